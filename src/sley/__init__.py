@@ -1,0 +1,60 @@
+"""sley compiles collective communication.
+
+Write an algorithm with `program`, `compile` it into a `Plan` of thread blocks, `verify` it,
+`run` it on processes of this machine, `save` it as MSCCL XML.
+"""
+
+from sley import algorithms, topologies
+from sley.compiler import compile
+from sley.errors import Diagnostic, SleyError
+from sley.ir.collective import Collective
+from sley.ir.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    AllToNext,
+    Broadcast,
+    Custom,
+    Gather,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+    SendRecv,
+)
+from sley.ir.plan import Plan
+from sley.ir.program import Program
+from sley.ir.topology import Topology
+from sley.ir.words import LoopOrder, Op, Protocol, ReduceOp
+from sley.lang import program, trace
+from sley.verify import Proof, verify
+
+__all__ = [
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
+    "AllToNext",
+    "Broadcast",
+    "Collective",
+    "Custom",
+    "Diagnostic",
+    "Gather",
+    "LoopOrder",
+    "Op",
+    "Plan",
+    "Program",
+    "Proof",
+    "Protocol",
+    "Reduce",
+    "ReduceOp",
+    "ReduceScatter",
+    "Scatter",
+    "SendRecv",
+    "SleyError",
+    "Topology",
+    "algorithms",
+    "compile",
+    "program",
+    "topologies",
+    "trace",
+    "verify",
+]

@@ -1,0 +1,57 @@
+"""The compiler: the passes from a Program to a proven Plan, in order (MSCCLang 4 and 5)."""
+
+from __future__ import annotations
+
+from sley.errors import Place
+from sley.errors.compiler import C304
+from sley.ir.plan import Plan
+from sley.ir.program import Program
+from sley.ir.topology import Topology
+from sley.ir.words import Protocol
+from sley.passes.blocks import assign_blocks
+from sley.passes.channels import assign_channels
+from sley.passes.dependencies import dependencies
+from sley.passes.emit import emit
+from sley.passes.fuse import fuse
+from sley.passes.links import check_links
+from sley.passes.order import order
+from sley.passes.parallelize import parallelize
+from sley.verify import verify as verify_plan
+
+
+def compile(  # noqa: A001 - the field's word; used as sley.compile
+    program: Program,
+    *,
+    topology: Topology | None = None,
+    protocol: Protocol | None = None,
+    slots: int | None = None,
+    channels: int = 1,
+    instances: int = 1,
+    fusion: bool = True,
+    verify: bool = True,
+) -> Plan:
+    """The plan for `program`, verified.
+
+    topology: where given, every transfer must go over one of its links. protocol: overrides the
+    program's (default Simple). slots: how many messages a connection holds at run time; the plan
+    is ordered so that it runs with so many or more (default: the protocol's). channels: spreads
+    transfers that ask for no channel over so many. instances: cuts the whole program into so many
+    parallel parts. fusion: whether receives and sends may become one instruction.
+
+    Errors: C3xx for what cannot be compiled, V2xx for a program that does not do what its
+    collective promises.
+    """
+    for word, value in (("slots", slots), ("channels", channels), ("instances", instances)):
+        if value is not None and value < 1:
+            raise C304.error(at=Place(), expected=f"{word} of at least 1", found=f"{word}={value}")
+    if topology is not None:
+        check_links(program, topology)
+    protocol = protocol or program.protocol or Protocol.SIMPLE
+    slots = slots or protocol.slots
+    dag = dependencies(parallelize(program, instances))
+    lowered = assign_channels(dag, fuse(dag) if fusion else None, channels)
+    ordered = order(lowered, slots)
+    plan = emit(lowered, ordered, assign_blocks(lowered, ordered), protocol, slots)
+    if verify:
+        verify_plan(plan)
+    return plan

@@ -1,0 +1,16 @@
+"""The catalogue of all rules, by code; ``sley explain`` and the documentation read it."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from sley.errors import compiler, formats, language, runtime, verifier
+from sley.errors.diagnostic import Rule
+
+_FAMILIES: tuple[ModuleType, ...] = (language, verifier, compiler, formats, runtime)
+
+
+def all_rules() -> dict[str, Rule]:
+    """Every rule, by its code, in the order of the codes' families."""
+    rules = (value for family in _FAMILIES for value in vars(family).values())
+    return {rule.code: rule for rule in rules if isinstance(rule, Rule)}

@@ -1,0 +1,47 @@
+"""Rules of the compiler: what a program and its directives may ask of a machine (C3xx)."""
+
+from sley.errors.diagnostic import Rule
+
+C301 = Rule(
+    "C301",
+    "unlinked-ranks",
+    what="A transfer goes between two ranks that the topology does not link.",
+    why="There is no connection to carry it; a runtime would fail or fall back silently.",
+    example='p.chunk(0, "in", 0).copy(5, "in", 0)  # on a DGX-1, whose GPUs 0 and 5 share no NVLink',
+    instead="Route through a rank that both are linked to, or compile for another topology.",
+)
+C302 = Rule(
+    "C302",
+    "too-many-peers",
+    what="A thread block assigned by hand has two send peers or two receive peers.",
+    why="A block sends to one peer and receives from one peer, on one channel (MSCCLang 5), so "
+    "that two blocks do not serialize over one connection.",
+    example="c.copy(1, ..., send_block=0); c.copy(2, ..., send_block=0)",
+    instead="Give each (send peer, receive peer, channel) a block of its own, or leave blocks to "
+    "the compiler.",
+)
+C303 = Rule(
+    "C303",
+    "connection-in-two-blocks",
+    what="Transfers over one connection are assigned by hand to different thread blocks.",
+    why="A connection has exactly one sending and one receiving block (MSCCLang 5): with two, "
+    "messages would arrive in an order that nobody knows.",
+    example="c.copy(1, ..., channel=0, send_block=0); d.copy(1, ..., channel=0, send_block=1)",
+    instead="Use the same block for the connection, or another channel for the second block.",
+)
+C304 = Rule(
+    "C304",
+    "bad-option",
+    what="An option of the compiler has a value that means nothing.",
+    why="Slots, channels and instances are counted from 1.",
+    example="sley.compile(program, slots=0)",
+    instead="Give a positive number, or leave the option out.",
+)
+C305 = Rule(
+    "C305",
+    "topology-mismatch",
+    what="The topology has fewer ranks than the program.",
+    why="Every rank of the program needs a GPU.",
+    example="sley.compile(ring_16, topology=sley.topologies.dgx1())  # 8 GPUs",
+    instead="Compile for a topology with at least as many ranks.",
+)

@@ -1,0 +1,113 @@
+"""Rules of the languages: what a program may say (L1xx)."""
+
+from sley.errors.diagnostic import Rule
+
+L101 = Rule(
+    "L101",
+    "rank-out-of-range",
+    what="A rank is named that the collective does not have.",
+    why="Ranks count from 0 to ranks - 1. A negative number would silently mean another rank in "
+    "Python, so it is refused as well.",
+    example='p.chunk(8, "in", 0)  # with 8 ranks',
+    instead="Use ranks from 0 to ranks - 1; a ring's neighbour is (rank + 1) % ranks.",
+)
+L102 = Rule(
+    "L102",
+    "size-out-of-range",
+    what="A number of ranks, chunks, instances or a count is not a positive integer.",
+    why="There is nothing to move, and later stages would divide by it.",
+    example='p.chunk(0, "in", 0, count=0)',
+    instead="Give a positive integer.",
+)
+L103 = Rule(
+    "L103",
+    "index-out-of-range",
+    what="A chunk index, or index + count, lies outside its buffer.",
+    why="The chunk would lie in other memory. Negative indices are refused too: they would mean "
+    "another chunk in Python.",
+    example='p.chunk(0, "in", 7, count=2)  # the input has 8 chunks',
+    instead="Keep 0 <= index and index + count <= the buffer's chunks. Scratch grows by use.",
+)
+L104 = Rule(
+    "L104",
+    "unknown-buffer",
+    what='A buffer is neither "in", "out" nor "scratch".',
+    why="A rank has these three buffers (MSCCLang 3.1).",
+    example='p.chunk(0, "tmp", 0)',
+    instead='Use "in", "out" or "scratch".',
+)
+L105 = Rule(
+    "L105",
+    "uninitialized-chunk",
+    what="A chunk is read that nothing has written.",
+    why="Output and scratch hold no data at the start (MSCCLang 3.1), nor does an input that the "
+    "collective gives none.",
+    example='p.chunk(0, "scratch", 0)  # before anything was copied there',
+    instead="Copy something to the place first, or read another place.",
+)
+L106 = Rule(
+    "L106",
+    "stale-reference",
+    what="A reference is used after its place has been overwritten.",
+    why="Only the latest reference to a place may be used (MSCCLang 3.3): it makes programs free "
+    "of data races by construction.",
+    example='c = p.chunk(0, "in", 0); c.reduce(d); c.copy(1, "in", 0)  # c is from before',
+    instead="Use the reference that the overwriting copy or reduce returned, or ask p.chunk again.",
+)
+L107 = Rule(
+    "L107",
+    "unequal-counts",
+    what="Two references that are to be reduced have different counts or lengths.",
+    why="Reduction is chunk by chunk (MSCCLang 3.3).",
+    example='p.chunk(0, "in", 0, count=2).reduce(p.chunk(1, "in", 0))',
+    instead="Take references of the same count and of the same number of ranks.",
+)
+L108 = Rule(
+    "L108",
+    "overlapping-ranges",
+    what="A local copy or reduce whose source and destination share chunks.",
+    why="Its result would depend on the order in which its elements are moved; on a GPU it hangs "
+    "or reads half-written data. In place, input and output are the same memory.",
+    example='p.chunk(0, "in", 0, count=2).copy(0, "in", 1)',
+    instead="Copy through scratch, or move chunk by chunk.",
+)
+L109 = Rule(
+    "L109",
+    "dependent-elements",
+    what="Elements of one array operation touch the same place, and at least one writes it.",
+    why="An array operation stands for transfers that have no order among themselves.",
+    example='p.chunk([0, 0], "in", [0, 0]).copy([1, 1], "in", [0, 0])',
+    instead="Write the dependent elements as operations of their own, one after the other.",
+)
+L110 = Rule(
+    "L110",
+    "foreign-reference",
+    what="A reference of another program, or no reference at all, is given to an operation.",
+    why="A reference names a place in the memory of its own program.",
+    example="c.reduce(None)",
+    instead="Pass what p.chunk, copy or reduce of this program returned.",
+)
+L111 = Rule(
+    "L111",
+    "bad-directive",
+    what="A channel, thread block or number of instances is not a non-negative integer.",
+    why="Directives (MSCCLang 5.1) name hardware resources by number.",
+    example='c.copy(1, "in", 0, channel=-2)',
+    instead="Give channels and blocks from 0, instances from 1, or leave them to the compiler.",
+)
+L112 = Rule(
+    "L112",
+    "bad-argument",
+    what="An argument is of a kind that the operation does not take.",
+    why="Ranks, indices and counts are integers, or arrays of integers of one length.",
+    example='p.chunk("0", "in", 0)',
+    instead="Give integers, or arrays of integers that broadcast to one length.",
+)
+L113 = Rule(
+    "L113",
+    "empty-program",
+    what="A file or function describes no program where one is needed.",
+    why="There is nothing to compile.",
+    example="an empty my_algo.py",
+    instead="Decorate a function with @sley.program(collective).",
+)

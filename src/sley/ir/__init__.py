@@ -1,0 +1,1 @@
+"""IR: the immutable values that the stages of sley hand to one another, as NumPy columns."""

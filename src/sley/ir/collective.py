@@ -1,0 +1,163 @@
+"""Collectives: what every rank holds before, and what it must hold after.
+
+A collective is a value: sizes of the buffers in chunks, which input chunks are there at the start,
+and for each output chunk the set of input chunks whose reduction it must hold at the end
+(MSCCLang 3.2). `ir.collectives` builds the standard ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, frozen_array, offsets_of
+from sley.ir.words import Buffer
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Collective:
+    """Pre- and postcondition of a collective over `ranks` ranks.
+
+    name: the field's name for it, lower case (``allreduce``).
+    ranks: how many ranks take part.
+    chunks: how many chunks a block has; a call's element count is that of one block, so a chunk
+        has count / chunks elements.
+    in_place: input and output are the same memory.
+    root: the rank that a rooted collective is about, NONE for others.
+    input_chunks, output_chunks: int32 (ranks,), sizes of the buffers in chunks.
+    input_base, output_base: int32 (ranks,), in place, the chunk of the rank's data at which each
+        begins; 0 out of place.
+    initial: bool (input chunks of all ranks,), which input chunks hold data at the start; rows in
+        the order rank, index. The row number is the input chunk's id.
+    expected: int32 (output chunks of all ranks,), for each output chunk the row of `values` that
+        it must hold at the end, or NONE where anything will do.
+    values: CSR, value -> ids of the input chunks that it is the reduction of; one id is a copy.
+    """
+
+    name: str
+    ranks: int
+    chunks: int
+    in_place: bool
+    root: int
+    input_chunks: IntArray
+    output_chunks: IntArray
+    input_base: IntArray
+    output_base: IntArray
+    initial: BoolArray
+    expected: IntArray
+    values: Edges
+
+    def __post_init__(self) -> None:
+        for name in ("input_chunks", "output_chunks", "input_base", "output_base", "expected"):
+            object.__setattr__(self, name, frozen_array(getattr(self, name), np.int32))
+        object.__setattr__(self, "initial", frozen_array(self.initial, np.bool_))
+
+    def __repr__(self) -> str:
+        place = "in place" if self.in_place else "out of place"
+        root = f", root {self.root}" if self.root != NONE else ""
+        return f"{self.name}({self.ranks} ranks, {self.chunks} chunks{root}, {place})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Collective):
+            return NotImplemented
+        scalars = ("name", "ranks", "chunks", "in_place", "root", "values")
+        arrays = ("input_chunks", "output_chunks", "input_base", "output_base")
+        return (
+            all(getattr(self, n) == getattr(other, n) for n in scalars)
+            and all(np.array_equal(getattr(self, n), getattr(other, n)) for n in arrays)
+            and np.array_equal(self.initial, other.initial)
+            and np.array_equal(self.expected, other.expected)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @cached_property
+    def input_offset(self) -> LongArray:
+        """int64 (ranks + 1,): the id of each rank's first input chunk."""
+        return offsets_of(self.input_chunks)
+
+    @cached_property
+    def output_offset(self) -> LongArray:
+        """int64 (ranks + 1,): the row of each rank's first output chunk in `expected`."""
+        return offsets_of(self.output_chunks)
+
+    @cached_property
+    def data_chunks(self) -> IntArray:
+        """int32 (ranks,): chunks of input and output memory together, aliased ones once."""
+        if self.in_place:
+            return frozen_array(
+                np.maximum(
+                    self.input_base + self.input_chunks, self.output_base + self.output_chunks
+                ),
+                np.int32,
+            )
+        return frozen_array(self.input_chunks + self.output_chunks, np.int32)
+
+    def layout(self, scratch_chunks: NDArray[Any]) -> Layout:
+        """Where every chunk lies, with `scratch_chunks` (ranks,) chunks of scratch."""
+        start = offsets_of(self.data_chunks.astype(np.int64) + scratch_chunks)
+        base = np.empty((3, self.ranks), np.int64)
+        base[Buffer.INPUT] = start[:-1] + (self.input_base if self.in_place else 0)
+        base[Buffer.OUTPUT] = start[:-1] + (
+            self.output_base if self.in_place else self.input_chunks
+        )
+        base[Buffer.SCRATCH] = start[:-1] + self.data_chunks
+        size = np.stack([self.input_chunks, self.output_chunks, scratch_chunks])
+        return Layout(frozen_array(base, np.int64), frozen_array(size, np.int32), int(start[-1]))
+
+    def refined(self, factor: int) -> Collective:
+        """The same collective with every chunk cut into `factor` chunks, in place of it."""
+        if factor == 1:
+            return self
+        part = np.arange(factor, dtype=np.int64)
+        ids = (self.values.target.astype(np.int64)[:, None] * factor + part).T
+        sizes = np.diff(self.values.offset)
+        # Value v becomes values v * factor + part, each over the parts of the same inputs.
+        owner = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+        key = (owner[None, :] * factor + part[:, None]).ravel()
+        order = np.argsort(key, kind="stable")
+        expected = np.where(
+            self.expected[:, None] == NONE, NONE, self.expected[:, None].astype(np.int64) * factor + part
+        )
+        return replace(
+            self,
+            chunks=self.chunks * factor,
+            input_chunks=self.input_chunks * factor,
+            output_chunks=self.output_chunks * factor,
+            input_base=self.input_base * factor,
+            output_base=self.output_base * factor,
+            initial=np.repeat(self.initial, factor),
+            expected=expected.ravel(),
+            values=Edges(offsets_of(np.repeat(sizes, factor)), ids.ravel()[order]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Every chunk's cell: one number for one piece of memory, whatever names it has.
+
+    base: int64 (3, ranks), the cell of chunk 0 of (buffer, rank); aliases share cells.
+    size: int32 (3, ranks), chunks of (buffer, rank).
+    cells: how many cells there are on all ranks.
+    """
+
+    base: LongArray
+    size: IntArray
+    cells: int
+
+    def cell(self, rank: Any, buffer: Any, index: Any) -> Any:
+        """The cell of (rank, buffer, index); scalars or arrays."""
+        return self.base[buffer, rank] + index
+
+    def name(self, cell: int) -> str:
+        """A cell's name for messages: "rank 1 out[3]"."""
+        rank = int(np.searchsorted(self.base.min(axis=0), cell, side="right")) - 1
+        for buffer, word in ((Buffer.SCRATCH, "scratch"), (Buffer.OUTPUT, "out"), (Buffer.INPUT, "in")):
+            index = cell - int(self.base[buffer, rank])
+            if 0 <= index < self.size[buffer, rank]:
+                return f"rank {rank} {word}[{index}]"
+        return f"rank {rank} cell {cell}"

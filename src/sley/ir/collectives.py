@@ -1,0 +1,331 @@
+"""The standard collectives, and `Custom` for one's own.
+
+Each is a function that returns a `Collective`. `chunks` cuts what a call's element count is about:
+the whole buffer of AllReduce, Broadcast, Reduce, SendRecv and AllToNext; one rank's contribution
+to AllGather, Gather, AllToAll; one rank's share of ReduceScatter and Scatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from sley.errors import Place
+from sley.errors.language import L101, L102
+from sley.ir.collective import Collective
+from sley.ir.tables import NONE, Edges, offsets_of
+
+
+def _check(name: str, ranks: int, chunks: int, *members: tuple[str, int]) -> None:
+    if ranks < 1:
+        raise L102.error(at=Place(detail=name), expected="at least 1 rank", found=f"ranks={ranks}")
+    if chunks < 1:
+        raise L102.error(
+            at=Place(detail=name), expected="at least 1 chunk", found=f"chunks={chunks}"
+        )
+    for word, rank in members:
+        if not 0 <= rank < ranks:
+            raise L101.error(
+                at=Place(detail=name), expected=f"a rank from 0 to {ranks - 1}", found=f"{word}={rank}"
+            )
+
+
+def _build(
+    name: str,
+    ranks: int,
+    chunks: int,
+    in_place: bool,
+    *,
+    inputs: np.ndarray,
+    outputs: np.ndarray,
+    expected: np.ndarray,
+    values: Edges,
+    root: int = NONE,
+    input_base: np.ndarray | int = 0,
+    output_base: np.ndarray | int = 0,
+    initial: np.ndarray | None = None,
+) -> Collective:
+    total = int(inputs.sum())
+    return Collective(
+        name=name,
+        ranks=ranks,
+        chunks=chunks,
+        in_place=in_place,
+        root=root,
+        input_chunks=inputs,
+        output_chunks=outputs,
+        input_base=np.broadcast_to(input_base, ranks) if in_place else np.zeros(ranks),
+        output_base=np.broadcast_to(output_base, ranks) if in_place else np.zeros(ranks),
+        initial=np.ones(total, bool) if initial is None else initial,
+        expected=expected,
+        values=values,
+    )
+
+
+def _copies(ids: np.ndarray) -> Edges:
+    """Values that are single input chunks, in the order of `ids`."""
+    return Edges(np.arange(len(ids) + 1), ids)
+
+
+def _sums(ranks: int, width: int) -> Edges:
+    """`width` values, each the reduction of that index of every rank's `width` input chunks."""
+    ids = np.arange(ranks)[None, :] * width + np.arange(width)[:, None]
+    return Edges(np.arange(width + 1) * ranks, ids.ravel())
+
+
+def _full(ranks: int, size: int) -> np.ndarray:
+    return np.full(ranks, size, np.int32)
+
+
+def _at(ranks: int, root: int, size: int) -> np.ndarray:
+    sizes = np.zeros(ranks, np.int32)
+    sizes[root] = size
+    return sizes
+
+
+def AllReduce(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
+    """Every rank's `chunks` output chunks are the reductions of all ranks' input chunks."""
+    _check("AllReduce", ranks, chunks)
+    size = _full(ranks, chunks)
+    return _build(
+        "allreduce",
+        ranks,
+        chunks,
+        in_place,
+        inputs=size,
+        outputs=size,
+        expected=np.tile(np.arange(chunks), ranks),
+        values=_sums(ranks, chunks),
+    )
+
+
+def AllGather(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
+    """Every rank's output is the inputs (`chunks` each) of all ranks in order.
+
+    In place, rank r's input is chunks r * chunks ... of its output.
+    """
+    _check("AllGather", ranks, chunks)
+    total = ranks * chunks
+    return _build(
+        "allgather",
+        ranks,
+        chunks,
+        in_place,
+        inputs=_full(ranks, chunks),
+        outputs=_full(ranks, total),
+        expected=np.tile(np.arange(total), ranks),
+        values=_copies(np.arange(total)),
+        input_base=np.arange(ranks) * chunks,
+    )
+
+
+def ReduceScatter(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
+    """Rank r's output (`chunks`) is part r of the reduction of all inputs (ranks * chunks).
+
+    In place, rank r's output is chunks r * chunks ... of its input.
+    """
+    _check("ReduceScatter", ranks, chunks)
+    total = ranks * chunks
+    return _build(
+        "reducescatter",
+        ranks,
+        chunks,
+        in_place,
+        inputs=_full(ranks, total),
+        outputs=_full(ranks, chunks),
+        expected=np.arange(total),
+        values=_sums(ranks, total),
+        output_base=np.arange(ranks) * chunks,
+    )
+
+
+def AllToAll(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
+    """Part s of rank r's output (`chunks` each) is part r of rank s's input."""
+    _check("AllToAll", ranks, chunks)
+    size = _full(ranks, ranks * chunks)
+    receiver, sender, part = np.ogrid[:ranks, :ranks, :chunks]
+    ids = ((sender * ranks + receiver) * chunks + part).ravel()
+    return _build(
+        "alltoall",
+        ranks,
+        chunks,
+        in_place,
+        inputs=size,
+        outputs=size,
+        expected=np.arange(len(ids)),
+        values=_copies(ids),
+    )
+
+
+def Broadcast(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
+    """Every rank's output is the root's input. In place the one buffer has both names."""
+    _check("Broadcast", ranks, chunks, ("root", root))
+    inputs = _full(ranks, chunks) if in_place else _at(ranks, root, chunks)
+    first = root * chunks if in_place else 0
+    initial = np.zeros(int(inputs.sum()), bool)
+    initial[first : first + chunks] = True
+    return _build(
+        "broadcast",
+        ranks,
+        chunks,
+        in_place,
+        inputs=inputs,
+        outputs=_full(ranks, chunks),
+        expected=np.tile(np.arange(chunks), ranks),
+        values=_copies(first + np.arange(chunks)),
+        root=root,
+        initial=initial,
+    )
+
+
+def Reduce(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
+    """The root's output is the reduction of all inputs. In place others' buffers are free to use."""
+    _check("Reduce", ranks, chunks, ("root", root))
+    outputs = _full(ranks, chunks) if in_place else _at(ranks, root, chunks)
+    expected = np.full(int(outputs.sum()), NONE)
+    first = root * chunks if in_place else 0
+    expected[first : first + chunks] = np.arange(chunks)
+    return _build(
+        "reduce",
+        ranks,
+        chunks,
+        in_place,
+        inputs=_full(ranks, chunks),
+        outputs=outputs,
+        expected=expected,
+        values=_sums(ranks, chunks),
+        root=root,
+    )
+
+
+def Gather(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
+    """The root's output is the inputs (`chunks` each) of all ranks in order."""
+    _check("Gather", ranks, chunks, ("root", root))
+    total = ranks * chunks
+    return _build(
+        "gather",
+        ranks,
+        chunks,
+        in_place,
+        inputs=_full(ranks, chunks),
+        outputs=_at(ranks, root, total),
+        expected=np.arange(total),
+        values=_copies(np.arange(total)),
+        root=root,
+        input_base=_at(ranks, root, root * chunks),
+    )
+
+
+def Scatter(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
+    """Rank r's output (`chunks`) is part r of the root's input."""
+    _check("Scatter", ranks, chunks, ("root", root))
+    total = ranks * chunks
+    return _build(
+        "scatter",
+        ranks,
+        chunks,
+        in_place,
+        inputs=_at(ranks, root, total),
+        outputs=_full(ranks, chunks),
+        expected=np.arange(total),
+        values=_copies(np.arange(total)),
+        root=root,
+        output_base=_at(ranks, root, root * chunks),
+    )
+
+
+def SendRecv(
+    ranks: int, chunks: int = 1, src: int = 0, dst: int = 1, in_place: bool = False
+) -> Collective:
+    """Rank `dst`'s output is rank `src`'s input; other ranks may help and have scratch alone."""
+    _check("SendRecv", ranks, chunks, ("src", src), ("dst", dst))
+    if src == dst:
+        raise L101.error(
+            at=Place(detail="SendRecv"), expected="two different ranks", found=f"src={src}, dst={dst}"
+        )
+    return _build(
+        "sendrecv",
+        ranks,
+        chunks,
+        in_place,
+        inputs=_at(ranks, src, chunks),
+        outputs=_at(ranks, dst, chunks),
+        expected=np.arange(chunks),
+        values=_copies(np.arange(chunks)),
+        root=src,
+    )
+
+
+def AllToNext(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
+    """Rank r + 1's output is rank r's input; rank 0 receives nothing (MSCCLang 7.4)."""
+    _check("AllToNext", ranks, chunks)
+    size = _full(ranks, chunks)
+    moved = np.arange((ranks - 1) * chunks)
+    return _build(
+        "alltonext",
+        ranks,
+        chunks,
+        in_place,
+        inputs=size,
+        outputs=size,
+        expected=np.concatenate([np.full(chunks, NONE), moved]),
+        values=_copies(moved),
+    )
+
+
+def Custom(
+    name: str,
+    ranks: int,
+    input_chunks: int | Iterable[int],
+    output_chunks: int | Iterable[int],
+    expected: Callable[[int, int], Iterable[tuple[int, int]] | None],
+    *,
+    chunks: int = 1,
+    in_place: bool = False,
+) -> Collective:
+    """One's own collective.
+
+    expected(rank, index) gives the input chunks, as (rank, index) pairs, whose reduction output
+    chunk `index` of `rank` must hold at the end; None where anything will do. `chunks` is how many
+    chunks a call's element count covers.
+    """
+    _check(name, ranks, chunks)
+    inputs, outputs = (
+        np.broadcast_to(np.asarray(n, np.int32), ranks) for n in (input_chunks, output_chunks)
+    )
+    start = offsets_of(inputs)
+    rows: dict[tuple[int, ...], int] = {}
+    wanted = np.full(int(outputs.sum()), NONE, np.int32)
+    position = 0
+    for rank in range(ranks):
+        for index in range(int(outputs[rank])):
+            parts = expected(rank, index)
+            if parts is not None:
+                ids = tuple(sorted(_input_id(name, inputs, start, r, i) for r, i in parts))
+                wanted[position] = rows.setdefault(ids, len(rows))
+            position += 1
+    values = Edges(
+        offsets_of(np.array([len(ids) for ids in rows], np.int64)),
+        np.array([i for ids in rows for i in ids], np.int32),
+    )
+    return _build(
+        name,
+        ranks,
+        chunks,
+        in_place,
+        inputs=inputs,
+        outputs=outputs,
+        expected=wanted,
+        values=values,
+    )
+
+
+def _input_id(name: str, inputs: np.ndarray, start: np.ndarray, rank: int, index: int) -> int:
+    if not 0 <= rank < len(inputs) or not 0 <= index < inputs[rank]:
+        raise L101.error(
+            at=Place(detail=name),
+            expected="input chunks (rank, index) that exist",
+            found=f"({rank}, {index})",
+        )
+    return int(start[rank]) + index

@@ -1,0 +1,120 @@
+"""The two graphs between a program and a plan: chunk DAG and instruction DAG."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.ir.program import Program
+from sley.ir.tables import (
+    NONE,
+    BoolArray,
+    ByteArray,
+    Edges,
+    IntArray,
+    Table,
+    column,
+    frozen_array,
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dependencies(Table):
+    """One row a dependency between two transfers that touch the same memory (MSCCLang 4.1).
+
+    before, after: the two transfers.
+    before_at_dst, after_at_dst: 1 where the access is at the transfer's destination (a write), 0
+        where at its source (a read).
+    true: 1 for a dependency by value (the later one reads what the earlier one wrote), 0 for one
+        by reuse of the place.
+    """
+
+    before: IntArray = column("int32")
+    before_at_dst: ByteArray = column("int8")
+    after: IntArray = column("int32")
+    after_at_dst: ByteArray = column("int8")
+    true: ByteArray = column("int8")
+
+
+@dataclass(frozen=True)
+class ChunkDag:
+    """A program with its dependencies on memory, and what fusion must know of its values.
+
+    program: the program that this describes.
+    dependencies: which accesses to memory must come before which.
+    origin: int32 (transfers,), the one transfer that wrote exactly the range that this one reads,
+        nothing having written any part of it since; NONE where there is no such transfer.
+    readers: int32 (transfers,), how many transfers read any part of what this one wrote.
+    kept: bool (transfers,), whether any part of what this one wrote is still there at the end and
+        is part of the result.
+    """
+
+    program: Program
+    dependencies: Dependencies
+    origin: IntArray
+    readers: IntArray
+    kept: BoolArray
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def halves(self) -> Edges:
+        """The dependencies as a graph of halves: 2t is transfer t at its source, 2t + 1 at its
+        destination."""
+        d = self.dependencies
+        return Edges.from_pairs(
+            2 * len(self.program.transfers),
+            2 * d.before.astype(np.int64) + d.before_at_dst,
+            2 * d.after.astype(np.int64) + d.after_at_dst,
+        )
+
+
+@dataclass(frozen=True)
+class InstructionDag:
+    """A chunk DAG lowered (MSCCLang 4.2, 4.3): which transfers share an instruction, and the
+    channel of each.
+
+    A local transfer is one instruction. A remote one is a send at its source and a receive at its
+    destination; `forward` fuses receives with sends.
+
+    chunks: the chunk DAG that was lowered.
+    forward: int32 (transfers,), the transfer whose send is one instruction with this one's
+        receive, or NONE.
+    channel: int32 (transfers,), the channel of each transfer, NONE for local transfers.
+    lanes: how many parallel parts there are at most; block numbers given by hand are for each lane.
+    """
+
+    chunks: ChunkDag
+    forward: IntArray
+    channel: IntArray
+    lanes: int
+
+    def __post_init__(self) -> None:
+        for name in ("forward", "channel"):
+            object.__setattr__(self, name, frozen_array(getattr(self, name), np.int32))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def remote(self) -> BoolArray:
+        """bool (transfers,): whether source and destination are different ranks."""
+        t = self.chunks.program.transfers
+        return np.asarray(t.src != t.dst)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Order(Table):
+    """One row an instruction, in one global order in which the plan runs to its end with every
+    connection holding no more messages than the slots allow.
+
+    receive: the transfer that is received or done locally, NONE for a plain send.
+    send: the transfer that is sent, NONE if none is.
+    """
+
+    receive: IntArray = column("int32")
+    send: IntArray = column("int32")
+
+    @property
+    def fused(self) -> BoolArray:
+        """bool (instructions,): whether it both receives and sends."""
+        return np.asarray((self.receive != NONE) & (self.send != NONE))

@@ -1,0 +1,190 @@
+"""Plan: thread blocks and their instructions, ready to be verified, simulated, run or written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
+
+import numpy as np
+
+from sley.errors import Place
+from sley.ir.collective import Collective, Layout
+from sley.ir.sources import Sources
+from sley.ir.tables import NONE, ByteArray, Edges, IntArray, LongArray, Table, column, frozen_array
+from sley.ir.words import RECEIVES, SENDS, LoopOrder, Op, Protocol
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Instructions(Table):
+    """One row an instruction; a block's rows are consecutive and in the order of execution.
+
+    The operands are `count` chunks at (src_buffer, src_index) and (dst_buffer, dst_index) of the
+    block's own rank; for the reducing receives the source is the local operand.
+
+    op: Op.
+    src_buffer, dst_buffer: Buffer.
+    src_index, dst_index: the first chunk in the buffer.
+    count: how many neighbouring chunks.
+    send_peer, recv_peer: the ranks at the other ends of the connections used, NONE without.
+    channel: the connections' channel, NONE for local operations.
+    transfer: the program's transfer that this receives, sends or does locally. NONE in imported
+        plans.
+    forward: for a fused instruction the transfer that it sends on. NONE for others and in
+        imported plans.
+    source: row of the plan's `sources`.
+    """
+
+    op: ByteArray = column("int8")
+    src_buffer: ByteArray = column("int8")
+    src_index: IntArray = column("int32")
+    dst_buffer: ByteArray = column("int8")
+    dst_index: IntArray = column("int32")
+    count: IntArray = column("int32")
+    send_peer: IntArray = column("int32")
+    recv_peer: IntArray = column("int32")
+    channel: IntArray = column("int32")
+    transfer: IntArray = column("int32")
+    forward: IntArray = column("int32")
+    source: IntArray = column("int32")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs: `docs/machine.md` says what it means.
+
+    name: the plan's name.
+    collective: what the plan brings about.
+    protocol: how its connections carry messages.
+    loop_order: whether tiles or instructions are the outer loop.
+    slots: how many messages a connection must at least hold; the plan was ordered for that.
+    instructions: rows of all blocks, block after block, rank after rank.
+    block_rank: int32 (blocks,), the rank of each block, ascending. A block's number within its
+        rank (what a wait or an XML file calls it) is `block_number`.
+    block_offset: int64 (blocks + 1,), the first instruction of each block.
+    waits: CSR, instruction -> instructions of the same rank that must have finished, for the same
+        tile, before it starts.
+    scratch_chunks: int32 (ranks,), chunks of scratch on each rank.
+    sources: the lines of text that the instructions came from.
+    """
+
+    name: str
+    collective: Collective
+    protocol: Protocol
+    loop_order: LoopOrder
+    slots: int
+    instructions: Instructions
+    block_rank: IntArray
+    block_offset: LongArray
+    waits: Edges
+    scratch_chunks: IntArray
+    sources: Sources
+
+    def __post_init__(self) -> None:
+        for name in ("block_rank", "scratch_chunks"):
+            object.__setattr__(self, name, frozen_array(getattr(self, name), np.int32))
+        object.__setattr__(self, "block_offset", frozen_array(self.block_offset, np.int64))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"Plan({self.name}: {self.collective}, {len(self.block_rank)} blocks, "
+            f"{len(self.instructions)} instructions, {self.channels} channels, "
+            f"{self.protocol.value}, {self.slots} slots)"
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """Where every chunk lies."""
+        return self.collective.layout(self.scratch_chunks)
+
+    @property
+    def channels(self) -> int:
+        """One more than the highest channel used; at least 1."""
+        return max(int(self.instructions.channel.max(initial=0)) + 1, 1)
+
+    @cached_property
+    def rank_block(self) -> LongArray:
+        """int64 (ranks + 1,): the first block of each rank."""
+        return frozen_array(
+            np.searchsorted(self.block_rank, np.arange(self.collective.ranks + 1)), np.int64
+        )
+
+    @cached_property
+    def block_number(self) -> IntArray:
+        """int32 (blocks,): each block's number within its rank."""
+        return frozen_array(
+            np.arange(len(self.block_rank)) - self.rank_block[self.block_rank], np.int32
+        )
+
+    @cached_property
+    def block(self) -> IntArray:
+        """int32 (instructions,): the block of each instruction."""
+        return frozen_array(
+            np.repeat(np.arange(len(self.block_rank)), np.diff(self.block_offset)), np.int32
+        )
+
+    @cached_property
+    def rank(self) -> IntArray:
+        """int32 (instructions,): the rank of each instruction."""
+        return frozen_array(self.block_rank[self.block], np.int32)
+
+    @cached_property
+    def step(self) -> IntArray:
+        """int32 (instructions,): each instruction's position in its block."""
+        return frozen_array(
+            np.arange(len(self.instructions)) - self.block_offset[self.block], np.int32
+        )
+
+    @cached_property
+    def sends(self) -> IntArray:
+        """Rows of the instructions that put a message on a connection, ascending."""
+        return frozen_array(np.flatnonzero(SENDS[self.instructions.op]), np.int32)
+
+    @cached_property
+    def receives(self) -> IntArray:
+        """Rows of the instructions that take a message from a connection, ascending."""
+        return frozen_array(np.flatnonzero(RECEIVES[self.instructions.op]), np.int32)
+
+    def connection_keys(self) -> tuple[LongArray, LongArray]:
+        """One number per (source, destination, channel): of each of `sends`, of each of
+        `receives`."""
+        t, n, c = self.instructions, self.collective.ranks, self.channels
+        s, r = self.sends, self.receives
+        send = (self.rank[s].astype(np.int64) * n + t.send_peer[s]) * c + t.channel[s]
+        receive = (t.recv_peer[r].astype(np.int64) * n + self.rank[r]) * c + t.channel[r]
+        return send, receive
+
+    def blocks(self) -> list[SimpleNamespace]:
+        """The blocks as rows for people: rank, number, send_peers, recv_peers, channels,
+        instructions."""
+        rows = []
+        for b in range(len(self.block_rank)):
+            span = slice(int(self.block_offset[b]), int(self.block_offset[b + 1]))
+            t = self.instructions
+            peers = {
+                n: sorted(set(getattr(t, n)[span].tolist()) - {NONE})
+                for n in ("send_peer", "recv_peer", "channel")
+            }
+            rows.append(
+                SimpleNamespace(
+                    rank=int(self.block_rank[b]),
+                    number=int(self.block_number[b]),
+                    send_peers=peers["send_peer"],
+                    recv_peers=peers["recv_peer"],
+                    channels=peers["channel"],
+                    instructions=span.stop - span.start,
+                )
+            )
+        return rows
+
+    def place(self, instruction: int) -> Place:
+        """Where an instruction is: its source line, and its rank, block, step and operation."""
+        op = Op(int(self.instructions.op[instruction])).name.lower()
+        detail = (
+            f"rank {self.rank[instruction]}, "
+            f"block {self.block_number[self.block[instruction]]}, "
+            f"step {self.step[instruction]} ({op})"
+        )
+        return self.sources.place(int(self.instructions.source[instruction]), detail)

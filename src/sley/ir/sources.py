@@ -1,0 +1,35 @@
+"""Sources: the lines of text that rows came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sley.errors import Place
+from sley.ir.tables import IntArray, Table, column
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sources(Table):
+    """One row a distinct line of text; other tables point here with a `source` column.
+
+    The function is not kept, since file and line suffice to open the place.
+
+    file: index into `files`.
+    line: number of the line, 1-based.
+    files: the distinct file names.
+    """
+
+    file: IntArray = column("int32")
+    line: IntArray = column("int32")
+    files: tuple[str, ...] = ()
+
+    def place(self, source: int, detail: str = "") -> Place:
+        """The place of row `source`, or just the detail where there is none (NONE)."""
+        if source < 0:
+            return Place(detail=detail)
+        return Place(self.files[self.file[source]], int(self.line[source]), 0, detail)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sources) and self.files == other.files and super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]

@@ -1,0 +1,149 @@
+"""Tables: frozen dataclasses of NumPy columns, one row a transfer, an instruction or a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+NONE = -1
+"""What stands in a column where there is no value."""
+
+IntArray: TypeAlias = NDArray[np.int32]
+LongArray: TypeAlias = NDArray[np.int64]
+ByteArray: TypeAlias = NDArray[np.int8]
+BoolArray: TypeAlias = NDArray[np.bool_]
+
+
+def column(dtype: DTypeLike) -> Any:
+    """A column of a table: a dataclass field that holds a read-only array of `dtype`."""
+    return field(metadata={"dtype": np.dtype(dtype)})
+
+
+def frozen_array(values: Any, dtype: DTypeLike) -> NDArray[Any]:
+    """`values` as a read-only, contiguous array of `dtype`; a view where nothing must change."""
+    array = np.ascontiguousarray(values, dtype=dtype)
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Table:
+    """Columns of one length. ``table[i]`` is a row for people, tests and messages."""
+
+    def __post_init__(self) -> None:
+        length = -1
+        for f in self._columns():
+            array = frozen_array(getattr(self, f.name), f.metadata["dtype"])
+            object.__setattr__(self, f.name, array)
+            if length not in (-1, len(array)):
+                raise ValueError(f"{type(self).__name__}.{f.name}: {len(array)} rows, not {length}")
+            length = len(array)
+
+    @classmethod
+    def _columns(cls) -> list[Field[Any]]:
+        return [f for f in fields(cls) if "dtype" in f.metadata]
+
+    @classmethod
+    def column_names(cls) -> list[str]:
+        """The names of the columns, in order."""
+        return [f.name for f in cls._columns()]
+
+    def __len__(self) -> int:
+        return len(getattr(self, self._columns()[0].name))
+
+    def __getitem__(self, row: int) -> SimpleNamespace:
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        return SimpleNamespace(**{n: getattr(self, n)[row].item() for n in self.column_names()})
+
+    def __iter__(self) -> Iterator[SimpleNamespace]:
+        return (self[row] for row in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, n), getattr(other, n)) for n in self.column_names())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} rows: {', '.join(self.column_names())})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Edges:
+    """Edges in CSR form: those of node i are ``target[offset[i]:offset[i + 1]]``.
+
+    offset: int64 (nodes + 1,), where each node's edges begin in `target`, and where the last's end.
+    target: int32 (edges,), the node at the other end of each edge.
+    """
+
+    offset: LongArray
+    target: IntArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offset", frozen_array(self.offset, np.int64))
+        object.__setattr__(self, "target", frozen_array(self.target, np.int32))
+
+    @classmethod
+    def from_pairs(cls, nodes: int, source: NDArray[Any], target: NDArray[Any]) -> Edges:
+        """Edges from pairs, each pair kept once; a node's targets come in ascending order."""
+        key = np.unique(source.astype(np.int64) * max(nodes, 1) + target)
+        counts = np.bincount(key // max(nodes, 1), minlength=nodes)
+        return cls(offsets_of(counts), (key % max(nodes, 1)).astype(np.int32))
+
+    @classmethod
+    def empty(cls, nodes: int) -> Edges:
+        return cls(np.zeros(nodes + 1, np.int64), np.zeros(0, np.int32))
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def __getitem__(self, node: int) -> IntArray:
+        return self.target[self.offset[node] : self.offset[node + 1]]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Edges):
+            return NotImplemented
+        return np.array_equal(self.offset, other.offset) and np.array_equal(
+            self.target, other.target
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Edges({len(self.offset) - 1} nodes, {len(self.target)} edges)"
+
+    @property
+    def source(self) -> IntArray:
+        """The source of each edge, as long as `target`."""
+        return np.repeat(np.arange(len(self.offset) - 1, dtype=np.int32), np.diff(self.offset))
+
+    def reversed(self) -> Edges:
+        """The same edges, seen from their targets."""
+        nodes = len(self.offset) - 1
+        order = np.argsort(self.target, kind="stable")
+        counts = np.bincount(self.target, minlength=nodes)
+        return Edges(offsets_of(counts), self.source[order])
+
+
+def offsets_of(counts: NDArray[Any]) -> LongArray:
+    """CSR offsets for nodes with `counts` entries each: int64 (len(counts) + 1,)."""
+    offset = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offset[1:])
+    return offset
+
+
+def spans(start: NDArray[Any], count: NDArray[Any]) -> tuple[LongArray, LongArray]:
+    """Ranges laid end to end: (owner, value) for every value of every range start..start+count."""
+    owner = np.repeat(np.arange(len(start), dtype=np.int64), count)
+    first = np.repeat(offsets_of(count)[:-1], count)
+    value = np.arange(len(owner), dtype=np.int64) - first + np.asarray(start, np.int64)[owner]
+    return owner, value

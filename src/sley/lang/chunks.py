@@ -1,0 +1,386 @@
+"""The chunk language: MSCCLang's words, embedded in Python (MSCCLang, section 3).
+
+    @sley.program(sley.AllGather(ranks=4))
+    def ring(p):
+        for rank in range(4):
+            c = p.chunk(rank, "in", 0).copy(rank, "out", rank)
+            for step in range(1, 4):
+                c = c.copy((rank + step) % 4, "out", rank)
+
+Ranks and indices may be arrays: a reference then stands for one range of chunks on each of them,
+and copy and reduce work element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sley.errors import Rule
+from sley.errors.language import (
+    L101,
+    L102,
+    L103,
+    L104,
+    L105,
+    L106,
+    L107,
+    L108,
+    L109,
+    L110,
+    L111,
+    L112,
+)
+from sley.ir.collective import Collective
+from sley.ir.program import Program
+from sley.ir.tables import NONE, LongArray
+from sley.ir.words import Buffer, Protocol, TransferKind
+from sley.lang.memory import UNWRITTEN, Memory
+from sley.lang.recorder import Recorder, caller_place
+
+BUFFER_NAMES = {
+    "in": Buffer.INPUT,
+    "input": Buffer.INPUT,
+    "out": Buffer.OUTPUT,
+    "output": Buffer.OUTPUT,
+    "scratch": Buffer.SCRATCH,
+    "sc": Buffer.SCRATCH,
+}
+"""Buffers by name; "sc" is the paper's abbreviation (MSCCLang, figure 9)."""
+
+
+def program(
+    collective: Collective, *, name: str | None = None, protocol: Protocol | str | None = None
+) -> Callable[[Callable[[ChunkProgram], object]], Program]:
+    """Decorator that traces a function ``f(p)`` into a `Program` for `collective`.
+
+    protocol: asks for a protocol (MSCCLang 6.1) by value or by name; None leaves it to the
+    compiler.
+    """
+    return lambda function: trace(collective, function, name=name, protocol=protocol)
+
+
+def trace(
+    collective: Collective,
+    function: Callable[[ChunkProgram], object],
+    *,
+    name: str | None = None,
+    protocol: Protocol | str | None = None,
+) -> Program:
+    """Runs ``function(p)`` and returns what it said as a `Program` (MSCCLang 4.1).
+
+    Errors: L1xx with the line of the user's code.
+    """
+    p = ChunkProgram(collective)
+    function(p)
+    return p.finish(name or function.__name__.replace("_", "-"), protocol)
+
+
+@dataclass(frozen=True, eq=False)
+class Ref:
+    """A reference to `count` chunks at (rank, buffer, index); ranks and indices may be arrays.
+
+    A reference is good until its place is overwritten; then only the newer one may be used.
+    """
+
+    program: ChunkProgram
+    rank: Any
+    buffer: Buffer
+    index: Any
+    count: int
+    size: int
+    versions: LongArray
+
+    def copy(
+        self,
+        rank: ArrayLike,
+        buffer: str,
+        index: ArrayLike,
+        *,
+        channel: int | None = None,
+        send_block: int | None = None,
+        recv_block: int | None = None,
+    ) -> Ref:
+        """Copies these chunks to (rank, buffer, index ...) and returns the reference to the copy.
+
+        channel: asks for a channel; send_block and recv_block: ask for thread blocks at the two
+        ends (MSCCLang 5.1); None leaves them to the compiler.
+        """
+        p = self.program
+        p._check_current(self)
+        target = p._range(rank, buffer, index, self.count, self.size)
+        return p._transfer(TransferKind.COPY, self, target, channel, send_block, recv_block)
+
+    def reduce(
+        self,
+        other: Ref,
+        *,
+        channel: int | None = None,
+        send_block: int | None = None,
+        recv_block: int | None = None,
+    ) -> Ref:
+        """Reduces `other`'s chunks into these, in their place, and returns the reference to the
+        result."""
+        p = self.program
+        if not isinstance(other, Ref) or other.program is not p:
+            _refuse(L110, "a reference of this program", repr(other))
+        p._check_current(self)
+        p._check_current(other)
+        if self.count != other.count or self.size != other.size:
+            _refuse(
+                L107,
+                f"as many chunks on both sides ({self.size} x {self.count})",
+                f"{other.size} x {other.count} chunks to reduce into them",
+            )
+        return p._transfer(TransferKind.REDUCE, other, self, channel, send_block, recv_block)
+
+    def __repr__(self) -> str:
+        return f"Ref({self.name(0)}{', ...' if self.size > 1 else ''})"
+
+    def name(self, element: int = 0) -> str:
+        """The place for messages: "rank 1 in[3:5]"."""
+        rank, index = (int(np.ravel(v)[element if np.ndim(v) else 0]) for v in (self.rank, self.index))
+        word = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch"}[self.buffer]
+        span = f"{index}" if self.count == 1 else f"{index}:{index + self.count}"
+        return f"rank {rank} {word}[{span}]"
+
+
+class ChunkProgram:
+    """What a program function receives: `chunk`, `parallelize`, and the collective."""
+
+    def __init__(self, collective: Collective) -> None:
+        self.collective = collective
+        self._memory = Memory.start(collective)
+        self._recorder = Recorder()
+        self._instances = 1
+
+    def chunk(self, rank: ArrayLike, buffer: str, index: ArrayLike, count: int = 1) -> Ref:
+        """The reference to the `count` chunks now at (rank, buffer, index ...).
+
+        rank, index: integers, or arrays of one length for one range on each. Errors: L101-L105.
+        """
+        ref = self._range(rank, buffer, index, count, None)
+        unwritten = ref.versions == UNWRITTEN
+        if unwritten.any():
+            element = int(np.argwhere(np.atleast_2d(unwritten))[0][0])
+            _refuse(L105, "chunks that hold data", f"{ref.name(element)} holds none yet")
+        return ref
+
+    @contextmanager
+    def parallelize(self, instances: int) -> Iterator[None]:
+        """Cuts the transfers said inside into `instances` parts that run in parallel, each on
+        channels of its own (MSCCLang 5.1). Nested uses multiply."""
+        if not _is_integer(instances) or instances < 1:
+            _refuse(L111, "a positive number of instances", repr(instances))
+        outer = self._instances
+        self._instances = outer * int(instances)
+        try:
+            yield
+        finally:
+            self._instances = outer
+
+    def finish(self, name: str, protocol: Protocol | str | None) -> Program:
+        """The program said so far."""
+        if isinstance(protocol, str):
+            protocol = parse_protocol(protocol)
+        return Program(
+            name=name,
+            collective=self.collective,
+            transfers=self._recorder.transfers(),
+            scratch_chunks=self._memory.scratch_used.astype(np.int32),
+            protocol=protocol,
+            sources=self._recorder.sources(),
+        )
+
+    def _range(
+        self, rank: ArrayLike, buffer: str, index: ArrayLike, count: int, size: int | None
+    ) -> Ref:
+        """A reference with bounds checked but not what it holds; `size` elements, if given."""
+        word = BUFFER_NAMES.get(buffer) if isinstance(buffer, str) else None
+        if word is None:
+            _refuse(L104, '"in", "out" or "scratch"', repr(buffer))
+        if not _is_integer(count) or count < 1:
+            _refuse(L102, "a positive count", repr(count))
+        ranks, indices, length = _broadcast(rank, index, size)
+        _check_span(L101, "a rank", ranks, 0, self.collective.ranks)
+        if word is Buffer.SCRATCH:
+            _check_span(L103, "a scratch index", indices, 0, None)
+        else:
+            sizes = (
+                self.collective.input_chunks
+                if word is Buffer.INPUT
+                else self.collective.output_chunks
+            )
+            self._check_index(word, ranks, indices, count, sizes)
+        cells = self._memory.cells(ranks, word, indices, int(count))
+        versions = self._memory.versions(word)[cells].copy()
+        return Ref(self, ranks, word, indices, int(count), length, versions)
+
+    def _check_index(
+        self, buffer: Buffer, rank: Any, index: Any, count: int, sizes: np.ndarray
+    ) -> None:
+        bad = (index < 0) | (index + count > sizes[rank])
+        if np.any(bad):
+            element = int(np.argmax(bad))
+            r, i = (int(np.ravel(v)[element if np.ndim(v) else 0]) for v in (rank, index))
+            word = "in" if buffer is Buffer.INPUT else "out"
+            _refuse(
+                L103,
+                f"indices 0 to {sizes[r] - 1} of {word} on rank {r}"
+                if sizes[r]
+                else f"another buffer: rank {r} has no {word} buffer here",
+                f"{word}[{i}]" if count == 1 else f"{word}[{i}:{i + count}]",
+            )
+
+    def _check_current(self, ref: Ref) -> None:
+        cells = self._memory.cells(ref.rank, ref.buffer, ref.index, ref.count)
+        versions = self._memory.versions(ref.buffer)[cells]
+        stale = versions != ref.versions
+        if stale.any():
+            where = np.argwhere(np.atleast_2d(stale))[0]
+            element = int(where[0]) if stale.ndim == 2 else 0
+            writer = int(np.atleast_2d(versions)[tuple(where)])
+            place = self._recorder.place(writer)
+            raise L106.error(
+                at=[caller_place(), place],
+                expected="the latest reference to a place",
+                found=f"{ref.name(element)} was overwritten at {place} after this reference was taken",
+            )
+
+    def _transfer(
+        self,
+        kind: TransferKind,
+        source: Ref,
+        target: Ref,
+        channel: int | None,
+        send_block: int | None,
+        recv_block: int | None,
+    ) -> Ref:
+        for word, value in (
+            ("channel", channel),
+            ("send_block", send_block),
+            ("recv_block", recv_block),
+        ):
+            if value is not None and (not _is_integer(value) or value < 0):
+                _refuse(L111, f"{word} from 0, or None", repr(value))
+        self._check_overlap(source, target)
+        recorder = self._recorder
+        row = recorder.add(
+            source.size,
+            kind,
+            source.rank,
+            source.buffer,
+            source.index,
+            target.rank,
+            target.buffer,
+            target.index,
+            source.count,
+            NONE if channel is None else channel,
+            self._instances,
+            0,
+            NONE if send_block is None else send_block,
+            NONE if recv_block is None else recv_block,
+            NONE,
+            recorder.source(),
+        )
+        cells = self._memory.cells(target.rank, target.buffer, target.index, target.count)
+        versions = self._memory.versions(target.buffer)
+        versions[cells] = row if isinstance(cells, slice) else row + np.arange(target.size)[:, None]
+        return Ref(
+            self,
+            target.rank,
+            target.buffer,
+            target.index,
+            target.count,
+            target.size,
+            versions[cells].copy(),
+        )
+
+    def _check_overlap(self, source: Ref, target: Ref) -> None:
+        read, written = (
+            self._memory.cells(ref.rank, ref.buffer, ref.index, ref.count)
+            for ref in (source, target)
+        )
+        same_memory = (source.buffer is Buffer.SCRATCH) == (target.buffer is Buffer.SCRATCH)
+        if isinstance(written, slice) and isinstance(read, slice):
+            if same_memory and read.start < written.stop and written.start < read.stop:
+                self._refuse_overlap(source, target, 0)
+            return
+        reads, writes = (
+            np.arange(c.start, c.stop)[None, :] if isinstance(c, slice) else c
+            for c in (read, written)
+        )
+        if len(np.unique(writes)) < writes.size:
+            _refuse(
+                L109, "elements that write different places", f"{target!r} names one place twice"
+            )
+        if not same_memory:
+            return
+        own = reads[:, :, None] == writes[:, None, :]
+        if own.any():
+            self._refuse_overlap(source, target, int(np.argwhere(own)[0][0]))
+        if np.isin(reads, writes).any():
+            _refuse(
+                L109,
+                "elements that read no place that another element writes",
+                f"{source!r} -> {target!r}",
+            )
+
+    def _refuse_overlap(self, source: Ref, target: Ref, element: int) -> NoReturn:
+        _refuse(
+            L108,
+            "a source and a destination that share no chunk",
+            f"{source.name(element)} -> {target.name(element)}",
+        )
+
+
+def parse_protocol(name: str) -> Protocol:
+    """A protocol by its name, in any case. Errors: L112."""
+    for protocol in Protocol:
+        if protocol.value.lower() == name.lower():
+            return protocol
+    _refuse(L112, "one of " + ", ".join(p.value for p in Protocol), repr(name))
+
+
+def _refuse(rule: Rule, expected: str, found: str) -> NoReturn:
+    raise rule.error(at=caller_place(), expected=expected, found=found)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _broadcast(rank: ArrayLike, index: ArrayLike, size: int | None) -> tuple[Any, Any, int]:
+    """Rank and index as two integers or as two int64 arrays of one length, and that length."""
+    if _is_integer(rank) and _is_integer(index) and size in (None, 1):
+        return int(rank), int(index), 1  # type: ignore[arg-type]
+    try:
+        arrays = [np.asarray(v) for v in (rank, index)]
+        if any(a.dtype.kind not in "iu" or a.ndim > 1 for a in arrays):
+            raise ValueError
+        length = np.broadcast_shapes(*(a.shape for a in arrays), () if size is None else (size,))
+        if size is not None and length not in ((size,), ()):
+            raise ValueError
+    except (ValueError, TypeError):
+        expected = "integers, or arrays of integers of one length"
+        _refuse(L112, expected, f"rank {rank!r}, index {index!r}")
+    if size == 1 and length == ():
+        length = (1,)
+    ranks, indices = (np.broadcast_to(a.astype(np.int64), length) for a in arrays)
+    return ranks, indices, length[0]
+
+
+def _check_span(rule: Rule, what: str, value: Any, low: int, high: int | None) -> None:
+    if isinstance(value, int):
+        bad = value < low or (high is not None and value >= high)
+    else:
+        bad = (value < low) | (value >= (np.iinfo(np.int64).max if high is None else high))
+    if bad if isinstance(bad, bool) else bad.any():
+        found = int(np.ravel(value)[int(np.argmax(bad))])
+        bound = f"from {low}" if high is None else f"from {low} to {high - 1}"
+        _refuse(rule, f"{what} {bound}", str(found))

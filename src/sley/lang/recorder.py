@@ -1,0 +1,91 @@
+"""Recorder: collects the transfers and source lines that a language's operations produce."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sley.errors import Place
+from sley.ir.program import Transfers
+from sley.ir.sources import Sources
+
+_HERE = str(Path(__file__).parent)
+
+
+def caller() -> tuple[str, int]:
+    """File and line of the innermost frame outside the languages: the user's own line."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def caller_place(detail: str = "") -> Place:
+    """The user's own line as a place for a diagnostic."""
+    file, line = caller()
+    return Place(file, line, 0, detail)
+
+
+@dataclass
+class Recorder:
+    """Rows of `Transfers`, in the order in which they were said.
+
+    A row holds scalars or arrays; `transfers` broadcasts each to its number of rows.
+    """
+
+    rows: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
+    lines: dict[tuple[str, int], int] = field(default_factory=dict)
+    length: int = 0
+
+    def source(self) -> int:
+        """The source row of the user's current line."""
+        return self.lines.setdefault(caller(), len(self.lines))
+
+    def add(self, size: int, *values: Any) -> int:
+        """Appends `size` transfers, `values` in the order of the columns; returns the first's
+        row."""
+        first = self.length
+        self.rows.append((size, values))
+        self.length += size
+        return first
+
+    def transfers(self) -> Transfers:
+        """All rows as a table."""
+        sizes = np.array([size for size, _ in self.rows], np.int64)
+        scalar = bool((sizes == 1).all())
+        columns = zip(*(values for _, values in self.rows), strict=True)
+        table = {}
+        for name, values in zip(Transfers.column_names(), columns, strict=True):
+            if scalar:
+                table[name] = np.array([int(v) for v in values], np.int32)
+            else:
+                table[name] = np.concatenate(
+                    [np.broadcast_to(v, size) for v, size in zip(values, sizes, strict=True)]
+                )
+        if not table:
+            table = {name: np.zeros(0, np.int32) for name in Transfers.column_names()}
+        return Transfers(**table)
+
+    def sources(self) -> Sources:
+        """The lines that the rows came from."""
+        files = list(dict.fromkeys(file for file, _ in self.lines))
+        number = {file: i for i, file in enumerate(files)}
+        return Sources(
+            file=np.array([number[file] for file, _ in self.lines], np.int32),
+            line=np.array([line for _, line in self.lines], np.int32),
+            files=tuple(files),
+        )
+
+    def place(self, row: int) -> Place:
+        """The line of transfer `row`; for messages while the program is still being said."""
+        for size, values in self.rows:
+            if row < size:
+                source = int(np.broadcast_to(values[-1], size)[row])
+                file, line = list(self.lines)[source]
+                return Place(file, line)
+            row -= size
+        return Place()

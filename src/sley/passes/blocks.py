@@ -1,0 +1,203 @@
+"""Blocks: deals ordered instructions to thread blocks (MSCCLang 5.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.errors.compiler import C302, C303
+from sley.ir.dag import InstructionDag, Order
+from sley.ir.tables import NONE, IntArray, LongArray
+
+_NO_HAND = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a plan. rank: int32 (blocks,), ascending. instruction_block: int32
+    (instructions of the order,)."""
+
+    rank: IntArray
+    instruction_block: IntArray
+
+
+def assign_blocks(dag: InstructionDag, order: Order) -> Blocks:
+    """A block for every unique (send peer, receive peer, channel) of a rank, a fused instruction
+    tying its two connections into one; blocks asked for by hand as asked for. A local operation
+    goes to the block of its rank whose latest instruction is the earliest.
+
+    Blocks are numbered in the order of their first instruction, those given by hand first.
+    Errors: C302, C303.
+    """
+    ends = _Ends.of(dag, order)
+    group = _connected(ends)
+    hand, hand_of = _hand_blocks(dag, ends, group)
+    # A group with a hand-given number is the block of that (rank, number); others are their own.
+    by_hand = hand != _NO_HAND
+    lone = np.where(by_hand, NONE, np.arange(len(hand)))
+    key = np.stack([hand_of, hand, lone])
+    blocks, block_of_group = np.unique(key, axis=1, return_inverse=True)
+    block_of_end = block_of_group.ravel()[group]
+    _check_peers(dag, ends, block_of_end)
+    instruction_block = np.full(len(order), NONE, np.int64)
+    receives, sends = _remote_receives(dag, order), order.send != NONE
+    instruction_block[receives] = block_of_end[ends.receive_end[order.receive[receives]]]
+    instruction_block[sends] = block_of_end[ends.send_end[order.send[sends]]]
+    rank, number = blocks[0], blocks[1]
+    rank, number = _place_local(dag, order, instruction_block, rank, number)
+    return _numbered(rank, number, instruction_block)
+
+
+def _remote_receives(dag: InstructionDag, order: Order) -> np.ndarray:
+    """Rows of the order that receive from another rank."""
+    return np.flatnonzero((order.receive != NONE) & dag.remote[order.receive])
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """Ends of connections: rank, peer, channel, direction (0 receives, 1 sends), a row an end.
+
+    receive_end, send_end: int64 (transfers,), the end that a remote transfer uses.
+    tied: pairs of ends that fused instructions tie together.
+    """
+
+    columns: LongArray
+    receive_end: LongArray
+    send_end: LongArray
+    tied: LongArray
+
+    @classmethod
+    def of(cls, dag: InstructionDag, order: Order) -> _Ends:
+        t = dag.chunks.program.transfers
+        remote = np.flatnonzero(dag.remote)
+        receive = np.stack([t.dst, t.src, dag.channel, np.zeros(len(t), np.int32)])[:, remote]
+        send = np.stack([t.src, t.dst, dag.channel, np.ones(len(t), np.int32)])[:, remote]
+        columns, end = np.unique(
+            np.concatenate([receive, send], axis=1).astype(np.int64), axis=1, return_inverse=True
+        )
+        receive_end, send_end = np.full((2, len(t)), NONE)
+        receive_end[remote], send_end[remote] = end.ravel()[: len(remote)], end.ravel()[len(remote) :]
+        fused = np.flatnonzero(order.fused)
+        tied = np.stack([receive_end[order.receive[fused]], send_end[order.send[fused]]])
+        return cls(columns, receive_end, send_end, np.unique(tied, axis=1))
+
+
+def _connected(ends: _Ends) -> LongArray:
+    """The group of each end; a receive end and a send end that are tied share one.
+
+    Ties form pairs: `channels` binds each end to at most one other.
+    """
+    group = np.arange(ends.columns.shape[1])
+    group[ends.tied[1]] = group[ends.tied[0]]
+    return np.unique(group, return_inverse=True)[1]
+
+
+def _hand_blocks(
+    dag: InstructionDag, ends: _Ends, group: LongArray
+) -> tuple[LongArray, LongArray]:
+    """For each group the number asked for by hand (times lanes), or _NO_HAND; and its rank."""
+    t = dag.chunks.program.transfers
+    groups = int(group.max(initial=NONE)) + 1
+    hand, said_by = np.full(groups, _NO_HAND), np.full(groups, NONE)
+    rank = np.zeros(groups, np.int64)
+    rank[group] = ends.columns[0]
+    for asked, end in ((t.recv_block, ends.receive_end), (t.send_block, ends.send_end)):
+        rows = np.flatnonzero((asked != NONE) & (end != NONE))
+        for row in rows.tolist():
+            g = group[end[row]]
+            number = int(asked[row]) * dag.lanes + int(t.lane[row])
+            if hand[g] not in (_NO_HAND, number):
+                sources = dag.chunks.program.sources
+                raise C303.error(
+                    at=[sources.place(int(t.source[row])), sources.place(int(t.source[said_by[g]]))],
+                    expected="one block for a connection (and what is fused with it)",
+                    found=f"rank {rank[g]} is to use blocks {int(asked[row])} and "
+                    f"{hand[g] // dag.lanes} for one connection",
+                )
+            hand[g], said_by[g] = number, row
+    return hand, rank
+
+
+def _check_peers(dag: InstructionDag, ends: _Ends, block_of_end: LongArray) -> None:
+    """Refuses a block with two ends of one direction; only blocks by hand can have them."""
+    t, sources = dag.chunks.program.transfers, dag.chunks.program.sources
+    key = block_of_end * 2 + ends.columns[3]
+    order = np.argsort(key, kind="stable")
+    twice = np.flatnonzero(key[order][1:] == key[order][:-1])
+    channel_of: dict[int, int] = {}
+    for end, block in enumerate(block_of_end.tolist()):
+        first = channel_of.setdefault(block, end)
+        if ends.columns[2, first] != ends.columns[2, end] and not len(twice):
+            order, twice = np.array([first, end]), np.array([0])
+    if not len(twice):
+        return
+    pair = [int(order[twice[0]]), int(order[twice[0] + 1])]
+    users = [
+        int(np.argmax((ends.send_end if ends.columns[3, e] else ends.receive_end) == e))
+        for e in pair
+    ]
+    said = [
+        f"{'sends to' if ends.columns[3, e] else 'receives from'} rank {ends.columns[1, e]} "
+        f"on channel {ends.columns[2, e]}"
+        for e in pair
+    ]
+    raise C302.error(
+        at=[sources.place(int(t.source[row])) for row in users],
+        expected="at most one send peer, one receive peer and one channel for a block",
+        found=f"a block of rank {ends.columns[0, pair[0]]} that {said[0]} and {said[1]}",
+    )
+
+
+def _place_local(
+    dag: InstructionDag,
+    order: Order,
+    instruction_block: LongArray,
+    rank: LongArray,
+    number: LongArray,
+) -> tuple[LongArray, LongArray]:
+    """Fills in the blocks of local operations; returns rank and number of all blocks, grown."""
+    t = dag.chunks.program.transfers
+    local = instruction_block == NONE
+    ranks_with_local = set(t.src[order.receive[local]].tolist())
+    if not ranks_with_local:
+        return rank, number
+    of_rank: dict[int, list[int]] = {r: [] for r in ranks_with_local}
+    by_hand: dict[tuple[int, int], int] = {}
+    ranks, numbers = rank.tolist(), number.tolist()
+    for block, (r, n) in enumerate(zip(ranks, numbers, strict=True)):
+        if r in of_rank:
+            of_rank[r].append(block)
+            by_hand[r, n] = block
+    latest = [NONE] * len(ranks)
+    send_block, lane, src = t.send_block.tolist(), t.lane.tolist(), t.src.tolist()
+    receive, block_of = order.receive.tolist(), instruction_block.tolist()
+    for position, block in enumerate(block_of):
+        if block == NONE:
+            row = receive[position]
+            r, asked = src[row], send_block[row]
+            hand = NONE if asked == NONE else asked * dag.lanes + lane[row]
+            if hand != NONE:
+                block = by_hand.get((r, hand), NONE)
+            elif of_rank[r]:
+                block = min(of_rank[r], key=latest.__getitem__)
+            if block == NONE:
+                block = len(ranks)
+                ranks.append(r)
+                numbers.append(_NO_HAND if hand == NONE else hand)
+                latest.append(NONE)
+                of_rank[r].append(block)
+                by_hand[r, numbers[-1]] = block
+            instruction_block[position] = block
+        latest[block] = position
+    return np.array(ranks), np.array(numbers)
+
+
+def _numbered(rank: LongArray, number: LongArray, instruction_block: LongArray) -> Blocks:
+    """Blocks in the order rank, number by hand, first instruction."""
+    first = np.full(len(rank), len(instruction_block))
+    np.minimum.at(first, instruction_block, np.arange(len(instruction_block)))
+    order = np.lexsort((first, number, rank))
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    return Blocks(rank[order].astype(np.int32), position[instruction_block].astype(np.int32))

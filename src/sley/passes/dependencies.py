@@ -1,0 +1,144 @@
+"""Dependencies: from a program to its chunk DAG, by the memory that transfers touch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.ir.dag import ChunkDag, Dependencies
+from sley.ir.program import Program
+from sley.ir.tables import NONE, BoolArray, LongArray, spans
+from sley.ir.words import Buffer, TransferKind
+
+
+@dataclass(frozen=True)
+class _Accesses:
+    """One row an access to one cell, sorted by cell, and at a cell in the order of the program.
+
+    at_dst tells a transfer's write from its read; `combines` marks a write that also reads.
+    last_write, next_write: the row of the nearest write to the same cell before and after, NONE
+    without. order: the row of access k of the unsorted list, reads of all transfers, then writes.
+    """
+
+    cell: LongArray
+    transfer: LongArray
+    at_dst: BoolArray
+    combines: BoolArray
+    last_write: LongArray
+    next_write: LongArray
+    place: LongArray
+
+
+def dependencies(program: Program) -> ChunkDag:
+    """The chunk DAG of `program` (MSCCLang 4.1).
+
+    True dependencies come from moving chunks, false ones from reusing places. Both are tracked on
+    cells of memory, so aliases in place count as one. Linear in the chunks moved, up to a sort.
+    """
+    t = program.transfers
+    accesses = _accesses(program)
+    return ChunkDag(
+        program=program,
+        dependencies=_dependencies(accesses),
+        origin=_origin(program, accesses),
+        readers=_readers(accesses, len(t)),
+        kept=_kept(program, accesses),
+    )
+
+
+def _accesses(program: Program) -> _Accesses:
+    t, layout = program.transfers, program.layout
+    read_by, read = spans(layout.cell(t.src, t.src_buffer, t.src_index), t.count)
+    written_by, written = spans(layout.cell(t.dst, t.dst_buffer, t.dst_index), t.count)
+    cell = np.concatenate([read, written])
+    transfer = np.concatenate([read_by, written_by])
+    at_dst = np.repeat([False, True], [len(read), len(written)])
+    # A transfer reads before it writes; it never does both at one cell.
+    order = np.lexsort((at_dst, transfer, cell))
+    cell, transfer, at_dst = cell[order], transfer[order], at_dst[order]
+    rows = np.arange(len(cell))
+    first = np.searchsorted(cell, cell, side="left")
+    last = np.searchsorted(cell, cell, side="right")
+    before = np.full(len(cell), NONE)
+    before[1:] = np.maximum.accumulate(np.where(at_dst, rows, NONE))[:-1]
+    after = np.full(len(cell), len(cell))
+    after[:-1] = np.minimum.accumulate(np.where(at_dst, rows, len(cell))[::-1])[::-1][1:]
+    place = np.empty(len(order), np.int64)
+    place[order] = rows
+    return _Accesses(
+        cell=cell,
+        transfer=transfer,
+        at_dst=at_dst,
+        combines=at_dst & (t.kind[transfer] == TransferKind.REDUCE),
+        last_write=np.where(before >= first, before, NONE),
+        next_write=np.where(after < last, after, NONE),
+        place=place,
+    )
+
+
+def _dependencies(a: _Accesses) -> Dependencies:
+    rows = np.arange(len(a.cell))
+    has_before, has_after = a.last_write != NONE, a.next_write != NONE
+    true = np.flatnonzero(has_before & (~a.at_dst | a.combines))
+    # A write after reads waits for them, and through them for the write before.
+    reused = np.flatnonzero(has_after & ~a.at_dst)
+    overwritten = np.flatnonzero(
+        has_before & a.at_dst & ~a.combines & (a.last_write == rows - 1)
+    )
+    before = np.concatenate([a.last_write[true], reused, a.last_write[overwritten]])
+    after = np.concatenate([true, a.next_write[reused], overwritten])
+    by_value = np.repeat([1, 0, 0], [len(true), len(reused), len(overwritten)])
+    total = int(a.transfer.max(initial=0)) + 1
+    key = (
+        (a.transfer[before] * 2 + a.at_dst[before]) * (2 * total)
+        + a.transfer[after] * 2
+        + a.at_dst[after]
+    ) * 2 + by_value
+    key = np.unique(key)
+    earlier, later = np.divmod(key // 2, 2 * total)
+    return Dependencies(
+        before=earlier // 2,
+        before_at_dst=earlier % 2,
+        after=later // 2,
+        after_at_dst=later % 2,
+        true=key % 2,
+    )
+
+
+def _origin(program: Program, a: _Accesses) -> LongArray:
+    """See `ChunkDag.origin`."""
+    t, layout = program.transfers, program.layout
+    if not len(t):
+        return np.zeros(0, np.int64)
+    reads = a.place[: int(t.count.sum())]
+    writer = np.where(a.last_write[reads] == NONE, NONE, a.transfer[a.last_write[reads]])
+    first = np.cumsum(t.count) - t.count
+    origin = np.minimum.reduceat(writer, first)
+    same = origin == np.maximum.reduceat(writer, first)
+    start = layout.cell(t.src, t.src_buffer, t.src_index)
+    end = layout.cell(t.dst, t.dst_buffer, t.dst_index)
+    exact = same & (origin != NONE) & (end[origin] == start) & (t.count[origin] == t.count)
+    return np.where(exact, origin, NONE)
+
+
+def _readers(a: _Accesses, transfers: int) -> LongArray:
+    """See `ChunkDag.readers`."""
+    reading = np.flatnonzero((a.last_write != NONE) & (~a.at_dst | a.combines))
+    pairs = np.unique(
+        a.transfer[a.last_write[reading]] * max(transfers, 1) + a.transfer[reading]
+    )
+    return np.bincount(pairs // max(transfers, 1), minlength=transfers)
+
+
+def _kept(program: Program, a: _Accesses) -> BoolArray:
+    """See `ChunkDag.kept`."""
+    c, layout = program.collective, program.layout
+    wanted = np.zeros(layout.cells, bool)
+    rank = np.repeat(np.arange(c.ranks), c.output_chunks)
+    index = np.arange(len(rank)) - c.output_offset[rank]
+    wanted[layout.cell(rank, Buffer.OUTPUT, index)] = c.expected != NONE
+    kept = np.zeros(len(program.transfers), bool)
+    final = a.at_dst & (a.next_write == NONE) & wanted[a.cell]
+    kept[a.transfer[final]] = True
+    return kept

@@ -1,0 +1,45 @@
+"""Fuse: which receive becomes one instruction with which send (MSCCLang 4.3)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sley.ir.dag import ChunkDag
+from sley.ir.graph import levels
+from sley.ir.tables import NONE, Edges, IntArray
+
+
+def fuse(dag: ChunkDag) -> IntArray:
+    """int32 (transfers,): the transfer whose send is to be fused with this one's receive, or NONE.
+
+    A send is fused only with the receive that wrote exactly the range it reads, nothing having
+    written any part of it in between (`ChunkDag.origin`). Such a send depends on nothing but that
+    receive, so contracting the two never closes a cycle. Where several sends could be fused, the
+    one on the longest path is. `channels` may still undo a choice that would need two blocks on
+    one connection.
+    """
+    t = dag.program.transfers
+    remote = np.asarray(t.src != t.dst)
+    later = np.flatnonzero(remote & (dag.origin != NONE))
+    earlier = dag.origin[later]
+    fits = remote[earlier] & (t.lane[later] == t.lane[earlier])
+    for here, there in ((t.recv_block, t.send_block), (t.channel, t.channel)):
+        asked, also = here[earlier], there[later]
+        fits &= (asked == also) | (asked == NONE) | (also == NONE)
+    later, earlier = later[fits], earlier[fits]
+    remaining = levels(_with_messages(dag).reversed())[2 * later]
+    # The last of equal `earlier` wins: the longest path, then the earlier line.
+    order = np.lexsort((-later, remaining, earlier))
+    forward = np.full(len(t), NONE, np.int32)
+    forward[earlier[order]] = later[order]
+    return forward
+
+
+def _with_messages(dag: ChunkDag) -> Edges:
+    """The graph of halves with an edge from each transfer's source to its destination."""
+    halves, transfers = dag.halves(), np.arange(len(dag.program.transfers))
+    return Edges.from_pairs(
+        2 * len(transfers),
+        np.concatenate([halves.source, 2 * transfers]),
+        np.concatenate([halves.target, 2 * transfers + 1]),
+    )

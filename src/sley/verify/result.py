@@ -1,0 +1,271 @@
+"""Result: what every chunk holds at the end, by a run on symbolic values."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.errors import Diagnostic
+from sley.errors.verifier import V205, V206
+from sley.ir.collective import Collective
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, offsets_of, spans
+from sley.ir.words import (
+    READS_SOURCE,
+    RECEIVES,
+    REDUCES,
+    SENDS,
+    WRITES_DESTINATION,
+    Buffer,
+    Op,
+)
+from sley.verify.structure import LIMIT
+
+_LANES = 2
+_NOTHING = np.int64(-(2**62))
+
+
+def check_result(plan: Plan, match: np.ndarray, level: np.ndarray) -> list[Diagnostic]:
+    """V205 for reads of nothing and V206 for output chunks that don't hold what is promised.
+
+    A value is a multiset of input chunks, kept as a fingerprint: every input chunk gets fresh
+    random 64-bit weights, a value is the sum of its inputs' weights, in two lanes, together with
+    their exact number. Different multisets of fewer than 2^31 inputs agree in number and both
+    lanes with a probability below 2^-66 (a lane's difference is a non-zero combination with
+    coefficients below 2^31, which vanishes modulo 2^64 for at most 2^31 of 2^64 weights). What
+    the fingerprints find is then spelled out exactly, for the chunks in question alone.
+
+    level: of an abstract run; instructions of one level don't depend on one another.
+    """
+    replay = _Replay.start(plan, match)
+    order = np.argsort(level, kind="stable")
+    bounds = np.searchsorted(level[order], np.arange(int(level.max(initial=NONE)) + 2))
+    for k in range(len(bounds) - 1):
+        replay.step(order[bounds[k] : bounds[k + 1]])
+    if replay.unwritten_reads:
+        return [
+            V205.diagnostic(
+                at=plan.place(row),
+                expected="a chunk that holds data",
+                found=f"{plan.layout.name(cell)} holds none when it is read",
+            )
+            for row, cell in replay.unwritten_reads[:LIMIT]
+        ]
+    return _compare(plan, replay, order)
+
+
+@dataclass
+class _Values:
+    """Values as columns. weight: uint64 (values, 2); number: int64 (values,), negative: nothing."""
+
+    weight: np.ndarray
+    number: np.ndarray
+
+    @classmethod
+    def nothing(cls, size: int) -> _Values:
+        return cls(np.zeros((size, _LANES), np.uint64), np.full(size, _NOTHING))
+
+    def __getitem__(self, index: np.ndarray) -> _Values:
+        return _Values(self.weight[index], self.number[index])
+
+    def __setitem__(self, index: np.ndarray, values: _Values) -> None:
+        self.weight[index], self.number[index] = values.weight, values.number
+
+    def __add__(self, other: _Values) -> _Values:
+        # The number saturates instead of wrapping, so that absurd multiplicities stay absurd.
+        number = np.clip(self.number + other.number, _NOTHING, 2**61)
+        return _Values(self.weight + other.weight, number)
+
+
+@dataclass
+class _Replay:
+    """Memory and messages on the way."""
+
+    plan: Plan
+    match: np.ndarray
+    memory: _Values
+    inputs: _Values
+    messages: _Values
+    message_at: np.ndarray
+    source: np.ndarray
+    destination: np.ndarray
+    unwritten_reads: list[tuple[int, int]]
+
+    @classmethod
+    def start(cls, plan: Plan, match: np.ndarray) -> _Replay:
+        t, layout, c = plan.instructions, plan.layout, plan.collective
+        inputs = _Values.nothing(len(c.initial))
+        present = np.flatnonzero(c.initial)
+        fresh = np.frombuffer(secrets.token_bytes(8 * _LANES * len(present)), np.uint64)
+        inputs.weight[present] = fresh.reshape(-1, _LANES)
+        inputs.number[present] = 1
+        memory = _Values.nothing(layout.cells)
+        memory[_input_cells(plan)[present]] = inputs[present]
+        # A message lies where its receive looks for it: both ends use the receive's row.
+        size = np.where(RECEIVES[t.op], t.count, 0)
+        named = np.where(t.src_buffer >= 0, t.src_buffer, 0)
+        stored = np.where(t.dst_buffer >= 0, t.dst_buffer, 0)
+        return cls(
+            plan,
+            match,
+            memory,
+            inputs,
+            _Values.nothing(int(size.sum())),
+            offsets_of(size),
+            layout.cell(plan.rank, named, t.src_index),
+            layout.cell(plan.rank, stored, t.dst_index),
+            [],
+        )
+
+    def step(self, rows: np.ndarray) -> None:
+        """Runs the instructions `rows`, none of which depends on another."""
+        rows = rows[self.plan.instructions.op[rows] != Op.NOP]
+        op = self.plan.instructions.op[rows]
+        owner, part = spans(np.zeros(len(rows), np.int64), self.plan.instructions.count[rows])
+        row, op = rows[owner], op[owner]
+        value = _Values.nothing(len(row))
+        takes = RECEIVES[op]
+        value[takes] = self.messages[self.message_at[row[takes]] + part[takes]]
+        combines = op == Op.REDUCE
+        value[combines] = self._read(self.destination, row[combines], part[combines])
+        reduces = REDUCES[op]
+        value[reduces] = value[reduces] + self._read(self.source, row[reduces], part[reduces])
+        moves = READS_SOURCE[op] & ~reduces
+        value[moves] = self._read(self.source, row[moves], part[moves])
+        stores, sends = WRITES_DESTINATION[op], SENDS[op]
+        self.memory[self.destination[row[stores]] + part[stores]] = value[stores]
+        self.messages[self.message_at[self.match[row[sends]]] + part[sends]] = value[sends]
+
+    def _read(self, start: np.ndarray, row: np.ndarray, part: np.ndarray) -> _Values:
+        cells = start[row] + part
+        value = self.memory[cells]
+        for k in np.flatnonzero(value.number < 0).tolist():
+            self.unwritten_reads.append((int(row[k]), int(cells[k])))
+        return value
+
+
+def _input_cells(plan: Plan) -> np.ndarray:
+    """The cell of each input chunk."""
+    c = plan.collective
+    rank = np.repeat(np.arange(c.ranks), c.input_chunks)
+    return np.asarray(plan.layout.cell(rank, Buffer.INPUT, np.arange(len(rank)) - c.input_offset[rank]))
+
+
+def _output_cells(plan: Plan) -> np.ndarray:
+    """The cell of each output chunk."""
+    c = plan.collective
+    rank = np.repeat(np.arange(c.ranks), c.output_chunks)
+    index = np.arange(len(rank)) - c.output_offset[rank]
+    return np.asarray(plan.layout.cell(rank, Buffer.OUTPUT, index))
+
+
+def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]:
+    c = plan.collective
+    owner = c.values.source
+    wanted = _Values(np.zeros((len(c.values.offset) - 1, _LANES), np.uint64), np.diff(c.values.offset))
+    np.add.at(wanted.weight, owner, replay.inputs.weight[c.values.target])
+    places = np.flatnonzero(c.expected != NONE)
+    cells = _output_cells(plan)[places]
+    got, promised = replay.memory[cells], wanted[c.expected[places]]
+    wrong = (got.number != promised.number) | (got.weight != promised.weight).any(axis=1)
+    if not wrong.any():
+        return []
+    some = np.flatnonzero(wrong)[:LIMIT]
+    exact = _trace_back(plan, replay.match, order, cells[some])
+    writer = _last_writers(plan, order, cells[some])
+    found = []
+    for k, cell in zip(some.tolist(), cells[some].tolist(), strict=True):
+        value = Counter(c.values[int(c.expected[places[k]])].tolist())
+        row = writer.get(cell, NONE)
+        found.append(
+            V206.diagnostic(
+                at=plan.place(row) if row != NONE else (),
+                expected=f"{plan.layout.name(cell)} = {_spell(c, value)}",
+                found=_difference(c, value, exact.get(cell)),
+                notes=[f"{int(wrong.sum())} of {len(places)} promised chunks are wrong"],
+            )
+        )
+    return found
+
+
+def _last_writers(plan: Plan, order: np.ndarray, cells: np.ndarray) -> dict[int, int]:
+    """The last instruction that writes each of `cells`."""
+    t, wanted, writer = plan.instructions, set(cells.tolist()), {}
+    rows = order[WRITES_DESTINATION[t.op[order]]]
+    start = plan.layout.cell(plan.rank[rows], t.dst_buffer[rows], t.dst_index[rows])
+    owner, cell = spans(start, t.count[rows])
+    hit = np.isin(cell, cells)
+    for k, row in zip(cell[hit].tolist(), rows[owner[hit]].tolist(), strict=True):
+        if k in wanted:
+            writer[k] = row
+    return writer
+
+
+def _trace_back(
+    plan: Plan, match: np.ndarray, order: np.ndarray, cells: np.ndarray
+) -> dict[int, Counter[int] | None]:
+    """The exact multisets of input chunks in `cells` at the end; None for nothing.
+
+    Backwards from the end: each wanted cell is a sum of what the last write put there, so the
+    wanted set is rewritten instruction by instruction until only inputs are left.
+    """
+    t, layout = plan.instructions, plan.layout
+    # For every cell now wanted: to which final cells it contributes, how often.
+    cell_wanted: dict[int, Counter[int]] = {int(cell): Counter({int(cell): 1}) for cell in cells}
+    message_wanted: dict[tuple[int, int], Counter[int]] = {}
+    for row in order[::-1].tolist():
+        op, rank = int(t.op[row]), int(plan.rank[row])
+        for part in range(int(t.count[row])):
+            wanted: Counter[int] = Counter()
+            if WRITES_DESTINATION[op]:
+                cell = int(layout.cell(rank, t.dst_buffer[row], t.dst_index[row])) + part
+                wanted += cell_wanted.pop(cell, Counter())
+                if op == Op.REDUCE and wanted:
+                    cell_wanted[cell] = Counter(wanted)
+            if SENDS[op]:
+                wanted += message_wanted.pop((int(match[row]), part), Counter())
+            if not wanted:
+                continue
+            if RECEIVES[op]:
+                message_wanted[row, part] = Counter(wanted)
+            if READS_SOURCE[op]:
+                cell = int(layout.cell(rank, t.src_buffer[row], t.src_index[row])) + part
+                cell_wanted[cell] = cell_wanted.get(cell, Counter()) + wanted
+    result: dict[int, Counter[int] | None] = {int(cell): Counter() for cell in cells}
+    input_of = {cell: i for i, cell in enumerate(_input_cells(plan).tolist())}
+    for cell, wanted in cell_wanted.items():
+        for final, times in wanted.items():
+            source = input_of.get(cell, NONE)
+            if source == NONE or not plan.collective.initial[source]:
+                result[final] = None
+            elif (value := result[final]) is not None:
+                value[source] += times
+    return result
+
+
+def _spell(c: Collective, value: Counter[int]) -> str:
+    """A value for messages: "in[0] of ranks 0, 1, 2"."""
+    by_index: dict[int, list[str]] = {}
+    for chunk in sorted(value):
+        rank = int(np.searchsorted(c.input_offset, chunk, side="right")) - 1
+        text = str(rank) if value[chunk] == 1 else f"{rank} (x{value[chunk]})"
+        by_index.setdefault(chunk - int(c.input_offset[rank]), []).append(text)
+    parts = [
+        f"in[{index}] of rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
+        for index, ranks in by_index.items()
+    ]
+    return " + ".join(parts[:4]) + (f" + {len(parts) - 4} more" if len(parts) > 4 else "")
+
+
+def _difference(c: Collective, promised: Counter[int], got: Counter[int] | None) -> str:
+    if got is None:
+        return "nothing was written there"
+    parts = []
+    if missing := promised - got:
+        parts.append(f"missing {_spell(c, missing)}")
+    if extra := got - promised:
+        parts.append(f"too much: {_spell(c, extra)}")
+    return "; ".join(parts)

@@ -1,0 +1,58 @@
+"""The verifier: all checks on a plan, in the order in which one relies on another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sley.errors import Place, SleyError
+from sley.errors.verifier import V207
+from sley.ir.plan import Plan
+from sley.verify.hangs import run_abstractly
+from sley.verify.races import check_races
+from sley.verify.result import check_result
+from sley.verify.structure import check_rows, match_messages
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a verified plan was shown to do.
+
+    slots: with so many messages a connection, or more, it never hangs.
+    steps: length of the longest chain of instructions that wait for one another, for one tile.
+    """
+
+    plan: Plan
+    slots: int
+    steps: int
+
+    def __str__(self) -> str:
+        c = self.plan.collective
+        return (
+            f"proven: {self.plan.name} is a correct {c.name} on {c.ranks} ranks; "
+            f"no race; no hang with {self.slots} slots or more"
+        )
+
+
+def verify(plan: Plan, slots: int | None = None) -> Proof:
+    """Proves a plan right, or raises SleyError with everything that it found (V2xx).
+
+    In this order, each relying on those before: rows and connections (V201, V202), hangs with
+    `slots` slots, by default the plan's own (V203), races (V204), the result (V205, V206).
+    """
+    if slots is None:
+        slots = plan.slots
+    if slots < 1:
+        raise V207.error(at=Place(detail=plan.name), expected="1 slot or more", found=str(slots))
+    found = check_rows(plan)
+    if not found:
+        match, found = match_messages(plan)
+    if not found:
+        run = run_abstractly(plan, match, slots)
+        found = run.diagnostics
+    if not found:
+        found = check_races(plan, match, run.level)
+    if not found:
+        found = check_result(plan, match, run.level)
+    if found:
+        raise SleyError(found)
+    return Proof(plan, slots, int(run.level.max(initial=-1)) + 1)
