@@ -55,20 +55,17 @@ class Recorder:
 
     def transfers(self) -> Transfers:
         """All rows as a table."""
-        sizes = np.array([size for size, _ in self.rows], np.int64)
-        scalar = bool((sizes == 1).all())
-        columns = zip(*(values for _, values in self.rows), strict=True)
-        table = {}
-        for name, values in zip(Transfers.column_names(), columns, strict=True):
-            if scalar:
-                table[name] = np.array([int(v) for v in values], np.int32)
-            else:
-                table[name] = np.concatenate(
-                    [np.broadcast_to(v, size) for v, size in zip(values, sizes, strict=True)]
-                )
-        if not table:
-            table = {name: np.zeros(0, np.int32) for name in Transfers.column_names()}
-        return Transfers(**table)
+        names = Transfers.column_names()
+        if not self.rows:
+            return Transfers(**{name: np.zeros(0, np.int32) for name in names})
+        if self.length == len(self.rows):
+            scalars = np.array([[int(v) for v in values] for _, values in self.rows], np.int32)
+            return Transfers(**dict(zip(names, scalars.T, strict=True)))
+        columns = {
+            name: np.concatenate([np.broadcast_to(values[k], size) for size, values in self.rows])
+            for k, name in enumerate(names)
+        }
+        return Transfers(**columns)
 
     def sources(self) -> Sources:
         """The lines that the rows came from."""

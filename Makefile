@@ -1,0 +1,97 @@
+# Everything here sets itself up. It needs Python 3.11 or newer, make and a C++ compiler;
+# CMake and Ninja come with the build where the machine has none. It all goes into $(VENV).
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+NATIVE := $(shell find native -type f 2>/dev/null)
+BUILD_INPUTS := pyproject.toml CMakeLists.txt $(NATIVE)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test slow lint types imports docs pages update-golden check clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.runtime ## run an AllReduce between real processes on this machine
+	@$(BIN)/sley run hierarchical-allreduce --nodes 2 --gpus 4 -b 1K -e 16M -f 4
+
+test: $(VENV)/.dev ## run the tests; JOBS=N sets the number of processes
+	@$(BIN)/python -m pytest --quiet -n $(JOBS) $(PYTEST_ARGS)
+
+slow: $(VENV)/.dev ## run all tests, the slow ones too, with 5000 random examples each
+	@$(BIN)/python -m pytest --quiet -n $(JOBS) -m "" --hypothesis-profile=slow $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev ## check style and formatting
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || \
+		{ $(BIN)/ruff format --check . ; echo "To format: $(BIN)/ruff format ."; exit 1; }
+
+types: $(VENV)/.dev ## check the types
+	@$(BIN)/mypy --no-error-summary
+
+imports: $(VENV)/.dev ## check which package imports which
+	@$(BIN)/lint-imports --no-logo
+
+# Not --quiet: with it, mkdocs doesn't count the warnings that --strict is about.
+docs: $(VENV)/.dev ## build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+pages: $(VENV)/.dev ## write the generated pages of the documentation anew
+	@$(BIN)/python docs/generate.py
+
+update-golden: $(VENV)/.dev ## write the expected files of the tests anew; review them with git diff
+	@$(BIN)/python -m pytest --quiet --update-golden $(PYTEST_ARGS)
+
+check: test lint types imports docs ## all that CI runs
+
+clean: ## remove the environment and everything built
+	@rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An editable install: Python files are used where they are, the native part is built once and
+# again when one of its inputs changes.
+$(VENV)/.runtime: $(VENV)/.created $(BUILD_INPUTS)
+	@echo "installing sley into $(VENV)"
+	@$(PIP) install --editable .
+	@touch $@
+
+# The tools alone, from the extra `dev`: installing `.[dev]` would build the native part again.
+$(VENV)/.dev: $(VENV)/.runtime
+	@echo "installing the tools for development into $(VENV)"
+	@$(BIN)/python -c 'import tomllib; \
+		project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+		print(*project["optional-dependencies"]["dev"], sep="\n")' > $@.txt
+	@$(PIP) install --requirement $@.txt
+	@mv $@.txt $@
+
+define NEEDS
+import os, shutil, sys, sysconfig
+from importlib.util import find_spec
+
+version = "%d.%d" % sys.version_info[:2]
+if sys.version_info < (3, 11):
+    sys.exit("sley needs Python 3.11 or newer, and this is %s. Try: make PYTHON=python3.12" % version)
+if not find_spec("ensurepip") or not find_spec("venv"):
+    sys.exit("This Python cannot make virtual environments. Install its package for that"
+             " (Debian, Ubuntu: python%s-venv) or name another with PYTHON=..." % version)
+if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
+    sys.exit("This Python has no headers (Python.h). Install its development package"
+             " (Debian, Ubuntu: python%s-dev; Fedora: python3-devel)" % version)
+if not any(map(shutil.which, [os.environ.get("CXX", "c++").split()[0], "g++", "clang++"])):
+    sys.exit("sley needs a C++17 compiler. Install one (Debian, Ubuntu: g++; Fedora: gcc-c++)"
+             " or name it with CXX=...")
+endef
+export NEEDS
+
+$(VENV)/.created:
+	@command -v $(PYTHON) > /dev/null || \
+		{ echo "There is no $(PYTHON). Name a Python 3.11 or newer with PYTHON=..."; exit 1; }
+	@$(PYTHON) -c "$$NEEDS"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@

@@ -1,0 +1,248 @@
+"""Write the pages that come from the code: docs/data-model.md and docs/errors.md.
+
+    python docs/generate.py            write them
+    python docs/generate.py --check    fail if what is there is not what would be written
+
+The descriptions come from the docstrings: text, then one entry for each field, `name: ...` or
+`name, name: ...` at the margin, its further lines indented. A field that nobody describes is an
+error, and so is a module of `sley.ir` that has no place on the page.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import sley.ir
+from sley.errors import Rule
+from sley.errors.catalog import all_rules
+
+DOCS = Path(__file__).resolve().parent
+
+# In the order of processing. None: a module of functions, with nothing for the page.
+MODULES: dict[str, str | None] = {
+    "tables": "Tables and edges",
+    "words": "Words",
+    "collective": "Collective",
+    "sources": "Sources",
+    "program": "Program",
+    "topology": "Topology",
+    "dag": "Dependencies and order",
+    "plan": "Plan",
+    "collectives": None,
+    "graph": None,
+}
+
+FAMILIES = {
+    "L": ("Language", "What a program may say."),
+    "C": ("Compiler", "What a program and its target must allow for a plan to be made."),
+    "V": ("Verifier", "What every plan must fulfil before anything runs it."),
+    "F": ("Formats", "What a file must look like to be read or written."),
+    "R": ("Runtime", "What can go wrong while a plan runs."),
+}
+
+DATA_MODEL_HEAD = """\
+# Data model
+
+Each stage of sley hands the next one an immutable value. Large ones are tables: frozen dataclasses
+of read-only NumPy columns of one length, in which `table.column` is an array and `table[i]` is a
+row for people. `NONE`, which is -1, stands where there is no value. A column named after a table
+or a row ("source", "transfer") holds row numbers.
+
+This page is made from the docstrings by `docs/generate.py`. What a plan *means* stands in
+[The machine](machine.md).
+"""
+
+ERRORS_HEAD = """\
+# Error codes
+
+Everything that sley refuses has a code, which stays the same from version to version.
+`sley explain CODE` prints the same text as this page. A message names the place in your code, what
+was expected, what was found, and a remedy. The first letter says which stage speaks.
+
+This page is made from the rules in `sley.errors` by `docs/generate.py`.
+"""
+
+ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*)$")
+SHAPE = re.compile(r"^((?:int|float|uint)\d+|bool) (\([^)]*\))[,:]? *")
+
+
+class UndescribedError(Exception):
+    """The code does not say what the page needs."""
+
+
+def split_docstring(owner: Any, names: set[str]) -> tuple[str, dict[str, str]]:
+    """A docstring's text, and its entries for `names`."""
+    text: list[str] = []
+    entries: dict[str, str] = {}
+    current: list[str] = []
+    for line in (inspect.getdoc(owner) or "").splitlines():
+        match = ENTRY.match(line)
+        if match and set(match[1].split(", ")) <= names:
+            current = match[1].split(", ")
+            entries |= dict.fromkeys(current, match[2])
+        elif current and line.startswith(" "):
+            entries |= {name: f"{entries[name]} {line.strip()}" for name in current}
+        else:
+            current = []
+            text.append(line)
+    return "\n".join(text).strip(), entries
+
+
+def prose(text: str) -> str:
+    """Text of a docstring or a rule as Markdown: what looks like a tag is none."""
+    parts = text.replace("``", "`").split("`")
+    parts[::2] = [part.replace("<", "&lt;") for part in parts[::2]]
+    return "`".join(parts)
+
+
+def cell(text: str) -> str:
+    """Text for a cell of a Markdown table, as a sentence."""
+    text = prose(" ".join(text.split())).replace("|", "\\|")
+    return text[:1].upper() + text[1:]
+
+
+def code(*words: str) -> str:
+    """Words for a cell of a Markdown table, as code."""
+    return ", ".join(f"`{word}`" for word in words).replace("|", "\\|")
+
+
+def shape_and_meaning(text: str) -> tuple[str, str]:
+    """Divide "int32 (ranks,), how many" in two; the first is empty where there is no shape."""
+    shape = SHAPE.match(text)
+    return (f"{shape[1]} {shape[2]}", text[shape.end() :]) if shape else ("", text)
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+    yield ""
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def fields_of(cls: type) -> Iterator[str]:
+    """A dataclass: its text, its fields, what follows from them."""
+    fields = dataclasses.fields(cls)
+    text, entries = split_docstring(cls, {f.name for f in fields})
+    yield prose(text)
+    missing = [f.name for f in fields if not entries.get(f.name)]
+    if missing:
+        raise UndescribedError(
+            f"{cls.__module__}.{cls.__name__} does not describe {', '.join(missing)}"
+        )
+    # Fields that share a description share a row, at the place of the first.
+    rows: dict[tuple[str, str], list[str]] = {}
+    for f in fields:
+        shape, meaning = shape_and_meaning(entries[f.name])
+        if not meaning:
+            raise UndescribedError(f"{cls.__name__}.{f.name} has a shape, but no meaning")
+        kind = f"{f.metadata['dtype']}" if "dtype" in f.metadata else shape or str(f.type)
+        rows.setdefault((kind, meaning), []).append(f.name)
+    if rows:
+        yield from table(
+            ("field", "type", "meaning"),
+            [(code(*names), code(kind), cell(text)) for (kind, text), names in rows.items()],
+        )
+    derived = [
+        (code(name), code(shape) if shape else "", cell(meaning))
+        for name, member in vars(cls).items()
+        if isinstance(member, cached_property | property) and inspect.getdoc(member)
+        for shape, meaning in [shape_and_meaning(inspect.getdoc(member) or "")]
+    ]
+    if derived:
+        yield "\nWhat follows from them:"
+        yield from table(("property", "type", "meaning"), derived)
+
+
+def members_of(cls: type[Enum]) -> Iterator[str]:
+    """An enumeration: its text and its members."""
+    yield prose(split_docstring(cls, set())[0])
+    yield from table(
+        ("member", "value"), [(code(member.name), code(str(member.value))) for member in cls]
+    )
+
+
+def data_model() -> str:
+    found = {module.name for module in pkgutil.iter_modules(sley.ir.__path__)}
+    if found != set(MODULES):
+        raise UndescribedError(f"MODULES and sley.ir differ in: {sorted(found ^ set(MODULES))}")
+    lines = [DATA_MODEL_HEAD]
+    for name, title in MODULES.items():
+        if title is None:
+            continue
+        module = importlib.import_module(f"sley.ir.{name}")
+        lines += [f"## {title}", "", prose(inspect.getdoc(module) or ""), ""]
+        for cls in vars(module).values():
+            if not inspect.isclass(cls) or cls.__module__ != module.__name__:
+                continue
+            if dataclasses.is_dataclass(cls):
+                lines += [f"### `{cls.__name__}`", "", *fields_of(cls), ""]
+            elif issubclass(cls, Enum):
+                lines += [f"### `{cls.__name__}`", "", *members_of(cls), ""]
+    return finished(lines)
+
+
+def rule_section(rule: Rule) -> Iterator[str]:
+    yield f"### {rule.code}: {rule.name} {{ #{rule.code} }}"
+    yield ""
+    yield f"**What it says.** {prose(rule.what)}"
+    yield ""
+    yield f"**Why.** {prose(rule.why)}"
+    yield ""
+    yield "**Example.**"
+    yield ""
+    yield f"```text\n{rule.example}\n```"
+    yield ""
+    yield f"**Instead.** {prose(rule.instead)}"
+    yield ""
+
+
+def errors() -> str:
+    rules = all_rules()
+    unknown = sorted(code for code in rules if code[0] not in FAMILIES)
+    if unknown:
+        raise UndescribedError(f"no family for {', '.join(unknown)}")
+    lines = [ERRORS_HEAD]
+    for letter, (title, text) in FAMILIES.items():
+        family = [rules[code] for code in sorted(rules) if code[0] == letter]
+        lines += [f"## {title}", "", text]
+        lines += table(
+            ("code", "name", "what it says"),
+            [(f"[{r.code}](#{r.code})", r.name, cell(r.what)) for r in family],
+        )
+        lines.append("")
+        for rule in family:
+            lines += rule_section(rule)
+    return finished(lines)
+
+
+def finished(lines: list[str]) -> str:
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        sys.exit("usage: python docs/generate.py [--check]")
+    stale = []
+    for name, content in (("data-model.md", data_model()), ("errors.md", errors())):
+        path = DOCS / name
+        if arguments and (not path.is_file() or path.read_text("utf-8") != content):
+            stale.append(name)
+        elif not arguments:
+            path.write_text(content, "utf-8")
+    if stale:
+        print(f"out of date: {', '.join(stale)}. Run: make pages", file=sys.stderr)
+    return bool(stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""Options, fixtures and profiles that all tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from golden import Golden
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+settings.register_profile("ci", max_examples=300, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("slow", max_examples=5000, deadline=None, print_blob=True)
+settings.load_profile("ci")  # --hypothesis-profile=slow overrides it
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the golden files instead of comparing"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares text or bytes with a file in the folder `golden` beside the test."""
+    return Golden(request.path.parent / "golden", request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real inputs, which not everybody has: SLEY_DATA, or ../shared/data."""
+    named = os.environ.get("SLEY_DATA")
+    folder = Path(named) if named else ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        if named:
+            pytest.fail(f"SLEY_DATA names no folder: {named}")
+        pytest.skip("the real inputs are not here; SLEY_DATA names their folder")
+    return folder

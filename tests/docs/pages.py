@@ -1,0 +1,170 @@
+"""The code blocks of a page of documentation: found, executed, compared.
+
+Blocks are fenced with three backticks and a word. Two HTML comments, on a line before a block,
+change what is asked of it: ``<!-- not compared -->`` (the output varies, as timings do) and
+``<!-- exit code 1 -->`` (the last command of a console block ends with that code).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FENCE = re.compile(r"^```(\w*)[^`]*$")
+COMMENT = re.compile(r"^<!--\s*(.*?)\s*-->$")
+EXIT_CODE = re.compile(r"exit code (\d+)")
+NOT_COMPARED = "not compared"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its word, the line of its opening fence, its text, comments before it.
+
+    follows: whether nothing but blank lines and comments stands between it and the block before.
+    """
+
+    word: str
+    line: int
+    text: str
+    comments: tuple[str, ...]
+    follows: bool
+
+
+@dataclass
+class Command:
+    """A command of a console block and the output that the page shows for it."""
+
+    text: str
+    line: int
+    output: list[str] = field(default_factory=list)
+
+
+class WrongPageError(AssertionError):
+    """A page promises something that does not happen."""
+
+
+def blocks(page: str) -> list[Block]:
+    """All fenced blocks of a page, in order."""
+    found: list[Block] = []
+    comments: list[str] = []
+    follows = False
+    word, start, body = None, 0, []
+    for number, line in enumerate(page.splitlines(), 1):
+        if word is not None:
+            if line.rstrip() == "```":
+                found.append(Block(word, start, "\n".join(body), tuple(comments), follows))
+                word, comments, follows = None, [], True
+            else:
+                body.append(line)
+        elif fence := FENCE.match(line):
+            word, start, body = fence[1], number, []
+        elif comment := COMMENT.match(line):
+            comments.append(comment[1])
+        elif line.strip():
+            comments, follows = [], False
+    if word is not None:
+        raise WrongPageError(f"the block of line {start} has no end")
+    return found
+
+
+def commands(block: Block) -> list[Command]:
+    """The commands of a console block; a backslash at the end of a line continues it."""
+    found: list[Command] = []
+    for number, line in enumerate(block.text.splitlines(), block.line + 1):
+        if line.startswith("$ "):
+            found.append(Command(line[2:], number))
+        elif found and not found[-1].output and found[-1].text.endswith("\\"):
+            found[-1].text = found[-1].text[:-1] + line.strip()
+        elif found:
+            found[-1].output.append(line)
+        else:
+            raise WrongPageError(f"line {number}: a console block begins with '$ '")
+    return found
+
+
+def run_page(page: str, name: str, folder: Path) -> int:
+    """Execute a page's blocks in `folder`, in sequence and in one namespace.
+
+    Gives the number of blocks and commands executed; raises WrongPageError where the page is wrong,
+    and what the code raises.
+    """
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    printed: str | None = None
+    executed = 0
+    with contextlib.chdir(folder):
+        for block in blocks(page):
+            if block.word == "python":
+                printed = _execute(block, name, namespace)
+                executed += 1
+            elif block.word == "text" and block.follows and printed is not None:
+                if NOT_COMPARED not in block.comments:
+                    _compare(f"{name}:{block.line}", block.text, printed)
+                printed = None
+            elif block.word == "console":
+                executed += _run_console(block, name)
+                printed = None
+            else:
+                printed = None
+    return executed
+
+
+def _execute(block: Block, name: str, namespace: dict[str, Any]) -> str:
+    # Empty lines before the code give its lines the numbers that they have on the page.
+    code = compile("\n" * block.line + block.text, name, "exec")
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(code, namespace)
+    return output.getvalue()
+
+
+def _run_console(block: Block, name: str) -> int:
+    wanted = next((int(m[1]) for c in block.comments if (m := EXIT_CODE.fullmatch(c))), 0)
+    all_commands = commands(block)
+    executed = 0
+    for command in all_commands:
+        if command.text.split()[0] != "sley":
+            continue
+        result = _shell(command.text)
+        executed += 1
+        place = f"{name}:{command.line}: {command.text}"
+        expected_code = wanted if command is all_commands[-1] else 0
+        if result.returncode != expected_code:
+            raise WrongPageError(
+                f"{place}\nexit code {result.returncode}, not {expected_code}:\n{result.stdout}"
+            )
+        if NOT_COMPARED not in block.comments:
+            _compare(place, "\n".join(command.output), result.stdout)
+    return executed
+
+
+def _shell(command: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    environment = os.environ | {"PATH": path, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    return subprocess.run(
+        command,
+        shell=True,
+        check=False,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+
+
+def _compare(place: str, shown: str, printed: str) -> None:
+    if list(_lines(shown)) != list(_lines(printed)):
+        raise WrongPageError(f"{place}\nthe page shows:\n{shown}\nbut it printed:\n{printed}")
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line.rstrip() for line in text.strip("\n").splitlines())

@@ -1,0 +1,33 @@
+"""Golden files: what a test expects, kept as a file that people read and review."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+class Golden:
+    """Compares with the files of one folder, or writes them anew.
+
+    A test calls ``golden("ring.xml", text)``; with ``--update-golden`` the file is written
+    instead, for review with git diff.
+    """
+
+    def __init__(self, folder: Path, update: bool) -> None:
+        self.folder = folder
+        self.update = update
+
+    def __call__(self, name: str, actual: str | bytes) -> None:
+        path = self.folder / name
+        content = actual.encode() if isinstance(actual, str) else actual
+        if self.update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            return
+        if not path.is_file():
+            pytest.fail(f"there is no golden file {path}; write it with --update-golden")
+        expected = path.read_bytes()
+        if isinstance(actual, str):
+            assert actual == expected.decode(), f"differs from {path}"
+        assert content == expected, f"differs from {path}"
