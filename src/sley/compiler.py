@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeAlias
+
 from sley.errors import Place
 from sley.errors.compiler import C304
 from sley.ir.plan import Plan
@@ -18,8 +22,11 @@ from sley.passes.order import order
 from sley.passes.parallelize import parallelize
 from sley.verify import verify as verify_plan
 
+Phase: TypeAlias = Callable[[str], AbstractContextManager[object]]
+"""Called with the name of each phase; what it returns is entered for as long as the phase lasts."""
 
-def compile(  # noqa: A001 - the field's word; used as sley.compile
+
+def compile(
     program: Program,
     *,
     topology: Topology | None = None,
@@ -29,6 +36,7 @@ def compile(  # noqa: A001 - the field's word; used as sley.compile
     instances: int = 1,
     fusion: bool = True,
     verify: bool = True,
+    phase: Phase = nullcontext,
 ) -> Plan:
     """The plan for `program`, verified.
 
@@ -36,7 +44,8 @@ def compile(  # noqa: A001 - the field's word; used as sley.compile
     program's (default Simple). slots: how many messages a connection holds at run time; the plan
     is ordered so that it runs with so many or more (default: the protocol's). channels: spreads
     transfers that ask for no channel over so many. instances: cuts the whole program into so many
-    parallel parts. fusion: whether receives and sends may become one instruction.
+    parallel parts. fusion: whether receives and sends may become one instruction. phase: is told
+    of each phase, for progress and times.
 
     Errors: C3xx for what cannot be compiled, V2xx for a program that does not do what its
     collective promises.
@@ -48,10 +57,17 @@ def compile(  # noqa: A001 - the field's word; used as sley.compile
         check_links(program, topology)
     protocol = protocol or program.protocol or Protocol.SIMPLE
     slots = slots or protocol.slots
-    dag = dependencies(parallelize(program, instances))
-    lowered = assign_channels(dag, fuse(dag) if fusion else None, channels)
-    ordered = order(lowered, slots)
-    plan = emit(lowered, ordered, assign_blocks(lowered, ordered), protocol, slots)
+    with phase("dependencies"):
+        dag = dependencies(parallelize(program, instances))
+    with phase("fusion and channels"):
+        lowered = assign_channels(dag, fuse(dag) if fusion else None, channels)
+    with phase("order"):
+        ordered = order(lowered, slots)
+    with phase("thread blocks"):
+        blocks = assign_blocks(lowered, ordered)
+    with phase("instructions and waits"):
+        plan = emit(lowered, ordered, blocks, protocol, slots)
     if verify:
-        verify_plan(plan)
+        with phase("verification"):
+            verify_plan(plan)
     return plan

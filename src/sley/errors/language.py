@@ -111,3 +111,19 @@ L113 = Rule(
     example="an empty my_algo.py",
     instead="Decorate a function with @sley.program(collective).",
 )
+L114 = Rule(
+    "L114",
+    "program-raised",
+    what="The Python file that describes the program cannot be read, or raises an error of its own.",
+    why="The program is what the file's code says while it runs; here it stopped before the end.",
+    example="a misspelt name, or an index outside a list, in my_algo.py",
+    instead="Mend the line that is named; python my_algo.py shows the whole traceback.",
+)
+L115 = Rule(
+    "L115",
+    "which-program",
+    what="A Python file holds several programs and none is named, or one that it doesn't hold.",
+    why="One program is compiled at a time.",
+    example="sley compile algorithms.py  # with two programs inside",
+    instead="Name it: sley compile algorithms.py:ring",
+)

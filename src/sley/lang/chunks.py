@@ -14,7 +14,7 @@ and copy and reduce work element by element.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -171,14 +171,17 @@ class ChunkProgram:
             _refuse(L105, "chunks that hold data", f"{ref.name(element)} holds none yet")
         return ref
 
-    @contextmanager
-    def parallelize(self, instances: int) -> Iterator[None]:
+    def parallelize(self, instances: int) -> AbstractContextManager[None]:
         """Cuts the transfers said inside into `instances` parts that run in parallel, each on
         channels of its own (MSCCLang 5.1). Nested uses multiply."""
         if not _is_integer(instances) or instances < 1:
             _refuse(L111, "a positive number of instances", repr(instances))
+        return self._parallel(int(instances))
+
+    @contextmanager
+    def _parallel(self, instances: int) -> Iterator[None]:
         outer = self._instances
-        self._instances = outer * int(instances)
+        self._instances = outer * instances
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Emit: from an ordered, allocated instruction DAG to a Plan, with waits where blocks need them."""
+"""Emit: from an ordered, allocated instruction DAG to a Plan."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import numpy as np
 
 from sley.ir.dag import InstructionDag, Order
 from sley.ir.plan import Instructions, Plan
-from sley.ir.tables import NONE, Edges, LongArray, offsets_of
+from sley.ir.tables import NONE, offsets_of
 from sley.ir.words import LoopOrder, Op, Protocol, TransferKind
 from sley.passes.blocks import Blocks
+from sley.passes.waits import assign_waits
 
 
 def emit(
@@ -29,7 +30,7 @@ def emit(
         instructions=_instructions(dag, order, position),
         block_rank=blocks.rank,
         block_offset=offsets_of(counts),
-        waits=_waits(dag, order, blocks, row),
+        waits=assign_waits(dag, order, blocks, row),
         scratch_chunks=program.scratch_chunks,
         sources=program.sources,
     )
@@ -92,78 +93,3 @@ def _instructions(dag: InstructionDag, order: Order, position: np.ndarray) -> In
         forward=np.where((receive != NONE) & (send != NONE), send, NONE),
         source=t.source[main],
     )
-
-
-def _waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArray) -> Edges:
-    """Waits between blocks: one for each dependency that the order of blocks and other waits
-    don't imply within the rank (MSCCLang 5.2)."""
-    at = _instruction_of_halves(dag, order)
-    d = dag.chunks.dependencies
-    before = at[2 * d.before.astype(np.int64) + d.before_at_dst]
-    after = at[2 * d.after.astype(np.int64) + d.after_at_dst]
-    block = blocks.instruction_block.astype(np.int64)
-    across = block[before] != block[after]
-    before, after = before[across], after[across]
-    # Of several instructions of one block, waiting for the latest is enough.
-    key = after * len(blocks.rank) + block[before]
-    sort = np.lexsort((before, key))
-    last = np.append(key[sort][1:] != key[sort][:-1], True)[: len(sort)]
-    before, after = before[sort][last], after[sort][last]
-    # By instruction in order, the latest candidate first: a later one may imply an earlier.
-    sort = np.lexsort((-before, after))
-    kept = _irredundant(before[sort].tolist(), after[sort].tolist(), blocks, row)
-    pairs = np.array(kept, np.int64).reshape(-1, 2)
-    return Edges.from_pairs(len(order), row[pairs[:, 1]], row[pairs[:, 0]])
-
-
-def _instruction_of_halves(dag: InstructionDag, order: Order) -> LongArray:
-    """int64 (2 * transfers,): the row of the order that does each half of a transfer."""
-    at = np.full(2 * len(dag.forward), NONE)
-    rows = np.arange(len(order))
-    sends, receives = order.send != NONE, order.receive != NONE
-    at[2 * order.send[sends]] = rows[sends]
-    at[2 * order.receive[receives].astype(np.int64) + 1] = rows[receives]
-    local = np.flatnonzero(~dag.remote)
-    at[2 * local] = at[2 * local + 1]
-    return at
-
-
-def _irredundant(
-    before: list[int], after: list[int], blocks: Blocks, row: LongArray
-) -> list[tuple[int, int]]:
-    """The waits (before, after) that are not implied by those kept so far.
-
-    Vector clocks: known[b] tells for every block of the rank up to which position block b has
-    surely been waited for. Clocks are shared until a wait changes one.
-    """
-    rank_of, block_of = blocks.rank.tolist(), blocks.instruction_block.tolist()
-    first_block = np.searchsorted(blocks.rank, blocks.rank).tolist()
-    size = np.bincount(blocks.rank).tolist() if len(blocks.rank) else []
-    known = [[NONE] * size[rank] for rank in rank_of]
-    # The clock of each instruction that is waited for, as it was when its block reached it.
-    history: dict[int, list[tuple[int, list[int]]]] = {}
-    kept = []
-    for earlier, later in zip(before, after, strict=True):
-        here, there = block_of[later], block_of[earlier]
-        local = there - first_block[there]
-        if known[here][local] >= earlier:
-            continue
-        theirs = _clock_at(history.get(there, []), earlier, len(known[here]))
-        merged = list(map(max, known[here], theirs))
-        merged[local] = max(merged[local], earlier)
-        known[here] = merged
-        history.setdefault(here, []).append((later, merged))
-        kept.append((earlier, later))
-    return kept
-
-
-def _clock_at(history: list[tuple[int, list[int]]], position: int, size: int) -> list[int]:
-    """What a block knew at `position` of the order: its last clock change not after it."""
-    low, high = 0, len(history)
-    while low < high:
-        middle = (low + high) // 2
-        if history[middle][0] <= position:
-            low = middle + 1
-        else:
-            high = middle
-    return history[low - 1][1] if low else [NONE] * size

@@ -1,0 +1,64 @@
+"""sley compile: from a program to a proven plan, and to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sley import formats
+from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.output import Phases, print_json
+from sley.cli.sources import plan_of
+from sley.report.tables import plan_summary, plan_table
+
+
+@click.command("compile")
+@plan_options
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan here."
+)
+@click.option(
+    "--target",
+    type=click.Choice(list(formats.TARGETS)),
+    default="executor",
+    show_default=True,
+    help="The runtime that the file is for.",
+)
+@click.option("--min-bytes", type=click.IntRange(min=0), default=0, help="Least size of a call.")
+@click.option("--max-bytes", type=click.IntRange(min=1), help="Greatest size of a call.")
+@click.option("--show-rank", type=click.IntRange(min=0), help="Print the blocks of this rank.")
+@common_options
+def compile_command(
+    selection: Selection,
+    output: Path | None,
+    target: str,
+    min_bytes: int,
+    max_bytes: int | None,
+    show_rank: int | None,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Compile WHAT, prove it right, and write it with -o."""
+    phases = Phases(quiet=as_json)
+    plan = plan_of(selection, phases, verify=True)
+    if show_rank is not None and show_rank >= plan.collective.ranks:
+        raise click.UsageError(f"--show-rank: ranks are 0 to {plan.collective.ranks - 1}")
+    if output is not None:
+        with phases("writing"):
+            formats.save(plan, output, target=target, min_bytes=min_bytes, max_bytes=max_bytes)
+    summary = plan_summary(plan)
+    if as_json:
+        seconds = phases.seconds
+        print_json({"ok": True, "plan": summary, "output": output and str(output), "seconds": seconds})
+        return
+    for word, value in summary.items():
+        text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        click.echo(f"{word.replace('_', ' '):<23}{text}")
+    click.echo(f"{'proven':<23}right values, no races, no hangs with {plan.slots} slots or more")
+    if output is not None:
+        click.echo(f"{'written':<23}{output} for {target}")
+    if show_rank is not None:
+        click.echo("\n".join(plan_table(plan, show_rank)))
+    if verbose:
+        phases.report()

@@ -1,0 +1,52 @@
+"""sley explain: what a code means."""
+
+from __future__ import annotations
+
+import difflib
+from textwrap import fill
+
+import click
+from click.shell_completion import CompletionItem
+
+from sley.cli.output import print_json
+from sley.errors.catalog import all_rules
+
+
+class _Code(click.ParamType):
+    name = "code"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [
+            CompletionItem(code, help=rule.name)
+            for code, rule in all_rules().items()
+            if code.startswith(incomplete.upper())
+        ]
+
+
+@click.command("explain")
+@click.argument("code", type=_Code(), required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def explain_command(code: str | None, as_json: bool) -> None:
+    """Tell what the diagnostic CODE means; without CODE, list all codes."""
+    rules = all_rules()
+    if code is None:
+        if as_json:
+            print_json({rule.code: rule.name for rule in rules.values()})
+        else:
+            click.echo("\n".join(f"{rule.code}  {rule.name}" for rule in rules.values()))
+        return
+    rule = rules.get(code.upper())
+    if rule is None:
+        near = difflib.get_close_matches(code.upper(), rules, n=3)
+        hint = f"; nearest: {', '.join(near)}" if near else ""
+        raise click.BadParameter(f"there is no code {code!r}{hint}", param_hint="CODE")
+    if as_json:
+        print_json(vars(rule))
+        return
+    click.echo(f"{rule.code} {rule.name}\n")
+    for title, text in (("What", rule.what), ("Why", rule.why)):
+        click.echo(fill(f"{title}: {text}", 88, subsequent_indent="  ") + "\n")
+    click.echo(f"Example:\n  {rule.example}\n")
+    click.echo(fill(f"Instead: {rule.instead}", 88, subsequent_indent="  "))

@@ -1,0 +1,81 @@
+"""Output: text for people, JSON for programs, diagnostics for both; progress and times."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import click
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from sley.errors import Diagnostic, SleyError
+
+
+def print_json(value: object) -> None:
+    """`value` as one JSON document on standard output."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def report_error(error: SleyError) -> None:
+    """The diagnostics of an error: JSON on standard output with --json, else text on standard
+    error."""
+    context = click.get_current_context(silent=True)
+    if context is not None and wants_json(sys.argv[1:]):
+        print_json({"ok": False, "diagnostics": [d.to_json() for d in error.diagnostics]})
+        return
+    for diagnostic in error.diagnostics:
+        click.echo(f"error: {diagnostic}\n", err=True)
+
+
+def report_notes(notes: tuple[Diagnostic, ...]) -> None:
+    """Remarks that don't stop anything, on standard error."""
+    for note in notes:
+        where = f"{note.places[0]}: " if note.places else ""
+        click.echo(f"note: {where}{note.code} {note.rule.name}: {note.found}", err=True)
+
+
+def wants_json(arguments: list[str]) -> bool:
+    """Whether --json is among the arguments; asked for where no command has been parsed yet."""
+    return "--json" in arguments
+
+
+@dataclass
+class Phases:
+    """Times of phases, and a spinner on a terminal for those that last."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    quiet: bool = False
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        console = Console(stderr=True)
+        try:
+            if self.quiet or not console.is_terminal:
+                yield
+            else:
+                with _spinner(console) as progress:
+                    progress.add_task(name, total=None)
+                    yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def report(self) -> None:
+        """The times, on standard error."""
+        for name, seconds in self.seconds.items():
+            click.echo(f"{name:<22} {seconds * 1e3:>10.1f} ms", err=True)
+
+
+def _spinner(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )

@@ -1,0 +1,184 @@
+"""sley run: a plan on real processes of this machine, checked and timed as nccl-tests does."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sley import runtime
+from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.output import Phases, print_json
+from sley.cli.sources import is_algorithm, plan_of
+from sley.ir.plan import Plan
+from sley.ir.words import ReduceOp
+from sley.report.tables import RUN_HEADER, Row, Timing, run_footer, run_row
+from sley.runtime import Measurement
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+_REDUCE_OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "AVERAGE"}
+
+
+class SizeType(click.ParamType):
+    """A size in bytes with K, M, G for powers of 1024, as nccl-tests takes it."""
+
+    name = "size"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+)([KMG]?)B?", str(value).strip().upper())
+        if match is None:
+            self.fail(f"{value!r} is not a size such as 4096, 64K or 16M", param, ctx)
+        return int(match[1]) * _UNITS[match[2]]
+
+
+def sizes_between(begin: int, end: int, factor: int, step: int | None) -> list[int]:
+    """Sizes from begin to end, each `factor` times the one before, or `step` bytes more."""
+    sizes = [begin]
+    while (size := sizes[-1] + step if step else sizes[-1] * factor) <= end:
+        sizes.append(size)
+    return sizes
+
+
+@click.command("run")
+@plan_options
+@click.option("-b", "--begin", type=SizeType(), default="1K", show_default=True, help="First size.")
+@click.option("-e", "--end", type=SizeType(), help="Last size; default: the first.")
+@click.option("-f", "--factor", type=click.IntRange(min=2), default=2, show_default=True)
+@click.option("-i", "--step", type=SizeType(), help="Add so many bytes instead of a factor.")
+@click.option("-n", "--iterations", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option("-w", "--warmup", type=click.IntRange(min=0), default=5, show_default=True)
+@click.option(
+    "-c", "--check", type=click.IntRange(0, 1), default=1, show_default=True, help="Check results."
+)
+@click.option("-d", "--dtype", type=click.Choice(sorted(runtime.DATA_TYPES)), default="float32")
+@click.option(
+    "-o", "--op", "reduce_op", type=click.Choice(list(_REDUCE_OPS)), default="sum", show_default=True
+)
+@click.option("--slot-bytes", type=SizeType(), default=runtime.SLOT_BYTES, help="Size of a slot.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=runtime.TIMEOUT_S, help="Seconds.")
+@common_options
+def run_command(
+    selection: Selection,
+    begin: int,
+    end: int | None,
+    factor: int,
+    step: int | None,
+    iterations: int,
+    warmup: int,
+    check: int,
+    dtype: str,
+    reduce_op: str,
+    slot_bytes: int,
+    timeout: float,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Run WHAT on processes of this machine, check every element, print nccl-tests' table.
+
+    Algorithms of the library run out of place and in place, unless one is asked for.
+    """
+    if end is not None and end < begin:
+        raise click.UsageError(f"--end {end} is less than --begin {begin}")
+    phases = Phases(quiet=as_json)
+    plans = _plans(selection, phases)
+    sizes = sizes_between(begin, end or begin, factor, step)
+    if not as_json:
+        _print_head(plans[-1], dtype)
+    sides: list[Sequence[Measurement]] = []
+    console = Console(stderr=True)
+    hidden = as_json or not console.is_terminal
+    with phases("running"), _bar(console, hidden) as bar:
+        task = bar.add_task("running", total=len(plans) * len(sizes))
+        for number, plan in enumerate(plans):
+            done: list[Measurement] = []
+            last = number == len(plans) - 1
+
+            def show(m: Measurement, done: list[Measurement] = done, last: bool = last) -> None:
+                bar.advance(task)
+                done.append(m)
+                if last and not as_json:
+                    click.echo(run_row(_row(plans, [*sides, done], len(done) - 1, reduce_op)))
+
+            runtime.run(
+                plan,
+                sizes,
+                dtype=dtype,
+                reduce_op=ReduceOp[_REDUCE_OPS[reduce_op]],
+                iterations=iterations,
+                warmup=warmup,
+                check=bool(check),
+                slots=plan.slots,
+                slot_bytes=slot_bytes,
+                timeout_s=timeout,
+                progress=show,
+            )
+            sides.append(done)
+    rows = [_row(plans, sides, k, reduce_op) for k in range(len(sizes))]
+    wrong = sum(t.wrong or 0 for r in rows for t in (r.out_of_place, r.in_place) if t)
+    if as_json:
+        print_json({"ok": not wrong, "rows": [_json(r) for r in rows], "seconds": phases.seconds})
+    else:
+        click.echo(run_footer(rows))
+    if verbose:
+        phases.report()
+    if wrong:
+        sys.exit(1)
+
+
+def _plans(selection: Selection, phases: Phases) -> list[Plan]:
+    """The plans of a table, out of place first."""
+    if is_algorithm(selection) and selection.in_place is None:
+        places = [selection.with_place(False), selection.with_place(True)]
+        return [plan_of(s, phases, verify=True) for s in places]
+    return [plan_of(selection, phases, verify=True)]
+
+
+def _bar(console: Console, hidden: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, disable=hidden
+    )
+
+
+def _print_head(plan: Plan, dtype: str) -> None:
+    c = plan.collective
+    click.echo(
+        f"# {plan.name}: {c.name} on {c.ranks} ranks, {plan.protocol.value}, {plan.channels} "
+        f"channels, {plan.slots} slots; proven right before it runs\n"
+        f"# {c.ranks} processes on this machine; time is the average of the iterations\n#"
+    )
+    click.echo(RUN_HEADER)
+
+
+def _row(plans: list[Plan], sides: Sequence[Sequence[Measurement]], k: int, reduce_op: str) -> Row:
+    in_place: Timing | None = None
+    out_of_place: Timing | None = None
+    for plan, side in zip(plans, sides, strict=False):
+        m = side[k]
+        timing = Timing(m.time_us, m.algbw_GBps, m.busbw_GBps, m.wrong)
+        if plan.collective.in_place:
+            in_place = timing
+        else:
+            out_of_place = timing
+    m = sides[0][k]
+    return Row(m.size_bytes, m.count, m.dtype, reduce_op, m.root, out_of_place, in_place)
+
+
+def _json(row: Row) -> dict[str, object]:
+    sides = {"out_of_place": row.out_of_place, "in_place": row.in_place}
+    return {
+        "size_bytes": row.size_bytes,
+        "count": row.count,
+        "dtype": row.dtype,
+        "reduce_op": row.reduce_op,
+        "root": row.root,
+        **{side: vars(t) if t else None for side, t in sides.items()},
+    }

@@ -1,0 +1,56 @@
+"""sley verify: whether a plan is right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from sley import formats
+from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.output import Phases, print_json
+from sley.cli.sources import plan_of
+from sley.formats import msccl_xml
+from sley.verify import verify
+
+
+@click.command("verify")
+@plan_options
+@click.option(
+    "--target", type=click.Choice(list(formats.TARGETS)), help="Check this runtime's limits too."
+)
+@common_options
+def verify_command(
+    selection: Selection, target: str | None, as_json: bool, verbose: bool
+) -> None:
+    """Prove that WHAT is right: values, races, hangs, connections.
+
+    --slots asks whether the plan runs with so many messages a connection.
+    """
+    phases = Phases(quiet=as_json)
+    # The plan stays as it is made for the protocol's slots; the question is about the slots given.
+    plan = plan_of(replace(selection, slots=None), phases, verify=False)
+    with phases("verification"):
+        proof = verify(plan, selection.slots)
+    if target is not None:
+        with phases("limits"):
+            msccl_xml.write(plan, target)
+    if as_json:
+        print_json(
+            {
+                "ok": True,
+                "plan": plan.name,
+                "collective": plan.collective.name,
+                "ranks": plan.collective.ranks,
+                "slots": proof.slots,
+                "steps": proof.steps,
+                "target": target,
+                "seconds": phases.seconds,
+            }
+        )
+        return
+    click.echo(str(proof))
+    if target is not None:
+        click.echo(f"within the limits of {target}")
+    if verbose:
+        phases.report()

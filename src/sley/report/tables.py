@@ -1,0 +1,129 @@
+"""Tables: a plan's thread blocks, and runs in the form of nccl-tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.ir.plan import Plan
+from sley.ir.words import Op
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One cell of a run's table. wrong: elements that differ from what is promised, None where
+    nothing was checked."""
+
+    time_us: float
+    algbw_GBps: float  # noqa: N815 - a unit
+    busbw_GBps: float  # noqa: N815 - a unit
+    wrong: int | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size of a run; a side that was not run is None."""
+
+    size_bytes: int
+    count: int
+    dtype: str
+    reduce_op: str
+    root: int
+    out_of_place: Timing | None
+    in_place: Timing | None
+
+
+RUN_HEADER = (
+    f"# {'':10}  {'':12}  {'':>8}  {'':>7}  {'':>5}  "
+    f"{'out-of-place':^34}  {'in-place':^34}\n"
+    f"# {'size':>10}  {'count':>12}  {'type':>8}  {'redop':>7}  {'root':>5}  "
+    + "  ".join([f"{'time':>9}  {'algbw':>7}  {'busbw':>7}  {'#wrong':>6}"] * 2)
+    + f"\n# {'(B)':>10}  {'(elements)':>12}  {'':>8}  {'':>7}  {'':>5}  "
+    + "  ".join([f"{'(us)':>9}  {'(GB/s)':>7}  {'(GB/s)':>7}  {'':>6}"] * 2)
+)
+"""The head of a run's table, as nccl-tests prints it."""
+
+
+def run_row(row: Row) -> str:
+    """A line of a run's table."""
+    return (
+        f"  {row.size_bytes:>10}  {row.count:>12}  {row.dtype:>8}  {row.reduce_op:>7}  "
+        f"{row.root:>5}  {_timing(row.out_of_place)}  {_timing(row.in_place)}"
+    )
+
+
+def _timing(t: Timing | None) -> str:
+    if t is None:
+        return f"{'-':>9}  {'-':>7}  {'-':>7}  {'-':>6}"
+    wrong = "N/A" if t.wrong is None else t.wrong
+    return f"{t.time_us:>9.1f}  {t.algbw_GBps:>7.2f}  {t.busbw_GBps:>7.2f}  {wrong:>6}"
+
+
+def run_footer(rows: Sequence[Row]) -> str:
+    """The last lines of a run's table, as nccl-tests prints them."""
+    timings = [t for row in rows for t in (row.out_of_place, row.in_place) if t is not None]
+    wrong = sum(t.wrong or 0 for t in timings)
+    busbw = float(np.mean([t.busbw_GBps for t in timings])) if timings else 0.0
+    verdict = "FAILED" if wrong else "OK"
+    return f"# Out of bounds values : {wrong} {verdict}\n# Avg bus bandwidth    : {busbw:.4g}"
+
+
+def plan_summary(plan: Plan) -> dict[str, object]:
+    """What a plan uses, as plain values."""
+    c = plan.collective
+    blocks = np.bincount(plan.block_rank, minlength=c.ranks)
+    steps = np.diff(plan.block_offset)
+    operations = np.bincount(plan.instructions.op, minlength=len(Op))
+    return {
+        "name": plan.name,
+        "collective": c.name,
+        "ranks": c.ranks,
+        "chunks": c.chunks,
+        "in_place": c.in_place,
+        "protocol": plan.protocol.value,
+        "loop_order": plan.loop_order.value,
+        "slots": plan.slots,
+        "channels": plan.channels,
+        "blocks_per_rank": int(blocks.max(initial=0)),
+        "instructions": len(plan.instructions),
+        "instructions_per_block": int(steps.max(initial=0)),
+        "waits": len(plan.waits),
+        "scratch_chunks": int(plan.scratch_chunks.max(initial=0)),
+        "operations": {op.name.lower(): int(operations[op]) for op in Op if operations[op]},
+    }
+
+
+def plan_table(plan: Plan, rank: int) -> list[str]:
+    """The thread blocks of one rank, a line an instruction: the plan as people read it."""
+    lines = []
+    for block in range(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1])):
+        lines.append(f"rank {rank} block {plan.block_number[block]}")
+        for row in range(int(plan.block_offset[block]), int(plan.block_offset[block + 1])):
+            lines.append("  " + _instruction(plan, row))
+    return lines
+
+
+def _instruction(plan: Plan, row: int) -> str:
+    i = plan.instructions[row]
+    words = {-1: "", 0: "in", 1: "out", 2: "scratch"}
+    parts = [f"{plan.step[row]:>3}  {Op(i.op).name.lower():<21}"]
+    if i.src_buffer >= 0:
+        parts.append(f"{words[i.src_buffer]}[{_span(i.src_index, i.count)}]")
+    if i.dst_buffer >= 0:
+        parts.append(f"-> {words[i.dst_buffer]}[{_span(i.dst_index, i.count)}]")
+    if i.recv_peer >= 0:
+        parts.append(f"from {i.recv_peer}")
+    if i.send_peer >= 0:
+        parts.append(f"to {i.send_peer}")
+    if i.channel >= 0:
+        parts.append(f"channel {i.channel}")
+    for other in plan.waits[row].tolist():
+        number = plan.block_number[plan.block[other]]
+        parts.append(f"after block {number} step {plan.step[other]}")
+    return "  ".join(parts)
+
+
+def _span(index: int, count: int) -> str:
+    return str(index) if count == 1 else f"{index}:{index + count}"

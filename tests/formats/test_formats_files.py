@@ -1,0 +1,94 @@
+"""Loading and saving by file name: whole files or none, and errors with codes."""
+
+import stat
+from pathlib import Path
+
+import pytest
+from xml_plans import VALID, exchange, same_meaning
+
+import sley
+from sley.errors import SleyError
+from sley.formats import RCCL, load, load_with_notes, save
+
+
+def test_what_is_saved_can_be_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "plan.xml"
+    save(exchange(), path, target="msccl", min_bytes=8)
+    assert same_meaning(load(path), exchange())
+    assert load(str(path)).sources.files == (str(path),)
+    assert load_with_notes(path).min_bytes == 8
+    save(exchange(), str(path), target=RCCL)
+    assert 'type="rrcs"' not in path.read_text()
+
+
+def test_the_default_target_is_the_executor(tmp_path: Path) -> None:
+    save(exchange(), tmp_path / "plan.XML")
+    assert 'maxBytes="0"' in (tmp_path / "plan.XML").read_text()
+    assert 'type="rrcs"' in (tmp_path / "plan.XML").read_text()
+
+
+def test_loading_passes_its_arguments_on(tmp_path: Path) -> None:
+    path = tmp_path / "custom.xml"
+    path.write_text(VALID.replace('coll="allreduce"', 'coll="custom"'))
+    plan = load(path, collective=sley.AllReduce(2, 2), slots=1)
+    assert (plan.collective, plan.slots) == (sley.AllReduce(2, 2), 1)
+
+
+def test_a_refused_plan_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "plan.xml"
+    path.write_text("before")
+    with pytest.raises(SleyError, match="F451"):
+        save(exchange(), path, max_bytes=0)
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.xml"]
+    assert path.read_text() == "before"
+
+
+def test_a_failing_disk_leaves_what_was_there(tmp_path: Path, monkeypatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError("no space left")
+
+    path = tmp_path / "plan.xml"
+    path.write_text("before")
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(SleyError, match="no space left") as caught:
+        save(exchange(), path)
+    assert caught.value.code == "F461"
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.xml"]
+    assert path.read_text() == "before"
+
+
+def test_a_saved_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    save(exchange(), tmp_path / "plan.xml")
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "plan.xml")]
+    assert modes[0] == modes[1]
+
+
+def test_a_link_keeps_pointing(tmp_path: Path) -> None:
+    (tmp_path / "real.xml").touch()
+    (tmp_path / "link.xml").symlink_to(tmp_path / "real.xml")
+    save(exchange(), tmp_path / "link.xml")
+    assert (tmp_path / "link.xml").is_symlink()
+    assert (tmp_path / "real.xml").stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", ["plan", "plan.txt", "plan.xml.bak", ".xml"])
+def test_unknown_ends_of_names(name: str, tmp_path: Path) -> None:
+    for action in (lambda: load(tmp_path / name), lambda: save(exchange(), tmp_path / name)):
+        with pytest.raises(SleyError) as caught:
+            action()
+        assert caught.value.code == "F460"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["no/such/folder/plan.xml", "a\0b.xml"])
+def test_places_that_cannot_be_written(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SleyError) as caught:
+        save(exchange(), tmp_path / name)
+    assert caught.value.code == "F461"
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(SleyError) as caught:
+        load(tmp_path / "missing.xml")
+    assert caught.value.code == "F404"

@@ -1,0 +1,253 @@
+"""Files that are wrong, or meant to harm: a coded diagnostic at the right line, never a crash."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xml_plans import VALID, broken
+
+import sley
+from sley.errors import SleyError
+from sley.errors.catalog import all_rules
+from sley.formats import msccl_xml
+from sley.formats.msccl_xml import check, parse
+from sley.formats.problems import MOST_REPORTED
+
+
+def refused(source: str, **options: object) -> SleyError:
+    with pytest.raises(SleyError) as caught:
+        msccl_xml.read(source, file="bad.xml", **options)
+    return caught.value
+
+
+def test_the_unbroken_file_is_right() -> None:
+    sley.verify(msccl_xml.read(VALID))
+
+
+MISTAKES = [
+    ("F402", 1, "<algo", "<!DOCTYPE algo><algo"),
+    ("F405", 3, "<tb", "<block"),
+    ("F405", 4, "<step", "<stepp"),
+    ("F405", 4, "<step", "stray text <step"),
+    ("F405", 2, '<gpu id="0"', '<tb id="0"'),
+    ("F406", 4, ' cnt="2"', ""),
+    ("F406", 4, ' hasdep="0"', ""),
+    ("F406", 3, ' chan="0"', ""),
+    ("F406", 2, ' s_chunks="2"', ""),
+    ("F406", 1, ' proto="LL"', ""),
+    ("F406", 1, ' coll="allreduce"', ""),
+    ("F407", 4, 'cnt="2"', 'cnt="2.0"'),
+    ("F407", 4, 'cnt="2"', 'cnt=""'),
+    ("F407", 4, 'cnt="2"', 'cnt="0x2"'),
+    ("F407", 4, 'cnt="2"', 'cnt="1_0"'),
+    ("F407", 4, 'cnt="2"', 'cnt=" 2"'),
+    ("F407", 4, 'cnt="2"', 'cnt="\u0662"'),
+    ("F407", 4, 'srcoff="0"', 'srcoff="2147483648"'),
+    ("F407", 4, 'srcoff="0"', f'srcoff="{"9" * 5000}"'),
+    ("F407", 1, 'maxBytes="1024"', 'maxBytes="9223372036854775808"'),
+    ("F408", 4, 'type="s"', 'type="send"'),
+    ("F408", 4, 'type="s"', 'type="res_add"'),
+    ("F408", 4, 'srcbuf="i"', 'srcbuf="x"'),
+    ("F408", 1, 'proto="LL"', 'proto="ll"'),
+    ("F409", 1, 'coll="allreduce"', 'coll="allredcue"'),
+    ("F409", 1, 'coll="allreduce"', 'coll="alltoallv"'),
+    ("F410", 1, 'coll="allreduce"', 'coll="custom"'),
+    ("F411", 1, 'nchunksperloop="2"', 'nchunksperloop="0"'),
+    ("F411", 1, 'nchunksperloop="2" ngpus="2" coll="allreduce"',
+     'nchunksperloop="3" ngpus="2" coll="alltoall"'),
+    ("F412", 12, 'id="1"', 'id="0"'),
+    ("F412", 12, 'id="1"', 'id="2"'),
+    ("F412", 12, 'id="1"', 'id="-1"'),
+    ("F412", 1, 'ngpus="2"', 'ngpus="3"'),
+    ("F413", 7, 'id="1"', 'id="0"'),
+    ("F413", 7, 'id="1"', 'id="2"'),
+    ("F414", 5, 's="1"', 's="0"'),
+    ("F414", 5, 's="1"', 's="3"'),
+    ("F415", 9, 'deps="1"', 'deps="2"'),
+    ("F415", 9, 'deps="1"', 'deps="-1"'),
+    ("F415", 9, 'depid="0"', 'depid="2"'),
+    ("F415", 9, 'depid="0"', 'depid="-2"'),
+    ("F416", 9, 'depid="0"', 'depid="1"'),
+    ("F417", 3, 'send="1"', 'send="2"'),
+    ("F417", 3, 'send="1"', 'send="0"'),
+    ("F417", 3, 'recv="1"', 'recv="-2"'),
+    ("F418", 4, None, None),
+    ("F419", 3, 'chan="0"', 'chan="2"'),
+    ("F419", 3, 'chan="0"', 'chan="-1"'),
+    ("F420", 4, 'srcoff="0"', 'srcoff="1"'),
+    ("F420", 4, 'srcoff="0"', 'srcoff="-1"'),
+    ("F420", 9, 'srcoff="0"', 'srcoff="2147483647"'),
+    ("F420", 8, 'dstoff="0"', 'dstoff="1"'),
+    ("F421", 4, 'cnt="2"', 'cnt="0"'),
+    ("F421", 4, 'cnt="2"', 'cnt="-1"'),
+    ("F422", 4, 'hasdep="0"', 'hasdep="2"'),
+    ("F422", 1, 'inplace="0"', 'inplace="2"'),
+    ("F422", 1, 'minBytes="0"', 'minBytes="-1"'),
+    ("F422", 2, 's_chunks="2"', 's_chunks="-1"'),
+    ("F422", 1, 'nchannels="2"', 'nchannels="0"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "line", "old", "new"), MISTAKES)
+def test_a_mistake_is_named_at_its_line(code: str, line: int, old: str, new: str) -> None:
+    text = broken(line, old, new) if old else broken(3, 'send="1"', 'send="-1"')
+    found = refused(text).diagnostics
+    assert [(d.code, d.places[0].file, d.places[0].line) for d in found][:1] == [
+        (code, "bad.xml", line)
+    ]
+    assert found[0].places[0].column >= 1
+    assert all([found[0].expected, found[0].found, found[0].remedy])
+
+
+def test_every_rule_of_reading_is_tested() -> None:
+    tested = {code for code, *_ in MISTAKES} | {"F401", "F403", "F404", "F424"}
+    known = {code for code in all_rules() if "F401" <= code <= "F429"}
+    assert known == tested
+
+
+NOT_XML = [
+    "<",
+    "<algo",
+    VALID[:-9],
+    VALID + "<algo/>",
+    "\n",
+    "no xml\n",
+    VALID.replace("</tb>", "\x00</tb>"),
+    VALID.replace("</tb>", "\ud800</tb>"),
+    '<?xml version="1.0" encoding="no-such"?><algo/>',
+]
+
+
+@pytest.mark.parametrize("text", NOT_XML)
+def test_what_is_not_xml(text: str) -> None:
+    assert refused(text).code == "F401"
+
+
+@pytest.mark.parametrize("path", ["no-such-file.xml", "", "/", "a\0b"])
+def test_what_cannot_be_opened(path: str) -> None:
+    assert refused(path).code == "F404"
+
+
+@pytest.mark.parametrize("text", ["<gpu/>", "<a><algo/></a>"])
+def test_another_root_element(text: str) -> None:
+    assert refused(text).code == "F405"
+
+
+def test_several_mistakes_come_at_once_in_order() -> None:
+    text = broken(3, 'send="1"', 'send="7"').replace('depid="0"', 'depid="5"')
+    text = text.replace('type="cpy"', 'type="copy"')
+    found = refused(text).diagnostics
+    assert [(d.code, d.places[0].line) for d in found] == [("F417", 3), ("F408", 8), ("F415", 9)]
+
+
+@pytest.mark.parametrize(("old", "new"), [('type="', 'type="x'), ('srcoff="', 'srcoff="9')])
+def test_not_more_than_twenty_are_reported(old: str, new: str) -> None:
+    steps = VALID.splitlines()[13].replace(old, new)
+    many = "\n".join(steps.replace('s="0"', f's="{2 + k}"') for k in range(50))
+    text = VALID.replace("    </tb>\n  </gpu>\n</algo>", f"{many}\n    </tb>\n  </gpu>\n</algo>")
+    assert len(refused(text).diagnostics) == MOST_REPORTED
+
+
+def test_nested_entities_never_expand() -> None:
+    entities = "".join(
+        f'<!ENTITY l{k} "{f"&l{k - 1};" * 10}">' if k else '<!ENTITY l0 "ha">' for k in range(10)
+    )
+    text = f'<!DOCTYPE algo [{entities}]><algo name="&l9;"/>'
+    start = time.perf_counter()
+    assert refused(text).code == "F402"
+    assert time.perf_counter() - start < 1
+
+
+def test_an_external_entity_is_not_fetched(tmp_path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("<algo/>")
+    text = f'<!DOCTYPE a [<!ENTITY x SYSTEM "{secret.as_uri()}">]><algo name="&x;">&x;</algo>'
+    assert refused(text).code == "F402"
+
+
+def test_an_undeclared_entity_is_no_xml() -> None:
+    assert refused(VALID.replace("pair", "&pair;")).code == "F401"
+
+
+def test_too_much_text_is_refused_while_reading(monkeypatch) -> None:
+    monkeypatch.setattr(parse, "MAX_TEXT_BYTES", len(VALID) - 1)
+    assert refused(VALID).code == "F403"
+    monkeypatch.setattr(parse, "MAX_TEXT_BYTES", len(VALID))
+    msccl_xml.read(VALID)
+
+
+def test_too_many_elements_are_refused(monkeypatch) -> None:
+    monkeypatch.setattr(parse, "MAX_ELEMENTS", 11)
+    assert refused(VALID).code == "F403"
+    monkeypatch.setattr(parse, "MAX_ELEMENTS", VALID.count("<") - VALID.count("</"))
+    msccl_xml.read(VALID)
+
+
+def test_numbers_of_chunks_are_limited_before_anything_is_built(monkeypatch) -> None:
+    text = broken(1, 'nchunksperloop="2"', 'nchunksperloop="2147483647"')
+    assert refused(text).code == "F403"
+    assert refused(broken(2, 's_chunks="2"', 's_chunks="2147483647"')).code == "F403"
+    assert refused(broken(1, 'ngpus="2"', 'ngpus="2147483647"')).code in ("F403", "F412")
+    monkeypatch.setattr(check, "MAX_CHUNKS", 4)
+    msccl_xml.read(VALID)
+
+
+def test_a_collective_of_other_ranks_is_refused() -> None:
+    assert refused(VALID, collective=sley.AllReduce(3, 2)).code == "F424"
+
+
+def test_an_endless_file_is_refused() -> None:
+    assert refused("/dev/zero").code in ("F401", "F404")
+
+
+def test_wrong_files_take_no_longer_than_right_ones() -> None:
+    step = VALID.splitlines()[7].replace("cpy", "nop")
+    steps = "\n".join(step.replace('s="0"', f's="{k}"') for k in range(20_000))
+    blocks = "".join(f'<tb id="{k}" send="-1" recv="-1" chan="0"/>' for k in range(1, 20_000))
+    text = (
+        VALID.splitlines()[0]
+        + f'<gpu id="0" i_chunks="2" o_chunks="2" s_chunks="2">{VALID.splitlines()[6]}'.replace(
+            'id="1"', 'id="0"'
+        )
+        + f'{steps}</tb>{blocks}</gpu><gpu id="1" i_chunks="2" o_chunks="2" s_chunks="2"/></algo>'
+    )
+    start = time.perf_counter()
+    assert len(msccl_xml.read(text).block_rank) == 20_000
+    assert time.perf_counter() - start < 5
+
+
+TOKENS = st.sampled_from(
+    ["<", ">", '"', "/>", "</tb>", "</gpu>", "-1", "0", "1", "2", "99999999999", "&amp;", "&x;",
+     "<step/>", "<tb>", "<!--", "-->", "<![CDATA[", "]]>", "nop", "rrc", "re", "i", "o", "s",
+     "\t", "\n", "\x00", "\u0660", "\ud800", "custom", "alltoall", "broadcast", "gather"]
+)  # fmt: skip
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    """VALID with a few cuts and pastes, half of them of whole numbers and words."""
+    text = VALID
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(text)))
+        length = draw(st.sampled_from([0, 0, 1, 1, 2, 5, 40, 400]))
+        if draw(st.booleans()):
+            start = text.find('"', start) + 1
+            length = max(text.find('"', start) - start, 0)
+        text = text[:start] + draw(TOKENS | st.just("")) + text[start + length :]
+    return text
+
+
+@given(mutated())
+def test_mutations_raise_nothing_but_coded_diagnostics(text: str) -> None:
+    try:
+        said = msccl_xml.read_with_notes(text).notes
+    except SleyError as error:
+        said = error.diagnostics
+        assert said
+    assert all(d.code.startswith("F4") and str(d) for d in said)
+
+
+@given(st.integers(0, len(VALID) - 2))
+def test_every_truncation_is_refused(length: int) -> None:
+    assert refused(VALID[:length] + "\n").code.startswith("F4")

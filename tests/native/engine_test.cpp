@@ -1,0 +1,197 @@
+// The engine without Python, for the sanitizers: ranks as threads over one fabric.
+//
+// Runs a fused ring and a plan of waits over scratch, in both loop orders, in and out of place,
+// with few and tiny slots and counts that chunks do not divide, many calls back to back; then a
+// plan that stalls. Exits with 1 at the first wrong element.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "engine.hpp"
+
+namespace {
+
+using namespace sley;
+
+struct Row {
+    Op op;
+    std::int32_t src_buffer, src_index, dst_buffer, dst_index;
+    std::int32_t send = -1, recv = -1;
+    std::vector<std::int32_t> waits = {};
+};
+
+ProgramColumns columns_of(const std::vector<std::vector<Row>>& blocks, std::int32_t chunks,
+                          bool in_place, std::int32_t scratch, bool tile_major) {
+    ProgramColumns c;
+    c.block_offset = {0};
+    c.wait_offset = {0};
+    for (const auto& block : blocks) {
+        for (const auto& row : block) {
+            c.op.push_back(static_cast<std::int32_t>(row.op));
+            c.src_buffer.push_back(row.src_buffer);
+            c.src_index.push_back(row.src_index);
+            c.dst_buffer.push_back(row.dst_buffer);
+            c.dst_index.push_back(row.dst_index);
+            c.count.push_back(1);
+            c.send.push_back(row.send);
+            c.recv.push_back(row.recv);
+            c.wait_target.insert(c.wait_target.end(), row.waits.begin(), row.waits.end());
+            c.wait_offset.push_back(static_cast<std::int64_t>(c.wait_target.size()));
+        }
+        c.block_offset.push_back(static_cast<std::int64_t>(c.op.size()));
+    }
+    c.chunks = chunks;
+    c.sizes[kInput] = c.sizes[kOutput] = chunks;
+    c.sizes[kScratch] = scratch;
+    c.divisor.assign(static_cast<std::size_t>(chunks), 1);
+    c.in_place = in_place;
+    c.tile_major = tile_major;
+    return c;
+}
+
+// Connection r goes from rank r to the next.
+ProgramColumns ring(std::int32_t rank, std::int32_t ranks, bool tile_major) {
+    std::vector<Row> block;
+    const std::int32_t before = (rank + ranks - 1) % ranks;
+    block.push_back({Op::kSend, kInput, rank, 0, 0, rank});
+    for (std::int32_t step = 1; step < 2 * ranks - 1; ++step) {
+        const std::int32_t chunk = (rank + 2 * ranks - step) % ranks;
+        Op op = step < ranks - 1 ? Op::kRecvReduceSend : Op::kRecvCopySend;
+        if (step == ranks - 1) op = Op::kRecvReduceCopySend;
+        const bool last = step == 2 * ranks - 2;
+        if (last) op = ranks == 1 ? Op::kNop : Op::kRecv;
+        block.push_back({op, kInput, chunk, kInput, chunk, last ? -1 : rank, before});
+    }
+    return columns_of({block}, ranks, true, 0, tile_major);
+}
+
+// Connection src * ranks + dst; block p > 0 serves the p-th peer, block 0 waits and reduces.
+ProgramColumns scratch(std::int32_t rank, std::int32_t ranks, bool tile_major) {
+    std::vector<std::vector<Row>> blocks(1);
+    const std::int32_t peers = ranks - 1;
+    blocks[0].push_back({Op::kCopy, kInput, 0, kOutput, 0});
+    for (std::int32_t i = 0; i < peers; ++i) {
+        const std::int32_t peer = i < rank ? i : i + 1;
+        const std::int32_t receive = 1 + peers + 2 * i + 1;  // after block 0, two rows a block
+        blocks[0].push_back({Op::kReduce, kScratch, i, kOutput, 0, -1, -1, {receive}});
+        blocks.push_back({{Op::kSend, kInput, 0, 0, 0, rank * ranks + peer},
+                          {Op::kRecv, 0, 0, kScratch, i, -1, peer * ranks + rank}});
+    }
+    return columns_of(blocks, 1, false, peers, tile_major);
+}
+
+std::vector<Connection> ring_wires(std::int32_t ranks) {
+    std::vector<Connection> wires;
+    for (std::int32_t r = 0; r < ranks; ++r) wires.push_back({r, (r + 1) % ranks});
+    return wires;
+}
+
+std::vector<Connection> all_wires(std::int32_t ranks) {
+    std::vector<Connection> wires;
+    for (std::int32_t s = 0; s < ranks; ++s) {
+        for (std::int32_t d = 0; d < ranks; ++d) wires.push_back({s, d});
+    }
+    return wires;
+}
+
+// One rank's life: `calls` calls of growing counts; returns the number of wrong elements.
+std::int64_t live(const std::shared_ptr<Fabric>& fabric, std::int32_t rank,
+                  const ProgramColumns& columns, int calls) {
+    Engine engine(fabric, rank, columns);
+    const std::int32_t ranks = fabric->shape().ranks;
+    std::int64_t wrong = 0;
+    for (int number = 0; number < calls; ++number) {
+        const std::int64_t count = number * 7 % 83;
+        const auto size = static_cast<std::size_t>(count);
+        std::vector<std::int32_t> in(size), out(columns.in_place ? 0 : size);
+        for (std::size_t i = 0; i < size; ++i) {
+            in[i] = rank * 1000 + static_cast<std::int32_t>(i) + number;
+        }
+        Call call{count, DataType::kInt32, ReduceOp::kSum, {}, {}, 1, 60.0};
+        call.memory[kInput] = reinterpret_cast<std::byte*>(in.data());
+        call.memory[kOutput] = reinterpret_cast<std::byte*>(out.data());
+        call.bytes[kInput] = static_cast<std::int64_t>(in.size() * sizeof in[0]);
+        call.bytes[kOutput] = static_cast<std::int64_t>(out.size() * sizeof in[0]);
+        if (engine.run(call).status != Status::kDone) return 1;
+        const auto& result = columns.in_place ? in : out;
+        for (std::size_t i = 0; i < size; ++i) {
+            const std::int32_t expected =
+                1000 * (ranks * (ranks - 1) / 2) + ranks * (static_cast<std::int32_t>(i) + number);
+            wrong += result[i] != expected;
+        }
+    }
+    return wrong;
+}
+
+template <class Make>
+void check(const char* name, std::int32_t ranks, std::vector<Connection> wires, std::int64_t slots,
+           std::int64_t slot_bytes, Make make) {
+    FabricShape shape{ranks, std::move(wires), slots, slot_bytes};
+    auto segment = Segment::create(shape.bytes(), false);
+    auto fabric = std::make_shared<Fabric>(std::move(shape), std::move(segment));
+    std::vector<std::int64_t> wrong(static_cast<std::size_t>(ranks));
+    std::vector<std::thread> threads;
+    for (std::int32_t r = 0; r < ranks; ++r) {
+        threads.emplace_back([&, r] {
+            wrong[static_cast<std::size_t>(r)] = live(fabric, r, make(r), 60);
+        });
+    }
+    for (auto& thread : threads) thread.join();
+    for (const auto w : wrong) {
+        if (w == 0) continue;
+        std::fprintf(stderr, "%s: %lld wrong elements\n", name, static_cast<long long>(w));
+        std::exit(1);
+    }
+}
+
+// Both ranks receive first; both must give up and say where they stand.
+void check_stall() {
+    FabricShape shape{2, ring_wires(2), 1, 64};
+    auto segment = Segment::create(shape.bytes(), false);
+    auto fabric = std::make_shared<Fabric>(std::move(shape), std::move(segment));
+    Outcome outcomes[2];
+    std::vector<std::thread> threads;
+    for (std::int32_t r = 0; r < 2; ++r) {
+        threads.emplace_back([&, r] {
+            const auto columns = columns_of({{{Op::kRecv, 0, 0, kOutput, 0, -1, 1 - r},
+                                              {Op::kSend, kInput, 0, 0, 0, r, -1}}},
+                                            1, false, 0, true);
+            Engine engine(fabric, r, columns);
+            float in = 1, out = 0;
+            Call call{1, DataType::kFloat32, ReduceOp::kSum, {}, {}, 1, 0.2};
+            call.memory[kInput] = reinterpret_cast<std::byte*>(&in);
+            call.memory[kOutput] = reinterpret_cast<std::byte*>(&out);
+            call.bytes[kInput] = call.bytes[kOutput] = sizeof in;
+            outcomes[r] = engine.run(call);
+        });
+    }
+    for (auto& thread : threads) thread.join();
+    for (const auto& outcome : outcomes) {
+        const bool stuck = outcome.stuck.size() == 1 && outcome.stuck[0].instruction == 0 &&
+                           outcome.stuck[0].reason == Reason::kMessage;
+        if (outcome.status == Status::kDone || !stuck) {
+            std::fprintf(stderr, "a stall was not reported\n");
+            std::exit(1);
+        }
+    }
+}
+
+}  // namespace
+
+int main() {
+    for (const bool tile_major : {true, false}) {
+        for (const std::int64_t slot_bytes : {4, 24, 4096}) {
+            // In instruction order all tiles of a send queue up before its receives begin.
+            const std::int64_t slots = tile_major ? 2 : 96;
+            check("ring", 4, ring_wires(4), slots, slot_bytes,
+                  [&](std::int32_t r) { return ring(r, 4, tile_major); });
+            check("scratch", 3, all_wires(3), slots, slot_bytes,
+                  [&](std::int32_t r) { return scratch(r, 3, tile_major); });
+        }
+    }
+    check_stall();
+    return 0;
+}

@@ -1,0 +1,60 @@
+"""The engine under the thread, address and undefined-behaviour sanitizers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NATIVE = HERE.parent.parent / "native"
+SOURCES = ("engine.cpp", "program.cpp", "reduce.cpp", "segment.cpp")
+
+
+def compiler() -> str:
+    """The system's C++ compiler; skips where there is none."""
+    found = next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), None)
+    if found is None:
+        pytest.skip("no C++ compiler")
+    return found
+
+
+def build(folder: Path, sanitizers: str, *options: str) -> Path:
+    """The test program, built with `sanitizers`; skips where their run-time library is missing."""
+    cxx = compiler()
+    flags = ["-std=c++17", "-pthread", "-g", "-O1", f"-fsanitize={sanitizers}"]
+    probe = folder / "probe.cpp"
+    probe.write_text("int main() {}\n")
+    program = folder / "program"
+    if subprocess.run([cxx, *flags, probe, "-o", program], capture_output=True).returncode:
+        pytest.skip(f"no run-time library for -fsanitize={sanitizers}")
+    if subprocess.run([program], capture_output=True).returncode:
+        pytest.skip(f"programs with -fsanitize={sanitizers} do not start here")
+    sources = [HERE / "engine_test.cpp", *(NATIVE / name for name in SOURCES)]
+    command = [cxx, *flags, "-fno-sanitize-recover=all", *options, f"-I{NATIVE}", *sources]
+    built = subprocess.run([*command, "-o", program], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return program
+
+
+def run(program: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}
+    return subprocess.run(
+        [program], capture_output=True, text=True, timeout=240, env=environment
+    )
+
+
+@pytest.mark.parametrize("sanitizers", ["thread", "address,undefined"])
+def test_the_engine_is_clean(tmp_path: Path, sanitizers: str) -> None:
+    done = run(build(tmp_path, sanitizers))
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_a_lost_release_is_noticed(tmp_path: Path) -> None:
+    """With relaxed stores for the counters of fifo.hpp the thread sanitizer must object."""
+    done = run(build(tmp_path, "thread", "-DSLEY_BREAK_RELEASE"))
+    assert done.returncode != 0
+    assert "data race" in done.stderr

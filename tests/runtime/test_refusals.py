@@ -1,0 +1,194 @@
+"""What is refused before it runs: plans that would leave their memory, wrong inputs, settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import plans
+import pytest
+
+from sley.errors import SleyError
+from sley.ir.collectives import AllReduce
+from sley.ir.plan import Plan
+from sley.ir.tables import Edges
+from sley.ir.words import Op, ReduceOp
+from sley.runtime import Job, execute, run
+
+PLAN = plans.ring_allreduce(3, fused=False, width=2)
+INPUTS = [np.ones(60, np.float32)] * 3
+
+
+def refusal(code: str, plan: Plan = PLAN, inputs: Any = None, **options: Any) -> str:
+    with pytest.raises(SleyError) as caught:
+        execute(plan, INPUTS if inputs is None else inputs, processes=False, **options)
+    assert caught.value.code == code
+    return str(caught.value)
+
+
+def mutated(row: int, column: str, value: int, plan: Plan = PLAN) -> Plan:
+    values = getattr(plan.instructions, column).astype(np.int64).copy()
+    values[row] = value
+    return replace(plan, instructions=replace(plan.instructions, **{column: values}))
+
+
+SEND = int(PLAN.sends[0])
+RECV = int(PLAN.receives[0])
+MUTATIONS = [
+    (SEND, "src_index", 5),
+    (SEND, "src_index", -1),
+    (SEND, "src_index", 2**31 - 1),
+    (SEND, "src_buffer", 2),
+    (SEND, "src_buffer", 7),
+    (SEND, "src_buffer", -1),
+    (SEND, "count", 0),
+    (SEND, "count", -3),
+    (SEND, "count", 3),
+    (SEND, "count", 2**31 - 1),
+    (SEND, "send_peer", 3),
+    (SEND, "send_peer", -1),
+    (SEND, "send_peer", 0),
+    (SEND, "send_peer", 2),
+    (SEND, "channel", -1),
+    (SEND, "channel", 1),
+    (SEND, "op", 9),
+    (SEND, "op", -1),
+    (SEND, "op", int(Op.NOP)),
+    (RECV, "dst_index", 5),
+    (RECV, "dst_buffer", 2),
+    (RECV, "recv_peer", -2),
+    (RECV, "recv_peer", 1),
+]
+
+
+@pytest.mark.parametrize(("row", "column", "value"), MUTATIONS)
+def test_mutated_instructions(row: int, column: str, value: int) -> None:
+    message = refusal("R510", mutated(row, column, value))
+    if column in ("src_index", "dst_index", "src_buffer", "dst_buffer"):
+        assert f"{plans.FILE}:" in message
+
+
+def test_random_mutations_never_leave_memory() -> None:
+    """Whatever one column of one row says: it is refused, or runs (perhaps stalls) harmlessly."""
+    generator = np.random.default_rng(7)
+    columns = ("op", "src_buffer", "src_index", "dst_buffer", "dst_index", "count", "channel")
+    for _ in range(300):
+        row = int(generator.integers(len(PLAN.instructions)))
+        column = columns[generator.integers(len(columns))]
+        plan = mutated(row, column, int(generator.integers(-2, 10)))
+        try:
+            execute(plan, INPUTS, processes=False, timeout_s=0.05)
+        except SleyError as error:
+            assert error.code in ("R510", "R502")  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"block_offset": np.array([0, 2, 1, len(PLAN.instructions)])},
+        {"block_offset": np.array([0, 1, 2, 3])},
+        {"block_rank": np.array([0, 2, 1])},
+        {"block_rank": np.array([0, 1, 3])},
+        {"block_rank": np.array([-1, 1, 2])},
+        {"scratch_chunks": np.array([0, 0])},
+        {"scratch_chunks": np.array([0, -1, 0])},
+        {"waits": Edges(np.array([0, 1]), np.array([0]))},
+    ],
+)
+def test_mutated_blocks(change: dict[str, Any]) -> None:
+    refusal("R510", replace(PLAN, **change))
+
+
+@pytest.mark.parametrize("target", [-5, 10**6, len(PLAN.instructions) - 1])
+def test_a_wait_outside_the_rank(target: int) -> None:
+    rows = len(PLAN.instructions)
+    offset = np.ones(rows + 1, np.int64)
+    offset[0] = 0
+    refusal("R510", replace(PLAN, waits=Edges(offset, np.array([target]))))
+
+
+def test_two_blocks_on_one_connection() -> None:
+    hand = plans.Hand()
+    for block in (0, 1):
+        hand.add(0, block, Op.SEND, (plans.IN, 0), to=1)
+        hand.add(1, 0, Op.RECV, dst=(plans.OUT, 0), of=0)
+    assert "two thread blocks" in refusal("R510", hand.plan(AllReduce(2)), INPUTS[:2])
+
+
+def test_messages_of_different_lengths() -> None:
+    hand = plans.Hand()
+    hand.add(0, 0, Op.SEND, (plans.IN, 0), count=2, to=1)
+    hand.add(1, 0, Op.RECV, dst=(plans.OUT, 0), of=0)
+    refusal("R510", hand.plan(AllReduce(2, chunks=2)), INPUTS[:2])
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        INPUTS[:2],
+        [np.ones(60, np.float32), np.ones(59, np.float32), np.ones(60, np.float32)],
+        [np.ones((6, 10), np.float32)] * 3,
+        [np.ones(60, np.float32), np.ones(60, np.float64), np.ones(60, np.float32)],
+    ],
+)
+def test_wrong_inputs(inputs: Any) -> None:
+    refusal("R503", inputs=inputs)
+
+
+def test_inputs_that_are_no_whole_blocks() -> None:
+    plan = plans.direct_allgather(3, in_place=True)
+    refusal("R503", plan, [np.ones(10)] * 3)
+    refusal("R503", inputs=INPUTS, count=-1)
+
+
+def test_types_and_operations() -> None:
+    refusal("R504", dtype="complex64")
+    refusal("R504", inputs=[np.ones(60, complex)] * 3)
+    refusal("R504", reduce_op=9)
+    refusal("R503", dtype="bfloat16")
+
+
+def test_fewer_slots_than_the_plan_was_made_for() -> None:
+    refusal("R505", slots=1)
+
+
+def test_a_slot_too_small_for_an_element_of_each_chunk() -> None:
+    assert "slot_bytes >= 8" in refusal("R506", slot_bytes=7)
+    execute(PLAN, INPUTS, processes=False, slot_bytes=8)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"slots": 0}, {"slot_bytes": 0}, {"timeout_s": 0.0}, {"timeout_s": float("nan")}],
+)
+def test_settings(options: dict[str, Any]) -> None:
+    refusal("R514", **options)
+
+
+@pytest.mark.parametrize("options", [{"iterations": 0}, {"warmup": -1}, {"sizes_bytes": [-1]}])
+def test_settings_of_a_measurement(options: dict[str, Any]) -> None:
+    with pytest.raises(SleyError) as caught:
+        run(PLAN, **({"sizes_bytes": [64]} | options))
+    assert caught.value.code == "R514"
+
+
+@pytest.mark.parametrize("slot_bytes", [1 << 48, 1 << 62])
+def test_no_shared_memory_left(slot_bytes: int) -> None:
+    with pytest.raises(SleyError) as caught:
+        Job(PLAN, slot_bytes=slot_bytes)
+    assert caught.value.code == "R507"
+
+
+def test_the_engine_itself_refuses_memory_of_a_wrong_size() -> None:
+    from sley.runtime.native import native
+    from sley.runtime.program import load
+
+    loaded = load(PLAN, None, 1024)
+    fabric = loaded.wiring.create(shared=False)
+    engine = loaded.programs[0].engine(fabric)
+    nothing = np.zeros(0, np.uint8)
+    for size in (0, 239, 241):
+        with pytest.raises(ValueError, match="wrong size"):
+            engine.run(60, 2, int(ReduceOp.SUM), np.zeros(size, np.uint8), nothing, 1, 0.1)
+    assert native().ProgramFault.__module__ == "sley.runtime._native"
