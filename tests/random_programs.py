@@ -89,7 +89,7 @@ def random_programs(
         return None if value is None else list(value.elements())
 
     collective = sley.Custom(
-        "random", ranks, chunks, chunks, expected, chunks=chunks, in_place=in_place
+        "random", ranks, chunks, chunks, expected, in_place=in_place
     )
     return RandomProgram(
         tuple(operations),

@@ -213,6 +213,7 @@ def test_in_place_input_and_output_are_one_place() -> None:
         (lambda: sley.Broadcast(2, root=2), "L101"),
         (lambda: sley.SendRecv(3, src=1, dst=1), "L101"),
         (lambda: sley.Custom("c", 2, 1, 1, lambda rank, index: [(2, 0)]), "L101"),
+        (lambda: sley.Custom("c", 2, 2, 2, lambda r, i: [(r, 1 - i)], chunks=2), "L116"),
     ],
 )
 def test_impossible_collectives(make: Callable[[], object], code: str) -> None:

@@ -111,6 +111,16 @@ L113 = Rule(
     example="an empty my_algo.py",
     instead="Decorate a function with @sley.program(collective).",
 )
+L116 = Rule(
+    "L116",
+    "misaligned-block",
+    what="A custom collective cuts a block into several chunks and promises in one of them what "
+    "comes from another position of its block.",
+    why="A call's element count need not be divisible by the chunks; what is left over belongs to "
+    "no chunk in particular, so only whole blocks can change places.",
+    example='sley.Custom("swap", 2, 2, 2, lambda r, i: [(r, 1 - i)], chunks=2)',
+    instead="Leave chunks at 1: every chunk is then a block, and count is what one chunk holds.",
+)
 L114 = Rule(
     "L114",
     "program-raised",

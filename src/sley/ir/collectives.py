@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.language import L101, L102
+from sley.errors.language import L101, L102, L116
 from sley.ir.collective import Collective
 from sley.ir.tables import NONE, Edges, offsets_of
 
@@ -302,7 +302,9 @@ def Custom(
         for index in range(int(outputs[rank])):
             parts = expected(rank, index)
             if parts is not None:
-                ids = tuple(sorted(_input_id(name, inputs, start, r, i) for r, i in parts))
+                pairs = list(parts)
+                _check_aligned(name, chunks, rank, index, pairs)
+                ids = tuple(sorted(_input_id(name, inputs, start, r, i) for r, i in pairs))
                 wanted[position] = rows.setdefault(ids, len(rows))
             position += 1
     values = Edges(
@@ -319,6 +321,19 @@ def Custom(
         expected=wanted,
         values=values,
     )
+
+
+def _check_aligned(
+    name: str, chunks: int, rank: int, index: int, parts: list[tuple[int, int]]
+) -> None:
+    for r, i in parts:
+        if i % chunks != index % chunks:
+            raise L116.error(
+                at=Place(detail=name),
+                expected=f"chunk {index % chunks} of a block from chunk {index % chunks} of blocks",
+                found=f"out[{index}] of rank {rank} from in[{i}] of rank {r}, with {chunks} chunks "
+                "a block",
+            )
 
 
 def _input_id(name: str, inputs: np.ndarray, start: np.ndarray, rank: int, index: int) -> int:

@@ -1,0 +1,138 @@
+"""Rules of the runtime: what may stop a run on processes of this machine (R5xx)."""
+
+from sley.errors.diagnostic import Rule
+
+R501 = Rule(
+    "R501",
+    "rank-died",
+    what="A worker process ended while the job still needed it.",
+    why="The other ranks wait for its messages and would wait for ever. The launcher sees the end "
+    "of a process at once, sets the job's abort flag, and every rank returns. The usual causes are "
+    "a kill from outside, the kernel's out-of-memory killer (signal 9), or a limit of a container.",
+    example="kill -9 <pid of a worker>  # while sley.run(...) is at work",
+    instead="Look for the signal's cause (`dmesg` names processes killed for memory), use smaller "
+    "sizes or fewer ranks, and start a new job.",
+)
+R502 = Rule(
+    "R502",
+    "plan-stalled",
+    what="No rank of the job moved anything for `timeout_s`; the instructions listed wait.",
+    why="Either the plan hangs: each listed instruction waits for one that waits, in the end, for "
+    "it. Or a process was stopped, or starved of its core for longer than the timeout. A wait, a "
+    "message and a free slot are the only things an instruction can wait for (docs/machine.md).",
+    example="# rank 0: recv from 1, then send to 1; rank 1: recv from 0, then send to 0",
+    instead="Let `sley.verify` name the circle, and put the send before the receive, or the two in "
+    "different thread blocks. If the plan is proven, raise timeout_s.",
+)
+R503 = Rule(
+    "R503",
+    "wrong-buffer",
+    what="An input array has a wrong shape, length or type, or there is not one for each rank.",
+    why="The plan says how long each rank's input is: whole blocks of `count` elements. In place "
+    "the array is all of the rank's data, input and output together.",
+    example="sley.runtime.execute(plan, [np.zeros(8), np.zeros(7)])",
+    instead="Give one 1-D array per rank, of one type; a rank without input gets an empty one.",
+)
+R504 = Rule(
+    "R504",
+    "unsupported-type",
+    what="The engine does not know the element type or the reduction.",
+    why="It reduces float16, bfloat16, float32, float64, int8, int16, int32, int64 and uint8 with "
+    "sum, product, min, max and average.",
+    example='sley.runtime.run(plan, [1024], dtype="complex64")',
+    instead="Reduce the real and imaginary parts as float32, or use another of the types named; "
+    'bfloat16 arrays are uint16 bits with dtype="bfloat16".',
+)
+R505 = Rule(
+    "R505",
+    "too-few-slots",
+    what="The job's connections would have fewer slots than the plan was ordered for.",
+    why="A plan that is free of hangs with s slots may hang with fewer: a sender that finds no "
+    "free slot waits for a receive that comes later.",
+    example="sley.runtime.run(plan, [1024], slots=1)  # plan.slots is 2",
+    instead="Leave `slots` out, or compile the plan for so few slots.",
+)
+R506 = Rule(
+    "R506",
+    "slot-too-small",
+    what="A slot cannot hold one element of every chunk of the plan's longest message.",
+    why="A message is one tile of `count` neighbouring chunks and travels in one slot; a tile has "
+    "at least one element.",
+    example="sley.runtime.run(plan, [1024], slot_bytes=4)  # with a message of 8 chunks",
+    instead="Give slot_bytes of at least the longest count times the element's size.",
+)
+R507 = Rule(
+    "R507",
+    "no-shared-memory",
+    what="The system gave no shared memory for the connections or the buffers.",
+    why="All of it is allocated before the run, so that a full /dev/shm is this error and not a "
+    "bus error in the middle. Containers often have 64 MB there.",
+    example="docker run ...  # without --shm-size",
+    instead="Enlarge /dev/shm (docker: --shm-size=1g), or use fewer slots or smaller slot_bytes: "
+    "the need is connections x slots x slot_bytes.",
+)
+R508 = Rule(
+    "R508",
+    "job-unusable",
+    what="A job is used again after it failed or was closed.",
+    why="A failure leaves messages in the connections, which a later call would take for its own.",
+    example="job.close(); job.execute(inputs)",
+    instead="Start a new Job.",
+)
+R509 = Rule(
+    "R509",
+    "job-busy",
+    what="A call was made on a job while another of its calls runs.",
+    why="A job's ranks run one call after another; two at once would mix their messages.",
+    example="threading.Thread(target=job.execute, args=(a,)).start(); job.execute(b)",
+    instead="Wait for the first call, or use two jobs.",
+)
+R510 = Rule(
+    "R510",
+    "unrunnable-plan",
+    what="The plan would leave its memory, or its connections do not fit together.",
+    why="Before anything runs, the engine checks the bounds of every operand, that each connection "
+    "has one sending and one receiving block, and that it carries what is taken from it. A plan "
+    "that fails here would write to other memory or leave messages for a later call.",
+    example="Instructions(..., src_index=8, count=1)  # of an input of 8 chunks",
+    instead="Run `sley.verify(plan)`, which says more, and mend the program or the file that the "
+    "plan came from.",
+)
+R511 = Rule(
+    "R511",
+    "worker-failed",
+    what="The worker processes could not be started, or one raised an error of its own.",
+    why="Workers are started with this interpreter (`sys.executable`) and need what the caller "
+    "needs: the package, memory, descriptors and processes within the limits of the system.",
+    example="ulimit -u 10; sley run ...",
+    instead="Read the worker's own words in the notes; raise the limit they name (ulimit -n for "
+    "descriptors, -u for processes), or use fewer ranks.",
+)
+R512 = Rule(
+    "R512",
+    "no-engine",
+    what="The compiled engine of the CPU runtime cannot be loaded.",
+    why="It is a C++ extension, built when the package is installed. A source tree on the path "
+    "without an installed build, or a build for another Python, has none.",
+    example="PYTHONPATH=src python -c 'import sley.runtime; ...'",
+    instead="Install the package (`pip install .`; it needs a C++17 compiler), and use the Python "
+    "that it was installed for.",
+)
+R513 = Rule(
+    "R513",
+    "rank-silent",
+    what="A rank's process lives, but did not take part within the time allowed.",
+    why="It was stopped (SIGSTOP, a debugger), or the machine is so loaded that it got no core.",
+    example="kill -STOP <pid of a worker>",
+    instead="Let the process go on, lessen the load, or raise timeout_s; then start a new job.",
+)
+R514 = Rule(
+    "R514",
+    "bad-setting",
+    what="A setting of a run is outside what makes sense.",
+    why="Sizes and numbers of iterations, slots and bytes are not negative, and a timeout lies "
+    "in the future.",
+    example="sley.runtime.run(plan, [-1], iterations=0)",
+    instead="Use sizes >= 0, iterations >= 1, warmup >= 0, slots >= 1, slot_bytes >= 1 and "
+    "timeout_s > 0.",
+)

@@ -1,0 +1,281 @@
+"""Limits: whether a target can run what would be written. Nothing is written where it can't.
+
+The runtimes check some of these when they load a file, and then refuse to start; others they
+don't check, and run wrongly or hang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.errors import Place, Rule
+from sley.errors.formats import (
+    F441,
+    F442,
+    F444,
+    F445,
+    F446,
+    F447,
+    F448,
+    F449,
+    F450,
+    F452,
+)
+from sley.formats.msccl_xml.check import report
+from sley.formats.msccl_xml.steps import Peers, Steps
+from sley.formats.problems import Problems
+from sley.formats.targets import Target
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE
+from sley.ir.words import (
+    READS_SOURCE,
+    RECEIVES,
+    SENDS,
+    WRITES_DESTINATION,
+    Buffer,
+    LoopOrder,
+    Op,
+)
+
+_Mask = NDArray[np.bool_]
+_FIXED_NODES = 1
+"""The element <algo> counts among the nodes of each GPU."""
+
+
+def check_order(plan: Plan, problems: Problems) -> None:
+    """That the plan is tile-major."""
+    if plan.loop_order is not LoopOrder.TILE:
+        problems.add(
+            F441,
+            Place(detail=plan.name),
+            expected="a plan in tile-major order",
+            found=f"one in {plan.loop_order.value}-major order",
+        )
+
+
+def check_rows(plan: Plan, problems: Problems) -> None:
+    """That every instruction is one by itself: operands, peers, channel, waits."""
+    t, ranks, size = plan.instructions, plan.collective.ranks, plan.layout.size
+    known = (t.op >= 0) & (t.op < len(Op))
+    op = np.where(known, t.op, Op.NOP)
+    report(
+        problems,
+        ~known,
+        F452,
+        lambda row: _block_place(plan, int(plan.block[row])),
+        "a known operation",
+        lambda row: f"operation {t.op[row]}",
+    )
+    empty = (op != Op.NOP) & (t.count < 1)
+    _rows(plan, problems, empty, F452, "a count of at least 1", lambda row: f"count {t.count[row]}")
+    for uses, buffer, index in (
+        (READS_SOURCE, t.src_buffer, t.src_index),
+        (WRITES_DESTINATION, t.dst_buffer, t.dst_index),
+    ):
+        named = (buffer >= 0) & (buffer < len(Buffer))
+        end = index.astype(np.int64) + t.count
+        inside = named & (index >= 0) & (end <= size[np.where(named, buffer, 0), plan.rank])
+        _rows(
+            plan,
+            problems,
+            uses[op] & ~inside,
+            F448,
+            "chunks inside their buffer",
+            lambda row, buffer=buffer, index=index: (  # type: ignore[misc]
+                f"{t.count[row]} chunks of buffer {buffer[row]} from {index[row]} on"
+            ),
+        )
+    for word, uses, peer in (("send", SENDS, t.send_peer), ("receive", RECEIVES, t.recv_peer)):
+        wrong = (peer < 0) | (peer >= ranks) | (peer == plan.rank) | (t.channel < 0)
+        _rows(
+            plan,
+            problems,
+            uses[op] & wrong,
+            F452,
+            f"a {word} peer that is another rank, and a channel",
+            lambda row, peer=peer: (  # type: ignore[misc]
+                f"peer {peer[row]}, channel {t.channel[row]}"
+            ),
+        )
+    _check_waits(plan, problems)
+
+
+def _check_waits(plan: Plan, problems: Problems) -> None:
+    source, target = plan.waits.source, plan.waits.target
+    inside = (target >= 0) & (target < len(plan.instructions))
+    safe = np.where(inside, target, 0)
+    circle = (plan.block[safe] == plan.block[source]) & (safe >= source)
+    wrong = np.zeros(len(plan.instructions), np.bool_)
+    wrong[source[~inside | (plan.rank[safe] != plan.rank[source]) | circle]] = True
+    _rows(
+        plan,
+        problems,
+        wrong,
+        F452,
+        "waits for other blocks' instructions of the same rank",
+        lambda row: f"waits for instructions {', '.join(map(str, plan.waits[row].tolist()))}",
+    )
+
+
+def check_blocks(plan: Plan, peers: Peers, target: Target, problems: Problems) -> None:
+    """That each block has one connection a direction, and each connection one block an end."""
+    t = plan.instructions
+    sends, receives = SENDS[t.op], RECEIVES[t.op]
+    for word, mask, mine, own in (
+        ("send peer", sends, t.send_peer, peers.send),
+        ("receive peer", receives, t.recv_peer, peers.recv),
+        ("channel", sends | receives, t.channel, peers.chan),
+    ):
+        _rows(
+            plan,
+            problems,
+            mask & (mine != own[plan.block]),
+            F442,
+            f"one {word} in a block",
+            lambda row, mine=mine, own=own, word=word: (  # type: ignore[misc]
+                f"{word} {mine[row]} here and {own[plan.block[row]]} elsewhere in the block"
+            ),
+        )
+    rank = plan.block_rank.astype(np.int64)
+    for word, peer in (("send to", peers.send), ("receive from", peers.recv)):
+        used = np.flatnonzero(peer != NONE)
+        key = (rank[used] * plan.collective.ranks + peer[used]) * plan.channels + peers.chan[used]
+        order = np.argsort(key, kind="stable")
+        again = order[1:][key[order][1:] == key[order][:-1]]
+        report(
+            problems,
+            _mask(len(rank), used[again]),
+            F449,
+            lambda block: _block_place(plan, block),
+            "one block on a (peer, channel)",
+            lambda block, word=word, peer=peer: (  # type: ignore[misc]
+                f"another that will {word} rank {peer[block]} on channel {peers.chan[block]}"
+            ),
+        )
+        _check_channel_load(plan, peers, used, target, problems)
+
+
+def _check_channel_load(
+    plan: Plan, peers: Peers, used: NDArray[np.int64], target: Target, problems: Problems
+) -> None:
+    """That not too many blocks of a GPU send, or receive, on one channel."""
+    key = plan.block_rank[used].astype(np.int64) * plan.channels + peers.chan[used]
+    busy, count = np.unique(key, return_counts=True)
+    report(
+        problems,
+        count > target.peers_per_channel,
+        F445,
+        lambda row: Place(detail=f"rank {busy[row] // plan.channels}"),
+        f"at most {target.peers_per_channel} blocks on a channel, for {target.name}",
+        lambda row: f"{count[row]} on channel {busy[row] % plan.channels}",
+    )
+
+
+def check_sizes(plan: Plan, steps: Steps, target: Target, problems: Problems) -> None:
+    """That the target's tables are large enough."""
+    t = plan.instructions
+    ranks = plan.collective.ranks
+    highest = int(t.channel.max(initial=NONE))
+    if highest >= target.channels:
+        problems.add(
+            F446,
+            plan.place(int(np.argmax(t.channel))),
+            expected=f"channels below {target.channels}, for {target.name}",
+            found=f"channel {highest}",
+        )
+    count = f"at most {target.count} chunks in a step, for {target.name}"
+    _rows(plan, problems, t.count > target.count, F447, count, lambda row: f"{t.count[row]} chunks")
+    offset = np.maximum(
+        np.where(READS_SOURCE[t.op], t.src_index, NONE),
+        np.where(WRITES_DESTINATION[t.op], t.dst_index, NONE),
+    )
+    far = f"offsets up to {target.offset}, for {target.name}"
+    _rows(plan, problems, offset > target.offset, F448, far, lambda row: f"offset {offset[row]}")
+    lines = np.diff(steps.offset)
+    extra = np.bincount(plan.block[steps.instruction[steps.is_nop]], minlength=len(lines))
+    report(
+        problems,
+        lines > target.steps_per_block,
+        F444,
+        lambda block: _block_place(plan, block),
+        f"at most {target.steps_per_block} steps in a block, for {target.name}",
+        lambda block: f"{lines[block]} steps, {extra[block]} of them nops for further waits",
+    )
+    late = np.zeros(len(t), np.bool_)
+    late[steps.instruction[steps.depid > target.waited_block]] = True
+    _rows(
+        plan,
+        problems,
+        late,
+        F445,
+        f"waits for blocks up to {target.waited_block}, for {target.name}",
+        lambda row: f"a wait for block {plan.block_number[plan.block[plan.waits[row]]].max()}",
+    )
+    blocks = np.bincount(plan.block_rank, minlength=ranks)
+    report(
+        problems,
+        blocks > target.blocks,
+        F445,
+        lambda rank: Place(detail=f"rank {rank}"),
+        f"at most {target.blocks} blocks on a GPU, for {target.name}",
+        lambda rank: f"{blocks[rank]} blocks",
+    )
+    _check_nodes(plan, blocks, lines, target, problems)
+
+
+def _check_nodes(
+    plan: Plan,
+    blocks: NDArray[np.int64],
+    lines: NDArray[np.int64],
+    target: Target,
+    problems: Problems,
+) -> None:
+    ranks = plan.collective.ranks
+    steps = np.bincount(plan.block_rank, lines, minlength=ranks).astype(np.int64)
+    nodes = _FIXED_NODES + ranks + blocks + steps
+    if target.nodes is not None:
+        report(
+            problems,
+            nodes > target.nodes,
+            F450,
+            lambda rank: Place(detail=f"rank {rank}"),
+            f"at most {target.nodes} elements for a GPU, for {target.name}",
+            lambda rank: (
+                f"{nodes[rank]}: <algo>, {ranks} GPUs, {blocks[rank]} blocks, {steps[rank]} steps"
+            ),
+        )
+    if target.children is not None and max(ranks, int(blocks.max(initial=0))) > target.children:
+        problems.add(
+            F450,
+            Place(detail=plan.name),
+            expected=f"at most {target.children} children of an element, for {target.name}",
+            found=f"{ranks} GPUs, and up to {blocks.max(initial=0)} blocks in one",
+        )
+
+
+def _rows(
+    plan: Plan,
+    problems: Problems,
+    mask: _Mask,
+    rule: Rule,
+    expected: str,
+    found: Callable[[int], str],
+) -> None:
+    report(problems, mask, rule, plan.place, expected, found)
+
+
+def _mask(length: int, rows: NDArray[np.int64]) -> _Mask:
+    mask = np.zeros(length, np.bool_)
+    mask[rows] = True
+    return mask
+
+
+def _block_place(plan: Plan, block: int) -> Place:
+    detail = f"rank {plan.block_rank[block]}, block {plan.block_number[block]}"
+    first = int(plan.block_offset[block])
+    if first == plan.block_offset[block + 1]:
+        return Place(detail=detail)
+    return plan.sources.place(int(plan.instructions.source[first]), detail)

@@ -1,0 +1,107 @@
+"""Remarks on a file that was read although it is not quite as it should be (F430 to F435)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.errors import Diagnostic, Place, Rule
+from sley.errors.formats import F430, F431, F432, F433, F435
+from sley.formats.msccl_xml.raw import RawFile
+from sley.ir.collective import Collective
+from sley.ir.tables import NONE
+from sley.ir.words import Buffer
+
+_Mask = NDArray[np.bool_]
+
+
+def about_rows(
+    mask: _Mask,
+    rule: Rule,
+    place: Callable[[int], Place],
+    expected: str,
+    found: str,
+) -> list[Diagnostic]:
+    """One remark for all rows of `mask`, at the first of them; none if there are none."""
+    rows = np.flatnonzero(mask)
+    if not len(rows):
+        return []
+    more = [f"and {len(rows) - 1} more like it"] if len(rows) > 1 else []
+    at = place(int(rows[0]))
+    return [rule.diagnostic(at=at, expected=expected, found=found, notes=more)]
+
+
+def about_ignored(raw: RawFile) -> list[Diagnostic]:
+    """What the parser left out of account."""
+    return [
+        F431.diagnostic(
+            at=Place(raw.file, remark.line, remark.column),
+            expected="only what gives the steps their meaning",
+            found=f"{remark.what}, {remark.times} times" if remark.times > 1 else remark.what,
+        )
+        for remark in raw.ignored
+    ]
+
+
+def about_waits(raw: RawFile, target: NDArray[np.int64]) -> list[Diagnostic]:
+    """Waits for steps without hasdep, and for steps of the own block."""
+    block, waits = raw.step("block"), target != NONE
+    own = waits & (block[target] == block)
+    silent = waits & ~own & (raw.step("hasdep")[target] == 0)
+    return [
+        *about_rows(
+            silent,
+            F430,
+            raw.step_place,
+            'a wait for a step with hasdep="1"',
+            "a wait for a step without; taken as a wait for that very step",
+        ),
+        *about_rows(
+            own, F435, raw.step_place, "waits for other blocks", "a wait for the block's own step"
+        ),
+    ]
+
+
+def about_nops(raw: RawFile, dropped: _Mask) -> list[Diagnostic]:
+    """Nops that were left out without having any effect."""
+    return about_rows(
+        dropped,
+        F432,
+        raw.step_place,
+        "nops that wait, each followed by a step",
+        "a nop without effect",
+    )
+
+
+def about_sizes(raw: RawFile, collective: Collective, past_declared: _Mask) -> list[Diagnostic]:
+    """Declared buffer sizes that are not the collective's, and offsets past them.
+
+    In place, a file may keep all data under one name: then a size is 0, or that of all data.
+    """
+    rank = raw.gpu("id")
+    notes = []
+    for buffer, name in ((Buffer.INPUT, "i_chunks"), (Buffer.OUTPUT, "o_chunks")):
+        sizes = collective.input_chunks if buffer is Buffer.INPUT else collective.output_chunks
+        declared, wanted = raw.gpu(name), sizes[rank]
+        same = declared == wanted
+        if collective.in_place:
+            same |= (declared == 0) | (declared == collective.data_chunks[rank])
+        if same.all():
+            continue
+        row = int(np.flatnonzero(~same)[0])
+        notes += about_rows(
+            ~same,
+            F433,
+            raw.gpu_place,
+            f"{name}={wanted[row]}, as {collective} has it",
+            f"{name}={declared[row]}",
+        )
+    return notes + about_rows(
+        past_declared,
+        F433,
+        raw.step_place,
+        "offsets below the size that is declared",
+        "an offset past it, though inside the collective's buffer",
+    )

@@ -1,0 +1,115 @@
+"""Raw files: MSCCL XML as columns of what stands in it, before anything is made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.errors import Place
+
+STEP_FIELDS = (
+    "s",
+    "type",
+    "srcbuf",
+    "srcoff",
+    "dstbuf",
+    "dstoff",
+    "cnt",
+    "depid",
+    "deps",
+    "hasdep",
+    "line",
+    "column",
+    "block",
+)
+BLOCK_FIELDS = ("id", "send", "recv", "chan", "line", "column", "gpu")
+GPU_FIELDS = ("id", "i_chunks", "o_chunks", "s_chunks", "line", "column")
+
+STEP = {name: index for index, name in enumerate(STEP_FIELDS)}
+BLOCK = {name: index for index, name in enumerate(BLOCK_FIELDS)}
+GPU = {name: index for index, name in enumerate(GPU_FIELDS)}
+
+
+@dataclass(frozen=True)
+class Header:
+    """The attributes of <algo>. None: not given."""
+
+    name: str | None
+    proto: str
+    coll: str
+    nchannels: int
+    nchunksperloop: int
+    ngpus: int
+    inplace: int | None
+    outofplace: int | None
+    min_bytes: int | None
+    max_bytes: int | None
+    line: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something that was left out of account: what, how often, and where first."""
+
+    what: str
+    times: int
+    line: int
+    column: int
+
+
+@dataclass(frozen=True)
+class RawFile:
+    """A file's elements in the order of the text.
+
+    steps, blocks, gpus: int64 (rows, fields), columns as STEP, BLOCK and GPU number them. `type`
+    is an Op, `srcbuf` and `dstbuf` are Buffers; `block` and `gpu` are the rows that hold the row.
+    """
+
+    file: str
+    header: Header
+    steps: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    gpus: NDArray[np.int64]
+    ignored: tuple[Remark, ...]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def step(self, name: str) -> NDArray[np.int64]:
+        """A column of the steps."""
+        return self.steps[:, STEP[name]]
+
+    def block(self, name: str) -> NDArray[np.int64]:
+        """A column of the blocks."""
+        return self.blocks[:, BLOCK[name]]
+
+    def gpu(self, name: str) -> NDArray[np.int64]:
+        """A column of the GPUs."""
+        return self.gpus[:, GPU[name]]
+
+    def algo_place(self) -> Place:
+        """Where <algo> stands."""
+        return Place(self.file, self.header.line, self.header.column)
+
+    def gpu_place(self, row: int) -> Place:
+        """Where a <gpu> stands."""
+        line, column = self.gpus[row, [GPU["line"], GPU["column"]]].tolist()
+        return Place(self.file, line, column, f"gpu {self.gpus[row, GPU['id']]}")
+
+    def block_place(self, row: int) -> Place:
+        """Where a <tb> stands."""
+        line, column = self.blocks[row, [BLOCK["line"], BLOCK["column"]]].tolist()
+        return Place(self.file, line, column, self._block_name(row))
+
+    def step_place(self, row: int) -> Place:
+        """Where a <step> stands."""
+        s, line, column, block = (
+            int(self.steps[row, STEP[name]]) for name in ("s", "line", "column", "block")
+        )
+        return Place(self.file, line, column, f"{self._block_name(block)}, step {s}")
+
+    def _block_name(self, row: int) -> str:
+        gpu = self.gpus[self.blocks[row, BLOCK["gpu"]], GPU["id"]]
+        return f"gpu {gpu}, block {self.blocks[row, BLOCK['id']]}"

@@ -1,0 +1,325 @@
+"""Reading MSCCL XML: from a raw file to a Plan."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.errors import Diagnostic, SleyError
+from sley.errors.formats import F409, F410, F411, F420, F424, F434
+from sley.formats.msccl_xml import notes
+from sley.formats.msccl_xml.check import (
+    check_contents,
+    check_structure,
+    report,
+    wait_targets,
+)
+from sley.formats.msccl_xml.parse import parse
+from sley.formats.msccl_xml.raw import RawFile
+from sley.formats.msccl_xml.words import (
+    COLLECTIVE_NAMES,
+    CUSTOM,
+    OF_ALL_RANKS,
+    ROOTED,
+    standard_collective,
+)
+from sley.formats.problems import Problems
+from sley.ir.collective import Collective
+from sley.ir.plan import Instructions, Plan
+from sley.ir.sources import Sources
+from sley.ir.tables import NONE, Edges, IntArray, offsets_of
+from sley.ir.words import (
+    READS_SOURCE,
+    RECEIVES,
+    SENDS,
+    WRITES_DESTINATION,
+    Buffer,
+    LoopOrder,
+    Op,
+    Protocol,
+)
+
+_Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A plan that was read, and what its file says beside it.
+
+    notes: remarks (F430 to F435), each with the place where it is true first.
+    min_bytes, max_bytes: the attributes as they stand, None where absent; what max_bytes means
+        depends on the target.
+    """
+
+    plan: Plan
+    notes: tuple[Diagnostic, ...]
+    min_bytes: int | None
+    max_bytes: int | None
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def read(
+    source: str | os.PathLike[str],
+    *,
+    collective: Collective | None = None,
+    in_place: bool | None = None,
+    root: int | None = None,
+    slots: int | None = None,
+    file: str | None = None,
+) -> Plan:
+    """The plan of an MSCCL XML file: a path, or its text.
+
+    collective: what the algorithm computes, for files that don't say it; it wins over the file.
+    in_place: what to take a file for that allows both, or says neither; in place by default.
+    root: the rank that a rooted collective is about.
+    slots: how many messages a connection holds; the protocol's number by default.
+    file: what messages call the file.
+    Raises SleyError, F401 to F424, with up to 20 problems at once.
+    """
+    return read_with_notes(
+        source, collective=collective, in_place=in_place, root=root, slots=slots, file=file
+    ).plan
+
+
+def read_with_notes(
+    source: str | os.PathLike[str],
+    *,
+    collective: Collective | None = None,
+    in_place: bool | None = None,
+    root: int | None = None,
+    slots: int | None = None,
+    file: str | None = None,
+) -> Imported:
+    """As `read`, with the remarks and the size range of the file."""
+    raw, problems = parse(source, file)
+    before = len(problems)
+    check_structure(raw, problems)
+    sound = len(problems) == before
+    check_contents(raw, problems)
+    if not sound:
+        problems.raise_any()
+    target = wait_targets(raw, problems)
+    remarks = notes.about_ignored(raw)
+    if collective is None:
+        collective = _collective(raw, problems, in_place, root, remarks)
+    elif collective.ranks != raw.header.ngpus:
+        problems.add(
+            F424,
+            raw.algo_place(),
+            expected=f"a collective of {raw.header.ngpus} ranks, as ngpus says",
+            found=str(collective),
+        )
+        collective = None
+    if collective is None:
+        raise SleyError(problems.ordered())
+    operands = _operands(raw, collective, problems)
+    problems.raise_any()
+    kept, folded, idle = _fold_nops(raw, target)
+    remarks += notes.about_waits(raw, target)
+    remarks += notes.about_nops(raw, idle)
+    remarks += notes.about_sizes(raw, collective, _past_declared(raw))
+    header = raw.header
+    plan = _plan(raw, collective, operands, kept, folded, slots)
+    return Imported(plan, tuple(remarks), header.min_bytes, header.max_bytes)
+
+
+def _collective(
+    raw: RawFile,
+    problems: Problems,
+    in_place: bool | None,
+    root: int | None,
+    remarks: list[Diagnostic],
+) -> Collective | None:
+    """The collective that the header names; None, and a problem, where it names none."""
+    header, at = raw.header, raw.algo_place()
+    if header.coll == CUSTOM:
+        problems.add(F410, at, expected="a collective passed by the caller", found='coll="custom"')
+        return None
+    name = COLLECTIVE_NAMES.get(header.coll)
+    if name is None:
+        known = ", ".join(COLLECTIVE_NAMES)
+        problems.add(F409, at, expected=f"coll to be one of {known}", found=ascii(header.coll))
+        return None
+    parts = header.ngpus if name in OF_ALL_RANKS else 1
+    chunks, rest = divmod(header.nchunksperloop, parts)
+    if chunks < 1 or rest:
+        expected = f"a multiple of {parts}" if parts > 1 else "at least 1"
+        found = f"nchunksperloop={header.nchunksperloop}"
+        problems.add(F411, at, expected=f"nchunksperloop to be {expected}", found=found)
+        return None
+    if in_place is None:
+        in_place = _in_place(raw, remarks)
+    if root is None:
+        root = _root(raw, name, remarks) if name in ROOTED else 0
+    return standard_collective(name, header.ngpus, chunks, root, in_place)
+
+
+def _in_place(raw: RawFile, remarks: list[Diagnostic]) -> bool:
+    """Whether to take the file for in place; remarks on files that don't decide it."""
+    inside, outside = raw.header.inplace, raw.header.outofplace
+    chosen = outside == 0 if inside is None else inside == 1
+    if inside is None or inside == outside:
+        found = f"inplace={inside}, outofplace={outside}".replace("None", "missing")
+        remarks.append(
+            F434.diagnostic(
+                at=raw.algo_place(),
+                expected="inplace or outofplace to be 1, and the other 0",
+                found=f"{found}; read as {'in' if chosen else 'out of'} place",
+            )
+        )
+    return chosen
+
+
+def _root(raw: RawFile, name: str, remarks: list[Diagnostic]) -> int:
+    """The root, where only one rank has the root's buffer; else rank 0, with a remark."""
+    sizes = raw.gpu("i_chunks" if name in ("broadcast", "scatter") else "o_chunks")
+    holders = raw.gpu("id")[sizes > 0]
+    if len(holders) == 1:
+        return int(holders[0])
+    remarks.append(
+        F434.diagnostic(
+            at=raw.algo_place(), expected="a root that the sizes show", found="none; rank 0 assumed"
+        )
+    )
+    return 0
+
+
+def _int32(values: NDArray[Any]) -> IntArray:
+    return values.astype(np.int32)
+
+
+def _scratch(raw: RawFile) -> _Longs:
+    """int64 (ranks,): scratch chunks of each rank."""
+    scratch = np.zeros(len(raw.gpus), np.int64)
+    scratch[raw.gpu("id")] = raw.gpu("s_chunks")
+    return scratch
+
+
+def _step_ranks(raw: RawFile) -> _Longs:
+    return raw.gpu("id")[raw.block("gpu")[raw.step("block")]]
+
+
+def _operands(raw: RawFile, collective: Collective, problems: Problems) -> dict[str, _Longs]:
+    """The operand columns of all steps; reports chunks outside the buffers (F420).
+
+    In place, a file may reach all of the memory by either name; where the collective's buffer of
+    that name is too short, the other name stands for it. Operands that an operation doesn't have
+    have NONE for both.
+    """
+    rank, ops, count = _step_ranks(raw), raw.step("type"), raw.step("cnt")
+    size = collective.layout(_scratch(raw)).size.astype(np.int64)
+    base = np.stack([collective.input_base, collective.output_base]).astype(np.int64)
+    columns: dict[str, _Longs] = {}
+    for side, uses in (("src", READS_SOURCE), ("dst", WRITES_DESTINATION)):
+        buffer, index = raw.step(f"{side}buf").copy(), raw.step(f"{side}off").copy()
+        used = uses[ops]
+        outside = used & ((index < 0) | (index + count > size[buffer, rank]))
+        if collective.in_place:
+            rows = np.flatnonzero(outside & (buffer != Buffer.SCRATCH))
+            other = 1 - buffer[rows]
+            moved = index[rows] + base[buffer[rows], rank[rows]] - base[other, rank[rows]]
+            fits = (moved >= 0) & (moved + count[rows] <= size[other, rank[rows]])
+            buffer[rows[fits]], index[rows[fits]] = other[fits], moved[fits]
+            outside[rows[fits]] = False
+        report(
+            problems,
+            outside,
+            F420,
+            raw.step_place,
+            lambda row, buffer=buffer: (  # type: ignore[misc]
+                f"chunks of rank {rank[row]}'s {Buffer(buffer[row]).name.lower()}, "
+                f"which has {size[buffer[row], rank[row]]}"
+            ),
+            lambda row, side=side, index=index: (  # type: ignore[misc]
+                f"{side}off={index[row]}, cnt={count[row]}"
+            ),
+        )
+        columns[f"{side}_buffer"] = np.where(used, buffer, NONE)
+        columns[f"{side}_index"] = np.where(used, index, NONE)
+    return columns
+
+
+def _past_declared(raw: RawFile) -> NDArray[np.bool_]:
+    """Whether a step's offset is past what the file declares of input or output."""
+    gpu, ops = raw.block("gpu")[raw.step("block")], raw.step("type")
+    declared = np.stack([raw.gpu(name) for name in ("i_chunks", "o_chunks", "s_chunks")])
+    return (READS_SOURCE[ops] & (raw.step("srcoff") >= declared[raw.step("srcbuf"), gpu])) | (
+        WRITES_DESTINATION[ops] & (raw.step("dstoff") >= declared[raw.step("dstbuf"), gpu])
+    )
+
+
+def _fold_nops(
+    raw: RawFile, target: _Longs
+) -> tuple[_Longs, tuple[_Longs, _Longs], NDArray[np.bool_]]:
+    """The steps that stay, the waits between them as (rows, targets), and the nops without effect.
+
+    A nop's wait is one of the step that follows, which starts no sooner than the nop has ended. A
+    nop that others wait for stays.
+    """
+    block, nop = raw.step("block"), raw.step("type") == Op.NOP
+    waiting = np.flatnonzero((target != NONE) & (block[target] != block))
+    needed = np.zeros(len(nop), np.bool_)
+    needed[target[waiting]] = True
+    kept = np.flatnonzero(~nop | needed)
+    following = np.searchsorted(kept, np.arange(len(nop)))
+    follower = np.append(kept, NONE)[following]
+    has_follower = (follower != NONE) & (block[follower] == block)
+    idle = nop & ~needed & ((target == NONE) | ~has_follower)
+    waiting = waiting[has_follower[waiting]]
+    return kept, (follower[waiting], target[waiting]), idle
+
+
+def _plan(
+    raw: RawFile,
+    collective: Collective,
+    operands: dict[str, _Longs],
+    kept: _Longs,
+    waits: tuple[_Longs, _Longs],
+    slots: int | None,
+) -> Plan:
+    """The plan of the steps `kept`, blocks ordered by rank and id."""
+    block_rank = raw.gpu("id")[raw.block("gpu")]
+    block_order = np.lexsort((raw.block("id"), block_rank))
+    place = np.empty(len(block_order), np.int64)
+    place[block_order] = np.arange(len(block_order))
+    block = raw.step("block")[kept]
+    rows = kept[np.argsort(place[block], kind="stable")]
+    new_row = np.full(len(raw.steps), NONE, np.int64)
+    new_row[rows] = np.arange(len(rows))
+    block, ops = raw.step("block")[rows], raw.step("type")[rows]
+    sends, receives = SENDS[ops], RECEIVES[ops]
+    lines, source = np.unique(raw.step("line")[rows], return_inverse=True)
+    none = np.full(len(rows), NONE, np.int32)
+    protocol = Protocol(raw.header.proto)
+    return Plan(
+        name=PurePath(raw.file).stem if raw.header.name is None else raw.header.name,
+        collective=collective,
+        protocol=protocol,
+        loop_order=LoopOrder.TILE,
+        slots=protocol.slots if slots is None else slots,
+        instructions=Instructions(
+            op=ops.astype(np.int8),
+            src_buffer=operands["src_buffer"][rows].astype(np.int8),
+            src_index=_int32(operands["src_index"][rows]),
+            dst_buffer=operands["dst_buffer"][rows].astype(np.int8),
+            dst_index=_int32(operands["dst_index"][rows]),
+            count=_int32(np.where(ops == Op.NOP, 0, raw.step("cnt")[rows])),
+            send_peer=_int32(np.where(sends, raw.block("send")[block], NONE)),
+            recv_peer=_int32(np.where(receives, raw.block("recv")[block], NONE)),
+            channel=_int32(np.where(sends | receives, raw.block("chan")[block], NONE)),
+            transfer=none,
+            forward=none,
+            source=_int32(source),
+        ),
+        block_rank=_int32(block_rank[block_order]),
+        block_offset=offsets_of(np.bincount(place[block], minlength=len(block_order))),
+        waits=Edges.from_pairs(len(rows), new_row[waits[0]], new_row[waits[1]]),
+        scratch_chunks=_int32(_scratch(raw)),
+        sources=Sources(np.zeros(len(lines), np.int32), _int32(lines), (raw.file,)),
+    )

@@ -1,0 +1,215 @@
+"""Writing MSCCL XML: from a Plan to the text that a named target reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.errors import Place
+from sley.errors.formats import F443, F451
+from sley.formats.msccl_xml.limits import check_blocks, check_order, check_rows, check_sizes
+from sley.formats.msccl_xml.nops import without_nops
+from sley.formats.msccl_xml.steps import Peers, Steps, peers_of, steps_of
+from sley.formats.msccl_xml.unfuse import unfused
+from sley.formats.msccl_xml.words import (
+    BUFFER_WORDS,
+    BUFFERS,
+    OPERATION_WORDS,
+    chunks_per_loop,
+    standard_collective,
+)
+from sley.formats.problems import Problems
+from sley.formats.targets import Target, target_named
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE
+from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
+
+_NOT_XML_TEXT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_IN_ATTRIBUTE = {'"': "&quot;", "\t": "&#9;", "\n": "&#10;", "\r": "&#13;"}
+_LARGEST_BYTES = (1 << 62) - 1
+
+
+@dataclass(frozen=True)
+class _Naming:
+    """How a target calls the plan's collective, and how many chunks a call's count has there."""
+
+    word: str
+    chunks: int
+
+
+def write(
+    plan: Plan,
+    target: str | Target,
+    *,
+    name: str | None = None,
+    min_bytes: int = 0,
+    max_bytes: int | None = None,
+    threads: int | None = None,
+) -> str:
+    """The MSCCL XML of a plan, for the target (msccl, executor, rccl). The same plan gives the
+    same text.
+
+    name: the algorithm's name; the plan's by default.
+    min_bytes, max_bytes: the least and the greatest size that the algorithm is for, both
+        included; None is no limit.
+    threads: threads of a block, for targets that read it.
+    Raises SleyError, F440 to F452, with up to 20 problems at once; then there is no text.
+    """
+    target = target_named(target)
+    problems = Problems()
+    name = plan.name if name is None else name
+    _check_arguments(target, name, min_bytes, max_bytes, threads, problems)
+    naming = _naming(plan, target, problems)
+    check_order(plan, problems)
+    check_rows(plan, problems)
+    problems.raise_any()
+    plain = unfused(without_nops(plan), target.operations)
+    peers, steps = peers_of(plain), steps_of(plain, target.reduce_run)
+    check_blocks(plain, peers, target, problems)
+    check_sizes(plain, steps, target, problems)
+    problems.raise_any()
+    limit = target.no_limit_bytes
+    if max_bytes is not None:
+        limit = max_bytes if target.max_is_inclusive else max_bytes + 1
+    header = {
+        "name": name,
+        "proto": plan.protocol.value,
+        "nchannels": plain.channels,
+        "nchunksperloop": naming.chunks,
+        "ngpus": plan.collective.ranks,
+        "coll": naming.word,
+        "inplace": int(plan.collective.in_place),
+        "outofplace": int(not plan.collective.in_place),
+        "minBytes": min_bytes,
+        "maxBytes": limit,
+    }
+    if threads is not None:
+        header["nthreads"] = threads
+    return "\n".join(_lines(plain, header, peers, steps)) + "\n"
+
+
+def _naming(plan: Plan, target: Target, problems: Problems) -> _Naming:
+    """How the target calls the plan's collective; a problem where it doesn't know it."""
+    collective = plan.collective
+    word = target.collectives.get(collective.name)
+    if word is not None:
+        root = 0 if collective.root == NONE else collective.root
+        meant = standard_collective(
+            collective.name, collective.ranks, collective.chunks, root, collective.in_place
+        )
+        if meant == collective:
+            return _Naming(word, chunks_per_loop(collective))
+    if target.custom_collective is None:
+        problems.add(
+            F443,
+            Place(detail=plan.name),
+            expected=f"one of {', '.join(sorted(target.collectives))}, for {target.name}",
+            found=f"{collective}"
+            + ("" if word is None else f", which is not what {target.name} means by that name"),
+        )
+    return _Naming(target.custom_collective or "", collective.chunks)
+
+
+def _check_arguments(
+    target: Target,
+    name: str,
+    min_bytes: int,
+    max_bytes: int | None,
+    threads: int | None,
+    problems: Problems,
+) -> None:
+    at = Place(detail="write")
+    bad = _NOT_XML_TEXT.search(name)
+    if bad is not None:
+        problems.add(F451, at, expected="a name of XML's characters", found=ascii(bad.group()))
+    most = target.attribute_chars
+    if most is not None and bad is None and len(_attribute(name).encode()) > most:
+        problems.add(
+            F451,
+            at,
+            expected=f"a name of at most {most} characters, for {target.name}",
+            found=f"{len(_attribute(name).encode())}",
+        )
+    greatest = _LARGEST_BYTES if max_bytes is None else max_bytes
+    if not 0 <= min_bytes <= greatest <= _LARGEST_BYTES or greatest < 1:
+        problems.add(
+            F451,
+            at,
+            expected=f"0 <= min_bytes <= max_bytes, max_bytes from 1 to {_LARGEST_BYTES}",
+            found=f"min_bytes={min_bytes}, max_bytes={max_bytes}",
+        )
+    if threads is not None and (threads < 1 or not target.takes_threads):
+        problems.add(
+            F451,
+            at,
+            expected="threads of at least 1, for a target that reads it"
+            if target.takes_threads
+            else f"no threads: {target.name} doesn't read it",
+            found=f"threads={threads}",
+        )
+
+
+def _attribute(text: str) -> str:
+    """Text as it stands between the double quotes of an attribute."""
+    return escape(text, _IN_ATTRIBUTE)
+
+
+def _lines(plan: Plan, header: dict[str, str | int], peers: Peers, steps: Steps) -> Iterator[str]:
+    """The text, line by line: one space between attributes, no tabs, no line ends in tags."""
+    attributes = " ".join(f'{key}="{_attribute(str(value))}"' for key, value in header.items())
+    yield f"<algo {attributes}>"
+    collective = plan.collective
+    texts = _step_lines(plan, steps)
+    for rank in range(collective.ranks):
+        yield (
+            f'  <gpu id="{rank}" i_chunks="{collective.input_chunks[rank]}" '
+            f'o_chunks="{collective.output_chunks[rank]}" s_chunks="{plan.scratch_chunks[rank]}">'
+        )
+        for block in range(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1])):
+            yield (
+                f'    <tb id="{plan.block_number[block]}" send="{peers.send[block]}" '
+                f'recv="{peers.recv[block]}" chan="{peers.chan[block]}">'
+            )
+            yield from texts[int(steps.offset[block]) : int(steps.offset[block + 1])]
+            yield "    </tb>"
+        yield "  </gpu>"
+    yield "</algo>"
+
+
+def _step_lines(plan: Plan, steps: Steps) -> list[str]:
+    """The <step> lines. An operand that the operation doesn't have repeats the one that it has,
+    which always lies inside its buffer."""
+    t = plan.instructions
+    words = np.array([OPERATION_WORDS[op] for op in Op])
+    buffers = np.array([BUFFER_WORDS[buffer] for buffer in BUFFERS.values()])
+    has_src, has_dst = READS_SOURCE[t.op], WRITES_DESTINATION[t.op]
+    row = steps.instruction
+
+    def shown(values: NDArray[np.integer], of_nop: int) -> NDArray[np.integer]:
+        return np.where(steps.is_nop, of_nop, values[row])
+
+    columns = (
+        steps.position,
+        words[shown(t.op, Op.NOP)],
+        buffers[shown(np.where(has_src, t.src_buffer, t.dst_buffer), BUFFERS["i"])],
+        shown(np.where(has_src, t.src_index, t.dst_index), NONE),
+        buffers[shown(np.where(has_dst, t.dst_buffer, t.src_buffer), BUFFERS["o"])],
+        shown(np.where(has_dst, t.dst_index, t.src_index), NONE),
+        shown(t.count, 0),
+        steps.depid,
+        steps.deps,
+        steps.hasdep.astype(np.int8),
+    )
+    return [
+        f'      <step s="{s}" type="{kind}" srcbuf="{srcbuf}" srcoff="{srcoff}" '
+        f'dstbuf="{dstbuf}" dstoff="{dstoff}" cnt="{count}" depid="{depid}" deps="{deps}" '
+        f'hasdep="{hasdep}"/>'
+        for s, kind, srcbuf, srcoff, dstbuf, dstoff, count, depid, deps, hasdep in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]

@@ -1,0 +1,152 @@
+"""Targets: the runtimes that MSCCL XML is written for, with their limits and spellings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from sley.errors import Place
+from sley.errors.formats import F440
+from sley.ir.words import Op
+
+
+@dataclass(frozen=True)
+class Target:
+    """One runtime that loads MSCCL XML: what it can run and how it wants it spelt.
+
+    steps_per_block, blocks, channels, count: the most that there may be of each; of `count`
+        chunks in a step, of `blocks` on a GPU.
+    peers_per_channel: the most blocks of a GPU that send on a channel, and that receive on it.
+    waited_block: the highest block id that a wait can name.
+    offset: the highest offset that a step can hold.
+    reduce_run: the most consecutive reductions into one place; the runtime runs such a run at once.
+    nodes, children, attribute_chars: the most XML elements for a GPU, children of an element and
+        characters of a value; None where the runtime has no known limit.
+    operations: what the runtime runs; other operations must be taken apart.
+    collectives: its spelling of the collectives, by sley's name; `custom_collective` is how it
+        calls all others, None if it runs no others.
+    max_is_inclusive: whether a call of exactly maxBytes takes the algorithm.
+    no_limit_bytes: how maxBytes says that there is no upper limit.
+    takes_threads: whether it reads the attribute `nthreads`.
+    """
+
+    name: str
+    steps_per_block: int
+    blocks: int
+    channels: int
+    count: int
+    peers_per_channel: int
+    waited_block: int
+    offset: int
+    reduce_run: int
+    nodes: int | None
+    children: int | None
+    attribute_chars: int | None
+    operations: frozenset[Op]
+    collectives: Mapping[str, str]
+    custom_collective: str | None
+    max_is_inclusive: bool
+    no_limit_bytes: int
+    takes_threads: bool
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Target({self.name})"
+
+
+_COMMON = {name: name for name in ("allreduce", "allgather", "reduce", "broadcast", "alltoall")}
+_UNFUSED = frozenset({Op.NOP, Op.SEND, Op.RECV, Op.COPY, Op.REDUCE})
+_PEERS_PER_CHANNEL = 32
+_INT8_MAX = 127
+_INT16_MAX = 32767
+_REDUCE_RUN = 16
+_TIB = 1 << 40
+
+MSCCL = Target(
+    name="msccl",
+    steps_per_block=256,
+    blocks=216,
+    channels=32,
+    count=72,
+    peers_per_channel=_PEERS_PER_CHANNEL,
+    waited_block=_INT8_MAX,
+    offset=_INT16_MAX,
+    reduce_run=_REDUCE_RUN,
+    nodes=None,
+    children=None,
+    attribute_chars=None,
+    operations=frozenset(Op),
+    collectives=MappingProxyType({**_COMMON, "reducescatter": "reduce_scatter"}),
+    custom_collective="custom",
+    max_is_inclusive=False,
+    no_limit_bytes=_TIB,
+    takes_threads=True,
+)
+"""Microsoft's original runtime."""
+
+EXECUTOR = Target(
+    name="executor",
+    steps_per_block=64,
+    blocks=1024,
+    channels=32,
+    count=71,
+    peers_per_channel=_PEERS_PER_CHANNEL,
+    waited_block=_INT8_MAX,
+    offset=_INT16_MAX,
+    reduce_run=_REDUCE_RUN,
+    nodes=4095,
+    children=1024,
+    attribute_chars=255,
+    operations=frozenset(Op),
+    collectives=MappingProxyType(
+        {
+            **_COMMON,
+            "reducescatter": "reducescatter",
+            "gather": "gather",
+            "scatter": "scatter",
+        }
+    ),
+    custom_collective=None,
+    max_is_inclusive=True,
+    no_limit_bytes=0,
+    takes_threads=False,
+)
+"""Azure's msccl-executor-nccl."""
+
+RCCL = Target(
+    name="rccl",
+    steps_per_block=64,
+    blocks=64,
+    channels=128,
+    count=71,
+    peers_per_channel=_PEERS_PER_CHANNEL,
+    waited_block=_INT8_MAX,
+    offset=_INT16_MAX,
+    reduce_run=_REDUCE_RUN,
+    nodes=4095,
+    children=1024,
+    attribute_chars=255,
+    operations=_UNFUSED,
+    collectives=EXECUTOR.collectives,
+    custom_collective=None,
+    max_is_inclusive=True,
+    no_limit_bytes=0,
+    takes_threads=False,
+)
+"""AMD's RCCL in its MSCCL mode; it parses the fused operations and then fails the call."""
+
+TARGETS: Mapping[str, Target] = MappingProxyType({t.name: t for t in (MSCCL, EXECUTOR, RCCL)})
+"""All targets, by name."""
+
+
+def target_named(target: str | Target) -> Target:
+    """The target of that name; a Target passes through. Raises F440."""
+    if isinstance(target, Target):
+        return target
+    if target not in TARGETS:
+        raise F440.error(
+            at=Place(detail="target"), expected=" or ".join(TARGETS), found=repr(target)
+        )
+    return TARGETS[target]

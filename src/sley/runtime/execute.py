@@ -1,0 +1,89 @@
+"""Running a plan once on given arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sley.ir.plan import Plan
+from sley.ir.words import ReduceOp
+from sley.runtime.buffers import Inputs, check_inputs
+from sley.runtime.job import Job
+from sley.runtime.native import native
+from sley.runtime.outcomes import Outcome, failure
+from sley.runtime.program import load
+from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S, check_settings, check_slot
+from sley.runtime.types import Array
+
+
+def execute(
+    plan: Plan,
+    inputs: Sequence[Array],
+    *,
+    dtype: str | None = None,
+    count: int | None = None,
+    reduce_op: ReduceOp = ReduceOp.SUM,
+    slots: int | None = None,
+    slot_bytes: int = SLOT_BYTES,
+    timeout_s: float = TIMEOUT_S,
+    processes: bool = True,
+) -> list[Array]:
+    """Run `plan` once on `inputs` and return each rank's output.
+
+    inputs: one 1-D array a rank with the elements of its input buffer; a rank without input gets
+        an empty one. In place: all of the rank's data, input and output together, with the input
+        where it lies. They stay as they are.
+    dtype: the elements' type, that of the arrays without; "bfloat16" for uint16 arrays of its bits.
+    count: elements of one block of the collective, told from the inputs without.
+    slots, slot_bytes: messages that a connection holds (the plan's own number without), and the
+        room of each. timeout_s: how long nothing may move before the call gives up.
+    processes: False runs the ranks as threads of this process, over the same engine. A Ctrl-C is
+        then noticed only when the plan ends.
+
+    Raises SleyError with the rules R5xx.
+    """
+    check_settings(slots, slot_bytes, timeout_s)
+    if processes:
+        checked = check_inputs(plan, inputs, dtype, count, reduce_op)
+        settings = {"slots": slots, "slot_bytes": slot_bytes, "timeout_s": timeout_s}
+        with Job(plan, **settings) as job:
+            return job.execute(
+                checked.arrays, dtype=checked.dtype.name, count=checked.count, reduce_op=reduce_op
+            )
+    return _on_threads(
+        plan, check_inputs(plan, inputs, dtype, count, reduce_op), slots, slot_bytes, timeout_s
+    )
+
+
+def _on_threads(
+    plan: Plan, inputs: Inputs, slots: int | None, slot_bytes: int, timeout_s: float
+) -> list[Array]:
+    loaded = load(plan, slots, slot_bytes)
+    check_slot(loaded, inputs.dtype)
+    # No more room than the longest message needs: the cut into tiles is the same.
+    longest = loaded.max_count * max(inputs.count // plan.collective.chunks, 1)
+    wiring = replace(
+        loaded.wiring, slot_bytes=min(slot_bytes, longest * inputs.dtype.size_bytes)
+    )
+    fabric = wiring.create(shared=False)
+    spans, total = inputs.spans()
+    memory = np.zeros(total, np.uint8)
+    inputs.store(memory)
+    reports = native().run_threads(
+        fabric,
+        [program.engine(fabric) for program in loaded.programs],
+        inputs.count,
+        inputs.dtype.number,
+        int(inputs.reduce_op),
+        [memory[start:end] for (start, end), _ in spans],
+        [memory[start:end] for _, (start, end) in spans],
+        1,
+        timeout_s,
+    )
+    outcomes = {rank: Outcome.of(report) for rank, report in enumerate(reports)}
+    error = failure(loaded, outcomes, timeout_s)
+    if error is not None:
+        raise error
+    return inputs.outputs(memory)

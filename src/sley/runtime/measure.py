@@ -1,0 +1,110 @@
+"""Measuring a plan over sizes, with the conventions of nccl-tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sley.ir.collective import Collective
+from sley.ir.plan import Plan
+from sley.ir.words import ReduceOp
+from sley.runtime.job import Job
+from sley.runtime.program import buffer_sizes
+from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S, require
+from sley.runtime.types import data_type, reduction
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One line of the table of nccl-tests.
+
+    size_bytes: the larger of a rank's two buffers: what is gathered, what is scattered. count:
+    elements of one block of the collective. root: NONE (-1) without. time_us: of one run, the
+    average over `iterations` back to back, averaged over the ranks. algbw_GBps: size / time in
+    10^9 bytes a second; busbw_GBps: that times `bus_factor`. wrong: elements that are not what the
+    collective promises; -1 unchecked.
+    """
+
+    size_bytes: int
+    count: int
+    dtype: str
+    reduce_op: ReduceOp
+    root: int
+    time_us: float
+    algbw_GBps: float  # noqa: N815
+    busbw_GBps: float  # noqa: N815
+    wrong: int
+
+
+def bus_factor(collective: Collective) -> float:
+    """What turns algorithm bandwidth into the load of the busiest link in an ideal algorithm
+    (nccl-tests, PERFORMANCE.md); 1 for collectives that it does not know."""
+    n = collective.ranks
+    match collective.name:
+        case "allreduce":
+            return 2 * (n - 1) / n
+        case "allgather" | "reducescatter" | "alltoall" | "gather" | "scatter":
+            return (n - 1) / n
+        case _:
+            return 1.0
+
+
+def blocks_in_size(plan: Plan) -> int:
+    """How many blocks of `count` elements the size of a call is about: those of the largest
+    buffer of any rank (at least 1)."""
+    sizes = [buffer_sizes(plan, rank, 1) for rank in range(plan.collective.ranks)]
+    return max(1, *(max(s.input, s.output) for s in sizes))
+
+
+def run(
+    plan: Plan,
+    sizes_bytes: Sequence[int],
+    *,
+    dtype: str = "float32",
+    reduce_op: ReduceOp = ReduceOp.SUM,
+    iterations: int = 20,
+    warmup: int = 5,
+    check: bool = True,
+    slots: int | None = None,
+    slot_bytes: int = SLOT_BYTES,
+    timeout_s: float = TIMEOUT_S,
+    progress: Callable[[Measurement], None] | None = None,
+) -> list[Measurement]:
+    """Run `plan` on processes of this machine, once for each size, and measure it.
+
+    A size is rounded down to a whole number of elements a block, as nccl-tests does. With `check`
+    the plan runs once more on fresh data, which is compared with what the collective promises.
+    progress: called with each measurement as it is made.
+
+    Raises SleyError with the rules R5xx.
+    """
+    kind, op = data_type(dtype), reduction(reduce_op)
+    require(iterations >= 1, "iterations", ">= 1", iterations)
+    require(warmup >= 0, "warmup", ">= 0", warmup)
+    for size in sizes_bytes:
+        require(size >= 0, "a size", ">= 0", size)
+    block_bytes = blocks_in_size(plan) * kind.size_bytes
+    factor = bus_factor(plan.collective)
+    measurements = []
+    with Job(plan, slots=slots, slot_bytes=slot_bytes, timeout_s=timeout_s) as job:
+        for size in sizes_bytes:
+            count = size // block_bytes
+            time_us = job.time_us(count, kind, op, warmup=warmup, iterations=iterations)
+            wrong = job.count_wrong(count, kind, op) if check else -1
+            moved = count * block_bytes
+            algbw = moved / time_us / 1e3 if time_us > 0 else 0.0
+            measurement = Measurement(
+                size_bytes=moved,
+                count=count,
+                dtype=dtype,
+                reduce_op=op,
+                root=plan.collective.root,
+                time_us=time_us,
+                algbw_GBps=algbw,
+                busbw_GBps=algbw * factor,
+                wrong=wrong,
+            )
+            measurements.append(measurement)
+            if progress is not None:
+                progress(measurement)
+    return measurements

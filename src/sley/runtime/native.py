@@ -1,0 +1,18 @@
+"""The way to the compiled engine; says what to do where it is missing."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+from sley.errors.runtime import R512
+
+
+@cache
+def native() -> Any:
+    """The extension module; R512 where it cannot be loaded."""
+    try:
+        return importlib.import_module("sley.runtime._native")
+    except ImportError as error:
+        raise R512.error(expected="the module sley.runtime._native", found=str(error)) from error

@@ -1,0 +1,267 @@
+"""From a Plan to what the engine loads: the connections, and one program a rank.
+
+The engine trusts nothing: what could make it leave its memory is checked when it loads
+(`native/program.cpp`). Here is checked what concerns several ranks at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.errors import Place, SleyError
+from sley.errors.runtime import R505, R510
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, spans
+from sley.ir.words import RECEIVES, SENDS, Buffer, LoopOrder, Op, ReduceOp
+from sley.runtime.native import native
+from sley.runtime.types import Array, DataType
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """The connections of a plan, and the room they get.
+
+    src, dst: int32 (connections,), the ranks at the ends; channel: int32, for messages.
+    """
+
+    ranks: int
+    src: NDArray[np.int32]
+    dst: NDArray[np.int32]
+    channel: NDArray[np.int32]
+    slots: int
+    slot_bytes: int
+
+    def create(self, *, shared: bool) -> Any:
+        """A new fabric (`native.Fabric`)."""
+        return native().Fabric.create(
+            self.ranks, self.src, self.dst, self.slots, self.slot_bytes, shared
+        )
+
+    def attach(self, fd: int) -> Any:
+        """The fabric that another process created, by its descriptor."""
+        return native().Fabric.attach(
+            fd, self.ranks, self.src, self.dst, self.slots, self.slot_bytes
+        )
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """One rank's part of a plan; `columns` are the arguments of `native.Engine.create`."""
+
+    rank: int
+    first_row: int
+    columns: dict[str, Any]
+
+    def engine(self, fabric: Any) -> Any:
+        """The engine that runs it."""
+        return native().Engine.create(fabric, self.rank, **self.columns)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A plan that the engine accepts."""
+
+    plan: Plan
+    wiring: Wiring
+    programs: tuple[RankProgram, ...]
+    max_count: int
+
+
+@dataclass(frozen=True)
+class BufferSizes:
+    """Elements of a rank's buffers for a call of `count` elements a block.
+
+    input, output: of the two buffers; data: of the memory that a call in place is about, in which
+    the output begins at `output_start`, the input at `input_start` (out of place both 0).
+    """
+
+    input: int
+    output: int
+    data: int
+    input_start: int
+    output_start: int
+
+
+def buffer_sizes(plan: Plan, rank: int, count: int) -> BufferSizes:
+    """How large rank `rank`'s buffers are: whole blocks of `count` elements."""
+    c = plan.collective
+
+    def elements(chunks: int) -> int:
+        return -(-chunks // c.chunks) * count
+
+    return BufferSizes(
+        elements(int(c.input_chunks[rank])),
+        elements(int(c.output_chunks[rank])),
+        elements(int(c.data_chunks[rank])),
+        int(c.input_base[rank]) // c.chunks * count if c.in_place else 0,
+        int(c.output_base[rank]) // c.chunks * count if c.in_place else 0,
+    )
+
+
+def load(plan: Plan, slots: int | None, slot_bytes: int) -> Loaded:
+    """The plan as programs; R505 for too few slots, R510 for a plan that cannot be run."""
+    if slots is not None and slots < plan.slots:
+        raise R505.error(
+            at=Place(detail=plan.name), expected=f"at least {plan.slots} slots", found=f"{slots}"
+        )
+    _check_blocks(plan)
+    _check_peers(plan)
+    wiring, send, recv = _wire(plan, max(plan.slots, 1) if slots is None else slots, slot_bytes)
+    messages = np.concatenate([plan.sends, plan.receives])
+    max_count = int(plan.instructions.count[messages].max(initial=1))
+    programs = tuple(
+        _program(plan, rank, send, recv, max_count) for rank in range(plan.collective.ranks)
+    )
+    _check_programs(plan, wiring, programs)
+    return Loaded(plan, wiring, programs, max_count)
+
+
+def _refused(plan: Plan, expected: str, found: str, row: int = NONE) -> SleyError:
+    at = Place(detail=plan.name) if row == NONE else plan.place(row)
+    return R510.error(at=at, expected=expected, found=found)
+
+
+def _check_blocks(plan: Plan) -> None:
+    rows, ranks = len(plan.instructions), plan.collective.ranks
+    offset, rank, waits = plan.block_offset, plan.block_rank, plan.waits.offset
+    covers = len(offset) == len(rank) + 1 and offset[0] == 0 and offset[-1] == rows
+    if not covers or (np.diff(offset) < 0).any():
+        raise _refused(plan, "block offsets that cover the instructions", f"{offset.tolist()[:8]}")
+    if len(rank) and (rank[0] < 0 or rank[-1] >= ranks or (np.diff(rank) < 0).any()):
+        raise _refused(plan, f"blocks of ranks 0 to {ranks - 1}, ascending", "others")
+    if len(waits) != rows + 1 or waits[0] != 0 or waits[-1] != len(plan.waits):
+        raise _refused(plan, f"waits for {rows} instructions", f"for {len(waits) - 1}")
+    if (np.diff(waits) < 0).any():
+        raise _refused(plan, "wait offsets that ascend", "others")
+    if len(plan.scratch_chunks) != ranks:
+        raise _refused(plan, f"scratch sizes of {ranks} ranks", f"of {len(plan.scratch_chunks)}")
+    op = plan.instructions.op
+    unknown = np.flatnonzero((op < 0) | (op >= len(Op)))
+    if len(unknown):
+        row = int(unknown[0])
+        raise _refused(plan, "an operation of sley.ir.Op", f"number {op[row]} in row {row}")
+    c = plan.collective
+    if c.in_place and ((c.input_base % c.chunks).any() or (c.output_base % c.chunks).any()):
+        raise _refused(plan, "buffers that begin with a block of the collective", "others")
+
+
+def _check_peers(plan: Plan) -> None:
+    t, ranks = plan.instructions, plan.collective.ranks
+    for rows, column in ((plan.sends, t.send_peer), (plan.receives, t.recv_peer)):
+        peer = column[rows]
+        wrong = (peer < 0) | (peer >= ranks) | (peer == plan.rank[rows]) | (t.channel[rows] < 0)
+        for at in np.flatnonzero(wrong)[:1]:
+            row = int(rows[at])
+            raise _refused(
+                plan,
+                f"another rank from 0 to {ranks - 1} as peer, and a channel",
+                f"peer {column[row]}, channel {t.channel[row]}",
+                row,
+            )
+
+
+def _wire(
+    plan: Plan, slots: int, slot_bytes: int
+) -> tuple[Wiring, NDArray[np.int32], NDArray[np.int32]]:
+    """The wiring, and for each instruction the connection that it sends and receives on."""
+    send_key, recv_key = plan.connection_keys()
+    keys, number = np.unique(np.concatenate([send_key, recv_key]), return_inverse=True)
+    send = np.full(len(plan.instructions), NONE, np.int32)
+    recv = send.copy()
+    send[plan.sends] = number[: len(send_key)]
+    recv[plan.receives] = number[len(send_key) :]
+    pair, channel = np.divmod(keys, plan.channels)
+    src, dst = np.divmod(pair, plan.collective.ranks)
+    columns = (column.astype(np.int32) for column in (src, dst, channel))
+    _check_messages(plan, send, recv)
+    return Wiring(plan.collective.ranks, *columns, slots, slot_bytes), send, recv
+
+
+def _check_messages(plan: Plan, send: NDArray[np.int32], recv: NDArray[np.int32]) -> None:
+    """What a connection carries must be what is taken: left-over messages would go to a later
+    call, and a message of another length would be read with what an older one left behind."""
+    s = plan.sends[np.argsort(send[plan.sends], kind="stable")]
+    r = plan.receives[np.argsort(recv[plan.receives], kind="stable")]
+    sent, taken = (np.bincount(c[c != NONE], minlength=1) for c in (send, recv))
+    size = max(len(sent), len(taken))
+    differ = np.flatnonzero(
+        np.pad(sent, (0, size - len(sent))) != np.pad(taken, (0, size - len(taken)))
+    )
+    if len(differ):
+        rows = np.flatnonzero((send == differ[0]) | (recv == differ[0]))
+        found = f"{np.sum(send == differ[0])} sent, {np.sum(recv == differ[0])} received"
+        raise _refused(plan, "as many messages sent as received", found, int(rows[0]))
+    count = plan.instructions.count
+    for at in np.flatnonzero(count[s] != count[r])[:1]:
+        found = f"{count[s[at]]} chunks sent by {plan.place(int(s[at])).detail}"
+        raise _refused(plan, f"a message of {count[r[at]]} chunks", found, int(r[at]))
+
+
+def _program(
+    plan: Plan, rank: int, send: NDArray[np.int32], recv: NDArray[np.int32], max_count: int
+) -> RankProgram:
+    t, c = plan.instructions, plan.collective
+    block = slice(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1]) + 1)
+    block_offset = plan.block_offset[block]
+    first, last = int(block_offset[0]), int(block_offset[-1])
+    rows = slice(first, last)
+    wait_offset = plan.waits.offset[first : last + 1]
+    columns: dict[str, Any] = {
+        name: np.ascontiguousarray(getattr(t, name)[rows], np.int32)
+        for name in ("op", "src_buffer", "src_index", "dst_buffer", "dst_index", "count")
+    }
+    columns |= {
+        "send": send[rows],
+        "recv": recv[rows],
+        "wait_offset": wait_offset - wait_offset[0],
+        "wait_target": plan.waits.target[wait_offset[0] : wait_offset[-1]] - np.int32(first),
+        "block_offset": block_offset - first,
+        "divisor": _divisors(plan, rank),
+        "chunks": c.chunks,
+        "sizes": (
+            int(c.input_chunks[rank]),
+            int(c.output_chunks[rank]),
+            int(plan.scratch_chunks[rank]),
+        ),
+        "bases": (int(c.input_base[rank]), int(c.output_base[rank])),
+        "max_count": max_count,
+        "in_place": c.in_place,
+        "tile_major": plan.loop_order is LoopOrder.TILE,
+    }
+    return RankProgram(rank, first, columns)
+
+
+def promised(plan: Plan, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """For each output chunk of `rank`, CSR, the ids of the input chunks that it must be the
+    reduction of; none where anything will do."""
+    c = plan.collective
+    expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]].astype(np.int64)
+    known = expected != NONE
+    start, width = np.zeros(len(expected), np.int64), np.zeros(len(expected), np.int64)
+    start[known] = c.values.offset[expected[known]]
+    width[known] = np.diff(c.values.offset)[expected[known]]
+    _, position = spans(start, width)
+    return np.concatenate([[0], np.cumsum(width)]), c.values.target[position]
+
+
+def _divisors(plan: Plan, rank: int) -> NDArray[np.int32]:
+    offset, _ = promised(plan, rank)
+    return np.maximum(np.diff(offset), 1).astype(np.int32)
+
+
+def _check_programs(plan: Plan, wiring: Wiring, programs: tuple[RankProgram, ...]) -> None:
+    """The engine's own checks of every rank, before any process starts."""
+    for program in programs:
+        try:
+            native().check_program(
+                program.rank, wiring.ranks, wiring.src, wiring.dst, **program.columns
+            )
+        except native().ProgramFault as fault:
+            row, found = fault.args
+            at = NONE if row < 0 else program.first_row + int(row)
+            expected = "instructions that stay within their rank's buffers and connections"
+            raise _refused(plan, expected, str(found), at) from None

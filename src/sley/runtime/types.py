@@ -1,0 +1,74 @@
+"""Element types: their names, sizes and NumPy arrays; bfloat16 travels as uint16 bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.errors.runtime import R504
+from sley.ir.words import ReduceOp
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class DataType:
+    """An element type: `name`, `number` (what the engine calls it), `array` (NumPy's type for its
+    bits)."""
+
+    name: str
+    number: int
+    array: np.dtype[Any]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.array.itemsize
+
+    @property
+    def is_bfloat16(self) -> bool:
+        return self.name == "bfloat16"
+
+
+def _types(*names: str) -> dict[str, DataType]:
+    return {
+        name: DataType(name, number, np.dtype("uint16" if name == "bfloat16" else name))
+        for number, name in enumerate(names)
+    }
+
+
+DATA_TYPES = _types(
+    "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"
+)
+"""Every type the engine reduces, by name, in the order of the engine's numbers."""
+
+
+def data_type(name: str) -> DataType:
+    """The type called `name`; R504 where the engine has none."""
+    if name not in DATA_TYPES:
+        raise R504.error(expected=f"one of {', '.join(DATA_TYPES)}", found=f"dtype {name!r}")
+    return DATA_TYPES[name]
+
+
+def reduction(op: ReduceOp | int) -> ReduceOp:
+    """`op` as a ReduceOp; R504 where it is none."""
+    try:
+        return ReduceOp(op)
+    except ValueError:
+        names = ", ".join(o.name for o in ReduceOp)
+        raise R504.error(expected=f"one of ReduceOp.{names}", found=f"{op!r}") from None
+
+
+def bfloat16_bits(values: Array) -> Array:
+    """float32 values as bfloat16 bits (uint16), rounded to nearest even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    return np.where(nan, (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def bfloat16_values(bits: Array) -> Array:
+    """bfloat16 bits (uint16) as float32 values."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
