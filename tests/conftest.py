@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from golden import Golden
 from hypothesis import settings
+
+from golden import Golden
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -88,9 +88,7 @@ def random_programs(
         value = model.places.get(model.key((rank, "out", index)))
         return None if value is None else list(value.elements())
 
-    collective = sley.Custom(
-        "random", ranks, chunks, chunks, expected, in_place=in_place
-    )
+    collective = sley.Custom("random", ranks, chunks, chunks, expected, in_place=in_place)
     return RandomProgram(
         tuple(operations),
         sley.trace(collective, lambda p: _say(p, operations), name="random"),
@@ -137,9 +135,7 @@ def _operation(
     return Operation(kind, src, dst, count, channel, instances)
 
 
-def _size(
-    model: Model, src: tuple[int, str, int], dst: tuple[int, str, int], count: int
-) -> int:
+def _size(model: Model, src: tuple[int, str, int], dst: tuple[int, str, int], count: int) -> int:
     return max(
         sum(model.places[model.key((p[0], p[1], p[2] + k))].total() for p in (src, dst))
         for k in range(count)
@@ -170,9 +166,7 @@ def execute_sequentially(
     }
     model = Model(random.ranks, random.chunks, random.in_place)
     for op in random.operations:
-        values = [
-            memory[model.key((op.src[0], op.src[1], op.src[2] + k))] for k in range(op.count)
-        ]
+        values = [memory[model.key((op.src[0], op.src[1], op.src[2] + k))] for k in range(op.count)]
         for k, value in enumerate(values):
             place = model.key((op.dst[0], op.dst[1], op.dst[2] + k))
             memory[place] = value if op.kind == "copy" else memory[place] + value

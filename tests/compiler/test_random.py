@@ -1,15 +1,103 @@
-"""Random programs: whatever the options, the plan means what the program meant."""
+"""Random programs: whatever the options, the plan means what the program meant.
 
+The verifier's word is held against execution throughout: what it accepts runs right, and what it
+says hangs does hang.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 import sley
-from random_programs import RandomProgram, random_programs
+from random_programs import RandomProgram, execute_sequentially, random_programs
+from sley.ir.plan import Plan
+from sley.ir.program import Transfers
+from sley.runtime import execute
+
+SMALL_SLOT = 1024
+"""Bytes: so that even a few elements make several tiles."""
+
+MANY_TILES = 6000
+"""Elements: at least 46 tiles in such slots, more than any random plan can swallow."""
 
 
-@given(random_programs())
-def test_every_valid_program_compiles_at_any_slots(random: RandomProgram) -> None:
+def run(random: RandomProgram, plan: Plan, elements: int, timeout_s: float = 20.0) -> None:
+    """Runs the plan on random numbers and compares with sequential execution."""
+    numbers = np.random.default_rng(elements)
+    inputs = [numbers.integers(-99, 99, random.chunks * elements) for _ in range(random.ranks)]
+    promised = execute_sequentially(random, inputs, elements)
+    outputs = execute(plan, inputs, processes=False, slot_bytes=SMALL_SLOT, timeout_s=timeout_s)
+    c = random.program.collective
+    for rank in range(random.ranks):
+        expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]]
+        said = np.repeat(expected != -1, elements)
+        assert promised[rank][said].tolist() == outputs[rank][said].tolist()
+
+
+@given(random_programs(), st.integers(0, 9))
+def test_every_valid_program_runs_right_at_any_slots(random: RandomProgram, elements: int) -> None:
     for slots in (1, 2, 8):
-        for fusion in (True, False):
-            plan = sley.compile(random.program, slots=slots, fusion=fusion, verify=False)
-            sley.verify(plan, slots)
-            sley.verify(plan, slots + 1)
+        plan = sley.compile(random.program, slots=slots, verify=False)
+        sley.verify(plan, slots)
+        sley.verify(plan, slots + 1)
+        run(random, plan, elements)
+
+
+@given(random_programs(), st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_options_do_not_change_the_meaning(
+    random: RandomProgram, instances: int, channels: int, fusion: bool
+) -> None:
+    plan = sley.compile(random.program, instances=instances, channels=channels, fusion=fusion)
+    run(random, plan, 7)
+
+
+@given(random_programs(), st.data())
+def test_blocks_by_hand_are_refused_with_reason_or_run_right(
+    random: RandomProgram, data: st.DataObject
+) -> None:
+    t = random.program.transfers
+    blocks = st.lists(st.integers(-1, 3), min_size=len(t), max_size=len(t))
+    columns = {name: getattr(t, name) for name in Transfers.column_names()}
+    columns |= {"send_block": data.draw(blocks), "recv_block": data.draw(blocks)}
+    program = replace(random.program, transfers=Transfers(**columns))
+    try:
+        plan = sley.compile(program)
+    except sley.SleyError as error:
+        assert error.code in ("C302", "C303")
+        assert all(place.line for place in error.diagnostics[0].places)
+        return
+    run(random, plan, 3)
+
+
+@given(random_programs(max_operations=12), st.sampled_from([1, 2]))
+def test_instruction_order_hangs_where_the_verifier_says_so(
+    random: RandomProgram, slots: int
+) -> None:
+    compiled = sley.compile(random.program, slots=slots)
+    plan = replace(compiled, loop_order=sley.LoopOrder.INSTRUCTION)
+    try:
+        sley.verify(plan)
+    except sley.SleyError as error:
+        assert error.code == "V203"
+        with pytest.raises(sley.SleyError, match="R502"):
+            run(random, plan, MANY_TILES, timeout_s=0.1)
+        return
+    run(random, plan, MANY_TILES)
+
+
+@given(random_programs(max_operations=20))
+def test_fewer_slots_hang_where_the_verifier_says_so(random: RandomProgram) -> None:
+    plan = replace(sley.compile(random.program, slots=8), slots=1)
+    try:
+        sley.verify(plan)
+    except sley.SleyError as error:
+        assert error.code == "V203"
+        with pytest.raises(sley.SleyError, match="R502"):
+            run(random, plan, 2, timeout_s=0.1)
+        return
+    run(random, plan, 2)

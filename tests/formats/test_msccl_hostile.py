@@ -177,6 +177,14 @@ def test_too_much_text_is_refused_while_reading(monkeypatch) -> None:
     msccl_xml.read(VALID)
 
 
+def test_an_endless_tag_is_refused() -> None:
+    attributes = " ".join(f'a{k}="1"' for k in range(500_000))
+    assert refused(f"<algo {attributes}/>").code == "F403"
+    assert refused(f"<!-- {attributes} -->").code == "F403"
+    spaces = " " * (2 * parse.MAX_TAG_BYTES)
+    msccl_xml.read(VALID.replace("</tb>", f"{spaces}</tb>", 1))
+
+
 def test_too_many_elements_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(parse, "MAX_ELEMENTS", 11)
     assert refused(VALID).code == "F403"

@@ -207,6 +207,18 @@ def test_in_place_either_name_reaches_all_of_the_memory(
     assert (plan.instructions.src_buffer[1], plan.instructions.src_index[1]) == expected
 
 
+@pytest.mark.parametrize(
+    ("i_chunks", "o_chunks", "expected"),
+    [(2, 4, []), (0, 4, []), (4, 4, []), (2, 0, [("F433", 1)]), (3, 4, [("F433", 1)])],
+)
+def test_in_place_one_size_may_stand_for_both(
+    i_chunks: int, o_chunks: int, expected: object
+) -> None:
+    text = gather_in_place("o", 1)
+    text = text.replace('i_chunks="0" o_chunks="4"', f'i_chunks="{i_chunks}" o_chunks="{o_chunks}"')
+    assert codes(text) == expected
+
+
 @pytest.mark.parametrize(("buffer", "offset"), [("i", 2), ("o", 4), ("i", -3), ("o", -1)])
 def test_in_place_nothing_outside_the_memory_is_accepted(buffer: str, offset: int) -> None:
     with pytest.raises(sley.SleyError, match="F420"):
@@ -247,6 +259,12 @@ def test_nop_chains_become_waits_of_the_step_that_follows() -> None:
     )
     assert waits_of(text) == ([Op.COPY] * 5, {(3, 0), (3, 1), (3, 2)})
     assert codes(text) == []
+
+
+def test_waits_within_a_block_are_left_out() -> None:
+    text = blocks([step(0, "cpy"), step(1, "cpy", (0, 0)), step(2, "nop", (0, 1)), step(3, "re")])
+    assert waits_of(text) == ([Op.COPY, Op.COPY, Op.REDUCE], set())
+    assert codes(text) == [("F435", 4)]
 
 
 def test_a_nop_that_is_waited_for_stays() -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_programs import RandomProgram, random_programs
 from xml_plans import (
     I,
     O,
@@ -26,11 +25,11 @@ from xml_plans import (
 )
 
 import sley
+from random_programs import RandomProgram, random_programs
 from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import EXECUTOR, MSCCL, RCCL, TARGETS, Target, msccl_xml
-from sley.formats.msccl_xml.nops import without_nops
-from sley.formats.msccl_xml.unfuse import FUSED, unfused
+from sley.formats.msccl_xml.unfuse import unfused
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges
 from sley.ir.words import LoopOrder, Op, Protocol
@@ -209,104 +208,15 @@ def test_runs_of_reductions_are_broken_where_the_runtime_would_mix_them() -> Non
     assert [k for k, flag in enumerate(runs) if flag == "1"] == [15, 31]
 
 
-# Leaving nops out
-
-
-def test_nops_pass_their_waits_on() -> None:
+def test_a_wait_breaks_a_run_by_itself() -> None:
+    reduce = Step(Op.REDUCE, (S, 0), (O, 0))
     own = [
-        [Step(Op.COPY, (I, 0), (S, 0)), Step(Op.COPY, (I, 0), (S, 1))],
-        [Step(Op.COPY, (I, 0), (S, 2)), Step(Op.NOP, count=0, waits=((0, 0),)),
-         Step(Op.COPY, (I, 0), (S, 3), waits=((0, 1),))],
-        [Step(Op.NOP, count=0, waits=((1, 1),)), Step(Op.COPY, (I, 0), (O, 0))],
-        [Step(Op.NOP, count=0), Step(Op.COPY, (I, 0), (S, 4), waits=((2, 0),))],
-    ]  # fmt: skip
-    plan = without_nops(plan_of(sley.AllReduce(1, 1), [own], scratch=[5]))
-    assert plan.instructions.op.tolist() == [Op.COPY] * 6
-    assert plan.block_offset.tolist() == [0, 2, 4, 5, 6]
-    waits = {row: plan.waits[row].tolist() for row in range(6)}
-    assert waits == {0: [], 1: [], 2: [], 3: [0, 1], 4: [0, 2], 5: [0, 2]}
-
-
-def test_a_plan_without_nops_is_left_as_it_is() -> None:
-    plan = many_waits()
-    assert without_nops(plan) is plan
-
-
-def test_nops_that_wait_in_a_circle_are_refused() -> None:
-    own = [
-        [Step(Op.NOP, count=0, waits=((1, 0),)), Step(Op.COPY, (I, 0), (O, 0))],
-        [Step(Op.NOP, count=0, waits=((0, 0),))],
+        [Step(Op.COPY, (I, 0), (S, 1))],
+        [reduce, Step(Op.REDUCE, (S, 0), (O, 0), 2, waits=((0, 0),))],
     ]
-    assert refused(plan_of(sley.AllReduce(1, 1), [own]), "msccl").code == "F452"
-
-
-def test_waits_for_earlier_steps_of_the_block_are_left_out() -> None:
-    own = [[Step(Op.COPY, (I, 0), (S, 0)), Step(Op.COPY, (S, 0), (O, 0), waits=((0, 0),))]]
-    text = msccl_xml.write(plan_of(sley.AllReduce(1, 1), [own], scratch=[1]), "msccl")
-    assert 'depid="0"' not in text
-
-
-# Taking fused instructions apart
-
-
-FUSED_CASES = {
-    "rcs": (Step(Op.RECV_COPY_SEND, dst=(O, 1), count=2), "r s", 0),
-    "rrs": (Step(Op.RECV_REDUCE_SEND, (I, 1), count=2), "r re s", 2),
-    "rrc same": (Step(Op.RECV_REDUCE_COPY, (I, 1), (I, 1), 2), "r re", 2),
-    "rrc apart": (Step(Op.RECV_REDUCE_COPY, (I, 0), (O, 0), 2), "r re", 0),
-    "rrc partly": (Step(Op.RECV_REDUCE_COPY, (I, 0), (I, 1), 2), "r re cpy", 2),
-    "rrcs same": (Step(Op.RECV_REDUCE_COPY_SEND, (S, 0), (S, 0), 1), "r re s", 1),
-    "rrcs apart": (Step(Op.RECV_REDUCE_COPY_SEND, (S, 0), (S, 1), 1), "r re s", 0),
-    "rrcs partly": (Step(Op.RECV_REDUCE_COPY_SEND, (I, 1), (I, 0), 2), "r re cpy s", 2),
-}
-
-
-@pytest.mark.parametrize("case", FUSED_CASES)
-def test_what_a_fused_instruction_is_taken_apart_into(case: str) -> None:
-    step, words, spare = FUSED_CASES[case]
-    step = replace(step, send=1, recv=2, chan=3)
-    plan = plan_of(sley.AllReduce(3, 3), [[[step]], [], []], scratch=[2, 0, 0])
-    apart = unfused(plan, RCCL.operations)
-    spelt = {op: word for word, op in msccl_xml.words.OPERATIONS.items()}
-    assert " ".join(spelt[Op(op)] for op in apart.instructions.op) == words
-    assert apart.scratch_chunks.tolist() == [2 + spare, 0, 0]
-    assert (apart.instructions.count == step.count).all()
-
-
-def test_in_place_aliases_count_as_the_same_place() -> None:
-    step = Step(Op.RECV_REDUCE_COPY, (I, 1), (O, 1), recv=1, chan=0)
-    for in_place, spare in ((True, 1), (False, 0)):
-        plan = plan_of(sley.AllReduce(2, 2, in_place), [[[step]], []])
-        assert unfused(plan, RCCL.operations).scratch_chunks[0] == spare
-
-
-def test_blocks_do_not_share_their_spare_chunks() -> None:
-    def block(peer: int, count: int) -> list[Step]:
-        return [Step(Op.RECV_REDUCE_SEND, (I, 0), count=count, send=peer, recv=peer, chan=0)] * 2
-
-    ranks = [[block(1, 2), block(2, 3)], [block(0, 1)], []]
-    plan = plan_of(sley.AllReduce(3, 3), ranks, scratch=[5, 1, 0])
-    apart = unfused(plan, RCCL.operations)
-    assert apart.scratch_chunks.tolist() == [10, 2, 0]
-    t = apart.instructions
-    spare = [t.dst_index[row] for row in range(len(t)) if t.op[row] == Op.RECV]
-    assert spare == [5, 5, 7, 7, 1, 1]
-
-
-def test_waits_enter_at_the_first_piece_and_leave_at_the_last() -> None:
-    own = [
-        [Step(Op.COPY, (I, 0), (S, 0))],
-        [Step(Op.RECV_REDUCE_SEND, (I, 0), send=1, recv=1, chan=0, waits=((0, 0),))],
-        [Step(Op.COPY, (I, 0), (S, 1), waits=((1, 0),))],
-    ]
-    apart = unfused(plan_of(sley.AllReduce(2, 1), [own, []], scratch=[2, 0]), RCCL.operations)
-    assert [apart.waits[row].tolist() for row in range(5)] == [[], [0], [], [], [3]]
-
-
-def test_only_what_the_target_does_not_run_is_taken_apart() -> None:
-    plan = exchange()
-    assert unfused(plan, EXECUTOR.operations) is plan
-    assert not FUSED & {Op(op) for op in unfused(plan, RCCL.operations).instructions.op}
+    plan = plan_of(sley.AllReduce(1, 4), [own], scratch=[2])
+    root = ElementTree.fromstring(msccl_xml.write(plan, "executor"))
+    assert [step.get("hasdep") for step in root[0][1]] == ["0", "0"]
 
 
 # What is refused

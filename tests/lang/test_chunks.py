@@ -31,9 +31,7 @@ def test_arrays_say_what_scalars_say() -> None:
         for rank in range(n):
             p.chunk(rank, "in", rank).copy((rank + 1) % n, "scratch", 2 * rank)
         for rank in range(n):
-            p.chunk((rank + 1) % n, "in", rank).reduce(
-                p.chunk((rank + 1) % n, "scratch", 2 * rank)
-            )
+            p.chunk((rank + 1) % n, "in", rank).reduce(p.chunk((rank + 1) % n, "scratch", 2 * rank))
 
     def by_arrays(p: ChunkProgram) -> None:
         rank = np.arange(n)

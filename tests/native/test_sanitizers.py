@@ -42,9 +42,7 @@ def build(folder: Path, sanitizers: str, *options: str) -> Path:
 
 def run(program: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}
-    return subprocess.run(
-        [program], capture_output=True, text=True, timeout=240, env=environment
-    )
+    return subprocess.run([program], capture_output=True, text=True, timeout=240, env=environment)
 
 
 @pytest.mark.parametrize("sanitizers", ["thread", "address,undefined"])

@@ -98,9 +98,7 @@ class Hand:
                 np.array([t for ts in targets for t in ts], np.int32),
             ),
             scratch_chunks=np.full(collective.ranks, scratch, np.int32),
-            sources=Sources(
-                np.zeros(self.lines), np.arange(1, self.lines + 1), files=(FILE,)
-            ),
+            sources=Sources(np.zeros(self.lines), np.arange(1, self.lines + 1), files=(FILE,)),
         )
 
 
@@ -167,9 +165,7 @@ def direct_allgather(ranks: int, *, in_place: bool, chunks: int = 1) -> Plan:
         for peer in range(ranks):
             if peer != rank:
                 hand.add(rank, 1 + peer, Op.SEND, (IN, 0), count=chunks, to=peer)
-                hand.add(
-                    rank, 1 + peer, Op.RECV, dst=(OUT, peer * chunks), count=chunks, of=peer
-                )
+                hand.add(rank, 1 + peer, Op.RECV, dst=(OUT, peer * chunks), count=chunks, of=peer)
     return hand.plan(AllGather(ranks, chunks=chunks, in_place=in_place))
 
 

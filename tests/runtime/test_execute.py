@@ -176,20 +176,24 @@ def test_a_left_over_element_may_rest_in_a_chunk_that_has_none() -> None:
     assert [o.tolist() for o in outputs] == [[7], [7]]
 
 
+@pytest.mark.parametrize("slot_bytes", [8, 65536])
+@pytest.mark.parametrize("op", [Op.COPY, Op.REDUCE], ids=lambda op: op.name)
 @pytest.mark.parametrize("shift", [-1, 1])
 @pytest.mark.parametrize("count", [6, 7, 60])
-def test_overlapping_operands(shift: int, count: int) -> None:
-    """A copy of chunks onto their neighbours moves what was there before."""
+def test_overlapping_operands(shift: int, count: int, op: Op, slot_bytes: int) -> None:
+    """What moves onto its neighbours, or is added to them, is what was there before."""
     hand = plans.Hand()
     src, dst = (0, 1) if shift > 0 else (1, 0)
-    hand.add(0, 0, Op.COPY, (plans.IN, src), (plans.IN, dst), count=2)
-    collective = AllReduce(1, chunks=3, in_place=True)
-    data = np.arange(count, dtype=np.int32)
+    hand.add(0, 0, op, (plans.IN, src), (plans.IN, dst), count=2)
+    data = np.arange(1, count + 1, dtype=np.int32)
     size = count // 3
-    expected = data.copy()
-    expected[dst * size : (dst + 2) * size] = data[src * size : (src + 2) * size]
-    got = threads(hand.plan(collective), [data], slot_bytes=8)[0]
-    np.testing.assert_array_equal(got[: 3 * size], expected[: 3 * size])
+    expected = data[: 3 * size].copy()
+    moved = data[src * size : (src + 2) * size]
+    old = data[dst * size : (dst + 2) * size] if op is Op.REDUCE else 0
+    expected[dst * size : (dst + 2) * size] = moved + old
+    plan = hand.plan(AllReduce(1, chunks=3, in_place=True))
+    got = threads(plan, [data], slot_bytes=slot_bytes)[0]
+    np.testing.assert_array_equal(got[: 3 * size], expected)
 
 
 def test_ranks_without_input_or_output() -> None:
@@ -223,6 +227,19 @@ def test_alltoall_of_uneven_blocks() -> None:
     outputs = threads(hand.plan(AllToAll(2, chunks=2)), inputs)
     assert outputs[0].tolist() == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
     assert outputs[1].tolist() == [5, 6, 7, 8, 9, 15, 16, 17, 18, 19]
+
+
+def test_a_message_across_blocks() -> None:
+    """Neighbouring chunks of two blocks have the left-over element of the first between them."""
+    hand = plans.Hand()
+    hand.add(0, 0, Op.COPY, (plans.IN, 0), (plans.OUT, 0), count=2)
+    hand.add(0, 0, Op.SEND, (plans.IN, 1), count=3, to=1)
+    hand.add(1, 0, Op.RECV, dst=(plans.OUT, 1), count=3, of=0)
+    plan = hand.plan(Custom("two-blocks", 2, 4, 4, lambda r, i: None, chunks=2))
+    data = np.arange(1, 11)
+    outputs = threads(plan, [data, data], count=5)
+    assert outputs[0].tolist() == [1, 2, 3, 4, 5, 0, 0, 0, 0, 0]
+    assert outputs[1].tolist() == [0, 0, 3, 4, 0, 6, 7, 8, 9, 10]
 
 
 def test_processes_and_threads_agree() -> None:

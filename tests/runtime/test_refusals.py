@@ -192,3 +192,22 @@ def test_the_engine_itself_refuses_memory_of_a_wrong_size() -> None:
         with pytest.raises(ValueError, match="wrong size"):
             engine.run(60, 2, int(ReduceOp.SUM), np.zeros(size, np.uint8), nothing, 1, 0.1)
     assert native().ProgramFault.__module__ == "sley.runtime._native"
+
+
+@pytest.mark.parametrize("column", ["send", "recv"])
+@pytest.mark.parametrize("connection", ["another rank's", -1, 3])
+def test_the_engine_itself_refuses_connections(column: str, connection: Any) -> None:
+    """`load` never makes such programs; the engine does not rely on it."""
+    from sley.runtime.native import native
+    from sley.runtime.program import load
+
+    loaded = load(PLAN, None, 1024)
+    ends = loaded.wiring.src if column == "send" else loaded.wiring.dst
+    if not isinstance(connection, int):
+        connection = int(np.flatnonzero(ends != 0)[0])
+    columns = dict(loaded.programs[0].columns)
+    used = columns[column] >= 0
+    columns[column] = np.where(used, np.int32(connection), columns[column])
+    broken = replace(loaded.programs[0], columns=columns)
+    with pytest.raises(native().ProgramFault, match="connection"):
+        broken.engine(loaded.wiring.create(shared=False))

@@ -172,7 +172,9 @@ def wait_for_another_rank(plan: Plan) -> Iterator[Plan]:
 
 def merge_connections(plan: Plan) -> Iterator[Plan]:
     """All of a rank's sends to one peer join those on another channel, without their receives."""
-    for row in np.flatnonzero(SENDS[plan.instructions.op] & (plan.instructions.channel > 0)).tolist():
+    for row in np.flatnonzero(
+        SENDS[plan.instructions.op] & (plan.instructions.channel > 0)
+    ).tolist():
         yield with_columns(plan, row, channel=0)
 
 

@@ -50,7 +50,9 @@ def compile_command(
     summary = plan_summary(plan)
     if as_json:
         seconds = phases.seconds
-        print_json({"ok": True, "plan": summary, "output": output and str(output), "seconds": seconds})
+        print_json(
+            {"ok": True, "plan": summary, "output": output and str(output), "seconds": seconds}
+        )
         return
     for word, value in summary.items():
         text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value

@@ -12,7 +12,7 @@ from sley.cli.output import print_json
 from sley.errors.catalog import all_rules
 
 
-class _Code(click.ParamType):
+class _Code(click.ParamType[str]):
     name = "code"
 
     def shell_complete(

@@ -37,7 +37,7 @@ class Selection:
         return replace(self, in_place=in_place)
 
 
-class _What(click.ParamType):
+class _What(click.ParamType[str]):
     """WHAT: an algorithm or a file; completes both."""
 
     name = "what"

@@ -23,7 +23,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _REDUCE_OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "AVERAGE"}
 
 
-class SizeType(click.ParamType):
+class SizeType(click.ParamType[int]):
     """A size in bytes with K, M, G for powers of 1024, as nccl-tests takes it."""
 
     name = "size"
@@ -60,10 +60,17 @@ def sizes_between(begin: int, end: int, factor: int, step: int | None) -> list[i
 )
 @click.option("-d", "--dtype", type=click.Choice(sorted(runtime.DATA_TYPES)), default="float32")
 @click.option(
-    "-o", "--op", "reduce_op", type=click.Choice(list(_REDUCE_OPS)), default="sum", show_default=True
+    "-o",
+    "--op",
+    "reduce_op",
+    type=click.Choice(list(_REDUCE_OPS)),
+    default="sum",
+    show_default=True,
 )
 @click.option("--slot-bytes", type=SizeType(), default=runtime.SLOT_BYTES, help="Size of a slot.")
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=runtime.TIMEOUT_S, help="Seconds.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.1), default=runtime.TIMEOUT_S, help="Seconds."
+)
 @common_options
 def run_command(
     selection: Selection,
@@ -143,9 +150,7 @@ def _plans(selection: Selection, phases: Phases) -> list[Plan]:
 
 def _bar(console: Console, hidden: bool) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(
-        *columns, TimeElapsedColumn(), console=console, transient=True, disable=hidden
-    )
+    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=hidden)
 
 
 def _print_head(plan: Plan, dtype: str) -> None:

@@ -20,9 +20,7 @@ from sley.verify import verify
     "--target", type=click.Choice(list(formats.TARGETS)), help="Check this runtime's limits too."
 )
 @common_options
-def verify_command(
-    selection: Selection, target: str | None, as_json: bool, verbose: bool
-) -> None:
+def verify_command(selection: Selection, target: str | None, as_json: bool, verbose: bool) -> None:
     """Prove that WHAT is right: values, races, hangs, connections.
 
     --slots asks whether the plan runs with so many messages a connection.

@@ -7,7 +7,7 @@ C301 = Rule(
     "unlinked-ranks",
     what="A transfer goes between two ranks that the topology does not link.",
     why="There is no connection to carry it; a runtime would fail or fall back silently.",
-    example='p.chunk(0, "in", 0).copy(5, "in", 0)  # on a DGX-1, whose GPUs 0 and 5 share no NVLink',
+    example='p.chunk(0, "in", 0).copy(5, "in", 0)  # on a DGX-1: no NVLink there',
     instead="Route through a rank that both are linked to, or compile for another topology.",
 )
 C302 = Rule(

@@ -124,7 +124,7 @@ L116 = Rule(
 L114 = Rule(
     "L114",
     "program-raised",
-    what="The Python file that describes the program cannot be read, or raises an error of its own.",
+    what="The Python file that describes the program cannot be read, or raises an error.",
     why="The program is what the file's code says while it runs; here it stopped before the end.",
     example="a misspelt name, or an index outside a list, in my_algo.py",
     instead="Mend the line that is named; python my_algo.py shows the whole traceback.",
@@ -136,4 +136,21 @@ L115 = Rule(
     why="One program is compiled at a time.",
     example="sley compile algorithms.py  # with two programs inside",
     instead="Name it: sley compile algorithms.py:ring",
+)
+L120 = Rule(
+    "L120",
+    "unknown-algorithm",
+    what="An algorithm is asked for by a name that the library does not have.",
+    why="There is nothing to build; a guess might run another collective.",
+    example='sley.algorithms.build("ring", ranks=8)',
+    instead="Use a name of `sley.algorithms.CATALOG`.",
+)
+L121 = Rule(
+    "L121",
+    "unsupported-size",
+    what="An algorithm is asked for on a number of ranks that it cannot serve.",
+    why="Some algorithms pair ranks off, or are made for one machine; all need two ranks to have "
+    "anything to send.",
+    example='sley.algorithms.build("recursive-doubling-allgather", ranks=6)',
+    instead="Use a number of ranks that the algorithm supports, or an algorithm for this number.",
 )

@@ -121,7 +121,9 @@ class Collective:
         key = (owner[None, :] * factor + part[:, None]).ravel()
         order = np.argsort(key, kind="stable")
         expected = np.where(
-            self.expected[:, None] == NONE, NONE, self.expected[:, None].astype(np.int64) * factor + part
+            self.expected[:, None] == NONE,
+            NONE,
+            self.expected[:, None].astype(np.int64) * factor + part,
         )
         return replace(
             self,
@@ -156,7 +158,11 @@ class Layout:
     def name(self, cell: int) -> str:
         """A cell's name for messages: "rank 1 out[3]"."""
         rank = int(np.searchsorted(self.base.min(axis=0), cell, side="right")) - 1
-        for buffer, word in ((Buffer.SCRATCH, "scratch"), (Buffer.OUTPUT, "out"), (Buffer.INPUT, "in")):
+        for buffer, word in (
+            (Buffer.SCRATCH, "scratch"),
+            (Buffer.OUTPUT, "out"),
+            (Buffer.INPUT, "in"),
+        ):
             index = cell - int(self.base[buffer, rank])
             if 0 <= index < self.size[buffer, rank]:
                 return f"rank {rank} {word}[{index}]"

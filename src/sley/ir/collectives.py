@@ -14,7 +14,7 @@ import numpy as np
 from sley.errors import Place
 from sley.errors.language import L101, L102, L116
 from sley.ir.collective import Collective
-from sley.ir.tables import NONE, Edges, offsets_of
+from sley.ir.tables import NONE, Edges, IntArray, offsets_of
 
 
 def _check(name: str, ranks: int, chunks: int, *members: tuple[str, int]) -> None:
@@ -27,7 +27,9 @@ def _check(name: str, ranks: int, chunks: int, *members: tuple[str, int]) -> Non
     for word, rank in members:
         if not 0 <= rank < ranks:
             raise L101.error(
-                at=Place(detail=name), expected=f"a rank from 0 to {ranks - 1}", found=f"{word}={rank}"
+                at=Place(detail=name),
+                expected=f"a rank from 0 to {ranks - 1}",
+                found=f"{word}={rank}",
             )
 
 
@@ -55,12 +57,17 @@ def _build(
         root=root,
         input_chunks=inputs,
         output_chunks=outputs,
-        input_base=np.broadcast_to(input_base, ranks) if in_place else np.zeros(ranks),
-        output_base=np.broadcast_to(output_base, ranks) if in_place else np.zeros(ranks),
+        input_base=_bases(ranks, input_base, in_place),
+        output_base=_bases(ranks, output_base, in_place),
         initial=np.ones(total, bool) if initial is None else initial,
         expected=expected,
         values=values,
     )
+
+
+def _bases(ranks: int, base: np.ndarray | int, in_place: bool) -> IntArray:
+    """Where a buffer begins in each rank's data; out of place buffers are apart."""
+    return np.broadcast_to(np.asarray(base if in_place else 0, np.int32), ranks)
 
 
 def _copies(ids: np.ndarray) -> Edges:
@@ -180,7 +187,7 @@ def Broadcast(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False
 
 
 def Reduce(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
-    """The root's output is the reduction of all inputs. In place others' buffers are free to use."""
+    """The root's output is the reduction of all inputs. In place other buffers are free to use."""
     _check("Reduce", ranks, chunks, ("root", root))
     outputs = _full(ranks, chunks) if in_place else _at(ranks, root, chunks)
     expected = np.full(int(outputs.sum()), NONE)
@@ -242,7 +249,9 @@ def SendRecv(
     _check("SendRecv", ranks, chunks, ("src", src), ("dst", dst))
     if src == dst:
         raise L101.error(
-            at=Place(detail="SendRecv"), expected="two different ranks", found=f"src={src}, dst={dst}"
+            at=Place(detail="SendRecv"),
+            expected="two different ranks",
+            found=f"src={src}, dst={dst}",
         )
     return _build(
         "sendrecv",

@@ -181,7 +181,8 @@ class Plan:
 
     def place(self, instruction: int) -> Place:
         """Where an instruction is: its source line, and its rank, block, step and operation."""
-        op = Op(int(self.instructions.op[instruction])).name.lower()
+        number = int(self.instructions.op[instruction])
+        op = Op(number).name.lower() if 0 <= number < len(Op) else f"operation {number}"
         detail = (
             f"rank {self.rank[instruction]}, "
             f"block {self.block_number[self.block[instruction]]}, "

@@ -32,4 +32,4 @@ class Sources(Table):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sources) and self.files == other.files and super().__eq__(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None

@@ -57,9 +57,7 @@ RECEIVES = _flags(
 )
 """RECEIVES[op]: whether the operation takes a message from its receive connection."""
 
-REDUCES = _flags(
-    Op.REDUCE, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND
-)
+REDUCES = _flags(Op.REDUCE, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
 """REDUCES[op]: whether the operation combines two operands."""
 
 READS_SOURCE = _flags(

@@ -144,7 +144,9 @@ class Ref:
 
     def name(self, element: int = 0) -> str:
         """The place for messages: "rank 1 in[3:5]"."""
-        rank, index = (int(np.ravel(v)[element if np.ndim(v) else 0]) for v in (self.rank, self.index))
+        rank, index = (
+            int(np.ravel(v)[element if np.ndim(v) else 0]) for v in (self.rank, self.index)
+        )
         word = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch"}[self.buffer]
         span = f"{index}" if self.count == 1 else f"{index}:{index + self.count}"
         return f"rank {rank} {word}[{span}]"
@@ -252,7 +254,7 @@ class ChunkProgram:
             raise L106.error(
                 at=[caller_place(), place],
                 expected="the latest reference to a place",
-                found=f"{ref.name(element)} was overwritten at {place} after this reference was taken",
+                found=f"{ref.name(element)} was overwritten at {place} since",
             )
 
     def _transfer(
@@ -344,10 +346,10 @@ class ChunkProgram:
 
 def parse_protocol(name: str) -> Protocol:
     """A protocol by its name, in any case. Errors: L112."""
-    for protocol in Protocol:
-        if protocol.value.lower() == name.lower():
-            return protocol
-    _refuse(L112, "one of " + ", ".join(p.value for p in Protocol), repr(name))
+    by_name = {protocol.value.lower(): protocol for protocol in Protocol}
+    if name.lower() not in by_name:
+        _refuse(L112, "one of " + ", ".join(p.value for p in Protocol), repr(name))
+    return by_name[name.lower()]
 
 
 def _refuse(rule: Rule, expected: str, found: str) -> NoReturn:

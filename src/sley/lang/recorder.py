@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sley.errors import Place
 from sley.ir.program import Transfers
@@ -56,8 +57,9 @@ class Recorder:
     def transfers(self) -> Transfers:
         """All rows as a table."""
         names = Transfers.column_names()
+        nothing: NDArray[Any] = np.zeros(0, np.int32)
         if not self.rows:
-            return Transfers(**{name: np.zeros(0, np.int32) for name in names})
+            return Transfers(**dict.fromkeys(names, nothing))
         if self.length == len(self.rows):
             scalars = np.array([[int(v) for v in values] for _, values in self.rows], np.int32)
             return Transfers(**dict(zip(names, scalars.T, strict=True)))

@@ -77,7 +77,10 @@ class _Ends:
             np.concatenate([receive, send], axis=1).astype(np.int64), axis=1, return_inverse=True
         )
         receive_end, send_end = np.full((2, len(t)), NONE)
-        receive_end[remote], send_end[remote] = end.ravel()[: len(remote)], end.ravel()[len(remote) :]
+        receive_end[remote], send_end[remote] = (
+            end.ravel()[: len(remote)],
+            end.ravel()[len(remote) :],
+        )
         fused = np.flatnonzero(order.fused)
         tied = np.stack([receive_end[order.receive[fused]], send_end[order.send[fused]]])
         return cls(columns, receive_end, send_end, np.unique(tied, axis=1))
@@ -93,9 +96,7 @@ def _connected(ends: _Ends) -> LongArray:
     return np.unique(group, return_inverse=True)[1]
 
 
-def _hand_blocks(
-    dag: InstructionDag, ends: _Ends, group: LongArray
-) -> tuple[LongArray, LongArray]:
+def _hand_blocks(dag: InstructionDag, ends: _Ends, group: LongArray) -> tuple[LongArray, LongArray]:
     """For each group the number asked for by hand (times lanes), or _NO_HAND; and its rank."""
     t = dag.chunks.program.transfers
     groups = int(group.max(initial=NONE)) + 1
@@ -110,7 +111,10 @@ def _hand_blocks(
             if hand[g] not in (_NO_HAND, number):
                 sources = dag.chunks.program.sources
                 raise C303.error(
-                    at=[sources.place(int(t.source[row])), sources.place(int(t.source[said_by[g]]))],
+                    at=[
+                        sources.place(int(t.source[row])),
+                        sources.place(int(t.source[said_by[g]])),
+                    ],
                     expected="one block for a connection (and what is fused with it)",
                     found=f"rank {rank[g]} is to use blocks {int(asked[row])} and "
                     f"{hand[g] // dag.lanes} for one connection",

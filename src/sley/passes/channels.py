@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,9 +14,7 @@ MAX_CHANNELS = 32
 """How far a fused chain looks for a channel that fits: the targets' limit (MSCCL: 32)."""
 
 
-def assign_channels(
-    dag: ChunkDag, forward: IntArray | None, channels: int = 1
-) -> InstructionDag:
+def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) -> InstructionDag:
     """The instruction DAG: every remote transfer on a channel, fused chains on one.
 
     A transfer keeps the channel that the program asks for. The others start at source index
@@ -45,8 +44,8 @@ def assign_channels(
     for chain in chains:
         asked = [c for c in t.channel[chain].tolist() if c != NONE]
         start = asked[0] if asked else int(logical[chain[0]])
-        channel, kept = binding.place(chain, start, bool(asked) or bool(by_hand[chain].any()))
-        logical[chain] = channel
+        chosen, kept = binding.place(chain, start, bool(asked) or bool(by_hand[chain].any()))
+        logical[chain] = chosen
         for here, keep in zip(chain, kept, strict=False):
             if not keep:
                 forward[here] = NONE
@@ -54,7 +53,7 @@ def assign_channels(
     if lanes > 1:
         used = np.unique(channel[remote])
         channel = np.where(remote, np.searchsorted(used, channel), NONE)
-    return InstructionDag(dag, forward, channel, lanes)
+    return InstructionDag(dag, forward, channel.astype(np.int32), lanes)
 
 
 def _chain(forward: IntArray, head: int) -> list[int]:
@@ -99,12 +98,12 @@ class _Binding:
         within = [(start + k) % self.channels for k in range(self.channels)]
         beyond = range(self.channels, limit)
         for channel in [start] if fixed else [*within, *beyond]:
-            if all(self._fits(hop, channel) for hop in zip(chain, chain[1:], strict=False)):
+            if all(self._fits(hop, channel) for hop in pairwise(chain)):
                 break
         else:
             channel = start
         kept = []
-        for hop in zip(chain, chain[1:], strict=False):
+        for hop in pairwise(chain):
             kept.append(self._fits(hop, channel))
             if kept[-1]:
                 self._bind(hop, channel)

@@ -41,8 +41,8 @@ def dependencies(program: Program) -> ChunkDag:
     return ChunkDag(
         program=program,
         dependencies=_dependencies(accesses),
-        origin=_origin(program, accesses),
-        readers=_readers(accesses, len(t)),
+        origin=_origin(program, accesses).astype(np.int32),
+        readers=_readers(accesses, len(t)).astype(np.int32),
         kept=_kept(program, accesses),
     )
 
@@ -83,9 +83,7 @@ def _dependencies(a: _Accesses) -> Dependencies:
     true = np.flatnonzero(has_before & (~a.at_dst | a.combines))
     # A write after reads waits for them, and through them for the write before.
     reused = np.flatnonzero(has_after & ~a.at_dst)
-    overwritten = np.flatnonzero(
-        has_before & a.at_dst & ~a.combines & (a.last_write == rows - 1)
-    )
+    overwritten = np.flatnonzero(has_before & a.at_dst & ~a.combines & (a.last_write == rows - 1))
     before = np.concatenate([a.last_write[true], reused, a.last_write[overwritten]])
     after = np.concatenate([true, a.next_write[reused], overwritten])
     by_value = np.repeat([1, 0, 0], [len(true), len(reused), len(overwritten)])
@@ -125,9 +123,7 @@ def _origin(program: Program, a: _Accesses) -> LongArray:
 def _readers(a: _Accesses, transfers: int) -> LongArray:
     """See `ChunkDag.readers`."""
     reading = np.flatnonzero((a.last_write != NONE) & (~a.at_dst | a.combines))
-    pairs = np.unique(
-        a.transfer[a.last_write[reading]] * max(transfers, 1) + a.transfer[reading]
-    )
+    pairs = np.unique(a.transfer[a.last_write[reading]] * max(transfers, 1) + a.transfer[reading])
     return np.bincount(pairs // max(transfers, 1), minlength=transfers)
 
 

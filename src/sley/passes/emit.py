@@ -12,9 +12,7 @@ from sley.passes.blocks import Blocks
 from sley.passes.waits import assign_waits
 
 
-def emit(
-    dag: InstructionDag, order: Order, blocks: Blocks, protocol: Protocol, slots: int
-) -> Plan:
+def emit(dag: InstructionDag, order: Order, blocks: Blocks, protocol: Protocol, slots: int) -> Plan:
     """The plan whose blocks list their instructions in the order given."""
     position = np.argsort(blocks.instruction_block, kind="stable")
     program = dag.chunks.program

@@ -32,7 +32,7 @@ def order(dag: InstructionDag, slots: int) -> Order:
 
 
 def _priorities(dag: InstructionDag, halves: Edges) -> IntArray:
-    """int32 (2 * transfers,): rank of each half by depth, then reverse depth, then program order."""
+    """int32 (2 * transfers,): each half's rank by depth, reverse depth, program order."""
     transfers = np.arange(len(dag.forward))
     remote = dag.remote
     fused = np.flatnonzero(dag.forward != NONE)

@@ -28,9 +28,7 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
     return Edges.from_pairs(len(order), row[pairs[:, 1]], row[pairs[:, 0]])
 
 
-def _candidates(
-    dag: InstructionDag, order: Order, blocks: Blocks
-) -> tuple[list[int], list[int]]:
+def _candidates(dag: InstructionDag, order: Order, blocks: Blocks) -> tuple[list[int], list[int]]:
     """Dependencies between blocks as rows of the order (before, after), by ascending `after`, and
     there by descending `before`: so whatever implies a wait comes before it."""
     at = _instruction_of_halves(dag, order)

@@ -50,13 +50,13 @@ def _neighbours(plan: Plan, level: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     reads, writes = np.flatnonzero(READS_SOURCE[t.op]), np.flatnonzero(WRITES_DESTINATION[t.op])
     reduces = np.flatnonzero(t.op == Op.REDUCE)
     parts = []
-    for rows, buffer, index, write in (
+    for rows, buffer, index, writes_it in (
         (reads, t.src_buffer, t.src_index, False),
         (writes, t.dst_buffer, t.dst_index, True),
         (reduces, t.dst_buffer, t.dst_index, True),
     ):
         owner, cells = spans(layout.cell(plan.rank[rows], buffer[rows], index[rows]), t.count[rows])
-        parts.append((rows[owner], cells, np.full(len(cells), write)))
+        parts.append((rows[owner], cells, np.full(len(cells), writes_it)))
     row, cell, write = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.lexsort((write, row, level[row], cell))
     row, cell, write = row[order], cell[order], write[order]
@@ -88,7 +88,9 @@ class _HappensBefore:
     def __post_init__(self) -> None:
         plan = self.plan
         self._block, self._step = plan.block.tolist(), plan.step.tolist()
-        self._incoming: list[list[tuple[int, int]]] | None = None
+        # Filled by the first search: most plans need none.
+        self._incoming: list[list[tuple[int, int]]] = []
+        self._steps: list[list[int]] = []
 
     def direct(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Whether one block or one wait orders each pair; false decides nothing yet."""
@@ -117,16 +119,21 @@ class _HappensBefore:
         Whoever reached a step of a block has passed all steps before it, so a block is searched
         only where it has not been yet.
         """
-        if self._incoming is None:
+        if not self._incoming:
             self._index()
         goal, until = self._block[first], self._step[first]
         passed: dict[int, int] = {}
         stack = [(self._block[second], self._step[second])]
         while stack:
             block, step = stack.pop()
-            if block == goal and step >= until and (block, step) != (
-                self._block[second],
-                self._step[second],
+            if (
+                block == goal
+                and step >= until
+                and (block, step)
+                != (
+                    self._block[second],
+                    self._step[second],
+                )
             ):
                 return True
             low = passed.get(block, NONE)
@@ -147,7 +154,7 @@ class _HappensBefore:
         order = np.argsort(after, kind="stable")
         after, before = after[order], before[order]
         self._incoming = [[] for _ in plan.block_rank]
-        self._steps: list[list[int]] = [[] for _ in plan.block_rank]
+        self._steps = [[] for _ in plan.block_rank]
         for a, b in zip(after.tolist(), before.tolist(), strict=True):
             self._incoming[self._block[a]].append((self._block[b], self._step[b]))
             self._steps[self._block[a]].append(self._step[a])

@@ -151,7 +151,9 @@ def _input_cells(plan: Plan) -> np.ndarray:
     """The cell of each input chunk."""
     c = plan.collective
     rank = np.repeat(np.arange(c.ranks), c.input_chunks)
-    return np.asarray(plan.layout.cell(rank, Buffer.INPUT, np.arange(len(rank)) - c.input_offset[rank]))
+    return np.asarray(
+        plan.layout.cell(rank, Buffer.INPUT, np.arange(len(rank)) - c.input_offset[rank])
+    )
 
 
 def _output_cells(plan: Plan) -> np.ndarray:
@@ -165,7 +167,9 @@ def _output_cells(plan: Plan) -> np.ndarray:
 def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]:
     c = plan.collective
     owner = c.values.source
-    wanted = _Values(np.zeros((len(c.values.offset) - 1, _LANES), np.uint64), np.diff(c.values.offset))
+    wanted = _Values(
+        np.zeros((len(c.values.offset) - 1, _LANES), np.uint64), np.diff(c.values.offset)
+    )
     np.add.at(wanted.weight, owner, replay.inputs.weight[c.values.target])
     places = np.flatnonzero(c.expected != NONE)
     cells = _output_cells(plan)[places]

@@ -20,7 +20,7 @@ def check_rows(plan: Plan) -> list[Diagnostic]:
     size = plan.layout.size
     known = (t.op >= 0) & (t.op < len(Op))
     op = np.where(known, t.op, Op.NOP)
-    checks = [
+    checks: list[tuple[str, np.ndarray, np.ndarray]] = [
         ("a known operation", ~known, t.op),
         ("a count of at least 1", (op != Op.NOP) & (t.count < 1), t.count),
     ]
@@ -42,7 +42,9 @@ def check_rows(plan: Plan) -> list[Diagnostic]:
     found = []
     for expected, wrong, values in checks:
         for row in np.flatnonzero(wrong)[:LIMIT].tolist():
-            found.append(V201.diagnostic(at=plan.place(row), expected=expected, found=str(values[row])))
+            found.append(
+                V201.diagnostic(at=plan.place(row), expected=expected, found=str(values[row]))
+            )
     return found + _check_waits(plan)
 
 
@@ -94,9 +96,7 @@ def match_messages(plan: Plan) -> tuple[np.ndarray, list[Diagnostic]]:
     return match, found
 
 
-def _check_single(
-    plan: Plan, key: np.ndarray, rows: np.ndarray, word: str
-) -> list[Diagnostic]:
+def _check_single(plan: Plan, key: np.ndarray, rows: np.ndarray, word: str) -> list[Diagnostic]:
     """V202 for connections with several blocks at one end."""
     order = np.argsort(key, kind="stable")
     keys, blocks = key[order], plan.block[rows[order]]

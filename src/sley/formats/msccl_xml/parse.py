@@ -37,6 +37,7 @@ from sley.ir.words import Protocol
 
 MAX_TEXT_BYTES = 64 << 20
 MAX_ELEMENTS = 4_000_000
+MAX_TAG_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 20
 _CACHED_NUMBERS = 1 << 16
 _SHOWN_CHARS = 60
@@ -104,6 +105,8 @@ class _Parser:
         self.ignored: dict[str, Remark] = {}
         self._path: list[str] = []
         self._elements = 0
+        self._events = 0
+        self._quiet = 0
         self._blocks_in_gpu = 0
         self._steps_in_block = 0
         self._whole = True
@@ -113,7 +116,6 @@ class _Parser:
         expat_parser.EndElementHandler = self._end
         expat_parser.CharacterDataHandler = self._text
         expat_parser.StartDoctypeDeclHandler = self._doctype
-        expat_parser.EntityDeclHandler = self._doctype
         self._expat = expat_parser
 
     def run(self, stream: BinaryIO) -> tuple[RawFile, Problems]:
@@ -125,7 +127,7 @@ class _Parser:
                         F403, expected=f"at most {MAX_TEXT_BYTES} bytes of text", found="more"
                     )
                 else:
-                    self._expat.Parse(piece, last)
+                    self._feed(piece, last)
         except expat.ExpatError as problem:
             at = Place(self.file, problem.lineno, problem.offset + 1)
             found = expat.ErrorString(problem.code)
@@ -150,9 +152,20 @@ class _Parser:
         )
         return raw, self.problems
 
+    def _feed(self, piece: bytes, last: bool) -> None:
+        before = self._events
+        self._expat.Parse(piece, last)
+        self._quiet = self._quiet + len(piece) if self._events == before else 0
+        if self._quiet > MAX_TAG_BYTES:
+            # Expat begins an unfinished tag anew with each piece, in quadratic time.
+            self._refuse(
+                F403, expected=f"at most {MAX_TAG_BYTES} bytes in a tag or comment", found="more"
+            )
+
     # What expat calls
 
     def _start(self, name: str, attributes: _Attributes) -> None:
+        self._events += 1
         self._elements += 1
         if self._elements > MAX_ELEMENTS:
             self._refuse(F403, expected=f"at most {MAX_ELEMENTS} elements", found="more")
@@ -175,6 +188,7 @@ class _Parser:
         self._path.pop()
 
     def _text(self, text: str) -> None:
+        self._events += 1
         if text.strip():
             self._problem(F405, expected="no text between the elements", found=_shown(text.strip()))
 

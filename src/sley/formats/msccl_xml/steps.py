@@ -61,12 +61,12 @@ def steps_of(plan: Plan, reduce_run: int) -> Steps:
     deps[line] = position[last[target]]
     hasdep = np.zeros(len(instruction), np.bool_)
     hasdep[last[target]] = True
-    hasdep[last[_run_ends(plan, depid[last], hasdep[last], reduce_run)]] = True
+    hasdep[last[_run_ends(plan, depid[last], reduce_run)]] = True
     is_nop = np.arange(len(instruction)) != last[instruction]
     return Steps(instruction, is_nop, position, depid, deps, hasdep, offset)
 
 
-def _run_ends(plan: Plan, depid: _Longs, hasdep: NDArray[np.bool_], reduce_run: int) -> _Longs:
+def _run_ends(plan: Plan, depid: _Longs, reduce_run: int) -> _Longs:
     """The reductions after which a run of reductions must be broken.
 
     Consecutive reductions between the same buffers into the same place, the later ones without a
@@ -83,7 +83,6 @@ def _run_ends(plan: Plan, depid: _Longs, hasdep: NDArray[np.bool_], reduce_run: 
         & (t.dst_index[1:] == t.dst_index[:-1])
         & (t.src_buffer[1:] == t.src_buffer[:-1])
         & (depid[1:] == NONE)
-        & ~hasdep[:-1]
     )
     mixed = np.zeros(len(t), np.bool_)
     mixed[1:] = joins[1:] & (t.count[1:] != t.count[:-1])

@@ -1,0 +1,99 @@
+"""The catalog: names, parameters, and what is said when they are wrong."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases import program, sizes
+
+import sley
+from sley.algorithms import CATALOG, build
+from sley.algorithms.rings import ring_all_gather, ring_reduce_scatter
+
+MAX_LINES = 30
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"
+
+
+def body_lines(function: Any) -> int:
+    """Lines of a function's body without its docstring."""
+    node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(node, ast.FunctionDef)
+    assert node.end_lineno is not None
+    first = node.body[1] if ast.get_docstring(node) else node.body[0]
+    return node.end_lineno - first.lineno + 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [*(a.function for a in CATALOG.values()), ring_reduce_scatter, ring_all_gather],
+    ids=lambda f: f.__name__,
+)
+def test_algorithms_are_short(function: Any) -> None:
+    assert body_lines(function) < MAX_LINES
+
+
+@pytest.mark.parametrize("algorithm", CATALOG.values(), ids=lambda a: a.name)
+def test_entries_describe_their_algorithm(algorithm: sley.algorithms.Algorithm) -> None:
+    said = program(algorithm.name, {**sizes(algorithm.name)[0], "in_place": False})
+    assert said.collective.name == algorithm.collective
+    assert getattr(sley.algorithms, algorithm.function.__name__) is algorithm.function
+    assert algorithm.summary.endswith(".")
+    assert "Source:" in (algorithm.function.__doc__ or "")
+
+
+def test_the_page_has_every_algorithm() -> None:
+    page = DOCS.read_text("utf-8")
+    assert [name for name in CATALOG if f"`{name}`" not in page] == []
+
+
+def test_flat_algorithms_take_nodes_and_gpus() -> None:
+    assert build("ring-allreduce", nodes=2, gpus=3).collective.ranks == 6
+    assert build("sccl-allgather-dgx1").collective.ranks == 8
+
+
+def test_arguments_reach_the_algorithm() -> None:
+    assert build("binomial-reduce", 4, root=2, in_place=True).collective.root == 2
+    assert set(build("ring-allgather", 4, channels=2).transfers.channel) == {-1, 0, 1}
+    assert 3 in build("hierarchical-allreduce", nodes=2, gpus=2, instances=3).transfers.instances
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code", "text"),
+    [
+        ("ring-allreduc", {"ranks": 4}, "L120", "Did you mean ring-allreduce"),
+        ("zzz", {"ranks": 4}, "L120", "CATALOG"),
+        ("ring-allreduce", {}, "L112", "Give ranks."),
+        ("ring-allreduce", {"nodes": 2}, "L112", "Leave out nodes and give ranks."),
+        ("ring-allreduce", {"ranks": 4, "nodes": 2, "gpus": 2}, "L112", "Leave out nodes, gpus."),
+        ("ring-allreduce", {"ranks": 4, "root": 1}, "L112", "Leave out root."),
+        ("hierarchical-allreduce", {"ranks": 8}, "L112", "nodes and gpus, maybe instances"),
+        ("ring-allreduce", {"ranks": 1}, "L121", "2 ranks or more"),
+        ("hierarchical-allreduce", {"nodes": 1, "gpus": 1}, "L121", "2 ranks or more"),
+        ("recursive-doubling-allgather", {"ranks": 6}, "L121", "such as 4 or 8"),
+        ("sccl-allgather-dgx1", {"ranks": 4}, "L121", "8 ranks"),
+        ("ring-allreduce", {"ranks": 0}, "L102", "ranks=0"),
+        ("ring-allreduce", {"ranks": "8"}, "L102", "ranks='8'"),
+        ("two-step-alltoall", {"nodes": True, "gpus": 4}, "L102", "nodes=True"),
+        ("ring-allreduce", {"nodes": "2", "gpus": "2"}, "L102", "'2'"),
+        ("ring-allreduce", {"ranks": 4, "channels": 0}, "L111", "channels=0"),
+        ("hierarchical-allreduce", {"nodes": 2, "gpus": 2, "instances": 0}, "L111", "0"),
+        ("binomial-reduce", {"ranks": 4, "root": 4}, "L101", "root=4"),
+        ("binomial-broadcast", {"ranks": 4, "root": -1}, "L101", "root=-1"),
+        ("binomial-broadcast", {"ranks": 4, "root": "0"}, "L101", "root='0'"),
+    ],
+)
+def test_mistakes(name: str, arguments: dict[str, Any], code: str, text: str) -> None:
+    with pytest.raises(sley.SleyError) as caught:
+        build(name, **arguments)
+    assert caught.value.code == code
+    assert text in str(caught.value)
+
+
+def test_the_catalog_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        CATALOG["mine"] = CATALOG["ring-allreduce"]  # type: ignore[index]

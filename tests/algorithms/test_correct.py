@@ -1,0 +1,86 @@
+"""Every algorithm compiles to a plan that is proven right, whatever the options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import cases, label, program
+
+import sley
+from sley.ir.words import WRITES_DESTINATION, Buffer
+
+OPTIONS = [
+    {"slots": 1, "fusion": True},
+    {"slots": 2, "fusion": False, "instances": 2},
+    {"slots": 8, "fusion": True, "instances": 2},
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), cases(), ids=label)
+def test_compiles_and_verifies(name: str, parameters: dict[str, Any]) -> None:
+    said = program(name, parameters)
+    assert said.name == name
+    for options in OPTIONS:
+        plan = sley.compile(said, **options, verify=False)
+        sley.verify(plan)
+        if not parameters["in_place"]:
+            t = plan.instructions
+            written = WRITES_DESTINATION[t.op]
+            assert not np.any(t.dst_buffer[written] == Buffer.INPUT), "the caller's input changes"
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("all-pairs-alltoall", {"ranks": 16}),
+        ("double-binary-tree-allreduce", {"ranks": 17}),
+        ("hierarchical-allreduce", {"nodes": 4, "gpus": 4}),
+        ("recursive-halving-doubling-allreduce", {"ranks": 24}),
+        ("three-step-alltoall", {"nodes": 4, "gpus": 4}),
+        ("two-step-alltoall", {"nodes": 4, "gpus": 4}),
+    ],
+)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_larger_clusters(name: str, parameters: dict[str, Any], in_place: bool) -> None:
+    sley.compile(program(name, {**parameters, "in_place": in_place}))
+
+
+@pytest.mark.parametrize("name", ["ring-allreduce", "ring-allgather", "ring-reducescatter"])
+@pytest.mark.parametrize("channels", [1, 2, 3, 9])
+def test_rings_spread_over_channels(name: str, channels: int) -> None:
+    for ranks in (3, 8):
+        plan = sley.compile(sley.algorithms.build(name, ranks=ranks, channels=channels))
+        assert plan.channels == min(channels, ranks)
+
+
+def test_hierarchical_phases_have_their_channels_and_instances() -> None:
+    said = sley.algorithms.hierarchical_allreduce(2, 4, instances=2, in_place=True)
+    t = said.transfers
+    within = t.src // 4 == t.dst // 4
+    assert set(t.channel[within]) == {0, 2}
+    assert set(t.channel[~within]) == {1}
+    assert set(t.instances[within]) == {2}
+    assert set(t.instances[~within]) == {1}
+    assert sley.compile(said).channels == 5
+
+
+@pytest.mark.parametrize("name", ["binomial-broadcast", "binomial-reduce"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_every_root(name: str, in_place: bool) -> None:
+    for root in range(5):
+        said = sley.algorithms.build(name, ranks=5, root=root, in_place=in_place)
+        assert said.collective.root == root
+        sley.compile(said)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_sccl_allgather_keeps_to_the_links_of_a_dgx1(in_place: bool) -> None:
+    said = sley.algorithms.sccl_allgather_dgx1(in_place=in_place)
+    sley.compile(said, topology=sley.topologies.dgx1())
+    t = said.transfers
+    link = (t.src * 8 + t.dst)[t.src != t.dst]
+    _, times = np.unique(link, return_counts=True)
+    assert len(times) == 8 * 4
+    assert sorted(set(times.tolist())) == [1, 2], "one chunk over a link in each of two rounds"

@@ -1,0 +1,89 @@
+"""Every algorithm does with data what its collective says, on the CPU runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import cases, label, program
+
+import sley
+from sley.ir.words import ReduceOp
+from sley.runtime import execute
+from sley.runtime.native import native
+
+Arrays = list[np.ndarray[Any, Any]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine() -> None:
+    try:
+        native()
+    except sley.SleyError as error:
+        pytest.skip(f"the engine has not been built: {error.code}")
+
+
+def blocks_in(name: str, ranks: int) -> int:
+    """Blocks of a rank's input."""
+    return ranks if name in ("alltoall", "reducescatter") else 1
+
+
+def expected(collective: sley.Collective, blocks: np.ndarray[Any, Any]) -> Arrays:
+    """Each rank's output by the words of the collective, from inputs (ranks, blocks, count)."""
+    ranks = collective.ranks
+    match collective.name:
+        case "allreduce":
+            return [blocks.sum(axis=0).ravel()] * ranks
+        case "allgather":
+            return [blocks.ravel()] * ranks
+        case "reducescatter":
+            return list(blocks.sum(axis=0))
+        case "alltoall":
+            return [blocks[:, rank].ravel() for rank in range(ranks)]
+        case "alltonext":
+            return [blocks[rank - 1].ravel() for rank in range(ranks)]
+        case "broadcast":
+            return [blocks[collective.root].ravel()] * ranks
+        case "reduce":
+            return [blocks.sum(axis=0).ravel()] * ranks
+    raise AssertionError(collective.name)
+
+
+def memory(collective: sley.Collective, blocks: np.ndarray[Any, Any]) -> Arrays:
+    """What the runtime takes: each rank's input, or in place its data."""
+    own = [rank.ravel() for rank in blocks]
+    if collective.name == "broadcast" and not collective.in_place:
+        return [a if r == collective.root else a[:0] for r, a in enumerate(own)]
+    if collective.name == "allgather" and collective.in_place:
+        data = np.full((len(own), len(own), own[0].size), -(2**31), own[0].dtype)
+        data[np.arange(len(own)), np.arange(len(own))] = own
+        return list(data.reshape(len(own), -1))
+    return own
+
+
+def promised(collective: sley.Collective, rank: int) -> bool:
+    """Whether the collective says anything about the rank's output."""
+    if collective.name == "alltonext":
+        return rank > 0
+    return collective.name != "reduce" or rank == collective.root
+
+
+@pytest.mark.parametrize(("name", "parameters"), cases(), ids=label)
+def test_runs(name: str, parameters: dict[str, Any]) -> None:
+    said = program(name, parameters)
+    c = said.collective
+    random = np.random.default_rng(0)
+    # One element more than chunks divide, so that the odd tile is there as well.
+    shape = (c.ranks, blocks_in(c.name, c.ranks), 3 * c.chunks + 1)
+    blocks = random.integers(-1000, 1000, shape).astype(np.int64)
+    inputs = memory(c, blocks)
+    before = [a.copy() for a in inputs]
+    for slots in (1, 8):
+        plan = sley.compile(said, slots=slots)
+        outputs = execute(plan, inputs, reduce_op=ReduceOp.SUM, slots=slots, processes=False)
+        for rank, wanted in enumerate(expected(c, blocks)):
+            if promised(c, rank):
+                np.testing.assert_array_equal(outputs[rank], wanted, err_msg=f"rank {rank}")
+    for array, was in zip(inputs, before, strict=True):
+        np.testing.assert_array_equal(array, was)

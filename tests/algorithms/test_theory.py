@@ -1,0 +1,161 @@
+"""Algorithms take as many steps and send as much as theory says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, log2
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import GRIDS, program
+
+import sley
+from sley.ir.words import TransferKind
+from sley.passes.dependencies import dependencies
+
+
+def steps(said: sley.Program) -> int:
+    """The most messages one after the other: a message can be sent when what it reads is there."""
+    d, t = dependencies(said).dependencies, said.transfers
+    order = np.argsort(d.after, kind="stable")
+    remote = (t.src != t.dst).tolist()
+    arrived, sendable = [0] * len(t), [0] * len(t)
+    edges = iter(order.tolist())
+    edge = next(edges, None)
+    for transfer in range(len(t)):
+        before = 0
+        while edge is not None and d.after[edge] == transfer:
+            if d.true[edge]:
+                ready = arrived[d.before[edge]]
+                if d.after_at_dst[edge]:
+                    before = max(before, ready)
+                else:
+                    sendable[transfer] = max(sendable[transfer], ready)
+            edge = next(edges, None)
+        arrived[transfer] = max(before, sendable[transfer] + remote[transfer])
+    return max(arrived)
+
+
+def sent(said: sley.Program) -> float:
+    """What the busiest rank sends, in blocks (what a call's element count is about)."""
+    t = said.transfers
+    remote = t.src != t.dst
+    chunks = np.bincount(t.src[remote], weights=t.count[remote], minlength=said.collective.ranks)
+    return float(chunks.max() / said.collective.chunks)
+
+
+def two(n: int) -> float:
+    return 2 * (n - 1) / n
+
+
+def depth(n: int) -> int:
+    """Of a binomial tree: how often the data is handed on, which is once for each bit set."""
+    return max(place.bit_count() for place in range(n))
+
+
+FLAT: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
+    "ring-allreduce": (lambda n: 2 * (n - 1), two),
+    "all-pairs-allreduce": (lambda n: 2, two),
+    "ring-allgather": (lambda n: n - 1, lambda n: n - 1),
+    "all-pairs-allgather": (lambda n: 1, lambda n: n - 1),
+    "ring-reducescatter": (lambda n: n - 1, lambda n: n - 1),
+    "all-pairs-alltoall": (lambda n: 1, lambda n: n - 1),
+    "binomial-broadcast": (lambda n: depth(n), lambda n: ceil(log2(n))),
+    "binomial-reduce": (lambda n: depth(n), lambda n: 1),
+}
+POWER_OF_TWO: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
+    "recursive-halving-doubling-allreduce": (lambda n: 2 * int(log2(n)), two),
+    "recursive-doubling-allgather": (lambda n: int(log2(n)), lambda n: n - 1),
+}
+SIZED = [
+    *((name, n, *theory) for name, theory in FLAT.items() for n in (2, 3, 4, 5, 8)),
+    *((name, n, *theory) for name, theory in POWER_OF_TWO.items() for n in (2, 4, 8, 16)),
+]
+
+
+@pytest.mark.parametrize(("name", "ranks", "in_steps", "sends"), SIZED)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_flat(
+    name: str,
+    ranks: int,
+    in_steps: Callable[[int], int],
+    sends: Callable[[int], float],
+    in_place: bool,
+) -> None:
+    said = program(name, {"ranks": ranks, "in_place": in_place})
+    assert steps(said) == in_steps(ranks)
+    assert sent(said) == pytest.approx(sends(ranks))
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 6, 7, 12])
+def test_folding_adds_two_steps(ranks: int) -> None:
+    said = program("recursive-halving-doubling-allreduce", {"ranks": ranks, "in_place": True})
+    power = 1 << int(log2(ranks))
+    assert steps(said) == 2 * log2(power) + 2
+    assert sent(said) == pytest.approx(two(power) + 1)
+
+
+@pytest.mark.parametrize("ranks", range(2, 35))
+def test_double_binary_tree(ranks: int) -> None:
+    said = program("double-binary-tree-allreduce", {"ranks": ranks, "in_place": True})
+    assert steps(said) <= 2 * ceil(log2(ranks))
+    assert sent(said) <= 2
+    t = said.transfers
+    up = t.kind == TransferKind.REDUCE
+    inner = [set(t.dst[up & (t.channel == tree)].tolist()) for tree in (0, 1)]
+    assert len(inner[0] & inner[1]) <= ranks % 2, "a rank has children in one tree at most"
+    for tree in (0, 1):
+        assert np.bincount(t.dst[up & (t.channel == tree)]).max() <= 2, "a tree is binary"
+        assert np.count_nonzero(up & (t.channel == tree)) == ranks - 1
+
+
+def crossing(said: sley.Program, gpus: int) -> np.ndarray[Any, Any]:
+    """Rows of the transfers between nodes."""
+    t = said.transfers
+    return np.flatnonzero(t.src // gpus != t.dst // gpus)
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), GRIDS)
+@pytest.mark.parametrize("in_place", [False, True])
+class TestClusters:
+    """The algorithms for nodes x gpus."""
+
+    def test_hierarchical_allreduce(self, nodes: int, gpus: int, in_place: bool) -> None:
+        said = program("hierarchical-allreduce", locals_of(nodes, gpus, in_place))
+        assert steps(said) == 2 * (nodes - 1) + 2 * (gpus - 1)
+        assert sent(said) == pytest.approx(two(gpus) + two(nodes) / gpus)
+
+    def test_two_step_alltoall(self, nodes: int, gpus: int, in_place: bool) -> None:
+        said = program("two-step-alltoall", locals_of(nodes, gpus, in_place))
+        rows = crossing(said, gpus)
+        assert len(rows) == nodes * gpus * (nodes - 1)
+        assert set(said.transfers.count[rows]) <= {gpus}
+        assert steps(said) == (nodes > 1) + (gpus > 1)
+
+    def test_three_step_alltoall(self, nodes: int, gpus: int, in_place: bool) -> None:
+        said = program("three-step-alltoall", locals_of(nodes, gpus, in_place))
+        rows = crossing(said, gpus)
+        assert len(rows) == nodes * (nodes - 1)
+        assert set(said.transfers.count[rows]) <= {gpus * gpus}
+        assert steps(said) == (nodes > 1) + (gpus > 1) * (1 + (nodes > 1))
+        loads = np.bincount(said.transfers.src[rows], minlength=nodes * gpus)
+        assert loads.max() == ceil((nodes - 1) / gpus), "gateways share the work"
+
+    def test_alltonext(self, nodes: int, gpus: int, in_place: bool) -> None:
+        said = program("alltonext", locals_of(nodes, gpus, in_place))
+        rows = crossing(said, gpus)
+        assert len(rows) == (nodes - 1) * gpus, "every network link of a node carries a part"
+        assert np.all(said.transfers.count[rows] == 1)
+        assert steps(said) == 1 + (nodes > 1) * min(gpus - 1, 2)
+
+
+def locals_of(nodes: int, gpus: int, in_place: bool) -> dict[str, Any]:
+    return {"nodes": nodes, "gpus": gpus, "in_place": in_place}
+
+
+def test_sccl_allgather_takes_two_steps() -> None:
+    said = program("sccl-allgather-dgx1", {"in_place": False})
+    assert steps(said) == 2
+    assert sent(said) == 7
+    assert sley.verify(sley.compile(said)).steps == 4, "send, receive, send, receive"
