@@ -18,7 +18,7 @@ def sizes(name: str) -> list[dict[str, int]]:
     """The sizes to test the algorithm on."""
     if "nodes" in CATALOG[name].parameters:
         return [{"nodes": nodes, "gpus": gpus} for nodes, gpus in GRIDS]
-    ranks = FIXED.get(name, FLAT)
+    ranks: tuple[int, ...] = FIXED.get(name, FLAT)
     if name in POWERS:
         ranks = tuple(r for r in ranks if r & (r - 1) == 0)
     return [{"ranks": r} for r in ranks]

@@ -11,10 +11,11 @@ from cases import cases, label, program
 import sley
 from sley.ir.words import WRITES_DESTINATION, Buffer
 
-OPTIONS = [
-    {"slots": 1, "fusion": True},
-    {"slots": 2, "fusion": False, "instances": 2},
-    {"slots": 8, "fusion": True, "instances": 2},
+OPTIONS: list[dict[str, Any]] = [
+    {"slots": slots, "fusion": fusion, "instances": instances}
+    for slots in (1, 2, 8)
+    for fusion in (True, False)
+    for instances in (1, 2)
 ]
 
 

@@ -132,6 +132,7 @@ class TestClusters:
         assert len(rows) == nodes * gpus * (nodes - 1)
         assert set(said.transfers.count[rows]) <= {gpus}
         assert steps(said) == (nodes > 1) + (gpus > 1)
+        assert sent(said) == nodes * (gpus - 1) + (nodes - 1) * gpus
 
     def test_three_step_alltoall(self, nodes: int, gpus: int, in_place: bool) -> None:
         said = program("three-step-alltoall", locals_of(nodes, gpus, in_place))
@@ -140,7 +141,10 @@ class TestClusters:
         assert set(said.transfers.count[rows]) <= {gpus * gpus}
         assert steps(said) == (nodes > 1) + (gpus > 1) * (1 + (nodes > 1))
         loads = np.bincount(said.transfers.src[rows], minlength=nodes * gpus)
-        assert loads.max() == ceil((nodes - 1) / gpus), "gateways share the work"
+        most = ceil((nodes - 1) / gpus)
+        assert loads.max() == most, "gateways share the work"
+        as_gateway = most * gpus * (2 * gpus - 1)
+        assert sent(said) == gpus - 1 + (nodes - 1 - most) * gpus + as_gateway
 
     def test_alltonext(self, nodes: int, gpus: int, in_place: bool) -> None:
         said = program("alltonext", locals_of(nodes, gpus, in_place))
@@ -148,6 +152,7 @@ class TestClusters:
         assert len(rows) == (nodes - 1) * gpus, "every network link of a node carries a part"
         assert np.all(said.transfers.count[rows] == 1)
         assert steps(said) == 1 + (nodes > 1) * min(gpus - 1, 2)
+        assert round(sent(said) * gpus) <= gpus + 2
 
 
 def locals_of(nodes: int, gpus: int, in_place: bool) -> dict[str, Any]:

@@ -59,3 +59,13 @@ def test_empty_program() -> None:
     program = sley.trace(sley.Custom("nothing", 2, 1, 1, lambda r, i: None), lambda p: None)
     plan = sley.compile(program)
     assert len(program.transfers) == len(plan.instructions) == 0
+
+
+def test_empty_and_single_arrays() -> None:
+    def body(p: ChunkProgram) -> None:
+        nobody = np.array([], int)
+        p.chunk(nobody, "in", 0).copy(nobody, "out", 0)
+        p.chunk(np.array([0]), "in", 0).copy(np.array([1]), "out", 0)
+        p.chunk(np.array([0, 1]), "in", 0).copy(np.array([1, 0]), "scratch", 0)
+
+    assert sley.trace(sley.AllReduce(2), body).transfers.dst.tolist() == [1, 1, 0]

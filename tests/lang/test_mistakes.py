@@ -83,6 +83,10 @@ def scratch_index_negative(p: ChunkProgram) -> None:
     p.chunk(0, "in", 0).copy(0, "scratch", -1)  # here
 
 
+def scratch_index_absurd(p: ChunkProgram) -> None:
+    p.chunk(0, "in", 0).copy(0, "scratch", 10**12)  # here
+
+
 def end_too_large(p: ChunkProgram) -> None:
     p.chunk(0, "in", 3, 2)  # here
 
@@ -152,6 +156,7 @@ MISTAKES: list[tuple[Body, str]] = [
     (index_too_large, "L103"),
     (index_negative, "L103"),
     (scratch_index_negative, "L103"),
+    (scratch_index_absurd, "L103"),
     (end_too_large, "L103"),
     (count_zero, "L102"),
     (count_of_wrong_kind, "L102"),
@@ -211,6 +216,7 @@ def test_in_place_input_and_output_are_one_place() -> None:
         (lambda: sley.AllReduce(0), "L102"),
         (lambda: sley.AllReduce(2, chunks=0), "L102"),
         (lambda: sley.Broadcast(2, root=2), "L101"),
+        (lambda: sley.Broadcast(2, root="0"), "L112"),  # type: ignore[arg-type]
         (lambda: sley.SendRecv(3, src=1, dst=1), "L101"),
         (lambda: sley.Custom("c", 2, 1, 1, lambda rank, index: [(2, 0)]), "L101"),
         (lambda: sley.Custom("c", 2, 2, 2, lambda r, i: [(r, 1 - i)], chunks=2), "L116"),

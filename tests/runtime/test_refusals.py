@@ -80,7 +80,7 @@ def test_random_mutations_never_leave_memory() -> None:
         try:
             execute(plan, INPUTS, processes=False, timeout_s=0.05)
         except SleyError as error:
-            assert error.code in ("R510", "R502")  # noqa: PT017
+            assert error.code in ("R510", "R502")
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,49 @@
-"""Algorithms."""
+"""Algorithms: the library of collective algorithms, written in the chunk language.
+
+Each is a function that returns a `Program`; `build` makes one by its name in `CATALOG`.
+"""
+
+from sley.algorithms.allgather import (
+    all_pairs_allgather,
+    recursive_doubling_allgather,
+    ring_allgather,
+    sccl_allgather_dgx1,
+)
+from sley.algorithms.allreduce import (
+    all_pairs_allreduce,
+    double_binary_tree_allreduce,
+    hierarchical_allreduce,
+    recursive_halving_doubling_allreduce,
+    ring_allreduce,
+)
+from sley.algorithms.alltoall import all_pairs_alltoall, three_step_alltoall, two_step_alltoall
+from sley.algorithms.alltonext import alltonext
+from sley.algorithms.catalog import CATALOG, Algorithm, build, find
+from sley.algorithms.reducescatter import ring_reducescatter
+from sley.algorithms.rings import ring_all_gather, ring_reduce_scatter
+from sley.algorithms.rooted import binomial_broadcast, binomial_reduce
+
+__all__ = [
+    "CATALOG",
+    "Algorithm",
+    "all_pairs_allgather",
+    "all_pairs_allreduce",
+    "all_pairs_alltoall",
+    "alltonext",
+    "binomial_broadcast",
+    "binomial_reduce",
+    "build",
+    "double_binary_tree_allreduce",
+    "find",
+    "hierarchical_allreduce",
+    "recursive_doubling_allgather",
+    "recursive_halving_doubling_allreduce",
+    "ring_all_gather",
+    "ring_allgather",
+    "ring_allreduce",
+    "ring_reduce_scatter",
+    "ring_reducescatter",
+    "sccl_allgather_dgx1",
+    "three_step_alltoall",
+    "two_step_alltoall",
+]

@@ -168,7 +168,7 @@ def _row(plans: list[Plan], sides: Sequence[Sequence[Measurement]], k: int, redu
     out_of_place: Timing | None = None
     for plan, side in zip(plans, sides, strict=False):
         m = side[k]
-        timing = Timing(m.time_us, m.algbw_GBps, m.busbw_GBps, m.wrong)
+        timing = Timing(m.time_us, m.algbw_GBps, m.busbw_GBps, None if m.wrong < 0 else m.wrong)
         if plan.collective.in_place:
             in_place = timing
         else:

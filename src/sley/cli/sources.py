@@ -35,7 +35,7 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
         topology=_topology(selection.topology),
         protocol=selection.protocol,
         slots=selection.slots,
-        channels=1 if is_algorithm(selection) else selection.channels,
+        channels=1 if takes(selection.what, "channels") else selection.channels,
         instances=selection.instances,
         fusion=selection.fusion,
         verify=verify,
@@ -46,6 +46,11 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
 def is_algorithm(selection: Selection) -> bool:
     """Whether WHAT is one of the library's algorithms, which can be in and out of place."""
     return not selection.what.endswith((".xml", ".py")) and ".py:" not in selection.what
+
+
+def takes(what: str, parameter: str) -> bool:
+    """Whether an algorithm of the library has this parameter of its own."""
+    return what in CATALOG and parameter in CATALOG[what].parameters
 
 
 def _topology(name: str | None) -> Topology | None:
@@ -60,15 +65,15 @@ def _program(selection: Selection) -> Program:
     if not is_algorithm(selection):
         _refuse_sizes(selection)
         return program_of_file(selection.what)
-    algorithm = CATALOG.get(selection.what)
+    takes_channels = takes(selection.what, "channels") and selection.channels > 1
     return build(
         selection.what,
         ranks=selection.ranks,
         nodes=selection.nodes,
         gpus=selection.gpus,
         root=selection.root,
-        in_place=selection.in_place,
-        channels=selection.channels if algorithm and selection.channels > 1 else None,
+        in_place=bool(selection.in_place),
+        channels=selection.channels if takes_channels else None,
     )
 
 

@@ -12,12 +12,17 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.language import L101, L102, L116
+from sley.errors.language import L101, L102, L112, L116
 from sley.ir.collective import Collective
 from sley.ir.tables import NONE, Edges, IntArray, offsets_of
 
 
 def _check(name: str, ranks: int, chunks: int, *members: tuple[str, int]) -> None:
+    for word, value in (("ranks", ranks), ("chunks", chunks), *members):
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+            raise L112.error(
+                at=Place(detail=name), expected=f"an integer for {word}", found=repr(value)
+            )
     if ranks < 1:
         raise L102.error(at=Place(detail=name), expected="at least 1 rank", found=f"ranks={ranks}")
     if chunks < 1:

@@ -38,9 +38,9 @@ from sley.errors.language import (
 )
 from sley.ir.collective import Collective
 from sley.ir.program import Program
-from sley.ir.tables import NONE, LongArray
+from sley.ir.tables import NONE, LongArray, distinct
 from sley.ir.words import Buffer, Protocol, TransferKind
-from sley.lang.memory import UNWRITTEN, Memory
+from sley.lang.memory import MAX_SCRATCH_CELLS, UNWRITTEN, Memory
 from sley.lang.recorder import Recorder, caller_place
 
 BUFFER_NAMES = {
@@ -212,9 +212,10 @@ class ChunkProgram:
         if not _is_integer(count) or count < 1:
             _refuse(L102, "a positive count", repr(count))
         ranks, indices, length = _broadcast(rank, index, size)
-        _check_span(L101, "a rank", ranks, 0, self.collective.ranks)
+        _check_span(L101, "a rank", ranks, self.collective.ranks)
         if word is Buffer.SCRATCH:
-            _check_span(L103, "a scratch index", indices, 0, None)
+            limit = MAX_SCRATCH_CELLS // self.collective.ranks - int(count) + 1
+            _check_span(L103, "a scratch index", indices, limit)
         else:
             sizes = (
                 self.collective.input_chunks
@@ -320,15 +321,15 @@ class ChunkProgram:
             np.arange(c.start, c.stop)[None, :] if isinstance(c, slice) else c
             for c in (read, written)
         )
-        if len(np.unique(writes)) < writes.size:
+        if len(distinct(writes)) < writes.size:
             _refuse(
                 L109, "elements that write different places", f"{target!r} names one place twice"
             )
         if not same_memory:
             return
-        own = reads[:, :, None] == writes[:, None, :]
+        own = np.abs(reads[:, 0] - writes[:, 0]) < source.count
         if own.any():
-            self._refuse_overlap(source, target, int(np.argwhere(own)[0][0]))
+            self._refuse_overlap(source, target, int(np.argmax(own)))
         if np.isin(reads, writes).any():
             _refuse(
                 L109,
@@ -380,12 +381,9 @@ def _broadcast(rank: ArrayLike, index: ArrayLike, size: int | None) -> tuple[Any
     return ranks, indices, length[0]
 
 
-def _check_span(rule: Rule, what: str, value: Any, low: int, high: int | None) -> None:
-    if isinstance(value, int):
-        bad = value < low or (high is not None and value >= high)
-    else:
-        bad = (value < low) | (value >= (np.iinfo(np.int64).max if high is None else high))
-    if bad if isinstance(bad, bool) else bad.any():
+def _check_span(rule: Rule, what: str, value: Any, limit: int) -> None:
+    """Refuses values outside 0 ... limit - 1; `value` is an integer or an array."""
+    bad = (value < 0) | (value >= limit)
+    if bad is not False and np.any(bad):
         found = int(np.ravel(value)[int(np.argmax(bad))])
-        bound = f"from {low}" if high is None else f"from {low} to {high - 1}"
-        _refuse(rule, f"{what} {bound}", str(found))
+        _refuse(rule, f"{what} from 0 to {limit - 1}", str(found))

@@ -17,6 +17,9 @@ UNWRITTEN = -2
 INITIAL = -1
 """Version of a place that still holds what the collective put there."""
 
+MAX_SCRATCH_CELLS = 2**28
+"""Bound on the scratch chunks of all ranks together: an index beyond it is a slip, not a plan."""
+
 Cells: TypeAlias = slice | LongArray
 """Cells of a reference: a slice for one range, an array (elements, count) for several."""
 

@@ -50,6 +50,8 @@ class Recorder:
         """Appends `size` transfers, `values` in the order of the columns; returns the first's
         row."""
         first = self.length
+        if size == 1:
+            values = tuple(v.item() if isinstance(v, np.ndarray) else v for v in values)
         self.rows.append((size, values))
         self.length += size
         return first
@@ -60,7 +62,7 @@ class Recorder:
         nothing: NDArray[Any] = np.zeros(0, np.int32)
         if not self.rows:
             return Transfers(**dict.fromkeys(names, nothing))
-        if self.length == len(self.rows):
+        if all(size == 1 for size, _ in self.rows):
             scalars = np.array([[int(v) for v in values] for _, values in self.rows], np.int32)
             return Transfers(**dict(zip(names, scalars.T, strict=True)))
         columns = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sley.ir.dag import ChunkDag, InstructionDag
 from sley.ir.tables import NONE, IntArray
@@ -64,67 +66,59 @@ def _chain(forward: IntArray, head: int) -> list[int]:
 
 
 @dataclass
-class _Binding:
-    """Which connection shares a block with which, so far.
+class _Bound:
+    """What shares a block on one channel, so far: receive ends with send ends, one to one; and
+    ends with the blocks asked for by hand. An end is a number for (rank, peer, lane)."""
 
-    The keys are (rank, peer, logical channel, lane). by_hand transfers reserve their connections
-    for the block asked for.
-    """
+    send_of: dict[int, int] = field(default_factory=dict)
+    receive_of: dict[int, int] = field(default_factory=dict)
+    receive_block: dict[int, int] = field(default_factory=dict)
+    send_block: dict[int, int] = field(default_factory=dict)
 
-    dag: ChunkDag
-    lanes: int
-    channels: int
-    by_hand: np.ndarray
-    receives: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
-    sends: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
-    receive_block: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
-    send_block: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        t = self.dag.program.transfers
-        self._src, self._dst = t.src.tolist(), t.dst.tolist()
-        self._lane = t.lane.tolist()
-        for row in np.flatnonzero(self.by_hand).tolist():
-            channel = max(int(t.channel[row]), 0)
-            src, dst, lane = self._src[row], self._dst[row], self._lane[row]
-            if t.send_block[row] != NONE:
-                self.send_block[src, dst, channel, lane] = int(t.send_block[row])
-            if t.recv_block[row] != NONE:
-                self.receive_block[dst, src, channel, lane] = int(t.recv_block[row])
-
-    def place(self, chain: list[int], start: int, fixed: bool) -> tuple[int, list[bool]]:
-        """The channel for a chain that would like `start`, and which of its hops stay fused."""
-        limit = max(MAX_CHANNELS // self.lanes, self.channels)
-        within = [(start + k) % self.channels for k in range(self.channels)]
-        beyond = range(self.channels, limit)
-        for channel in [start] if fixed else [*within, *beyond]:
-            if all(self._fits(hop, channel) for hop in pairwise(chain)):
-                break
-        else:
-            channel = start
-        kept = []
-        for hop in pairwise(chain):
-            kept.append(self._fits(hop, channel))
-            if kept[-1]:
-                self._bind(hop, channel)
-        return channel, kept
-
-    def _keys(
-        self, hop: tuple[int, int], channel: int
-    ) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
-        here, after = hop
-        rank, lane = self._dst[here], self._lane[here]
-        return (rank, self._src[here], channel, lane), (rank, self._dst[after], channel, lane)
-
-    def _fits(self, hop: tuple[int, int], channel: int) -> bool:
-        receive, send = self._keys(hop, channel)
+    def fits(self, receive: int, send: int) -> bool:
         return (
-            self.receives.get(receive, send[1]) == send[1]
-            and self.sends.get(send, receive[1]) == receive[1]
+            self.send_of.get(receive, send) == send
+            and self.receive_of.get(send, receive) == receive
             and self.receive_block.get(receive) == self.send_block.get(send)
         )
 
-    def _bind(self, hop: tuple[int, int], channel: int) -> None:
-        receive, send = self._keys(hop, channel)
-        self.receives[receive] = send[1]
-        self.sends[send] = receive[1]
+    def bind(self, receive: int, send: int) -> None:
+        self.send_of[receive] = send
+        self.receive_of[send] = receive
+
+
+class _Binding:
+    """The search for channels, chain after chain."""
+
+    def __init__(
+        self, dag: ChunkDag, lanes: int, channels: int, by_hand: NDArray[np.bool_]
+    ) -> None:
+        t, ranks = dag.program.transfers, dag.program.collective.ranks
+        self._channels = channels
+        self._limit = max(MAX_CHANNELS // lanes, channels)
+        src, dst = t.src.astype(np.int64), t.dst.astype(np.int64)
+        self._receive = ((dst * ranks + src) * lanes + t.lane).tolist()
+        self._send = ((src * ranks + dst) * lanes + t.lane).tolist()
+        self._bound: defaultdict[int, _Bound] = defaultdict(_Bound)
+        for row in np.flatnonzero(by_hand).tolist():
+            bound = self._bound[max(int(t.channel[row]), 0)]
+            if t.send_block[row] != NONE:
+                bound.send_block[self._send[row]] = int(t.send_block[row])
+            if t.recv_block[row] != NONE:
+                bound.receive_block[self._receive[row]] = int(t.recv_block[row])
+
+    def place(self, chain: list[int], start: int, fixed: bool) -> tuple[int, list[bool]]:
+        """The channel for a chain that would like `start`, and which of its hops stay fused."""
+        hops = [(self._receive[here], self._send[after]) for here, after in pairwise(chain)]
+        choices = [start]
+        if not fixed:
+            choices = [(start + k) % self._channels for k in range(self._channels)]
+            choices += range(self._channels, self._limit)
+        fitting = (c for c in choices if all(self._bound[c].fits(*hop) for hop in hops))
+        channel = next(fitting, start)
+        kept = []
+        for hop in hops:
+            kept.append(self._bound[channel].fits(*hop))
+            if kept[-1]:
+                self._bound[channel].bind(*hop)
+        return channel, kept

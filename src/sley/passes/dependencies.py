@@ -8,7 +8,7 @@ import numpy as np
 
 from sley.ir.dag import ChunkDag, Dependencies
 from sley.ir.program import Program
-from sley.ir.tables import NONE, BoolArray, LongArray, spans
+from sley.ir.tables import NONE, BoolArray, LongArray, distinct, neighbouring_writes, spans
 from sley.ir.words import Buffer, TransferKind
 
 
@@ -57,22 +57,16 @@ def _accesses(program: Program) -> _Accesses:
     # A transfer reads before it writes; it never does both at one cell.
     order = np.lexsort((at_dst, transfer, cell))
     cell, transfer, at_dst = cell[order], transfer[order], at_dst[order]
-    rows = np.arange(len(cell))
-    first = np.searchsorted(cell, cell, side="left")
-    last = np.searchsorted(cell, cell, side="right")
-    before = np.full(len(cell), NONE)
-    before[1:] = np.maximum.accumulate(np.where(at_dst, rows, NONE))[:-1]
-    after = np.full(len(cell), len(cell))
-    after[:-1] = np.minimum.accumulate(np.where(at_dst, rows, len(cell))[::-1])[::-1][1:]
+    last_write, next_write = neighbouring_writes(cell, at_dst)
     place = np.empty(len(order), np.int64)
-    place[order] = rows
+    place[order] = np.arange(len(order))
     return _Accesses(
         cell=cell,
         transfer=transfer,
         at_dst=at_dst,
         combines=at_dst & (t.kind[transfer] == TransferKind.REDUCE),
-        last_write=np.where(before >= first, before, NONE),
-        next_write=np.where(after < last, after, NONE),
+        last_write=last_write,
+        next_write=next_write,
         place=place,
     )
 
@@ -93,7 +87,7 @@ def _dependencies(a: _Accesses) -> Dependencies:
         + a.transfer[after] * 2
         + a.at_dst[after]
     ) * 2 + by_value
-    key = np.unique(key)
+    key = distinct(key)
     earlier, later = np.divmod(key // 2, 2 * total)
     return Dependencies(
         before=earlier // 2,
@@ -123,7 +117,7 @@ def _origin(program: Program, a: _Accesses) -> LongArray:
 def _readers(a: _Accesses, transfers: int) -> LongArray:
     """See `ChunkDag.readers`."""
     reading = np.flatnonzero((a.last_write != NONE) & (~a.at_dst | a.combines))
-    pairs = np.unique(a.transfer[a.last_write[reading]] * max(transfers, 1) + a.transfer[reading])
+    pairs = distinct(a.transfer[a.last_write[reading]] * max(transfers, 1) + a.transfer[reading])
     return np.bincount(pairs // max(transfers, 1), minlength=transfers)
 
 

@@ -84,7 +84,9 @@ class _Clocks:
                 continue
             history = self._history[there]
             theirs = history[bisect_right(history, earlier, key=lambda entry: entry[0]) - 1][1]
-            merged = list(map(max, self._known[here], theirs))
+            mine = self._known[here]
+            # A block that has never waited knows nothing that we don't.
+            merged = mine.copy() if theirs is history[0][1] else list(map(max, mine, theirs))
             merged[local] = max(merged[local], earlier)
             self._known[here] = merged
             self._history[here].append((later, merged))

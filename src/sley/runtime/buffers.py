@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.runtime import R503, R504
+from sley.errors.runtime import R503
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.runtime.program import BufferSizes, buffer_sizes
@@ -99,9 +99,7 @@ def _type_of(arrays: Sequence[Array], name: str | None) -> DataType:
     for array in arrays:
         if array.size:
             return data_type(array.dtype.name)
-    if arrays and arrays[0].dtype.name:
-        return data_type(arrays[0].dtype.name)
-    raise R504.error(expected="a dtype", found="no data to tell it from")
+    return data_type(arrays[0].dtype.name)
 
 
 def _count_of(plan: Plan, arrays: Sequence[Array]) -> int:

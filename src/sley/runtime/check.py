@@ -1,4 +1,4 @@
-"""Checking a run: buffers between guard zones, filled with the pattern, compared with the promise."""
+"""Checking a run: buffers between guard zones, and what must be in them at the end."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ class GuardedBuffer:
 
 
 class CheckedBuffers:
-    """A rank's buffers for one size, and the check of what a call leaves in them."""
+    """A rank's buffers for one size, and the check of what a call leaves in them.
+
+    memory: input and output, in place the data and nothing. output: the part that is checked.
+    """
 
     def __init__(
         self,
@@ -84,10 +87,10 @@ class CheckedBuffers:
             data, nothing = GuardedBuffer(sizes.data, dtype), GuardedBuffer(0, dtype)
             self.memory = (data, nothing)
             self._input = data.array[sizes.input_start : sizes.input_start + sizes.input]
-            self._output = data.array[sizes.output_start : sizes.output_start + sizes.output]
+            self.output = data.array[sizes.output_start : sizes.output_start + sizes.output]
         else:
             self.memory = (GuardedBuffer(sizes.input, dtype), GuardedBuffer(sizes.output, dtype))
-            self._input, self._output = (buffer.array for buffer in self.memory)
+            self._input, self.output = (buffer.array for buffer in self.memory)
 
     def fill(self) -> None:
         """Put the pattern into the input; everything else holds no data."""
@@ -110,7 +113,7 @@ class CheckedBuffers:
                 if positions is None:
                     continue
                 expected = self._pattern.combined(p.rank[operands], positions, length)
-                wrong += differing(self._output[start : start + length], expected)
+                wrong += differing(self.output[start : start + length], expected)
         item = self._pattern.dtype.size_bytes
         return wrong + sum(-(-buffer.overwritten() // item) for buffer in self.memory)
 

@@ -45,16 +45,13 @@ def execute(
     Raises SleyError with the rules R5xx.
     """
     check_settings(slots, slot_bytes, timeout_s)
-    if processes:
-        checked = check_inputs(plan, inputs, dtype, count, reduce_op)
-        settings = {"slots": slots, "slot_bytes": slot_bytes, "timeout_s": timeout_s}
-        with Job(plan, **settings) as job:
-            return job.execute(
-                checked.arrays, dtype=checked.dtype.name, count=checked.count, reduce_op=reduce_op
-            )
-    return _on_threads(
-        plan, check_inputs(plan, inputs, dtype, count, reduce_op), slots, slot_bytes, timeout_s
-    )
+    checked = check_inputs(plan, inputs, dtype, count, reduce_op)
+    if not processes:
+        return _on_threads(plan, checked, slots, slot_bytes, timeout_s)
+    with Job(plan, slots=slots, slot_bytes=slot_bytes, timeout_s=timeout_s) as job:
+        return job.execute(
+            checked.arrays, dtype=checked.dtype.name, count=checked.count, reduce_op=reduce_op
+        )
 
 
 def _on_threads(
@@ -64,9 +61,7 @@ def _on_threads(
     check_slot(loaded, inputs.dtype)
     # No more room than the longest message needs: the cut into tiles is the same.
     longest = loaded.max_count * max(inputs.count // plan.collective.chunks, 1)
-    wiring = replace(
-        loaded.wiring, slot_bytes=min(slot_bytes, longest * inputs.dtype.size_bytes)
-    )
+    wiring = replace(loaded.wiring, slot_bytes=min(slot_bytes, longest * inputs.dtype.size_bytes))
     fabric = wiring.create(shared=False)
     spans, total = inputs.spans()
     memory = np.zeros(total, np.uint8)

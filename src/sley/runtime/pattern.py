@@ -18,7 +18,7 @@ from sley.runtime.types import Array, DataType, bfloat16_bits
 
 PERIOD = 4093  # prime, so that no tile is a multiple of it
 _RANK_SHIFT = 1009
-_SMALLEST_BYTE = 0xA5
+_NO_DATA_BYTE = 0xA5
 """What memory without data holds: in no type a value that the check expects."""
 
 _EXACT = {"int8": 127, "uint8": 255}
@@ -64,7 +64,8 @@ class Pattern:
 
     def values(self, rank: Any, position: Any) -> Array:
         """Elements at `position` of the inputs of `rank`; scalars or arrays."""
-        return self.table[(np.asarray(position) + np.asarray(rank) * _RANK_SHIFT) % PERIOD]
+        index = (np.asarray(position) + np.asarray(rank) * _RANK_SHIFT) % PERIOD
+        return np.asarray(self.table[index])
 
     def fill(self, rank: int, target: Array) -> None:
         """Write rank `rank`'s input into `target`."""
@@ -95,14 +96,16 @@ def _quotient(values: Array, divisor: int) -> Array:
     """values / divisor as the engine divides: integers towards zero, half types as float32."""
     if values.dtype.kind in "iu":
         wide = values.astype(np.int64)
-        return (np.sign(wide) * (np.abs(wide) // divisor)).astype(values.dtype)
-    wide_type = np.float64 if values.dtype == np.float64 else np.float32
-    return (values.astype(wide_type) / wide_type(divisor)).astype(values.dtype)
+        quotient = np.sign(wide) * (np.abs(wide) // divisor)
+    else:
+        float_type = np.promote_types(values.dtype, np.float32)
+        quotient = np.divide(values, divisor, dtype=float_type)
+    return np.asarray(quotient.astype(values.dtype))
 
 
 def clear(memory: Array) -> None:
     """Fill `memory` with what no collective makes."""
-    memory.view(np.uint8)[:] = _SMALLEST_BYTE
+    memory.view(np.uint8)[:] = _NO_DATA_BYTE
 
 
 def differing(actual: Array, period: Array) -> int:

@@ -16,9 +16,8 @@ from sley.errors import Place, SleyError
 from sley.errors.runtime import R505, R510
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, spans
-from sley.ir.words import RECEIVES, SENDS, Buffer, LoopOrder, Op, ReduceOp
+from sley.ir.words import LoopOrder, Op
 from sley.runtime.native import native
-from sley.runtime.types import Array, DataType
 
 
 @dataclass(frozen=True)
@@ -176,9 +175,16 @@ def _wire(
     recv[plan.receives] = number[len(send_key) :]
     pair, channel = np.divmod(keys, plan.channels)
     src, dst = np.divmod(pair, plan.collective.ranks)
-    columns = (column.astype(np.int32) for column in (src, dst, channel))
     _check_messages(plan, send, recv)
-    return Wiring(plan.collective.ranks, *columns, slots, slot_bytes), send, recv
+    wiring = Wiring(
+        plan.collective.ranks,
+        src.astype(np.int32),
+        dst.astype(np.int32),
+        channel.astype(np.int32),
+        slots,
+        slot_bytes,
+    )
+    return wiring, send, recv
 
 
 def _check_messages(plan: Plan, send: NDArray[np.int32], recv: NDArray[np.int32]) -> None:

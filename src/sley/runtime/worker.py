@@ -187,7 +187,8 @@ def main(arguments: list[str]) -> None:
     """``worker FABRIC_FD CONTROL_FD RANK_FD...``, all inherited."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     fabric_fd, control, *ranks = (int(a) for a in arguments)
-    Spawner(socket.socket(fileno=control), [socket.socket(fileno=r) for r in ranks], fabric_fd).run()
+    sockets = [socket.socket(fileno=fd) for fd in ranks]
+    Spawner(socket.socket(fileno=control), sockets, fabric_fd).run()
 
 
 if __name__ == "__main__":

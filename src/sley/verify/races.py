@@ -10,7 +10,7 @@ import numpy as np
 from sley.errors import Diagnostic
 from sley.errors.verifier import V204
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, spans
+from sley.ir.tables import NONE, neighbouring_writes, spans
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
 from sley.verify.structure import LIMIT
 
@@ -23,7 +23,7 @@ def check_races(plan: Plan, match: np.ndarray, level: np.ndarray) -> list[Diagno
     write before it and the reads since; the order of the others follows.
     """
     first, second, cell = _neighbours(plan, level)
-    order = _HappensBefore(plan, match)
+    order = _HappensBefore(plan, match, level)
     unordered = ~order.direct(first, second)
     first, second, cell = first[unordered], second[unordered], cell[unordered]
     pairs, example = np.unique(first * len(plan.instructions) + second, return_index=True)
@@ -60,14 +60,8 @@ def _neighbours(plan: Plan, level: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     row, cell, write = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.lexsort((write, row, level[row], cell))
     row, cell, write = row[order], cell[order], write[order]
-    position = np.arange(len(row))
-    start = np.searchsorted(cell, cell, side="left")
-    end = np.searchsorted(cell, cell, side="right")
-    before = np.full(len(row), NONE)
-    before[1:] = np.maximum.accumulate(np.where(write, position, NONE))[:-1]
-    after = np.full(len(row), len(row))
-    after[:-1] = np.minimum.accumulate(np.where(write, position, len(row))[::-1])[::-1][1:]
-    late, early = np.flatnonzero(before >= start), np.flatnonzero((after < end) & ~write)
+    before, after = neighbouring_writes(cell, write)
+    late, early = np.flatnonzero(before != NONE), np.flatnonzero((after != NONE) & ~write)
     first = np.concatenate([row[before[late]], row[early]])
     second = np.concatenate([row[late], row[after[early]]])
     cells = np.concatenate([cell[late], cell[early]])
@@ -84,13 +78,15 @@ class _HappensBefore:
 
     plan: Plan
     match: np.ndarray
+    level: np.ndarray
 
     def __post_init__(self) -> None:
-        plan = self.plan
-        self._block, self._step = plan.block.tolist(), plan.step.tolist()
+        self._block, self._rank = self.plan.block.tolist(), self.plan.rank.tolist()
+        self._level = self.level.tolist()
         # Filled by the first search: most plans need none.
-        self._incoming: list[list[tuple[int, int]]] = []
-        self._steps: list[list[int]] = []
+        self._rows: list[list[int]] = []
+        self._levels: list[list[int]] = []
+        self._sources: list[list[int]] = []
 
     def direct(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Whether one block or one wait orders each pair; false decides nothing yet."""
@@ -114,47 +110,51 @@ class _HappensBefore:
         return np.asarray(same | waited)
 
     def reaches(self, first: int, second: int) -> bool:
-        """Whether `first` happens before `second`, by a search backwards from `second`.
-
-        Whoever reached a step of a block has passed all steps before it, so a block is searched
-        only where it has not been yet.
-        """
-        if not self._incoming:
+        """Whether `first` happens before `second`: mostly by blocks and waits of their rank, so
+        those are searched first, and messages over other ranks only then."""
+        if not self._sources:
             self._index()
-        goal, until = self._block[first], self._step[first]
+        return self._search(first, second, True) or self._search(first, second, False)
+
+    def _search(self, first: int, second: int, within_rank: bool) -> bool:
+        """A search backwards from `second`.
+
+        Whoever reached a row of a block has passed all rows before it, so a block is searched only
+        where it has not been yet; and nothing of the level of `first` or below can be behind it.
+        """
+        rank = self._rank[first]
+        goal, floor = self._block[first], self._level[first]
         passed: dict[int, int] = {}
-        stack = [(self._block[second], self._step[second])]
+        stack = [second]
         while stack:
-            block, step = stack.pop()
-            if (
-                block == goal
-                and step >= until
-                and (block, step)
-                != (
-                    self._block[second],
-                    self._step[second],
-                )
-            ):
+            row = stack.pop()
+            block = self._block[row]
+            if block == goal and row >= first:
                 return True
+            rows = self._rows[block]
             low = passed.get(block, NONE)
-            if step <= low:
+            if row <= low:
                 continue
-            passed[block] = step
-            steps = self._steps[block]
-            for k in range(bisect_right(steps, low), bisect_right(steps, step)):
-                stack.append(self._incoming[block][k])
+            passed[block] = row
+            start = max(bisect_right(rows, low), bisect_right(self._levels[block], floor))
+            for source in self._sources[block][start : bisect_right(rows, row)]:
+                behind = self._level[source] > floor or source == first
+                if behind and not (within_rank and self._rank[source] != rank):
+                    stack.append(source)
         return False
 
     def _index(self) -> None:
-        """The edges into each block, sorted by step: (source block, source step)."""
-        plan = self.plan
-        sends = plan.sends
+        """The edges into each block in the order of its rows: at which row one arrives, the
+        level of that, and the row that it comes from."""
+        plan, sends = self.plan, self.plan.sends
         after = np.concatenate([plan.waits.source, self.match[sends]]).astype(np.int64)
         before = np.concatenate([plan.waits.target, sends])
         order = np.argsort(after, kind="stable")
-        after, before = after[order], before[order]
-        self._incoming = [[] for _ in plan.block_rank]
-        self._steps = [[] for _ in plan.block_rank]
-        for a, b in zip(after.tolist(), before.tolist(), strict=True):
-            self._incoming[self._block[a]].append((self._block[b], self._step[b]))
-            self._steps[self._block[a]].append(self._step[a])
+        self._rows = [[] for _ in plan.block_rank]
+        self._levels = [[] for _ in plan.block_rank]
+        self._sources = [[] for _ in plan.block_rank]
+        for a, b in zip(after[order].tolist(), before[order].tolist(), strict=True):
+            block = self._block[a]
+            self._rows[block].append(a)
+            self._levels[block].append(self._level[a])
+            self._sources[block].append(b)

@@ -1,0 +1,290 @@
+// The Python module `sley.runtime._native`: segments, fabrics, engines.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cerrno>
+#include <exception>
+#include <memory>
+#include <system_error>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+#include <csignal>
+
+#include "engine.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sley {
+namespace {
+
+using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Longs = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T, class Array>
+std::vector<T> to_vector(const Array& array) {
+    return std::vector<T>(array.data(), array.data() + array.size());
+}
+
+FabricShape make_shape(std::int32_t ranks, const Ints& src, const Ints& dst, std::int64_t slots,
+                       std::int64_t slot_bytes) {
+    if (src.size() != dst.size()) throw std::invalid_argument("connections without an end");
+    FabricShape shape{ranks, {}, slots, slot_bytes};
+    for (std::size_t i = 0; i < src.size(); ++i) {
+        shape.connections.push_back({src.data()[i], dst.data()[i]});
+    }
+    return Fabric::checked(std::move(shape));
+}
+
+std::vector<std::int32_t> ints(const nb::kwargs& columns, const char* name) {
+    return to_vector<std::int32_t>(nb::cast<Ints>(columns[name]));
+}
+
+std::vector<std::int64_t> longs(const nb::kwargs& columns, const char* name) {
+    return to_vector<std::int64_t>(nb::cast<Longs>(columns[name]));
+}
+
+// The columns of a `sley.runtime.program.RankProgram`.
+ProgramColumns make_columns(const nb::kwargs& k) {
+    ProgramColumns c;
+    c.op = ints(k, "op");
+    c.src_buffer = ints(k, "src_buffer");
+    c.src_index = ints(k, "src_index");
+    c.dst_buffer = ints(k, "dst_buffer");
+    c.dst_index = ints(k, "dst_index");
+    c.count = ints(k, "count");
+    c.send = ints(k, "send");
+    c.recv = ints(k, "recv");
+    c.wait_offset = longs(k, "wait_offset");
+    c.wait_target = ints(k, "wait_target");
+    c.block_offset = longs(k, "block_offset");
+    c.divisor = ints(k, "divisor");
+    c.chunks = nb::cast<std::int32_t>(k["chunks"]);
+    using Sizes = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
+    std::tie(c.sizes[kInput], c.sizes[kOutput], c.sizes[kScratch]) = nb::cast<Sizes>(k["sizes"]);
+    using Bases = std::tuple<std::int32_t, std::int32_t>;
+    std::tie(c.input_base, c.output_base) = nb::cast<Bases>(k["bases"]);
+    c.max_count = nb::cast<std::int32_t>(k["max_count"]);
+    c.in_place = nb::cast<bool>(k["in_place"]);
+    c.tile_major = nb::cast<bool>(k["tile_major"]);
+    return c;
+}
+
+std::shared_ptr<Engine> make_engine(std::shared_ptr<Fabric> fabric, std::int32_t rank,
+                                    const nb::kwargs& columns) {
+    return std::make_shared<Engine>(std::move(fabric), rank, make_columns(columns));
+}
+
+// Throws what the engine would, without a fabric.
+void check_program(std::int32_t rank, std::int32_t ranks, Ints src, Ints dst,
+                   const nb::kwargs& columns) {
+    build_program(make_columns(columns), rank, make_shape(ranks, src, dst, 1, 1));
+}
+
+Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, const Bytes& input,
+               const Bytes& output, std::int64_t iterations, double timeout_s) {
+    if (type < 0 || type >= kDataTypes || op < 0 || op >= kReduceOps) {
+        throw std::invalid_argument("an unknown type or operation");
+    }
+    Call call{};
+    call.count = count;
+    call.type = static_cast<DataType>(type);
+    call.op = static_cast<ReduceOp>(op);
+    call.memory[kInput] = reinterpret_cast<std::byte*>(input.data());
+    call.memory[kOutput] = reinterpret_cast<std::byte*>(output.data());
+    call.bytes[kInput] = static_cast<std::int64_t>(input.size());
+    call.bytes[kOutput] = static_cast<std::int64_t>(output.size());
+    call.iterations = iterations;
+    call.timeout_s = timeout_s;
+    return call;
+}
+
+// (status, seconds, absent, [(instruction, tile, reason, target)]): plain values, which travel.
+nb::tuple to_tuple(const Outcome& outcome) {
+    nb::list stuck;
+    for (const auto& s : outcome.stuck) {
+        stuck.append(nb::make_tuple(s.instruction, s.tile, static_cast<int>(s.reason), s.target));
+    }
+    return nb::make_tuple(static_cast<int>(outcome.status), outcome.seconds, outcome.absent, stuck);
+}
+
+nb::tuple run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32_t op,
+                  Bytes input, Bytes output, std::int64_t iterations, double timeout_s) {
+    const auto call = make_call(count, type, op, input, output, iterations, timeout_s);
+    Outcome outcome;
+    {
+        nb::gil_scoped_release release;
+        outcome = engine.run(call);
+    }
+    return to_tuple(outcome);
+}
+
+// All ranks as threads of this process; a rank that throws fails the job, so nobody waits for it.
+std::vector<Outcome> run_calls(Fabric& fabric, const std::vector<std::shared_ptr<Engine>>& engines,
+                               const std::vector<Call>& calls) {
+    std::vector<Outcome> outcomes(engines.size());
+    std::vector<std::exception_ptr> thrown(engines.size());
+    std::vector<std::thread> threads;
+    const auto body = [&](std::size_t i) {
+        try {
+            outcomes[i] = engines[i]->run(calls[i]);
+        } catch (...) {
+            thrown[i] = std::current_exception();
+            fabric.control().fail(Failure::kDied, static_cast<std::int32_t>(i));
+        }
+    };
+    std::exception_ptr no_thread;
+    try {
+        for (std::size_t i = 1; i < engines.size(); ++i) threads.emplace_back(body, i);
+        if (!engines.empty()) body(0);
+    } catch (const std::system_error&) {
+        no_thread = std::current_exception();
+        fabric.control().fail(Failure::kDied, static_cast<std::int32_t>(threads.size()) + 1);
+    }
+    for (auto& thread : threads) thread.join();
+    if (no_thread) std::rethrow_exception(no_thread);
+    for (const auto& error : thrown) {
+        if (error) std::rethrow_exception(error);
+    }
+    return outcomes;
+}
+
+nb::list run_threads(Fabric& fabric, std::vector<std::shared_ptr<Engine>> engines,
+                     std::int64_t count, std::int32_t type, std::int32_t op,
+                     std::vector<Bytes> inputs, std::vector<Bytes> outputs,
+                     std::int64_t iterations, double timeout_s) {
+    if (inputs.size() != engines.size() || outputs.size() != engines.size()) {
+        throw std::invalid_argument("not one memory for each rank");
+    }
+    std::vector<Call> calls;
+    for (std::size_t i = 0; i < engines.size(); ++i) {
+        calls.push_back(make_call(count, type, op, inputs[i], outputs[i], iterations, timeout_s));
+    }
+    std::vector<Outcome> outcomes;
+    {
+        nb::gil_scoped_release release;
+        outcomes = run_calls(fabric, engines, calls);
+    }
+    nb::list list;
+    for (const auto& outcome : outcomes) list.append(to_tuple(outcome));
+    return list;
+}
+
+// The kernel kills this process when the thread that forked it ends. Elsewhere than on Linux the
+// end of the command socket has to do.
+void die_with_parent() {
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
+}
+
+// Live as long as the process: the module may be taken down after the interpreter.
+PyObject* g_program_fault = nullptr;
+PyObject* g_slot_too_small = nullptr;
+
+void define_errors(nb::module_& m) {
+    g_program_fault =
+        PyErr_NewException("sley.runtime._native.ProgramFault", PyExc_ValueError, nullptr);
+    g_slot_too_small =
+        PyErr_NewException("sley.runtime._native.SlotTooSmall", PyExc_ValueError, nullptr);
+    m.attr("ProgramFault") = nb::handle(g_program_fault);
+    m.attr("SlotTooSmall") = nb::handle(g_slot_too_small);
+}
+
+void translate(const std::exception_ptr& error, void*) {
+    try {
+        std::rethrow_exception(error);
+    } catch (const ProgramFault& fault) {
+        const nb::tuple arguments = nb::make_tuple(fault.row, fault.what());
+        PyErr_SetObject(g_program_fault, arguments.ptr());
+    } catch (const SlotTooSmall& fault) {
+        PyErr_SetString(g_slot_too_small, fault.what());
+    } catch (const std::system_error& fault) {
+        const nb::tuple arguments = nb::make_tuple(fault.code().value(), fault.what());
+        PyErr_SetObject(PyExc_OSError, arguments.ptr());
+    }
+}
+
+void define_memory(nb::module_& m) {
+    nb::class_<Segment>(m, "Segment")
+        .def_static(
+            "create",
+            [](std::size_t bytes, bool shared) {
+                return std::make_shared<Segment>(Segment::create(bytes, shared));
+            },
+            "bytes"_a, "shared"_a)
+        .def_static(
+            "attach",
+            [](int fd, std::size_t bytes) {
+                return std::make_shared<Segment>(Segment::attach(fd, bytes));
+            },
+            "fd"_a, "bytes"_a)
+        .def_prop_ro("fd", &Segment::fd)
+        .def_prop_ro(
+            "array",
+            [](Segment& self) {
+                return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(
+                    self.data(), {self.size()}, nb::find(self));
+            },
+            "The memory as a NumPy array, which keeps the segment alive.");
+
+    nb::class_<Fabric>(m, "Fabric")
+        .def_static(
+            "create",
+            [](std::int32_t ranks, Ints src, Ints dst, std::int64_t slots, std::int64_t slot_bytes,
+               bool shared) {
+                auto shape = make_shape(ranks, src, dst, slots, slot_bytes);
+                auto segment = Segment::create(shape.bytes(), shared);
+                return std::make_shared<Fabric>(std::move(shape), std::move(segment));
+            },
+            "ranks"_a, "src"_a, "dst"_a, "slots"_a, "slot_bytes"_a, "shared"_a)
+        .def_static(
+            "attach",
+            [](int fd, std::int32_t ranks, Ints src, Ints dst, std::int64_t slots,
+               std::int64_t slot_bytes) {
+                auto shape = make_shape(ranks, src, dst, slots, slot_bytes);
+                auto segment = Segment::attach(fd, shape.bytes());
+                return std::make_shared<Fabric>(std::move(shape), std::move(segment));
+            },
+            "fd"_a, "ranks"_a, "src"_a, "dst"_a, "slots"_a, "slot_bytes"_a)
+        .def_prop_ro("fd", [](const Fabric& self) { return self.segment().fd(); })
+        .def_prop_ro("size", [](const Fabric& self) { return self.segment().size(); })
+        .def_prop_ro("beats", [](Fabric& self) { return self.control().beats(); })
+        .def_prop_ro("failed", [](Fabric& self) { return self.control().failed(); })
+        .def(
+            "fail",
+            [](Fabric& self, std::int32_t rank) { self.control().fail(Failure::kDied, rank); },
+            "rank"_a, "Record that `rank` died; every rank that waits then gives up.");
+}
+
+void define_engine(nb::module_& m) {
+    nb::class_<Engine>(m, "Engine")
+        .def_static("create", &make_engine, "fabric"_a, "rank"_a, "columns"_a)
+        .def("run", &run_one, "count"_a, "dtype"_a, "op"_a, "input"_a, "output"_a, "iterations"_a,
+             "timeout_s"_a);
+    m.def("run_threads", &run_threads, "fabric"_a, "engines"_a, "count"_a, "dtype"_a, "op"_a,
+          "inputs"_a, "outputs"_a, "iterations"_a, "timeout_s"_a);
+    m.def("check_program", &check_program, "rank"_a, "ranks"_a, "src"_a, "dst"_a, "columns"_a);
+    m.def("die_with_parent", &die_with_parent);
+}
+
+}  // namespace
+}  // namespace sley
+
+NB_MODULE(_native, m) {
+    m.doc() = "The CPU engine of sley: shared memory, connections, and the interpreter of a rank.";
+    sley::define_errors(m);
+    nb::register_exception_translator(&sley::translate);
+    sley::define_memory(m);
+    sley::define_engine(m);
+}

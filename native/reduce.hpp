@@ -1,0 +1,28 @@
+// Reductions: element types, operations, and the kernels that combine two arrays.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sley {
+
+// The numbers are those of `sley.runtime.types.DATA_TYPES`.
+enum class DataType : std::int32_t {
+    kFloat16, kBfloat16, kFloat32, kFloat64, kInt8, kInt16, kInt32, kInt64, kUint8
+};
+constexpr std::int32_t kDataTypes = 9;
+
+// The numbers are those of `sley.ir.words.ReduceOp`.
+enum class ReduceOp : std::int32_t { kSum, kProduct, kMin, kMax, kAverage };
+constexpr std::int32_t kReduceOps = 5;
+
+// out[i] = a[i] o b[i] for i < n. `out` may be `a` or `b`; they must not overlap otherwise.
+using Combine = void (*)(std::byte* out, const std::byte* a, const std::byte* b, std::size_t n);
+// data[i] = data[i] / divisor for i < n; integers towards zero.
+using Divide = void (*)(std::byte* data, std::int32_t divisor, std::size_t n);
+
+std::size_t item_size(DataType type);
+Combine combine_kernel(DataType type, ReduceOp op);
+Divide divide_kernel(DataType type);
+
+}  // namespace sley

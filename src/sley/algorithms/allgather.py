@@ -1,0 +1,106 @@
+"""AllGather algorithms. In place, a rank's input is its own part of the output."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sley.algorithms.sizes import channel_numbers, check_power_of_two, check_sizes
+from sley.errors import Place
+from sley.errors.language import L121
+from sley.ir.collectives import AllGather
+from sley.ir.program import Program
+from sley.lang import ChunkProgram, trace
+
+_DGX1_RANKS = 8
+
+
+def _keep_own(p: ChunkProgram, ranks: ArrayLike, in_place: bool) -> None:
+    """Every rank's input becomes its part of its output, where it isn't that already."""
+    if not in_place:
+        p.chunk(ranks, "in", 0).copy(ranks, "out", ranks)
+
+
+def ring_allgather(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:
+    """AllGather along one ring: every chunk goes round once.
+
+    channels: spreads the chunks over so many channels; None leaves that to the compiler.
+    Source: MSCCLang, figure 3b. Errors: L102, L111, L121.
+    """
+    check_sizes("ring-allgather", ranks=ranks)
+    numbers = channel_numbers("ring-allgather", channels)
+
+    def body(p: ChunkProgram) -> None:
+        _keep_own(p, np.arange(ranks), in_place)
+        for turn, channel in enumerate(numbers[:ranks]):
+            rank = np.arange(turn, ranks, len(numbers))
+            c = p.chunk(rank, "in", 0)
+            for step in range(1, ranks):
+                c = c.copy((rank + step) % ranks, "out", rank, channel=channel)
+
+    return trace(AllGather(ranks, 1, in_place), body, name="ring-allgather")
+
+
+def all_pairs_allgather(ranks: int, *, in_place: bool = False) -> Program:
+    """AllGather in one step: every rank sends its chunk to every other.
+
+    Source: the second step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L121.
+    """
+    check_sizes("all-pairs-allgather", ranks=ranks)
+
+    def body(p: ChunkProgram) -> None:
+        rank = np.arange(ranks)
+        _keep_own(p, rank, in_place)
+        for turn in range(1, ranks):
+            p.chunk(rank, "in", 0).copy((rank + turn) % ranks, "out", rank)
+
+    return trace(AllGather(ranks, 1, in_place), body, name="all-pairs-allgather")
+
+
+def recursive_doubling_allgather(ranks: int, *, in_place: bool = False) -> Program:
+    """AllGather in log2(ranks) steps: partners exchange all that they hold, twice as much each
+    time. Needs a power of two of ranks.
+
+    Source: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication Operations in
+    MPICH (2005), section 4.1. Errors: L102, L121.
+    """
+    check_sizes("recursive-doubling-allgather", ranks=ranks)
+    check_power_of_two("recursive-doubling-allgather", ranks)
+
+    def body(p: ChunkProgram) -> None:
+        rank = np.arange(ranks)
+        _keep_own(p, rank, in_place)
+        for level in range(int(ranks).bit_length() - 1):
+            distance = 1 << level
+            held = rank & -distance
+            p.chunk(rank, "out", held, distance).copy(rank ^ distance, "out", held)
+
+    return trace(AllGather(ranks, 1, in_place), body, name="recursive-doubling-allgather")
+
+
+def sccl_allgather_dgx1(ranks: int = _DGX1_RANKS, *, in_place: bool = False) -> Program:
+    """AllGather for the 8 V100 of a DGX-1 in two steps, with one chunk over each link in each.
+
+    Every GPU sends its chunk to the three others of its quad and to its counterpart in the other
+    quad; then it hands what the counterpart sent to its own quad.
+    Source: the (1, 2, 2) algorithm of SCCL (Cai et al., Synthesizing Optimal Collective
+    Algorithms, 2021, table 4), which MSCCLang 7.5 measures. Errors: L121 for other than 8 ranks.
+    """
+    if ranks != _DGX1_RANKS:
+        raise L121.error(
+            at=Place(detail="sccl-allgather-dgx1"),
+            expected=f"the {_DGX1_RANKS} ranks of a DGX-1",
+            found=f"ranks={ranks!r}",
+        )
+
+    def body(p: ChunkProgram) -> None:
+        rank = np.arange(ranks)
+        counterpart = rank ^ 4
+        quad = [(rank & 4) | ((rank + turn) % 4) for turn in (1, 2, 3)]
+        _keep_own(p, rank, in_place)
+        for neighbour in (counterpart, *quad):
+            p.chunk(rank, "in", 0).copy(neighbour, "out", rank)
+        for neighbour in quad:
+            p.chunk(rank, "out", counterpart).copy(neighbour, "out", counterpart)
+
+    return trace(AllGather(ranks, 1, in_place), body, name="sccl-allgather-dgx1")

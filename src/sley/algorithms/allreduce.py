@@ -1,0 +1,162 @@
+"""AllReduce algorithms. Out of place they leave the caller's input as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from sley.algorithms.rings import accumulator, ring_all_gather, ring_reduce_scatter
+from sley.algorithms.sizes import channel_numbers, check_sizes
+from sley.ir.collectives import AllReduce
+from sley.ir.program import Program
+from sley.ir.tables import LongArray
+from sley.lang import ChunkProgram, trace
+
+
+def ring_allreduce(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:
+    """AllReduce along one ring: a chunk per rank goes round twice, first summed, then copied.
+
+    channels: spreads the chunks over so many channels; None leaves that to the compiler.
+    Source: MSCCLang 7.1.1. Errors: L102, L111, L121.
+    """
+    check_sizes("ring-allreduce", ranks=ranks)
+    numbers = channel_numbers("ring-allreduce", channels)
+    buffer = "in" if in_place else "out"
+
+    def body(p: ChunkProgram) -> None:
+        ring = np.arange(ranks)
+        ring_reduce_scatter(p, ring, 0, 1, buffer=buffer, source="in", channels=numbers)
+        ring_all_gather(p, ring, 0, 1, buffer=buffer, channels=numbers)
+
+    return trace(AllReduce(ranks, ranks, in_place), body, name="ring-allreduce")
+
+
+def all_pairs_allreduce(ranks: int, *, in_place: bool = False) -> Program:
+    """AllReduce in two steps: each rank sums up one chunk from all others, and sends them the
+    sum.
+
+    Source: MSCCLang 7.1.2. Errors: L102, L121.
+    """
+    check_sizes("all-pairs-allreduce", ranks=ranks)
+    buffer = "in" if in_place else "out"
+
+    def body(p: ChunkProgram) -> None:
+        rank = np.arange(ranks)
+        total = accumulator(p, rank, "in", buffer, rank)
+        for turn in range(1, ranks):
+            total = total.reduce(p.chunk((rank + turn) % ranks, "in", rank))
+        for turn in range(1, ranks):
+            total.copy((rank + turn) % ranks, buffer, rank)
+
+    return trace(AllReduce(ranks, ranks, in_place), body, name="all-pairs-allreduce")
+
+
+def hierarchical_allreduce(
+    nodes: int, gpus: int, *, instances: int = 1, in_place: bool = False
+) -> Program:
+    """AllReduce by rings within the nodes, across them, and within them again.
+
+    instances: into how many parallel parts the phases within the nodes are cut (MSCCLang cuts
+    them into `nodes`). The phases have channels of their own: 0, 1 and 2.
+    Source: MSCCLang, figures 1 and 3, section 5.1. Errors: L102, L111, L121.
+    """
+    check_sizes("hierarchical-allreduce", nodes=nodes, gpus=gpus)
+    buffer = "in" if in_place else "out"
+    rank = np.arange(nodes * gpus).reshape(nodes, gpus)
+    share = np.arange(gpus) * nodes
+
+    def body(p: ChunkProgram) -> None:
+        with p.parallelize(instances):
+            ring_reduce_scatter(p, rank, 0, nodes, buffer=buffer, source="in", channels=[0])
+        summed = buffer if gpus > 1 else "in"
+        ring_reduce_scatter(p, rank.T, share, 1, buffer=buffer, source=summed, channels=[1])
+        ring_all_gather(p, rank.T, share, 1, buffer=buffer, channels=[1])
+        with p.parallelize(instances):
+            ring_all_gather(p, rank, 0, nodes, buffer=buffer, channels=[2])
+
+    collective = AllReduce(nodes * gpus, nodes * gpus, in_place)
+    return trace(collective, body, name="hierarchical-allreduce")
+
+
+def recursive_halving_doubling_allreduce(ranks: int, *, in_place: bool = False) -> Program:
+    """AllReduce in 2 log2(ranks) steps: partners halve what they still sum, then double what they
+    hold.
+
+    Where `ranks` is no power of two, as many ranks as are too many fold their data into a
+    neighbour's before, and get the result from it after.
+    Source: Rabenseifner's algorithm in Thakur, Rabenseifner, Gropp, Optimization of Collective
+    Communication Operations in MPICH (2005), section 4.5. Errors: L102, L121.
+    """
+    check_sizes("recursive-halving-doubling-allreduce", ranks=ranks)
+    power = 1 << (int(ranks).bit_length() - 1)
+    folded, place = ranks - power, np.arange(power)
+    rank = np.where(place < folded, 2 * place + 1, place + folded)
+    buffer = "in" if in_place else "out"
+
+    def body(p: ChunkProgram) -> None:
+        source = "in"
+        if folded:
+            accumulator(p, rank, "in", buffer, 0, power)
+            kept, source = p.chunk(rank[:folded], buffer, 0, power), buffer
+            kept.reduce(p.chunk(rank[:folded] - 1, "in", 0, power))
+        distances = [1 << level for level in range(power.bit_length() - 1)]
+        for distance in reversed(distances):
+            half, partner = (place ^ distance) & -distance, rank[place ^ distance]
+            sent = p.chunk(rank, source, half, distance)
+            accumulator(p, partner, source, buffer, half, distance).reduce(sent)
+            source = buffer
+        for distance in distances:
+            half = place & -distance
+            p.chunk(rank, buffer, half, distance).copy(rank[place ^ distance], buffer, half)
+        if folded:
+            result = p.chunk(rank[:folded], buffer, 0, power)
+            result.copy(rank[:folded] - 1, buffer, 0)
+
+    name = "recursive-halving-doubling-allreduce"
+    return trace(AllReduce(ranks, power, in_place), body, name=name)
+
+
+def double_binary_tree_allreduce(ranks: int, *, in_place: bool = False) -> Program:
+    """AllReduce over two binary trees, each for half of the data: up to the root, and down again.
+
+    A rank with children in one tree has none in the other (of an odd number of ranks, one may), so
+    no rank sends more than twice its data. Each tree has a channel of its own.
+    Source: Sanders, Speck, Träff, Two-tree algorithms for full bandwidth broadcast, reduction and
+    scan (2009); the trees are those of NCCL 2.4. Errors: L102, L121.
+    """
+    check_sizes("double-binary-tree-allreduce", ranks=ranks)
+    place = np.arange(ranks)
+    mirrored = (place + 1) % ranks if ranks % 2 else ranks - 1 - place
+    pairs = list(_tree_levels(ranks))
+    buffer = "in" if in_place else "out"
+
+    def body(p: ChunkProgram) -> None:
+        for tree, rank in enumerate((place, mirrored)):
+            # Places of even number have children; odd ones have none and send their input.
+            accumulator(p, rank[::2], "in", buffer, tree)
+            for child, parent in pairs:
+                held = p.chunk(rank[child], "in" if child[0] % 2 else buffer, tree)
+                p.chunk(rank[parent], buffer, tree).reduce(held, channel=tree)
+            for child, parent in reversed(pairs):
+                total = p.chunk(rank[parent], buffer, tree)
+                total.copy(rank[child], buffer, tree, channel=tree)
+
+    return trace(AllReduce(ranks, 2, in_place), body, name="double-binary-tree-allreduce")
+
+
+def _tree_levels(ranks: int) -> Iterator[tuple[LongArray, LongArray]]:
+    """Children and parents of NCCL's binary tree, from the leaves up, no parent twice at a time.
+
+    The lowest bit set in a place is its level; above it is the place that has the next bit
+    instead, or, where that lies beyond the end, none of the two.
+    """
+    bit = 1
+    while bit < ranks:
+        child = np.arange(bit, ranks, 2 * bit)
+        parent = (child ^ bit) | (bit << 1)
+        parent = np.where(parent < ranks, parent, child ^ bit)
+        for side in (parent > child, parent < child):
+            if side.any():
+                yield child[side], parent[side]
+        bit <<= 1

@@ -1,0 +1,99 @@
+"""AllToAll algorithms. In place, what arrives waits in scratch until its place has been sent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sley.algorithms.sizes import check_sizes
+from sley.ir.collectives import AllToAll
+from sley.ir.program import Program
+from sley.lang import ChunkProgram, trace
+
+
+def all_pairs_alltoall(ranks: int, *, in_place: bool = False) -> Program:
+    """AllToAll in one step: every rank sends every other its chunk.
+
+    Source: the naive implementation of MSCCLang 7.3. Errors: L102, L121.
+    """
+    check_sizes("all-pairs-alltoall", ranks=ranks)
+
+    def body(p: ChunkProgram) -> None:
+        rank = np.arange(ranks)
+        arriving = "scratch" if in_place else "out"
+        for turn in range(1, ranks):
+            other = (rank + turn) % ranks
+            p.chunk(rank, "in", other).copy(other, arriving, rank)
+        if not in_place:
+            p.chunk(rank, "in", rank).copy(rank, "out", rank)
+            return
+        for turn in range(1, ranks):
+            other = (rank - turn) % ranks
+            p.chunk(rank, "scratch", other).copy(rank, "out", other)
+
+    return trace(AllToAll(ranks, 1, in_place), body, name="all-pairs-alltoall")
+
+
+def two_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+    """AllToAll that sends one message between any two GPUs of the same number on two nodes.
+
+    Within a node, GPU g first collects what all its GPUs have for GPU g of another node.
+    Source: MSCCLang 7.3, figure 9. Errors: L102, L121.
+    """
+    check_sizes("two-step-alltoall", nodes=nodes, gpus=gpus)
+    rank = np.arange(nodes * gpus)
+    node, gpu = np.divmod(rank, gpus)
+
+    def body(p: ChunkProgram) -> None:
+        # Other nodes' chunks have a second step to take, so they go first.
+        for hop in (*range(1, nodes), 0):
+            there = (node + hop) % nodes
+            for turn in range(gpus):
+                to = (gpu + turn) % gpus
+                c = p.chunk(rank, "in", there * gpus + to)
+                if hop == 0 and not in_place:
+                    c.copy(node * gpus + to, "out", rank)
+                else:
+                    c.copy(node * gpus + to, "scratch", there * gpus + gpu)
+        for hop in range(0 if in_place else 1, nodes):
+            there = (node + hop) % nodes
+            collected = p.chunk(rank, "scratch", there * gpus, gpus)
+            collected.copy(there * gpus + gpu, "out", node * gpus)
+
+    return trace(AllToAll(nodes * gpus, 1, in_place), body, name="two-step-alltoall")
+
+
+def three_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+    """AllToAll that sends one message between any two nodes, of gpus * gpus chunks.
+
+    A gateway collects all that its node has for another node, sends it to the gateway there, and
+    that one scatters it. Gateways of a node's partners are spread over its GPUs; both ends have
+    the same number, so that a message stays on its rail.
+    Source: alltoall_a100_three_step.py of Microsoft's msccl-tools, with gateways by the distance
+    of the nodes. Errors: L102, L121.
+    """
+    check_sizes("three-step-alltoall", nodes=nodes, gpus=gpus)
+    rank, square = np.arange(nodes * gpus), gpus * gpus
+    node, gpu = np.divmod(rank, gpus)
+    arrived = -(-(nodes - 1) // gpus) * square
+
+    def body(p: ChunkProgram) -> None:
+        routes = [(hop, (hop - 1) % gpus, (hop - 1) // gpus * square) for hop in range(1, nodes)]
+        for hop, gateway, slot in routes:
+            c = p.chunk(rank, "in", (node + hop) % nodes * gpus, gpus)
+            c.copy(node * gpus + gateway, "scratch", slot + gpu * gpus)
+        for hop, gateway, slot in routes:
+            first = np.arange(nodes) * gpus + gateway
+            c = p.chunk(first, "scratch", slot, square)
+            c.copy((first + hop * gpus) % (nodes * gpus), "scratch", arrived + slot)
+        for turn in range(gpus):
+            to = (gpu + turn) % gpus
+            for hop, gateway, slot in routes:
+                c = p.chunk(node * gpus + gateway, "scratch", arrived + slot + gpu * gpus + to)
+                c.copy(node * gpus + to, "out", (node - hop) % nodes * gpus + gpu)
+            c = p.chunk(rank, "in", node * gpus + to)
+            buffer, index = ("scratch", 2 * arrived + gpu) if in_place else ("out", rank)
+            c.copy(node * gpus + to, buffer, index)
+        if in_place:
+            p.chunk(rank, "scratch", 2 * arrived, gpus).copy(rank, "out", node * gpus)
+
+    return trace(AllToAll(nodes * gpus, 1, in_place), body, name="three-step-alltoall")

@@ -1,0 +1,36 @@
+"""AllToNext algorithms: every rank's buffer goes to the next rank (MSCCLang 7.4)."""
+
+from __future__ import annotations
+
+from sley.algorithms.sizes import check_sizes
+from sley.ir.collectives import AllToNext
+from sley.ir.program import Program
+from sley.lang import ChunkProgram, trace
+
+
+def alltonext(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+    """AllToNext that crosses from node to node over all of a node's network links.
+
+    The last GPU of a node scatters its buffer over the node, each GPU sends its part to the GPU
+    of its number on the next node, and the first GPU there gathers them.
+    Source: MSCCLang 7.4, figure 10. Errors: L102, L121.
+    """
+    check_sizes("alltonext", nodes=nodes, gpus=gpus)
+
+    def body(p: ChunkProgram) -> None:
+        # From the end, so that in place every rank's data is sent before it is overwritten.
+        for following in range(nodes * gpus - 1, 0, -1):
+            rank = following - 1
+            if following % gpus:
+                p.chunk(rank, "in", 0, gpus).copy(following, "out", 0)
+                continue
+            for part in range(gpus):
+                near, far = following - gpus + part, following + part
+                c = p.chunk(rank, "in", part)
+                if near != rank:
+                    c = c.copy(near, "scratch", 0)
+                if far != following:
+                    c = c.copy(far, "scratch", 1)
+                c.copy(following, "out", part)
+
+    return trace(AllToNext(nodes * gpus, gpus, in_place), body, name="alltonext")

@@ -1,0 +1,171 @@
+"""Catalog: the algorithms by name, and how the command line builds one."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from sley.algorithms.allgather import (
+    all_pairs_allgather,
+    recursive_doubling_allgather,
+    ring_allgather,
+    sccl_allgather_dgx1,
+)
+from sley.algorithms.allreduce import (
+    all_pairs_allreduce,
+    double_binary_tree_allreduce,
+    hierarchical_allreduce,
+    recursive_halving_doubling_allreduce,
+    ring_allreduce,
+)
+from sley.algorithms.alltoall import all_pairs_alltoall, three_step_alltoall, two_step_alltoall
+from sley.algorithms.alltonext import alltonext
+from sley.algorithms.reducescatter import ring_reducescatter
+from sley.algorithms.rooted import binomial_broadcast, binomial_reduce
+from sley.algorithms.sizes import check_sizes
+from sley.errors import Place
+from sley.errors.language import L112, L120
+from sley.ir.program import Program
+
+_SIZES = ("ranks", "nodes", "gpus")
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm of the library.
+
+    name: what the command line calls it.
+    function: builds the program; takes `parameters` and `in_place` by keyword.
+    summary: one sentence.
+    collective: the name of what it brings about.
+    source: paper and section.
+    parameters: which of ranks, nodes, gpus, root, channels and instances it takes.
+    required: those of them without a default.
+    """
+
+    name: str
+    function: Callable[..., Program]
+    summary: str
+    collective: str
+    source: str
+    parameters: tuple[str, ...]
+    required: tuple[str, ...]
+
+    @classmethod
+    def of(cls, function: Callable[..., Program], collective: str, source: str) -> Algorithm:
+        """An algorithm with name, summary and parameters from the function itself."""
+        summary = (inspect.getdoc(function) or "").split("\n\n")[0]
+        parameters = [
+            p for p in inspect.signature(function).parameters.values() if p.name != "in_place"
+        ]
+        return cls(
+            name=function.__name__.replace("_", "-"),
+            function=function,
+            summary=" ".join(summary.split()),
+            collective=collective,
+            source=source,
+            parameters=tuple(p.name for p in parameters),
+            required=tuple(p.name for p in parameters if p.default is inspect.Parameter.empty),
+        )
+
+
+_MPICH = "Thakur, Rabenseifner, Gropp 2005"
+
+CATALOG: Mapping[str, Algorithm] = MappingProxyType(
+    {
+        algorithm.name: algorithm
+        for algorithm in (
+            Algorithm.of(ring_allreduce, "allreduce", "MSCCLang 7.1.1"),
+            Algorithm.of(all_pairs_allreduce, "allreduce", "MSCCLang 7.1.2"),
+            Algorithm.of(hierarchical_allreduce, "allreduce", "MSCCLang 2, 5.1, 7.2"),
+            Algorithm.of(recursive_halving_doubling_allreduce, "allreduce", f"{_MPICH}, 4.5"),
+            Algorithm.of(
+                double_binary_tree_allreduce, "allreduce", "Sanders et al. 2009; NCCL 2.4"
+            ),
+            Algorithm.of(ring_allgather, "allgather", "MSCCLang, figure 3b"),
+            Algorithm.of(all_pairs_allgather, "allgather", "MSCCLang 7.1.2"),
+            Algorithm.of(recursive_doubling_allgather, "allgather", f"{_MPICH}, 4.1"),
+            Algorithm.of(sccl_allgather_dgx1, "allgather", "SCCL, table 4; MSCCLang 7.5"),
+            Algorithm.of(ring_reducescatter, "reducescatter", "MSCCLang, figure 3b"),
+            Algorithm.of(all_pairs_alltoall, "alltoall", "MSCCLang 7.3"),
+            Algorithm.of(two_step_alltoall, "alltoall", "MSCCLang 7.3, figure 9"),
+            Algorithm.of(three_step_alltoall, "alltoall", "msccl-tools, alltoall_a100_three_step"),
+            Algorithm.of(alltonext, "alltonext", "MSCCLang 7.4"),
+            Algorithm.of(binomial_broadcast, "broadcast", f"{_MPICH}, 4.3"),
+            Algorithm.of(binomial_reduce, "reduce", f"{_MPICH}, 4.4"),
+        )
+    }
+)
+"""Every algorithm, by name."""
+
+
+def build(
+    name: str,
+    ranks: int | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    *,
+    in_place: bool = False,
+    channels: int | None = None,
+    root: int | None = None,
+    instances: int | None = None,
+) -> Program:
+    """The program of the algorithm `name`; what is None is left to the algorithm.
+
+    An algorithm without nodes may be given nodes and gpus instead of ranks: it runs on all of
+    them. Errors: L120 for an unknown name, L112 for parameters that the algorithm does not take
+    or lacks, and its own.
+    """
+    algorithm = find(name)
+    given = {
+        word: value
+        for word, value in (
+            ("ranks", ranks),
+            ("nodes", nodes),
+            ("gpus", gpus),
+            ("channels", channels),
+            ("root", root),
+            ("instances", instances),
+        )
+        if value is not None
+    }
+    if "ranks" in algorithm.parameters and given.keys() & set(_SIZES) == {"nodes", "gpus"}:
+        grid = {word: given.pop(word) for word in ("nodes", "gpus")}
+        check_sizes(algorithm.name, **grid)
+        given["ranks"] = grid["nodes"] * grid["gpus"]
+    unknown = [word for word in given if word not in algorithm.parameters]
+    missing = [word for word in algorithm.required if word not in given]
+    if unknown or missing:
+        raise L112.error(
+            at=Place(detail=algorithm.name),
+            expected=_expected(algorithm),
+            found=", ".join(f"{word}={value}" for word, value in given.items()) or "none",
+            remedy=" and ".join(
+                [f"Leave out {', '.join(unknown)}"] * bool(unknown)
+                + [f"give {', '.join(missing)}"] * bool(missing)
+            ).capitalize()
+            + ".",
+        )
+    return algorithm.function(**given, in_place=in_place)
+
+
+def find(name: str) -> Algorithm:
+    """The algorithm `name`. Errors: L120, with the nearest names."""
+    if name in CATALOG:
+        return CATALOG[name]
+    near = difflib.get_close_matches(str(name), CATALOG, n=3, cutoff=0.5)
+    raise L120.error(
+        expected="one of " + ", ".join(CATALOG),
+        found=repr(name),
+        remedy=f"Did you mean {' or '.join(near)}?" if near else "",
+    )
+
+
+def _expected(algorithm: Algorithm) -> str:
+    """The parameters that an algorithm takes, for messages."""
+    sizes = " and ".join(word for word in algorithm.parameters if word in _SIZES)
+    others = [f"maybe {word}" for word in algorithm.parameters if word not in _SIZES]
+    return ", ".join([sizes, *others])

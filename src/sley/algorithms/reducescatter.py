@@ -1,0 +1,36 @@
+"""ReduceScatter algorithms. In place, a rank's output is its own part of the input."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sley.algorithms.sizes import channel_numbers, check_sizes
+from sley.ir.collectives import ReduceScatter
+from sley.ir.program import Program
+from sley.lang import ChunkProgram, trace
+
+
+def ring_reducescatter(
+    ranks: int, *, channels: int | None = None, in_place: bool = False
+) -> Program:
+    """ReduceScatter along one ring: every chunk goes round once, summed on its way.
+
+    Out of place, sums on their way are formed in scratch, the last one in the output.
+    channels: spreads the chunks over so many channels; None leaves that to the compiler.
+    Source: MSCCLang, figure 3b. Errors: L102, L111, L121.
+    """
+    check_sizes("ring-reducescatter", ranks=ranks)
+    numbers = channel_numbers("ring-reducescatter", channels)
+
+    def body(p: ChunkProgram) -> None:
+        for turn, channel in enumerate(numbers[:ranks]):
+            part = np.arange(turn, ranks, len(numbers))
+            c = p.chunk((part + 1) % ranks, "in", part)
+            for step in range(1, ranks):
+                own = p.chunk((part + step + 1) % ranks, "in", part)
+                if not in_place:
+                    buffer, index = ("scratch", step - 1) if step < ranks - 1 else ("out", 0)
+                    own = own.copy(own.rank, buffer, index)
+                c = own.reduce(c, channel=channel)
+
+    return trace(ReduceScatter(ranks, 1, in_place), body, name="ring-reducescatter")

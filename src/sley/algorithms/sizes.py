@@ -1,0 +1,69 @@
+"""Sizes: what every algorithm asks of its parameters before it says anything."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sley.errors import Place
+from sley.errors.language import L101, L102, L111, L121
+
+
+def check_sizes(algorithm: str, **sizes: int) -> None:
+    """Refuses sizes that are no positive integers, or make fewer than two ranks together.
+
+    sizes: the parameters that multiply to the number of ranks. Errors: L102, L121.
+    """
+    found = ", ".join(f"{word}={value!r}" for word, value in sizes.items())
+    if not all(is_positive(value) for value in sizes.values()):
+        raise L102.error(
+            at=Place(detail=algorithm), expected="positive integers for sizes", found=found
+        )
+    if np.prod(list(sizes.values())) < 2:
+        raise L121.error(at=Place(detail=algorithm), expected="2 ranks or more", found=found)
+
+
+def check_power_of_two(algorithm: str, ranks: int) -> None:
+    """Refuses a number of ranks that is no power of two. Errors: L121."""
+    if ranks & (ranks - 1):
+        lower = 1 << (ranks.bit_length() - 1)
+        raise L121.error(
+            at=Place(detail=algorithm),
+            expected=f"a power of two of ranks, such as {lower} or {2 * lower}",
+            found=f"ranks={ranks}",
+        )
+
+
+def check_root(algorithm: str, root: int, ranks: int) -> None:
+    """Refuses a root that is none of the ranks. Errors: L101."""
+    if not is_integer(root) or not 0 <= root < ranks:
+        raise L101.error(
+            at=Place(detail=algorithm),
+            expected=f"a rank from 0 to {ranks - 1}",
+            found=f"root={root!r}",
+        )
+
+
+def channel_numbers(algorithm: str, channels: int | None) -> tuple[int | None, ...]:
+    """The channels to spread chunks over: 0 to channels - 1, or the compiler's choice for None.
+
+    Errors: L111.
+    """
+    if channels is None:
+        return (None,)
+    if not is_positive(channels):
+        raise L111.error(
+            at=Place(detail=algorithm),
+            expected="a positive number of channels, or None",
+            found=f"channels={channels!r}",
+        )
+    return tuple(range(channels))
+
+
+def is_integer(value: object) -> bool:
+    """Whether `value` is an integer; True is none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def is_positive(value: int) -> bool:
+    """Whether `value` is a positive integer."""
+    return is_integer(value) and value > 0
