@@ -8,12 +8,12 @@ import click
 
 from sley import formats
 from sley.cli.options import Selection, common_options, plan_options
-from sley.cli.output import Phases, print_json
+from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import plan_of
 from sley.report.tables import plan_summary, plan_table
 
 
-@click.command("compile")
+@click.command("compile", cls=Command)
 @plan_options
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan here."

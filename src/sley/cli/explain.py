@@ -8,7 +8,7 @@ from textwrap import fill
 import click
 from click.shell_completion import CompletionItem
 
-from sley.cli.output import print_json
+from sley.cli.output import Command, print_json
 from sley.errors.catalog import all_rules
 
 
@@ -25,7 +25,7 @@ class _Code(click.ParamType[str]):
         ]
 
 
-@click.command("explain")
+@click.command("explain", cls=Command)
 @click.argument("code", type=_Code(), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain_command(code: str | None, as_json: bool) -> None:

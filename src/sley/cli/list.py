@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from sley.algorithms import CATALOG
-from sley.cli.output import print_json
+from sley.cli.output import Command, print_json
 
 
-@click.command("list")
+@click.command("list", cls=Command)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_command(as_json: bool) -> None:
     """List the algorithms of the library."""

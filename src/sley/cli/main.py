@@ -5,7 +5,6 @@ Exit codes: 0 right, 1 the program, file or run is wrong, 2 wrong usage (click's
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import version
 
 import click
@@ -13,29 +12,12 @@ import click
 from sley.cli.compile import compile_command
 from sley.cli.explain import explain_command
 from sley.cli.list import list_command
-from sley.cli.output import report_error
 from sley.cli.run import run_command
 from sley.cli.shell import completion_command
 from sley.cli.verify import verify_command
-from sley.errors import SleyError
 
 
-class _Commands(click.Group):
-    """A group in which a SleyError of any command becomes diagnostics and exit code 1."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except SleyError as error:
-            report_error(error)
-            sys.exit(1)
-        except BrokenPipeError:
-            # The reader of our output has gone (sley list | head): nobody is left to tell.
-            sys.stderr.close()
-            sys.exit(1)
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("sley"), prog_name="sley")
 def main() -> None:
     """Compile, prove and run collective communication.

@@ -21,11 +21,24 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def report_error(error: SleyError) -> None:
-    """The diagnostics of an error: JSON on standard output with --json, else text on standard
-    error."""
-    context = click.get_current_context(silent=True)
-    if context is not None and wants_json(sys.argv[1:]):
+class Command(click.Command):
+    """A command in which a SleyError becomes diagnostics and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except SleyError as error:
+            _report_error(error, as_json=bool(ctx.params.get("as_json")))
+            sys.exit(1)
+        except BrokenPipeError:
+            # The reader of our output has gone (sley list | head): nobody is left to tell.
+            sys.stderr.close()
+            sys.exit(1)
+
+
+def _report_error(error: SleyError, *, as_json: bool) -> None:
+    """The diagnostics of an error: JSON on standard output, or text on standard error."""
+    if as_json:
         print_json({"ok": False, "diagnostics": [d.to_json() for d in error.diagnostics]})
         return
     for diagnostic in error.diagnostics:
@@ -37,11 +50,6 @@ def report_notes(notes: tuple[Diagnostic, ...]) -> None:
     for note in notes:
         where = f"{note.places[0]}: " if note.places else ""
         click.echo(f"note: {where}{note.code} {note.rule.name}: {note.found}", err=True)
-
-
-def wants_json(arguments: list[str]) -> bool:
-    """Whether --json is among the arguments; asked for where no command has been parsed yet."""
-    return "--json" in arguments
 
 
 @dataclass

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from sley import runtime
 from sley.cli.options import Selection, common_options, plan_options
-from sley.cli.output import Phases, print_json
+from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import is_algorithm, plan_of
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
@@ -47,7 +47,7 @@ def sizes_between(begin: int, end: int, factor: int, step: int | None) -> list[i
     return sizes
 
 
-@click.command("run")
+@click.command("run", cls=Command)
 @plan_options
 @click.option("-b", "--begin", type=SizeType(), default="1K", show_default=True, help="First size.")
 @click.option("-e", "--end", type=SizeType(), help="Last size; default: the first.")

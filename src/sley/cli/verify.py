@@ -8,13 +8,13 @@ import click
 
 from sley import formats
 from sley.cli.options import Selection, common_options, plan_options
-from sley.cli.output import Phases, print_json
+from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import plan_of
 from sley.formats import msccl_xml
 from sley.verify import verify
 
 
-@click.command("verify")
+@click.command("verify", cls=Command)
 @plan_options
 @click.option(
     "--target", type=click.Choice(list(formats.TARGETS)), help="Check this runtime's limits too."

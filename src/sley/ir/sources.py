@@ -17,11 +17,13 @@ class Sources(Table):
     file: index into `files`.
     line: number of the line, 1-based.
     files: the distinct file names.
+    whole: where the program or plan as a whole begins, for what stands in no line of its own.
     """
 
     file: IntArray = column("int32")
     line: IntArray = column("int32")
     files: tuple[str, ...] = ()
+    whole: Place = Place()
 
     def place(self, source: int, detail: str = "") -> Place:
         """The place of row `source`, or just the detail where there is none (NONE)."""

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sley.errors import Rule
+from sley.errors import Place, Rule
 from sley.errors.language import (
     L101,
     L102,
@@ -78,7 +78,9 @@ def trace(
     """
     p = ChunkProgram(collective)
     function(p)
-    return p.finish(name or function.__name__.replace("_", "-"), protocol)
+    code = getattr(function, "__code__", None)
+    whole = Place(code.co_filename, code.co_firstlineno) if code else caller_place()
+    return p.finish(name or function.__name__.replace("_", "-"), protocol, whole)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,8 +191,8 @@ class ChunkProgram:
         finally:
             self._instances = outer
 
-    def finish(self, name: str, protocol: Protocol | str | None) -> Program:
-        """The program said so far."""
+    def finish(self, name: str, protocol: Protocol | str | None, whole: Place) -> Program:
+        """The program said so far, which begins at `whole`."""
         if isinstance(protocol, str):
             protocol = parse_protocol(protocol)
         return Program(
@@ -199,7 +201,7 @@ class ChunkProgram:
             transfers=self._recorder.transfers(),
             scratch_chunks=self._memory.scratch_used.astype(np.int32),
             protocol=protocol,
-            sources=self._recorder.sources(),
+            sources=self._recorder.sources(whole),
         )
 
     def _range(

@@ -71,14 +71,15 @@ class Recorder:
         }
         return Transfers(**columns)
 
-    def sources(self) -> Sources:
-        """The lines that the rows came from."""
+    def sources(self, whole: Place) -> Sources:
+        """The lines that the rows came from, of a program that begins at `whole`."""
         files = list(dict.fromkeys(file for file, _ in self.lines))
         number = {file: i for i, file in enumerate(files)}
         return Sources(
             file=np.array([number[file] for file, _ in self.lines], np.int32),
             line=np.array([line for _, line in self.lines], np.int32),
             files=tuple(files),
+            whole=whole,
         )
 
     def place(self, row: int) -> Place:

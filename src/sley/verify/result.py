@@ -186,7 +186,7 @@ def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]
         row = writer.get(cell, NONE)
         found.append(
             V206.diagnostic(
-                at=plan.place(row) if row != NONE else (),
+                at=[plan.sources.whole] if row == NONE else [plan.place(row), plan.sources.whole],
                 expected=f"{plan.layout.name(cell)} = {_spell(c, value)}",
                 found=_difference(c, value, exact.get(cell)),
                 notes=[f"{int(wrong.sum())} of {len(places)} promised chunks are wrong"],

@@ -10,7 +10,7 @@ from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op
 
-LIMIT = 20
+LIMIT = 8
 """How many findings of one kind are reported; the rest would say the same."""
 
 

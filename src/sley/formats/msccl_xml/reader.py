@@ -321,5 +321,7 @@ def _plan(
         block_offset=offsets_of(np.bincount(place[block], minlength=len(block_order))),
         waits=Edges.from_pairs(len(rows), new_row[waits[0]], new_row[waits[1]]),
         scratch_chunks=_int32(_scratch(raw)),
-        sources=Sources(np.zeros(len(lines), np.int32), _int32(lines), (raw.file,)),
+        sources=Sources(
+            np.zeros(len(lines), np.int32), _int32(lines), (raw.file,), raw.algo_place()
+        ),
     )
