@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import program, sizes
 
 import sley
+from algorithm_cases import program, sizes
 from sley.algorithms import CATALOG, build
 from sley.algorithms.rings import ring_all_gather, ring_reduce_scatter
 

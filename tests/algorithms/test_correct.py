@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import cases, label, program
 
 import sley
+from algorithm_cases import cases, label, program
 from sley.ir.words import WRITES_DESTINATION, Buffer
 
 OPTIONS: list[dict[str, Any]] = [

@@ -6,22 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import cases, label, program
 
 import sley
+from algorithm_cases import cases, label, program
 from sley.ir.words import ReduceOp
 from sley.runtime import execute
-from sley.runtime.native import native
 
 Arrays = list[np.ndarray[Any, Any]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine() -> None:
-    try:
-        native()
-    except sley.SleyError as error:
-        pytest.skip(f"the engine has not been built: {error.code}")
 
 
 def blocks_in(name: str, ranks: int) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import GRIDS, program
 
 import sley
+from algorithm_cases import GRIDS, program
 from sley.ir.words import TransferKind
 from sley.passes.dependencies import dependencies
 
