@@ -9,9 +9,17 @@ import numpy as np
 from hypothesis import strategies as st
 
 import sley
+from sley.ir.plan import Plan
 from sley.ir.program import Program
+from sley.runtime import execute
 
 BUFFERS = ("in", "out", "scratch")
+
+SMALL_SLOT = 1024
+"""Bytes: so that even a few elements make several tiles."""
+
+MANY_TILES = 6000
+"""Elements: at least 46 tiles in such slots, more than any random plan can swallow."""
 
 
 @dataclass(frozen=True)
@@ -177,3 +185,16 @@ def execute_sequentially(
         )
         for r in range(random.ranks)
     ]
+
+
+def run(random: RandomProgram, plan: Plan, elements: int, timeout_s: float = 20.0) -> None:
+    """Runs the plan on random numbers and compares with sequential execution."""
+    numbers = np.random.default_rng(elements)
+    inputs = [numbers.integers(-99, 99, random.chunks * elements) for _ in range(random.ranks)]
+    promised = execute_sequentially(random, inputs, elements)
+    outputs = execute(plan, inputs, processes=False, slot_bytes=SMALL_SLOT, timeout_s=timeout_s)
+    c = random.program.collective
+    for rank in range(random.ranks):
+        expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]]
+        said = np.repeat(expected != -1, elements)
+        assert promised[rank][said].tolist() == outputs[rank][said].tolist()

@@ -8,35 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from random_programs import RandomProgram, execute_sequentially, random_programs
-from sley.ir.plan import Plan
+from random_programs import MANY_TILES, RandomProgram, random_programs, run
 from sley.ir.program import Transfers
-from sley.runtime import execute
-
-SMALL_SLOT = 1024
-"""Bytes: so that even a few elements make several tiles."""
-
-MANY_TILES = 6000
-"""Elements: at least 46 tiles in such slots, more than any random plan can swallow."""
-
-
-def run(random: RandomProgram, plan: Plan, elements: int, timeout_s: float = 20.0) -> None:
-    """Runs the plan on random numbers and compares with sequential execution."""
-    numbers = np.random.default_rng(elements)
-    inputs = [numbers.integers(-99, 99, random.chunks * elements) for _ in range(random.ranks)]
-    promised = execute_sequentially(random, inputs, elements)
-    outputs = execute(plan, inputs, processes=False, slot_bytes=SMALL_SLOT, timeout_s=timeout_s)
-    c = random.program.collective
-    for rank in range(random.ranks):
-        expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]]
-        said = np.repeat(expected != -1, elements)
-        assert promised[rank][said].tolist() == outputs[rank][said].tolist()
 
 
 @given(random_programs(), st.integers(0, 9))

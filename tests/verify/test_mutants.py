@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sley
 from plan_edits import as_nop, moved_to_block, swapped, wait_pairs, with_columns, with_waits
+from random_programs import RandomProgram, random_programs, run
 from sley.ir.plan import Plan
 from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op
 from sley.lang import ChunkProgram
@@ -219,3 +222,20 @@ def test_too_few_slots_hang() -> None:
     with pytest.raises(sley.SleyError, match="V203") as caught:
         sley.verify(PLANS["fused ring"], slots=1)
     assert any("waits for a free slot" in note for note in caught.value.diagnostics[0].notes)
+
+
+@given(random_programs(max_operations=20), st.sampled_from([k for k, _ in KINDS]), st.data())
+def test_accepted_mutants_run_right(
+    random: RandomProgram, kind: Mutator, data: st.DataObject
+) -> None:
+    """A mutant may happen to be right; what the verifier lets pass must be."""
+    mutants = list(kind(sley.compile(random.program)))
+    if not mutants:
+        return
+    mutant = data.draw(st.sampled_from(mutants))
+    try:
+        sley.verify(mutant)
+    except sley.SleyError as error:
+        assert error.code.startswith("V20")
+        return
+    run(random, mutant, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import click
@@ -82,38 +82,11 @@ def plan_options(command: F) -> F:
     @click.option("--fusion/--no-fusion", default=True, help="Fuse receives with sends.")
     @click.option("--topology", help="Refuse transfers between ranks that it does not link.")
     @click.pass_context
-    def wrapper(
-        ctx: click.Context,
-        /,
-        what: str,
-        ranks: int | None,
-        nodes: int | None,
-        gpus: int | None,
-        root: int | None,
-        in_place: bool | None,
-        channels: int,
-        instances: int,
-        protocol: str | None,
-        slots: int | None,
-        fusion: bool,
-        topology: str | None,
-        **others: object,
-    ) -> object:
-        selection = Selection(
-            what,
-            ranks,
-            nodes,
-            gpus,
-            root,
-            in_place,
-            channels,
-            instances,
-            None if protocol is None else Protocol(protocol),
-            slots,
-            fusion,
-            topology,
-        )
-        return ctx.invoke(command, selection, **others)
+    def wrapper(ctx: click.Context, /, **values: Any) -> object:
+        chosen = {f.name: values.pop(f.name) for f in fields(Selection)}
+        if chosen["protocol"] is not None:
+            chosen["protocol"] = Protocol(chosen["protocol"])
+        return ctx.invoke(command, Selection(**chosen), **values)
 
     wrapper.__name__ = command.__name__
     wrapper.__doc__ = command.__doc__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 from rich.console import Console
@@ -97,38 +98,17 @@ def run_command(
     phases = Phases(quiet=as_json)
     plans = _plans(selection, phases)
     sizes = sizes_between(begin, end or begin, factor, step)
-    if not as_json:
-        _print_head(plans[-1], dtype)
-    sides: list[Sequence[Measurement]] = []
-    console = Console(stderr=True)
-    hidden = as_json or not console.is_terminal
-    with phases("running"), _bar(console, hidden) as bar:
-        task = bar.add_task("running", total=len(plans) * len(sizes))
-        for number, plan in enumerate(plans):
-            done: list[Measurement] = []
-            last = number == len(plans) - 1
-
-            def show(m: Measurement, done: list[Measurement] = done, last: bool = last) -> None:
-                bar.advance(task)
-                done.append(m)
-                if last and not as_json:
-                    click.echo(run_row(_row(plans, [*sides, done], len(done) - 1, reduce_op)))
-
-            runtime.run(
-                plan,
-                sizes,
-                dtype=dtype,
-                reduce_op=ReduceOp[_REDUCE_OPS[reduce_op]],
-                iterations=iterations,
-                warmup=warmup,
-                check=bool(check),
-                slots=plan.slots,
-                slot_bytes=slot_bytes,
-                timeout_s=timeout,
-                progress=show,
-            )
-            sides.append(done)
-    rows = [_row(plans, sides, k, reduce_op) for k in range(len(sizes))]
+    settings = {
+        "dtype": dtype,
+        "reduce_op": ReduceOp[_REDUCE_OPS[reduce_op]],
+        "iterations": iterations,
+        "warmup": warmup,
+        "check": bool(check),
+        "slot_bytes": slot_bytes,
+        "timeout_s": timeout,
+    }
+    with phases("running"):
+        rows = _measure(plans, sizes, settings, reduce_op, quiet=as_json)
     wrong = sum(t.wrong or 0 for r in rows for t in (r.out_of_place, r.in_place) if t)
     if as_json:
         print_json({"ok": not wrong, "rows": [_json(r) for r in rows], "seconds": phases.seconds})
@@ -140,6 +120,29 @@ def run_command(
         sys.exit(1)
 
 
+def _measure(
+    plans: list[Plan], sizes: list[int], settings: dict[str, Any], reduce_op: str, *, quiet: bool
+) -> list[Row]:
+    """Runs each plan over all sizes; the rows are printed as the last plan completes them."""
+    if not quiet:
+        _print_head(plans[-1])
+    sides: list[list[Measurement]] = [[] for _ in plans]
+    console = Console(stderr=True)
+    with _bar(console, hidden=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("running", total=len(plans) * len(sizes))
+
+        def record(measurement: Measurement) -> None:
+            bar.advance(task)
+            number = next(k for k, side in enumerate(sides) if len(side) < len(sizes))
+            sides[number].append(measurement)
+            if number == len(plans) - 1 and not quiet:
+                click.echo(run_row(_row(plans, sides, len(sides[-1]) - 1, reduce_op)))
+
+        for plan in plans:
+            runtime.run(plan, sizes, progress=record, **settings)
+    return [_row(plans, sides, k, reduce_op) for k in range(len(sizes))]
+
+
 def _plans(selection: Selection, phases: Phases) -> list[Plan]:
     """The plans of a table, out of place first."""
     if is_algorithm(selection) and selection.in_place is None:
@@ -148,12 +151,12 @@ def _plans(selection: Selection, phases: Phases) -> list[Plan]:
     return [plan_of(selection, phases, verify=True)]
 
 
-def _bar(console: Console, hidden: bool) -> Progress:
+def _bar(console: Console, *, hidden: bool) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=hidden)
 
 
-def _print_head(plan: Plan, dtype: str) -> None:
+def _print_head(plan: Plan) -> None:
     c = plan.collective
     click.echo(
         f"# {plan.name}: {c.name} on {c.ranks} ranks, {plan.protocol.value}, {plan.channels} "

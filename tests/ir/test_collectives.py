@@ -1,0 +1,143 @@
+"""Collectives by their words: what each output chunk must hold, and what is one memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import sley
+from sley.ir.collective import Collective
+from sley.ir.words import Buffer
+
+N, C = 3, 2
+
+Chunk = tuple[int, int]
+
+
+def promised(c: Collective) -> dict[Chunk, set[Chunk]]:
+    """(rank, index) of an output chunk -> the (rank, index) of the inputs that it must hold."""
+    found = {}
+    for rank in range(c.ranks):
+        for index in range(int(c.output_chunks[rank])):
+            value = int(c.expected[c.output_offset[rank] + index])
+            if value >= 0:
+                ids = c.values[value].tolist()
+                owners = [int(np.searchsorted(c.input_offset, i, "right")) - 1 for i in ids]
+                found[rank, index] = {
+                    (r, i - int(c.input_offset[r])) for r, i in zip(owners, ids, strict=True)
+                }
+    return found
+
+
+WORDS: list[tuple[Callable[..., Collective], dict[Chunk, set[Chunk]]]] = [
+    (
+        sley.AllReduce,
+        {(r, i): {(s, i) for s in range(N)} for r in range(N) for i in range(C)},
+    ),
+    (
+        sley.AllGather,
+        {(r, s * C + i): {(s, i)} for r in range(N) for s in range(N) for i in range(C)},
+    ),
+    (
+        sley.ReduceScatter,
+        {(r, i): {(s, r * C + i) for s in range(N)} for r in range(N) for i in range(C)},
+    ),
+    (
+        sley.AllToAll,
+        {(r, s * C + i): {(s, r * C + i)} for r in range(N) for s in range(N) for i in range(C)},
+    ),
+    (
+        lambda *a, **k: sley.Broadcast(*a, root=1, **k),
+        {(r, i): {(1, i)} for r in range(N) for i in range(C)},
+    ),
+    (
+        lambda *a, **k: sley.Reduce(*a, root=1, **k),
+        {(1, i): {(s, i) for s in range(N)} for i in range(C)},
+    ),
+    (
+        lambda *a, **k: sley.Gather(*a, root=1, **k),
+        {(1, s * C + i): {(s, i)} for s in range(N) for i in range(C)},
+    ),
+    (
+        lambda *a, **k: sley.Scatter(*a, root=1, **k),
+        {(r, i): {(1, r * C + i)} for r in range(N) for i in range(C)},
+    ),
+    (
+        lambda *a, **k: sley.SendRecv(*a, src=2, dst=1, **k),
+        {(1, i): {(2, i)} for i in range(C)},
+    ),
+    (sley.AllToNext, {(r, i): {(r - 1, i)} for r in range(1, N) for i in range(C)}),
+]
+NAMES = [make(2).name for make, _ in [(w[0], 0) for w in WORDS[:4]]] + [
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "sendrecv",
+    "alltonext",
+]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("make", "words"), WORDS, ids=NAMES)
+def test_what_is_promised(
+    make: Callable[..., Collective], words: dict[Chunk, set[Chunk]], in_place: bool
+) -> None:
+    assert promised(make(N, C, in_place=in_place)) == words
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("make", [w[0] for w in WORDS], ids=NAMES)
+def test_finer_chunks_are_the_collective_of_more_chunks(
+    make: Callable[..., Collective], in_place: bool
+) -> None:
+    assert make(N, C, in_place=in_place).refined(3) == make(N, 3 * C, in_place=in_place)
+
+
+ALIASES = [
+    (sley.AllReduce(N, C, in_place=True), lambda rank: 0),
+    (sley.AllGather(N, C, in_place=True), lambda rank: rank * C),
+    (sley.Gather(N, C, root=1, in_place=True), lambda rank: C if rank == 1 else 0),
+]
+
+
+@pytest.mark.parametrize(("collective", "offset"), ALIASES)
+def test_in_place_the_input_lies_in_the_output(
+    collective: Collective, offset: Callable[[int], int]
+) -> None:
+    layout = collective.layout(np.zeros(N, np.int32))
+    for rank in range(N):
+        if collective.output_chunks[rank]:
+            first = layout.cell(rank, Buffer.INPUT, 0) - layout.cell(rank, Buffer.OUTPUT, 0)
+            assert first == offset(rank)
+    assert layout.cells == int(collective.data_chunks.sum())
+
+
+def test_in_place_the_output_of_reduce_scatter_lies_in_the_input() -> None:
+    collective = sley.ReduceScatter(N, C, in_place=True)
+    layout = collective.layout(np.zeros(N, np.int32))
+    for rank in range(N):
+        assert layout.cell(rank, Buffer.OUTPUT, 0) == layout.cell(rank, Buffer.INPUT, rank * C)
+
+
+def test_out_of_place_nothing_is_shared() -> None:
+    collective = sley.AllGather(N, C)
+    layout = collective.layout(np.full(N, 4, np.int32))
+    cells = [
+        layout.cell(rank, buffer, index)
+        for rank in range(N)
+        for buffer in Buffer
+        for index in range(int(layout.size[buffer, rank]))
+    ]
+    assert sorted(cells) == list(range(layout.cells))
+
+
+def test_cells_have_names() -> None:
+    layout = sley.AllReduce(2, 2).layout(np.array([0, 1], np.int32))
+    names = [layout.name(cell) for cell in range(layout.cells)]
+    assert names == [
+        *(f"rank 0 {w}" for w in ("in[0]", "in[1]", "out[0]", "out[1]")),
+        *(f"rank 1 {w}" for w in ("in[0]", "in[1]", "out[0]", "out[1]", "scratch[0]")),
+    ]

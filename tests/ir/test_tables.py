@@ -1,0 +1,83 @@
+"""Tables and graphs: columns, rows, edges, levels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sley
+from sley.ir.graph import find_cycle, levels
+from sley.ir.tables import Edges, distinct, neighbouring_writes, spans
+
+
+def test_columns_cannot_be_changed_and_rows_are_views_for_people() -> None:
+    table = sley.algorithms.ring_allreduce(2).transfers
+    with pytest.raises(ValueError, match="read-only"):
+        table.src[0] = 5
+    assert table[0].src == int(table.src[0])
+    assert len(list(table)) == len(table)
+    with pytest.raises(IndexError):
+        table[len(table)]
+
+
+pairs = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=30)
+
+
+@given(pairs)
+def test_edges_keep_every_pair_once(edges: list[tuple[int, int]]) -> None:
+    source, target = (np.array([e[k] for e in edges], np.int64) for k in (0, 1))
+    graph = Edges.from_pairs(9, source, target)
+    expected = sorted(set(edges))
+    assert list(zip(graph.source.tolist(), graph.target.tolist(), strict=True)) == expected
+    back = graph.reversed()
+    assert sorted(zip(back.target.tolist(), back.source.tolist(), strict=True)) == expected
+    assert [t for node in range(9) for t in graph[node].tolist()] == graph.target.tolist()
+
+
+@given(pairs)
+def test_levels_are_longest_paths_and_cycles_are_found(edges: list[tuple[int, int]]) -> None:
+    source, target = (np.array([e[k] for e in edges], np.int64) for k in (0, 1))
+    graph = Edges.from_pairs(9, source, target)
+    level = levels(graph)
+    for a, b in set(edges):
+        if level[b] >= 0:
+            assert level[a] >= 0
+            assert level[a] < level[b]
+    stuck = level < 0
+    if stuck.any():
+        cycle = find_cycle(graph.reversed(), stuck)
+        for here, there in zip(cycle, cycle[1:] + cycle[:1], strict=True):
+            assert (there, here) in set(edges)
+    else:
+        roots = set(range(9)) - {b for _, b in edges}
+        assert all(level[r] == 0 for r in roots)
+        for b in range(9):
+            before = [int(level[a]) for a, t in set(edges) if t == b]
+            assert level[b] == (max(before) + 1 if before else 0)
+
+
+@given(st.lists(st.integers(0, 5)))
+def test_distinct(values: list[int]) -> None:
+    assert distinct(np.array(values, np.int64)).tolist() == sorted(set(values))
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 4)), max_size=8))
+def test_spans(ranges: list[tuple[int, int]]) -> None:
+    start, count = (np.array([r[k] for r in ranges], np.int64) for k in (0, 1))
+    owner, value = spans(start, count)
+    expected = [(k, s + i) for k, (s, c) in enumerate(ranges) for i in range(c)]
+    assert list(zip(owner.tolist(), value.tolist(), strict=True)) == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=20))
+def test_neighbouring_writes(accesses: list[tuple[int, bool]]) -> None:
+    accesses.sort(key=lambda a: a[0])
+    cell = np.array([a[0] for a in accesses], np.int64)
+    write = np.array([a[1] for a in accesses], bool)
+    before, after = neighbouring_writes(cell, write)
+    for k, (here, _) in enumerate(accesses):
+        writes = [i for i, (c, w) in enumerate(accesses) if w and c == here]
+        assert before[k] == max((i for i in writes if i < k), default=-1)
+        assert after[k] == min((i for i in writes if i > k), default=-1)
