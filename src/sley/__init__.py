@@ -7,6 +7,7 @@ Write an algorithm with `program`, `compile` it into a `Plan` of thread blocks, 
 from sley import algorithms, topologies
 from sley.compiler import compile
 from sley.errors import Diagnostic, SleyError
+from sley.files import load, save
 from sley.ir.collective import Collective
 from sley.ir.collectives import (
     AllGather,
@@ -26,6 +27,7 @@ from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op, Protocol, ReduceOp
 from sley.lang import program, trace
+from sley.runtime import execute, run
 from sley.verify import Proof, verify
 
 __all__ = [
@@ -53,7 +55,11 @@ __all__ = [
     "Topology",
     "algorithms",
     "compile",
+    "execute",
+    "load",
     "program",
+    "run",
+    "save",
     "topologies",
     "trace",
     "verify",

@@ -35,6 +35,7 @@ def compile(
     channels: int = 1,
     instances: int = 1,
     fusion: bool = True,
+    per_chunk: bool = False,
     verify: bool = True,
     phase: Phase = nullcontext,
 ) -> Plan:
@@ -44,8 +45,10 @@ def compile(
     program's (default Simple). slots: how many messages a connection holds at run time; the plan
     is ordered so that it runs with so many or more (default: the protocol's). channels: spreads
     transfers that ask for no channel over so many. instances: cuts the whole program into so many
-    parallel parts. fusion: whether receives and sends may become one instruction. phase: is told
-    of each phase, for progress and times.
+    parallel parts. fusion: whether receives and sends may become one instruction. per_chunk:
+    whether a message of several chunks takes a slot for each of them, as in MSCCL's kernels once a
+    chunk fills a tile; a plan for them needs it. phase: is told of each phase, for progress and
+    times.
 
     Errors: C3xx for what cannot be compiled, V2xx for a program that does not do what its
     collective promises.
@@ -60,14 +63,15 @@ def compile(
     with phase("dependencies"):
         dag = dependencies(parallelize(program, instances))
     with phase("fusion and channels"):
-        lowered = assign_channels(dag, fuse(dag) if fusion else None, channels)
+        forward = fuse(dag, slots if per_chunk else None) if fusion else None
+        lowered = assign_channels(dag, forward, channels)
     with phase("order"):
-        ordered = order(lowered, slots)
+        ordered = order(lowered, slots, per_chunk=per_chunk)
     with phase("thread blocks"):
         blocks = assign_blocks(lowered, ordered)
     with phase("instructions and waits"):
         plan = emit(lowered, ordered, blocks, protocol, slots)
     if verify:
         with phase("verification"):
-            verify_plan(plan)
+            verify_plan(plan, per_chunk=per_chunk)
     return plan

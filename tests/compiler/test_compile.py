@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -216,3 +218,13 @@ def test_plan_as_people_read_it(golden: Golden) -> None:
     plan = sley.compile(sley.algorithms.all_pairs_allreduce(3))
     lines = [line for rank in range(3) for line in plan_table(plan, rank)]
     golden("all-pairs-3.txt", "\n".join(lines) + "\n")
+
+
+def test_what_goes_to_msccl_does_not_hang_where_every_chunk_takes_a_slot(tmp_path: Path) -> None:
+    program = sley.algorithms.hierarchical_allreduce(4, 4, in_place=True)
+    path = tmp_path / "plan.xml"
+    with pytest.raises(sley.SleyError, match="V203"):
+        sley.save(sley.compile(program), path)
+    assert not path.exists()
+    sley.save(sley.compile(program, per_chunk=True), path)
+    assert sley.verify(sley.load(path), per_chunk=True).per_chunk

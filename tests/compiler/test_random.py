@@ -24,6 +24,11 @@ def test_every_valid_program_runs_right_at_any_slots(random: RandomProgram, elem
         sley.verify(plan, slots)
         sley.verify(plan, slots + 1)
         run(random, plan, elements)
+        # For runtimes where every chunk of a message takes a slot.
+        plan = sley.compile(random.program, slots=slots, per_chunk=True, verify=False)
+        sley.verify(plan, slots, per_chunk=True)
+        sley.verify(plan, slots)
+        run(random, plan, elements)
 
 
 @given(random_programs(), st.integers(1, 3), st.integers(1, 3), st.booleans())

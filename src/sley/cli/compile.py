@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sley import formats
+from sley import files, formats
 from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import plan_of
@@ -41,12 +41,12 @@ def compile_command(
 ) -> None:
     """Compile WHAT, prove it right, and write it with -o."""
     phases = Phases(quiet=as_json)
-    plan = plan_of(selection, phases, verify=True)
+    plan = plan_of(selection, phases, verify=True, per_chunk=output is not None)
     if show_rank is not None and show_rank >= plan.collective.ranks:
         raise click.UsageError(f"--show-rank: ranks are 0 to {plan.collective.ranks - 1}")
     if output is not None:
         with phases("writing"):
-            formats.save(plan, output, target=target, min_bytes=min_bytes, max_bytes=max_bytes)
+            files.save(plan, output, target=target, min_bytes=min_bytes, max_bytes=max_bytes)
     summary = plan_summary(plan)
     if as_json:
         seconds = phases.seconds

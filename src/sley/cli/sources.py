@@ -24,8 +24,11 @@ from sley.ir.topology import Topology
 _TOPOLOGIES: dict[str, Callable[[], Topology]] = {"dgx1": topologies.dgx1}
 
 
-def plan_of(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
-    """The plan that a selection asks for; an imported one is verified here as well."""
+def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bool = False) -> Plan:
+    """The plan that a selection asks for; an imported one is verified here as well.
+
+    per_chunk: for runtimes where every chunk of a message takes a slot, MSCCL's.
+    """
     if selection.what.endswith(".xml"):
         return _imported(selection, phases, verify=verify)
     with phases("tracing"):
@@ -38,6 +41,7 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
         channels=1 if takes(selection.what, "channels") else selection.channels,
         instances=selection.instances,
         fusion=selection.fusion,
+        per_chunk=per_chunk,
         verify=verify,
         phase=phases,
     )

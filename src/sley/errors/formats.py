@@ -11,7 +11,7 @@ from sley.errors.diagnostic import Rule
 F401 = Rule(
     "F401",
     "not-xml",
-    what="The file must be well-formed XML.",
+    what="The file is not well-formed XML.",
     why="A file that is cut off or has a stray character could mean anything after that place.",
     example='<algo name="ring" proto="LL"> ... and the file ends before </algo>',
     instead="Write the file again with the tool that made it, or close the tag that is named.",
@@ -19,7 +19,7 @@ F401 = Rule(
 F402 = Rule(
     "F402",
     "document-type",
-    what="The file must have no document type and declare no entities.",
+    what="The file has a document type or declares entities.",
     why="MSCCL XML has neither, no runtime reads them, and nested entities can grow without bound.",
     example='<!DOCTYPE algo [<!ENTITY a "...">]>',
     instead="Remove the <!DOCTYPE ...> declaration and write the entities' text out.",
@@ -27,7 +27,7 @@ F402 = Rule(
 F403 = Rule(
     "F403",
     "too-large",
-    what="A file has a limited length and a limited number of elements and of chunks.",
+    what="The file is longer, or has more elements or chunks, than any algorithm needs.",
     why="No runtime loads such a file, and reading it would take all memory.",
     example="a file of 200 MiB; nchunksperloop of two thousand million",
     instead="Use fewer chunks, instances or ranks, or write one file for each size range.",
@@ -35,7 +35,7 @@ F403 = Rule(
 F404 = Rule(
     "F404",
     "unreadable-file",
-    what="The file must exist and be readable.",
+    what="The file does not exist or cannot be read.",
     why="There is nothing to read otherwise.",
     example='load("no-such-file.xml")',
     instead="Check the path and the permissions.",
@@ -43,7 +43,8 @@ F404 = Rule(
 F405 = Rule(
     "F405",
     "wrong-element",
-    what="An <algo> holds <gpu>s, a <gpu> holds <tb>s, a <tb> holds <step>s, and nothing else.",
+    what="An element, or text, stands where it does not belong: an <algo> holds <gpu>s, a <gpu> "
+    "holds <tb>s, a <tb> holds <step>s, and nothing else.",
     why="An unknown element may be a misspelt step; leaving it out changes the algorithm.",
     example='<tb ...><stepp s="0" type="s" .../></tb>',
     instead="Correct the element's name or move it to where it belongs.",
@@ -51,7 +52,7 @@ F405 = Rule(
 F406 = Rule(
     "F406",
     "missing-attribute",
-    what="Every element must have the attributes that give it its meaning.",
+    what="An element lacks an attribute that gives it its meaning.",
     why="The runtimes refuse such a file at start, all algorithms with it.",
     example='<step s="0" type="s" srcbuf="i" srcoff="0"/>, without cnt and the rest',
     instead="Add the attribute.",
@@ -59,7 +60,7 @@ F406 = Rule(
 F407 = Rule(
     "F407",
     "not-an-integer",
-    what="Numbers are decimal integers that fit in 32 bits (sizes in bytes: 64 bits).",
+    what="A number is no decimal integer of 32 bits (sizes in bytes: 64 bits).",
     why="The runtimes' parsers take what they can of other text and go on with a wrong number.",
     example='cnt="1.5", chan="0x2", srcoff="99999999999"',
     instead="Write a plain decimal integer.",
@@ -67,7 +68,8 @@ F407 = Rule(
 F408 = Rule(
     "F408",
     "unknown-word",
-    what="Types are s r rcs rrs rrc rrcs cpy re nop, buffers i o s, protocols Simple LL LL128.",
+    what="A type is none of s r rcs rrs rrc rrcs cpy re nop, a buffer none of i o s, or a "
+    "protocol none of Simple LL LL128.",
     why="What a step with another type or buffer does is not known, so it can't be checked or run.",
     example='type="recv", srcbuf="x", proto="ll", or type="res_add", which has no meaning here',
     instead="Use one of the words that are listed.",
@@ -75,7 +77,7 @@ F408 = Rule(
 F409 = Rule(
     "F409",
     "unknown-collective",
-    what="`coll` must name a collective that has a fixed meaning.",
+    what="`coll` names no collective that has a fixed meaning.",
     why="Without what the ranks must hold at the end, nothing can be proven of the algorithm.",
     example='coll="allredcue"; coll="alltoallv", whose sizes are known only at the call',
     instead="Correct the name, or pass the collective: read(file, collective=...).",
@@ -83,7 +85,7 @@ F409 = Rule(
 F410 = Rule(
     "F410",
     "collective-needed",
-    what='For coll="custom" the caller must say what the collective is.',
+    what='The file has coll="custom", and the caller does not say what the collective is.',
     why="The file says only what each GPU does, not what shall come of it.",
     example='read("alltonext.xml"), where the file has coll="custom"',
     instead="Pass it: read(file, collective=AllToNext(ranks=16, chunks=2)), or sley.Custom(...).",
@@ -91,8 +93,8 @@ F410 = Rule(
 F411 = Rule(
     "F411",
     "chunks-per-loop",
-    what="nchunksperloop is the number of chunks of the call's whole buffer, at least 1; for "
-    "AllGather, ReduceScatter and AllToAll a multiple of ngpus.",
+    what="nchunksperloop is not the number of chunks of the call's whole buffer: it is below 1, "
+    "or for AllGather, ReduceScatter and AllToAll no multiple of ngpus.",
     why="A chunk is the call's size divided by it; otherwise ranks' parts don't begin at chunks.",
     example='coll="allgather" ngpus="8" nchunksperloop="12"',
     instead="Give nchunksperloop the number of chunks of the larger buffer.",
@@ -100,7 +102,7 @@ F411 = Rule(
 F412 = Rule(
     "F412",
     "gpu-ids",
-    what="The <gpu>s must have the ids 0 to ngpus - 1, each once.",
+    what="The <gpu>s do not have the ids 0 to ngpus - 1, each once.",
     why="A GPU's id is its rank. A rank without a program makes its peers wait for ever.",
     example='ngpus="8" with seven <gpu> elements, or two of them with id="3"',
     instead="Add the missing <gpu>s, remove doubles, or correct ngpus.",
@@ -108,7 +110,7 @@ F412 = Rule(
 F413 = Rule(
     "F413",
     "block-ids",
-    what="The <tb>s of a GPU must have the ids 0, 1, 2 ..., each once.",
+    what="The <tb>s of a GPU do not have the ids 0, 1, 2 ..., each once.",
     why="Waits name blocks by id, and the runtimes start as many blocks as the ids promise.",
     example="blocks 0, 1, 3",
     instead="Renumber the blocks, and the depid of the steps that wait for them.",
@@ -116,7 +118,7 @@ F413 = Rule(
 F414 = Rule(
     "F414",
     "step-order",
-    what="The steps of a block must stand in the order s = 0, 1, 2 ...",
+    what="The steps of a block do not stand in the order s = 0, 1, 2 ...",
     why="The runtimes run them as they stand and number them anew: waits then mean other steps.",
     example='s="0", s="2", s="1"',
     instead="Put the steps in order, or renumber them and the deps of the steps that wait.",
@@ -124,7 +126,7 @@ F414 = Rule(
 F415 = Rule(
     "F415",
     "dangling-wait",
-    what="depid and deps must name a block and a step of the same GPU that exist.",
+    what="depid and deps name a block or a step that the GPU does not have.",
     why="The step would wait for ever, or not at all.",
     example='depid="4" deps="7", where block 4 has 5 steps',
     instead="Correct depid and deps; both are -1 where a step waits for nothing.",
@@ -132,7 +134,7 @@ F415 = Rule(
 F416 = Rule(
     "F416",
     "wait-for-itself",
-    what="A step can't wait for itself or for a later step of its own block.",
+    what="A step waits for itself or for a later step of its own block.",
     why="A block runs its steps one after the other, so the block would never go on.",
     example='in block 2: s="1" depid="2" deps="3"',
     instead="Name a step of another block, or an order that has no circle.",
@@ -140,7 +142,7 @@ F416 = Rule(
 F417 = Rule(
     "F417",
     "bad-peer",
-    what="send and recv must name another GPU of the algorithm, or be -1.",
+    what="send or recv names the GPU itself, or one that the algorithm does not have.",
     why="There is no connection to a GPU that doesn't exist, nor from a GPU to itself.",
     example='<gpu id="2"> ... <tb id="0" send="2" ...>; send="8" with ngpus="8"',
     instead="Correct the peer; local moves are cpy and re steps.",
@@ -148,7 +150,7 @@ F417 = Rule(
 F418 = Rule(
     "F418",
     "no-peer",
-    what="A block with sending steps needs a send peer, one with receiving steps a recv peer.",
+    what="A block has sending steps and no send peer, or receiving steps and no recv peer.",
     why="The runtimes refuse the file, or run past the end of a table.",
     example='<tb id="0" send="-1" recv="1" chan="0"> with a step of type="s"',
     instead="Give the block the peer that the step is meant for.",
@@ -156,7 +158,7 @@ F418 = Rule(
 F419 = Rule(
     "F419",
     "channel-range",
-    what="chan must be from 0 to nchannels - 1.",
+    what="chan is not from 0 to nchannels - 1.",
     why="Channels past nchannels are never connected: the first message hangs.",
     example='nchannels="2" and chan="2"',
     instead="Raise nchannels or correct chan.",
@@ -164,7 +166,7 @@ F419 = Rule(
 F420 = Rule(
     "F420",
     "outside-buffer",
-    what="A step's chunks, from the offset on, must lie inside the buffer.",
+    what="A step's chunks, from the offset on, do not lie inside the buffer.",
     why="The runtimes check the first chunk at most; the rest reads or overwrites others' memory.",
     example='srcbuf="i" srcoff="7" cnt="2", where the input has 8 chunks',
     instead="Correct the offset or cnt, or the buffer's size (s_chunks, nchunksperloop).",
@@ -172,7 +174,7 @@ F420 = Rule(
 F421 = Rule(
     "F421",
     "bad-count",
-    what="A step that moves data must move at least one chunk.",
+    what="A step that moves data moves no chunk.",
     why="A step of no chunks moves nothing, yet its peer expects a message.",
     example='type="s" cnt="0"',
     instead="Give cnt the number of chunks, or make the step a nop.",
@@ -180,7 +182,8 @@ F421 = Rule(
 F422 = Rule(
     "F422",
     "value-range",
-    what="ngpus and nchannels are at least 1, flags are 0 or 1, sizes are not negative.",
+    what="A value is outside its range: ngpus and nchannels are at least 1, flags are 0 or 1, "
+    "sizes are not negative.",
     why="Outside them the runtimes refuse the file or read past the end of their tables.",
     example='hasdep="2", ngpus="0", s_chunks="-1"',
     instead="Give the attribute a value of its range.",
@@ -188,7 +191,7 @@ F422 = Rule(
 F424 = Rule(
     "F424",
     "other-collective",
-    what="A collective that the caller passes must have as many ranks as the file has GPUs.",
+    what="A collective that the caller passes has not as many ranks as the file has GPUs.",
     why="The file's algorithm is for its own number of ranks only.",
     example='read(file, collective=AllReduce(ranks=4)), where the file has ngpus="8"',
     instead="Pass a collective for the file's ranks.",
@@ -196,7 +199,7 @@ F424 = Rule(
 F430 = Rule(
     "F430",
     "wait-without-hasdep",
-    what='Remark: a step that others wait for should carry hasdep="1".',
+    what='Remark: a step that others wait for does not carry hasdep="1".',
     why="Without it the runtimes publish no progress at that step: who waits goes on only after "
     "a later step of that block that has it, or never.",
     example='depid="2" deps="1", while step 1 of block 2 has hasdep="0"',
@@ -245,7 +248,7 @@ F435 = Rule(
 F440 = Rule(
     "F440",
     "unknown-target",
-    what="A file is written for a target that is named: msccl, executor or rccl.",
+    what="A file is to be written for a target that is none of msccl, executor and rccl.",
     why="They differ in limits, spellings and in the operations that they run.",
     example='write(plan, "nccl")',
     instead='Name one of them: write(plan, "executor").',
@@ -253,7 +256,8 @@ F440 = Rule(
 F441 = Rule(
     "F441",
     "no-such-order",
-    what="MSCCL XML can only say tile-major plans.",
+    what="A plan in instruction-major order is to be written as MSCCL XML, which has tile-major "
+    "plans alone.",
     why="Its interpreter runs all steps for a tile, then the next tile. A plan that was ordered "
     "instruction by instruction may hang there.",
     example="saving a plan of the task-level schedule as XML",
@@ -262,7 +266,8 @@ F441 = Rule(
 F442 = Rule(
     "F442",
     "several-connections",
-    what="In MSCCL XML a block has at most one send peer, one receive peer and one channel.",
+    what="A block has two send peers, two receive peers or two channels, for which MSCCL XML has "
+    "no place.",
     why="They are attributes of <tb>, not of the step.",
     example="a block that sends to rank 1 and later to rank 2",
     instead='Allocate a block for each connection: sley.compile(program, schedule="msccl").',
@@ -270,7 +275,7 @@ F442 = Rule(
 F443 = Rule(
     "F443",
     "no-such-collective",
-    what="The target must know the plan's collective by name, with the same meaning.",
+    what="The target does not know the plan's collective by name, with the same meaning.",
     why="A runtime picks a file by the call's collective, and runs it whatever it computes.",
     example='write(plan of AllToNext, "executor"), which has no custom collectives',
     instead='Write for "msccl", which has custom collectives, or use a standard collective.',
@@ -278,7 +283,7 @@ F443 = Rule(
 F444 = Rule(
     "F444",
     "too-many-steps",
-    what="A block has at most the target's number of steps; each wait but one takes a nop step.",
+    what="A block has more steps than the target's table; each wait but one takes a nop step.",
     why="The runtimes' tables have a fixed size: they refuse the file at start.",
     example="a ring over 64 ranks with one block a rank, 126 steps, for the executor's 64",
     instead="Spread the work over more channels, use fewer instances, or write for msccl (256).",
@@ -286,8 +291,8 @@ F444 = Rule(
 F445 = Rule(
     "F445",
     "too-many-blocks",
-    what="A GPU and a channel have at most the target's number of blocks, and waits can only name "
-    "the first of them.",
+    what="A GPU or a channel has more blocks than the target's tables, or a wait names a block "
+    "beyond those that it can.",
     why="Past the limits the runtimes refuse the file, or wait for a block of another number.",
     example="an AllToAll over 64 ranks with a block for each peer and direction, for rccl",
     instead="Use fewer instances or blocks that serve both directions, or spread over channels.",
@@ -295,7 +300,7 @@ F445 = Rule(
 F446 = Rule(
     "F446",
     "too-many-channels",
-    what="A plan for the target has at most the target's number of channels.",
+    what="A plan has a channel beyond the target's last.",
     why="Channels past the limit don't exist in the runtime.",
     example="40 parallel instances, each on a channel of its own, for the executor's 32",
     instead="Use fewer instances, or give several connections one channel.",
@@ -303,7 +308,7 @@ F446 = Rule(
 F447 = Rule(
     "F447",
     "count-limit",
-    what="A step moves at most the target's number of chunks.",
+    what="A step moves more chunks than the target can in one.",
     why="The runtimes refuse the file. To cut a message into several takes more slots of the "
     "connection and could make a plan hang that was proven not to, so the writer doesn't.",
     example="a send of 128 chunks at once",
@@ -312,7 +317,8 @@ F447 = Rule(
 F448 = Rule(
     "F448",
     "offset-limit",
-    what="A step's chunks must lie inside the buffer, and its offset must fit the target's field.",
+    what="A step's chunks do not lie inside the buffer, or its offset does not fit the target's "
+    "field.",
     why="The runtimes store offsets in 16 bits and check the first chunk at most.",
     example="chunk 40,000 of an AllToAll over 1,024 ranks",
     instead="Use fewer chunks; a plan that reaches outside a buffer is wrong: sley verify tells.",
@@ -320,7 +326,7 @@ F448 = Rule(
 F449 = Rule(
     "F449",
     "shared-connection",
-    what="Only one block of a GPU may send, and one receive, on a (peer, channel).",
+    what="Two blocks of a GPU send, or two receive, on one (peer, channel).",
     why="Two blocks on one connection take each other's messages; the runtimes don't check.",
     example="blocks 0 and 3 of rank 0 both send to rank 1 on channel 0",
     instead="Give one of the blocks another channel, at both ends.",
@@ -328,8 +334,8 @@ F449 = Rule(
 F450 = Rule(
     "F450",
     "too-many-nodes",
-    what="A GPU's part of the file has at most the target's number of XML elements, and an element "
-    "at most its number of children.",
+    what="A GPU's part of the file has more XML elements than the target's parser has room for, "
+    "or an element more children.",
     why="The runtimes' parsers have fixed tables and write past their end.",
     example="60 blocks of 64 steps and 256 GPUs",
     instead="Use fewer instances or chunks.",
@@ -337,7 +343,8 @@ F450 = Rule(
 F451 = Rule(
     "F451",
     "unwritable-value",
-    what="Names must be XML text of limited length, and min_bytes <= max_bytes, both not negative.",
+    what="A name is no XML text or too long, a size is negative, or min_bytes is greater than "
+    "max_bytes.",
     why="The runtimes' parsers cut longer values, and an empty size range is never picked.",
     example="write(plan, target, min_bytes=2048, max_bytes=1024)",
     instead="Correct the value; the name is an argument of its own: write(plan, target, name=...).",
@@ -345,7 +352,7 @@ F451 = Rule(
 F452 = Rule(
     "F452",
     "malformed-plan",
-    what="A plan's instructions must name peers and channels that exist, and wait without circle.",
+    what="An instruction names no operation, peer or channel that exists, or waits in a circle.",
     why="No file could mean what such a plan says.",
     example="a send without a peer; two nops that wait for each other",
     instead="Run sley verify on the plan; it names what is wrong.",
@@ -353,7 +360,7 @@ F452 = Rule(
 F460 = Rule(
     "F460",
     "unknown-format",
-    what="The end of a file's name says its format; .xml is MSCCL XML.",
+    what="A file's name ends in nothing that says its format; .xml is MSCCL XML.",
     why="sley doesn't guess formats from the text.",
     example='save(plan, "plan.txt")',
     instead="Give the file a name that ends in .xml.",
@@ -361,7 +368,7 @@ F460 = Rule(
 F461 = Rule(
     "F461",
     "unwritable-file",
-    what="The folder must exist and be writable.",
+    what="The folder does not exist, or the file cannot be written there.",
     why="The file is written beside its place and then moved there, so that it is whole or absent.",
     example='save(plan, "no-such-folder/plan.xml")',
     instead="Make the folder, or check the permissions and the space on the disk.",

@@ -9,11 +9,12 @@ from sley.ir.graph import levels
 from sley.ir.tables import NONE, Edges, IntArray
 
 
-def fuse(dag: ChunkDag) -> IntArray:
+def fuse(dag: ChunkDag, widest: int | None = None) -> IntArray:
     """int32 (transfers,): the transfer whose send is to be fused with this one's receive, or NONE.
 
     A send is fused only with the receive that wrote exactly the range it reads, nothing having
-    written any part of it in between (`ChunkDag.origin`). Such a send depends on nothing but that
+    written any part of it in between (`ChunkDag.origin`). Transfers of more than `widest` chunks
+    are left alone. Such a send depends on nothing but that
     receive, so contracting the two never closes a cycle. Where several sends could be fused, the
     one on the longest path is. `channels` may still undo a choice that would need two blocks on
     one connection.
@@ -23,6 +24,7 @@ def fuse(dag: ChunkDag) -> IntArray:
     later = np.flatnonzero(remote & (dag.origin != NONE))
     earlier = dag.origin[later]
     fits = remote[earlier] & (t.lane[later] == t.lane[earlier])
+    fits &= t.count[later] <= (np.iinfo(np.int32).max if widest is None else widest)
     for here, there in ((t.recv_block, t.send_block), (t.channel, t.channel)):
         asked, also = here[earlier], there[later]
         fits &= (asked == also) | (asked == NONE) | (also == NONE)

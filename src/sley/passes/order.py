@@ -8,6 +8,10 @@ What comes out is a complete execution with that many slots, in whatever way the
 then dealt to blocks; and because a network of FIFOs is determinate, no execution of the plan can
 hang with so many slots or more.
 
+Where a message of several chunks takes a slot for each of them (MSCCL's kernels, once a chunk fills
+a tile), one that is wider than the slots never fits: it goes over an empty connection, with its
+receive right after its send, so that both ends are at it together.
+
 It never gets stuck for good. A transfer is sent only when everything its receive waits for is
 done, so the oldest message of a connection can always be received, unless its receive is fused with
 a send that finds no slot or whose own receiver is not ready. If nothing else can move, one such
@@ -26,9 +30,13 @@ from sley.ir.graph import levels
 from sley.ir.tables import NONE, Edges, IntArray
 
 
-def order(dag: InstructionDag, slots: int) -> Order:
-    """The order for connections of `slots` slots, at least 1. n log n in the transfers."""
-    return _Run(dag, slots).result()
+def order(dag: InstructionDag, slots: int, *, per_chunk: bool = False) -> Order:
+    """The order for connections of `slots` slots, at least 1. n log n in the transfers.
+
+    per_chunk: whether a message of several chunks takes a slot for each of them; then no transfer
+    wider than the slots may be fused (`fuse`).
+    """
+    return _Run(dag, slots, per_chunk).result()
 
 
 def _priorities(dag: InstructionDag, halves: Edges) -> IntArray:
@@ -53,10 +61,11 @@ class _Run:
     """One abstract run. Half 2t is transfer t at its source, 2t + 1 at its destination; a local
     transfer runs as its half 2t."""
 
-    def __init__(self, dag: InstructionDag, slots: int) -> None:
+    def __init__(self, dag: InstructionDag, slots: int, per_chunk: bool) -> None:
         t = dag.chunks.program.transfers
         halves = dag.chunks.halves()
         self.slots = slots
+        self.width = t.count.tolist() if per_chunk else [1] * len(t)
         self.forward = dag.forward.tolist()
         self.remote = dag.remote.tolist()
         priorities = _priorities(dag, halves)
@@ -68,6 +77,7 @@ class _Run:
         self.connection = np.unique(key, return_inverse=True)[1].tolist()
         connections = max(self.connection, default=NONE) + 1
         self.queue: list[deque[int]] = [deque() for _ in range(connections)]
+        self.used = [0] * connections
         self.parked: list[list[int]] = [[] for _ in range(connections)]
         self.fused_with = [NONE] * len(t)
         for transfer, after in enumerate(self.forward):
@@ -117,11 +127,15 @@ class _Run:
             return
         send = self.forward[transfer] if at_dst else transfer
         if send != NONE:
-            connection = self.connection[send]
-            if len(self.queue[connection]) >= self.slots:
+            connection, width = self.connection[send], self.width[send]
+            # Wider than all slots together: over an empty connection.
+            room = max(self.slots, width) - self.used[connection]
+            if width > room:
                 heappush(self.parked[connection], self.priority[half])
                 return
         self._finish(transfer if at_dst else NONE, send)
+        if send != NONE and width > self.slots:
+            self._finish(send, NONE)
 
     def _unpark(self, connection: int) -> None:
         """One slot has become free: the first that waits for it is a candidate again."""
@@ -151,6 +165,7 @@ class _Run:
             self._complete(2 * receive + 1)
             connection = self.connection[receive]
             self.queue[connection].popleft()
+            self.used[connection] -= self.width[receive]
             if self.queue[connection]:
                 self._offer_receive(self.queue[connection][0])
             self._unpark(connection)
@@ -161,6 +176,7 @@ class _Run:
             self._complete(2 * send)
             queue = self.queue[self.connection[send]]
             queue.append(send)
+            self.used[self.connection[send]] += self.width[send]
             if len(queue) == 1:
                 self._offer_receive(send)
 

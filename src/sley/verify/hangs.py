@@ -10,7 +10,7 @@ from sley.errors import Diagnostic
 from sley.errors.verifier import V203
 from sley.ir.graph import find_cycle, levels
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, Edges, IntArray
+from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of, spans
 from sley.ir.words import RECEIVES, SENDS, LoopOrder
 
 
@@ -26,23 +26,59 @@ class Run:
     diagnostics: list[Diagnostic]
 
 
-def run_abstractly(plan: Plan, match: np.ndarray, slots: int) -> Run:
+def run_abstractly(plan: Plan, match: np.ndarray, slots: int, *, per_chunk: bool) -> Run:
     """The abstract run with `slots` slots on every connection; V203 where it cannot end.
 
-    match: the receive of each send. The network of blocks and FIFOs is determinate, so the run
-    ends if and only if the graph of waiting has no cycle: node (instruction, tile) waits for the
-    one before it in its block's loop order, for its waits at that tile, for the message it takes,
-    and to put message m on a connection, for message m - slots having been taken.
+    match: the receive of each send. per_chunk: whether a message of several chunks takes a slot
+    for each of them. The network of blocks and FIFOs is determinate, so the run ends if and only
+    if the graph of waiting has no cycle.
     """
-    tiles = tiles_needed(plan, match, slots)
-    events = len(plan.instructions) * tiles
-    before, after = _waiting(plan, match, slots, tiles)
-    graph = Edges.from_pairs(events, before, after)
+    events = _Events.of(plan, match, slots, per_chunk)
+    graph = Edges.from_pairs(events.total, *_waiting(plan, match, slots, events))
     level = levels(graph)
     found = []
     if (level == NONE).any():
-        found.append(_describe(plan, graph, level, match, slots, tiles))
-    return Run(level[::tiles], found)
+        found.append(_describe(plan, graph, level, match, slots, events))
+    return Run(level[events.offset[:-1]], found)
+
+
+@dataclass(frozen=True)
+class _Events:
+    """The events of a run: instruction i does its tile t, part c as event
+    offset[i] + t * parts[i] + c. An instruction has one part, or one for each chunk."""
+
+    tiles: int
+    parts: LongArray
+    offset: LongArray
+
+    @classmethod
+    def of(cls, plan: Plan, match: np.ndarray, slots: int, per_chunk: bool) -> _Events:
+        t = plan.instructions
+        parts = np.ones(len(t), np.int64)
+        if per_chunk:
+            parts = np.maximum(t.count.astype(np.int64), 1)
+        tiles = tiles_needed(plan, match, slots)
+        return cls(tiles, parts, offsets_of(parts * tiles))
+
+    @property
+    def total(self) -> int:
+        return int(self.offset[-1])
+
+    def instruction(self, event: int) -> int:
+        return int(np.searchsorted(self.offset, event, side="right")) - 1
+
+    def all_of(self, rows: np.ndarray) -> LongArray:
+        """Every event of the instructions `rows`, one instruction after the other."""
+        return spans(self.offset[rows], self.parts[rows] * self.tiles)[1]
+
+    def first(self, rows: np.ndarray) -> LongArray:
+        """The first part of every tile of the instructions `rows`."""
+        tile = np.arange(self.tiles)
+        return np.asarray((self.offset[rows][:, None] + self.parts[rows][:, None] * tile).ravel())
+
+    def last(self, rows: np.ndarray) -> LongArray:
+        """The last part of every tile of the instructions `rows`."""
+        return np.asarray(self.first(rows) + np.repeat(self.parts[rows] - 1, self.tiles))
 
 
 def tiles_needed(plan: Plan, match: np.ndarray, slots: int) -> int:
@@ -62,60 +98,43 @@ def tiles_needed(plan: Plan, match: np.ndarray, slots: int) -> int:
 
 
 def _waiting(
-    plan: Plan, match: np.ndarray, slots: int, tiles: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of events (instruction * tiles + tile): the first must come before the second."""
+    plan: Plan, match: np.ndarray, slots: int, events: _Events
+) -> tuple[LongArray, LongArray]:
+    """Pairs of events, the first of which must come before the second.
+
+    An event waits for the one before it in its block's loop order, for its waits at that tile, for
+    the message it takes, and to put message m on a connection, for message m - slots having been
+    taken.
+    """
     rows = np.arange(len(plan.instructions), dtype=np.int64)
-    tile = np.arange(tiles, dtype=np.int64)
-    same_block = rows[1:][plan.block[1:] == plan.block[:-1]]
-    pairs = []
-    if plan.loop_order is LoopOrder.TILE:
-        pairs.append((same_block - 1, same_block))
-    else:
-        # All tiles of an instruction, then the next instruction.
-        each = (rows[:, None] * tiles + tile[1:]).ravel()
-        pairs += [(each - 1, each), (same_block * tiles - 1, same_block * tiles)]
+    follow = rows[1:][plan.block[1:] == plan.block[:-1]]
+    everything = np.arange(events.total)
+    inside = np.setdiff1d(everything, events.offset[:-1], assume_unique=True)
+    # All events of an instruction, then the next one's: in tile order there is one tile.
+    pairs = [(inside - 1, inside), (events.offset[follow] - 1, events.offset[follow])]
+    waits = plan.waits
+    pairs.append((events.last(waits.target), events.first(waits.source)))
     sends = plan.sends.astype(np.int64)
     takes = match[sends].astype(np.int64)
-    waits = plan.waits
-    for first, second in ((waits.target, waits.source), (sends, takes)):
-        pairs.append(
-            (
-                (first.astype(np.int64)[:, None] * tiles + tile).ravel(),
-                (second.astype(np.int64)[:, None] * tiles + tile).ravel(),
-            )
-        )
-    pairs.append(_credit(plan, sends, takes, slots, tiles))
+    pairs.append((events.all_of(sends), events.all_of(takes)))
+    # The messages of each connection in order; message m needs the slot of message m - slots.
+    order = np.argsort(plan.connection_keys()[0], kind="stable")
+    key = np.repeat(plan.connection_keys()[0][order], (events.parts * events.tiles)[sends[order]])
+    put, taken = events.all_of(sends[order]), events.all_of(takes[order])
+    if slots < len(key):
+        same = key[slots:] == key[:-slots]
+        pairs.append((taken[:-slots][same], put[slots:][same]))
     before, after = (np.concatenate(column) for column in zip(*pairs, strict=True))
     return before, after
 
 
-def _credit(
-    plan: Plan, sends: np.ndarray, takes: np.ndarray, slots: int, tiles: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Message m of a connection needs the slot of message m - slots.
-
-    Messages in the order of one connection: in instruction order all tiles of a send, then those
-    of the next. In tile order the run has one tile.
-    """
-    key = np.repeat(plan.connection_keys()[0], tiles)
-    tile = np.arange(tiles)
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    send = (sends[:, None] * tiles + tile).ravel()[order]
-    take = (takes[:, None] * tiles + tile).ravel()[order]
-    if slots >= len(key):
-        return take[:0], send[:0]
-    same = key[slots:] == key[:-slots]
-    return take[:-slots][same], send[slots:][same]
-
-
 def _describe(
-    plan: Plan, graph: Edges, level: IntArray, match: np.ndarray, slots: int, tiles: int
+    plan: Plan, graph: Edges, level: IntArray, match: np.ndarray, slots: int, events: _Events
 ) -> Diagnostic:
     """V203 for one circle of waiting."""
     cycle = find_cycle(graph.reversed(), level == NONE)
-    rows = [event // tiles for event in cycle]
+    rows = [events.instruction(event) for event in cycle]
+    rows = [row for k, row in enumerate(rows) if row != rows[k - 1]] or rows[:1]
     notes = []
     for here, there in zip(rows, rows[1:] + rows[:1], strict=True):
         notes.append(f"{plan.place(here)} {_reason(plan, match, here, there)} {plan.place(there)}")
@@ -123,7 +142,8 @@ def _describe(
     return V203.diagnostic(
         at=[plan.place(rows[0])],
         expected=f"no circle of waiting with {slots} slots a connection",
-        found=f"{len(rows)} instructions that wait for one another",
+        found=f"{len(rows)} instructions that wait for one another"
+        + (", where every chunk of a message takes a slot" if events.parts.max() > 1 else ""),
         notes=shown,
     )
 

@@ -17,12 +17,14 @@ from sley.verify.structure import check_rows, match_messages
 class Proof:
     """What a verified plan was shown to do.
 
-    slots: with so many messages a connection, or more, it never hangs.
+    slots: with so many slots a connection, or more, it never hangs.
+    per_chunk: whether every chunk of a message took a slot, or the message one.
     steps: length of the longest chain of instructions that wait for one another, for one tile.
     """
 
     plan: Plan
     slots: int
+    per_chunk: bool
     steps: int
 
     def __str__(self) -> str:
@@ -30,11 +32,15 @@ class Proof:
         return (
             f"proven: {self.plan.name} is a correct {c.name} on {c.ranks} ranks; "
             f"no race; no hang with {self.slots} slots or more"
+            + (", one for each chunk of a message" if self.per_chunk else "")
         )
 
 
-def verify(plan: Plan, slots: int | None = None) -> Proof:
+def verify(plan: Plan, slots: int | None = None, *, per_chunk: bool = False) -> Proof:
     """Proves a plan right, or raises SleyError with everything that it found (V2xx).
+
+    per_chunk: whether a message of several chunks takes a slot for each of them, as in MSCCL's
+        kernels once a chunk fills a tile; otherwise a message takes one slot.
 
     In this order, each relying on those before: rows and connections (V201, V202), hangs with
     `slots` slots, by default the plan's own (V203), races (V204), the result (V205, V206).
@@ -47,7 +53,7 @@ def verify(plan: Plan, slots: int | None = None) -> Proof:
     if not found:
         match, found = match_messages(plan)
     if not found:
-        run = run_abstractly(plan, match, slots)
+        run = run_abstractly(plan, match, slots, per_chunk=per_chunk)
         found = run.diagnostics
     if not found:
         found = check_races(plan, match, run.level)
@@ -55,4 +61,4 @@ def verify(plan: Plan, slots: int | None = None) -> Proof:
         found = check_result(plan, match, run.level)
     if found:
         raise SleyError(found)
-    return Proof(plan, slots, int(run.level.max(initial=-1)) + 1)
+    return Proof(plan, slots, per_chunk, int(run.level.max(initial=-1)) + 1)
