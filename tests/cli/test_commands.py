@@ -152,6 +152,7 @@ def test_blocks_that_hang_with_the_targets_slots(tmp_path: Path) -> None:
         ["compile", "ring-allreduce", "--ranks", "4", "--protocol", "fast"],
         ["run", "ring-allreduce", "--ranks", "2", "-b", "lots"],
         ["run", "ring-allreduce", "--ranks", "2", "-b", "4K", "-e", "1K"],
+        ["run", "ring-allreduce", "--ranks", "2", "-b", "0", "-e", "1K"],
         ["explain", "V999"],
         ["frobnicate"],
     ],

@@ -37,6 +37,8 @@ class SizeType(click.ParamType[int]):
         match = re.fullmatch(r"(\d+)([KMG]?)B?", str(value).strip().upper())
         if match is None:
             self.fail(f"{value!r} is not a size such as 4096, 64K or 16M", param, ctx)
+        if not int(match[1]):
+            self.fail("a size is at least 1", param, ctx)
         return int(match[1]) * _UNITS[match[2]]
 
 

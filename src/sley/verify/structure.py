@@ -1,17 +1,19 @@
-"""Structure: whether a plan's rows make sense by themselves, and its connections at both ends."""
+"""Structure: whether a plan's rows make sense by themselves."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from sley.errors import Diagnostic
-from sley.errors.verifier import V201, V202
+from sley.errors.verifier import V201
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE
 from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op
 
 LIMIT = 8
 """How many findings of one kind are reported; the rest would say the same."""
+
+NOTES = 12
+"""How many instructions of a circle are named."""
 
 
 def check_rows(plan: Plan) -> list[Diagnostic]:
@@ -63,83 +65,8 @@ def _check_waits(plan: Plan) -> list[Diagnostic]:
     ]
 
 
-def match_messages(plan: Plan) -> tuple[np.ndarray, list[Diagnostic]]:
-    """The receive of each send: int32 (instructions,), NONE for others; and V202 findings.
-
-    The k-th receive on a connection takes the k-th message sent. Both orders come from the blocks,
-    so each end of a connection must lie in one block.
-    """
-    send_key, receive_key = plan.connection_keys()
-    sends, receives = plan.sends, plan.receives
-    found = _check_single(plan, send_key, sends, "sending")
-    found += _check_single(plan, receive_key, receives, "receiving")
-    match = np.full(len(plan.instructions), NONE, np.int32)
-    if found:
-        return match, found
-    # Rows of a block ascend in the order of execution, so a stable sort keeps FIFO order.
-    by_send = np.argsort(send_key, kind="stable")
-    by_receive = np.argsort(receive_key, kind="stable")
-    sent, taken = send_key[by_send], receive_key[by_receive]
-    if not np.array_equal(sent, taken):
-        return match, _uneven(plan, sent, taken)
-    first, second = sends[by_send], receives[by_receive]
-    match[first] = second
-    counts = plan.instructions.count
-    for k in np.flatnonzero(counts[first] != counts[second])[:LIMIT].tolist():
-        found.append(
-            V202.diagnostic(
-                at=[plan.place(int(first[k])), plan.place(int(second[k]))],
-                expected="the same count at both ends of a message",
-                found=f"{counts[first[k]]} chunks sent, {counts[second[k]]} received",
-            )
-        )
-    return match, found
-
-
-def _check_single(plan: Plan, key: np.ndarray, rows: np.ndarray, word: str) -> list[Diagnostic]:
-    """V202 for connections with several blocks at one end."""
-    order = np.argsort(key, kind="stable")
-    keys, blocks = key[order], plan.block[rows[order]]
-    twice = np.flatnonzero((keys[1:] == keys[:-1]) & (blocks[1:] != blocks[:-1]))
-    _, first = np.unique(keys[twice], return_index=True)
-    found = []
-    for k in twice[first][:LIMIT].tolist():
-        a, b = int(rows[order[k]]), int(rows[order[k + 1]])
-        found.append(
-            V202.diagnostic(
-                at=[plan.place(b), plan.place(a)],
-                expected=f"one {word} block for {_connection(plan, int(keys[k]))}",
-                found=f"blocks {plan.block_number[plan.block[a]]} and "
-                f"{plan.block_number[plan.block[b]]} of rank {plan.rank[a]}",
-            )
-        )
-    return found
-
-
-def _uneven(plan: Plan, sent: np.ndarray, taken: np.ndarray) -> list[Diagnostic]:
-    """V202 for connections whose ends differ in the number of messages."""
-    keys = np.union1d(sent, taken)
-    out, into = (
-        np.searchsorted(k, keys, "right") - np.searchsorted(k, keys, "left") for k in (sent, taken)
-    )
-    found = []
-    for k in np.flatnonzero(out != into)[:LIMIT].tolist():
-        rows, all_keys = (
-            (plan.sends, plan.connection_keys()[0])
-            if out[k]
-            else (plan.receives, plan.connection_keys()[1])
-        )
-        found.append(
-            V202.diagnostic(
-                at=plan.place(int(rows[np.argmax(all_keys == keys[k])])),
-                expected=f"as many receives as sends on {_connection(plan, int(keys[k]))}",
-                found=f"{out[k]} sends, {into[k]} receives",
-            )
-        )
-    return found
-
-
-def _connection(plan: Plan, key: int) -> str:
-    pair, channel = divmod(key, plan.channels)
-    src, dst = divmod(pair, plan.collective.ranks)
-    return f"the connection from rank {src} to rank {dst}, channel {channel}"
+def shortened(notes: list[str]) -> list[str]:
+    """The first notes, and how many more there are."""
+    if len(notes) <= NOTES:
+        return notes
+    return [*notes[: NOTES - 2], f"... {len(notes) - NOTES + 2} more"]

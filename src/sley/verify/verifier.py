@@ -8,9 +8,10 @@ from sley.errors import Place, SleyError
 from sley.errors.verifier import V207
 from sley.ir.plan import Plan
 from sley.verify.hangs import run_abstractly
+from sley.verify.messages import match_messages
 from sley.verify.races import check_races
 from sley.verify.result import check_result
-from sley.verify.structure import check_rows, match_messages
+from sley.verify.structure import check_rows
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,14 @@ def verify(plan: Plan, slots: int | None = None, *, per_chunk: bool = False) -> 
         raise V207.error(at=Place(detail=plan.name), expected="1 slot or more", found=str(slots))
     found = check_rows(plan)
     if not found:
-        match, found = match_messages(plan)
+        messages, found = match_messages(plan)
     if not found:
-        run = run_abstractly(plan, match, slots, per_chunk=per_chunk)
+        run = run_abstractly(plan, messages, slots, per_chunk=per_chunk)
         found = run.diagnostics
     if not found:
-        found = check_races(plan, match, run.level)
+        found = check_races(plan, messages.receive_of, run.level)
     if not found:
-        found = check_result(plan, match, run.level)
+        found = check_result(plan, messages.receive_of, run.level)
     if found:
         raise SleyError(found)
     return Proof(plan, slots, per_chunk, int(run.level.max(initial=-1)) + 1)

@@ -1,0 +1,102 @@
+"""Meetings: whether a plan in instruction order hangs when there are many tiles.
+
+There every instruction runs all tiles before the next of its block, so a sender that runs alone
+stops after a few tiles, whatever the number of slots: both ends of a message must come to it
+together. With enough tiles an instruction can end only while everything it works with takes part
+(has ended, or is the current instruction of its block as well): the other end of each of its
+messages, the receive of the message before on a connection it sends on, and its waits. So the run
+goes from meeting to meeting: the largest set of current instructions that need nobody outside it
+runs all its tiles and ends. Letting it end takes nothing away from others, so if at some point
+there is no such set, no run ends; and a run that ends by meetings does so with any number of tiles
+and slots.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sley.errors import Diagnostic
+from sley.errors.verifier import V203
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, BoolArray, Edges, LongArray, spans
+from sley.verify.messages import Messages
+from sley.verify.structure import shortened
+
+
+def check_meetings(plan: Plan, messages: Messages) -> list[Diagnostic]:
+    """V203 for a plan in instruction order that hangs with many tiles. The plan must be free of
+    circles for a single one."""
+    needs = _needs(plan, messages)
+    ended = np.zeros(len(plan.instructions), bool)
+    at, end = plan.block_offset[:-1].copy(), plan.block_offset[1:]
+    while True:
+        busy = np.flatnonzero(at < end)
+        if not len(busy):
+            return []
+        current = at[busy]
+        dropped = _dropped(needs, ended, current)
+        meeting = dropped == NONE
+        if not meeting.any():
+            return [_describe(plan, needs, ended, current, dropped)]
+        ended[current[meeting]] = True
+        at[busy[meeting]] += 1
+
+
+def _needs(plan: Plan, messages: Messages) -> Edges:
+    """Instruction -> the instructions that must have ended, or take part, for it to end."""
+    connection, send, receive = messages.connection, messages.send, messages.receive
+    follows = np.flatnonzero(connection[1:] == connection[:-1]) + 1
+    waits = plan.waits
+    source = np.concatenate([waits.source, send, receive, send[follows]])
+    target = np.concatenate([waits.target, receive, send, receive[follows - 1]])
+    return Edges.from_pairs(len(plan.instructions), source, target)
+
+
+def _dropped(needs: Edges, ended: BoolArray, current: LongArray) -> LongArray:
+    """For each current instruction the round in which it drops out of the largest set that needs
+    nobody outside it, or NONE where it stays: in round 0 drops out who needs an instruction that
+    its block has not come to, then who needs those, and so on."""
+    within = ended.copy()
+    within[current] = True
+    dropped = np.full(len(current), NONE)
+    owner, edges = spans(needs.offset[current], np.diff(needs.offset)[current])
+    needed = needs.target[edges]
+    turn = 0
+    while True:
+        missing = np.zeros(len(current), bool)
+        missing[owner[~within[needed]]] = True
+        missing &= dropped == NONE
+        if not missing.any():
+            return dropped
+        dropped[missing] = turn
+        within[current[missing]] = False
+        turn += 1
+
+
+def _describe(
+    plan: Plan, needs: Edges, ended: BoolArray, current: LongArray, dropped: LongArray
+) -> Diagnostic:
+    """V203 for one circle: an instruction needs one that its block has not come to yet, because
+    the block's current instruction needs another, and so on."""
+    turn = dict(zip(current.tolist(), dropped.tolist(), strict=True))
+    ahead = dict(zip(plan.block[current].tolist(), current.tolist(), strict=True))
+    row = int(current[0])
+    seen: dict[int, int] = {}
+    notes: list[str] = []
+    while row not in seen:
+        seen[row] = len(notes)
+        # What made it drop out: an instruction not yet come to, else one that dropped out before.
+        needed = min(
+            (n for n in needs[row].tolist() if not ended[n]), key=lambda n: turn.get(n, NONE)
+        )
+        text = f"{plan.place(row)} needs {plan.place(needed)}"
+        row = ahead[int(plan.block[needed])]
+        notes.append(text if row == needed else f"{text}, which comes after {plan.place(row)}")
+    circle = notes[seen[row] :]
+    return V203.diagnostic(
+        at=[plan.place(row)],
+        expected="in instruction order, both ends of every message at work together",
+        found=f"{len(circle)} instructions that wait for one another when there are many tiles",
+        remedy="Give each peer and direction a thread block of its own, or run tile by tile.",
+        notes=shortened(circle),
+    )
