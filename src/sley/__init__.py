@@ -27,7 +27,8 @@ from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op, Protocol, ReduceOp
 from sley.lang import program, trace
-from sley.runtime import execute, run
+from sley.report.tables import plan_table
+from sley.running import execute, run
 from sley.verify import Proof, verify
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "compile",
     "execute",
     "load",
+    "plan_table",
     "program",
     "run",
     "save",

@@ -70,8 +70,8 @@ def compile(
     with phase("thread blocks"):
         blocks = assign_blocks(lowered, ordered)
     with phase("instructions and waits"):
-        plan = emit(lowered, ordered, blocks, protocol, slots)
+        plan = emit(lowered, ordered, blocks, protocol, slots, per_chunk=per_chunk)
     if verify:
         with phase("verification"):
-            verify_plan(plan, per_chunk=per_chunk)
+            verify_plan(plan)
     return plan

@@ -66,7 +66,7 @@ def test_arguments_reach_the_algorithm() -> None:
     ("name", "arguments", "code", "text"),
     [
         ("ring-allreduc", {"ranks": 4}, "L120", "Did you mean ring-allreduce"),
-        ("zzz", {"ranks": 4}, "L120", "CATALOG"),
+        ("zzz", {"ranks": 4}, "L120", "sley list"),
         ("ring-allreduce", {}, "L112", "Give ranks."),
         ("ring-allreduce", {"nodes": 2}, "L112", "Leave out nodes and give ranks."),
         ("ring-allreduce", {"ranks": 4, "nodes": 2, "gpus": 2}, "L112", "Leave out nodes, gpus."),

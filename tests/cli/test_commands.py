@@ -97,7 +97,9 @@ def test_a_file_without_a_program_and_one_with_two(tmp_path: Path) -> None:
     assert "L115" in sley("compile", two).stderr
     assert sley("compile", f"{two}:again").exit_code == 0
     assert "L115" in sley("compile", f"{two}:other").stderr
-    assert "L114" in sley("compile", tmp_path / "missing.py").stderr
+    assert "L117" in sley("compile", tmp_path / "missing.py").stderr
+    prints = written(tmp_path / "prints.py", "print('hello')\n" + GOOD)
+    assert json.loads(sley("compile", prints, "--json").stdout)["ok"] is True
 
 
 def test_a_plan_goes_to_a_file_and_back(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,15 +41,28 @@ class Block:
 
 @dataclass
 class Command:
-    """A command of a console block and the output that the page shows for it."""
+    """A command of a console block and the output that the page shows for it, after line
+    `end`."""
 
     text: str
     line: int
+    end: int
     output: list[str] = field(default_factory=list)
 
 
 class WrongPageError(AssertionError):
     """A page promises something that does not happen."""
+
+
+class WrongOutputError(WrongPageError):
+    """A page shows another output than there is; first, last: the lines that show it (last is
+    first - 1 where nothing is shown)."""
+
+    def __init__(self, place: str, first: int, shown: str, printed: str) -> None:
+        super().__init__(f"{place}\nthe page shows:\n{shown}\nbut it printed:\n{printed}")
+        self.first = first
+        self.last = first + len(shown.splitlines()) - 1
+        self.printed = list(_lines(printed))
 
 
 def blocks(page: str) -> list[Block]:
@@ -80,9 +94,10 @@ def commands(block: Block) -> list[Command]:
     found: list[Command] = []
     for number, line in enumerate(block.text.splitlines(), block.line + 1):
         if line.startswith("$ "):
-            found.append(Command(line[2:], number))
+            found.append(Command(line[2:], number, number))
         elif found and not found[-1].output and found[-1].text.endswith("\\"):
             found[-1].text = found[-1].text[:-1] + line.strip()
+            found[-1].end = number
         elif found:
             found[-1].output.append(line)
         else:
@@ -106,7 +121,7 @@ def run_page(page: str, name: str, folder: Path) -> int:
                 executed += 1
             elif block.word == "text" and block.follows and printed is not None:
                 if NOT_COMPARED not in block.comments:
-                    _compare(f"{name}:{block.line}", block.text, printed)
+                    _compare(f"{name}:{block.line}", block.line + 1, block.text, printed)
                 printed = None
             elif block.word == "console":
                 executed += _run_console(block, name)
@@ -141,7 +156,7 @@ def _run_console(block: Block, name: str) -> int:
                 f"{place}\nexit code {result.returncode}, not {expected_code}:\n{result.stdout}"
             )
         if NOT_COMPARED not in block.comments:
-            _compare(place, "\n".join(command.output), result.stdout)
+            _compare(place, command.end + 1, "\n".join(command.output), result.stdout)
     return executed
 
 
@@ -161,9 +176,23 @@ def _shell(command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _compare(place: str, shown: str, printed: str) -> None:
+def _compare(place: str, first: int, shown: str, printed: str) -> None:
     if list(_lines(shown)) != list(_lines(printed)):
-        raise WrongPageError(f"{place}\nthe page shows:\n{shown}\nbut it printed:\n{printed}")
+        raise WrongOutputError(place, first, shown, printed)
+
+
+def update_page(path: Path, name: str, folder: Path) -> None:
+    """Write the outputs that a page shows anew, one after the other, since an output that grows
+    moves the lines that later ones name."""
+    while True:
+        try:
+            with tempfile.TemporaryDirectory(dir=folder) as fresh:
+                run_page(path.read_text("utf-8"), name, Path(fresh))
+            return
+        except WrongOutputError as wrong:
+            lines = path.read_text("utf-8").splitlines()
+            lines[wrong.first - 1 : wrong.last] = wrong.printed
+            path.write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def _lines(text: str) -> Iterator[str]:

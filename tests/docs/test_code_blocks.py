@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pages import WrongPageError, blocks, run_page
+from pages import WrongPageError, blocks, run_page, update_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -16,8 +16,11 @@ PAGES = sorted(
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_page(path: Path, tmp_path: Path) -> None:
-    run_page(path.read_text("utf-8"), path.relative_to(ROOT).as_posix(), tmp_path)
+def test_page(path: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    name = path.relative_to(ROOT).as_posix()
+    if request.config.getoption("--update-golden"):
+        update_page(path, name, tmp_path)
+    run_page(path.read_text("utf-8"), name, tmp_path)
 
 
 def test_the_readme_has_code() -> None:

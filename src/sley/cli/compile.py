@@ -10,6 +10,7 @@ from sley import files, formats
 from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import plan_of
+from sley.errors import counted
 from sley.report.tables import plan_summary, plan_table
 
 
@@ -57,7 +58,10 @@ def compile_command(
     for word, value in summary.items():
         text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
         click.echo(f"{word.replace('_', ' '):<23}{text}")
-    click.echo(f"{'proven':<23}right values, no races, no hangs with {plan.slots} slots or more")
+    click.echo(
+        f"{'proven':<23}right values, no races, no hangs with {counted(plan.slots, 'slot')} or more"
+        + (", one for each chunk" if plan.per_chunk else "")
+    )
     if output is not None:
         click.echo(f"{'written':<23}{output} for {target}")
     if show_rank is not None:

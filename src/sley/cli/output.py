@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sley.errors import Diagnostic, SleyError
+from sley.errors.compiler import C306
 
 
 def print_json(value: object) -> None:
@@ -29,6 +30,11 @@ class Command(click.Command):
             return super().invoke(ctx)
         except SleyError as error:
             _report_error(error, as_json=bool(ctx.params.get("as_json")))
+            sys.exit(1)
+        except MemoryError as error:
+            found = str(error) or "no memory left"
+            short = C306.error(expected="memory for the whole program", found=found)
+            _report_error(short, as_json=bool(ctx.params.get("as_json")))
             sys.exit(1)
         except BrokenPipeError:
             # The reader of our output has gone (sley list | head): nobody is left to tell.

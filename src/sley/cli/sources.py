@@ -6,6 +6,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from sley.cli.options import Selection
 from sley.cli.output import Phases, report_notes
 from sley.compiler import compile
 from sley.errors import Place, SleyError
-from sley.errors.language import L113, L114, L115
+from sley.errors.language import L113, L114, L115, L117
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -38,8 +39,8 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bo
         topology=_topology(selection.topology),
         protocol=selection.protocol,
         slots=selection.slots,
-        channels=1 if takes(selection.what, "channels") else selection.channels,
-        instances=selection.instances,
+        channels=_left_over(selection, "channels"),
+        instances=_left_over(selection, "instances"),
         fusion=selection.fusion,
         per_chunk=per_chunk,
         verify=verify,
@@ -52,9 +53,21 @@ def is_algorithm(selection: Selection) -> bool:
     return not selection.what.endswith((".xml", ".py")) and ".py:" not in selection.what
 
 
-def takes(what: str, parameter: str) -> bool:
+def _takes(what: str, parameter: str) -> bool:
     """Whether an algorithm of the library has this parameter of its own."""
     return what in CATALOG and parameter in CATALOG[what].parameters
+
+
+def _own(selection: Selection, parameter: str) -> int | None:
+    """The value of an option for an algorithm that has it as a parameter of its own."""
+    value: int = getattr(selection, parameter)
+    return value if _takes(selection.what, parameter) and value > 1 else None
+
+
+def _left_over(selection: Selection, parameter: str) -> int:
+    """The value of an option for the compiler, 1 where the algorithm has it of its own."""
+    value: int = getattr(selection, parameter)
+    return 1 if _takes(selection.what, parameter) else value
 
 
 def _topology(name: str | None) -> Topology | None:
@@ -69,7 +82,6 @@ def _program(selection: Selection) -> Program:
     if not is_algorithm(selection):
         _refuse_sizes(selection)
         return program_of_file(selection.what)
-    takes_channels = takes(selection.what, "channels") and selection.channels > 1
     return build(
         selection.what,
         ranks=selection.ranks,
@@ -77,7 +89,8 @@ def _program(selection: Selection) -> Program:
         gpus=selection.gpus,
         root=selection.root,
         in_place=bool(selection.in_place),
-        channels=selection.channels if takes_channels else None,
+        channels=_own(selection, "channels"),
+        instances=_own(selection, "instances"),
     )
 
 
@@ -115,10 +128,13 @@ def program_of_file(what: str) -> Program:
 def _run_file(path: Path) -> dict[str, object]:
     """The globals of a Python file after it has run, with its folder importable."""
     if not path.is_file():
-        raise L114.error(at=Place(str(path)), expected="a file", found="there is no such file")
+        found = "a folder" if path.is_dir() else "nothing there"
+        raise L117.error(at=Place(str(path)), expected="a Python file", found=found)
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        return runpy.run_path(str(path), run_name="__sley__")
+        # What the file prints is for people; standard output is for the command's own.
+        with redirect_stdout(sys.stderr):
+            return runpy.run_path(str(path), run_name="__sley__")
     except SleyError:
         raise
     except SyntaxError as error:

@@ -26,12 +26,12 @@ def verify_command(selection: Selection, target: str | None, as_json: bool, verb
     --slots asks whether the plan runs with so many messages a connection.
     """
     phases = Phases(quiet=as_json)
-    # A plan for MSCCL's runtimes is judged by their connections: a slot for every chunk.
-    per_chunk = target is not None or selection.what.endswith(".xml")
     # The plan stays as it is made for the protocol's slots; the question is about the slots given.
-    plan = plan_of(replace(selection, slots=None), phases, verify=False, per_chunk=per_chunk)
+    plan = plan_of(
+        replace(selection, slots=None), phases, verify=False, per_chunk=target is not None
+    )
     with phases("verification"):
-        proof = verify(plan, selection.slots, per_chunk=per_chunk)
+        proof = verify(plan, selection.slots)
     if target is not None:
         with phases("limits"):
             msccl_xml.write(plan, target)

@@ -37,6 +37,14 @@ C304 = Rule(
     example="sley.compile(program, slots=0)",
     instead="Give a positive number, or leave the option out.",
 )
+C306 = Rule(
+    "C306",
+    "out-of-memory",
+    what="There is not enough memory for a program or plan of this size.",
+    why="Tables grow with the transfers; a ring AllReduce over n ranks has 2 n (n - 1) of them.",
+    example="sley compile ring-allreduce --ranks 100000",
+    instead="Compile for fewer ranks, fewer instances or coarser chunks, or on a larger machine.",
+)
 C305 = Rule(
     "C305",
     "topology-mismatch",

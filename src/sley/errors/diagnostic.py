@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
+def counted(number: int, word: str) -> str:
+    """A number with its word: "1 slot", "2 slots"."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where something is: a line of a file, a row of a plan, or both.

@@ -261,7 +261,7 @@ F441 = Rule(
     why="Its interpreter runs all steps for a tile, then the next tile. A plan that was ordered "
     "instruction by instruction may hang there.",
     example="saving a plan of the task-level schedule as XML",
-    instead='Compile the program for tile-major order: sley.compile(program, schedule="msccl").',
+    instead="Write the tile-major plan of the same program: what sley.compile returns is one.",
 )
 F442 = Rule(
     "F442",
@@ -270,7 +270,7 @@ F442 = Rule(
     "no place.",
     why="They are attributes of <tb>, not of the step.",
     example="a block that sends to rank 1 and later to rank 2",
-    instead='Allocate a block for each connection: sley.compile(program, schedule="msccl").',
+    instead="Give each pair of peers and channel a block of its own, as sley.compile does.",
 )
 F443 = Rule(
     "F443",

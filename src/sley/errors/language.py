@@ -137,13 +137,21 @@ L115 = Rule(
     example="sley compile algorithms.py  # with two programs inside",
     instead="Name it: sley compile algorithms.py:ring",
 )
+L117 = Rule(
+    "L117",
+    "no-such-file",
+    what="The Python file that is to describe the program is not there, or is no file.",
+    why="There is nothing to read.",
+    example="sley compile my_algo.py  # in another folder",
+    instead="Give the path of a Python file, or the name of an algorithm that `sley list` prints.",
+)
 L120 = Rule(
     "L120",
     "unknown-algorithm",
     what="An algorithm is asked for by a name that the library does not have.",
     why="There is nothing to build; a guess might run another collective.",
     example='sley.algorithms.build("ring", ranks=8)',
-    instead="Use a name of `sley.algorithms.CATALOG`.",
+    instead="Use a name that `sley list` prints.",
 )
 L121 = Rule(
     "L121",

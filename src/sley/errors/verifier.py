@@ -61,6 +61,16 @@ V206 = Rule(
     example="an AllReduce over 4 ranks in which rank 3 never sends",
     instead="Route the missing inputs to the chunk, and each of them once.",
 )
+V208 = Rule(
+    "V208",
+    "overlapping-operands",
+    what="An instruction reads a range and writes one that shares some of its chunks, but not the "
+    "same range.",
+    why="Its threads move the elements in no order, so some would be read after they were "
+    "overwritten.",
+    example='<step type="cpy" srcbuf="i" srcoff="0" dstbuf="i" dstoff="1" cnt="2" .../>',
+    instead="Move through scratch, or chunk by chunk.",
+)
 V207 = Rule(
     "V207",
     "too-few-slots",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.errors import counted
 from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, frozen_array, offsets_of
 from sley.ir.words import Buffer
 
@@ -59,7 +60,8 @@ class Collective:
     def __repr__(self) -> str:
         place = "in place" if self.in_place else "out of place"
         root = f", root {self.root}" if self.root != NONE else ""
-        return f"{self.name}({self.ranks} ranks, {self.chunks} chunks{root}, {place})"
+        size = f"{counted(self.ranks, 'rank')}, {counted(self.chunks, 'chunk')}"
+        return f"{self.name}({size}{root}, {place})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Collective):

@@ -16,6 +16,9 @@ from sley.errors.language import L101, L102, L112, L116
 from sley.ir.collective import Collective
 from sley.ir.tables import NONE, Edges, IntArray, offsets_of
 
+MAX_CHUNKS = 2**31 - 1
+"""Ids of chunks are 32-bit; the largest collectives have a chunk for each pair of ranks."""
+
 
 def _check(name: str, ranks: int, chunks: int, *members: tuple[str, int]) -> None:
     for word, value in (("ranks", ranks), ("chunks", chunks), *members):
@@ -28,6 +31,12 @@ def _check(name: str, ranks: int, chunks: int, *members: tuple[str, int]) -> Non
     if chunks < 1:
         raise L102.error(
             at=Place(detail=name), expected="at least 1 chunk", found=f"chunks={chunks}"
+        )
+    if ranks * ranks * chunks > MAX_CHUNKS:
+        raise L102.error(
+            at=Place(detail=name),
+            expected=f"at most {MAX_CHUNKS} chunks on all ranks together",
+            found=f"{ranks} ranks, {chunks} chunks",
         )
     for word, rank in members:
         if not 0 <= rank < ranks:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePath
 from types import SimpleNamespace
 
 import numpy as np
 
-from sley.errors import Place
+from sley.errors import Place, counted
 from sley.ir.collective import Collective, Layout
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE, ByteArray, Edges, IntArray, LongArray, Table, column, frozen_array
@@ -66,6 +67,8 @@ class Plan:
         tile, before it starts.
     scratch_chunks: int32 (ranks,), chunks of scratch on each rank.
     sources: the lines of text that the instructions came from.
+    per_chunk: whether a message of several chunks takes a slot for each of them, as in MSCCL's
+        kernels once a chunk fills a tile; otherwise a message takes one slot.
     """
 
     name: str
@@ -79,6 +82,7 @@ class Plan:
     waits: Edges
     scratch_chunks: IntArray
     sources: Sources
+    per_chunk: bool = False
 
     def __post_init__(self) -> None:
         for name in ("block_rank", "scratch_chunks"):
@@ -89,9 +93,10 @@ class Plan:
 
     def __repr__(self) -> str:
         return (
-            f"Plan({self.name}: {self.collective}, {len(self.block_rank)} blocks, "
-            f"{len(self.instructions)} instructions, {self.channels} channels, "
-            f"{self.protocol.value}, {self.slots} slots)"
+            f"Plan({self.name}: {self.collective}, {counted(len(self.block_rank), 'block')}, "
+            f"{counted(len(self.instructions), 'instruction')}, "
+            f"{counted(self.channels, 'channel')}, "
+            f"{self.protocol.value}, {counted(self.slots, 'slot')})"
         )
 
     @property
@@ -179,13 +184,23 @@ class Plan:
             )
         return rows
 
+    def label(self, instruction: int) -> str:
+        """An instruction in few words: "rank 0 block 1 step 2 (send, ring.py:7)"."""
+        block = self.block_number[self.block[instruction]]
+        where = f"rank {self.rank[instruction]} block {block} step {self.step[instruction]}"
+        place = self.sources.place(int(self.instructions.source[instruction]))
+        line = f", {PurePath(place.file).name}:{place.line}" if place.file else ""
+        return f"{where} ({self._operation(instruction)}{line})"
+
+    def _operation(self, instruction: int) -> str:
+        number = int(self.instructions.op[instruction])
+        return Op(number).name.lower() if 0 <= number < len(Op) else f"operation {number}"
+
     def place(self, instruction: int) -> Place:
         """Where an instruction is: its source line, and its rank, block, step and operation."""
-        number = int(self.instructions.op[instruction])
-        op = Op(number).name.lower() if 0 <= number < len(Op) else f"operation {number}"
         detail = (
             f"rank {self.rank[instruction]}, "
             f"block {self.block_number[self.block[instruction]]}, "
-            f"step {self.step[instruction]} ({op})"
+            f"step {self.step[instruction]} ({self._operation(instruction)})"
         )
         return self.sources.place(int(self.instructions.source[instruction]), detail)

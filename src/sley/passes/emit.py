@@ -12,7 +12,15 @@ from sley.passes.blocks import Blocks
 from sley.passes.waits import assign_waits
 
 
-def emit(dag: InstructionDag, order: Order, blocks: Blocks, protocol: Protocol, slots: int) -> Plan:
+def emit(
+    dag: InstructionDag,
+    order: Order,
+    blocks: Blocks,
+    protocol: Protocol,
+    slots: int,
+    *,
+    per_chunk: bool = False,
+) -> Plan:
     """The plan whose blocks list their instructions in the order given."""
     position = np.argsort(blocks.instruction_block, kind="stable")
     program = dag.chunks.program
@@ -31,6 +39,7 @@ def emit(dag: InstructionDag, order: Order, blocks: Blocks, protocol: Protocol, 
         waits=assign_waits(dag, order, blocks, row),
         scratch_chunks=program.scratch_chunks,
         sources=program.sources,
+        per_chunk=per_chunk,
     )
 
 

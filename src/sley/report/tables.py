@@ -85,6 +85,7 @@ def plan_summary(plan: Plan) -> dict[str, object]:
         "protocol": plan.protocol.value,
         "loop_order": plan.loop_order.value,
         "slots": plan.slots,
+        "per_chunk": plan.per_chunk,
         "channels": plan.channels,
         "blocks_per_rank": int(blocks.max(initial=0)),
         "instructions": len(plan.instructions),

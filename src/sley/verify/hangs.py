@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.errors import Diagnostic
+from sley.errors import Diagnostic, counted
 from sley.errors.verifier import V203
 from sley.ir.graph import find_cycle, levels
 from sley.ir.plan import Plan
@@ -116,12 +116,12 @@ def _describe(
     rows = [events.instruction(event) for event in cycle]
     rows = [row for k, row in enumerate(rows) if row != rows[k - 1]] or rows[:1]
     notes = [
-        f"{plan.place(here)} {_reason(plan, messages, here, there)} {plan.place(there)}"
+        f"{plan.label(here)} {_reason(plan, messages, here, there)} {plan.label(there)}"
         for here, there in zip(rows, rows[1:] + rows[:1], strict=True)
     ]
     return V203.diagnostic(
         at=[plan.place(rows[0])],
-        expected=f"no circle of waiting with {slots} slots a connection",
+        expected=f"no circle of waiting with {counted(slots, 'slot')} a connection",
         found=f"{len(rows)} instructions that wait for one another"
         + (", where every chunk of a message takes a slot" if events.parts.max() > 1 else ""),
         notes=shortened(notes),

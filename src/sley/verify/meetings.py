@@ -89,9 +89,9 @@ def _describe(
         needed = min(
             (n for n in needs[row].tolist() if not ended[n]), key=lambda n: turn.get(n, NONE)
         )
-        text = f"{plan.place(row)} needs {plan.place(needed)}"
+        text = f"{plan.label(row)} needs {plan.label(needed)}"
         row = ahead[int(plan.block[needed])]
-        notes.append(text if row == needed else f"{text}, which comes after {plan.place(row)}")
+        notes.append(text if row == needed else f"{text}, which comes after {plan.label(row)}")
     circle = notes[seen[row] :]
     return V203.diagnostic(
         at=[plan.place(row)],

@@ -179,20 +179,24 @@ def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]
         return []
     some = np.flatnonzero(wrong)[:LIMIT]
     exact = _trace_back(plan, replay.match, order, cells[some])
-    writer = _last_writers(plan, order, cells[some])
-    found = []
+    differences = []
     for k, cell in zip(some.tolist(), cells[some].tolist(), strict=True):
         value = Counter(c.values[int(c.expected[places[k]])].tolist())
-        row = writer.get(cell, NONE)
-        found.append(
-            V206.diagnostic(
-                at=[plan.sources.whole] if row == NONE else [plan.place(row), plan.sources.whole],
-                expected=f"{plan.layout.name(cell)} = {_spell(c, value)}",
-                found=_difference(c, value, exact.get(cell)),
-                notes=[f"{int(wrong.sum())} of {len(places)} promised chunks are wrong"],
-            )
+        promise = f"{plan.layout.name(cell)} = {_spell(c, value)}"
+        differences.append((promise, _difference(c, value, exact.get(cell))))
+    row = _last_writers(plan, order, cells[some[:1]]).get(int(cells[some[0]]), NONE)
+    whole = plan.sources.whole
+    return [
+        V206.diagnostic(
+            at=[whole] if row == NONE else [plan.place(row), whole],
+            expected=differences[0][0],
+            found=differences[0][1],
+            notes=[
+                f"{int(wrong.sum())} of {len(places)} promised chunks are wrong",
+                *(f"{promise}: {difference}" for promise, difference in differences[1:]),
+            ],
         )
-    return found
+    ]
 
 
 def _last_writers(plan: Plan, order: np.ndarray, cells: np.ndarray) -> dict[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sley.errors import Place, SleyError
+from sley.errors import Place, SleyError, counted
 from sley.errors.verifier import V207
 from sley.ir.plan import Plan
 from sley.verify.hangs import run_abstractly
@@ -31,23 +31,24 @@ class Proof:
     def __str__(self) -> str:
         c = self.plan.collective
         return (
-            f"proven: {self.plan.name} is a correct {c.name} on {c.ranks} ranks; "
-            f"no race; no hang with {self.slots} slots or more"
+            f"proven: {self.plan.name} is a correct {c.name} on {counted(c.ranks, 'rank')}; "
+            f"no race; no hang with {counted(self.slots, 'slot')} or more"
             + (", one for each chunk of a message" if self.per_chunk else "")
         )
 
 
-def verify(plan: Plan, slots: int | None = None, *, per_chunk: bool = False) -> Proof:
+def verify(plan: Plan, slots: int | None = None, *, per_chunk: bool | None = None) -> Proof:
     """Proves a plan right, or raises SleyError with everything that it found (V2xx).
 
-    per_chunk: whether a message of several chunks takes a slot for each of them, as in MSCCL's
-        kernels once a chunk fills a tile; otherwise a message takes one slot.
+    per_chunk: whether every chunk of a message takes a slot; by default what the plan says.
 
     In this order, each relying on those before: rows and connections (V201, V202), hangs with
     `slots` slots, by default the plan's own (V203), races (V204), the result (V205, V206).
     """
     if slots is None:
         slots = plan.slots
+    if per_chunk is None:
+        per_chunk = plan.per_chunk
     if slots < 1:
         raise V207.error(at=Place(detail=plan.name), expected="1 slot or more", found=str(slots))
     found = check_rows(plan)

@@ -324,4 +324,5 @@ def _plan(
         sources=Sources(
             np.zeros(len(lines), np.int32), _int32(lines), (raw.file,), raw.algo_place()
         ),
+        per_chunk=True,
     )
