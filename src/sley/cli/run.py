@@ -15,6 +15,7 @@ from sley import runtime
 from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import is_algorithm, plan_of
+from sley.errors import counted
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.report.tables import RUN_HEADER, Row, Timing, run_footer, run_row
@@ -161,8 +162,9 @@ def _bar(console: Console, *, hidden: bool) -> Progress:
 def _print_head(plan: Plan) -> None:
     c = plan.collective
     click.echo(
-        f"# {plan.name}: {c.name} on {c.ranks} ranks, {plan.protocol.value}, {plan.channels} "
-        f"channels, {plan.slots} slots; proven right before it runs\n"
+        f"# {plan.name}: {c.name} on {c.ranks} ranks, {plan.protocol.value}, "
+        f"{counted(plan.channels, 'channel')}, {counted(plan.slots, 'slot')}; "
+        f"proven right before it runs\n"
         f"# {c.ranks} processes on this machine; time is the average of the iterations\n#"
     )
     click.echo(RUN_HEADER)
