@@ -40,6 +40,7 @@ MODULES: dict[str, str | None] = {
     "plan": "Plan",
     "collectives": None,
     "graph": None,
+    "faults": None,
 }
 
 FAMILIES = {

@@ -8,9 +8,9 @@ import numpy as np
 
 from sley.errors import Diagnostic
 from sley.errors.verifier import V202
+from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, IntArray, LongArray
-from sley.verify.structure import LIMIT
 
 
 @dataclass(frozen=True)

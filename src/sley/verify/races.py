@@ -9,10 +9,10 @@ import numpy as np
 
 from sley.errors import Diagnostic
 from sley.errors.verifier import V204
+from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, neighbouring_writes, spans
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
-from sley.verify.structure import LIMIT
 
 
 def check_races(plan: Plan, match: np.ndarray, level: np.ndarray) -> list[Diagnostic]:

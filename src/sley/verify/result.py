@@ -11,6 +11,7 @@ import numpy as np
 from sley.errors import Diagnostic
 from sley.errors.verifier import V205, V206
 from sley.ir.collective import Collective
+from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, offsets_of, spans
 from sley.ir.words import (
@@ -22,7 +23,6 @@ from sley.ir.words import (
     Buffer,
     Op,
 )
-from sley.verify.structure import LIMIT
 
 _LANES = 2
 _NOTHING = np.int64(-(2**62))

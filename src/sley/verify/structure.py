@@ -6,48 +6,25 @@ import numpy as np
 
 from sley.errors import Diagnostic
 from sley.errors.verifier import V201, V208
+from sley.ir.faults import LIMIT, faults
 from sley.ir.plan import Plan
-from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op
-
-LIMIT = 8
-"""How many findings of one kind are reported; the rest would say the same."""
+from sley.ir.tables import NONE
+from sley.ir.words import READS_SOURCE, RECEIVES, WRITES_DESTINATION
 
 NOTES = 12
 """How many instructions of a circle are named."""
 
 
 def check_rows(plan: Plan) -> list[Diagnostic]:
-    """V201 for rows that refer to what does not exist."""
-    t, ranks = plan.instructions, plan.collective.ranks
-    size = plan.layout.size
-    known = (t.op >= 0) & (t.op < len(Op))
-    op = np.where(known, t.op, Op.NOP)
-    checks: list[tuple[str, np.ndarray, np.ndarray]] = [
-        ("a known operation", ~known, t.op),
-        ("a count of at least 1", (op != Op.NOP) & (t.count < 1), t.count),
+    """V201 for tables that contradict one another, V208 for operands that overlap."""
+    found = [
+        V201.diagnostic(
+            at=plan.sources.whole if fault.row == NONE else plan.place(fault.row),
+            expected=fault.expected,
+            found=fault.found,
+        )
+        for fault in faults(plan)
     ]
-    for word, used, buffer, index in (
-        ("source", READS_SOURCE[op], t.src_buffer, t.src_index),
-        ("destination", WRITES_DESTINATION[op], t.dst_buffer, t.dst_index),
-    ):
-        named = (buffer >= 0) & (buffer < 3)
-        end = index.astype(np.int64) + t.count
-        inside = named & (index >= 0) & (end <= size[np.where(named, buffer, 0), plan.rank])
-        checks.append((f"a {word} inside its buffer", used & ~inside, index))
-    for word, used, peer in (
-        ("send", SENDS[op], t.send_peer),
-        ("receive", RECEIVES[op], t.recv_peer),
-    ):
-        right = (peer >= 0) & (peer < ranks) & (peer != plan.rank)
-        checks.append((f"a {word} peer that is another rank", used & ~right, peer))
-        checks.append((f"a channel for its {word}", used & (t.channel < 0), t.channel))
-    found = []
-    for expected, wrong, values in checks:
-        for row in np.flatnonzero(wrong)[:LIMIT].tolist():
-            found.append(
-                V201.diagnostic(at=plan.place(row), expected=expected, found=str(values[row]))
-            )
-    found += _check_waits(plan)
     return found or _check_overlaps(plan)
 
 
@@ -69,21 +46,6 @@ def _check_overlaps(plan: Plan) -> list[Diagnostic]:
         for row, a, b in zip(
             both[overlap][:LIMIT].tolist(), source[overlap], target[overlap], strict=False
         )
-    ]
-
-
-def _check_waits(plan: Plan) -> list[Diagnostic]:
-    source, target = plan.waits.source, plan.waits.target
-    inside = (target >= 0) & (target < len(plan.instructions))
-    same_rank = plan.rank[np.where(inside, target, 0)] == plan.rank[source]
-    wrong = np.flatnonzero(~inside | ~same_rank)[:LIMIT]
-    return [
-        V201.diagnostic(
-            at=plan.place(int(source[k])),
-            expected="a wait for an instruction of the same rank",
-            found=f"a wait for instruction {target[k]}",
-        )
-        for k in wrong.tolist()
     ]
 
 

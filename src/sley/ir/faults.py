@@ -1,0 +1,123 @@
+"""Faults: where a plan's tables contradict one another or name what does not exist.
+
+Whoever takes a plan (verifier, runtime, writers) asks here first, and says what was found under a
+rule of its own. A plan without faults can be indexed anywhere without fear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE
+from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op
+
+LIMIT = 8
+"""How many rows with one fault are reported; the rest would say the same."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One contradiction. row: the instruction that it is about, NONE for the plan as a whole."""
+
+    row: int
+    expected: str
+    found: str
+
+
+def faults(plan: Plan) -> list[Fault]:
+    """Everything wrong with a plan's tables; empty for a plan that makes sense.
+
+    First the tables as wholes; only if these fit together, the rows.
+    """
+    return _table_faults(plan) or [*_row_faults(plan), *_wait_faults(plan)]
+
+
+def _table_faults(plan: Plan) -> list[Fault]:
+    ranks, rows, blocks = plan.collective.ranks, len(plan.instructions), len(plan.block_rank)
+    offset, waits = plan.block_offset, plan.waits.offset
+    sources = plan.instructions.source
+    checks = [
+        ("slots of at least 1", isinstance(plan.slots, int) and plan.slots >= 1, plan.slots),
+        ("scratch_chunks for every rank", len(plan.scratch_chunks) == ranks, plan.scratch_chunks),
+        ("scratch_chunks from 0", bool((plan.scratch_chunks >= 0).all()), plan.scratch_chunks),
+        (f"block_offset for {blocks} blocks", len(offset) == blocks + 1, f"{len(offset)} values"),
+        (
+            f"block_offset from 0 to {rows}, never falling",
+            _is_partition(offset, rows),
+            offset,
+        ),
+        (
+            f"block_rank ascending, from 0 to {ranks - 1}",
+            bool((np.diff(plan.block_rank) >= 0).all())
+            and bool(((plan.block_rank >= 0) & (plan.block_rank < ranks)).all()),
+            plan.block_rank,
+        ),
+        (f"waits for {rows} instructions", len(waits) == rows + 1, f"{len(waits)} offsets"),
+        (
+            f"wait offsets from 0 to {len(plan.waits.target)}, never falling",
+            _is_partition(waits, len(plan.waits.target)),
+            waits,
+        ),
+        (
+            f"sources from {NONE} to {len(plan.sources) - 1}",
+            bool(((sources >= NONE) & (sources < len(plan.sources))).all()),
+            sources,
+        ),
+    ]
+    return [Fault(NONE, expected, str(found)) for expected, right, found in checks if not right]
+
+
+def _is_partition(offset: np.ndarray, total: int) -> bool:
+    """Whether offsets cut 0 ... total into consecutive pieces."""
+    return bool(
+        len(offset) and offset[0] == 0 and offset[-1] == total and (np.diff(offset) >= 0).all()
+    )
+
+
+def _row_faults(plan: Plan) -> list[Fault]:
+    t, ranks = plan.instructions, plan.collective.ranks
+    size = plan.layout.size
+    known = (t.op >= 0) & (t.op < len(Op))
+    op = np.where(known, t.op, Op.NOP)
+    checks: list[tuple[str, np.ndarray, np.ndarray]] = [
+        ("a known operation", ~known, t.op),
+        ("a count of at least 1", (op != Op.NOP) & (t.count < 1), t.count),
+    ]
+    for word, used, buffer, index in (
+        ("source", READS_SOURCE[op], t.src_buffer, t.src_index),
+        ("destination", WRITES_DESTINATION[op], t.dst_buffer, t.dst_index),
+    ):
+        named = (buffer >= 0) & (buffer < 3)
+        end = index.astype(np.int64) + t.count
+        inside = named & (index >= 0) & (end <= size[np.where(named, buffer, 0), plan.rank])
+        checks.append((f"a {word} inside its buffer", used & ~inside, index))
+    for word, used, peer in (
+        ("send", SENDS[op], t.send_peer),
+        ("receive", RECEIVES[op], t.recv_peer),
+    ):
+        right = (peer >= 0) & (peer < ranks) & (peer != plan.rank)
+        checks.append((f"a {word} peer that is another rank", used & ~right, peer))
+        checks.append((f"a channel for its {word}", used & (t.channel < 0), t.channel))
+    return [
+        Fault(row, expected, str(values[row]))
+        for expected, wrong, values in checks
+        for row in np.flatnonzero(wrong)[:LIMIT].tolist()
+    ]
+
+
+def _wait_faults(plan: Plan) -> list[Fault]:
+    source, target = plan.waits.source, plan.waits.target
+    inside = (target >= 0) & (target < len(plan.instructions))
+    same_rank = np.zeros(len(target), bool)
+    same_rank[inside] = plan.rank[target[inside]] == plan.rank[source[inside]]
+    return [
+        Fault(
+            int(source[k]),
+            "a wait for an instruction of the same rank",
+            f"a wait for instruction {target[k]}",
+        )
+        for k in np.flatnonzero(~same_rank)[:LIMIT].tolist()
+    ]
