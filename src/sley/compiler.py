@@ -11,7 +11,7 @@ from sley.errors.compiler import C304
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
-from sley.ir.words import Protocol
+from sley.ir.words import Protocol, is_integer
 from sley.passes.blocks import assign_blocks
 from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
@@ -26,11 +26,15 @@ Phase: TypeAlias = Callable[[str], AbstractContextManager[object]]
 """Called with the name of each phase; what it returns is entered for as long as the phase lasts."""
 
 
+MAX_OPTION = 4096
+"""Bound on slots, channels and instances."""
+
+
 def compile(
     program: Program,
     *,
     topology: Topology | None = None,
-    protocol: Protocol | None = None,
+    protocol: Protocol | str | None = None,
     slots: int | None = None,
     channels: int = 1,
     instances: int = 1,
@@ -41,24 +45,32 @@ def compile(
 ) -> Plan:
     """The plan for `program`, verified.
 
-    topology: where given, every transfer must go over one of its links. protocol: overrides the
-    program's (default Simple). slots: how many messages a connection holds at run time; the plan
-    is ordered so that it runs with so many or more (default: the protocol's). channels: spreads
-    transfers that ask for no channel over so many. instances: cuts the whole program into so many
-    parallel parts. fusion: whether receives and sends may become one instruction. per_chunk:
-    whether a message of several chunks takes a slot for each of them, as in MSCCL's kernels once a
-    chunk fills a tile; a plan for them needs it. phase: is told of each phase, for progress and
-    times.
+    topology: where given, every transfer must go over one of its links.
+    protocol: overrides the program's (default Simple).
+    slots: how many messages a connection holds at run time; the plan is ordered so that it runs
+        with so many or more (default: the protocol's).
+    channels: spreads transfers that ask for no channel over so many; fused chains that fit none of
+        them take further ones.
+    instances: cuts the whole program into so many parallel parts.
+    fusion: whether receives and sends may become one instruction.
+    per_chunk: whether a message of several chunks takes a slot for each of them, as in MSCCL's
+        kernels once a chunk fills a tile; a plan for them needs it.
+    phase: is told of each phase, for progress and times.
 
     Errors: C3xx for what cannot be compiled, V2xx for a program that does not do what its
     collective promises.
     """
     for word, value in (("slots", slots), ("channels", channels), ("instances", instances)):
-        if value is not None and value < 1:
-            raise C304.error(at=Place(), expected=f"{word} of at least 1", found=f"{word}={value}")
+        if value is not None and not (is_integer(value) and 1 <= value <= MAX_OPTION):
+            expected = f"{word} from 1 to {MAX_OPTION}"
+            raise C304.error(at=Place(), expected=expected, found=f"{word}={value!r}")
     if topology is not None:
         check_links(program, topology)
-    protocol = protocol or program.protocol or Protocol.SIMPLE
+    asked = Protocol.named(protocol)
+    if asked is None and protocol is not None:
+        expected = "one of " + ", ".join(p.value for p in Protocol)
+        raise C304.error(at=Place(), expected=expected, found=f"protocol={protocol!r}")
+    protocol = asked or program.protocol or Protocol.SIMPLE
     slots = slots or protocol.slots
     with phase("dependencies"):
         dag = dependencies(parallelize(program, instances))

@@ -161,6 +161,69 @@ def test_a_topology_that_is_too_small() -> None:
 def test_options_count_from_one(option: str) -> None:
     with pytest.raises(sley.SleyError, match=f"C304[^E]*{option}=0"):
         sley.compile(sley.algorithms.ring_allreduce(2), **{option: 0})
+    for value in (1.5, "2", True, 10**9):
+        with pytest.raises(sley.SleyError, match="C304"):
+            sley.compile(sley.algorithms.ring_allreduce(2), **{option: value})
+
+
+def test_protocols_by_name() -> None:
+    program = sley.algorithms.ring_allreduce(2)
+    assert sley.compile(program, protocol="ll128").protocol is sley.Protocol.LL128
+    with pytest.raises(sley.SleyError, match="C304"):
+        sley.compile(program, protocol="fast")
+
+
+def channels_of(program: sley.Program, **options: int) -> list[int]:
+    """The channel of each transfer of the program, in its order."""
+    plan = sley.compile(program, **options)
+    t = plan.instructions
+    channel = {}
+    for row in range(len(t)):
+        channel[int(t.transfer[row])] = int(t.channel[row])
+        if t.forward[row] >= 0:
+            channel[int(t.forward[row])] = int(t.channel[row])
+    return [channel[k] for k in sorted(channel)]
+
+
+def test_channels_by_hand_are_kept_in_chains() -> None:
+    def three_hops(p: ChunkProgram) -> None:
+        c = p.chunk(0, "in", 0).copy(1, "scratch", 0, channel=1).copy(2, "scratch", 0)
+        c.copy(3, "out", 0, channel=2)
+
+    collective = sley.Custom("far", 4, [1, 0, 0, 0], [0, 0, 0, 1], lambda rank, index: [(0, 0)])
+    assert channels_of(sley.trace(collective, three_hops)) == [1, 1, 2]
+
+
+def test_a_block_by_hand_further_down_a_chain_decides_its_channel() -> None:
+    def body(p: ChunkProgram) -> None:
+        c = p.chunk(1, "in", 1).copy(0, "out", 0)
+        c.copy(2, "in", 1, send_block=0, recv_block=0)
+        p.chunk(0, "in", 0).copy(2, "out", 1, recv_block=0)
+
+    program = sley.trace(sley.Custom("any", 3, 2, 2, lambda rank, index: None), body)
+    for channels in (1, 2):
+        sley.compile(program, channels=channels)
+
+
+def test_channels_by_hand_are_kept_beside_parallel_parts() -> None:
+    def body(p: ChunkProgram) -> None:
+        with p.parallelize(2):
+            p.chunk(0, "in", 0).copy(1, "scratch", 0, channel=7)
+        p.chunk(1, "in", 0).copy(0, "scratch", 0, channel=3)
+
+    program = sley.trace(sley.Custom("any", 2, 1, 1, lambda rank, index: None), body)
+    assert channels_of(program) == [7, 8, 3]
+
+
+def test_parts_that_cut_chunks_too_fine() -> None:
+    def body(p: ChunkProgram) -> None:
+        for index, parts in enumerate((7, 11, 13, 17)):
+            with p.parallelize(parts):
+                p.chunk(0, "in", index).copy(1, "scratch", index)
+
+    program = sley.trace(sley.Custom("any", 2, 4, 1, lambda rank, index: None), body)
+    with pytest.raises(sley.SleyError, match=r"C304[^E]*7, 11, 13, 17"):
+        sley.compile(program)
 
 
 def forgotten(p: ChunkProgram) -> None:

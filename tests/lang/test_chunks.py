@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 import sley
@@ -59,6 +61,18 @@ def test_empty_program() -> None:
     program = sley.trace(sley.Custom("nothing", 2, 1, 1, lambda r, i: None), lambda p: None)
     plan = sley.compile(program)
     assert len(program.transfers) == len(plan.instructions) == 0
+
+
+def test_zero_dimensional_arrays_are_scalars() -> None:
+    def body(p: ChunkProgram) -> None:
+        p.chunk(np.array(0), "in", 0).copy(np.array(1), "out", np.array(0))
+
+    assert sley.trace(sley.AllReduce(2), body).transfers.src.tolist() == [0]
+
+
+def test_a_program_without_a_name() -> None:
+    program = sley.trace(sley.AllReduce(2), functools.partial(lambda p: None))
+    assert program.name == "program"
 
 
 def test_empty_and_single_arrays() -> None:

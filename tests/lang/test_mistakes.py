@@ -140,6 +140,15 @@ def no_instances(p: ChunkProgram) -> None:
         pass
 
 
+def absurd_channel(p: ChunkProgram) -> None:
+    p.chunk(0, "in", 0).copy(1, "out", 0, channel=2**40)  # here
+
+
+def absurd_instances(p: ChunkProgram) -> None:
+    with p.parallelize(100), p.parallelize(100):  # here
+        pass
+
+
 MISTAKES: list[tuple[Body, str]] = [
     (uninitialised_output, "L105"),
     (uninitialised_scratch, "L105"),
@@ -170,6 +179,8 @@ MISTAKES: list[tuple[Body, str]] = [
     (lengths_that_do_not_fit, "L112"),
     (negative_channel, "L111"),
     (no_instances, "L111"),
+    (absurd_channel, "L111"),
+    (absurd_instances, "L111"),
 ]
 
 
@@ -220,6 +231,14 @@ def test_in_place_input_and_output_are_one_place() -> None:
         (lambda: sley.SendRecv(3, src=1, dst=1), "L101"),
         (lambda: sley.Custom("c", 2, 1, 1, lambda rank, index: [(2, 0)]), "L101"),
         (lambda: sley.Custom("c", 2, 2, 2, lambda r, i: [(r, 1 - i)], chunks=2), "L116"),
+        (lambda: sley.Custom("c", 2, [1], 1, lambda r, i: None), "L112"),
+        (lambda: sley.Custom("c", 2, [1, -1], 1, lambda r, i: None), "L112"),
+        (lambda: sley.Custom("c", 2, 1, 1, lambda r, i: []), "L112"),
+        (lambda: sley.Custom("c", 2, 1, 1, lambda r, i: [0]), "L112"),  # type: ignore[list-item]
+        (lambda: sley.Custom("c", 2, 1, 1, lambda r, i: 5), "L112"),  # type: ignore
+        (lambda: sley.AllGather(2**20), "L102"),
+        (lambda: sley.program(sley.AllReduce)(rank_negative), "L112"),  # type: ignore[arg-type]
+        (lambda: sley.trace(sley.AllReduce(2), lambda p: None, protocol="fast"), "L112"),
     ],
 )
 def test_impossible_collectives(make: Callable[[], object], code: str) -> None:

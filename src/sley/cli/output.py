@@ -40,6 +40,9 @@ class Command(click.Command):
             # The reader of our output has gone (sley list | head): nobody is left to tell.
             sys.stderr.close()
             sys.exit(1)
+        except OSError as error:
+            click.echo(f"error: {error}", err=True)
+            sys.exit(1)
 
 
 def _report_error(error: SleyError, *, as_json: bool) -> None:

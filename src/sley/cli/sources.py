@@ -30,7 +30,7 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bo
 
     per_chunk: for runtimes where every chunk of a message takes a slot, MSCCL's.
     """
-    if selection.what.endswith(".xml"):
+    if selection.what.lower().endswith(".xml"):
         return _imported(selection, phases, verify=verify)
     with phases("tracing"):
         program = _program(selection)
@@ -50,7 +50,7 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bo
 
 def is_algorithm(selection: Selection) -> bool:
     """Whether WHAT is one of the library's algorithms, which can be in and out of place."""
-    return not selection.what.endswith((".xml", ".py")) and ".py:" not in selection.what
+    return not selection.what.lower().endswith((".xml", ".py")) and ".py:" not in selection.what
 
 
 def _takes(what: str, parameter: str) -> bool:

@@ -33,7 +33,8 @@ C304 = Rule(
     "C304",
     "bad-option",
     what="An option of the compiler has a value that means nothing.",
-    why="Slots, channels and instances are counted from 1.",
+    why="Slots, channels and instances are counted from 1, and no machine has more than some "
+    "thousands of them.",
     example="sley.compile(program, slots=0)",
     instead="Give a positive number, or leave the option out.",
 )

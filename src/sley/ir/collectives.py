@@ -8,6 +8,7 @@ to AllGather, Gather, AllToAll; one rank's share of ReduceScatter and Scatter.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import cast
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from sley.errors import Place
 from sley.errors.language import L101, L102, L112, L116
 from sley.ir.collective import Collective
 from sley.ir.tables import NONE, Edges, IntArray, offsets_of
+from sley.ir.words import is_integer
 
 MAX_CHUNKS = 2**31 - 1
 """Ids of chunks are 32-bit; the largest collectives have a chunk for each pair of ranks."""
@@ -22,7 +24,7 @@ MAX_CHUNKS = 2**31 - 1
 
 def _check(name: str, ranks: int, chunks: int, *members: tuple[str, int]) -> None:
     for word, value in (("ranks", ranks), ("chunks", chunks), *members):
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+        if not is_integer(value):
             raise L112.error(
                 at=Place(detail=name), expected=f"an integer for {word}", found=repr(value)
             )
@@ -314,9 +316,8 @@ def Custom(
     chunks a call's element count covers.
     """
     _check(name, ranks, chunks)
-    inputs, outputs = (
-        np.broadcast_to(np.asarray(n, np.int32), ranks) for n in (input_chunks, output_chunks)
-    )
+    inputs = _custom_sizes(name, ranks, input_chunks)
+    outputs = _custom_sizes(name, ranks, output_chunks)
     start = offsets_of(inputs)
     rows: dict[tuple[int, ...], int] = {}
     wanted = np.full(int(outputs.sum()), NONE, np.int32)
@@ -325,7 +326,7 @@ def Custom(
         for index in range(int(outputs[rank])):
             parts = expected(rank, index)
             if parts is not None:
-                pairs = list(parts)
+                pairs = _custom_parts(name, rank, index, parts)
                 _check_aligned(name, chunks, rank, index, pairs)
                 ids = tuple(sorted(_input_id(name, inputs, start, r, i) for r, i in pairs))
                 wanted[position] = rows.setdefault(ids, len(rows))
@@ -344,6 +345,35 @@ def Custom(
         expected=wanted,
         values=values,
     )
+
+
+def _custom_sizes(name: str, ranks: int, sizes: int | Iterable[int]) -> np.ndarray:
+    """Sizes of a buffer on each rank, from one for all or one for each."""
+    array = np.asarray(sizes if is_integer(sizes) else list(cast("Iterable[int]", sizes)))
+    if array.dtype.kind not in "iu" or array.shape not in ((), (ranks,)) or (array < 0).any():
+        raise L112.error(
+            at=Place(detail=name),
+            expected=f"a number of chunks from 0, or {ranks} of them",
+            found=repr(sizes),
+        )
+    return np.broadcast_to(array.astype(np.int32), ranks)
+
+
+def _custom_parts(
+    name: str, rank: int, index: int, parts: Iterable[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """What `expected` said of an output chunk, as a list of (rank, index)."""
+    try:
+        pairs = [(r, i) for r, i in parts]
+    except (TypeError, ValueError):
+        pairs = []
+    if not pairs or not all(is_integer(n) for pair in pairs for n in pair):
+        raise L112.error(
+            at=Place(detail=name),
+            expected="input chunks as (rank, index) pairs, at least one, or None",
+            found=f"{parts!r} for out[{index}] of rank {rank}",
+        )
+    return pairs
 
 
 def _check_aligned(

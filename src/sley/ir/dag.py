@@ -45,7 +45,7 @@ class ChunkDag:
     dependencies: which accesses to memory must come before which.
     origin: int32 (transfers,), the one transfer that wrote exactly the range that this one reads,
         nothing having written any part of it since; NONE where there is no such transfer.
-    readers: int32 (transfers,), how many transfers read any part of what this one wrote.
+    readers: int32 (transfers,), how many accesses read any part of what this one wrote.
     kept: bool (transfers,), whether any part of what this one wrote is still there at the end and
         is part of the result.
     """

@@ -38,6 +38,11 @@ class Op(IntEnum):
     RECV_REDUCE_COPY_SEND = 8
 
 
+def is_integer(value: object) -> bool:
+    """Whether a value is a whole number of Python or NumPy, and no truth value."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
 def _flags(*ops: Op) -> BoolArray:
     flags = np.zeros(len(Op), bool)
     flags[list(ops)] = True
@@ -95,6 +100,14 @@ class Protocol(Enum):
     @property
     def slots(self) -> int:
         return 2 if self is Protocol.SIMPLE else 8
+
+    @classmethod
+    def named(cls, protocol: object) -> Protocol | None:
+        """The protocol that a name in any case stands for, a protocol for itself; None for
+        anything else."""
+        if isinstance(protocol, str):
+            return next((p for p in cls if p.value.lower() == protocol.lower()), None)
+        return protocol if isinstance(protocol, cls) else None
 
 
 class LoopOrder(Enum):

@@ -39,9 +39,12 @@ from sley.errors.language import (
 from sley.ir.collective import Collective
 from sley.ir.program import Program
 from sley.ir.tables import NONE, LongArray, distinct
-from sley.ir.words import Buffer, Protocol, TransferKind
+from sley.ir.words import Buffer, Protocol, TransferKind, is_integer
 from sley.lang.memory import MAX_SCRATCH_CELLS, UNWRITTEN, Memory
 from sley.lang.recorder import Recorder, caller_place
+
+MAX_NUMBER = 4096
+"""Bound on channels, thread blocks and instances: what is beyond it is a slip."""
 
 BUFFER_NAMES = {
     "in": Buffer.INPUT,
@@ -76,11 +79,14 @@ def trace(
 
     Errors: L1xx with the line of the user's code.
     """
+    if not isinstance(collective, Collective):
+        _refuse(L112, "a collective, such as sley.AllReduce(ranks=8)", repr(collective))
     p = ChunkProgram(collective)
     function(p)
     code = getattr(function, "__code__", None)
     whole = Place(code.co_filename, code.co_firstlineno) if code else caller_place()
-    return p.finish(name or function.__name__.replace("_", "-"), protocol, whole)
+    own_name = getattr(function, "__name__", "program").replace("_", "-")
+    return p.finish(name or own_name, protocol, whole)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,8 +184,8 @@ class ChunkProgram:
     def parallelize(self, instances: int) -> AbstractContextManager[None]:
         """Cuts the transfers said inside into `instances` parts that run in parallel, each on
         channels of its own (MSCCLang 5.1). Nested uses multiply."""
-        if not _is_integer(instances) or instances < 1:
-            _refuse(L111, "a positive number of instances", repr(instances))
+        if not (is_integer(instances) and 1 <= instances <= MAX_NUMBER // self._instances):
+            _refuse(L111, f"1 to {MAX_NUMBER} instances, nested ones together", repr(instances))
         return self._parallel(int(instances))
 
     @contextmanager
@@ -193,14 +199,15 @@ class ChunkProgram:
 
     def finish(self, name: str, protocol: Protocol | str | None, whole: Place) -> Program:
         """The program said so far, which begins at `whole`."""
-        if isinstance(protocol, str):
-            protocol = parse_protocol(protocol)
+        asked = Protocol.named(protocol)
+        if asked is None and protocol is not None:
+            _refuse(L112, "one of " + ", ".join(p.value for p in Protocol), repr(protocol))
         return Program(
             name=name,
             collective=self.collective,
             transfers=self._recorder.transfers(),
             scratch_chunks=self._memory.scratch_used.astype(np.int32),
-            protocol=protocol,
+            protocol=asked,
             sources=self._recorder.sources(whole),
         )
 
@@ -211,7 +218,7 @@ class ChunkProgram:
         word = BUFFER_NAMES.get(buffer) if isinstance(buffer, str) else None
         if word is None:
             _refuse(L104, '"in", "out" or "scratch"', repr(buffer))
-        if not _is_integer(count) or count < 1:
+        if not is_integer(count) or count < 1:
             _refuse(L102, "a positive count", repr(count))
         ranks, indices, length = _broadcast(rank, index, size)
         _check_span(L101, "a rank", ranks, self.collective.ranks)
@@ -274,8 +281,8 @@ class ChunkProgram:
             ("send_block", send_block),
             ("recv_block", recv_block),
         ):
-            if value is not None and (not _is_integer(value) or value < 0):
-                _refuse(L111, f"{word} from 0, or None", repr(value))
+            if value is not None and not (is_integer(value) and 0 <= value < MAX_NUMBER):
+                _refuse(L111, f"{word} from 0 to {MAX_NUMBER - 1}, or None", repr(value))
         self._check_overlap(source, target)
         recorder = self._recorder
         row = recorder.add(
@@ -347,25 +354,13 @@ class ChunkProgram:
         )
 
 
-def parse_protocol(name: str) -> Protocol:
-    """A protocol by its name, in any case. Errors: L112."""
-    by_name = {protocol.value.lower(): protocol for protocol in Protocol}
-    if name.lower() not in by_name:
-        _refuse(L112, "one of " + ", ".join(p.value for p in Protocol), repr(name))
-    return by_name[name.lower()]
-
-
 def _refuse(rule: Rule, expected: str, found: str) -> NoReturn:
     raise rule.error(at=caller_place(), expected=expected, found=found)
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
 def _broadcast(rank: ArrayLike, index: ArrayLike, size: int | None) -> tuple[Any, Any, int]:
     """Rank and index as two integers or as two int64 arrays of one length, and that length."""
-    if _is_integer(rank) and _is_integer(index) and size in (None, 1):
+    if is_integer(rank) and is_integer(index) and size in (None, 1):
         return int(rank), int(index), 1  # type: ignore[arg-type]
     try:
         arrays = [np.asarray(v) for v in (rank, index)]
@@ -377,7 +372,7 @@ def _broadcast(rank: ArrayLike, index: ArrayLike, size: int | None) -> tuple[Any
     except (ValueError, TypeError):
         expected = "integers, or arrays of integers of one length"
         _refuse(L112, expected, f"rank {rank!r}, index {index!r}")
-    if size == 1 and length == ():
+    if length == ():
         length = (1,)
     ranks, indices = (np.broadcast_to(a.astype(np.int64), length) for a in arrays)
     return ranks, indices, length[0]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import chain as chain_of
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sley.ir.dag import ChunkDag, InstructionDag
-from sley.ir.tables import NONE, IntArray
+from sley.ir.program import Transfers
+from sley.ir.tables import NONE, IntArray, distinct
 
 MAX_CHANNELS = 32
 """How far a fused chain looks for a channel that fits: the targets' limit (MSCCL: 32)."""
@@ -19,50 +22,68 @@ MAX_CHANNELS = 32
 def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) -> InstructionDag:
     """The instruction DAG: every remote transfer on a channel, fused chains on one.
 
-    A transfer keeps the channel that the program asks for. The others start at source index
-    modulo `channels`, so that chunks spread over them. Parallel parts (lanes) never share a
-    channel. A fused instruction binds its receive connection and its send connection to one block,
-    and a connection belongs to one block only; so a chain takes the first channel on which none of
-    its connections is bound otherwise, and where there is none (or the program fixed the channel)
-    it is cut at the hops that don't fit.
+    A transfer keeps the channel that the program asks for; one whose block is given by hand, and
+    no channel, is on channel 0. The others start at source index modulo `channels`, so that chunks
+    spread over them. A fused instruction binds its receive connection and its send connection to
+    one block, and a connection belongs to one block only; so a chain takes the first channel on
+    which none of its connections is bound otherwise, of the `channels` or else beyond them up to
+    MAX_CHANNELS. Where there is none, or the program asks for different ones, it is cut.
+
+    Parallel parts (lanes) never share a channel: part 0 is on the channel as such, the others
+    follow after all of those.
 
     forward: what `fuse` chose, None to fuse nothing.
     """
     t = dag.program.transfers
     lanes = int(t.lane.max(initial=0)) + 1
-    remote = np.asarray(t.src != t.dst)
     by_hand = (t.send_block != NONE) | (t.recv_block != NONE)
-    logical = np.where(t.channel != NONE, t.channel, t.src_index // t.count % channels)
-    logical = np.where(by_hand & (t.channel == NONE), 0, logical)
-    binding = _Binding(dag, lanes, channels, by_hand)
+    asked = np.where((t.channel == NONE) & by_hand, 0, t.channel)
+    logical = np.where(asked != NONE, asked, t.src_index // t.count % channels)
     forward = np.full(len(t), NONE, np.int32) if forward is None else forward.copy()
-    is_forward = np.zeros(len(t), bool)
-    is_forward[forward[forward != NONE]] = True
-    heads = np.flatnonzero((forward != NONE) & ~is_forward)
-    chains = [_chain(forward, head) for head in heads.tolist()]
-    fixed = (t.channel != NONE) | by_hand
+    chains = _chains(forward, asked)
     # Chains that cannot choose come first, so that the others choose around them.
-    chains.sort(key=lambda chain: not any(fixed[chain]))
+    chains.sort(key=lambda chain: asked[chain].max() == NONE)
+    binding = _Binding(dag, lanes, channels, by_hand)
     for chain in chains:
-        asked = [c for c in t.channel[chain].tolist() if c != NONE]
-        start = asked[0] if asked else int(logical[chain[0]])
-        chosen, kept = binding.place(chain, start, bool(asked) or bool(by_hand[chain].any()))
+        fixed = int(asked[chain].max())
+        start = int(logical[chain[0]]) if fixed == NONE else fixed
+        chosen, kept = binding.place(chain, start, fixed != NONE)
         logical[chain] = chosen
         for here, keep in zip(chain, kept, strict=False):
             if not keep:
                 forward[here] = NONE
-    channel = np.where(remote, logical * lanes + t.lane, NONE)
-    if lanes > 1:
-        used = np.unique(channel[remote])
-        channel = np.where(remote, np.searchsorted(used, channel), NONE)
-    return InstructionDag(dag, forward, channel.astype(np.int32), lanes)
+    return InstructionDag(dag, forward, _numbered(t, logical), lanes)
 
 
-def _chain(forward: IntArray, head: int) -> list[int]:
-    chain = [head]
-    while forward[chain[-1]] != NONE:
-        chain.append(int(forward[chain[-1]]))
-    return chain
+def _chains(forward: IntArray, asked: NDArray[Any]) -> list[list[int]]:
+    """The fused chains, each cut (in `forward` too) where two channels asked for meet."""
+    follows = np.zeros(len(forward), bool)
+    follows[forward[forward != NONE]] = True
+    chains = []
+    for head in np.flatnonzero((forward != NONE) & ~follows).tolist():
+        chain, channel = [head], int(asked[head])
+        while (after := int(forward[chain[-1]])) != NONE:
+            other = int(asked[after])
+            if NONE not in (channel, other) and channel != other:
+                forward[chain[-1]] = NONE
+                chains.append(chain)
+                chain, channel = [after], other
+            else:
+                chain.append(after)
+                channel = max(channel, other)
+        chains.append(chain)
+    return chains
+
+
+def _numbered(t: Transfers, logical: NDArray[Any]) -> IntArray:
+    """int32 (transfers,): the channel of each transfer by its logical channel and lane; NONE for
+    local ones."""
+    remote = np.asarray(t.src != t.dst)
+    stride = int(logical[remote].max(initial=0)) + 1
+    key = t.lane.astype(np.int64) * stride + logical
+    further = distinct(key[remote & (t.lane > 0)])
+    number = np.where(t.lane > 0, stride + np.searchsorted(further, key), logical)
+    return np.where(remote, number, NONE).astype(np.int32)
 
 
 @dataclass
@@ -110,10 +131,8 @@ class _Binding:
     def place(self, chain: list[int], start: int, fixed: bool) -> tuple[int, list[bool]]:
         """The channel for a chain that would like `start`, and which of its hops stay fused."""
         hops = [(self._receive[here], self._send[after]) for here, after in pairwise(chain)]
-        choices = [start]
-        if not fixed:
-            choices = [(start + k) % self._channels for k in range(self._channels)]
-            choices += range(self._channels, self._limit)
+        within = ((start + k) % self._channels for k in range(self._channels))
+        choices = [start] if fixed else chain_of(within, range(self._channels, self._limit))
         fitting = (c for c in choices if all(self._bound[c].fits(*hop) for hop in hops))
         channel = next(fitting, start)
         kept = []

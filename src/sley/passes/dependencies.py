@@ -18,7 +18,7 @@ class _Accesses:
 
     at_dst tells a transfer's write from its read; `combines` marks a write that also reads.
     last_write, next_write: the row of the nearest write to the same cell before and after, NONE
-    without. order: the row of access k of the unsorted list, reads of all transfers, then writes.
+    without. place: the row of access k of the unsorted list, reads of all transfers, then writes.
     """
 
     cell: LongArray
@@ -38,11 +38,12 @@ def dependencies(program: Program) -> ChunkDag:
     """
     t = program.transfers
     accesses = _accesses(program)
+    found = _dependencies(accesses)
     return ChunkDag(
         program=program,
-        dependencies=_dependencies(accesses),
+        dependencies=found,
         origin=_origin(program, accesses).astype(np.int32),
-        readers=_readers(accesses, len(t)).astype(np.int32),
+        readers=_readers(found, len(t)).astype(np.int32),
         kept=_kept(program, accesses),
     )
 
@@ -114,11 +115,9 @@ def _origin(program: Program, a: _Accesses) -> LongArray:
     return np.where(exact, origin, NONE)
 
 
-def _readers(a: _Accesses, transfers: int) -> LongArray:
+def _readers(found: Dependencies, transfers: int) -> LongArray:
     """See `ChunkDag.readers`."""
-    reading = np.flatnonzero((a.last_write != NONE) & (~a.at_dst | a.combines))
-    pairs = distinct(a.transfer[a.last_write[reading]] * max(transfers, 1) + a.transfer[reading])
-    return np.bincount(pairs // max(transfers, 1), minlength=transfers)
+    return np.bincount(found.before[found.true == 1], minlength=transfers)
 
 
 def _kept(program: Program, a: _Accesses) -> BoolArray:

@@ -6,7 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from sley.errors.compiler import C304
 from sley.ir.program import Program, Transfers
+
+MAX_PARTS = 4096
+"""Into how many parts a chunk may be cut."""
 
 
 def parallelize(program: Program, instances: int = 1) -> Program:
@@ -23,6 +27,12 @@ def parallelize(program: Program, instances: int = 1) -> Program:
     factor = int(np.lcm.reduce(parts)) if len(parts) else 1
     if factor == 1:
         return program
+    if factor > MAX_PARTS:
+        raise C304.error(
+            at=program.sources.whole,
+            expected=f"instances whose least common multiple is at most {MAX_PARTS}",
+            found=f"{sorted(set(parts.tolist()))}, which cut every chunk into {factor} parts",
+        )
     row = np.repeat(np.arange(len(t)), parts)
     lane = np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
     count = t.count.astype(np.int64)[row] * factor // parts[row]

@@ -11,8 +11,8 @@ from sley.ir.tables import NONE, Edges, LongArray
 from sley.passes.blocks import Blocks
 
 SEARCH = 64
-"""How many edges a search over messages follows before it gives up, which keeps the pass linear;
-a wait that only a longer way implies is kept."""
+"""How many edges a search over messages follows before it gives up, so that it does not grow with
+the plan; a wait that only a longer way implies is kept."""
 
 
 def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArray) -> Edges:
@@ -60,38 +60,39 @@ def _instruction_of_halves(dag: InstructionDag, order: Order) -> LongArray:
 
 
 class _Clocks:
-    """Vector clocks within each rank: known[b] tells for every block of the rank up to which row
-    block b has surely been waited for. A clock is shared until a wait changes it."""
+    """Vector clocks within each rank: known[b][c] is up to which row of block c block b has surely
+    waited. What a block learns is logged, with the row from which it knows it, and whoever waits
+    for it reads on from where it read last."""
 
     def __init__(self, blocks: Blocks) -> None:
-        rank_of = blocks.rank.tolist()
-        size = np.bincount(blocks.rank).tolist() if rank_of else []
         self._block_of = blocks.instruction_block.tolist()
-        self._first = np.searchsorted(blocks.rank, blocks.rank).tolist()
-        self._known = [[NONE] * size[rank] for rank in rank_of]
-        # Each block's clock as it was: (row from which it holds, clock).
-        self._history: list[list[tuple[int, list[int]]]] = [
-            [(NONE, clock)] for clock in self._known
-        ]
+        self._known: list[dict[int, int]] = [{} for _ in blocks.rank]
+        self._log: list[list[tuple[int, int, int]]] = [[] for _ in blocks.rank]
+        self._read: dict[tuple[int, int], int] = {}
 
     def irredundant(self, before: list[int], after: list[int]) -> list[tuple[int, int]]:
         """The candidates that those kept so far don't imply."""
         kept = []
         for earlier, later in zip(before, after, strict=True):
             here, there = self._block_of[later], self._block_of[earlier]
-            local = there - self._first[there]
-            if self._known[here][local] >= earlier:
-                continue
-            history = self._history[there]
-            theirs = history[bisect_right(history, earlier, key=lambda entry: entry[0]) - 1][1]
-            mine = self._known[here]
-            # A block that has never waited knows nothing that we don't.
-            merged = mine.copy() if theirs is history[0][1] else list(map(max, mine, theirs))
-            merged[local] = max(merged[local], earlier)
-            self._known[here] = merged
-            self._history[here].append((later, merged))
-            kept.append((earlier, later))
+            if self._known[here].get(there, NONE) < earlier:
+                self._learn(here, later, there, earlier)
+                self._read_on(here, later, there, earlier)
+                kept.append((earlier, later))
         return kept
+
+    def _learn(self, here: int, later: int, block: int, row: int) -> None:
+        if self._known[here].get(block, NONE) < row:
+            self._known[here][block] = row
+            self._log[here].append((later, block, row))
+
+    def _read_on(self, here: int, later: int, there: int, earlier: int) -> None:
+        """Learns what block `there` knew at row `earlier`."""
+        log, position = self._log[there], self._read.get((here, there), 0)
+        while position < len(log) and log[position][0] <= earlier:
+            self._learn(here, later, *log[position][1:])
+            position += 1
+        self._read[here, there] = position
 
 
 class _Messages:

@@ -12,7 +12,7 @@ from sley.errors.verifier import V204
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, neighbouring_writes, spans
-from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
+from sley.ir.words import READS_SOURCE, WRITES_DESTINATION
 
 
 def check_races(plan: Plan, match: np.ndarray, level: np.ndarray) -> list[Diagnostic]:
@@ -48,12 +48,10 @@ def _neighbours(plan: Plan, level: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     """Pairs of conflicting instructions next to one another at a cell, and the cell."""
     t, layout = plan.instructions, plan.layout
     reads, writes = np.flatnonzero(READS_SOURCE[t.op]), np.flatnonzero(WRITES_DESTINATION[t.op])
-    reduces = np.flatnonzero(t.op == Op.REDUCE)
     parts = []
     for rows, buffer, index, writes_it in (
         (reads, t.src_buffer, t.src_index, False),
         (writes, t.dst_buffer, t.dst_index, True),
-        (reduces, t.dst_buffer, t.dst_index, True),
     ):
         owner, cells = spans(layout.cell(plan.rank[rows], buffer[rows], index[rows]), t.count[rows])
         parts.append((rows[owner], cells, np.full(len(cells), writes_it)))

@@ -106,8 +106,8 @@ class _Replay:
         memory[_input_cells(plan)[present]] = inputs[present]
         # A message lies where its receive looks for it: both ends use the receive's row.
         size = np.where(RECEIVES[t.op], t.count, 0)
-        named = np.where(t.src_buffer >= 0, t.src_buffer, 0)
-        stored = np.where(t.dst_buffer >= 0, t.dst_buffer, 0)
+        named = np.where(READS_SOURCE[t.op], t.src_buffer, 0)
+        stored = np.where(WRITES_DESTINATION[t.op], t.dst_buffer, 0)
         return cls(
             plan,
             match,

@@ -1,0 +1,93 @@
+"""Malformed plans: tables that contradict one another end in V201, whatever else is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sley
+from plan_edits import with_columns
+from sley.ir.plan import Plan
+from sley.ir.tables import Edges
+
+PLAN = sley.compile(sley.algorithms.all_pairs_allreduce(3))
+BLOCKS, ROWS = len(PLAN.block_rank), len(PLAN.instructions)
+
+
+def edges(offset: list[int], target: list[int]) -> Edges:
+    return Edges(np.array(offset), np.array(target))
+
+
+def changed(values: Any, position: int, value: int) -> Any:
+    values = values.astype(np.int64)
+    values[position] = value
+    return values
+
+
+TABLES: dict[str, dict[str, Any]] = {
+    "no slots": {"slots": 0},
+    "half a slot": {"slots": 1.5},
+    "a rank too high": {"block_rank": changed(PLAN.block_rank, -1, 99)},
+    "a negative rank": {"block_rank": changed(PLAN.block_rank, 0, -1)},
+    "ranks unsorted": {"block_rank": PLAN.block_rank[::-1]},
+    "ranks missing": {"block_rank": PLAN.block_rank[:-1]},
+    "no ranks": {"block_rank": PLAN.block_rank[:0]},
+    "offsets missing": {"block_offset": PLAN.block_offset[:-1]},
+    "no offsets": {"block_offset": PLAN.block_offset[:0]},
+    "offsets shifted": {"block_offset": PLAN.block_offset + 1},
+    "offsets falling": {"block_offset": PLAN.block_offset[::-1]},
+    "an offset beyond": {"block_offset": changed(PLAN.block_offset, -1, 10**12)},
+    "the last offset early": {"block_offset": changed(PLAN.block_offset, -1, ROWS - 1)},
+    "waits missing": {"waits": edges([0] * ROWS, [])},
+    "too many waits": {"waits": edges([0] * (ROWS + 4), [])},
+    "wait offsets beyond": {"waits": edges([0] * ROWS + [5], [])},
+    "wait offsets falling": {"waits": edges([0, 2, 1] + [2] * (ROWS - 2), [0, 1])},
+    "a wait beyond": {"waits": edges([0] * ROWS + [1], [10**6])},
+    "scratch missing": {"scratch_chunks": PLAN.scratch_chunks[:-1]},
+    "negative scratch": {"scratch_chunks": PLAN.scratch_chunks - 5},
+    "another collective": {"collective": sley.AllReduce(2, 2)},
+}
+
+ROW_VALUES = [
+    ("op", 99),
+    ("op", -1),
+    ("src_buffer", 7),
+    ("src_index", 10**6),
+    ("src_index", -1),
+    ("dst_buffer", -3),
+    ("dst_index", 2**31 - 1),
+    ("count", 0),
+    ("count", 2**31 - 1),
+    ("send_peer", 3),
+    ("recv_peer", -2),
+    ("channel", -5),
+    ("source", 10**6),
+]
+
+
+def refused(plan: Plan) -> None:
+    with pytest.raises(sley.SleyError, match="V20"):
+        sley.verify(plan)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_that_do_not_fit(name: str) -> None:
+    refused(replace(PLAN, **TABLES[name]))
+
+
+@pytest.mark.parametrize(("column", "value"), ROW_VALUES)
+def test_values_that_mean_nothing(column: str, value: int) -> None:
+    for row in range(ROWS):
+        broken = with_columns(PLAN, row, **{column: value})
+        if value == getattr(PLAN.instructions, column)[row]:
+            continue
+        try:
+            sley.verify(broken)
+        except sley.SleyError as error:
+            assert error.code in ("V201", "V202")
+        else:
+            # A column that this operation doesn't use may hold anything.
+            assert column not in ("op", "count", "source")
