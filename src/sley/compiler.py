@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias
 
 from sley.errors import Place
-from sley.errors.compiler import C304
+from sley.errors.compiler import C304, C307
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -60,6 +60,19 @@ def compile(
     Errors: C3xx for what cannot be compiled, V2xx for a program that does not do what its
     collective promises.
     """
+    if not isinstance(program, Program):
+        raise C307.error(
+            expected="a Program",
+            found=type(program).__name__,
+            remedy="Decorate the function with @sley.program(collective), and pass what becomes "
+            "of it.",
+        )
+    if topology is not None and not isinstance(topology, Topology):
+        raise C307.error(
+            expected="a Topology, such as sley.topologies.dgx1()",
+            found=repr(topology),
+            remedy="Build one with sley.topologies or sley.Topology.from_links.",
+        )
     for word, value in (("slots", slots), ("channels", channels), ("instances", instances)):
         if value is not None and not (is_integer(value) and 1 <= value <= MAX_OPTION):
             expected = f"{word} from 1 to {MAX_OPTION}"

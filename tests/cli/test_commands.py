@@ -179,6 +179,20 @@ def test_run_prints_the_table_and_checks() -> None:
     assert all(row[8] == row[12] == "0" for row in rows)
 
 
+def test_a_run_that_is_not_checked_says_so() -> None:
+    result = sley("run", "ring-allreduce", "--ranks", "2", "-d", "half", "-n", "1", "-c", "0")
+    assert result.exit_code == 0, result.output
+    assert "# Out of bounds values : not checked" in result.stdout.splitlines()
+    assert "float16" in result.stdout
+
+
+def test_limits_are_checked_for_a_target_without_a_file() -> None:
+    assert sley("compile", "ring-allreduce", "--ranks", 64).exit_code == 0
+    result = sley("compile", "ring-allreduce", "--ranks", 64, "--target", "executor")
+    assert result.exit_code == 1
+    assert "F44" in result.stderr
+
+
 def test_run_as_json(tmp_path: Path) -> None:
     program = written(tmp_path / "good.py", GOOD)
     result = sley("run", program, "-b", "4K", "-d", "float16", "-n", "1", "--json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,21 @@ def test_options_count_from_one(option: str) -> None:
     for value in (1.5, "2", True, 10**9):
         with pytest.raises(sley.SleyError, match="C304"):
             sley.compile(sley.algorithms.ring_allreduce(2), **{option: value})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: sley.compile(sley.compile(sley.algorithms.ring_allreduce(2))),  # type: ignore
+        lambda: sley.compile(relay),  # type: ignore[arg-type]
+        lambda: sley.compile(sley.algorithms.ring_allreduce(2), topology="dgx1"),  # type: ignore
+        lambda: sley.verify(sley.algorithms.ring_allreduce(2)),  # type: ignore[arg-type]
+        lambda: sley.run(sley.algorithms.ring_allreduce(2), [1024]),  # type: ignore[arg-type]
+    ],
+)
+def test_things_of_another_kind(call: Callable[[], object]) -> None:
+    with pytest.raises(sley.SleyError, match="C307"):
+        call()
 
 
 def test_protocols_by_name() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sley import files, formats
-from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.options import Selection, SizeType, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import plan_of
 from sley.errors import counted
@@ -22,18 +22,16 @@ from sley.report.tables import plan_summary, plan_table
 @click.option(
     "--target",
     type=click.Choice(list(formats.TARGETS)),
-    default="executor",
-    show_default=True,
-    help="The runtime that the file is for.",
+    help="The runtime that the plan is for, and that its limits are checked for. [executor]",
 )
-@click.option("--min-bytes", type=click.IntRange(min=0), default=0, help="Least size of a call.")
-@click.option("--max-bytes", type=click.IntRange(min=1), help="Greatest size of a call.")
+@click.option("--min-bytes", type=SizeType(), default=0, help="Least size of a call.")
+@click.option("--max-bytes", type=SizeType(), help="Greatest size of a call.")
 @click.option("--show-rank", type=click.IntRange(min=0), help="Print the blocks of this rank.")
 @common_options
 def compile_command(
     selection: Selection,
     output: Path | None,
-    target: str,
+    target: str | None,
     min_bytes: int,
     max_bytes: int | None,
     show_rank: int | None,
@@ -42,10 +40,14 @@ def compile_command(
 ) -> None:
     """Compile WHAT, prove it right, and write it with -o."""
     phases = Phases(quiet=as_json)
-    plan = plan_of(selection, phases, verify=True, per_chunk=output is not None)
+    plan = plan_of(selection, phases, verify=True, per_chunk=bool(output or target))
     if show_rank is not None and show_rank >= plan.collective.ranks:
         raise click.UsageError(f"--show-rank: ranks are 0 to {plan.collective.ranks - 1}")
+    if output is None and target is not None:
+        with phases("limits"):
+            formats.msccl_xml.write(plan, target, min_bytes=min_bytes, max_bytes=max_bytes)
     if output is not None:
+        target = target or "executor"
         with phases("writing"):
             files.save(plan, output, target=target, min_bytes=min_bytes, max_bytes=max_bytes)
     summary = plan_summary(plan)
@@ -64,6 +66,8 @@ def compile_command(
     )
     if output is not None:
         click.echo(f"{'written':<23}{output} for {target}")
+    elif target is not None:
+        click.echo(f"{'limits':<23}within those of {target}")
     if show_rank is not None:
         click.echo("\n".join(plan_table(plan, show_rank)))
     if verbose:

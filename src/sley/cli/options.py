@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
@@ -54,6 +55,27 @@ class _Protocol(click.Choice[str]):
         super().__init__([p.value for p in Protocol], case_sensitive=False)
 
 
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+class SizeType(click.ParamType[int]):
+    """A size in bytes with K, M, G for powers of 1024, as nccl-tests takes it."""
+
+    name = "size"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+)([KMG]?)(?:I?B)?", str(value).strip().upper())
+        if match is None:
+            self.fail(f"{value!r} is not a size such as 4096, 64K or 16M", param, ctx)
+        if not int(match[1]):
+            self.fail("a size is at least 1", param, ctx)
+        return int(match[1]) * _UNITS[match[2]]
+
+
 _POSITIVE = click.IntRange(min=1)
 
 
@@ -80,7 +102,7 @@ def plan_options(command: F) -> F:
         "--slots", type=int, help="Messages that a connection holds; default: the protocol's."
     )
     @click.option("--fusion/--no-fusion", default=True, help="Fuse receives with sends.")
-    @click.option("--topology", help="Refuse transfers between ranks that it does not link.")
+    @click.option("--topology", help="Refuse transfers that it has no link for: dgx1.")
     @click.pass_context
     def wrapper(ctx: click.Context, /, **values: Any) -> object:
         chosen = {f.name: values.pop(f.name) for f in fields(Selection)}

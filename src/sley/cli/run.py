@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sley import runtime
-from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.options import Selection, SizeType, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import is_algorithm, plan_of
 from sley.errors import counted
@@ -21,26 +20,19 @@ from sley.ir.words import ReduceOp
 from sley.report.tables import RUN_HEADER, Row, Timing, run_footer, run_row
 from sley.runtime import Measurement
 
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _REDUCE_OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "AVERAGE"}
+_ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
 
 
-class SizeType(click.ParamType[int]):
-    """A size in bytes with K, M, G for powers of 1024, as nccl-tests takes it."""
+class _DType(click.Choice[str]):
+    """A data type by NumPy's name or by that of nccl-tests."""
 
-    name = "size"
+    def __init__(self) -> None:
+        super().__init__([*sorted(runtime.DATA_TYPES), *_ALIASES])
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d+)([KMG]?)B?", str(value).strip().upper())
-        if match is None:
-            self.fail(f"{value!r} is not a size such as 4096, 64K or 16M", param, ctx)
-        if not int(match[1]):
-            self.fail("a size is at least 1", param, ctx)
-        return int(match[1]) * _UNITS[match[2]]
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        name = super().convert(value, param, ctx)
+        return _ALIASES.get(name, name)
 
 
 def sizes_between(begin: int, end: int, factor: int, step: int | None) -> list[int]:
@@ -55,14 +47,30 @@ def sizes_between(begin: int, end: int, factor: int, step: int | None) -> list[i
 @plan_options
 @click.option("-b", "--begin", type=SizeType(), default="1K", show_default=True, help="First size.")
 @click.option("-e", "--end", type=SizeType(), help="Last size; default: the first.")
-@click.option("-f", "--factor", type=click.IntRange(min=2), default=2, show_default=True)
+@click.option(
+    "-f", "--factor", type=click.IntRange(min=2), default=2, show_default=True, help="Next size."
+)
 @click.option("-i", "--step", type=SizeType(), help="Add so many bytes instead of a factor.")
-@click.option("-n", "--iterations", type=click.IntRange(min=1), default=20, show_default=True)
-@click.option("-w", "--warmup", type=click.IntRange(min=0), default=5, show_default=True)
+@click.option(
+    "-n",
+    "--iterations",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Runs that are timed.",
+)
+@click.option(
+    "-w",
+    "--warmup",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="Runs before the timed ones.",
+)
 @click.option(
     "-c", "--check", type=click.IntRange(0, 1), default=1, show_default=True, help="Check results."
 )
-@click.option("-d", "--dtype", type=click.Choice(sorted(runtime.DATA_TYPES)), default="float32")
+@click.option("-d", "--dtype", type=_DType(), default="float32", show_default=True, help="Type.")
 @click.option(
     "-o",
     "--op",
@@ -71,7 +79,13 @@ def sizes_between(begin: int, end: int, factor: int, step: int | None) -> list[i
     default="sum",
     show_default=True,
 )
-@click.option("--slot-bytes", type=SizeType(), default=runtime.SLOT_BYTES, help="Size of a slot.")
+@click.option(
+    "--slot-bytes",
+    type=SizeType(),
+    default=runtime.SLOT_BYTES,
+    show_default=True,
+    help="Room of a slot, which bounds a tile.",
+)
 @click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=runtime.TIMEOUT_S, help="Seconds."
 )

@@ -46,6 +46,15 @@ C306 = Rule(
     example="sley compile ring-allreduce --ranks 100000",
     instead="Compile for fewer ranks, fewer instances or coarser chunks, or on a larger machine.",
 )
+C307 = Rule(
+    "C307",
+    "wrong-kind",
+    what="A function is given a value of another kind than it works on.",
+    why="The stages hand over different things: a function becomes a Program by @sley.program, a "
+    "Program becomes a Plan by sley.compile, and a Plan is verified, run and saved.",
+    example="sley.verify(program)",
+    instead="Do the step before first: plan = sley.compile(program).",
+)
 C305 = Rule(
     "C305",
     "topology-mismatch",

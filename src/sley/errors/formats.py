@@ -317,11 +317,10 @@ F447 = Rule(
 F448 = Rule(
     "F448",
     "offset-limit",
-    what="A step's chunks do not lie inside the buffer, or its offset does not fit the target's "
-    "field.",
+    what="A step's offset does not fit the target's field.",
     why="The runtimes store offsets in 16 bits and check the first chunk at most.",
     example="chunk 40,000 of an AllToAll over 1,024 ranks",
-    instead="Use fewer chunks; a plan that reaches outside a buffer is wrong: sley verify tells.",
+    instead="Use fewer chunks.",
 )
 F449 = Rule(
     "F449",
@@ -352,9 +351,11 @@ F451 = Rule(
 F452 = Rule(
     "F452",
     "malformed-plan",
-    what="An instruction names no operation, peer or channel that exists, or waits in a circle.",
+    what="The plan's tables contradict one another, or an instruction names an operation, chunk, "
+    "peer or channel that does not exist, or waits in a circle.",
     why="No file could mean what such a plan says.",
-    example="a send without a peer; two nops that wait for each other",
+    example="a send without a peer; blocks out of the ranks' order; two nops that wait for each "
+    "other",
     instead="Run sley verify on the plan; it names what is wrong.",
 )
 F460 = Rule(

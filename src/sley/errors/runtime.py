@@ -63,13 +63,14 @@ R506 = Rule(
 )
 R507 = Rule(
     "R507",
-    "no-shared-memory",
-    what="The system gave no shared memory for the connections or the buffers.",
-    why="All of it is allocated before the run, so that a full /dev/shm is this error and not a "
-    "bus error in the middle. Containers often have 64 MB there.",
+    "no-memory",
+    what="The system gave no memory for the connections, the buffers or the scratch.",
+    why="All of it is allocated before the run, so that a full machine is this error and not a "
+    "bus error in the middle. Connections, and arrays that a caller gives, are shared memory: "
+    "containers often have 64 MB of that, in /dev/shm.",
     example="docker run ...  # without --shm-size",
-    instead="Enlarge /dev/shm (docker: --shm-size=1g), or use fewer slots or smaller slot_bytes: "
-    "the need is connections x slots x slot_bytes.",
+    instead="Use smaller sizes or fewer ranks, fewer slots or smaller slot_bytes (connections take "
+    "connections x slots x slot_bytes), or enlarge /dev/shm (docker: --shm-size=1g).",
 )
 R508 = Rule(
     "R508",
@@ -90,10 +91,12 @@ R509 = Rule(
 R510 = Rule(
     "R510",
     "unrunnable-plan",
-    what="The plan would leave its memory, or its connections do not fit together.",
-    why="Before anything runs, the engine checks the bounds of every operand, that each connection "
-    "has one sending and one receiving block, and that it carries what is taken from it. A plan "
-    "that fails here would write to other memory or leave messages for a later call.",
+    what="The plan's tables contradict one another, it would leave its memory, or its connections "
+    "do not fit together.",
+    why="Before anything runs, the runtime checks the plan's tables, the bounds of every operand, "
+    "that each connection has one sending and one receiving block, and that it carries what is "
+    "taken from it. A plan that fails here would write to other memory or leave messages for a "
+    "later call.",
     example="Instructions(..., src_index=8, count=1)  # of an input of 8 chunks",
     instead="Run `sley.verify(plan)`, which says more, and mend the program or the file that the "
     "plan came from.",
@@ -130,9 +133,9 @@ R514 = Rule(
     "R514",
     "bad-setting",
     what="A setting of a run is outside what makes sense.",
-    why="Sizes and numbers of iterations, slots and bytes are not negative, and a timeout lies "
-    "in the future.",
+    why="Sizes and numbers of elements, iterations, slots and bytes are whole and not negative, a "
+    "timeout lies in the future, and none is larger than the engine can count.",
     example="sley.runtime.run(plan, [-1], iterations=0)",
-    instead="Use sizes >= 0, iterations >= 1, warmup >= 0, slots >= 1, slot_bytes >= 1 and "
-    "timeout_s > 0.",
+    instead="Use sizes >= 0, iterations >= 1, warmup >= 0, slots >= 1, slot_bytes >= 1, all "
+    "of them integers up to 2**62, and timeout_s above 0, up to a year.",
 )

@@ -39,6 +39,7 @@ def _check(name: str, ranks: int, chunks: int, *members: tuple[str, int]) -> Non
             at=Place(detail=name),
             expected=f"at most {MAX_CHUNKS} chunks on all ranks together",
             found=f"{ranks} ranks, {chunks} chunks",
+            remedy="Use fewer ranks or chunks: ids of chunks are 32-bit.",
         )
     for word, rank in members:
         if not 0 <= rank < ranks:

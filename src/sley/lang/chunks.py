@@ -65,7 +65,14 @@ def program(
     protocol: asks for a protocol (MSCCLang 6.1) by value or by name; None leaves it to the
     compiler.
     """
+    _check_collective(collective)
     return lambda function: trace(collective, function, name=name, protocol=protocol)
+
+
+def _check_collective(collective: object) -> None:
+    if not isinstance(collective, Collective):
+        expected = "a collective, as in @sley.program(sley.AllReduce(ranks=8))"
+        _refuse(L112, expected, repr(collective))
 
 
 def trace(
@@ -79,8 +86,7 @@ def trace(
 
     Errors: L1xx with the line of the user's code.
     """
-    if not isinstance(collective, Collective):
-        _refuse(L112, "a collective, such as sley.AllReduce(ranks=8)", repr(collective))
+    _check_collective(collective)
     p = ChunkProgram(collective)
     function(p)
     code = getattr(function, "__code__", None)

@@ -10,7 +10,7 @@ from sley.ir.dag import InstructionDag, Order
 from sley.ir.tables import NONE, Edges, LongArray
 from sley.passes.blocks import Blocks
 
-SEARCH = 64
+SEARCH = 256
 """How many edges a search over messages follows before it gives up, so that it does not grow with
 the plan; a wait that only a longer way implies is kept."""
 
@@ -18,12 +18,11 @@ the plan; a wait that only a longer way implies is kept."""
 def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArray) -> Edges:
     """Waits between blocks of a rank, as rows of the plan (`row`: of each row of the order).
 
-    One for each dependency that nothing else implies: not the order of the blocks, not other waits
-    (exactly), not messages by way of other ranks (by a search of `SEARCH` edges).
+    One for each dependency that nothing else implies: neither the order of the blocks, nor other
+    waits, nor messages by way of other ranks, as far as a search of `SEARCH` edges sees.
     """
     before, after = _candidates(dag, order, blocks)
-    kept = _Clocks(blocks).irredundant(before, after)
-    kept = _Messages(dag, order, blocks).irredundant(kept)
+    kept = _HappensBefore(dag, order, blocks).irredundant(before, after)
     pairs = np.array(kept, np.int64).reshape(-1, 2)
     return Edges.from_pairs(len(order), row[pairs[:, 1]], row[pairs[:, 0]])
 
@@ -59,83 +58,42 @@ def _instruction_of_halves(dag: InstructionDag, order: Order) -> LongArray:
     return at
 
 
-class _Clocks:
-    """Vector clocks within each rank: known[b][c] is up to which row of block c block b has surely
-    waited. What a block learns is logged, with the row from which it knows it, and whoever waits
-    for it reads on from where it read last."""
-
-    def __init__(self, blocks: Blocks) -> None:
-        self._block_of = blocks.instruction_block.tolist()
-        self._known: list[dict[int, int]] = [{} for _ in blocks.rank]
-        self._log: list[list[tuple[int, int, int]]] = [[] for _ in blocks.rank]
-        self._read: dict[tuple[int, int], int] = {}
-
-    def irredundant(self, before: list[int], after: list[int]) -> list[tuple[int, int]]:
-        """The candidates that those kept so far don't imply."""
-        kept = []
-        for earlier, later in zip(before, after, strict=True):
-            here, there = self._block_of[later], self._block_of[earlier]
-            if self._known[here].get(there, NONE) < earlier:
-                self._learn(here, later, there, earlier)
-                self._read_on(here, later, there, earlier)
-                kept.append((earlier, later))
-        return kept
-
-    def _learn(self, here: int, later: int, block: int, row: int) -> None:
-        if self._known[here].get(block, NONE) < row:
-            self._known[here][block] = row
-            self._log[here].append((later, block, row))
-
-    def _read_on(self, here: int, later: int, there: int, earlier: int) -> None:
-        """Learns what block `there` knew at row `earlier`."""
-        log, position = self._log[there], self._read.get((here, there), 0)
-        while position < len(log) and log[position][0] <= earlier:
-            self._learn(here, later, *log[position][1:])
-            position += 1
-        self._read[here, there] = position
-
-
-class _Messages:
-    """The happens-before order over all ranks, as far as `SEARCH` edges reach."""
+class _HappensBefore:
+    """The order that blocks, messages and the waits kept so far impose."""
 
     def __init__(self, dag: InstructionDag, order: Order, blocks: Blocks) -> None:
         self._block_of = blocks.instruction_block.tolist()
-        # Edges into each block, ascending: the rows at which they arrive and where they come from.
-        self._arrive: list[list[int]] = [[] for _ in blocks.rank]
-        self._come: list[list[int]] = [[] for _ in blocks.rank]
-        self._sender = np.full(len(order), NONE)
-        receives = np.flatnonzero((order.receive != NONE) & dag.remote[order.receive])
-        sent_at = np.full(len(dag.forward), NONE)
+        self._waits, self._messages = _Edges(len(blocks.rank)), _Edges(len(blocks.rank))
+        sent_at, sender = np.full(len(dag.forward), NONE), np.full(len(order), NONE)
         sends = np.flatnonzero(order.send != NONE)
         sent_at[order.send[sends]] = sends
-        self._sender[receives] = sent_at[order.receive[receives]]
+        receives = np.flatnonzero((order.receive != NONE) & dag.remote[order.receive])
+        sender[receives] = sent_at[order.receive[receives]]
+        self._sender = sender.tolist()
 
-    def irredundant(self, candidates: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The candidates (ascending by their second) that no way over other ranks implies."""
-        kept = []
-        sender, row = self._sender.tolist(), 0
-        for earlier, later in candidates:
+    def irredundant(self, before: list[int], after: list[int]) -> list[tuple[int, int]]:
+        """The candidates, by ascending `after`, that those kept so far don't imply."""
+        kept, row = [], 0
+        for earlier, later in zip(before, after, strict=True):
             while row <= later:
-                if sender[row] != NONE:
-                    self._add(sender[row], row)
+                if self._sender[row] != NONE:
+                    self._messages.add(self._block_of[row], row, self._sender[row])
                 row += 1
-            if not self._reaches(earlier, later):
+            # Mostly the waits of the rank imply it, so those are searched first.
+            if self._reaches(earlier, later, [self._waits]):
+                continue
+            if not self._reaches(earlier, later, [self._waits, self._messages]):
                 kept.append((earlier, later))
-                self._add(earlier, later)
+                self._waits.add(self._block_of[later], later, earlier)
         return kept
 
-    def _add(self, source: int, target: int) -> None:
-        block = self._block_of[target]
-        self._arrive[block].append(target)
-        self._come[block].append(source)
-
-    def _reaches(self, goal: int, start: int) -> bool:
+    def _reaches(self, goal: int, start: int, edges: list[_Edges]) -> bool:
         """Whether row `goal` happens before row `start`. Nothing before the goal in the order can
         happen after it, so the search stays between the two."""
         goal_block = self._block_of[goal]
         passed: dict[int, int] = {}
         stack, left = [start], SEARCH
-        while stack and left:
+        while stack and left > 0:
             row = stack.pop()
             block = self._block_of[row]
             if block == goal_block and row >= goal:
@@ -144,11 +102,27 @@ class _Messages:
             if row <= low:
                 continue
             passed[block] = row
-            arrive, come = self._arrive[block], self._come[block]
-            for k in range(bisect_right(arrive, low), bisect_right(arrive, row)):
-                if come[k] >= goal:
-                    stack.append(come[k])
-                    left -= 1
-                    if not left:
-                        break
+            for kind in edges:
+                sources = kind.between(block, low, row, left)
+                left -= len(sources)
+                stack += [source for source in sources if source >= goal]
         return False
+
+
+class _Edges:
+    """Edges into blocks, each block's by ascending row at which they arrive."""
+
+    def __init__(self, blocks: int) -> None:
+        self._rows: list[list[int]] = [[] for _ in range(blocks)]
+        self._sources: list[list[int]] = [[] for _ in range(blocks)]
+
+    def add(self, block: int, row: int, source: int) -> None:
+        self._rows[block].append(row)
+        self._sources[block].append(source)
+
+    def between(self, block: int, low: int, high: int, limit: int) -> list[int]:
+        """Sources of the edges that arrive after row `low` and not after row `high`, the last
+        `limit` of them."""
+        rows = self._rows[block]
+        end = bisect_right(rows, high)
+        return self._sources[block][max(bisect_right(rows, low), end - limit) : end]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sley.errors import Place, SleyError, counted
+from sley.errors.compiler import C307
 from sley.errors.verifier import V207
 from sley.ir.plan import Plan
 from sley.verify.hangs import run_abstractly
@@ -45,6 +46,8 @@ def verify(plan: Plan, slots: int | None = None, *, per_chunk: bool | None = Non
     In this order, each relying on those before: rows and connections (V201, V202), hangs with
     `slots` slots, by default the plan's own (V203), races (V204), the result (V205, V206).
     """
+    if not isinstance(plan, Plan):
+        raise C307.error(expected="a Plan", found=type(plan).__name__)
     if slots is None:
         slots = plan.slots
     if per_chunk is None:
