@@ -124,33 +124,32 @@ def _hand_blocks(dag: InstructionDag, ends: _Ends, group: LongArray) -> tuple[Lo
 
 
 def _check_peers(dag: InstructionDag, ends: _Ends, block_of_end: LongArray) -> None:
-    """Refuses a block with two ends of one direction; only blocks by hand can have them."""
-    t, sources = dag.chunks.program.transfers, dag.chunks.program.sources
-    key = block_of_end * 2 + ends.columns[3]
-    order = np.argsort(key, kind="stable")
-    twice = np.flatnonzero(key[order][1:] == key[order][:-1])
-    channel_of: dict[int, int] = {}
-    for end, block in enumerate(block_of_end.tolist()):
-        first = channel_of.setdefault(block, end)
-        if ends.columns[2, first] != ends.columns[2, end] and not len(twice):
-            order, twice = np.array([first, end]), np.array([0])
-    if not len(twice):
+    """Refuses a block with two ends of one direction, or on two channels; only blocks by hand can
+    have them."""
+    _, _, channel, direction = ends.columns
+    twice = _sharing(block_of_end * 2 + direction, np.arange(len(direction)))
+    pair = twice or _sharing(block_of_end, channel)
+    if pair is None:
         return
-    pair = [int(order[twice[0]]), int(order[twice[0] + 1])]
-    users = [
-        int(np.argmax((ends.send_end if ends.columns[3, e] else ends.receive_end) == e))
-        for e in pair
-    ]
-    said = [
-        f"{'sends to' if ends.columns[3, e] else 'receives from'} rank {ends.columns[1, e]} "
-        f"on channel {ends.columns[2, e]}"
-        for e in pair
-    ]
+    t, sources = dag.chunks.program.transfers, dag.chunks.program.sources
+    users, said = [], []
+    for end in pair:
+        rank, peer, number, sends = ends.columns[:, end].tolist()
+        users.append(int(np.argmax((ends.send_end if sends else ends.receive_end) == end)))
+        said.append(f"{'sends to' if sends else 'receives from'} rank {peer} on channel {number}")
     raise C302.error(
         at=[sources.place(int(t.source[row])) for row in users],
         expected="at most one send peer, one receive peer and one channel for a block",
-        found=f"a block of rank {ends.columns[0, pair[0]]} that {said[0]} and {said[1]}",
+        found=f"a block of rank {rank} that {said[0]} and {said[1]}",
     )
+
+
+def _sharing(key: LongArray, value: LongArray) -> tuple[int, int] | None:
+    """The first two rows with the same key and different values, if there are any."""
+    order = np.lexsort((value, key))
+    same = key[order][1:] == key[order][:-1]
+    found = np.flatnonzero(same & (value[order][1:] != value[order][:-1]))
+    return (int(order[found[0]]), int(order[found[0] + 1])) if len(found) else None
 
 
 def _place_local(
