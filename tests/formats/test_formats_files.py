@@ -1,6 +1,7 @@
 """Loading and saving by file name: whole files or none, and errors with codes."""
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,15 @@ def test_a_refused_plan_leaves_what_was_there(tmp_path: Path) -> None:
         save(exchange(), path, max_bytes=0)
     assert [p.name for p in tmp_path.iterdir()] == ["plan.xml"]
     assert path.read_text() == "before"
+
+
+def test_a_plan_with_blocks_out_of_order_is_not_written(tmp_path: Path) -> None:
+    """Its blocks would stand under other ranks than their own."""
+    plan = replace(exchange(), block_rank=[1, 0])
+    with pytest.raises(SleyError, match="block_rank ascending") as caught:
+        save(plan, tmp_path / "plan.xml")
+    assert caught.value.code == "F452"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_failing_disk_leaves_what_was_there(tmp_path: Path, monkeypatch) -> None:

@@ -133,3 +133,21 @@ def test_pieces_keep_their_transfers() -> None:
     assert t.send_peer.tolist() == [-1, -1, 1]
     assert t.recv_peer.tolist() == [1, -1, -1]
     assert t.channel.tolist() == [0, -1, 0]
+
+
+@pytest.mark.parametrize("per_chunk", [False, True])
+def test_rewriting_keeps_the_rule_for_slots(per_chunk: bool) -> None:
+    plan = replace(exchange(), per_chunk=per_chunk, slots=3)
+    apart = unfused(plan, RCCL.operations)
+    assert apart is not plan
+    assert (apart.per_chunk, apart.slots) == (per_chunk, 3)
+    nop = Step(Op.NOP, count=0)
+    with_nop = plan_of(sley.AllReduce(1, 1), [[[nop, Step(Op.COPY, (I, 0), (O, 0))]]])
+    without = without_nops(replace(with_nop, per_chunk=per_chunk, slots=3))
+    assert len(without.instructions) == 1
+    assert (without.per_chunk, without.slots) == (per_chunk, 3)
+
+
+def test_what_is_read_takes_a_slot_for_each_chunk() -> None:
+    for target in (EXECUTOR, RCCL):
+        assert msccl_xml.read(msccl_xml.write(exchange(), target)).per_chunk

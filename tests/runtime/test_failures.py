@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ import pytest
 from sley.errors import SleyError
 from sley.ir.words import LoopOrder, ReduceOp
 from sley.runtime import Job, execute
+from sley.runtime.commands import Run
 from sley.runtime.types import DATA_TYPES
 
 FLOAT32 = DATA_TYPES["float32"]
@@ -187,12 +190,69 @@ def test_workers_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failing(lambda: Job(plans.stalling())).code == "R511"
 
 
-def test_the_error_of_a_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of memory in a worker: its own words reach the caller."""
+def test_a_worker_without_memory() -> None:
+    """Its own words reach the caller, and what all ranks wanted."""
     with Job(plans.ring_allreduce(2, fused=True)) as job:
         error = failing(lambda: job.time_us(1 << 52, FLOAT32, ReduceOp.SUM, warmup=0, iterations=1))
-        assert error.code == "R511"
+        assert error.code == "R507"
         assert "MemoryError" in str(error)
+        assert f"{2 * 4 << 52:,} bytes" in str(error)
+
+
+def test_the_error_of_a_worker_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once: the other ranks, which wait for it at the barrier, need not time out."""
+    with Job(plans.ring_allreduce(3, fused=True), timeout_s=60) as job:
+        send = job._group.send
+
+        def confused(rank: int, command: object, fd: int | None = None) -> None:
+            if rank == 1 and isinstance(command, Run):
+                command = replace(command, dtype="float99")
+            send(rank, command, fd)
+
+        monkeypatch.setattr(job._group, "send", confused)
+        start = time.monotonic()
+        error = failing(lambda: job.execute([np.ones(6)] * 3))
+        assert time.monotonic() - start < 10
+        assert error.code == "R511"
+        assert "KeyError: 'float99'" in str(error)
+        assert job._fabric.failed
+        assert gone(job.pids)
+
+
+@pytest.fixture
+def many_open_files() -> Iterator[None]:
+    """So many that the next descriptors are beyond what select takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 1200
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        pytest.skip(f"at most {hard} open files here")
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    yield
+    for fd in files:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_open_files")
+def test_descriptors_from_1024_on() -> None:
+    outputs = execute(plans.ring_allreduce(2, fused=True), [np.ones(4)] * 2)
+    np.testing.assert_array_equal(outputs[0], np.full(4, 2.0))
+    with Job(plans.ring_allreduce(3, fused=True), timeout_s=20) as job:
+        os.kill(job.pids[1], signal.SIGKILL)
+        error = failing(lambda: job.execute([np.ones(6)] * 3))
+        assert error.code == "R501"
+        assert "rank 1 was ended by signal 9" in str(error)  # as the spawner told
+
+
+def test_a_job_closed_during_a_call() -> None:
+    with Job(plans.ring_allreduce(2, fused=True), timeout_s=20) as job:
+        threading.Timer(0.3, job.close).start()
+        error = failing(lambda: job.time_us(LONG, FLOAT32, ReduceOp.SUM, warmup=0, iterations=MANY))
+        assert error.code == "R511"
+        assert "the job was closed during a call" in str(error)
+    assert gone(job.pids)
 
 
 def test_a_missing_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,12 @@ import plans
 import pytest
 
 from sley.errors import SleyError
-from sley.ir.collectives import AllReduce
+from sley.ir.collectives import AllReduce, Custom
 from sley.ir.plan import Plan
 from sley.ir.tables import Edges
 from sley.ir.words import Op, ReduceOp
 from sley.runtime import Job, execute, run
+from sley.runtime.settings import LONGEST_TIMEOUT_S
 
 PLAN = plans.ring_allreduce(3, fused=False, width=2)
 INPUTS = [np.ones(60, np.float32)] * 3
@@ -94,6 +95,8 @@ def test_random_mutations_never_leave_memory() -> None:
         {"scratch_chunks": np.array([0, 0])},
         {"scratch_chunks": np.array([0, -1, 0])},
         {"waits": Edges(np.array([0, 1]), np.array([0]))},
+        {"slots": 0},
+        {"instructions": replace(PLAN.instructions, source=PLAN.instructions.source + 10**6)},
     ],
 )
 def test_mutated_blocks(change: dict[str, Any]) -> None:
@@ -139,7 +142,6 @@ def test_wrong_inputs(inputs: Any) -> None:
 def test_inputs_that_are_no_whole_blocks() -> None:
     plan = plans.direct_allgather(3, in_place=True)
     refusal("R503", plan, [np.ones(10)] * 3)
-    refusal("R503", inputs=INPUTS, count=-1)
 
 
 def test_types_and_operations() -> None:
@@ -160,13 +162,58 @@ def test_a_slot_too_small_for_an_element_of_each_chunk() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"slots": 0}, {"slot_bytes": 0}, {"timeout_s": 0.0}, {"timeout_s": float("nan")}],
+    [
+        {"slots": 0},
+        {"slots": 10**23},
+        {"slots": 2.0},
+        {"slots": True},
+        {"slot_bytes": 0},
+        {"slot_bytes": 4.5},
+        {"slot_bytes": 10**23},
+        {"slot_bytes": "64K"},
+        {"count": -1},
+        {"count": 64.0},
+        {"count": 10**23},
+        {"timeout_s": 0.0},
+        {"timeout_s": float("nan")},
+        {"timeout_s": float("inf")},
+        {"timeout_s": 1e10},
+        {"timeout_s": 1e300},
+        {"timeout_s": 10**400},
+        {"timeout_s": "5"},
+    ],
 )
 def test_settings(options: dict[str, Any]) -> None:
-    refusal("R514", **options)
+    assert next(iter(options)) in refusal("R514", **options)
 
 
-@pytest.mark.parametrize("options", [{"iterations": 0}, {"warmup": -1}, {"sizes_bytes": [-1]}])
+@pytest.mark.parametrize("processes", [False, True])
+def test_the_longest_timeout_is_waited_for(processes: bool) -> None:
+    outputs = execute(PLAN, INPUTS, timeout_s=LONGEST_TIMEOUT_S, processes=processes)
+    np.testing.assert_array_equal(outputs[0], np.full(60, 3.0))
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_numbers_of_numpy_are_numbers(processes: bool) -> None:
+    options = {"slots": np.int64(3), "slot_bytes": np.int32(64), "timeout_s": np.float32(5)}
+    outputs = execute(PLAN, INPUTS, count=np.int32(60), processes=processes, **options)
+    np.testing.assert_array_equal(outputs[0], np.full(60, 3.0))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"iterations": 0},
+        {"iterations": 10**23},
+        {"iterations": 1.5},
+        {"warmup": -1},
+        {"warmup": 10**23},
+        {"sizes_bytes": [-1]},
+        {"sizes_bytes": [64, 1e3]},
+        {"sizes_bytes": [10**23]},
+        {"slots": 10**23},
+    ],
+)
 def test_settings_of_a_measurement(options: dict[str, Any]) -> None:
     with pytest.raises(SleyError) as caught:
         run(PLAN, **({"sizes_bytes": [64]} | options))
@@ -178,6 +225,49 @@ def test_no_shared_memory_left(slot_bytes: int) -> None:
     with pytest.raises(SleyError) as caught:
         Job(PLAN, slot_bytes=slot_bytes)
     assert caught.value.code == "R507"
+    assert f"{3 * 2 * slot_bytes:,} bytes of memory" in str(caught.value)
+
+
+def test_the_size_of_numpy_numbers_does_not_overflow() -> None:
+    most = np.int32(2**31 - 1)
+    with pytest.raises(SleyError, match=f"{3 * int(most) ** 2:,} bytes of memory"):
+        Job(PLAN, slots=most, slot_bytes=most)
+
+
+@pytest.mark.parametrize("slots", [10**12, 1 << 62])
+def test_no_memory_left_for_threads(slots: int) -> None:
+    assert "the slots of 3 connections" in refusal("R507", slots=slots)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_no_memory_left_for_outputs(processes: bool) -> None:
+    """Ranks without inputs, whose outputs are as long as `count` says."""
+    plan = plans.Hand().plan(Custom("nothing", 2, 0, 1, lambda rank, index: None))
+    nothing = [np.zeros(0, np.float32)] * 2
+    for count in (1 << 45, 1 << 61, 1 << 62):
+        with pytest.raises(SleyError) as caught:
+            execute(plan, nothing, count=count, processes=processes)
+        assert caught.value.code == "R507"
+        assert f"{8 * count:,} bytes" in str(caught.value)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_no_memory_left_for_scratch(processes: bool) -> None:
+    plan = plans.scratch_allreduce(2)
+    plan = replace(plan, scratch_chunks=np.full(2, 2**31 - 1))
+    with pytest.raises(SleyError) as caught:
+        execute(plan, [np.zeros(1 << 16)] * 2, processes=processes)
+    assert caught.value.code == "R507"
+    assert f"{2 * (2**31 - 1) * 8 << 16:,}"[:9] in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [1 << 50, 1 << 62])
+def test_no_memory_left_for_a_measurement(size: int) -> None:
+    with pytest.raises(SleyError) as caught:
+        run(PLAN, [size])
+    assert caught.value.code == "R507"
+    assert f"{3 * size:,} bytes of memory for buffers and scratch of 3 ranks" in str(caught.value)
+    assert "ulimit" not in str(caught.value)
 
 
 def test_the_engine_itself_refuses_memory_of_a_wrong_size() -> None:

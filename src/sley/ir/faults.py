@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sley.errors import counted
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
-from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op
+from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op, is_integer
 
 LIMIT = 8
 """How many rows with one fault are reported; the rest would say the same."""
@@ -40,7 +41,7 @@ def _table_faults(plan: Plan) -> list[Fault]:
     offset, waits = plan.block_offset, plan.waits.offset
     sources = plan.instructions.source
     checks = [
-        ("slots of at least 1", isinstance(plan.slots, int) and plan.slots >= 1, plan.slots),
+        ("slots of at least 1", is_integer(plan.slots) and plan.slots >= 1, plan.slots),
         ("scratch_chunks for every rank", len(plan.scratch_chunks) == ranks, plan.scratch_chunks),
         ("scratch_chunks from 0", bool((plan.scratch_chunks >= 0).all()), plan.scratch_chunks),
         (f"block_offset for {blocks} blocks", len(offset) == blocks + 1, f"{len(offset)} values"),
@@ -86,6 +87,7 @@ def _row_faults(plan: Plan) -> list[Fault]:
         ("a known operation", ~known, t.op),
         ("a count of at least 1", (op != Op.NOP) & (t.count < 1), t.count),
     ]
+    found: list[Fault] = []
     for word, used, buffer, index in (
         ("source", READS_SOURCE[op], t.src_buffer, t.src_index),
         ("destination", WRITES_DESTINATION[op], t.dst_buffer, t.dst_index),
@@ -93,7 +95,15 @@ def _row_faults(plan: Plan) -> list[Fault]:
         named = (buffer >= 0) & (buffer < 3)
         end = index.astype(np.int64) + t.count
         inside = named & (index >= 0) & (end <= size[np.where(named, buffer, 0), plan.rank])
-        checks.append((f"a {word} inside its buffer", used & ~inside, index))
+        rows = np.flatnonzero(used & ~inside)[:LIMIT]
+        found += [
+            Fault(
+                row,
+                f"a {word} inside its buffer",
+                f"{counted(int(t.count[row]), 'chunk')} from {index[row]} of buffer {buffer[row]}",
+            )
+            for row in rows.tolist()
+        ]
     for word, used, peer in (
         ("send", SENDS[op], t.send_peer),
         ("receive", RECEIVES[op], t.recv_peer),
@@ -101,7 +111,7 @@ def _row_faults(plan: Plan) -> list[Fault]:
         right = (peer >= 0) & (peer < ranks) & (peer != plan.rank)
         checks.append((f"a {word} peer that is another rank", used & ~right, peer))
         checks.append((f"a channel for its {word}", used & (t.channel < 0), t.channel))
-    return [
+    return found + [
         Fault(row, expected, str(values[row]))
         for expected, wrong, values in checks
         for row in np.flatnonzero(wrong)[:LIMIT].tolist()

@@ -12,6 +12,7 @@ from sley.errors.runtime import R503
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.runtime.program import BufferSizes, buffer_sizes
+from sley.runtime.settings import whole
 from sley.runtime.types import Array, DataType, data_type, reduction
 
 _ALIGNMENT = 64
@@ -69,7 +70,8 @@ def check_inputs(
     count: int | None,
     reduce_op: ReduceOp,
 ) -> Inputs:
-    """The inputs of a call on `plan`; R503 where they don't fit it, R504 for an unknown type."""
+    """The inputs of a call on `plan`; R503 where they don't fit it, R504 for an unknown type, R514
+    for a count that is none."""
     collective = plan.collective
     if len(inputs) != collective.ranks:
         raise R503.error(
@@ -77,9 +79,7 @@ def check_inputs(
         )
     arrays = tuple(np.asarray(array) for array in inputs)
     kind = _type_of(arrays, dtype)
-    count = _count_of(plan, arrays) if count is None else count
-    if count < 0:
-        raise R503.error(expected="count >= 0", found=f"count={count}")
+    count = _count_of(plan, arrays) if count is None else whole(count, "count", 0)
     sizes = tuple(buffer_sizes(plan, rank, count) for rank in range(collective.ranks))
     for rank, array in enumerate(arrays):
         elements = sizes[rank].data if collective.in_place else sizes[rank].input

@@ -63,3 +63,4 @@ class Raised:
     """The answer of a worker in which a command raised an error."""
 
     text: str
+    out_of_memory: bool

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from sley.errors.runtime import R511
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.runtime.buffers import Inputs, check_inputs
 from sley.runtime.job import Job
+from sley.runtime.memory import allocate, no_memory
 from sley.runtime.native import native
 from sley.runtime.outcomes import Outcome, failure
-from sley.runtime.program import load
+from sley.runtime.program import load, scratch_elements
 from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S, check_settings, check_slot
 from sley.runtime.types import Array
 
@@ -61,22 +63,29 @@ def _on_threads(
     check_slot(loaded, inputs.dtype)
     # No more room than the longest message needs: the cut into tiles is the same.
     longest = loaded.max_count * max(inputs.count // plan.collective.chunks, 1)
-    wiring = replace(loaded.wiring, slot_bytes=min(slot_bytes, longest * inputs.dtype.size_bytes))
+    room = min(loaded.wiring.slot_bytes, longest * inputs.dtype.size_bytes)
+    wiring = replace(loaded.wiring, slot_bytes=room)
     fabric = wiring.create(shared=False)
     spans, total = inputs.spans()
-    memory = np.zeros(total, np.uint8)
+    memory = allocate(lambda: np.zeros(total, np.uint8), "the buffers", total)
     inputs.store(memory)
-    reports = native().run_threads(
-        fabric,
-        [program.engine(fabric) for program in loaded.programs],
-        inputs.count,
-        inputs.dtype.number,
-        int(inputs.reduce_op),
-        [memory[start:end] for (start, end), _ in spans],
-        [memory[start:end] for _, (start, end) in spans],
-        1,
-        timeout_s,
-    )
+    try:
+        reports = native().run_threads(
+            fabric,
+            [program.engine(fabric) for program in loaded.programs],
+            inputs.count,
+            inputs.dtype.number,
+            int(inputs.reduce_op),
+            [memory[start:end] for (start, end), _ in spans],
+            [memory[start:end] for _, (start, end) in spans],
+            1,
+            timeout_s,
+        )
+    except MemoryError as problem:
+        scratch = scratch_elements(plan, inputs.count) * inputs.dtype.size_bytes
+        raise no_memory("buffers and scratch", total + scratch, "less") from problem
+    except OSError as problem:
+        raise R511.error(expected="a thread for each rank", found=str(problem)) from problem
     outcomes = {rank: Outcome.of(report) for rank, report in enumerate(reports)}
     error = failure(loaded, outcomes, timeout_s)
     if error is not None:

@@ -26,6 +26,9 @@ _STATUS_S = 2.0
 
 _STDERR_BYTES = 4000
 
+_CLOSED = -1
+"""The descriptor of a socket that is closed."""
+
 
 @dataclass(frozen=True)
 class Death:
@@ -72,18 +75,19 @@ class WorkerGroup:
     def receive(self, ranks: set[int], timeout_s: float) -> News:
         """What comes from `ranks` within `timeout_s`: at once when there is something."""
         by_socket = {self._sockets[rank]: rank for rank in ranks}
-        try:
-            ready, _, _ = select.select([self._control, *by_socket], [], [], timeout_s)
-        except ValueError as error:  # closed under us by another thread
-            raise _not_started("the job was closed during a call") from error
         answers: dict[int, Any] = {}
-        for sock in ready:
-            if sock is self._control:
-                return News(answers, self._status())
-            try:
-                answers[by_socket[sock]] = receive_message(sock)[0]
-            except EOFError:
-                return News(answers, self._status(by_socket[sock]))
+        try:
+            for sock in _readable([self._control, *by_socket], timeout_s):
+                if sock is self._control:
+                    return News(answers, self._status())
+                try:
+                    answers[by_socket[sock]] = receive_message(sock)[0]
+                except EOFError:
+                    return News(answers, self._status(by_socket[sock]))
+        except (OSError, ValueError) as error:
+            if self._control.fileno() != _CLOSED:
+                raise
+            raise _not_started("the job was closed during a call") from error
         return News(answers)
 
     def stderr(self) -> str:
@@ -98,13 +102,25 @@ class WorkerGroup:
 
     def _status(self, rank: int | None = None) -> Death:
         """The next death that the spawner tells of, or that of `rank` if it tells of none."""
-        if not select.select([self._control], [], [], _STATUS_S)[0]:
+        if not _readable([self._control], _STATUS_S):
             return Death(rank, "ended")
         try:
             dead, status = receive_message(self._control)[0]
         except EOFError:
             return Death(None, "they ended")
         return Death(dead, _how(status))
+
+
+def _readable(sockets: list[socket.socket], timeout_s: float) -> list[socket.socket]:
+    """Those of `sockets` that have something to read, or have ended, within `timeout_s`.
+
+    By poll, since select takes no descriptor from 1,024 on; ValueError for a closed socket.
+    """
+    poll = select.poll()
+    by_fd = {sock.fileno(): sock for sock in sockets}
+    for fd in by_fd:
+        poll.register(fd, select.POLLIN)
+    return [by_fd[fd] for fd, _ in poll.poll(timeout_s * 1000)]
 
 
 def _start(inherited: list[int], errors: IO[bytes]) -> subprocess.Popen[bytes]:

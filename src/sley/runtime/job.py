@@ -5,22 +5,23 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from sley.errors import Place, SleyError
-from sley.errors.runtime import R501, R507, R508, R509, R511, R513
+from sley.errors import Place, SleyError, counted
+from sley.errors.runtime import R501, R508, R509, R511, R513
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.runtime.buffers import Inputs, check_inputs
 from sley.runtime.check import Promise
 from sley.runtime.commands import Allocate, Attach, CountWrong, Fill, Raised, Run, Setup
 from sley.runtime.group import Death, WorkerGroup
-from sley.runtime.native import native
+from sley.runtime.memory import BEYOND, allocate, no_memory
+from sley.runtime.native import LARGEST, native
 from sley.runtime.outcomes import Outcome, Status, describe, failure
-from sley.runtime.program import buffer_sizes, load
-from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S, check_settings, check_slot
+from sley.runtime.program import buffer_sizes, load, scratch_elements
+from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S, check_settings, check_slot, whole
 from sley.runtime.types import Array, DataType
 
 _START_S = 120.0
@@ -53,9 +54,10 @@ class Job:
         self.plan = plan
         self.timeout_s = timeout_s
         self._loaded = load(plan, slots, slot_bytes)
-        self._fabric = allocate_shared(lambda: self._loaded.wiring.create(shared=True))
+        self._fabric = self._loaded.wiring.create(shared=True)
         self._lock = threading.Lock()
         self._unusable = ""
+        self._wanted = ("the connections", self._fabric.size)
         self._group = WorkerGroup(self._fabric.fd, plan.collective.ranks)
         try:
             self.pids: tuple[int, ...] = tuple(self._start())
@@ -99,6 +101,7 @@ class Job:
         """Time of one run of `count` elements a block on test data: the ranks' own averages over
         `iterations` runs back to back, after a barrier, averaged over the ranks."""
         check_slot(self._loaded, dtype)
+        count = whole(count, "count", 0)
         with self._call():
             self._allocate(count, dtype, reduce_op)
             self._prepare(Fill())
@@ -112,6 +115,7 @@ class Job:
         """Run once on fresh test data; the number of elements, over all ranks, that are not what
         the collective promises, or were written outside the buffers."""
         check_slot(self._loaded, dtype)
+        count = whole(count, "count", 0)
         with self._call():
             self._allocate(count, dtype, reduce_op)
             self._prepare(Fill())
@@ -143,11 +147,21 @@ class Job:
             self._lock.release()
 
     def _allocate(self, count: int, dtype: DataType, reduce_op: ReduceOp) -> None:
-        in_place = self.plan.collective.in_place
-        for rank in range(self.plan.collective.ranks):
-            sizes = buffer_sizes(self.plan, rank, count)
-            self._group.send(rank, Allocate(sizes, count, dtype.name, reduce_op, in_place))
+        ranks, in_place = self.plan.collective.ranks, self.plan.collective.in_place
+        sizes = [buffer_sizes(self.plan, rank, count) for rank in range(ranks)]
+        elements = sum(s.data if in_place else s.input + s.output for s in sizes)
+        elements += scratch_elements(self.plan, count)
+        self._want(elements * dtype.size_bytes)
+        for rank in range(ranks):
+            self._group.send(rank, Allocate(sizes[rank], count, dtype.name, reduce_op, in_place))
         self._collect(_START_S)
+
+    def _want(self, size_bytes: int) -> None:
+        """Note what the ranks are about to ask for; R507 where it is beyond all bounds."""
+        ranks = counted(self.plan.collective.ranks, "rank")
+        self._wanted = (f"buffers and scratch of {ranks}", size_bytes)
+        if size_bytes > LARGEST:
+            raise no_memory(*self._wanted, BEYOND)
 
     def _prepare(self, command: Any) -> dict[int, Any]:
         for rank in range(self.plan.collective.ranks):
@@ -156,7 +170,9 @@ class Job:
 
     def _execute(self, inputs: Inputs) -> list[Array]:
         spans, total = inputs.spans()
-        segment = allocate_shared(lambda: native().Segment.create(total, True))
+        scratch = scratch_elements(self.plan, inputs.count) * inputs.dtype.size_bytes
+        self._want(total + scratch)
+        segment = allocate(lambda: native().Segment.create(total, True), "the buffers", total)
         memory = segment.array
         inputs.store(memory)
         for rank, pair in enumerate(spans):
@@ -180,8 +196,8 @@ class Job:
         return outcomes
 
     def _collect(self, patience_s: float) -> dict[int, Any]:
-        """Every rank's answer; an error if one died, failed, or says nothing while nothing moves
-        for `patience_s`."""
+        """Every rank's answer; an error as soon as one died or failed, or when nobody says or moves
+        anything for `patience_s`."""
         answers: dict[int, Any] = {}
         waiting = set(range(self.plan.collective.ranks))
         quiet_since, beats = time.monotonic(), -1
@@ -191,14 +207,27 @@ class Job:
             waiting -= news.answers.keys()
             if news.death is not None:
                 raise self._obituary(news.death, waiting, answers)
+            for rank, answer in sorted(news.answers.items()):
+                if isinstance(answer, Raised):
+                    self._fabric.fail(rank)  # the others need not wait for it
+                    raise self._raised(rank, answer)
             if news.answers or beats != self._fabric.beats:
                 quiet_since, beats = time.monotonic(), self._fabric.beats
             elif time.monotonic() - quiet_since > patience_s:
                 raise _silent(waiting, patience_s)
-        for rank, answer in answers.items():
-            if isinstance(answer, Raised):
-                raise _raised(rank, answer)
         return answers
+
+    def _raised(self, rank: int, answer: Raised) -> SleyError:
+        """The error for one that a worker raised."""
+        lines = answer.text.strip().splitlines()
+        if answer.out_of_memory:
+            return no_memory(*self._wanted, f"rank {rank}: {lines[-1]}")
+        return R511.error(
+            at=Place(detail=f"rank {rank}"),
+            expected="a worker without errors",
+            found=lines[-1],
+            notes=lines[:-1],
+        )
 
     def _obituary(self, death: Death, waiting: set[int], answers: dict[int, Any]) -> SleyError:
         """The error for a death; before, the other ranks stop and say where they stood."""
@@ -231,23 +260,3 @@ def _silent(ranks: set[int], patience_s: float) -> SleyError:
         expected=f"an answer from every rank within {patience_s:g} s",
         found=f"none from rank {', '.join(map(str, sorted(ranks)))}",
     )
-
-
-def _raised(rank: int, answer: Raised) -> SleyError:
-    lines = answer.text.strip().splitlines()
-    return R511.error(
-        at=Place(detail=f"rank {rank}"),
-        expected="a worker without errors",
-        found=lines[-1],
-        notes=lines[:-1],
-    )
-
-
-def allocate_shared(create: Callable[[], Any]) -> Any:
-    """What `create` makes of shared memory; R507 where there is none left."""
-    try:
-        return create()
-    except (OSError, MemoryError) as error:
-        raise R507.error(
-            expected="room in shared memory", found=str(error) or "a size out of all bounds"
-        ) from error

@@ -10,7 +10,7 @@ from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.runtime.job import Job
 from sley.runtime.program import buffer_sizes
-from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S, require
+from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S, check_settings, whole
 from sley.runtime.types import data_type, reduction
 
 
@@ -79,15 +79,14 @@ def run(
     Raises SleyError with the rules R5xx.
     """
     kind, op = data_type(dtype), reduction(reduce_op)
-    require(iterations >= 1, "iterations", ">= 1", iterations)
-    require(warmup >= 0, "warmup", ">= 0", warmup)
-    for size in sizes_bytes:
-        require(size >= 0, "a size", ">= 0", size)
+    check_settings(slots, slot_bytes, timeout_s)
+    iterations, warmup = whole(iterations, "iterations", 1), whole(warmup, "warmup", 0)
+    sizes = [whole(size, "size", 0) for size in sizes_bytes]
     block_bytes = blocks_in_size(plan) * kind.size_bytes
     factor = bus_factor(plan.collective)
     measurements = []
     with Job(plan, slots=slots, slot_bytes=slot_bytes, timeout_s=timeout_s) as job:
-        for size in sizes_bytes:
+        for size in sizes:
             count = size // block_bytes
             time_us = job.time_us(count, kind, op, warmup=warmup, iterations=iterations)
             wrong = job.count_wrong(count, kind, op) if check else -1

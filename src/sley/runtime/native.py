@@ -8,6 +8,9 @@ from typing import Any
 
 from sley.errors.runtime import R512
 
+LARGEST = 1 << 62
+"""The largest number the engine is given: sums of two still fit its 64 bits."""
+
 
 @cache
 def native() -> Any:

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.errors import Place, SleyError
+from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.runtime import R505, R510
+from sley.ir.faults import faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, spans
-from sley.ir.words import LoopOrder, Op
+from sley.ir.words import LoopOrder
+from sley.runtime.memory import allocate
 from sley.runtime.native import native
 
 
@@ -35,9 +37,13 @@ class Wiring:
     slot_bytes: int
 
     def create(self, *, shared: bool) -> Any:
-        """A new fabric (`native.Fabric`)."""
-        return native().Fabric.create(
-            self.ranks, self.src, self.dst, self.slots, self.slot_bytes, shared
+        """A new fabric (`native.Fabric`); R507 where there is no memory for it."""
+        return allocate(
+            lambda: native().Fabric.create(
+                self.ranks, self.src, self.dst, self.slots, self.slot_bytes, shared
+            ),
+            f"the slots of {len(self.src)} connections",
+            len(self.src) * self.slots * self.slot_bytes,
         )
 
     def attach(self, fd: int) -> Any:
@@ -101,15 +107,20 @@ def buffer_sizes(plan: Plan, rank: int, count: int) -> BufferSizes:
     )
 
 
+def scratch_elements(plan: Plan, count: int) -> int:
+    """Elements of all ranks' scratch in a call of `count` elements a block."""
+    return int(plan.scratch_chunks.sum(dtype=np.int64)) * -(-count // plan.collective.chunks)
+
+
 def load(plan: Plan, slots: int | None, slot_bytes: int) -> Loaded:
     """The plan as programs; R505 for too few slots, R510 for a plan that cannot be run."""
+    _check_tables(plan)
     if slots is not None and slots < plan.slots:
         raise R505.error(
             at=Place(detail=plan.name), expected=f"at least {plan.slots} slots", found=f"{slots}"
         )
-    _check_blocks(plan)
-    _check_peers(plan)
-    wiring, send, recv = _wire(plan, max(plan.slots, 1) if slots is None else slots, slot_bytes)
+    slots = plan.slots if slots is None else int(slots)
+    wiring, send, recv = _wire(plan, slots, int(slot_bytes))
     messages = np.concatenate([plan.sends, plan.receives])
     max_count = int(plan.instructions.count[messages].max(initial=1))
     programs = tuple(
@@ -119,48 +130,23 @@ def load(plan: Plan, slots: int | None, slot_bytes: int) -> Loaded:
     return Loaded(plan, wiring, programs, max_count)
 
 
-def _refused(plan: Plan, expected: str, found: str, row: int = NONE) -> SleyError:
-    at = Place(detail=plan.name) if row == NONE else plan.place(row)
-    return R510.error(at=at, expected=expected, found=found)
-
-
-def _check_blocks(plan: Plan) -> None:
-    rows, ranks = len(plan.instructions), plan.collective.ranks
-    offset, rank, waits = plan.block_offset, plan.block_rank, plan.waits.offset
-    covers = len(offset) == len(rank) + 1 and offset[0] == 0 and offset[-1] == rows
-    if not covers or (np.diff(offset) < 0).any():
-        raise _refused(plan, "block offsets that cover the instructions", f"{offset.tolist()[:8]}")
-    if len(rank) and (rank[0] < 0 or rank[-1] >= ranks or (np.diff(rank) < 0).any()):
-        raise _refused(plan, f"blocks of ranks 0 to {ranks - 1}, ascending", "others")
-    if len(waits) != rows + 1 or waits[0] != 0 or waits[-1] != len(plan.waits):
-        raise _refused(plan, f"waits for {rows} instructions", f"for {len(waits) - 1}")
-    if (np.diff(waits) < 0).any():
-        raise _refused(plan, "wait offsets that ascend", "others")
-    if len(plan.scratch_chunks) != ranks:
-        raise _refused(plan, f"scratch sizes of {ranks} ranks", f"of {len(plan.scratch_chunks)}")
-    op = plan.instructions.op
-    unknown = np.flatnonzero((op < 0) | (op >= len(Op)))
-    if len(unknown):
-        row = int(unknown[0])
-        raise _refused(plan, "an operation of sley.ir.Op", f"number {op[row]} in row {row}")
+def _check_tables(plan: Plan) -> None:
+    """That the plan's tables make sense, and that buffers in place begin with a block."""
+    found = [_refusal(plan, fault.expected, fault.found, fault.row) for fault in faults(plan)]
+    if found:
+        raise SleyError(found)
     c = plan.collective
     if c.in_place and ((c.input_base % c.chunks).any() or (c.output_base % c.chunks).any()):
         raise _refused(plan, "buffers that begin with a block of the collective", "others")
 
 
-def _check_peers(plan: Plan) -> None:
-    t, ranks = plan.instructions, plan.collective.ranks
-    for rows, column in ((plan.sends, t.send_peer), (plan.receives, t.recv_peer)):
-        peer = column[rows]
-        wrong = (peer < 0) | (peer >= ranks) | (peer == plan.rank[rows]) | (t.channel[rows] < 0)
-        for at in np.flatnonzero(wrong)[:1]:
-            row = int(rows[at])
-            raise _refused(
-                plan,
-                f"another rank from 0 to {ranks - 1} as peer, and a channel",
-                f"peer {column[row]}, channel {t.channel[row]}",
-                row,
-            )
+def _refusal(plan: Plan, expected: str, found: str, row: int) -> Diagnostic:
+    at = Place(detail=plan.name) if row == NONE else plan.place(row)
+    return R510.diagnostic(at=at, expected=expected, found=found)
+
+
+def _refused(plan: Plan, expected: str, found: str, row: int = NONE) -> SleyError:
+    return SleyError([_refusal(plan, expected, found, row)])
 
 
 def _wire(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import numbers
+
+import numpy as np
 
 from sley.errors.runtime import R506, R514
+from sley.runtime.native import LARGEST
 from sley.runtime.program import Loaded
 from sley.runtime.types import DataType
 
@@ -15,17 +18,31 @@ TIMEOUT_S = 30.0
 """How long nothing may move before a job gives up."""
 
 
-def require(condition: bool, name: str, expected: str, found: object) -> None:
-    """R514 unless `condition` holds for the setting called `name`."""
-    if not condition:
-        raise R514.error(expected=f"{name} {expected}", found=f"{name}={found}")
+LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
+"""A year. The engine's clock counts nanoseconds in 64 bits."""
+
+
+def whole(value: object, name: str, least: int) -> int:
+    """The setting called `name`; R514 where it is no integer from `least` to LARGEST."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        number = int(value)
+        if least <= number <= LARGEST:
+            return number
+    raise R514.error(
+        expected=f"{name} to be an integer from {least} to 2**62", found=f"{name}={value!r}"
+    )
 
 
 def check_settings(slots: int | None, slot_bytes: int, timeout_s: float) -> None:
     """R514 for settings that make no sense."""
-    require(slots is None or slots >= 1, "slots", ">= 1", slots)
-    require(slot_bytes >= 1, "slot_bytes", ">= 1", slot_bytes)
-    require(0 < timeout_s < math.inf, "timeout_s", "> 0 and finite", timeout_s)
+    if slots is not None:
+        whole(slots, "slots", 1)
+    whole(slot_bytes, "slot_bytes", 1)
+    if not (isinstance(timeout_s, numbers.Real) and 0 < timeout_s <= LONGEST_TIMEOUT_S):
+        raise R514.error(
+            expected=f"timeout_s above 0 and at most {LONGEST_TIMEOUT_S:.0f}, a year",
+            found=f"timeout_s={timeout_s!r}",
+        )
 
 
 def check_slot(loaded: Loaded, dtype: DataType) -> None:

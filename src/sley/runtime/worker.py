@@ -23,6 +23,7 @@ import numpy as np
 
 from sley.runtime.check import CheckedBuffers
 from sley.runtime.commands import Allocate, Attach, CountWrong, Fill, Raised, Run, Setup
+from sley.runtime.memory import is_out_of_memory
 from sley.runtime.native import native
 from sley.runtime.pattern import Pattern
 from sley.runtime.transport import close_descriptor, receive_message, send_message
@@ -104,8 +105,8 @@ def serve(sock: socket.socket, fabric_fd: int) -> None:
                 worker, answer = Worker(command, fabric_fd), os.getpid()
             elif worker is not None:
                 answer = worker.do(command, fd)
-        except Exception:
-            answer = Raised(traceback.format_exc(limit=-3))
+        except Exception as error:
+            answer = Raised(traceback.format_exc(limit=-3), is_out_of_memory(error))
         finally:
             close_descriptor(fd)
         try:
@@ -167,11 +168,14 @@ class Spawner:
                 os.waitpid(pid, 0)
 
     def _watch(self, wake: socket.socket) -> None:
+        poll = select.poll()  # unlike select, it takes descriptors of any number
+        for sock in (self._control, wake):
+            poll.register(sock, select.POLLIN)
         while os.getppid() == self._parent:
-            ready, _, _ = select.select([self._control, wake], [], [], _PARENT_CHECK_S)
-            if self._control in ready:
+            ready = {fd for fd, _ in poll.poll(_PARENT_CHECK_S * 1000)}
+            if self._control.fileno() in ready:
                 return  # the launcher sends nothing here: its end is closed
-            if wake in ready:
+            if wake.fileno() in ready:
                 wake.recv(4096)
                 self._report()
 

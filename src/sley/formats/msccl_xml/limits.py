@@ -28,6 +28,7 @@ from sley.formats.msccl_xml.check import report
 from sley.formats.msccl_xml.steps import Peers, Steps
 from sley.formats.problems import Problems
 from sley.formats.targets import Target
+from sley.ir.faults import faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import (
@@ -35,9 +36,7 @@ from sley.ir.words import (
     RECEIVES,
     SENDS,
     WRITES_DESTINATION,
-    Buffer,
     LoopOrder,
-    Op,
 )
 
 _Mask = NDArray[np.bool_]
@@ -56,66 +55,23 @@ def check_order(plan: Plan, problems: Problems) -> None:
         )
 
 
-def check_rows(plan: Plan, problems: Problems) -> None:
-    """That every instruction is one by itself: operands, peers, channel, waits."""
-    t, ranks, size = plan.instructions, plan.collective.ranks, plan.layout.size
-    known = (t.op >= 0) & (t.op < len(Op))
-    op = np.where(known, t.op, Op.NOP)
-    report(
-        problems,
-        ~known,
-        F452,
-        lambda row: _block_place(plan, int(plan.block[row])),
-        "a known operation",
-        lambda row: f"operation {t.op[row]}",
-    )
-    empty = (op != Op.NOP) & (t.count < 1)
-    _rows(plan, problems, empty, F452, "a count of at least 1", lambda row: f"count {t.count[row]}")
-    for uses, buffer, index in (
-        (READS_SOURCE, t.src_buffer, t.src_index),
-        (WRITES_DESTINATION, t.dst_buffer, t.dst_index),
-    ):
-        named = (buffer >= 0) & (buffer < len(Buffer))
-        end = index.astype(np.int64) + t.count
-        inside = named & (index >= 0) & (end <= size[np.where(named, buffer, 0), plan.rank])
-        _rows(
-            plan,
-            problems,
-            uses[op] & ~inside,
-            F448,
-            "chunks inside their buffer",
-            lambda row, buffer=buffer, index=index: (  # type: ignore[misc]
-                f"{t.count[row]} chunks of buffer {buffer[row]} from {index[row]} on"
-            ),
-        )
-    for word, uses, peer in (("send", SENDS, t.send_peer), ("receive", RECEIVES, t.recv_peer)):
-        wrong = (peer < 0) | (peer >= ranks) | (peer == plan.rank) | (t.channel < 0)
-        _rows(
-            plan,
-            problems,
-            uses[op] & wrong,
-            F452,
-            f"a {word} peer that is another rank, and a channel",
-            lambda row, peer=peer: (  # type: ignore[misc]
-                f"peer {peer[row]}, channel {t.channel[row]}"
-            ),
-        )
-    _check_waits(plan, problems)
-
-
-def _check_waits(plan: Plan, problems: Problems) -> None:
+def check_tables(plan: Plan, problems: Problems) -> None:
+    """That the plan's tables make sense, and that no instruction waits for itself or for a later
+    one of its block."""
+    found = faults(plan)
+    for fault in found[: problems.room]:
+        at = Place(detail=plan.name) if fault.row == NONE else plan.place(fault.row)
+        problems.add(F452, at, expected=fault.expected, found=fault.found)
+    if found:
+        return
     source, target = plan.waits.source, plan.waits.target
-    inside = (target >= 0) & (target < len(plan.instructions))
-    safe = np.where(inside, target, 0)
-    circle = (plan.block[safe] == plan.block[source]) & (safe >= source)
-    wrong = np.zeros(len(plan.instructions), np.bool_)
-    wrong[source[~inside | (plan.rank[safe] != plan.rank[source]) | circle]] = True
+    late = source[(plan.block[target] == plan.block[source]) & (target >= source)]
     _rows(
         plan,
         problems,
-        wrong,
+        _mask(len(plan.instructions), late),
         F452,
-        "waits for other blocks' instructions of the same rank",
+        "waits for other blocks' instructions",
         lambda row: f"waits for instructions {', '.join(map(str, plan.waits[row].tolist()))}",
     )
 
@@ -267,7 +223,7 @@ def _rows(
     report(problems, mask, rule, plan.place, expected, found)
 
 
-def _mask(length: int, rows: NDArray[np.int64]) -> _Mask:
+def _mask(length: int, rows: NDArray[np.integer]) -> _Mask:
     mask = np.zeros(length, np.bool_)
     mask[rows] = True
     return mask

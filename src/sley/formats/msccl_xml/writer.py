@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sley.errors import Place
 from sley.errors.formats import F443, F451
-from sley.formats.msccl_xml.limits import check_blocks, check_order, check_rows, check_sizes
+from sley.formats.msccl_xml.limits import check_blocks, check_order, check_sizes, check_tables
 from sley.formats.msccl_xml.nops import without_nops
 from sley.formats.msccl_xml.steps import Peers, Steps, peers_of, steps_of
 from sley.formats.msccl_xml.unfuse import unfused
@@ -66,7 +66,7 @@ def write(
     _check_arguments(target, name, min_bytes, max_bytes, threads, problems)
     naming = _naming(plan, target, problems)
     check_order(plan, problems)
-    check_rows(plan, problems)
+    check_tables(plan, problems)
     problems.raise_any()
     plain = unfused(without_nops(plan), target.operations)
     peers, steps = peers_of(plain), steps_of(plain, target.reduce_run)
