@@ -112,6 +112,15 @@ def test_a_plan_goes_to_a_file_and_back(tmp_path: Path) -> None:
         assert "proven" in result.stdout
 
 
+def test_a_custom_collective_goes_to_a_file_and_back(tmp_path: Path) -> None:
+    text = GOOD.replace("sley.AllGather(2)", "sley.Custom('c', 2, 1, 2, lambda r, i: [(i, 0)])")
+    program, path = written(tmp_path / "mine.py", text), tmp_path / "mine.xml"
+    assert sley("compile", program, "-o", path, "--target", "msccl").exit_code == 0
+    assert "F410" in sley("verify", path).stderr
+    assert sley("verify", path, "--collective", program).exit_code == 0
+    assert sley("verify", program, "--collective", program).exit_code == 2
+
+
 def hanging(sends: int) -> str:
     """An MSCCL XML in which both ranks send all before they receive anything."""
     steps = [

@@ -12,7 +12,7 @@ from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
 from sley.formats.msccl_xml import check, parse
-from sley.formats.problems import MOST_REPORTED
+from sley.formats.problems import MOST_OF_A_KIND, MOST_REPORTED
 
 
 def refused(source: str, **options: object) -> SleyError:
@@ -142,11 +142,13 @@ def test_several_mistakes_come_at_once_in_order() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [('type="', 'type="x'), ('srcoff="', 'srcoff="9')])
-def test_not_more_than_twenty_are_reported(old: str, new: str) -> None:
+def test_many_of_a_kind_are_folded(old: str, new: str) -> None:
     steps = VALID.splitlines()[13].replace(old, new)
     many = "\n".join(steps.replace('s="0"', f's="{2 + k}"') for k in range(50))
     text = VALID.replace("    </tb>\n  </gpu>\n</algo>", f"{many}\n    </tb>\n  </gpu>\n</algo>")
-    assert len(refused(text).diagnostics) == MOST_REPORTED
+    said = refused(text).diagnostics
+    assert len(said) == MOST_OF_A_KIND
+    assert said[-1].notes == (f"and at least {MOST_REPORTED - MOST_OF_A_KIND} more like this",)
 
 
 def test_nested_entities_never_expand() -> None:

@@ -32,6 +32,7 @@ class Selection:
     slots: int | None
     fusion: bool
     topology: str | None
+    collective: str | None
 
     def with_place(self, in_place: bool) -> Selection:
         """The same, in or out of place."""
@@ -103,6 +104,11 @@ def plan_options(command: F) -> F:
     )
     @click.option("--fusion/--no-fusion", default=True, help="Fuse receives with sends.")
     @click.option("--topology", help="Refuse transfers that it has no link for: dgx1.")
+    @click.option(
+        "--collective",
+        metavar="FILE.py",
+        help="The program whose collective an XML file is about, where it does not say it.",
+    )
     @click.pass_context
     def wrapper(ctx: click.Context, /, **values: Any) -> object:
         chosen = {f.name: values.pop(f.name) for f in fields(Selection)}

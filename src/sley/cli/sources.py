@@ -21,6 +21,7 @@ from sley.errors.language import L113, L114, L115, L117
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
+from sley.verify import verify as prove
 
 _TOPOLOGIES: dict[str, Callable[[], Topology]] = {"dgx1": topologies.dgx1}
 
@@ -79,6 +80,8 @@ def _topology(name: str | None) -> Topology | None:
 
 
 def _program(selection: Selection) -> Program:
+    if selection.collective is not None:
+        raise click.UsageError(f"--collective is for XML files; {selection.what} says it itself")
     if not is_algorithm(selection):
         _refuse_sizes(selection)
         return program_of_file(selection.what)
@@ -170,14 +173,19 @@ def _imported(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
     for option, given in changed.items():
         if given:
             raise click.UsageError(f"{option} is for the compiler; {selection.what} is compiled")
+    collective = None
+    if selection.collective is not None:
+        collective = program_of_file(selection.collective).collective
     with phases("reading"):
         imported = formats.load_with_notes(
-            selection.what, in_place=selection.in_place, root=selection.root, slots=selection.slots
+            selection.what,
+            collective=collective,
+            in_place=selection.in_place,
+            root=selection.root,
+            slots=selection.slots,
         )
     report_notes(imported.notes)
     if verify:
-        from sley.verify import verify as prove
-
         with phases("verification"):
             prove(imported.plan)
     return imported.plan

@@ -88,7 +88,8 @@ F410 = Rule(
     what='The file has coll="custom", and the caller does not say what the collective is.',
     why="The file says only what each GPU does, not what shall come of it.",
     example='read("alltonext.xml"), where the file has coll="custom"',
-    instead="Pass it: read(file, collective=AllToNext(ranks=16, chunks=2)), or sley.Custom(...).",
+    instead="Pass it: sley.load(file, collective=sley.AllToNext(ranks=16, chunks=2)), or with "
+    "--collective FILE.py the program whose collective it is.",
 )
 F411 = Rule(
     "F411",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sley.errors import Diagnostic, Place, Rule, SleyError
 
 MOST_REPORTED = 20
 """How many problems of one file are reported; the first ones help, the rest mostly follow."""
+
+
+MOST_OF_A_KIND = 5
+"""How many problems with one rule are spelled out."""
 
 
 class Problems:
@@ -44,8 +50,20 @@ class Problems:
         )
 
     def ordered(self) -> tuple[Diagnostic, ...]:
-        """The problems in the order of their places in the text, at most MOST_REPORTED."""
-        return tuple(sorted(self._found, key=_position)[:MOST_REPORTED])
+        """The problems in the order of their places in the text, at most MOST_REPORTED, and of
+        one rule at most MOST_OF_A_KIND, the last of which says how many more there are."""
+        kept: list[Diagnostic] = []
+        number: Counter[str] = Counter()
+        for problem in sorted(self._found, key=_position)[:MOST_REPORTED]:
+            number[problem.code] += 1
+            if number[problem.code] <= MOST_OF_A_KIND:
+                kept.append(problem)
+        for code, times in number.items():
+            if times > MOST_OF_A_KIND:
+                last = max(k for k, problem in enumerate(kept) if problem.code == code)
+                more = f"and at least {times - MOST_OF_A_KIND} more like this"
+                kept[last] = replace(kept[last], notes=(*kept[last].notes, more))
+        return tuple(kept)
 
     def raise_any(self) -> None:
         """Raise SleyError with what was found, if anything was."""
