@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias
 
-from sley.errors import Place
 from sley.errors.compiler import C304, C307
 from sley.ir.plan import Plan
 from sley.ir.program import Program
@@ -60,6 +59,31 @@ def compile(
     Errors: C3xx for what cannot be compiled, V2xx for a program that does not do what its
     collective promises.
     """
+    _check_kinds(program, topology)
+    _check_options(slots=slots, channels=channels, instances=instances)
+    if topology is not None:
+        check_links(program, topology)
+    chosen = _protocol(protocol) or program.protocol or Protocol.SIMPLE
+    slots = slots or chosen.slots
+    with phase("dependencies"):
+        dag = dependencies(parallelize(program, instances))
+    with phase("fusion and channels"):
+        forward = fuse(dag, slots if per_chunk else None) if fusion else None
+        lowered = assign_channels(dag, forward, channels)
+    with phase("order"):
+        ordered = order(lowered, slots, per_chunk=per_chunk)
+    with phase("thread blocks"):
+        blocks = assign_blocks(lowered, ordered)
+    with phase("instructions and waits"):
+        plan = emit(lowered, ordered, blocks, chosen, slots, per_chunk=per_chunk)
+    if verify:
+        with phase("verification"):
+            verify_plan(plan)
+    return plan
+
+
+def _check_kinds(program: object, topology: object) -> None:
+    """Refuses what is no program or no topology. Errors: C307."""
     if not isinstance(program, Program):
         raise C307.error(
             expected="a Program",
@@ -73,30 +97,20 @@ def compile(
             found=repr(topology),
             remedy="Build one with sley.topologies or sley.Topology.from_links.",
         )
-    for word, value in (("slots", slots), ("channels", channels), ("instances", instances)):
+
+
+def _check_options(**options: int | None) -> None:
+    """Refuses numbers that mean nothing. Errors: C304."""
+    for word, value in options.items():
         if value is not None and not (is_integer(value) and 1 <= value <= MAX_OPTION):
             expected = f"{word} from 1 to {MAX_OPTION}"
-            raise C304.error(at=Place(), expected=expected, found=f"{word}={value!r}")
-    if topology is not None:
-        check_links(program, topology)
+            raise C304.error(expected=expected, found=f"{word}={value!r}")
+
+
+def _protocol(protocol: Protocol | str | None) -> Protocol | None:
+    """The protocol asked for, by itself or by name. Errors: C304."""
     asked = Protocol.named(protocol)
     if asked is None and protocol is not None:
         expected = "one of " + ", ".join(p.value for p in Protocol)
-        raise C304.error(at=Place(), expected=expected, found=f"protocol={protocol!r}")
-    protocol = asked or program.protocol or Protocol.SIMPLE
-    slots = slots or protocol.slots
-    with phase("dependencies"):
-        dag = dependencies(parallelize(program, instances))
-    with phase("fusion and channels"):
-        forward = fuse(dag, slots if per_chunk else None) if fusion else None
-        lowered = assign_channels(dag, forward, channels)
-    with phase("order"):
-        ordered = order(lowered, slots, per_chunk=per_chunk)
-    with phase("thread blocks"):
-        blocks = assign_blocks(lowered, ordered)
-    with phase("instructions and waits"):
-        plan = emit(lowered, ordered, blocks, protocol, slots, per_chunk=per_chunk)
-    if verify:
-        with phase("verification"):
-            verify_plan(plan)
-    return plan
+        raise C304.error(expected=expected, found=f"protocol={protocol!r}")
+    return asked
