@@ -36,11 +36,13 @@ def test_edges_keep_every_pair_once(edges: list[tuple[int, int]]) -> None:
     assert [t for node in range(9) for t in graph[node].tolist()] == graph.target.tolist()
 
 
-@given(pairs)
-def test_levels_are_longest_paths_and_cycles_are_found(edges: list[tuple[int, int]]) -> None:
+@given(pairs, st.integers(0, 3))
+def test_levels_are_longest_paths_and_cycles_are_found(
+    edges: list[tuple[int, int]], patience: int
+) -> None:
     source, target = (np.array([e[k] for e in edges], np.int64) for k in (0, 1))
     graph = Edges.from_pairs(9, source, target)
-    level = levels(graph)
+    level = levels(graph, patience)
     for a, b in set(edges):
         if level[b] >= 0:
             assert level[a] >= 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -9,27 +10,54 @@ from numpy.typing import NDArray
 
 from sley.ir.tables import NONE, Edges, IntArray, spans
 
+NARROW = 16
+"""Nodes: a level of fewer is faster one by one than as arrays."""
 
-def levels(successors: Edges) -> IntArray:
+PATIENCE = 64
+"""How many narrow levels in a row it takes to go on one by one."""
+
+
+def levels(successors: Edges, patience: int = PATIENCE) -> IntArray:
     """int32 (nodes,): the longest path from a root to each node, in edges; NONE for nodes on a
     cycle or behind one.
 
     Kahn's algorithm, a whole level at a time: linear in the edges, up to a sort of each level.
+    After `patience` narrow levels in a row it goes on node by node, as for long chains.
     """
     nodes = len(successors.offset) - 1
     waiting = np.bincount(successors.target, minlength=nodes)
     degree = np.diff(successors.offset)
     level = np.full(nodes, NONE, np.int32)
     frontier: NDArray[Any] = np.flatnonzero(waiting == 0)
-    depth = 0
+    depth = narrow = 0
     while len(frontier):
         level[frontier] = depth
+        narrow = narrow + 1 if len(frontier) < NARROW else 0
+        if narrow > patience:
+            return _one_by_one(successors, waiting, level, frontier)
         _, edges = spans(successors.offset[frontier], degree[frontier])
         reached, times = np.unique(successors.target[edges], return_counts=True)
         waiting[reached] -= times
         frontier = reached[waiting[reached] == 0]
         depth += 1
     return level
+
+
+def _one_by_one(
+    successors: Edges, waiting: NDArray[Any], level: IntArray, frontier: NDArray[Any]
+) -> IntArray:
+    """The rest of `levels`, from a frontier whose level is known. The queue holds nodes by
+    ascending level, so the last predecessor of a node to be taken is a highest one."""
+    offset, target = successors.offset.tolist(), successors.target.tolist()
+    left, found, queue = waiting.tolist(), level.tolist(), deque(frontier.tolist())
+    while queue:
+        node = queue.popleft()
+        for after in target[offset[node] : offset[node + 1]]:
+            left[after] -= 1
+            if not left[after]:
+                found[after] = found[node] + 1
+                queue.append(after)
+    return np.array(found, np.int32)
 
 
 def find_cycle(predecessors: Edges, stuck: NDArray[np.bool_]) -> list[int]:
