@@ -10,7 +10,7 @@ from sley.errors.compiler import C304, C307
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
-from sley.ir.words import Protocol, is_integer
+from sley.ir.words import MAX_NUMBER, Protocol, is_integer
 from sley.passes.blocks import assign_blocks
 from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
@@ -23,10 +23,6 @@ from sley.verify import verify as verify_plan
 
 Phase: TypeAlias = Callable[[str], AbstractContextManager[object]]
 """Called with the name of each phase; what it returns is entered for as long as the phase lasts."""
-
-
-MAX_OPTION = 4096
-"""Bound on slots, channels and instances."""
 
 
 def compile(
@@ -54,6 +50,7 @@ def compile(
     fusion: whether receives and sends may become one instruction.
     per_chunk: whether a message of several chunks takes a slot for each of them, as in MSCCL's
         kernels once a chunk fills a tile; a plan for them needs it.
+    verify: False leaves the proof out, for whoever proves the plan later.
     phase: is told of each phase, for progress and times.
 
     Errors: C3xx for what cannot be compiled, V2xx for a program that does not do what its
@@ -102,8 +99,8 @@ def _check_kinds(program: object, topology: object) -> None:
 def _check_options(**options: int | None) -> None:
     """Refuses numbers that mean nothing. Errors: C304."""
     for word, value in options.items():
-        if value is not None and not (is_integer(value) and 1 <= value <= MAX_OPTION):
-            expected = f"{word} from 1 to {MAX_OPTION}"
+        if value is not None and not (is_integer(value) and 1 <= value <= MAX_NUMBER):
+            expected = f"{word} from 1 to {MAX_NUMBER}"
             raise C304.error(expected=expected, found=f"{word}={value!r}")
 
 

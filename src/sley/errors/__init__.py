@@ -4,6 +4,6 @@ A rule's first letter says which stage speaks: L language, C compiler, V verifie
 R runtime. (Wrong usage of the command line is click's matter and ends in exit code 2.)
 """
 
-from sley.errors.diagnostic import Diagnostic, Place, Rule, SleyError, counted
+from sley.errors.diagnostic import Diagnostic, Place, Rule, SleyError, counted, shortened
 
-__all__ = ["Diagnostic", "Place", "Rule", "SleyError", "counted"]
+__all__ = ["Diagnostic", "Place", "Rule", "SleyError", "counted", "shortened"]

@@ -11,6 +11,17 @@ def counted(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
+NOTES = 12
+"""How many notes of one kind a diagnostic shows."""
+
+
+def shortened(notes: list[str]) -> list[str]:
+    """The first notes, and how many more there are."""
+    if len(notes) <= NOTES:
+        return notes
+    return [*notes[: NOTES - 2], f"... {len(notes) - NOTES + 2} more"]
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where something is: a line of a file, a row of a plan, or both.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from sley.errors import Place
@@ -115,26 +115,7 @@ EXECUTOR = Target(
 )
 """Azure's msccl-executor-nccl."""
 
-RCCL = Target(
-    name="rccl",
-    steps_per_block=64,
-    blocks=64,
-    channels=128,
-    count=71,
-    peers_per_channel=_PEERS_PER_CHANNEL,
-    waited_block=_INT8_MAX,
-    offset=_INT16_MAX,
-    reduce_run=_REDUCE_RUN,
-    nodes=4095,
-    children=1024,
-    attribute_chars=255,
-    operations=_UNFUSED,
-    collectives=EXECUTOR.collectives,
-    custom_collective=None,
-    max_is_inclusive=True,
-    no_limit_bytes=0,
-    takes_threads=False,
-)
+RCCL = replace(EXECUTOR, name="rccl", blocks=64, channels=128, operations=_UNFUSED)
 """AMD's RCCL in its MSCCL mode; it parses the fused operations and then fails the call."""
 
 TARGETS: Mapping[str, Target] = MappingProxyType({t.name: t for t in (MSCCL, EXECUTOR, RCCL)})

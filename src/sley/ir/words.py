@@ -38,6 +38,11 @@ class Op(IntEnum):
     RECV_REDUCE_COPY_SEND = 8
 
 
+MAX_NUMBER = 4096
+"""Bound on slots, channels, thread blocks and instances, and on the parts of a chunk: what is
+beyond it is a slip."""
+
+
 def is_integer(value: object) -> bool:
     """Whether a value is a whole number of Python or NumPy, and no truth value."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -39,12 +39,9 @@ from sley.errors.language import (
 from sley.ir.collective import Collective
 from sley.ir.program import Program
 from sley.ir.tables import NONE, LongArray, distinct
-from sley.ir.words import Buffer, Protocol, TransferKind, is_integer
+from sley.ir.words import MAX_NUMBER, Buffer, Protocol, TransferKind, is_integer
 from sley.lang.memory import MAX_SCRATCH_CELLS, UNWRITTEN, Memory
 from sley.lang.recorder import Recorder, caller_place
-
-MAX_NUMBER = 4096
-"""Bound on channels, thread blocks and instances: what is beyond it is a slip."""
 
 BUFFER_NAMES = {
     "in": Buffer.INPUT,

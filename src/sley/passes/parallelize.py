@@ -8,9 +8,7 @@ import numpy as np
 
 from sley.errors.compiler import C304
 from sley.ir.program import Program, Transfers
-
-MAX_PARTS = 4096
-"""Into how many parts a chunk may be cut."""
+from sley.ir.words import MAX_NUMBER
 
 
 def parallelize(program: Program, instances: int = 1) -> Program:
@@ -27,10 +25,10 @@ def parallelize(program: Program, instances: int = 1) -> Program:
     factor = int(np.lcm.reduce(parts)) if len(parts) else 1
     if factor == 1:
         return program
-    if factor > MAX_PARTS:
+    if factor > MAX_NUMBER:
         raise C304.error(
             at=program.sources.whole,
-            expected=f"instances whose least common multiple is at most {MAX_PARTS}",
+            expected=f"instances whose least common multiple is at most {MAX_NUMBER}",
             found=f"{sorted(set(parts.tolist()))}, which cut every chunk into {factor} parts",
         )
     row = np.repeat(np.arange(len(t)), parts)

@@ -63,7 +63,7 @@ class _HappensBefore:
 
     def __init__(self, dag: InstructionDag, order: Order, blocks: Blocks) -> None:
         self._block_of = blocks.instruction_block.tolist()
-        self._waits, self._messages = _Edges(len(blocks.rank)), _Edges(len(blocks.rank))
+        self._waits, self._messages = _Arrivals(len(blocks.rank)), _Arrivals(len(blocks.rank))
         sent_at, sender = np.full(len(dag.forward), NONE), np.full(len(order), NONE)
         sends = np.flatnonzero(order.send != NONE)
         sent_at[order.send[sends]] = sends
@@ -87,7 +87,7 @@ class _HappensBefore:
                 self._waits.add(self._block_of[later], later, earlier)
         return kept
 
-    def _reaches(self, goal: int, start: int, edges: list[_Edges]) -> bool:
+    def _reaches(self, goal: int, start: int, edges: list[_Arrivals]) -> bool:
         """Whether row `goal` happens before row `start`. Nothing before the goal in the order can
         happen after it, so the search stays between the two."""
         goal_block = self._block_of[goal]
@@ -109,7 +109,7 @@ class _HappensBefore:
         return False
 
 
-class _Edges:
+class _Arrivals:
     """Edges into blocks, each block's by ascending row at which they arrive."""
 
     def __init__(self, blocks: int) -> None:

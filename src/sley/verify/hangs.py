@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.errors import Diagnostic, counted
+from sley.errors import Diagnostic, counted, shortened
 from sley.errors.verifier import V203
 from sley.ir.graph import find_cycle, levels
 from sley.ir.plan import Plan
@@ -14,7 +14,6 @@ from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of, spans
 from sley.ir.words import LoopOrder
 from sley.verify.meetings import check_meetings
 from sley.verify.messages import Messages
-from sley.verify.structure import shortened
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from sley.errors import Diagnostic
+from sley.errors import Diagnostic, shortened
 from sley.errors.verifier import V203
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, LongArray, spans
 from sley.verify.messages import Messages
-from sley.verify.structure import shortened
 
 
 def check_meetings(plan: Plan, messages: Messages) -> list[Diagnostic]:

@@ -11,9 +11,6 @@ from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import READS_SOURCE, RECEIVES, WRITES_DESTINATION
 
-NOTES = 12
-"""How many instructions of a circle are named."""
-
 
 def check_rows(plan: Plan) -> list[Diagnostic]:
     """V201 for tables that contradict one another, V208 for operands that overlap."""
@@ -47,10 +44,3 @@ def _check_overlaps(plan: Plan) -> list[Diagnostic]:
             both[overlap][:LIMIT].tolist(), source[overlap], target[overlap], strict=False
         )
     ]
-
-
-def shortened(notes: list[str]) -> list[str]:
-    """The first notes, and how many more there are."""
-    if len(notes) <= NOTES:
-        return notes
-    return [*notes[: NOTES - 2], f"... {len(notes) - NOTES + 2} more"]
