@@ -91,3 +91,30 @@ def test_values_that_mean_nothing(column: str, value: int) -> None:
         else:
             # A column that this operation doesn't use may hold anything.
             assert column not in ("op", "count", "source")
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+def test_a_local_operation_whose_ranges_overlap(shift: int) -> None:
+    """Shifted by a chunk its threads would read what others have overwritten; onto itself it
+    means nothing."""
+
+    def body(p: sley.lang.ChunkProgram) -> None:
+        p.chunk(0, "in", 1, 2).copy(0, "scratch", 0)
+
+    collective = sley.Custom("any", 1, 4, 1, lambda rank, index: None)
+    plan = sley.compile(sley.trace(collective, body))
+    overlapping = with_columns(with_columns(plan, 0, dst_buffer=0), 0, dst_index=1 + shift)
+    with pytest.raises(sley.SleyError, match="V208"):
+        sley.verify(overlapping)
+
+
+def test_a_reducing_receive_whose_ranges_overlap() -> None:
+    def body(p: sley.lang.ChunkProgram) -> None:
+        p.chunk(0, "in", 0, 2).reduce(p.chunk(1, "in", 0, 2))
+
+    collective = sley.Custom("any", 2, 4, 1, lambda rank, index: None)
+    plan = sley.compile(sley.trace(collective, body))
+    row = int(np.flatnonzero(plan.instructions.recv_peer == 1)[0])
+    with pytest.raises(sley.SleyError, match="V208"):
+        sley.verify(with_columns(plan, row, dst_index=1))
+    sley.verify(with_columns(plan, row, dst_index=2))
