@@ -178,6 +178,17 @@ def test_unknown_algorithms_offer_the_nearest() -> None:
     assert "ring-allreduce" in result.stderr
 
 
+def test_too_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*arguments: object, **options: object) -> None:
+        raise MemoryError("74.5 GiB")
+
+    monkeypatch.setattr("sley.cli.compile.plan_of", exhausted)
+    result = sley("compile", "ring-allreduce", "--ranks", 4)
+    assert result.exit_code == 1
+    assert "C306" in result.stderr
+    assert "74.5 GiB" in result.stderr
+
+
 def test_run_prints_the_table_and_checks() -> None:
     result = sley("run", "ring-allreduce", "--ranks", "2", "-b", "1K", "-e", "4K", "-n", "2")
     assert result.exit_code == 0, result.output

@@ -118,3 +118,19 @@ def test_a_reducing_receive_whose_ranges_overlap() -> None:
     with pytest.raises(sley.SleyError, match="V208"):
         sley.verify(with_columns(plan, row, dst_index=1))
     sley.verify(with_columns(plan, row, dst_index=2))
+
+
+def test_a_chunk_that_nothing_has_written() -> None:
+    def body(p: sley.lang.ChunkProgram) -> None:
+        p.chunk(0, "in", 0).copy(1, "scratch", 0)
+        p.chunk(1, "in", 0).copy(0, "scratch", 0)
+
+    plan = sley.compile(sley.trace(sley.Custom("any", 2, 1, 1, lambda rank, index: None), body))
+    row = int(np.flatnonzero(plan.instructions.send_peer == 1)[0])
+    with pytest.raises(sley.SleyError, match=r"V205[^V]*rank 0 out\[0\] holds none"):
+        sley.verify(with_columns(plan, row, src_buffer=1))
+
+
+def test_slots_that_mean_nothing() -> None:
+    with pytest.raises(sley.SleyError, match="V207"):
+        sley.verify(PLAN, slots=0)
