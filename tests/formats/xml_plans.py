@@ -70,13 +70,14 @@ def plan_of(
             channel=[s.chan for s in steps],
             transfer=none,
             forward=none,
+            pipeline=none,
             source=none,
         ),
         block_rank=np.array([rank for rank, _ in blocks], np.int32),
         block_offset=offset,
         waits=Edges.from_pairs(len(steps), source, target),
         scratch_chunks=np.array(scratch or [0] * len(ranks), np.int32),
-        sources=Sources([], [], ()),
+        sources=Sources([], [], [], ()),
     )
 
 
@@ -123,7 +124,9 @@ def many_waits() -> Plan:
 def same_meaning(a: Plan, b: Plan) -> bool:
     """Whether two plans have the same instructions, waits and memory, whatever their lines."""
     columns = [
-        n for n in a.instructions.column_names() if n not in ("source", "transfer", "forward")
+        n
+        for n in a.instructions.column_names()
+        if n not in ("source", "transfer", "forward", "pipeline")
     ]
     return (
         all(np.array_equal(getattr(a.instructions, n), getattr(b.instructions, n)) for n in columns)

@@ -81,7 +81,7 @@ class Hand:
         columns = {
             name: np.array([row[name] for row in rows], np.int32)
             for name in Instructions.column_names()
-            if name not in ("transfer", "forward")
+            if name not in ("transfer", "forward", "pipeline")
         }
         none = np.full(len(rows), NONE)
         return Plan(
@@ -90,7 +90,7 @@ class Hand:
             protocol=Protocol.SIMPLE,
             loop_order=loop_order,
             slots=slots,
-            instructions=Instructions(**columns, transfer=none, forward=none),
+            instructions=Instructions(**columns, transfer=none, forward=none, pipeline=none),
             block_rank=np.array([key[0] for key in keys], np.int32),
             block_offset=offset,
             waits=Edges(
@@ -98,7 +98,12 @@ class Hand:
                 np.array([t for ts in targets for t in ts], np.int32),
             ),
             scratch_chunks=np.full(collective.ranks, scratch, np.int32),
-            sources=Sources(np.zeros(self.lines), np.arange(1, self.lines + 1), files=(FILE,)),
+            sources=Sources(
+                np.zeros(self.lines),
+                np.arange(1, self.lines + 1),
+                np.zeros(self.lines),
+                files=(FILE,),
+            ),
         )
 
 

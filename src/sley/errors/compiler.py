@@ -55,6 +55,15 @@ C307 = Rule(
     example="sley.verify(program)",
     instead="Do the step before first: plan = sley.compile(program).",
 )
+C308 = Rule(
+    "C308",
+    "bad-cluster",
+    what="A cluster is described by numbers that don't fit together.",
+    why="Every node has GPUs, every network card belongs to one node, and the GPUs of a node share "
+    "its cards evenly.",
+    example="sley.topologies.cluster(nodes=2, gpus=8, nics=3)",
+    instead="Give positive numbers, and as many cards as divide the GPUs of a node.",
+)
 C305 = Rule(
     "C305",
     "topology-mismatch",

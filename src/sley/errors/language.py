@@ -145,6 +145,45 @@ L117 = Rule(
     example="sley compile my_algo.py  # in another folder",
     instead="Give the path of a Python file, or the name of an algorithm that `sley list` prints.",
 )
+L122 = Rule(
+    "L122",
+    "conflicting-transfers",
+    what="Two transfers of one step touch the same chunk of a rank, and one of them writes it.",
+    why="Steps order transfers (ResCCL 4.2); those of one step have no order among themselves, so "
+    "the result would depend on timing. Transfers that wait for one another in a circle, such as "
+    "a swap of two chunks in one step, are of this kind.",
+    example='p.transfer(1, 0, 0, 5, "rrc"); p.transfer(2, 0, 0, 5, "rrc")  # both into chunk 5',
+    instead="Give the later one a greater step, or another chunk.",
+)
+L123 = Rule(
+    "L123",
+    "two-languages",
+    what="A program uses both p.chunk and p.transfer.",
+    why="The chunk language orders operations as they are said, the transfer language by their "
+    "steps; together they would have no order.",
+    example='p.chunk(0, "in", 0).copy(1, "in", 0); p.transfer(1, 2, 0, 0, "recv")',
+    instead="Say the whole program in one of them.",
+)
+L124 = Rule(
+    "L124",
+    "bad-transfer",
+    what="A transfer goes from a rank to itself, has a negative step, or a type other than recv "
+    "and rrc.",
+    why="A transfer moves one chunk from a rank to another at a step (ResCCL 4.2), and there "
+    "overwrites it (recv) or is reduced into it (rrc, recvReduceCopy).",
+    example='p.transfer(0, 0, 0, 3, "send")',
+    instead='Name two ranks, a step from 0, and "recv" or "rrc".',
+)
+L125 = Rule(
+    "L125",
+    "no-data-buffer",
+    what="A program of transfers is written for a collective that has no common buffer.",
+    why="A transfer names one chunk id for source and destination: a place in the buffer that is "
+    "input and output in place (ResCCL 4.2, DataBuffer).",
+    example="transfers for an AllToAll out of place",
+    instead="Use AllReduce, AllGather, ReduceScatter, Broadcast or Reduce, or write it with "
+    "p.chunk.",
+)
 L120 = Rule(
     "L120",
     "unknown-algorithm",

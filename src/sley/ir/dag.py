@@ -109,10 +109,12 @@ class Order(Table):
 
     receive: the transfer that is received or done locally, NONE for a plain send.
     send: the transfer that is sent, NONE if none is.
+    pipeline: the sub-pipeline (ResCCL 4.3), NONE where the schedule has none.
     """
 
     receive: IntArray = column("int32")
     send: IntArray = column("int32")
+    pipeline: IntArray = column("int32")
 
     @property
     def fused(self) -> BoolArray:

@@ -33,6 +33,8 @@ class Instructions(Table):
         plans.
     forward: for a fused instruction the transfer that it sends on. NONE for others and in
         imported plans.
+    pipeline: the sub-pipeline that it belongs to (ResCCL 4.3), from 0; NONE in plans that were
+        scheduled without.
     source: row of the plan's `sources`.
     """
 
@@ -47,6 +49,7 @@ class Instructions(Table):
     channel: IntArray = column("int32")
     transfer: IntArray = column("int32")
     forward: IntArray = column("int32")
+    pipeline: IntArray = column("int32")
     source: IntArray = column("int32")
 
 

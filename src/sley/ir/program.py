@@ -9,6 +9,7 @@ import numpy as np
 from sley.ir.collective import Collective, Layout
 from sley.ir.sources import Sources
 from sley.ir.tables import ByteArray, IntArray, Table, column, frozen_array
+from sley.ir.topology import Topology
 from sley.ir.words import Protocol
 
 
@@ -58,6 +59,7 @@ class Program:
     transfers: its steps, in the order of their meaning.
     scratch_chunks: int32 (ranks,), chunks of scratch on each rank.
     protocol: the protocol asked for, None leaves it to the compiler.
+    topology: the cluster that it is written for, None for any.
     sources: the lines of text that the transfers came from.
     """
 
@@ -67,6 +69,7 @@ class Program:
     scratch_chunks: IntArray
     protocol: Protocol | None
     sources: Sources
+    topology: Topology | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scratch_chunks", frozen_array(self.scratch_chunks, np.int32))

@@ -16,12 +16,14 @@ class Sources(Table):
 
     file: index into `files`.
     line: number of the line, 1-based.
+    position: where in the line, 1-based; 0 for the whole line.
     files: the distinct file names.
     whole: where the program or plan as a whole begins, for what stands in no line of its own.
     """
 
     file: IntArray = column("int32")
     line: IntArray = column("int32")
+    position: IntArray = column("int32")
     files: tuple[str, ...] = ()
     whole: Place = Place()
 
@@ -29,7 +31,8 @@ class Sources(Table):
         """The place of row `source`, or just the detail where there is none (NONE)."""
         if source < 0:
             return Place(detail=detail)
-        return Place(self.files[self.file[source]], int(self.line[source]), 0, detail)
+        file, line = self.files[self.file[source]], int(self.line[source])
+        return Place(file, line, int(self.position[source]), detail)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sources) and self.files == other.files and super().__eq__(other)

@@ -1,4 +1,4 @@
-"""Topology: which ranks are linked."""
+"""Topology: which ranks are linked, and which share a node and a network card."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.ir.tables import BoolArray, frozen_array
+from sley.ir.tables import BoolArray, IntArray, frozen_array
 
 
 @dataclass(frozen=True)
@@ -16,13 +16,20 @@ class Topology:
 
     name: the cluster's name.
     linked: bool (ranks, ranks), whether the first can send to the second.
+    node: int32 (ranks,), the node of each rank.
+    nic: int32 (ranks,), the network card through which a rank sends to other nodes and receives
+        from them, numbered over the whole cluster; ranks with one number share the card.
     """
 
     name: str
     linked: BoolArray
+    node: IntArray
+    nic: IntArray
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "linked", frozen_array(self.linked, np.bool_))
+        for name in ("node", "nic"):
+            object.__setattr__(self, name, frozen_array(getattr(self, name), np.int32))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -37,9 +44,10 @@ class Topology:
     def from_links(
         cls, name: str, ranks: int, links: Iterable[tuple[int, int]], *, both_ways: bool = True
     ) -> Topology:
-        """A topology from pairs (source, destination); both_ways adds each pair reversed."""
+        """One node of ranks, linked by pairs (source, destination); both_ways adds each pair
+        reversed."""
         linked = np.zeros((ranks, ranks), bool)
         for source, destination in links:
             linked[source, destination] = True
             linked[destination, source] |= both_ways
-        return cls(name, linked)
+        return cls(name, linked, np.zeros(ranks, np.int32), np.arange(ranks, dtype=np.int32))

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sley.errors import Place, Rule
+from sley.errors import Place
 from sley.errors.language import (
     L101,
     L102,
@@ -35,13 +35,16 @@ from sley.errors.language import (
     L110,
     L111,
     L112,
+    L123,
 )
 from sley.ir.collective import Collective
-from sley.ir.program import Program
+from sley.ir.program import Program, Transfers
 from sley.ir.tables import NONE, LongArray, distinct
 from sley.ir.words import MAX_NUMBER, Buffer, Protocol, TransferKind, is_integer
+from sley.lang.arguments import broadcast, check_span, refuse
 from sley.lang.memory import MAX_SCRATCH_CELLS, UNWRITTEN, Memory
 from sley.lang.recorder import Recorder, caller_place
+from sley.lang.transfers import StepRecorder
 
 BUFFER_NAMES = {
     "in": Buffer.INPUT,
@@ -69,7 +72,7 @@ def program(
 def _check_collective(collective: object) -> None:
     if not isinstance(collective, Collective):
         expected = "a collective, as in @sley.program(sley.AllReduce(ranks=8))"
-        _refuse(L112, expected, repr(collective))
+        refuse(L112, expected, repr(collective))
 
 
 def trace(
@@ -139,11 +142,11 @@ class Ref:
         result."""
         p = self.program
         if not isinstance(other, Ref) or other.program is not p:
-            _refuse(L110, "a reference of this program", repr(other))
+            refuse(L110, "a reference of this program", repr(other))
         p._check_current(self)
         p._check_current(other)
         if self.count != other.count or self.size != other.size:
-            _refuse(
+            refuse(
                 L107,
                 f"as many chunks on both sides ({self.size} x {self.count})",
                 f"{other.size} x {other.count} chunks to reduce into them",
@@ -164,12 +167,13 @@ class Ref:
 
 
 class ChunkProgram:
-    """What a program function receives: `chunk`, `parallelize`, and the collective."""
+    """What a program function receives: `chunk` or `transfer`, `parallelize`, the collective."""
 
     def __init__(self, collective: Collective) -> None:
         self.collective = collective
         self._memory = Memory.start(collective)
-        self._recorder = Recorder()
+        self._recorder = Recorder(Transfers)
+        self._steps = StepRecorder(collective)
         self._instances = 1
 
     def chunk(self, rank: ArrayLike, buffer: str, index: ArrayLike, count: int = 1) -> Ref:
@@ -177,18 +181,40 @@ class ChunkProgram:
 
         rank, index: integers, or arrays of one length for one range on each. Errors: L101-L105.
         """
+        if len(self._steps):
+            refuse(L123, "p.transfer alone", "p.chunk in a program of transfers")
         ref = self._range(rank, buffer, index, count, None)
         unwritten = ref.versions == UNWRITTEN
         if unwritten.any():
             element = int(np.argwhere(np.atleast_2d(unwritten))[0][0])
-            _refuse(L105, "chunks that hold data", f"{ref.name(element)} holds none yet")
+            refuse(L105, "chunks that hold data", f"{ref.name(element)} holds none yet")
         return ref
+
+    def transfer(
+        self,
+        src: ArrayLike,
+        dst: ArrayLike,
+        step: ArrayLike,
+        chunk: ArrayLike,
+        type: str,
+        *,
+        channel: ArrayLike | None = None,
+    ) -> None:
+        """ResCCL's transfer of one chunk of the data buffer, see `sley.lang.transfers`.
+
+        src, dst, step, chunk, channel: integers, or arrays of one length for a transfer each.
+        type: "recv" overwrites the chunk at dst, "rrc" reduces into it. channel: asks for a
+        channel. Errors: L101, L103, L112, L123, L124.
+        """
+        if self._recorder.rows:
+            refuse(L123, "p.chunk alone", "p.transfer in a program of chunks")
+        self._steps.transfer(src, dst, step, chunk, type, channel, self._instances)
 
     def parallelize(self, instances: int) -> AbstractContextManager[None]:
         """Cuts the transfers said inside into `instances` parts that run in parallel, each on
         channels of its own (MSCCLang 5.1). Nested uses multiply."""
         if not (is_integer(instances) and 1 <= instances <= MAX_NUMBER // self._instances):
-            _refuse(L111, f"1 to {MAX_NUMBER} instances, nested ones together", repr(instances))
+            refuse(L111, f"1 to {MAX_NUMBER} instances, nested ones together", repr(instances))
         return self._parallel(int(instances))
 
     @contextmanager
@@ -204,11 +230,13 @@ class ChunkProgram:
         """The program said so far, which begins at `whole`."""
         asked = Protocol.named(protocol)
         if asked is None and protocol is not None:
-            _refuse(L112, "one of " + ", ".join(p.value for p in Protocol), repr(protocol))
+            refuse(L112, "one of " + ", ".join(p.value for p in Protocol), repr(protocol))
+        if len(self._steps):
+            return self._steps.program(name, asked, whole)
         return Program(
             name=name,
             collective=self.collective,
-            transfers=self._recorder.transfers(),
+            transfers=Transfers(**self._recorder.columns()),
             scratch_chunks=self._memory.scratch_used.astype(np.int32),
             protocol=asked,
             sources=self._recorder.sources(whole),
@@ -220,14 +248,14 @@ class ChunkProgram:
         """A reference with bounds checked but not what it holds; `size` elements, if given."""
         word = BUFFER_NAMES.get(buffer) if isinstance(buffer, str) else None
         if word is None:
-            _refuse(L104, '"in", "out" or "scratch"', repr(buffer))
+            refuse(L104, '"in", "out" or "scratch"', repr(buffer))
         if not is_integer(count) or count < 1:
-            _refuse(L102, "a positive count", repr(count))
-        ranks, indices, length = _broadcast(rank, index, size)
-        _check_span(L101, "a rank", ranks, self.collective.ranks)
+            refuse(L102, "a positive count", repr(count))
+        (ranks, indices), length = broadcast(size, rank=rank, index=index)
+        check_span(L101, "a rank", ranks, self.collective.ranks)
         if word is Buffer.SCRATCH:
             limit = MAX_SCRATCH_CELLS // self.collective.ranks - int(count) + 1
-            _check_span(L103, "a scratch index", indices, limit)
+            check_span(L103, "a scratch index", indices, limit)
         else:
             sizes = (
                 self.collective.input_chunks
@@ -247,7 +275,7 @@ class ChunkProgram:
             element = int(np.argmax(bad))
             r, i = (int(np.ravel(v)[element if np.ndim(v) else 0]) for v in (rank, index))
             word = "in" if buffer is Buffer.INPUT else "out"
-            _refuse(
+            refuse(
                 L103,
                 f"indices 0 to {sizes[r] - 1} of {word} on rank {r}"
                 if sizes[r]
@@ -285,7 +313,7 @@ class ChunkProgram:
             ("recv_block", recv_block),
         ):
             if value is not None and not (is_integer(value) and 0 <= value < MAX_NUMBER):
-                _refuse(L111, f"{word} from 0 to {MAX_NUMBER - 1}, or None", repr(value))
+                refuse(L111, f"{word} from 0 to {MAX_NUMBER - 1}, or None", repr(value))
         self._check_overlap(source, target)
         recorder = self._recorder
         row = recorder.add(
@@ -334,7 +362,7 @@ class ChunkProgram:
             for c in (read, written)
         )
         if len(distinct(writes)) < writes.size:
-            _refuse(
+            refuse(
                 L109, "elements that write different places", f"{target!r} names one place twice"
             )
         if not same_memory:
@@ -343,47 +371,15 @@ class ChunkProgram:
         if own.any():
             self._refuse_overlap(source, target, int(np.argmax(own)))
         if np.isin(reads, writes).any():
-            _refuse(
+            refuse(
                 L109,
                 "elements that read no place that another element writes",
                 f"{source!r} -> {target!r}",
             )
 
     def _refuse_overlap(self, source: Ref, target: Ref, element: int) -> NoReturn:
-        _refuse(
+        refuse(
             L108,
             "a source and a destination that share no chunk",
             f"{source.name(element)} -> {target.name(element)}",
         )
-
-
-def _refuse(rule: Rule, expected: str, found: str) -> NoReturn:
-    raise rule.error(at=caller_place(), expected=expected, found=found)
-
-
-def _broadcast(rank: ArrayLike, index: ArrayLike, size: int | None) -> tuple[Any, Any, int]:
-    """Rank and index as two integers or as two int64 arrays of one length, and that length."""
-    if is_integer(rank) and is_integer(index) and size in (None, 1):
-        return int(rank), int(index), 1  # type: ignore[arg-type]
-    try:
-        arrays = [np.asarray(v) for v in (rank, index)]
-        if any(a.dtype.kind not in "iu" or a.ndim > 1 for a in arrays):
-            raise ValueError
-        length = np.broadcast_shapes(*(a.shape for a in arrays), () if size is None else (size,))
-        if size is not None and length not in ((size,), ()):
-            raise ValueError
-    except (ValueError, TypeError):
-        expected = "integers, or arrays of integers of one length"
-        _refuse(L112, expected, f"rank {rank!r}, index {index!r}")
-    if length == ():
-        length = (1,)
-    ranks, indices = (np.broadcast_to(a.astype(np.int64), length) for a in arrays)
-    return ranks, indices, length[0]
-
-
-def _check_span(rule: Rule, what: str, value: Any, limit: int) -> None:
-    """Refuses values outside 0 ... limit - 1; `value` is an integer or an array."""
-    bad = (value < 0) | (value >= limit)
-    if bad is not False and np.any(bad):
-        found = int(np.ravel(value)[int(np.argmax(bad))])
-        _refuse(rule, f"{what} from 0 to {limit - 1}", str(found))

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors import Place
-from sley.ir.program import Transfers
 from sley.ir.sources import Sources
+from sley.ir.tables import Table
 
 _HERE = str(Path(__file__).parent)
 
@@ -33,11 +33,14 @@ def caller_place(detail: str = "") -> Place:
 
 @dataclass
 class Recorder:
-    """Rows of `Transfers`, in the order in which they were said.
+    """Rows of a table, in the order in which they were said.
 
-    A row holds scalars or arrays; `transfers` broadcasts each to its number of rows.
+    table: the kind of table, whose last column is `source`.
+
+    A row holds scalars or arrays; `columns` broadcasts each to its number of rows.
     """
 
+    table: type[Table]
     rows: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
     lines: dict[tuple[str, int], int] = field(default_factory=dict)
     length: int = 0
@@ -47,8 +50,7 @@ class Recorder:
         return self.lines.setdefault(caller(), len(self.lines))
 
     def add(self, size: int, *values: Any) -> int:
-        """Appends `size` transfers, `values` in the order of the columns; returns the first's
-        row."""
+        """Appends `size` rows, `values` in the order of the columns; returns the first of them."""
         first = self.length
         if size == 1:
             values = tuple(v.item() if isinstance(v, np.ndarray) else v for v in values)
@@ -56,20 +58,18 @@ class Recorder:
         self.length += size
         return first
 
-    def transfers(self) -> Transfers:
-        """All rows as a table."""
-        names = Transfers.column_names()
-        nothing: NDArray[Any] = np.zeros(0, np.int32)
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """All rows as columns of the table."""
+        names = self.table.column_names()
         if not self.rows:
-            return Transfers(**dict.fromkeys(names, nothing))
+            return {name: np.zeros(0, np.int32) for name in names}
         if all(size == 1 for size, _ in self.rows):
             scalars = np.array([[int(v) for v in values] for _, values in self.rows], np.int32)
-            return Transfers(**dict(zip(names, scalars.T, strict=True)))
-        columns = {
+            return dict(zip(names, scalars.T, strict=True))
+        return {
             name: np.concatenate([np.broadcast_to(values[k], size) for size, values in self.rows])
             for k, name in enumerate(names)
         }
-        return Transfers(**columns)
 
     def sources(self, whole: Place) -> Sources:
         """The lines that the rows came from, of a program that begins at `whole`."""
@@ -78,6 +78,7 @@ class Recorder:
         return Sources(
             file=np.array([number[file] for file, _ in self.lines], np.int32),
             line=np.array([line for _, line in self.lines], np.int32),
+            position=np.zeros(len(self.lines), np.int32),
             files=tuple(files),
             whole=whole,
         )

@@ -19,6 +19,7 @@ def emit(
     protocol: Protocol,
     slots: int,
     *,
+    loop_order: LoopOrder = LoopOrder.TILE,
     per_chunk: bool = False,
 ) -> Plan:
     """The plan whose blocks list their instructions in the order given."""
@@ -31,7 +32,7 @@ def emit(
         name=program.name,
         collective=program.collective,
         protocol=protocol,
-        loop_order=LoopOrder.TILE,
+        loop_order=loop_order,
         slots=slots,
         instructions=_instructions(dag, order, position),
         block_rank=blocks.rank,
@@ -98,5 +99,6 @@ def _instructions(dag: InstructionDag, order: Order, position: np.ndarray) -> In
         channel=dag.channel[main],
         transfer=main,
         forward=np.where((receive != NONE) & (send != NONE), send, NONE),
+        pipeline=order.pipeline[position],
         source=t.source[main],
     )

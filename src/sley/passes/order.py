@@ -99,7 +99,7 @@ class _Run:
         if len(self.done) and not all(self.done):
             raise RuntimeError("list scheduling stopped before the end")
         rows = np.array(self.out, np.int32).reshape(-1, 2)
-        return Order(receive=rows[:, 0], send=rows[:, 1])
+        return Order(rows[:, 0], rows[:, 1], np.full(len(rows), NONE))
 
     def _offer_send(self, transfer: int) -> None:
         """Makes a send (or local transfer) a candidate once source and destination are ready."""

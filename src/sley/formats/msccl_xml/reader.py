@@ -315,6 +315,7 @@ def _plan(
             channel=_int32(np.where(sends | receives, raw.block("chan")[block], NONE)),
             transfer=none,
             forward=none,
+            pipeline=none,
             source=_int32(source),
         ),
         block_rank=_int32(block_rank[block_order]),
@@ -322,7 +323,11 @@ def _plan(
         waits=Edges.from_pairs(len(rows), new_row[waits[0]], new_row[waits[1]]),
         scratch_chunks=_int32(_scratch(raw)),
         sources=Sources(
-            np.zeros(len(lines), np.int32), _int32(lines), (raw.file,), raw.algo_place()
+            file=np.zeros(len(lines), np.int32),
+            line=_int32(lines),
+            position=np.zeros(len(lines), np.int32),
+            files=(raw.file,),
+            whole=raw.algo_place(),
         ),
         per_chunk=True,
     )

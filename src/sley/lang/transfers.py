@@ -1,0 +1,334 @@
+"""The transfer language: ResCCL's words (ResCCL 4.2), embedded in Python.
+
+    @sley.program(sley.AllGather(ranks=4))
+    def ring(p):
+        rank = np.arange(4)
+        for step in range(3):
+            p.transfer(rank, (rank + 1) % 4, step, (rank - step) % 4, "recv")
+
+A transfer moves chunk `chunk` of the data buffer from a rank to another, where it overwrites that
+chunk (recv) or is reduced into it (rrc). Steps order the transfers, not the lines.
+
+`assemble` turns transfers, from here or from ResCCLang's text, into a `Program`. The data buffer is
+what in-place input and output share; out of place the same transfers work on the output, or on
+scratch where the output has no such chunk, and leave the input as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sley.errors import Place
+from sley.errors.language import L101, L103, L111, L122, L124, L125
+from sley.ir.collective import Collective
+from sley.ir.collectives import AllGather, AllReduce, Broadcast, Reduce, ReduceScatter
+from sley.ir.program import Program, Transfers
+from sley.ir.sources import Sources
+from sley.ir.tables import (
+    NONE,
+    BoolArray,
+    ByteArray,
+    IntArray,
+    LongArray,
+    Table,
+    column,
+    offsets_of,
+)
+from sley.ir.topology import Topology
+from sley.ir.words import MAX_NUMBER, Buffer, Protocol, TransferKind
+from sley.lang.arguments import broadcast, check_span, refuse
+from sley.lang.recorder import Recorder, caller_place
+
+TYPES = {"recv": TransferKind.COPY, "rrc": TransferKind.REDUCE}
+"""What a transfer does at its destination, by ResCCL's names."""
+
+MAX_STEP = 2**31 - 1
+"""Bound on steps: they are kept as int32."""
+
+_LATE = MAX_STEP
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Steps(Table):
+    """One row a transfer as it was said, in any order.
+
+    src, dst, step, chunk: as the languages have them. kind: TransferKind. channel: the channel
+    asked for, NONE without. instances: parallel parts. source: row of the program's `sources`.
+    """
+
+    src: IntArray = column("int32")
+    dst: IntArray = column("int32")
+    step: IntArray = column("int32")
+    chunk: IntArray = column("int32")
+    kind: ByteArray = column("int8")
+    channel: IntArray = column("int32")
+    instances: IntArray = column("int32")
+    source: IntArray = column("int32")
+
+
+class StepRecorder:
+    """Collects the transfers that a program says with ``p.transfer``."""
+
+    def __init__(self, collective: Collective) -> None:
+        self._collective = collective
+        self._recorder = Recorder(Steps)
+        self._data_chunks: IntArray | None = None
+
+    def __len__(self) -> int:
+        return self._recorder.length
+
+    def transfer(
+        self,
+        src: ArrayLike,
+        dst: ArrayLike,
+        step: ArrayLike,
+        chunk: ArrayLike,
+        type: str,
+        channel: ArrayLike | None,
+        instances: int,
+    ) -> None:
+        """See `ChunkProgram.transfer`."""
+        if self._data_chunks is None:
+            self._data_chunks = data_chunks(self._collective, caller_place())
+        asked = NONE if channel is None else channel
+        values, size = broadcast(None, src=src, dst=dst, step=step, chunk=chunk, channel=asked)
+        sender, receiver, number, index, asked = values
+        for word, rank in (("a source rank", sender), ("a destination rank", receiver)):
+            check_span(L101, word, rank, self._collective.ranks)
+        if not isinstance(type, str) or type not in TYPES:
+            refuse(L124, " or ".join(map(repr, TYPES)), repr(type))
+        if np.any(np.equal(sender, receiver)):
+            refuse(L124, "two different ranks", "a transfer from a rank to itself")
+        check_span(L124, "a step", number, MAX_STEP)
+        limit = np.minimum(self._data_chunks[sender], self._data_chunks[receiver])
+        outside = np.less(index, 0) | np.greater_equal(index, limit)
+        if np.any(outside):
+            chunk, limit = (np.ravel(v)[int(np.argmax(outside))] for v in (index, limit))
+            refuse(L103, f"a chunk from 0 to {limit - 1}", str(chunk))
+        if channel is not None:
+            check_span(L111, "a channel", asked, MAX_NUMBER)
+        source = self._recorder.source()
+        self._recorder.add(
+            size, sender, receiver, number, index, TYPES[type], asked, instances, source
+        )
+
+    def program(self, name: str, protocol: Protocol | None, whole: Place) -> Program:
+        """The program said so far, which begins at `whole`."""
+        return assemble(
+            self._collective,
+            Steps(**self._recorder.columns()),
+            name=name,
+            sources=self._recorder.sources(whole),
+            protocol=protocol,
+        )
+
+
+def data_chunks(collective: Collective, whole: Place) -> IntArray:
+    """int32 (ranks,): chunks of each rank's data buffer. Errors: L125."""
+    return _twin(collective, whole).data_chunks
+
+
+def assemble(
+    collective: Collective,
+    steps: Steps,
+    *,
+    name: str,
+    sources: Sources,
+    protocol: Protocol | None = None,
+    topology: Topology | None = None,
+) -> Program:
+    """The program of `steps`, whose ranks and chunks are in range. Errors: L122, L125."""
+    twin = _twin(collective, sources.whole)
+    t = _by_step(steps)
+    start = offsets_of(twin.data_chunks)
+    reads, writes = start[t.src] + t.chunk, start[t.dst] + t.chunk
+    _check_conflicts(t, reads, writes, sources)
+    places = _Places.of(collective, twin, t, reads, writes)
+    return Program(
+        name=name,
+        collective=collective,
+        transfers=_transfers(t, places, reads, writes),
+        scratch_chunks=places.scratch_chunks,
+        protocol=protocol,
+        sources=sources,
+        topology=topology,
+    )
+
+
+def _by_step(steps: Steps) -> Steps:
+    """The transfers by ascending step; those of one step as they were said."""
+    order = np.argsort(steps.step, kind="stable")
+    return Steps(**{n: getattr(steps, n)[order] for n in steps.column_names()})
+
+
+_BUILDERS: dict[str, Callable[[Collective, bool], Collective]] = {
+    "allreduce": lambda c, in_place: AllReduce(c.ranks, c.chunks, in_place),
+    "allgather": lambda c, in_place: AllGather(c.ranks, c.chunks, in_place),
+    "reducescatter": lambda c, in_place: ReduceScatter(c.ranks, c.chunks, in_place),
+    "broadcast": lambda c, in_place: Broadcast(c.ranks, c.chunks, c.root, in_place),
+    "reduce": lambda c, in_place: Reduce(c.ranks, c.chunks, c.root, in_place),
+}
+"""The standard collectives whose memory in place is one buffer under one numbering."""
+
+
+def _twin(collective: Collective, whole: Place) -> Collective:
+    """The collective in place. Errors: L125."""
+    if collective.in_place:
+        return collective
+    build = _BUILDERS.get(collective.name)
+    # A custom collective may carry a standard name.
+    if build is None or build(collective, False) != collective:
+        raise L125.error(
+            at=whole,
+            expected="a collective in place, or one of " + ", ".join(_BUILDERS),
+            found=str(collective),
+        )
+    return build(collective, True)
+
+
+def _check_conflicts(t: Steps, reads: LongArray, writes: LongArray, sources: Sources) -> None:
+    """Refuses transfers of one step that touch one chunk of a rank, one of them writing it."""
+    period = int(t.step.max(initial=0)) + 1
+    write_key = writes * period + t.step
+    order = np.argsort(write_key, kind="stable")
+    key = write_key[order]
+    twice = np.flatnonzero(key[1:] == key[:-1])
+    if len(twice):
+        _refuse(t, int(order[twice[0]]), int(order[twice[0] + 1]), sources)
+    if not len(key):
+        return
+    read_key = reads * period + t.step
+    at = np.minimum(np.searchsorted(key, read_key), len(key) - 1)
+    met = np.flatnonzero(key[at] == read_key)
+    if len(met):
+        _refuse(t, int(order[at[met[0]]]), int(met[0]), sources)
+
+
+def _refuse(t: Steps, writer: int, other: int, sources: Sources) -> None:
+    writes_too = t.dst[other] == t.dst[writer] and t.chunk[other] == t.chunk[writer]
+    raise L122.error(
+        at=[sources.place(int(t.source[row])) for row in (other, writer)],
+        expected="transfers of one step that touch different chunks",
+        found=f"{_spelled(t, writer)} writes what {_spelled(t, other)} "
+        f"{'writes' if writes_too else 'reads'}, chunk {t.chunk[writer]} of rank "
+        f"{t.dst[writer]}, both in step {t.step[writer]}",
+    )
+
+
+def _spelled(t: Steps, row: int) -> str:
+    word = next(name for name, kind in TYPES.items() if kind == t.kind[row])
+    values = (t.src[row], t.dst[row], t.step[row], t.chunk[row])
+    return f"transfer({', '.join(map(str, values))}, {word})"
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the cells of the data buffer lie, a row a cell of all ranks.
+
+    buffer, index: where a cell is written, and read once it has been.
+    input_index: where its first value lies in the input, NONE where the input has none of it, or
+        where that is the same memory.
+    written: the step of the first write, _LATE without.
+    copied: the cells whose first value must be copied from the input to (buffer, index).
+    """
+
+    rank: LongArray
+    buffer: ByteArray
+    index: LongArray
+    input_index: LongArray
+    written: IntArray
+    copied: LongArray
+    scratch_chunks: IntArray
+
+    @classmethod
+    def of(
+        cls, c: Collective, twin: Collective, t: Steps, reads: LongArray, writes: LongArray
+    ) -> _Places:
+        start = offsets_of(twin.data_chunks)
+        rank = np.repeat(np.arange(c.ranks), twin.data_chunks)
+        chunk = np.arange(len(rank)) - start[rank]
+        in_input, in_output = (
+            (chunk >= base[rank]) & (chunk < (base + size)[rank])
+            for base, size in (
+                (twin.input_base, c.input_chunks),
+                (twin.output_base, c.output_chunks),
+            )
+        )
+        input_index, output_index = chunk - twin.input_base[rank], chunk - twin.output_base[rank]
+        written = np.full(len(rank), _LATE, np.int32)
+        np.minimum.at(written, writes, t.step)
+        if c.in_place:
+            return cls(
+                rank=rank,
+                buffer=np.where(in_input, Buffer.INPUT, Buffer.OUTPUT),
+                index=np.where(in_input, input_index, output_index),
+                input_index=np.full(len(rank), NONE),
+                written=written,
+                copied=np.zeros(0, np.int64),
+                scratch_chunks=np.zeros(c.ranks, np.int32),
+            )
+        # A first write that reduces needs the own contribution where it reduces; a result that
+        # nothing writes is the own contribution.
+        first = writes[(t.kind == TransferKind.REDUCE) & (written[writes] == t.step)]
+        needed = np.zeros(len(rank), bool)
+        needed[first] = True
+        rows = np.flatnonzero(in_output & (written == _LATE))
+        needed[rows] |= c.expected[c.output_offset[rank[rows]] + output_index[rows]] != NONE
+        touched = np.zeros(len(rank), bool)
+        touched[writes], touched[reads[written[reads] < t.step]] = True, True
+        scratch_index, scratch_chunks = _numbered(rank, touched & ~in_output, c.ranks)
+        return cls(
+            rank=rank,
+            buffer=np.where(in_output, Buffer.OUTPUT, Buffer.SCRATCH),
+            index=np.where(in_output, output_index, scratch_index),
+            input_index=np.where(in_input, input_index, NONE),
+            written=written,
+            copied=np.flatnonzero(needed & in_input),
+            scratch_chunks=scratch_chunks,
+        )
+
+
+def _numbered(rank: LongArray, wanted: BoolArray, ranks: int) -> tuple[LongArray, IntArray]:
+    """Numbers the wanted cells of each rank from 0; and how many each rank has."""
+    before: LongArray = np.cumsum(wanted) - wanted
+    count = np.bincount(rank[wanted], minlength=ranks)
+    return before - offsets_of(count)[rank], count.astype(np.int32)
+
+
+def _transfers(t: Steps, places: _Places, reads: LongArray, writes: LongArray) -> Transfers:
+    """Copies of own contributions, then the transfers."""
+    fresh = (places.written[reads] >= t.step) & (places.input_index[reads] != NONE)
+    c, none = places.copied, np.full(len(places.copied), NONE)
+    ones = np.ones(len(c) + len(t), np.int32)
+    columns: dict[str, tuple[Any, Any]] = {
+        "kind": (np.full(len(c), TransferKind.COPY), t.kind),
+        "src": (places.rank[c], t.src),
+        "src_buffer": (
+            np.full(len(c), Buffer.INPUT),
+            np.where(fresh, Buffer.INPUT, places.buffer[reads]),
+        ),
+        "src_index": (
+            places.input_index[c],
+            np.where(fresh, places.input_index[reads], places.index[reads]),
+        ),
+        "dst": (places.rank[c], t.dst),
+        "dst_buffer": (places.buffer[c], places.buffer[writes]),
+        "dst_index": (places.index[c], places.index[writes]),
+        "channel": (none, t.channel),
+        "instances": (np.full(len(c), int(t.instances.max(initial=1))), t.instances),
+        "step": (none, t.step),
+        "source": (none, t.source),
+    }
+    joined = {name: np.concatenate(pair) for name, pair in columns.items()}
+    return Transfers(
+        **joined,
+        count=ones,
+        lane=ones - 1,
+        send_block=-ones,
+        recv_block=-ones,
+    )
