@@ -1,28 +1,38 @@
-"""The compiler: the passes from a Program to a proven Plan, in order (MSCCLang 4 and 5)."""
+"""The compiler: the passes from a Program to a proven Plan, in order (MSCCLang 4, 5; ResCCL 4)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias, TypeVar
 
-from sley.errors.compiler import C304, C307
-from sley.ir.plan import Plan
+from sley.errors.compiler import C304, C307, C309
+from sley.ir.dag import InstructionDag, Order
+from sley.ir.plan import Estimate, Plan
 from sley.ir.program import Program
+from sley.ir.tables import NONE
 from sley.ir.topology import Topology
-from sley.ir.words import MAX_NUMBER, Protocol, is_integer
-from sley.passes.blocks import assign_blocks
+from sley.ir.words import MAX_NUMBER, Allocation, LoopOrder, Protocol, Schedule, is_integer
+from sley.passes.allocate import allocate as allocate_blocks
+from sley.passes.allocate import by_start, connection_timeline
+from sley.passes.blocks import Blocks, assign_blocks
 from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
 from sley.passes.emit import emit
 from sley.passes.fuse import fuse
-from sley.passes.links import check_links
+from sley.passes.links import check_links, used_links
 from sley.passes.order import order
 from sley.passes.parallelize import parallelize
+from sley.passes.pipelines import pipelines
+from sley.passes.timeline import Costs
 from sley.verify import verify as verify_plan
 
 Phase: TypeAlias = Callable[[str], AbstractContextManager[object]]
 """Called with the name of each phase; what it returns is entered for as long as the phase lasts."""
+
+E = TypeVar("E", bound=Enum)
 
 
 def compile(
@@ -33,23 +43,39 @@ def compile(
     slots: int | None = None,
     channels: int = 1,
     instances: int = 1,
-    fusion: bool = True,
+    fusion: bool | None = None,
     per_chunk: bool = False,
+    schedule: Schedule | str = Schedule.MSCCL,
+    allocate: Allocation | str = Allocation.CONNECTION,
+    loop_order: LoopOrder | str | None = None,
+    max_blocks: int | None = None,
+    costs: Costs | None = None,
     verify: bool = True,
     phase: Phase = nullcontext,
 ) -> Plan:
     """The plan for `program`, verified.
 
-    topology: where given, every transfer must go over one of its links.
+    topology: where given, every transfer must go over one of its links, and those that share one
+        are told apart; by default the one that the program was written for, if any.
     protocol: overrides the program's (default Simple).
     slots: how many messages a connection holds at run time; the plan is ordered so that it runs
         with so many or more (default: the protocol's).
     channels: spreads transfers that ask for no channel over so many; fused chains that fit none of
         them take further ones.
     instances: cuts the whole program into so many parallel parts.
-    fusion: whether receives and sends may become one instruction.
+    fusion: whether receives and sends may become one instruction; by default where the schedule
+        has it, which is msccl.
     per_chunk: whether a message of several chunks takes a slot for each of them, as in MSCCL's
         kernels once a chunk fills a tile; a plan for them needs it.
+    schedule: msccl orders instructions by depth (MSCCLang 5.2), hpds and round-robin whole
+        transfers by sub-pipelines (ResCCL 4.3, 5.3).
+    allocate: connection gives every connection thread blocks of its own, state lets those that are
+        never at work at the same time share one (ResCCL 4.4).
+    loop_order: tile or instruction; by default instruction for hpds and round-robin, which is
+        ResCCL's task level, and tile for msccl, which has no other.
+    max_blocks: how many thread blocks a rank may have; where there are more, those are merged that
+        are least at work at the same time.
+    costs: what the timeline behind `allocate` and `max_blocks` reckons with.
     verify: False leaves the proof out, for whoever proves the plan later.
     phase: is told of each phase, for progress and times.
 
@@ -57,7 +83,9 @@ def compile(
     collective promises.
     """
     _check_kinds(program, topology)
-    _check_options(slots=slots, channels=channels, instances=instances)
+    _check_numbers(slots=slots, channels=channels, instances=instances, max_blocks=max_blocks)
+    way = _Way.of(program, schedule, allocate, loop_order, fusion, max_blocks, costs)
+    topology = topology or program.topology
     if topology is not None:
         check_links(program, topology)
     chosen = _protocol(protocol) or program.protocol or Protocol.SIMPLE
@@ -65,18 +93,103 @@ def compile(
     with phase("dependencies"):
         dag = dependencies(parallelize(program, instances))
     with phase("fusion and channels"):
-        forward = fuse(dag, slots if per_chunk else None) if fusion else None
+        forward = fuse(dag, slots if per_chunk else None) if way.fusion else None
         lowered = assign_channels(dag, forward, channels)
     with phase("order"):
-        ordered = order(lowered, slots, per_chunk=per_chunk)
+        if way.schedule is Schedule.MSCCL:
+            ordered = order(lowered, slots, per_chunk=per_chunk)
+        else:
+            ordered = pipelines(lowered, used_links(dag.program, topology), way.schedule)
     with phase("thread blocks"):
-        blocks = assign_blocks(lowered, ordered)
+        ordered, blocks, estimate = _allocated(lowered, ordered, topology, way)
     with phase("instructions and waits"):
-        plan = emit(lowered, ordered, blocks, chosen, slots, per_chunk=per_chunk)
+        plan = emit(
+            lowered,
+            ordered,
+            blocks,
+            chosen,
+            slots,
+            loop_order=way.loop_order,
+            per_chunk=per_chunk,
+            estimate=estimate,
+        )
     if verify:
         with phase("verification"):
             verify_plan(plan)
     return plan
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The options of how to schedule and allocate, checked and with their defaults."""
+
+    schedule: Schedule
+    allocation: Allocation
+    loop_order: LoopOrder
+    fusion: bool
+    max_blocks: int | None
+    costs: Costs
+
+    @classmethod
+    def of(
+        cls,
+        program: Program,
+        schedule: Schedule | str,
+        allocate: Allocation | str,
+        loop_order: LoopOrder | str | None,
+        fusion: bool | None,
+        max_blocks: int | None,
+        costs: Costs | None,
+    ) -> _Way:
+        """Errors: C304, C309."""
+        chosen = _named(Schedule, "schedule", schedule)
+        allocation = _named(Allocation, "allocate", allocate)
+        depth = chosen is Schedule.MSCCL
+        usual = LoopOrder.TILE if depth else LoopOrder.INSTRUCTION
+        loops = usual if loop_order is None else _named(LoopOrder, "loop_order", loop_order)
+        merges = allocation is Allocation.STATE or max_blocks is not None
+        t = program.transfers
+        if depth and loops is LoopOrder.INSTRUCTION:
+            raise C309.error(expected="hpds or round-robin for instruction order", found="msccl")
+        if fusion and not depth:
+            raise C309.error(expected="whole transfers", found=f"{chosen.value} with fusion")
+        if merges and ((t.send_block != NONE) | (t.recv_block != NONE)).any():
+            raise C309.error(
+                at=program.sources.whole,
+                expected="thread blocks left to the compiler",
+                found="a program that gives blocks by hand",
+            )
+        reckoned = costs or Costs()
+        if loops is LoopOrder.TILE:
+            # A tile goes through all instructions before the next one.
+            reckoned = replace(reckoned, tiles=1)
+        return cls(
+            chosen, allocation, loops, depth if fusion is None else fusion, max_blocks, reckoned
+        )
+
+    @property
+    def merges(self) -> bool:
+        """Whether blocks may be merged."""
+        return self.allocation is Allocation.STATE or self.max_blocks is not None
+
+
+def _allocated(
+    lowered: InstructionDag, ordered: Order, topology: Topology | None, way: _Way
+) -> tuple[Order, Blocks, Estimate | None]:
+    """The thread blocks, the order in which they list their instructions, and what to expect."""
+    blocks = assign_blocks(lowered, ordered)
+    if way.schedule is Schedule.MSCCL and not way.merges:
+        return ordered, blocks, None
+    links = used_links(lowered.chunks.program, topology)
+    timeline = connection_timeline(lowered, ordered, blocks, links, way.costs)
+    if way.merges and way.schedule is not Schedule.MSCCL:
+        # Whole transfers may go in any order that respects their dependencies: that of time is
+        # the one in which blocks can share.
+        ordered, blocks = by_start(lowered, ordered, blocks, timeline)
+    allocated = allocate_blocks(
+        lowered, ordered, blocks, links, timeline, way.costs, way.allocation, way.max_blocks
+    )
+    return ordered, allocated.blocks, allocated.estimate
 
 
 def _check_kinds(program: object, topology: object) -> None:
@@ -96,12 +209,21 @@ def _check_kinds(program: object, topology: object) -> None:
         )
 
 
-def _check_options(**options: int | None) -> None:
+def _check_numbers(**options: int | None) -> None:
     """Refuses numbers that mean nothing. Errors: C304."""
     for word, value in options.items():
         if value is not None and not (is_integer(value) and 1 <= value <= MAX_NUMBER):
             expected = f"{word} from 1 to {MAX_NUMBER}"
             raise C304.error(expected=expected, found=f"{word}={value!r}")
+
+
+def _named(kind: type[E], word: str, value: E | str) -> E:
+    """The member of `kind` that a value is or names. Errors: C304."""
+    for member in kind:
+        if value is member or value == member.value:
+            return member
+    expected = "one of " + ", ".join(str(member.value) for member in kind)
+    raise C304.error(expected=expected, found=f"{word}={value!r}")
 
 
 def _protocol(protocol: Protocol | str | None) -> Protocol | None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from sley.errors.compiler import C308
 from sley.ir.topology import Topology
-from sley.ir.words import MAX_NUMBER, is_integer
 
 
 def fully_connected(ranks: int) -> Topology:
@@ -20,20 +16,7 @@ def cluster(nodes: int, gpus: int, nics: int | None = None) -> Topology:
     nics: network cards of each node, shared by neighbouring GPUs; one for each GPU by default.
     Errors: C308.
     """
-    nics = gpus if nics is None else nics
-    if not all(is_integer(n) and 1 <= n <= MAX_NUMBER for n in (nodes, gpus, nics)) or gpus % nics:
-        raise C308.error(
-            expected="nodes and gpus from 1, and nics that divide gpus",
-            found=f"nodes={nodes!r}, gpus={gpus!r}, nics={nics!r}",
-        )
-    rank = np.arange(nodes * gpus)
-    node, gpu = np.divmod(rank, gpus)
-    return Topology(
-        name=f"{nodes}x{gpus}" if nics == gpus else f"{nodes}x{gpus}, {nics} NICs",
-        linked=~np.eye(len(rank), dtype=bool),
-        node=node,
-        nic=node * nics + gpu * nics // gpus,
-    )
+    return Topology.cluster(nodes, gpus, nics)
 
 
 def dgx1() -> Topology:

@@ -1,4 +1,4 @@
-"""Algorithms: the library of collective algorithms, written in the chunk language.
+"""Algorithms: the library of collective algorithms, written in the languages of `sley.lang`.
 
 Each is a function that returns a `Program`; `build` makes one by its name in `CATALOG`.
 """
@@ -19,6 +19,12 @@ from sley.algorithms.allreduce import (
 from sley.algorithms.alltoall import all_pairs_alltoall, three_step_alltoall, two_step_alltoall
 from sley.algorithms.alltonext import alltonext
 from sley.algorithms.catalog import CATALOG, Algorithm, build, find
+from sley.algorithms.hierarchical_mesh import (
+    hm_allgather,
+    hm_allreduce,
+    hm_reducescatter,
+    resccl_text,
+)
 from sley.algorithms.reducescatter import ring_reducescatter
 from sley.algorithms.rings import ring_all_gather, ring_reduce_scatter
 from sley.algorithms.rooted import binomial_broadcast, binomial_reduce
@@ -36,8 +42,12 @@ __all__ = [
     "double_binary_tree_allreduce",
     "find",
     "hierarchical_allreduce",
+    "hm_allgather",
+    "hm_allreduce",
+    "hm_reducescatter",
     "recursive_doubling_allgather",
     "recursive_halving_doubling_allreduce",
+    "resccl_text",
     "ring_all_gather",
     "ring_allgather",
     "ring_allreduce",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from sley.algorithms.allgather import (
     all_pairs_allgather,
@@ -23,6 +24,7 @@ from sley.algorithms.allreduce import (
 )
 from sley.algorithms.alltoall import all_pairs_alltoall, three_step_alltoall, two_step_alltoall
 from sley.algorithms.alltonext import alltonext
+from sley.algorithms.hierarchical_mesh import hm_allgather, hm_allreduce, hm_reducescatter
 from sley.algorithms.reducescatter import ring_reducescatter
 from sley.algorithms.rooted import binomial_broadcast, binomial_reduce
 from sley.algorithms.sizes import check_sizes
@@ -42,7 +44,8 @@ class Algorithm:
     summary: one sentence.
     collective: the name of what it brings about.
     source: paper and section.
-    parameters: which of ranks, nodes, gpus, root, channels and instances it takes.
+    parameters: which of ranks, nodes, gpus, nics, root, channels, stage_channels and instances it
+        takes.
     required: those of them without a default.
     """
 
@@ -85,10 +88,13 @@ CATALOG: Mapping[str, Algorithm] = MappingProxyType(
             Algorithm.of(
                 double_binary_tree_allreduce, "allreduce", "Sanders et al. 2009; NCCL 2.4"
             ),
+            Algorithm.of(hm_allreduce, "allreduce", "ResCCL, appendix A, figure 16"),
             Algorithm.of(ring_allgather, "allgather", "MSCCLang, figure 3b"),
             Algorithm.of(all_pairs_allgather, "allgather", "MSCCLang 7.1.2"),
             Algorithm.of(recursive_doubling_allgather, "allgather", f"{_MPICH}, 4.1"),
             Algorithm.of(sccl_allgather_dgx1, "allgather", "SCCL, table 4; MSCCLang 7.5"),
+            Algorithm.of(hm_allgather, "allgather", "ResCCL, appendix A, figure 15(a)"),
+            Algorithm.of(hm_reducescatter, "reducescatter", "ResCCL, appendix A"),
             Algorithm.of(ring_reducescatter, "reducescatter", "MSCCLang, figure 3b"),
             Algorithm.of(all_pairs_alltoall, "alltoall", "MSCCLang 7.3"),
             Algorithm.of(two_step_alltoall, "alltoall", "MSCCLang 7.3, figure 9"),
@@ -112,6 +118,8 @@ def build(
     channels: int | None = None,
     root: int | None = None,
     instances: int | None = None,
+    nics: int | None = None,
+    stage_channels: Sequence[int] | None = None,
 ) -> Program:
     """The program of the algorithm `name`; what is None is left to the algorithm.
 
@@ -120,7 +128,7 @@ def build(
     or lacks, and its own.
     """
     algorithm = find(name)
-    given = {
+    given: dict[str, Any] = {
         word: value
         for word, value in (
             ("ranks", ranks),
@@ -129,6 +137,8 @@ def build(
             ("channels", channels),
             ("root", root),
             ("instances", instances),
+            ("nics", nics),
+            ("stage_channels", stage_channels),
         )
         if value is not None
     }

@@ -12,7 +12,17 @@ import numpy as np
 from sley.errors import Place, counted
 from sley.ir.collective import Collective, Layout
 from sley.ir.sources import Sources
-from sley.ir.tables import NONE, ByteArray, Edges, IntArray, LongArray, Table, column, frozen_array
+from sley.ir.tables import (
+    NONE,
+    ByteArray,
+    Edges,
+    FloatArray,
+    IntArray,
+    LongArray,
+    Table,
+    column,
+    frozen_array,
+)
 from sley.ir.words import RECEIVES, SENDS, LoopOrder, Op, Protocol
 
 
@@ -54,6 +64,27 @@ class Instructions(Table):
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """What the allocator expects of a plan's time, and of its blocks.
+
+    time_us: from the start of the first transfer to the end of the last.
+    unmerged_us: the same with a block for each connection.
+    busy_us: float64 (blocks,), how long each block works on its transfers.
+    tiles: how many tiles it reckons with.
+    """
+
+    time_us: float
+    unmerged_us: float
+    busy_us: FloatArray
+    tiles: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "busy_us", frozen_array(self.busy_us, np.float64))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
 class Plan:
     """What runs: `docs/machine.md` says what it means.
 
@@ -72,6 +103,7 @@ class Plan:
     sources: the lines of text that the instructions came from.
     per_chunk: whether a message of several chunks takes a slot for each of them, as in MSCCL's
         kernels once a chunk fills a tile; otherwise a message takes one slot.
+    estimate: what the allocator expects of its time; None for plans it didn't see.
     """
 
     name: str
@@ -86,6 +118,7 @@ class Plan:
     scratch_chunks: IntArray
     sources: Sources
     per_chunk: bool = False
+    estimate: Estimate | None = None
 
     def __post_init__(self) -> None:
         for name in ("block_rank", "scratch_chunks"):
@@ -111,6 +144,11 @@ class Plan:
     def channels(self) -> int:
         """One more than the highest channel used; at least 1."""
         return max(int(self.instructions.channel.max(initial=0)) + 1, 1)
+
+    @property
+    def pipelines(self) -> int:
+        """How many sub-pipelines it has (ResCCL 4.3); 0 for plans scheduled without."""
+        return int(self.instructions.pipeline.max(initial=NONE)) + 1
 
     @cached_property
     def rank_block(self) -> LongArray:

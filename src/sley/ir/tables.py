@@ -17,6 +17,7 @@ IntArray: TypeAlias = NDArray[np.int32]
 LongArray: TypeAlias = NDArray[np.int64]
 ByteArray: TypeAlias = NDArray[np.int8]
 BoolArray: TypeAlias = NDArray[np.bool_]
+FloatArray: TypeAlias = NDArray[np.float64]
 
 
 def column(dtype: DTypeLike) -> Any:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sley.errors.compiler import C308
 from sley.ir.tables import BoolArray, IntArray, frozen_array
+from sley.ir.words import MAX_NUMBER, is_integer
 
 
 @dataclass(frozen=True)
@@ -51,3 +53,26 @@ class Topology:
             linked[source, destination] = True
             linked[destination, source] |= both_ways
         return cls(name, linked, np.zeros(ranks, np.int32), np.arange(ranks, dtype=np.int32))
+
+    @classmethod
+    def cluster(cls, nodes: int, gpus: int, nics: int | None = None) -> Topology:
+        """Nodes of GPUs in which every rank is linked to every other, ranks numbered node by node.
+
+        nics: network cards of each node, shared by neighbouring GPUs; one for each GPU by default.
+        Errors: C308.
+        """
+        nics = gpus if nics is None else nics
+        numbers = (nodes, gpus, nics)
+        if not all(is_integer(n) and 1 <= n <= MAX_NUMBER for n in numbers) or gpus % nics:
+            raise C308.error(
+                expected="nodes and gpus from 1, and nics that divide gpus",
+                found=f"nodes={nodes!r}, gpus={gpus!r}, nics={nics!r}",
+            )
+        rank = np.arange(nodes * gpus)
+        node, gpu = np.divmod(rank, gpus)
+        return cls(
+            name=f"{nodes}x{gpus}" if nics == gpus else f"{nodes}x{gpus}, {nics} NICs",
+            linked=~np.eye(len(rank), dtype=bool),
+            node=node,
+            nic=node * nics + gpu * nics // gpus,
+        )

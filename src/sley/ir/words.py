@@ -124,6 +124,23 @@ class LoopOrder(Enum):
     INSTRUCTION = "instruction"
 
 
+class Schedule(Enum):
+    """How transfers are ordered: MSCCL by depth (MSCCLang 5.2), HPDS (ResCCL 4.3) and ROUND_ROBIN
+    (ResCCL 5.3) by sub-pipelines of whole transfers."""
+
+    MSCCL = "msccl"
+    HPDS = "hpds"
+    ROUND_ROBIN = "round-robin"
+
+
+class Allocation(Enum):
+    """How thread blocks are allocated: CONNECTION gives each connection its own, STATE lets those
+    of a rank that are never active at the same time share one (ResCCL 4.4)."""
+
+    CONNECTION = "connection"
+    STATE = "state"
+
+
 class ReduceOp(IntEnum):
     """How two operands combine. AVERAGE sums and divides the finished result once."""
 

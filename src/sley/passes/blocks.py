@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sley.errors.compiler import C302, C303
 from sley.ir.dag import InstructionDag, Order
@@ -46,7 +48,7 @@ def assign_blocks(dag: InstructionDag, order: Order) -> Blocks:
     instruction_block[sends] = block_of_end[ends.send_end[order.send[sends]]]
     rank, number = blocks[0], blocks[1]
     rank, number = _place_local(dag, order, instruction_block, rank, number)
-    return _numbered(rank, number, instruction_block)
+    return numbered(rank, number, instruction_block)
 
 
 def _remote_receives(dag: InstructionDag, order: Order) -> np.ndarray:
@@ -73,14 +75,15 @@ class _Ends:
         remote = np.flatnonzero(dag.remote)
         receive = np.stack([t.dst, t.src, dag.channel, np.zeros(len(t), np.int32)])[:, remote]
         send = np.stack([t.src, t.dst, dag.channel, np.ones(len(t), np.int32)])[:, remote]
-        columns, end = np.unique(
-            np.concatenate([receive, send], axis=1).astype(np.int64), axis=1, return_inverse=True
+        ranks, channels = dag.chunks.program.collective.ranks, int(dag.channel.max(initial=0)) + 1
+        shape = (ranks, ranks, channels, 2)
+        keys, end = np.unique(
+            np.ravel_multi_index(tuple(np.concatenate([receive, send], axis=1)), shape),
+            return_inverse=True,
         )
+        columns = np.stack(np.unravel_index(keys, shape))
         receive_end, send_end = np.full((2, len(t)), NONE)
-        receive_end[remote], send_end[remote] = (
-            end.ravel()[: len(remote)],
-            end.ravel()[len(remote) :],
-        )
+        receive_end[remote], send_end[remote] = end[: len(remote)], end[len(remote) :]
         fused = np.flatnonzero(order.fused)
         tied = np.stack([receive_end[order.receive[fused]], send_end[order.send[fused]]])
         return cls(columns, receive_end, send_end, np.unique(tied, axis=1))
@@ -196,8 +199,11 @@ def _place_local(
     return np.array(ranks), np.array(numbers)
 
 
-def _numbered(rank: LongArray, number: LongArray, instruction_block: LongArray) -> Blocks:
-    """Blocks in the order rank, number by hand, first instruction."""
+def numbered(rank: NDArray[Any], number: NDArray[Any], instruction_block: NDArray[Any]) -> Blocks:
+    """Blocks in the order rank, number by hand, first instruction.
+
+    rank, number: of each block. instruction_block: the block of each row of the order.
+    """
     first = np.full(len(rank), len(instruction_block))
     np.minimum.at(first, instruction_block, np.arange(len(instruction_block)))
     order = np.lexsort((first, number, rank))

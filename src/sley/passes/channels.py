@@ -39,7 +39,9 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
     by_hand = (t.send_block != NONE) | (t.recv_block != NONE)
     asked = np.where((t.channel == NONE) & by_hand, 0, t.channel)
     logical = np.where(asked != NONE, asked, t.src_index // t.count % channels)
-    forward = np.full(len(t), NONE, np.int32) if forward is None else forward.copy()
+    if forward is None:
+        return InstructionDag(dag, np.full(len(t), NONE, np.int32), _numbered(t, logical), lanes)
+    forward = forward.copy()
     chains = _chains(forward, asked)
     # Chains that cannot choose come first, so that the others choose around them.
     chains.sort(key=lambda chain: asked[chain].max() == NONE)

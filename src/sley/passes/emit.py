@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sley.ir.dag import InstructionDag, Order
-from sley.ir.plan import Instructions, Plan
+from sley.ir.plan import Estimate, Instructions, Plan
 from sley.ir.tables import NONE, offsets_of
 from sley.ir.words import LoopOrder, Op, Protocol, TransferKind
 from sley.passes.blocks import Blocks
@@ -21,6 +21,7 @@ def emit(
     *,
     loop_order: LoopOrder = LoopOrder.TILE,
     per_chunk: bool = False,
+    estimate: Estimate | None = None,
 ) -> Plan:
     """The plan whose blocks list their instructions in the order given."""
     position = np.argsort(blocks.instruction_block, kind="stable")
@@ -41,6 +42,7 @@ def emit(
         scratch_chunks=program.scratch_chunks,
         sources=program.sources,
         per_chunk=per_chunk,
+        estimate=estimate,
     )
 
 

@@ -1,12 +1,15 @@
-"""Links: whether a topology can carry a program's transfers."""
+"""Links: whether a topology can carry a program's transfers, and which of them share a link."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from sley.errors import Place
 from sley.errors.compiler import C301, C305
 from sley.ir.program import Program
+from sley.ir.tables import NONE, BoolArray, IntArray
 from sley.ir.topology import Topology
 
 
@@ -31,3 +34,44 @@ def check_links(program: Program, topology: Topology) -> None:
             found=f"rank {src} -> rank {dst}, which {topology.name} does not link "
             f"({len(missing)} such transfers)",
         )
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links that transfers use (ResCCL 3, communication dependency).
+
+    Inside a node a transfer uses the connection between its ranks; between nodes the network cards
+    of both, one as sender and one as receiver. Parallel parts don't share links: together they are
+    what fills one.
+
+    first, second: int32 (transfers,), the links of each transfer, NONE where it has none.
+    number: how many links there are.
+    crosses: bool (transfers,), whether a transfer goes from node to node.
+    """
+
+    first: IntArray
+    second: IntArray
+    number: int
+    crosses: BoolArray
+
+
+def used_links(program: Program, topology: Topology | None) -> Links:
+    """The links of each transfer; without a topology, all ranks are in one node."""
+    t, ranks = program.transfers, program.collective.ranks
+    lanes = int(t.lane.max(initial=0)) + 1
+    remote = np.asarray(t.src != t.dst)
+    key = t.src.astype(np.int64) * ranks + t.dst
+    second = np.full(len(t), NONE, np.int64)
+    crosses = np.zeros(len(t), bool)
+    if topology is not None:
+        crosses = topology.node[t.src] != topology.node[t.dst]
+        cards = int(topology.nic.max(initial=0)) + 1
+        sender, receiver = topology.nic[t.src], topology.nic[t.dst]
+        key = np.where(crosses, ranks * ranks + sender, key)
+        second = np.where(crosses, ranks * ranks + cards + receiver, NONE)
+    first = np.where(remote, key * lanes + t.lane, NONE)
+    second = np.where(second != NONE, second * lanes + t.lane, NONE)
+    names, number = np.unique(np.concatenate([first, second]), return_inverse=True)
+    # NONE is the least of all keys: it stays NONE, and the others count from 0.
+    link = (number - int(bool(len(names)) and names[0] == NONE)).astype(np.int32)
+    return Links(link[: len(t)], link[len(t) :], int(link.max(initial=NONE)) + 1, crosses)

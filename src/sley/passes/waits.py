@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 import numpy as np
+from numpy.typing import NDArray
 
 from sley.ir.dag import InstructionDag, Order
-from sley.ir.tables import NONE, Edges, LongArray
+from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of
 from sley.passes.blocks import Blocks
+from sley.passes.loops import Loop
 
 SEARCH = 256
 """How many edges a search over messages follows before it gives up, so that it does not grow with
@@ -22,12 +22,42 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
     waits, nor messages by way of other ranks, as far as a search of `SEARCH` edges sees.
     """
     before, after = _candidates(dag, order, blocks)
-    kept = _HappensBefore(dag, order, blocks).irredundant(before, after)
-    pairs = np.array(kept, np.int64).reshape(-1, 2)
-    return Edges.from_pairs(len(order), row[pairs[:, 1]], row[pairs[:, 0]])
+    block = blocks.instruction_block
+    sender = _senders(dag, order)
+    arrives = sender != NONE
+    kept = np.zeros(len(before), np.int8)
+    waits = np.bincount(block[after], minlength=len(blocks.rank))
+    messages = np.bincount(block[arrives], minlength=len(blocks.rank))
+    # The edges into each block, each block's from its own place on: rows at which they arrive, and
+    # rows that they come from. The last three columns are the search's own.
+    waits_room, messages_room = offsets_of(waits), offsets_of(messages)
+    _keep(
+        len(order),
+        SEARCH,
+        before,
+        after,
+        block,
+        sender,
+        waits_room[:-1].copy(),
+        np.zeros(len(before), np.int32),
+        np.zeros(len(before), np.int32),
+        np.zeros(len(order), np.int64),
+        waits_room,
+        messages_room[:-1].copy(),
+        np.zeros(int(messages_room[-1]), np.int32),
+        np.zeros(int(messages_room[-1]), np.int32),
+        np.zeros(len(order), np.int64),
+        messages_room,
+        np.zeros(len(blocks.rank), np.int64),
+        np.zeros(len(blocks.rank), np.int32),
+        np.zeros(2 * SEARCH + 1, np.int32),
+        kept,
+    )
+    chosen = kept == 1
+    return Edges.from_pairs(len(order), row[after[chosen]], row[before[chosen]])
 
 
-def _candidates(dag: InstructionDag, order: Order, blocks: Blocks) -> tuple[list[int], list[int]]:
+def _candidates(dag: InstructionDag, order: Order, blocks: Blocks) -> tuple[IntArray, IntArray]:
     """Dependencies between blocks as rows of the order (before, after), by ascending `after`, and
     there by descending `before`: so whatever implies a wait comes before it."""
     at = _instruction_of_halves(dag, order)
@@ -43,7 +73,7 @@ def _candidates(dag: InstructionDag, order: Order, blocks: Blocks) -> tuple[list
     last = np.append(key[sort][1:] != key[sort][:-1], True)[: len(sort)]
     before, after = before[sort][last], after[sort][last]
     sort = np.lexsort((-before, after))
-    return before[sort].tolist(), after[sort].tolist()
+    return before[sort].astype(np.int32), after[sort].astype(np.int32)
 
 
 def _instruction_of_halves(dag: InstructionDag, order: Order) -> LongArray:
@@ -58,71 +88,101 @@ def _instruction_of_halves(dag: InstructionDag, order: Order) -> LongArray:
     return at
 
 
-class _HappensBefore:
-    """The order that blocks, messages and the waits kept so far impose."""
-
-    def __init__(self, dag: InstructionDag, order: Order, blocks: Blocks) -> None:
-        self._block_of = blocks.instruction_block.tolist()
-        self._waits, self._messages = _Arrivals(len(blocks.rank)), _Arrivals(len(blocks.rank))
-        sent_at, sender = np.full(len(dag.forward), NONE), np.full(len(order), NONE)
-        sends = np.flatnonzero(order.send != NONE)
-        sent_at[order.send[sends]] = sends
-        receives = np.flatnonzero((order.receive != NONE) & dag.remote[order.receive])
-        sender[receives] = sent_at[order.receive[receives]]
-        self._sender = sender.tolist()
-
-    def irredundant(self, before: list[int], after: list[int]) -> list[tuple[int, int]]:
-        """The candidates, by ascending `after`, that those kept so far don't imply."""
-        kept, row = [], 0
-        for earlier, later in zip(before, after, strict=True):
-            while row <= later:
-                if self._sender[row] != NONE:
-                    self._messages.add(self._block_of[row], row, self._sender[row])
-                row += 1
-            # Mostly the waits of the rank imply it, so those are searched first.
-            if self._reaches(earlier, later, [self._waits]):
-                continue
-            if not self._reaches(earlier, later, [self._waits, self._messages]):
-                kept.append((earlier, later))
-                self._waits.add(self._block_of[later], later, earlier)
-        return kept
-
-    def _reaches(self, goal: int, start: int, edges: list[_Arrivals]) -> bool:
-        """Whether row `goal` happens before row `start`. Nothing before the goal in the order can
-        happen after it, so the search stays between the two."""
-        goal_block = self._block_of[goal]
-        passed: dict[int, int] = {}
-        stack, left = [start], SEARCH
-        while stack and left > 0:
-            row = stack.pop()
-            block = self._block_of[row]
-            if block == goal_block and row >= goal:
-                return True
-            low = max(passed.get(block, goal), goal)
-            if row <= low:
-                continue
-            passed[block] = row
-            for kind in edges:
-                sources = kind.between(block, low, row, left)
-                left -= len(sources)
-                stack += [source for source in sources if source >= goal]
-        return False
+def _senders(dag: InstructionDag, order: Order) -> IntArray:
+    """int32 (rows,): the row that sends what each row receives, NONE where it receives nothing."""
+    sent_at, sender = np.full(len(dag.forward), NONE), np.full(len(order), NONE, np.int32)
+    sends = np.flatnonzero(order.send != NONE)
+    sent_at[order.send[sends]] = sends
+    receives = np.flatnonzero((order.receive != NONE) & dag.remote[order.receive])
+    sender[receives] = sent_at[order.receive[receives]]
+    return sender
 
 
-class _Arrivals:
-    """Edges into blocks, each block's by ascending row at which they arrive."""
+@Loop
+def _keep(
+    search: int,
+    before: IntArray,
+    after: IntArray,
+    block: IntArray,
+    sender: IntArray,
+    waits_end: LongArray,
+    waits_row: IntArray,
+    waits_source: IntArray,
+    waits_upto: LongArray,
+    waits_room: LongArray,
+    messages_end: LongArray,
+    messages_row: IntArray,
+    messages_source: IntArray,
+    messages_upto: LongArray,
+    messages_room: LongArray,
+    passed_in: LongArray,
+    passed: IntArray,
+    stack: IntArray,
+    kept: NDArray[np.int8],
+) -> None:
+    """Fills `kept`: 1 for the candidates, by ascending `after`, that those kept so far don't imply.
 
-    def __init__(self, blocks: int) -> None:
-        self._rows: list[list[int]] = [[] for _ in range(blocks)]
-        self._sources: list[list[int]] = [[] for _ in range(blocks)]
-
-    def add(self, block: int, row: int, source: int) -> None:
-        self._rows[block].append(row)
-        self._sources[block].append(source)
-
-    def between(self, block: int, low: int, high: int, limit: int) -> list[int]:
-        """Sources of the edges that arrive after row `low` and not after row `high`, the last
-        `limit` of them."""
-        rows = self._rows[block]
-        end = bisect_right(rows, high)
-        return self._sources[block][max(bisect_right(rows, low), end - limit) : end]
+    The edges into block b are at x_room[b] ... x_end[b] - 1 of x_row and x_source, by ascending row
+    at which they arrive; those that arrive up to row r end before x_upto[r]. passed[b] is the
+    highest row of block b that search number passed_in[b] has come through; 0 is no search.
+    """
+    row = 0
+    number = 0
+    for candidate in range(len(before)):
+        goal, start = before[candidate], after[candidate]
+        while row <= start:
+            own = block[row]
+            if sender[row] != NONE:
+                messages_row[messages_end[own]] = row
+                messages_source[messages_end[own]] = sender[row]
+                messages_end[own] += 1
+            messages_upto[row] = messages_end[own]
+            waits_upto[row] = waits_end[own]
+            row += 1
+        # Mostly the waits of the rank imply it, so those are searched first.
+        found = False
+        for kinds in range(1, 3):
+            if found:
+                break
+            number += 1
+            stack[0] = start
+            height, left = 1, search
+            # Nothing before the goal in the order can happen after it: the search stays between.
+            while height > 0 and left > 0 and not found:
+                height -= 1
+                at = stack[height]
+                own = block[at]
+                if own == block[goal] and at >= goal:
+                    found = True
+                    break
+                low = goal
+                if passed_in[own] == number and passed[own] > low:
+                    low = passed[own]
+                if at <= low:
+                    continue
+                passed_in[own] = number
+                passed[own] = at
+                for kind in range(kinds):
+                    end = waits_upto[at] if kind == 0 else messages_upto[at]
+                    room = waits_room[own] if kind == 0 else messages_room[own]
+                    first = end
+                    if kind == 0:
+                        while first > room and left > 0 and waits_row[first - 1] > low:
+                            first -= 1
+                            left -= 1
+                    else:
+                        while first > room and left > 0 and messages_row[first - 1] > low:
+                            first -= 1
+                            left -= 1
+                    for edge in range(first, end):
+                        source = waits_source[edge] if kind == 0 else messages_source[edge]
+                        if source >= goal:
+                            stack[height] = source
+                            height += 1
+        if not found:
+            kept[candidate] = 1
+            own = block[start]
+            waits_row[waits_end[own]] = start
+            waits_source[waits_end[own]] = goal
+            waits_end[own] += 1
+            waits_upto[start] = waits_end[own]

@@ -58,7 +58,8 @@ def _dropped(needs: Edges, ended: BoolArray, current: LongArray) -> LongArray:
     within = ended.copy()
     within[current] = True
     dropped = np.full(len(current), NONE)
-    owner, edges = spans(needs.offset[current], np.diff(needs.offset)[current])
+    first = needs.offset[current]
+    owner, edges = spans(first, needs.offset[current + 1] - first)
     needed = needs.target[edges]
     turn = 0
     while True:

@@ -1,0 +1,198 @@
+"""Hierarchical mesh: ResCCL's expert algorithms (ResCCL, appendix A), in the transfer language.
+
+A cluster of nodes with some GPUs each: full meshes inside the nodes, and for each GPU a ring through
+its counterparts on all nodes. The data has one chunk for each rank. The same algorithms stand in
+ResCCLang's text in the folder `texts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.resources import files
+
+import numpy as np
+
+from sley.algorithms.sizes import check_sizes
+from sley.errors import Place
+from sley.errors.language import L111
+from sley.ir.collective import Collective
+from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
+from sley.ir.program import Program
+from sley.ir.tables import LongArray
+from sley.ir.topology import Topology
+from sley.ir.words import is_integer
+from sley.lang import ChunkProgram, trace
+
+
+def hm_allgather(
+    nodes: int,
+    gpus: int,
+    *,
+    nics: int | None = None,
+    stage_channels: Sequence[int] | None = None,
+    in_place: bool = False,
+) -> Program:
+    """AllGather: every GPU's chunk goes to its node and round its ring; what comes round the ring
+    goes on to the node.
+
+    nics: network cards of a node, one for each GPU by default. stage_channels: a channel for each
+    of the three stages (mesh, ring, mesh); None leaves them to the compiler.
+    Source: ResCCL, appendix A, figure 15(a). Errors: L102, L111, L121, C308.
+    """
+    grid = _Grid.of("hm-allgather", nodes, gpus, nics, stage_channels, stages=3)
+
+    def body(p: ChunkProgram) -> None:
+        mesh, ring, second = grid.channels
+        for peer in grid.peers():
+            p.transfer(grid.rank, peer, 0, grid.rank, "recv", channel=mesh)
+        for turn in range(nodes - 1):
+            p.transfer(grid.rank, grid.next, turn, grid.chunk(-turn), "recv", channel=ring)
+        for turn in range(1, nodes):
+            for peer in grid.peers():
+                step = nodes - 2 + turn
+                p.transfer(grid.rank, peer, step, grid.chunk(-turn), "recv", channel=second)
+
+    return grid.program(AllGather(grid.ranks, 1, in_place), body)
+
+
+def hm_reducescatter(
+    nodes: int,
+    gpus: int,
+    *,
+    nics: int | None = None,
+    stage_channels: Sequence[int] | None = None,
+    in_place: bool = False,
+) -> Program:
+    """ReduceScatter: each node reduces what belongs to each ring over its mesh, then the rings
+    reduce over the nodes.
+
+    nics, stage_channels: as for `hm_allgather`; two stages (mesh, ring).
+    Source: ResCCL, appendix A, the first half of HM AllReduce. Errors: L102, L111, L121, C308.
+    """
+    grid = _Grid.of("hm-reducescatter", nodes, gpus, nics, stage_channels, stages=2)
+
+    def body(p: ChunkProgram) -> None:
+        mesh, ring = grid.channels
+        grid.reduce_over_mesh(p, mesh)
+        grid.reduce_over_ring(p, ring, ahead=1)
+
+    return grid.program(ReduceScatter(grid.ranks, 1, in_place), body)
+
+
+def hm_allreduce(
+    nodes: int,
+    gpus: int,
+    *,
+    nics: int | None = None,
+    stage_channels: Sequence[int] | None = None,
+    in_place: bool = False,
+) -> Program:
+    """AllReduce: ReduceScatter over the meshes, over the rings, and AllGather back over both.
+
+    nics, stage_channels: as for `hm_allgather`; four stages (mesh, ring, ring, mesh).
+    Source: ResCCL, appendix A, and figure 16. Errors: L102, L111, L121, C308.
+    """
+    grid = _Grid.of("hm-allreduce", nodes, gpus, nics, stage_channels, stages=4)
+
+    def body(p: ChunkProgram) -> None:
+        mesh, ring, back, second = grid.channels
+        after = grid.reduce_over_mesh(p, mesh)
+        grid.reduce_over_ring(p, ring, ahead=0)
+        after += nodes - 1
+        for turn in range(nodes - 1):
+            chunk = grid.chunk(1 - nodes - turn)
+            p.transfer(grid.rank, grid.next, after + turn, chunk, "recv", channel=back)
+        after += nodes - 1
+        for turn in range(nodes):
+            for peer in grid.peers():
+                chunk = grid.chunk(turn)
+                p.transfer(grid.rank, peer, after + turn, chunk, "recv", channel=second)
+
+    return grid.program(AllReduce(grid.ranks, grid.ranks, in_place), body)
+
+
+def resccl_text(name: str) -> str:
+    """The text of hm-allgather, hm-reducescatter or hm-allreduce in ResCCLang, for 4 nodes of 8
+    GPUs; `sley.rescclang` takes other sizes for the header's.
+
+    Errors: KeyError for other names.
+    """
+    if name not in TEXTS:
+        raise KeyError(name)
+    return (files("sley.algorithms") / "texts" / f"{name}.resccl").read_text()
+
+
+TEXTS = ("hm-allgather", "hm-reducescatter", "hm-allreduce")
+"""The algorithms that stand in ResCCLang as well."""
+
+
+class _Grid:
+    """The ranks of a cluster, and the steps that the algorithms have in common.
+
+    rank: int64 (ranks,). next: each rank's counterpart on the next node.
+    """
+
+    def __init__(
+        self, name: str, nodes: int, gpus: int, nics: int | None, channels: Sequence[int | None]
+    ) -> None:
+        self.name, self.nodes, self.gpus = name, nodes, gpus
+        self.ranks = nodes * gpus
+        self.channels = channels
+        self.rank: LongArray = np.arange(self.ranks)
+        self.next: LongArray = (self.rank + gpus) % self.ranks
+        self._topology = Topology.cluster(nodes, gpus, nics)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        nodes: int,
+        gpus: int,
+        nics: int | None,
+        channels: Sequence[int] | None,
+        *,
+        stages: int,
+    ) -> _Grid:
+        """Errors: L102, L111, L121, C308."""
+        check_sizes(name, nodes=nodes, gpus=gpus)
+        if channels is None:
+            return cls(name, nodes, gpus, nics, [None] * stages)
+        if len(channels) != stages or not all(is_integer(c) and c >= 0 for c in channels):
+            raise L111.error(
+                at=Place(detail=name),
+                expected=f"stage_channels: {stages} channels from 0",
+                found=repr(channels),
+            )
+        return cls(name, nodes, gpus, nics, channels)
+
+    def peers(self) -> list[LongArray]:
+        """For each distance in the mesh, every rank's peer at that distance."""
+        node, gpu = np.divmod(self.rank, self.gpus)
+        return [node * self.gpus + (gpu + turn) % self.gpus for turn in range(1, self.gpus)]
+
+    def chunk(self, nodes: int) -> LongArray:
+        """For each rank the chunk of its counterpart so many nodes ahead."""
+        return (self.rank + nodes * self.gpus) % self.ranks
+
+    def reduce_over_mesh(self, p: ChunkProgram, channel: int | None) -> int:
+        """Within each node, every rank reduces the chunks of its ring; returns the first step
+        after that."""
+        for turn in range(self.nodes):
+            for distance, peer in enumerate(self.peers()):
+                chunk = (peer + turn * self.gpus) % self.ranks
+                step = turn * (self.gpus - 1) + distance
+                p.transfer(self.rank, peer, step, chunk, "rrc", channel=channel)
+        return self.nodes * (self.gpus - 1)
+
+    def reduce_over_ring(self, p: ChunkProgram, channel: int | None, ahead: int) -> None:
+        """Round each ring, after the mesh; a rank ends with the sum of the chunk `1 - ahead` nodes
+        ahead of its own."""
+        first = self.nodes * (self.gpus - 1)
+        for turn in range(self.nodes - 1):
+            chunk = self.chunk(-turn - ahead)
+            p.transfer(self.rank, self.next, first + turn, chunk, "rrc", channel=channel)
+
+    def program(self, collective: Collective, body: Callable[[ChunkProgram], None]) -> Program:
+        """What `body` says, for this cluster."""
+        return replace(trace(collective, body, name=self.name), topology=self._topology)

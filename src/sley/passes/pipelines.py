@@ -1,0 +1,205 @@
+"""Pipelines: HPDS (ResCCL 4.3, algorithm 1) and its round-robin baseline (ResCCL 5.3).
+
+Transfers are put into sub-pipelines, one after the other. A sub-pipeline takes transfers whose
+predecessors have all been taken, in it or before, as long as none of their links is in use in it.
+What is chosen first is what the two differ in: HPDS takes the chunk that has contributed to the
+fewest turns so far, ties going to the lower one; round robin goes through the chunks in a circle.
+
+A chunk, here, is a group of transfers that touch common memory, directly or by way of others.
+Where every transfer moves one chunk between equal places, as in ResCCL's language, that is the
+chunk and what was made of it on all ranks.
+
+The order that comes out is one of whole transfers, in which every receive follows its send. Blocks
+that list their (unfused) instructions in it never hang, in either loop order, with any number of
+slots: the transfers could be done one after the other, and the network is determinate.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.ir.dag import InstructionDag, Order
+from sley.ir.program import Program
+from sley.ir.tables import NONE, Edges, LongArray, offsets_of, spans
+from sley.ir.words import Schedule
+from sley.passes.links import Links
+from sley.passes.loops import Loop
+
+
+def pipelines(dag: InstructionDag, links: Links, schedule: Schedule) -> Order:
+    """The order of sub-pipelines; HPDS or ROUND_ROBIN."""
+    program, d = dag.chunks.program, dag.chunks.dependencies
+    transfers = len(program.transfers)
+    later = Edges.from_pairs(transfers, d.before, d.after)
+    group = chunk_groups(program)
+    groups = int(group.max(initial=NONE)) + 1
+    sequence, pipeline = np.empty((2, transfers), np.int32)
+    _schedule(
+        transfers,
+        schedule is Schedule.ROUND_ROBIN,
+        later.offset,
+        later.target,
+        np.bincount(later.target, minlength=transfers).astype(np.int32),
+        group,
+        offsets_of(np.bincount(group, minlength=groups)),
+        links.first,
+        links.second,
+        np.zeros(transfers, np.int32),
+        np.zeros(groups, np.int32),
+        np.zeros(groups, np.int64),
+        np.zeros(links.number, np.int32),
+        sequence,
+        pipeline,
+    )
+    return whole_transfers(dag, sequence, pipeline)
+
+
+def whole_transfers(
+    dag: InstructionDag, sequence: NDArray[Any], pipeline: NDArray[Any] | None
+) -> Order:
+    """The order in which the transfers run one after the other, each receive after its send.
+
+    sequence: (transfers,), the transfers in that order. pipeline: (transfers,), the sub-pipeline
+    of each transfer.
+    """
+    remote = dag.remote[sequence]
+    first = offsets_of(np.where(remote, 2, 1))[:-1]
+    receive, send, number = np.full((3, int(len(sequence) + remote.sum())), NONE, np.int32)
+    receive[first + remote] = sequence
+    send[first[remote]] = sequence[remote]
+    if pipeline is not None:
+        number[first] = number[first + remote] = pipeline[sequence]
+    return Order(receive, send, number)
+
+
+def chunk_groups(program: Program) -> NDArray[np.int32]:
+    """int32 (transfers,): the chunk that each transfer belongs to, numbered from 0 in the order of
+    the lowest index that any of its transfers writes."""
+    t, layout = program.transfers, program.layout
+    count = t.count
+    reader, read = spans(layout.cell(t.src, t.src_buffer, t.src_index), count)
+    _, written = spans(layout.cell(t.dst, t.dst_buffer, t.dst_index), count)
+    parent = np.arange(len(t), dtype=np.int32)
+    _join(len(read), reader.astype(np.int32), read, written, np.full(layout.cells, NONE), parent)
+    roots, group = np.unique(parent, return_inverse=True)
+    lowest = np.full(len(roots), np.iinfo(np.int32).max)
+    np.minimum.at(lowest, group, t.dst_index)
+    place = np.empty(len(roots), np.int32)
+    place[np.lexsort((roots, lowest))] = np.arange(len(roots))
+    return place[group]
+
+
+@Loop
+def _join(
+    transfer: NDArray[np.int32],
+    read: LongArray,
+    written: LongArray,
+    owner: LongArray,
+    parent: NDArray[np.int32],
+) -> None:
+    """Sets with a common cell become one: `parent` ends as the lowest transfer of each set.
+
+    transfer, read, written: a row for each chunk moved. owner: (cells,), NONE at first.
+    """
+    for k in range(2 * len(transfer)):
+        row = k >> 1
+        cell = read[row] if k % 2 == 0 else written[row]
+        a = transfer[row]
+        while parent[a] != a:
+            parent[a] = parent[parent[a]]
+            a = parent[a]
+        b = owner[cell]
+        if b == NONE:
+            owner[cell] = a
+            continue
+        while parent[b] != b:
+            parent[b] = parent[parent[b]]
+            b = parent[b]
+        if a < b:
+            parent[b] = a
+        else:
+            parent[a] = b
+    for a in range(len(parent)):
+        parent[a] = parent[parent[a]]  # lower ones are roots or point to one already
+
+
+@Loop
+def _schedule(
+    in_turn: bool,
+    offset: LongArray,
+    later: NDArray[np.int32],
+    waiting: NDArray[np.int32],
+    group: NDArray[np.int32],
+    room: LongArray,
+    first_link: NDArray[np.int32],
+    second_link: NDArray[np.int32],
+    ready: NDArray[np.int32],
+    count: NDArray[np.int32],
+    turns: LongArray,
+    used: NDArray[np.int32],
+    sequence: NDArray[np.int32],
+    pipeline: NDArray[np.int32],
+) -> None:
+    """Algorithm 1. Fills `sequence` with the transfers in order, `pipeline` with the sub-pipeline
+    of each.
+
+    in_turn: round robin. offset, later: the dependencies; waiting: how many each transfer still
+    has before it. ready: the transfers of group g that wait for nothing, room[g] onwards,
+    count[g] of them. turns: how often each group has contributed. used: the last sub-pipeline, from
+    1, that uses each link.
+    """
+    transfers, groups = len(group), len(count)
+    for t in range(transfers):
+        if waiting[t] == 0:
+            g = group[t]
+            ready[room[g] + count[g]] = t
+            count[g] += 1
+    taken, number, start = 0, 0, 0
+    while taken < transfers:
+        number += 1
+        # A group's key is its turns times the number of groups, plus its place: the least is next.
+        queue = [0]
+        queue.pop()
+        for place in range(groups):
+            g = (start + place) % groups if in_turn else place
+            if count[g] > 0:
+                queue.append(place if in_turn else turns[g] * groups + g)
+        heapify(queue)
+        g = 0
+        while len(queue) > 0:
+            key = heappop(queue)
+            g = (key + start) % groups if in_turn else key % groups
+            kept, before = 0, taken
+            for k in range(room[g], room[g] + count[g]):
+                t = ready[k]
+                a, b = first_link[t], second_link[t]
+                if (a != NONE and used[a] == number) or (b != NONE and used[b] == number):
+                    ready[room[g] + kept] = t
+                    kept += 1
+                    continue
+                if a != NONE:
+                    used[a] = number
+                if b != NONE:
+                    used[b] = number
+                sequence[taken] = t
+                pipeline[t] = number - 1
+                taken += 1
+            if taken == before:
+                continue  # its flag falls: links are only taken, so it stays out of this one
+            count[g] = kept
+            for k in range(before, taken):
+                t = sequence[k]
+                for edge in range(offset[t], offset[t + 1]):
+                    after = later[edge]
+                    waiting[after] -= 1
+                    if waiting[after] == 0:
+                        ready[room[g] + count[g]] = after
+                        count[g] += 1
+            turns[g] += 1
+            heappush(queue, key + groups)
+        if in_turn:
+            start = (g + 1) % groups
