@@ -25,9 +25,11 @@ from sley.ir.collectives import (
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
-from sley.ir.words import LoopOrder, Op, Protocol, ReduceOp
-from sley.lang import program, trace
-from sley.report.tables import plan_table
+from sley.ir.words import Allocation, LoopOrder, Op, Protocol, ReduceOp, Schedule
+from sley.lang import program, rescclang, trace
+from sley.passes.lift import lift
+from sley.passes.timeline import Costs
+from sley.report.tables import pipeline_table, plan_table
 from sley.running import execute, run
 from sley.verify import Proof, verify
 
@@ -36,8 +38,10 @@ __all__ = [
     "AllReduce",
     "AllToAll",
     "AllToNext",
+    "Allocation",
     "Broadcast",
     "Collective",
+    "Costs",
     "Custom",
     "Diagnostic",
     "Gather",
@@ -51,15 +55,19 @@ __all__ = [
     "ReduceOp",
     "ReduceScatter",
     "Scatter",
+    "Schedule",
     "SendRecv",
     "SleyError",
     "Topology",
     "algorithms",
     "compile",
     "execute",
+    "lift",
     "load",
+    "pipeline_table",
     "plan_table",
     "program",
+    "rescclang",
     "run",
     "save",
     "topologies",

@@ -16,7 +16,6 @@ from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, Allocation, LoopOrder, Protocol, Schedule, is_integer
 from sley.passes.allocate import allocate as allocate_blocks
-from sley.passes.allocate import by_start, connection_timeline
 from sley.passes.blocks import Blocks, assign_blocks
 from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
@@ -181,15 +180,10 @@ def _allocated(
     if way.schedule is Schedule.MSCCL and not way.merges:
         return ordered, blocks, None
     links = used_links(lowered.chunks.program, topology)
-    timeline = connection_timeline(lowered, ordered, blocks, links, way.costs)
-    if way.merges and way.schedule is not Schedule.MSCCL:
-        # Whole transfers may go in any order that respects their dependencies: that of time is
-        # the one in which blocks can share.
-        ordered, blocks = by_start(lowered, ordered, blocks, timeline)
     allocated = allocate_blocks(
-        lowered, ordered, blocks, links, timeline, way.costs, way.allocation, way.max_blocks
+        lowered, ordered, blocks, links, way.costs, way.allocation, way.max_blocks
     )
-    return ordered, allocated.blocks, allocated.estimate
+    return allocated.order, allocated.blocks, allocated.estimate
 
 
 def _check_kinds(program: object, topology: object) -> None:

@@ -11,7 +11,7 @@ from sley.cli.options import Selection, SizeType, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import plan_of
 from sley.errors import counted
-from sley.report.tables import plan_summary, plan_table
+from sley.report.tables import pipeline_table, plan_summary, plan_table
 
 
 @click.command("compile", cls=Command)
@@ -26,6 +26,7 @@ from sley.report.tables import plan_summary, plan_table
 )
 @click.option("--min-bytes", type=SizeType(), default=0, help="Least size of a call.")
 @click.option("--max-bytes", type=SizeType(), help="Greatest size of a call.")
+@click.option("--show-pipelines", is_flag=True, help="Print the sub-pipelines.")
 @click.option("--show-rank", type=click.IntRange(min=0), help="Print the blocks of this rank.")
 @common_options
 def compile_command(
@@ -34,6 +35,7 @@ def compile_command(
     target: str | None,
     min_bytes: int,
     max_bytes: int | None,
+    show_pipelines: bool,
     show_rank: int | None,
     as_json: bool,
     verbose: bool,
@@ -68,6 +70,8 @@ def compile_command(
         click.echo(f"{'written':<23}{output} for {target}")
     elif target is not None:
         click.echo(f"{'limits':<23}within those of {target}")
+    if show_pipelines:
+        click.echo("\n".join(pipeline_table(plan)))
     if show_rank is not None:
         click.echo("\n".join(plan_table(plan, show_rank)))
     if verbose:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
-from sley.ir.words import Protocol
+from sley.ir.words import Allocation, LoopOrder, Protocol, Schedule
 
+E = TypeVar("E", bound=Enum)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -24,13 +26,19 @@ class Selection:
     ranks: int | None
     nodes: int | None
     gpus: int | None
+    nics: int | None
     root: int | None
     in_place: bool | None
     channels: int
+    stage_channels: tuple[int, ...] | None
     instances: int
     protocol: Protocol | None
     slots: int | None
-    fusion: bool
+    fusion: bool | None
+    schedule: Schedule | None
+    allocate: Allocation
+    order: LoopOrder | None
+    max_blocks: int | None
     topology: str | None
     collective: str | None
 
@@ -51,9 +59,42 @@ class _What(click.ParamType[str]):
         return [*names, CompletionItem(incomplete, type="file")]
 
 
-class _Protocol(click.Choice[str]):
-    def __init__(self) -> None:
-        super().__init__([p.value for p in Protocol], case_sensitive=False)
+class _Member(click.ParamType[E]):
+    """A member of an enumeration by its value, in any case."""
+
+    def __init__(self, kind: type[E]) -> None:
+        self._kind = kind
+        self._choice = click.Choice([str(m.value) for m in kind], case_sensitive=False)
+        self.name = kind.__name__.lower()
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        return self._choice.get_metavar(param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return self._choice.shell_complete(ctx, param, incomplete)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> E:
+        if isinstance(value, self._kind):
+            return value
+        return self._kind(self._choice.convert(str(value), param, ctx))
+
+
+class _Numbers(click.ParamType[tuple[int, ...]]):
+    """Numbers from 0, divided by commas."""
+
+    name = "numbers"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = str(value).split(",")
+        if not all(re.fullmatch(r"\d{1,9}", part) for part in parts):
+            self.fail(f"{value!r} is not a list of numbers such as 0,1,2", param, ctx)
+        return tuple(map(int, parts))
 
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -88,6 +129,7 @@ def plan_options(command: F) -> F:
     @click.option("--ranks", type=_POSITIVE, help="Number of ranks.")
     @click.option("--nodes", type=_POSITIVE, help="Number of nodes.")
     @click.option("--gpus", type=_POSITIVE, help="GPUs on each node.")
+    @click.option("--nics", type=_POSITIVE, help="Network cards of each node; default: as GPUs.")
     @click.option("--root", type=click.IntRange(min=0), help="Root of a rooted collective.")
     @click.option(
         "--in-place/--out-of-place", "in_place", default=None, help="Alias input and output or not."
@@ -98,11 +140,37 @@ def plan_options(command: F) -> F:
     @click.option(
         "--instances", type=_POSITIVE, default=1, show_default=True, help="Parallel parts."
     )
-    @click.option("--protocol", type=_Protocol(), help="Protocol; default: the program's.")
+    @click.option(
+        "--stage-channels", type=_Numbers(), help="A channel for each stage (hm-...): 0,1,2."
+    )
+    @click.option("--protocol", type=_Member(Protocol), help="Default: the program's, or Simple.")
     @click.option(
         "--slots", type=int, help="Messages that a connection holds; default: the protocol's."
     )
-    @click.option("--fusion/--no-fusion", default=True, help="Fuse receives with sends.")
+    @click.option(
+        "--fusion/--no-fusion",
+        default=None,
+        help="Fuse receives with sends; default: with --schedule msccl alone.",
+    )
+    @click.option(
+        "--schedule",
+        type=_Member(Schedule),
+        help="Order by depth, or by sub-pipelines of whole transfers. An XML file is lifted and "
+        "compiled anew. [msccl]",
+    )
+    @click.option(
+        "--allocate",
+        type=_Member(Allocation),
+        default=Allocation.CONNECTION.value,
+        show_default=True,
+        help="Thread blocks for each connection, or shared by those never at work together.",
+    )
+    @click.option(
+        "--order",
+        type=_Member(LoopOrder),
+        help="Tile by tile, or all tiles of an instruction. [instruction for hpds, round-robin]",
+    )
+    @click.option("--max-blocks", type=_POSITIVE, help="At most so many thread blocks a rank.")
     @click.option("--topology", help="Refuse transfers that it has no link for: dgx1.")
     @click.option(
         "--collective",
@@ -112,8 +180,6 @@ def plan_options(command: F) -> F:
     @click.pass_context
     def wrapper(ctx: click.Context, /, **values: Any) -> object:
         chosen = {f.name: values.pop(f.name) for f in fields(Selection)}
-        if chosen["protocol"] is not None:
-            chosen["protocol"] = Protocol(chosen["protocol"])
         return ctx.invoke(command, Selection(**chosen), **values)
 
     wrapper.__name__ = command.__name__

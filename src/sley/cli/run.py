@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sley import runtime
 from sley.cli.options import Selection, SizeType, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json
-from sley.cli.sources import is_algorithm, plan_of
+from sley.cli.sources import goes_both_ways, plan_of
 from sley.errors import counted
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
@@ -162,7 +162,7 @@ def _measure(
 
 def _plans(selection: Selection, phases: Phases) -> list[Plan]:
     """The plans of a table, out of place first."""
-    if is_algorithm(selection) and selection.in_place is None:
+    if goes_both_ways(selection) and selection.in_place is None:
         places = [selection.with_place(False), selection.with_place(True)]
         return [plan_of(s, phases, verify=True) for s in places]
     return [plan_of(selection, phases, verify=True)]

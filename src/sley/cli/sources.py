@@ -21,6 +21,9 @@ from sley.errors.language import L113, L114, L115, L117
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
+from sley.ir.words import Allocation, Schedule
+from sley.lang import rescclang
+from sley.passes.lift import lift
 from sley.verify import verify as prove
 
 _TOPOLOGIES: dict[str, Callable[[], Topology]] = {"dgx1": topologies.dgx1}
@@ -31,10 +34,16 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bo
 
     per_chunk: for runtimes where every chunk of a message takes a slot, MSCCL's.
     """
-    if selection.what.lower().endswith(".xml"):
+    if _suffix(selection) != ".xml":
+        with phases("tracing"):
+            program = _program(selection)
+    elif selection.schedule is None:
         return _imported(selection, phases, verify=verify)
-    with phases("tracing"):
-        program = _program(selection)
+    else:
+        # What is lifted must be right: a program means what its plan does.
+        plan = _imported(selection, phases, verify=True)
+        with phases("lifting"):
+            program = lift(plan)
     return compile(
         program,
         topology=_topology(selection.topology),
@@ -44,14 +53,26 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bo
         instances=_left_over(selection, "instances"),
         fusion=selection.fusion,
         per_chunk=per_chunk,
+        schedule=selection.schedule or Schedule.MSCCL,
+        allocate=selection.allocate,
+        loop_order=selection.order,
+        max_blocks=selection.max_blocks,
         verify=verify,
         phase=phases,
     )
 
 
-def is_algorithm(selection: Selection) -> bool:
-    """Whether WHAT is one of the library's algorithms, which can be in and out of place."""
-    return not selection.what.lower().endswith((".xml", ".py")) and ".py:" not in selection.what
+def _suffix(selection: Selection) -> str:
+    """.xml, .resccl or .py for a file of that kind, nothing for an algorithm of the library."""
+    what = selection.what.lower()
+    if ".py:" in what:
+        return ".py"
+    return next((suffix for suffix in (".xml", ".resccl", ".py") if what.endswith(suffix)), "")
+
+
+def goes_both_ways(selection: Selection) -> bool:
+    """Whether WHAT can be compiled in and out of place: an algorithm of the library, or a text."""
+    return _suffix(selection) in ("", ".resccl")
 
 
 def _takes(what: str, parameter: str) -> bool:
@@ -82,24 +103,44 @@ def _topology(name: str | None) -> Topology | None:
 def _program(selection: Selection) -> Program:
     if selection.collective is not None:
         raise click.UsageError(f"--collective is for XML files; {selection.what} says it itself")
-    if not is_algorithm(selection):
-        _refuse_sizes(selection)
+    if _suffix(selection) == ".py":
+        _refuse_sizes(selection, ("ranks", "nodes", "gpus", "nics", "root", "in_place"))
         return program_of_file(selection.what)
+    if _suffix(selection) == ".resccl":
+        _refuse_sizes(selection, ("root", "stage_channels"))
+        return rescclang.load(
+            selection.what, in_place=bool(selection.in_place), **_header(selection)
+        )
     return build(
         selection.what,
         ranks=selection.ranks,
         nodes=selection.nodes,
         gpus=selection.gpus,
+        nics=selection.nics,
         root=selection.root,
         in_place=bool(selection.in_place),
         channels=_own(selection, "channels"),
         instances=_own(selection, "instances"),
+        stage_channels=selection.stage_channels,
     )
 
 
-def _refuse_sizes(selection: Selection) -> None:
-    """A file says itself how large it is; click's usage error where the command line does too."""
-    for word in ("ranks", "nodes", "gpus", "root", "in_place"):
+def _header(selection: Selection) -> dict[str, int]:
+    """What the command line says in place of a text's header."""
+    ranks = selection.ranks
+    if selection.nodes is not None:
+        if selection.gpus is None or ranks is not None:
+            raise click.UsageError("--nodes goes with --gpus, and without --ranks")
+        ranks = selection.nodes * selection.gpus
+    values = {"nRanks": ranks, "GPUPerNode": selection.gpus, "NICPerNode": selection.nics}
+    if selection.gpus is not None and selection.nics is None:
+        values["NICPerNode"] = selection.gpus
+    return {word: value for word, value in values.items() if value is not None}
+
+
+def _refuse_sizes(selection: Selection, words: tuple[str, ...]) -> None:
+    """What a file says itself; click's usage error where the command line says it too."""
+    for word in words:
         if getattr(selection, word) is not None:
             raise click.UsageError(
                 f"--{word.replace('_', '-')} is for algorithms of the library; "
@@ -160,19 +201,23 @@ def _own_line(path: Path, error: BaseException) -> Place:
 
 
 def _imported(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
-    for word in ("ranks", "nodes", "gpus"):
-        if getattr(selection, word) is not None:
-            raise click.UsageError(f"--{word} is for algorithms; {selection.what} says it itself")
+    _refuse_sizes(selection, ("ranks", "nodes", "gpus", "nics", "stage_channels"))
     changed = {
         "--channels": selection.channels != 1,
         "--instances": selection.instances != 1,
         "--protocol": selection.protocol is not None,
-        "--no-fusion": not selection.fusion,
+        "--fusion": selection.fusion is not None,
+        "--allocate": selection.allocate is not Allocation.CONNECTION,
+        "--order": selection.order is not None,
+        "--max-blocks": selection.max_blocks is not None,
         "--topology": selection.topology is not None,
     }
     for option, given in changed.items():
-        if given:
-            raise click.UsageError(f"{option} is for the compiler; {selection.what} is compiled")
+        if given and selection.schedule is None:
+            raise click.UsageError(
+                f"{option} is for the compiler; {selection.what} is compiled. "
+                "With --schedule it is lifted and compiled anew."
+            )
     collective = None
     if selection.collective is not None:
         collective = program_of_file(selection.collective).collective

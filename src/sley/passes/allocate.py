@@ -11,7 +11,8 @@ that order is a complete execution with the plan's slots, whatever block does wh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypedDict
 
 import numpy as np
 
@@ -23,16 +24,31 @@ from sley.passes.blocks import Blocks, numbered
 from sley.passes.links import Links
 from sley.passes.loops import Loop
 from sley.passes.pipelines import whole_transfers
-from sley.passes.timeline import Costs, Timeline, estimate_timeline, sequence_of
+from sley.passes.timeline import Costs, Estimator, Timeline, sequence_of
 
 
 @dataclass(frozen=True)
 class Allocated:
-    """Blocks, and what is expected of them. estimate: its busy_us are in the order of the
-    blocks."""
+    """What came of the allocation: the order in which blocks list their instructions, the blocks,
+    and what is expected of them."""
 
+    order: Order
     blocks: Blocks
     estimate: Estimate
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A way to deal an order to blocks, and its timeline."""
+
+    order: Order
+    blocks: Blocks
+    timeline: Timeline
+
+    @property
+    def most(self) -> int:
+        """Blocks of the rank that has most."""
+        return int(np.bincount(self.blocks.rank).max(initial=0))
 
 
 def allocate(
@@ -40,49 +56,61 @@ def allocate(
     order: Order,
     blocks: Blocks,
     links: Links,
-    timeline: Timeline,
     costs: Costs,
     allocation: Allocation,
     max_blocks: int | None,
 ) -> Allocated:
     """The blocks of `allocation`, at most `max_blocks` a rank.
 
-    blocks: one for each connection. timeline: with these.
+    blocks: one for each connection.
     """
-    start, end = _activity(order, timeline)
-    chosen, after = blocks, timeline
+    estimator = Estimator.of(dag.chunks, links, costs)
+    whole = bool((order.pipeline != NONE).all())
+    unmerged = draft = _Draft(order, blocks, estimator.timeline(order, blocks))
+    if whole and (allocation is Allocation.STATE or max_blocks is not None):
+        # Whole transfers may go in any order that respects their dependencies. By the time at which
+        # they start, blocks can share; and what depends on a transfer starts later than it does.
+        sequence = sequence_of(order, len(dag.forward))
+        by_start = np.argsort(unmerged.timeline.start_us[sequence], kind="stable")
+        draft = replace(draft, **_reordered(dag, draft, sequence[by_start]))
     if allocation is Allocation.STATE:
-        chosen = _by_state(dag, order, blocks, start, end)
-        after = _timeline(dag, order, chosen, links, costs)
-    if max_blocks is not None and np.bincount(chosen.rank).max(initial=0) > max_blocks:
-        limited = [
-            (candidate, _timeline(dag, order, candidate, links, costs))
-            for candidate in _within(order, chosen, start, end, max_blocks)
-        ]
-        chosen, after = min(limited, key=lambda pair: pair[1].time_us)
-    start, end = _activity(order, after)
-    busy = _busy(chosen, start, end)
-    return Allocated(chosen, Estimate(after.time_us, timeline.time_us, busy, costs.tiles))
+        merged = _by_state(dag, draft)
+        draft = _Draft(draft.order, merged, estimator.timeline(draft.order, merged))
+    if max_blocks is not None and draft.most > max_blocks:
+        candidates = list(_within(dag, draft, max_blocks, estimator, whole=whole))
+        draft = min(candidates, key=lambda d: d.timeline.time_us)
+    start, end = _activity(draft)
+    estimate = Estimate(
+        time_us=draft.timeline.time_us,
+        unmerged_us=unmerged.timeline.time_us,
+        busy_us=_busy(draft.blocks, start, end),
+        tiles=costs.tiles,
+    )
+    return Allocated(draft.order, draft.blocks, estimate)
 
 
-def by_start(
-    dag: InstructionDag, order: Order, blocks: Blocks, timeline: Timeline
-) -> tuple[Order, Blocks]:
-    """An order of whole transfers as one by the time at which they start, and the blocks in it.
+class _Dealt(TypedDict):
+    """The parts of a draft without its timeline."""
 
-    What depends on a transfer starts later than it does, so this order is one to run in as well.
+    order: Order
+    blocks: Blocks
+
+
+def _reordered(dag: InstructionDag, draft: _Draft, sequence: IntArray) -> _Dealt:
+    """The same blocks, with the whole transfers in another order.
+
+    sequence: int32 (transfers,), that order.
     """
-    sequence = sequence_of(order, len(dag.forward))
-    sequence = sequence[np.argsort(timeline.start_us[sequence], kind="stable")]
+    order, blocks = draft.order, draft.blocks
     pipeline = np.full(len(dag.forward), NONE, np.int32)
     receives = order.receive != NONE
     pipeline[order.receive[receives]] = order.pipeline[receives]
-    sorted_order = whole_transfers(dag, sequence, pipeline)
-    at = _rows_of(order, len(dag.forward))
-    row = at[_halves_of(sorted_order)]
-    return sorted_order, numbered(
-        blocks.rank, np.zeros(len(blocks.rank), np.int64), blocks.instruction_block[row]
-    )
+    again = whole_transfers(dag, sequence, pipeline)
+    row = np.full(2 * len(dag.forward), NONE)
+    row[_halves_of(order)] = np.arange(len(order))
+    none = np.zeros(len(blocks.rank), np.int64)
+    dealt = numbered(blocks.rank, none, blocks.instruction_block[row[_halves_of(again)]])
+    return {"order": again, "blocks": dealt}
 
 
 def _halves_of(order: Order) -> LongArray:
@@ -92,38 +120,15 @@ def _halves_of(order: Order) -> LongArray:
     return np.where(sends, 2 * order.send.astype(np.int64), 2 * order.receive.astype(np.int64) + 1)
 
 
-def _rows_of(order: Order, transfers: int) -> LongArray:
-    """int64 (2 * transfers,): the row of each half."""
-    rows = np.full(2 * transfers, NONE)
-    rows[_halves_of(order)] = np.arange(len(order))
-    return rows
-
-
-def connection_timeline(
-    dag: InstructionDag, order: Order, blocks: Blocks, links: Links, costs: Costs
-) -> Timeline:
-    """The timeline with the blocks that the connections have."""
-    return _timeline(dag, order, blocks, links, costs)
-
-
-def _timeline(
-    dag: InstructionDag, order: Order, blocks: Blocks, links: Links, costs: Costs
-) -> Timeline:
-    at_src, at_dst = np.full((2, len(dag.forward)), NONE, np.int32)
-    sends, receives = order.send != NONE, order.receive != NONE
-    at_dst[order.receive[receives]] = blocks.instruction_block[receives]
-    at_src[order.send[sends]] = blocks.instruction_block[sends]
-    return estimate_timeline(dag, order, links, costs, (at_src, at_dst))
-
-
 def _busy(blocks: Blocks, start: FloatArray, end: FloatArray) -> FloatArray:
     """float64 (blocks,): for how long each is at work."""
     total = np.bincount(blocks.instruction_block, end - start, minlength=len(blocks.rank))
     return total.astype(np.float64)
 
 
-def _activity(order: Order, timeline: Timeline) -> tuple[FloatArray, FloatArray]:
+def _activity(draft: _Draft) -> tuple[FloatArray, FloatArray]:
     """When each instruction of the order is at work: while any of its transfers is."""
+    order, timeline = draft.order, draft.timeline
     first = np.where(order.receive != NONE, order.receive, order.send)
     last = np.where(order.send != NONE, order.send, order.receive)
     start = np.minimum(timeline.start_us[first], timeline.start_us[last])
@@ -144,7 +149,9 @@ class _Overlaps:
     time_us: FloatArray
 
     @classmethod
-    def of(cls, order: Order, blocks: Blocks, start: FloatArray, end: FloatArray) -> _Overlaps:
+    def of(cls, draft: _Draft) -> _Overlaps:
+        order, blocks = draft.order, draft.blocks
+        start, end = _activity(draft)
         ranks = int(blocks.rank.max(initial=NONE)) + 1
         rank_block = np.searchsorted(blocks.rank, np.arange(ranks + 1))
         offset = offsets_of(np.diff(rank_block) ** 2)
@@ -174,9 +181,7 @@ class _Overlaps:
         return _Overlaps(self.rank_block, self.offset, np.where(apart, np.inf, self.time_us))
 
 
-def _by_state(
-    dag: InstructionDag, order: Order, blocks: Blocks, start: FloatArray, end: FloatArray
-) -> Blocks:
+def _by_state(dag: InstructionDag, draft: _Draft) -> Blocks:
     """Blocks that are never at work at the same time become one: a colouring of each rank's
     blocks, first come, first served.
 
@@ -184,11 +189,11 @@ def _by_state(
     at the same time. So the colouring is tried twice, with these merged first and without; the one
     with fewer blocks wins.
     """
-    overlaps = _Overlaps.of(order, blocks, start, end)
-    direct = _coloured(order, blocks, overlaps, start)
-    paired = _coloured(order, blocks, overlaps.within(_peers(dag, order, blocks)), start)
-    again = _coloured(order, paired, _Overlaps.of(order, paired, start, end), start)
-    return min(again, direct, key=lambda b: (int(np.bincount(b.rank).max(initial=0)), len(b.rank)))
+    overlaps = _Overlaps.of(draft)
+    direct = _coloured(draft, overlaps)
+    paired = _coloured(draft, overlaps.within(_peers(dag, draft.order, draft.blocks)))
+    again = _coloured(paired, _Overlaps.of(paired))
+    return min(again, direct, key=lambda d: (d.most, len(d.blocks.rank))).blocks
 
 
 def _peers(dag: InstructionDag, order: Order, blocks: Blocks) -> LongArray:
@@ -203,33 +208,39 @@ def _peers(dag: InstructionDag, order: Order, blocks: Blocks) -> LongArray:
     return family
 
 
-def _coloured(order: Order, blocks: Blocks, overlaps: _Overlaps, start: FloatArray) -> Blocks:
-    """The blocks after merging those that don't overlap."""
+def _coloured(draft: _Draft, overlaps: _Overlaps) -> _Draft:
+    """The blocks after merging those that don't overlap; the timeline stays as it was."""
+    blocks = draft.blocks
     first = np.full(len(blocks.rank), np.inf)
-    np.minimum.at(first, blocks.instruction_block, start)
+    np.minimum.at(first, blocks.instruction_block, _activity(draft)[0])
     colour = np.full(len(blocks.rank), NONE, np.int32)
     _colour(
-        len(order),
+        len(draft.order),
         overlaps.rank_block,
         np.lexsort((first, blocks.rank)),
         overlaps.offset,
         overlaps.time_us,
         colour,
     )
-    return _merged(blocks, colour)
+    return replace(draft, blocks=_merged(blocks, colour))
 
 
 def _within(
-    order: Order, blocks: Blocks, start: FloatArray, end: FloatArray, limit: int
-) -> Iterator[Blocks]:
+    dag: InstructionDag, draft: _Draft, limit: int, estimator: Estimator, *, whole: bool
+) -> Iterator[_Draft]:
     """Ways to have at most `limit` blocks a rank: merging those that are least at work at the same
-    time, and spreading the work evenly."""
-    o = _Overlaps.of(order, blocks, start, end)
-    colour = (np.arange(len(blocks.rank)) - o.rank_block[blocks.rank]).astype(np.int32)
-    _merge_least(len(order), o.rank_block, o.offset, o.time_us, limit, colour)
-    yield _merged(blocks, colour)
-    busy = _busy(blocks, start, end)
-    yield _merged(blocks, _spread(blocks.rank, busy, o.rank_block, limit))
+    time, or spreading the work evenly; in the order as it is, or as the blocks become free."""
+    blocks, o = draft.blocks, _Overlaps.of(draft)
+    least = (np.arange(len(blocks.rank)) - o.rank_block[blocks.rank]).astype(np.int32)
+    _merge_least(len(draft.order), o.rank_block, o.offset, o.time_us, limit, least)
+    busy = _busy(blocks, *_activity(draft))
+    for colour in (least, _spread(blocks.rank, busy, o.rank_block, limit)):
+        merged = _merged(blocks, colour)
+        fixed = _Draft(draft.order, merged, estimator.timeline(draft.order, merged))
+        yield fixed
+        if whole:
+            dealt = _reordered(dag, fixed, estimator.greedy(fixed.order, merged))
+            yield _Draft(**dealt, timeline=estimator.timeline(**dealt))
 
 
 def _merged(blocks: Blocks, colour: IntArray) -> Blocks:

@@ -10,12 +10,14 @@ slots, of contention between links, or of the time that instructions take by the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.ir.dag import InstructionDag, Order
+from sley.ir.dag import ChunkDag, Order
 from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray
+from sley.passes.blocks import Blocks
 from sley.passes.links import Links
 from sley.passes.loops import Loop
 
@@ -53,48 +55,99 @@ class Timeline:
         return float(self.end_us.max(initial=0.0))
 
 
-def estimate_timeline(
-    dag: InstructionDag,
-    order: Order,
-    links: Links,
-    costs: Costs,
-    blocks: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None,
-) -> Timeline:
-    """The timeline of the transfers in `order`.
+@dataclass(frozen=True)
+class Estimator:
+    """What makes timelines: the transfers with their dependencies, links and costs.
 
-    blocks: int32 (transfers,) each, the thread blocks at source and destination; where they are
-    given, a block works on one transfer at a time as well.
+    before, later: the dependencies, backwards and forwards. latency_us, tile_us: float64
+    (transfers,), of a hop and of moving one tile.
     """
-    t, d = dag.chunks.program.transfers, dag.chunks.dependencies
-    before = Edges.from_pairs(len(t), d.after, d.before)
-    latency = np.where(links.crosses, costs.inter_latency_us, costs.intra_latency_us)
-    rate = np.where(links.crosses, costs.inter_GBps, costs.intra_GBps) * 1e3  # bytes a microsecond
-    tile = t.count * (costs.tile_bytes / rate)
-    none = np.full(len(t), NONE, np.int32)
-    at_src, at_dst = (none, none) if blocks is None else blocks
-    # Both halves of a fused instruction are in one block, which works on them at the same time.
-    fused = np.zeros(len(t), bool)
-    fused[dag.forward[dag.forward != NONE]] = True
-    start, end = np.zeros((2, len(t)))
-    _run(
-        len(t),
-        sequence_of(order, len(t)),
-        before.offset,
-        before.target,
-        latency,
-        tile,
-        costs.tiles,
-        links.first,
-        links.second,
-        np.zeros(links.number),
-        at_src,
-        at_dst,
-        fused,
-        np.zeros(max(int(at_src.max(initial=NONE)), int(at_dst.max(initial=NONE))) + 1),
-        start,
-        end,
-    )
-    return Timeline(start, end)
+
+    links: Links
+    tiles: int
+    before: Edges
+    later: Edges
+    latency_us: FloatArray
+    tile_us: FloatArray
+
+    @classmethod
+    def of(cls, dag: ChunkDag, links: Links, costs: Costs) -> Estimator:
+        t, d = dag.program.transfers, dag.dependencies
+        rate = np.where(links.crosses, costs.inter_GBps, costs.intra_GBps) * 1e3  # bytes a us
+        return cls(
+            links=links,
+            tiles=costs.tiles,
+            before=Edges.from_pairs(len(t), d.after, d.before),
+            later=Edges.from_pairs(len(t), d.before, d.after),
+            latency_us=np.where(links.crosses, costs.inter_latency_us, costs.intra_latency_us),
+            tile_us=t.count * (costs.tile_bytes / rate),
+        )
+
+    def timeline(self, order: Order, blocks: Blocks) -> Timeline:
+        """The timeline of the transfers in `order`, every block doing its part in that order."""
+        transfers = len(self.tile_us)
+        at_src, at_dst = self._ends(order, blocks)
+        # Both halves of a fused instruction are in one block, which does them at the same time.
+        fused = np.zeros(transfers, bool)
+        fused[order.send[order.fused]] = True
+        start, end = np.zeros((2, transfers))
+        _run(
+            transfers,
+            sequence_of(order, transfers),
+            self.before.offset,
+            self.before.target,
+            self.latency_us,
+            self.tile_us,
+            self.tiles,
+            self.links.first,
+            self.links.second,
+            np.zeros(self.links.number),
+            at_src,
+            at_dst,
+            fused,
+            np.zeros(len(blocks.rank)),
+            start,
+            end,
+        )
+        return Timeline(start, end)
+
+    def greedy(self, order: Order, blocks: Blocks) -> IntArray:
+        """int32 (transfers,): an order of whole transfers in which always the one comes next that
+        can start first, ties as in `order`: what links and blocks are free for."""
+        transfers = len(self.tile_us)
+        at_src, at_dst = self._ends(order, blocks)
+        place = np.empty(transfers, np.int32)
+        place[sequence_of(order, transfers)] = np.arange(transfers)
+        sequence = np.empty(transfers, np.int32)
+        _list(
+            transfers,
+            self.later.offset,
+            self.later.target,
+            np.bincount(self.later.target, minlength=transfers).astype(np.int32),
+            place,
+            self.latency_us,
+            self.tile_us,
+            self.tiles,
+            self.links.first,
+            self.links.second,
+            np.zeros(self.links.number),
+            at_src,
+            at_dst,
+            np.zeros(len(blocks.rank)),
+            np.zeros(transfers),
+            np.zeros(transfers),
+            sequence,
+        )
+        return sequence
+
+    def _ends(self, order: Order, blocks: Blocks) -> tuple[IntArray, IntArray]:
+        """int32 (transfers,) each: the blocks at source and destination, NONE where there is none
+        (a local operation has one at its destination)."""
+        at_src, at_dst = np.full((2, len(self.tile_us)), NONE, np.int32)
+        sends, receives = order.send != NONE, order.receive != NONE
+        at_dst[order.receive[receives]] = blocks.instruction_block[receives]
+        at_src[order.send[sends]] = blocks.instruction_block[sends]
+        return at_src, at_dst
 
 
 def sequence_of(order: Order, transfers: int) -> IntArray:
@@ -152,3 +205,67 @@ def _run(
             block_free[src] = max(block_free[src], finish)
         if dst != NONE:
             block_free[dst] = max(block_free[dst], finish)
+
+
+@Loop
+def _list(
+    offset: LongArray,
+    later: IntArray,
+    waiting: IntArray,
+    place: IntArray,
+    latency: FloatArray,
+    tile: FloatArray,
+    tiles: int,
+    first_link: IntArray,
+    second_link: IntArray,
+    link_free: FloatArray,
+    at_src: IntArray,
+    at_dst: IntArray,
+    block_free: FloatArray,
+    earliest: FloatArray,
+    least_end: FloatArray,
+    sequence: IntArray,
+) -> None:
+    """Fills `sequence`. later: the transfers that depend on each one; waiting: on how many each
+    depends. earliest, least_end: when each could start and end for its dependencies; 0 at first.
+    """
+    queue = [(0.0, 0, 0)]
+    queue.pop()
+    for t in range(len(sequence)):
+        if waiting[t] == 0:
+            queue.append((0.0, place[t], t))
+    heapify(queue)
+    taken = 0
+    while len(queue) > 0:
+        time, _, t = heappop(queue)
+        a, b, src, dst = first_link[t], second_link[t], at_src[t], at_dst[t]
+        begin = earliest[t]
+        if a != NONE:
+            begin = max(begin, link_free[a])
+        if b != NONE:
+            begin = max(begin, link_free[b])
+        if src != NONE:
+            begin = max(begin, block_free[src])
+        if dst != NONE:
+            begin = max(begin, block_free[dst])
+        if begin > time:
+            heappush(queue, (begin, place[t], t))
+            continue
+        finish = max(begin + latency[t] + tiles * tile[t], least_end[t])
+        sequence[taken] = t
+        taken += 1
+        if a != NONE:
+            link_free[a] = finish
+        if b != NONE:
+            link_free[b] = finish
+        if src != NONE:
+            block_free[src] = finish
+        if dst != NONE:
+            block_free[dst] = finish
+        for edge in range(offset[t], offset[t + 1]):
+            after = later[edge]
+            earliest[after] = max(earliest[after], begin + latency[t] + tile[t])
+            least_end[after] = max(least_end[after], finish + tile[after])
+            waiting[after] -= 1
+            if waiting[after] == 0:
+                heappush(queue, (earliest[after], place[after], after))

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.ir.plan import Plan
-from sley.ir.words import Op
+from sley.ir.plan import Estimate, Plan
+from sley.ir.tables import NONE
+from sley.ir.words import Buffer, Op
+
+_BUFFER_WORDS = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch"}
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,11 @@ def plan_summary(plan: Plan) -> dict[str, object]:
     blocks = np.bincount(plan.block_rank, minlength=c.ranks)
     steps = np.diff(plan.block_offset)
     operations = np.bincount(plan.instructions.op, minlength=len(Op))
+    scheduled: dict[str, object] = {}
+    if plan.pipelines:
+        scheduled["sub_pipelines"] = plan.pipelines
+    if plan.estimate is not None:
+        scheduled["estimate"] = estimate_summary(plan.estimate)
     return {
         "name": plan.name,
         "collective": c.name,
@@ -94,7 +102,39 @@ def plan_summary(plan: Plan) -> dict[str, object]:
         "waits": len(plan.waits),
         "scratch_chunks": int(plan.scratch_chunks.max(initial=0)),
         "operations": {op.name.lower(): int(operations[op]) for op in Op if operations[op]},
+        **scheduled,
     }
+
+
+def estimate_summary(estimate: Estimate) -> dict[str, object]:
+    """What the allocator expects: time, time with a block for each connection, and which part of
+    the time thread blocks are idle, on average and the idlest one."""
+    idle = 1 - estimate.busy_us / max(estimate.time_us, 1e-9)
+    return {
+        "tiles": estimate.tiles,
+        "time_us": round(estimate.time_us, 1),
+        "unmerged_us": round(estimate.unmerged_us, 1),
+        "idle_average": round(float(idle.mean()), 3) if len(idle) else 0.0,
+        "idle_most": round(float(idle.max(initial=0.0)), 3),
+    }
+
+
+def pipeline_table(plan: Plan) -> list[str]:
+    """The sub-pipelines of a plan (ResCCL 4.3), a line a transfer; empty for plans without."""
+    t, rank = plan.instructions, plan.rank
+    # Each transfer ends in one instruction: the receive, or the local operation.
+    rows = np.flatnonzero((t.pipeline != NONE) & (t.op != Op.SEND))
+    lines, last = [], NONE
+    for row in rows[np.lexsort((t.transfer[rows], t.pipeline[rows]))].tolist():
+        if t.pipeline[row] != last:
+            last = int(t.pipeline[row])
+            lines.append(f"sub-pipeline {last}")
+        i = t[row]
+        source = rank[row] if i.recv_peer == NONE else i.recv_peer
+        place = f"{_BUFFER_WORDS[i.dst_buffer]}[{_span(i.dst_index, i.count)}]"
+        word = Op(i.op).name.lower()
+        lines.append(f"  {source:>4} -> {rank[row]:<4}  {place:<14}  {word}".rstrip())
+    return lines
 
 
 def plan_table(plan: Plan, rank: int) -> list[str]:
@@ -109,12 +149,11 @@ def plan_table(plan: Plan, rank: int) -> list[str]:
 
 def _instruction(plan: Plan, row: int) -> str:
     i = plan.instructions[row]
-    words = {-1: "", 0: "in", 1: "out", 2: "scratch"}
     parts = [f"{plan.step[row]:>3}  {Op(i.op).name.lower():<21}"]
     if i.src_buffer >= 0:
-        parts.append(f"{words[i.src_buffer]}[{_span(i.src_index, i.count)}]")
+        parts.append(f"{_BUFFER_WORDS[i.src_buffer]}[{_span(i.src_index, i.count)}]")
     if i.dst_buffer >= 0:
-        parts.append(f"-> {words[i.dst_buffer]}[{_span(i.dst_index, i.count)}]")
+        parts.append(f"-> {_BUFFER_WORDS[i.dst_buffer]}[{_span(i.dst_index, i.count)}]")
     if i.recv_peer >= 0:
         parts.append(f"from {i.recv_peer}")
     if i.send_peer >= 0:
