@@ -21,7 +21,7 @@ from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
 from sley.passes.emit import emit
 from sley.passes.fuse import fuse
-from sley.passes.links import check_links, used_links
+from sley.passes.links import Links, check_links, used_links
 from sley.passes.order import order
 from sley.passes.parallelize import parallelize
 from sley.passes.pipelines import pipelines
@@ -91,6 +91,7 @@ def compile(
     slots = slots or chosen.slots
     with phase("dependencies"):
         dag = dependencies(parallelize(program, instances))
+        links = used_links(dag.program, topology)
     with phase("fusion and channels"):
         forward = fuse(dag, slots if per_chunk else None) if way.fusion else None
         lowered = assign_channels(dag, forward, channels)
@@ -98,9 +99,9 @@ def compile(
         if way.schedule is Schedule.MSCCL:
             ordered = order(lowered, slots, per_chunk=per_chunk)
         else:
-            ordered = pipelines(lowered, used_links(dag.program, topology), way.schedule)
+            ordered = pipelines(lowered, links, way.schedule)
     with phase("thread blocks"):
-        ordered, blocks, estimate = _allocated(lowered, ordered, topology, way)
+        ordered, blocks, estimate = _allocated(lowered, ordered, links, way)
     with phase("instructions and waits"):
         plan = emit(
             lowered,
@@ -173,13 +174,12 @@ class _Way:
 
 
 def _allocated(
-    lowered: InstructionDag, ordered: Order, topology: Topology | None, way: _Way
+    lowered: InstructionDag, ordered: Order, links: Links, way: _Way
 ) -> tuple[Order, Blocks, Estimate | None]:
     """The thread blocks, the order in which they list their instructions, and what to expect."""
     blocks = assign_blocks(lowered, ordered)
     if way.schedule is Schedule.MSCCL and not way.merges:
         return ordered, blocks, None
-    links = used_links(lowered.chunks.program, topology)
     allocated = allocate_blocks(
         lowered, ordered, blocks, links, way.costs, way.allocation, way.max_blocks
     )

@@ -54,7 +54,7 @@ def test_every_algorithm_runs_the_same_through_xml(
         assert promised(plan, one, count) == promised(plan, other, count)
 
 
-FILES = (
+OTHERS = (
     "amd_32",
     "ncv4-ag_hier_4_LL",
     "ncv4-ar_hier_12_Simple",
@@ -67,7 +67,7 @@ FILES = (
 )
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", OTHERS)
 def test_files_of_others_run_with_no_wrong_element(name: str, data_dir: Path) -> None:
     plan = load(data_dir / "msccl-xml" / f"{name}.xml")
     sley.verify(plan)

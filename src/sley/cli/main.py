@@ -11,6 +11,7 @@ import click
 
 from sley.cli.compile import compile_command
 from sley.cli.explain import explain_command
+from sley.cli.lift import lift_command
 from sley.cli.list import list_command
 from sley.cli.run import run_command
 from sley.cli.shell import completion_command
@@ -31,6 +32,7 @@ for _command in (
     run_command,
     compile_command,
     verify_command,
+    lift_command,
     explain_command,
     list_command,
     completion_command,

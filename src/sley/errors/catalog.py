@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from sley.errors import compiler, formats, language, runtime, verifier
+from sley.errors import compiler, formats, language, rescclang, runtime, verifier
 from sley.errors.diagnostic import Rule
 
-_FAMILIES: tuple[ModuleType, ...] = (language, verifier, compiler, formats, runtime)
+_FAMILIES: tuple[ModuleType, ...] = (
+    language,
+    rescclang,
+    verifier,
+    compiler,
+    formats,
+    runtime,
+)
 
 
 def all_rules() -> dict[str, Rule]:

@@ -64,6 +64,16 @@ C308 = Rule(
     example="sley.topologies.cluster(nodes=2, gpus=8, nics=3)",
     instead="Give positive numbers, and as many cards as divide the GPUs of a node.",
 )
+C309 = Rule(
+    "C309",
+    "options-dont-fit",
+    what="Options of the compiler ask for things that exclude one another.",
+    why="Instruction order needs whole transfers in one order, which hpds and round-robin make; "
+    "fused instructions are in no such order; and blocks given by hand are not the compiler's to "
+    "merge.",
+    example='sley.compile(program, schedule="msccl", loop_order="instruction")',
+    instead="Leave one of the options out, or take the schedule that goes with it.",
+)
 C305 = Rule(
     "C305",
     "topology-mismatch",
@@ -71,4 +81,13 @@ C305 = Rule(
     why="Every rank of the program needs a GPU.",
     example="sley.compile(ring_16, topology=sley.topologies.dgx1())  # 8 GPUs",
     instead="Compile for a topology with at least as many ranks.",
+)
+C320 = Rule(
+    "C320",
+    "plan-that-cannot-be-lifted",
+    what="A plan to be lifted contradicts itself, or cannot run to its end.",
+    why="A program is what a plan does when it runs, from the first message to the last. Where "
+    "messages are missing or instructions wait for one another, that is nothing.",
+    example="lift(plan)  # whose rank 0 sends twice what rank 1 receives once",
+    instead="Prove the plan first: sley.verify(plan) says what is wrong with it.",
 )

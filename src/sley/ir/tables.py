@@ -144,6 +144,20 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
     return values[keep]
 
 
+def numbering(keys: NDArray[Any], limit: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The distinct keys, ascending, and the place of each key among them, as `np.unique` gives
+    them; where `limit` is not much larger than the number of keys, without sorting them.
+
+    limit: what all keys are below; none is negative.
+    """
+    if limit > 4 * len(keys) + 2**16:
+        names, number = np.unique(keys, return_inverse=True)
+        return names, number
+    present = np.zeros(limit, bool)
+    present[keys] = True
+    return np.flatnonzero(present), (np.cumsum(present) - 1)[keys]
+
+
 def offsets_of(counts: NDArray[Any]) -> LongArray:
     """CSR offsets for nodes with `counts` entries each: int64 (len(counts) + 1,)."""
     offset = np.zeros(len(counts) + 1, np.int64)

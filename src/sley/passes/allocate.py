@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypedDict
 
 import numpy as np
@@ -50,6 +51,23 @@ class _Draft:
         """Blocks of the rank that has most."""
         return int(np.bincount(self.blocks.rank).max(initial=0))
 
+    @cached_property
+    def activity(self) -> tuple[FloatArray, FloatArray]:
+        """When each instruction of the order is at work: while any of its transfers is."""
+        order, timeline = self.order, self.timeline
+        first = np.where(order.receive != NONE, order.receive, order.send)
+        last = np.where(order.send != NONE, order.send, order.receive)
+        start = np.minimum(timeline.start_us[first], timeline.start_us[last])
+        return start, np.maximum(timeline.end_us[first], timeline.end_us[last])
+
+    @property
+    def busy_us(self) -> FloatArray:
+        """float64 (blocks,): for how long each is at work."""
+        start, end = self.activity
+        blocks = self.blocks
+        total = np.bincount(blocks.instruction_block, end - start, minlength=len(blocks.rank))
+        return total.astype(np.float64)
+
 
 def allocate(
     dag: InstructionDag,
@@ -79,11 +97,10 @@ def allocate(
     if max_blocks is not None and draft.most > max_blocks:
         candidates = list(_within(dag, draft, max_blocks, estimator, whole=whole))
         draft = min(candidates, key=lambda d: d.timeline.time_us)
-    start, end = _activity(draft)
     estimate = Estimate(
         time_us=draft.timeline.time_us,
         unmerged_us=unmerged.timeline.time_us,
-        busy_us=_busy(draft.blocks, start, end),
+        busy_us=draft.busy_us,
         tiles=costs.tiles,
     )
     return Allocated(draft.order, draft.blocks, estimate)
@@ -120,21 +137,6 @@ def _halves_of(order: Order) -> LongArray:
     return np.where(sends, 2 * order.send.astype(np.int64), 2 * order.receive.astype(np.int64) + 1)
 
 
-def _busy(blocks: Blocks, start: FloatArray, end: FloatArray) -> FloatArray:
-    """float64 (blocks,): for how long each is at work."""
-    total = np.bincount(blocks.instruction_block, end - start, minlength=len(blocks.rank))
-    return total.astype(np.float64)
-
-
-def _activity(draft: _Draft) -> tuple[FloatArray, FloatArray]:
-    """When each instruction of the order is at work: while any of its transfers is."""
-    order, timeline = draft.order, draft.timeline
-    first = np.where(order.receive != NONE, order.receive, order.send)
-    last = np.where(order.send != NONE, order.send, order.receive)
-    start = np.minimum(timeline.start_us[first], timeline.start_us[last])
-    return start, np.maximum(timeline.end_us[first], timeline.end_us[last])
-
-
 @dataclass(frozen=True)
 class _Overlaps:
     """For how long each two blocks of a rank are at work at the same time, by their timeline; or
@@ -151,7 +153,7 @@ class _Overlaps:
     @classmethod
     def of(cls, draft: _Draft) -> _Overlaps:
         order, blocks = draft.order, draft.blocks
-        start, end = _activity(draft)
+        start, end = draft.activity
         ranks = int(blocks.rank.max(initial=NONE)) + 1
         rank_block = np.searchsorted(blocks.rank, np.arange(ranks + 1))
         offset = offsets_of(np.diff(rank_block) ** 2)
@@ -212,7 +214,7 @@ def _coloured(draft: _Draft, overlaps: _Overlaps) -> _Draft:
     """The blocks after merging those that don't overlap; the timeline stays as it was."""
     blocks = draft.blocks
     first = np.full(len(blocks.rank), np.inf)
-    np.minimum.at(first, blocks.instruction_block, _activity(draft)[0])
+    np.minimum.at(first, blocks.instruction_block, draft.activity[0])
     colour = np.full(len(blocks.rank), NONE, np.int32)
     _colour(
         len(draft.order),
@@ -233,8 +235,7 @@ def _within(
     blocks, o = draft.blocks, _Overlaps.of(draft)
     least = (np.arange(len(blocks.rank)) - o.rank_block[blocks.rank]).astype(np.int32)
     _merge_least(len(draft.order), o.rank_block, o.offset, o.time_us, limit, least)
-    busy = _busy(blocks, *_activity(draft))
-    for colour in (least, _spread(blocks.rank, busy, o.rank_block, limit)):
+    for colour in (least, _spread(blocks.rank, draft.busy_us, o.rank_block, limit)):
         merged = _merged(blocks, colour)
         fixed = _Draft(draft.order, merged, estimator.timeline(draft.order, merged))
         yield fixed

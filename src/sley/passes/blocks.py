@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from sley.errors.compiler import C302, C303
 from sley.ir.dag import InstructionDag, Order
-from sley.ir.tables import NONE, IntArray, LongArray
+from sley.ir.tables import NONE, IntArray, LongArray, numbering
 
 _NO_HAND = np.iinfo(np.int32).max
 
@@ -77,10 +78,8 @@ class _Ends:
         send = np.stack([t.src, t.dst, dag.channel, np.ones(len(t), np.int32)])[:, remote]
         ranks, channels = dag.chunks.program.collective.ranks, int(dag.channel.max(initial=0)) + 1
         shape = (ranks, ranks, channels, 2)
-        keys, end = np.unique(
-            np.ravel_multi_index(tuple(np.concatenate([receive, send], axis=1)), shape),
-            return_inverse=True,
-        )
+        key = np.ravel_multi_index(tuple(np.concatenate([receive, send], axis=1)), shape)
+        keys, end = numbering(key, math.prod(shape))
         columns = np.stack(np.unravel_index(keys, shape))
         receive_end, send_end = np.full((2, len(t)), NONE)
         receive_end[remote], send_end[remote] = end[: len(remote)], end[len(remote) :]

@@ -9,7 +9,7 @@ import numpy as np
 from sley.errors import Place
 from sley.errors.compiler import C301, C305
 from sley.ir.program import Program
-from sley.ir.tables import NONE, BoolArray, IntArray
+from sley.ir.tables import NONE, BoolArray, IntArray, numbering
 from sley.ir.topology import Topology
 
 
@@ -71,7 +71,7 @@ def used_links(program: Program, topology: Topology | None) -> Links:
         second = np.where(crosses, ranks * ranks + cards + receiver, NONE)
     first = np.where(remote, key * lanes + t.lane, NONE)
     second = np.where(second != NONE, second * lanes + t.lane, NONE)
-    names, number = np.unique(np.concatenate([first, second]), return_inverse=True)
-    # NONE is the least of all keys: it stays NONE, and the others count from 0.
-    link = (number - int(bool(len(names)) and names[0] == NONE)).astype(np.int32)
+    keys = np.concatenate([first, second])
+    link, used = np.full(len(keys), NONE, np.int32), keys != NONE
+    link[used] = numbering(keys[used], int(keys.max(initial=NONE)) + 1)[1]
     return Links(link[: len(t)], link[len(t) :], int(link.max(initial=NONE)) + 1, crosses)

@@ -1,0 +1,117 @@
+"""Thread blocks of synthesised and vendors' plans, before and after they are scheduled anew.
+
+    python benchmarks/blocks.py FILE.xml ... [--cluster NODESxGPUS[:NICS]] [--json]
+
+Each MSCCL XML file is proven, lifted to a program, and scheduled by HPDS as whole tasks: with
+thread blocks for each connection, by state (ResCCL 4.4), and with the fewest blocks for which the
+estimated time is no longer than with a block for each connection. All plans are proven. `idle` is
+the part of the estimated time that blocks don't work, on average. The estimates come from
+`sley.Costs`, printed above the table; nothing here is measured on GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sley
+
+
+def blocks(plan: sley.Plan) -> int:
+    """Thread blocks of the rank that has most."""
+    return int(np.bincount(plan.block_rank).max())
+
+
+def idle(plan: sley.Plan) -> float:
+    """Which part of the estimated time blocks are idle, on average."""
+    assert plan.estimate is not None
+    return 1 - float(plan.estimate.busy_us.mean()) / plan.estimate.time_us
+
+
+def fewest(program: sley.Program, most: int, topology: sley.Topology | None) -> sley.Plan | None:
+    """The plan with the fewest blocks whose estimate has not grown; None where there is none."""
+    found = None
+    for limit in range(most - 1, 0, -1):
+        plan = sley.compile(
+            program, schedule="hpds", allocate="state", max_blocks=limit, topology=topology
+        )
+        assert plan.estimate is not None
+        if plan.estimate.time_us <= plan.estimate.unmerged_us * (1 + 1e-9):
+            found = plan
+    return found
+
+
+def measure(path: Path, topology: sley.Topology | None) -> dict[str, Any]:
+    """One row of the table."""
+    imported = sley.load(path)
+    sley.verify(imported)
+    program = sley.lift(imported)
+    topology = topology if topology and topology.ranks == imported.collective.ranks else None
+    options: dict[str, Any] = {"schedule": "hpds", "topology": topology}
+    connection = sley.compile(program, **options)
+    state = sley.compile(program, allocate="state", **options)
+    least = fewest(program, blocks(state), topology) or state
+    return {
+        "file": path.stem,
+        "ranks": imported.collective.ranks,
+        "transfers": len(program.transfers),
+        "before": blocks(imported),
+        "connection": blocks(connection),
+        "state": blocks(state),
+        "idle_state": idle(state),
+        "fewest": blocks(least),
+        "idle_fewest": idle(least),
+        "growth": 0.0
+        if least.estimate is None
+        else least.estimate.time_us / least.estimate.unmerged_us - 1,
+    }
+
+
+def cluster(text: str) -> sley.Topology:
+    """A cluster from NODESxGPUS[:NICS]."""
+    match = re.fullmatch(r"(\d+)x(\d+)(?::(\d+))?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not like 2x16:8")
+    nodes, gpus, nics = (None if part is None else int(part) for part in match.groups())
+    assert nodes is not None
+    assert gpus is not None
+    return sley.topologies.cluster(nodes, gpus, nics)
+
+
+HEAD = (
+    f"{'file':26}{'ranks':>6}{'transfers':>11}{'before':>8}{'connection':>12}{'state':>7}"
+    f"{'idle':>7}{'fewest':>8}{'idle':>7}{'time':>8}"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument(
+        "--cluster", type=cluster, help="what files of as many ranks run on; else one node"
+    )
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = [measure(path, options.cluster) for path in options.files]
+    if options.json:
+        json.dump({"costs": asdict(sley.Costs()), "rows": rows}, sys.stdout, indent=2)
+        return
+    print("costs:", ", ".join(f"{k}={v}" for k, v in asdict(sley.Costs()).items()))
+    print(HEAD)
+    for row in rows:
+        print(
+            f"{row['file']:26}{row['ranks']:>6}{row['transfers']:>11}{row['before']:>8}"
+            f"{row['connection']:>12}{row['state']:>7}{row['idle_state']:>7.0%}"
+            f"{row['fewest']:>8}{row['idle_fewest']:>7.0%}{row['growth']:>+8.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""How a program of millions of transfers compiles: a row a phase, as in ResCCL's figure 10(a).
+
+    python benchmarks/scale.py [--gpus N ...] [--runs N] [--schedule S] [--cold] [--json]
+
+HM AllReduce on nodes of 8 GPUs, from ResCCLang's text to a verified plan: whole transfers scheduled
+by HPDS, thread blocks by state, all tiles of an instruction before the next. Every run has a
+process of its own; times are medians over the runs, memory is the highest peak up to the end of the
+phase. Loops that Numba compiles are compiled before, as on any machine that has done so once;
+--cold has each process compile them anew, into an empty folder, and the times contain that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from compile import SOURCE, machine
+
+GPUS = (256, 512, 1024)
+NODE = 8
+# The compiler's phases by the paper's names (ResCCL 5.3), with what the paper doesn't time.
+PHASES = {
+    "parsing": "parsing",
+    "dependencies": "analysis",
+    "fusion and channels": "analysis",
+    "order": "scheduling",
+    "thread blocks": "allocation",
+    "instructions and waits": "lowering",
+    "verification": "verification",
+}
+TARGETS = {256: (5.0, None), 1024: (60.0, 6144)}
+"""GPUs: seconds and MB that a run should stay below."""
+
+
+def peak_MB() -> float:  # noqa: N802 - the unit's own spelling
+    """The most memory that this process has had."""
+    # Linux counts kilobytes, macOS bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def measure(gpus: int, schedule: str) -> dict[str, Any]:
+    """One run in this process: seconds and peak memory of each phase."""
+    import sley
+
+    seconds: dict[str, float] = dict.fromkeys(PHASES.values(), 0.0)
+    memory: dict[str, float] = {}
+
+    @contextmanager
+    def phase(name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        seconds[PHASES[name]] += time.perf_counter() - start
+        memory[PHASES[name]] = peak_MB()
+
+    text = sley.algorithms.resccl_text("hm-allreduce")
+    start = time.perf_counter()
+    with phase("parsing"):
+        program = sley.rescclang.parse(
+            text, in_place=True, nRanks=gpus, GPUPerNode=NODE, NICPerNode=NODE // 2
+        )
+    plan = sley.compile(program, schedule=schedule, allocate="state", phase=phase)
+    seconds["total"] = time.perf_counter() - start
+    memory["total"] = peak_MB()
+    return {
+        "transfers": len(program.transfers),
+        "instructions": len(plan.instructions),
+        "waits": len(plan.waits),
+        "sub_pipelines": plan.pipelines,
+        "blocks_per_rank": int((plan.rank_block[1:] - plan.rank_block[:-1]).max()),
+        "seconds": seconds,
+        "peak_MB": memory,
+    }
+
+
+def run(gpus: int, schedule: str, *, cold: bool) -> dict[str, Any]:
+    """One run in a process of its own."""
+    command = [sys.executable, __file__, "--measure", str(gpus), "--schedule", schedule]
+    path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    with tempfile.TemporaryDirectory() as empty:
+        environment = (
+            os.environ | {"PYTHONPATH": path} | ({"NUMBA_CACHE_DIR": empty} if cold else {})
+        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def medians(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The medians over runs of one size."""
+    joined = {k: v for k, v in results[0].items() if not isinstance(v, dict)}
+    for word in ("seconds", "peak_MB"):
+        joined[word] = {k: statistics.median(r[word][k] for r in results) for k in results[0][word]}
+    return joined
+
+
+def table(rows: dict[int, dict[str, Any]]) -> list[str]:
+    """The rows of all sizes, a column for each."""
+    lines = [
+        f"{'':18}" + "".join(f"{f'{gpus} GPUs':>20}" for gpus in rows),
+        f"{'transfers':18}" + "".join(f"{row['transfers']:>20,}" for row in rows.values()),
+        f"{'sub-pipelines':18}" + "".join(f"{row['sub_pipelines']:>20,}" for row in rows.values()),
+        f"{'blocks a rank':18}"
+        + "".join(f"{row['blocks_per_rank']:>20,}" for row in rows.values()),
+    ]
+    for name in (*dict.fromkeys(PHASES.values()), "total"):
+        lines.append(
+            f"{name:18}"
+            + "".join(
+                f"{row['seconds'][name]:>10.2f} s{row['peak_MB'][name]:>5.0f} MB"
+                for row in rows.values()
+            )
+        )
+    lines.append(
+        f"{'us a transfer':18}"
+        + "".join(
+            f"{row['seconds']['total'] * 1e6 / row['transfers']:>20.2f}" for row in rows.values()
+        )
+    )
+    for gpus, (limit_s, limit_MB) in TARGETS.items():  # noqa: N806 - a unit
+        if gpus in rows:
+            row = rows[gpus]
+            met = row["seconds"]["total"] <= limit_s and (
+                limit_MB is None or row["peak_MB"]["total"] <= limit_MB
+            )
+            limits = f"{limit_s:g} s" + ("" if limit_MB is None else f", {limit_MB:g} MB")
+            lines.append(f"{gpus} GPUs below {limits}: {'met' if met else 'missed'}")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--gpus", type=int, nargs="+", default=GPUS, help="multiples of 8")
+    parser.add_argument("--runs", type=int, default=3, help="processes a size (default 3)")
+    parser.add_argument("--schedule", default="hpds", choices=("hpds", "round-robin"))
+    parser.add_argument("--cold", action="store_true", help="compile the loops in each process")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
+    parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(options.measure, options.schedule)))
+        return
+    if not options.cold:
+        run(max(options.gpus), options.schedule, cold=False)
+    rows = {
+        gpus: medians(
+            [run(gpus, options.schedule, cold=options.cold) for _ in range(max(options.runs, 1))]
+        )
+        for gpus in options.gpus
+    }
+    if options.json:
+        print(
+            json.dumps({"machine": machine(), "schedule": options.schedule, "rows": rows}, indent=2)
+        )
+        return
+    print(", ".join(f"{k} {v}" for k, v in machine().items()))
+    print(f"HM AllReduce, {NODE} GPUs a node, {options.schedule}, thread blocks by state")
+    print("\n".join(table(rows)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Program source: a Program as Python text in the chunk language (`sley.lang.chunks`).
+
+    import sley
+
+
+    @sley.program(sley.AllGather(ranks=2), name="pair")
+    def algorithm(p):
+        p.chunk(0, "in", 0).copy(1, "out", 0)
+
+One line a transfer, in the order of their meaning. The text of a program is always the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import groupby, pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from sley.errors import SleyError
+from sley.ir import collectives
+from sley.ir.collective import Collective
+from sley.ir.program import Program
+from sley.ir.tables import NONE
+from sley.ir.words import Buffer, TransferKind
+
+_WORDS = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch"}
+
+_INDENT = "    "
+
+_PART = 500
+"""Transfers of one function. Tracing asks at every line for its number, and the longer a function
+is, the longer Python takes to find it."""
+
+
+def write(program: Program) -> str:
+    """The program as Python text, for `sley compile FILE.py` and for people.
+
+    Run, it gives the same transfers with their channels, blocks and instances, for the same
+    collective, protocol and name. Left out is what the chunk language doesn't say: steps, whose
+    order the lines have; lanes, which only the compiler makes; the topology; source lines.
+    """
+    table, collective = _collective(program.collective)
+    decoration = [collective, f"name={_quoted(program.name)}"]
+    if program.protocol is not None:
+        decoration.append(f"protocol=sley.Protocol.{program.protocol.name}")
+    parts = _parts(program)
+    body = parts[0] if parts else [f"{_INDENT}pass"]
+    blocks = [["import sley"], *([table] if table else [])]
+    if len(parts) > 1:
+        blocks += [[f"def part_{k}(p):", *part] for k, part in enumerate(parts)]
+        body = [f"{_INDENT}part_{k}(p)" for k in range(len(parts))]
+    blocks.append([f"@sley.program({', '.join(decoration)})", "def algorithm(p):", *body])
+    return "\n\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def _parts(program: Program) -> list[list[str]]:
+    """The lines of all transfers, in parts of at most `_PART` transfers."""
+    rows = list(program.transfers)
+    return [list(_lines(rows[k : k + _PART])) for k in range(0, len(rows), _PART)]
+
+
+def _lines(transfers: list[SimpleNamespace]) -> Iterator[str]:
+    """The lines of transfers; neighbours with one number of instances under one `with`."""
+    for instances, rows in groupby(transfers, key=lambda row: int(row.instances)):
+        indent = _INDENT
+        if instances > 1:
+            yield f"{_INDENT}with p.parallelize({instances}):"
+            indent = 2 * _INDENT
+        for row in rows:
+            yield indent + _transfer(row)
+
+
+def _transfer(row: SimpleNamespace) -> str:
+    """One transfer as an expression of the chunk language."""
+    count = [row.count] if row.count != 1 else []
+    source = _arguments(row.src, _quoted(_WORDS[Buffer(row.src_buffer)]), row.src_index, *count)
+    target = [row.dst, _quoted(_WORDS[Buffer(row.dst_buffer)]), row.dst_index]
+    directives = [
+        f"{word}={getattr(row, word)}"
+        for word in ("channel", "send_block", "recv_block")
+        if getattr(row, word) != NONE
+    ]
+    if row.kind == TransferKind.COPY:
+        return f"p.chunk({source}).copy({_arguments(*target, *directives)})"
+    other = _arguments(f"p.chunk({source})", *directives)
+    return f"p.chunk({_arguments(*target, *count)}).reduce({other})"
+
+
+def _arguments(*values: object) -> str:
+    return ", ".join(map(str, values))
+
+
+def _quoted(text: str) -> str:
+    """A string as Python writes it, in double quotes where it can be."""
+    plain = repr(text)
+    return f'"{plain[1:-1]}"' if plain.startswith("'") and '"' not in plain else plain
+
+
+def _collective(c: Collective) -> tuple[list[str], str]:
+    """Tables that a collective needs, as lines, and the expression that makes it."""
+    for name, make, extra in _standard(c):
+        if _same(c, partial(make, c.ranks, c.chunks, in_place=c.in_place, **extra)):
+            return [], f"sley.{name}({_keywords(c, extra)})"
+    if _same(c, partial(_custom, c)):
+        return _custom_table(c), (
+            f"sley.Custom({_quoted(c.name)}, {c.ranks}, {_sizes(c.input_chunks)}, "
+            f"{_sizes(c.output_chunks)}, expected, chunks={c.chunks}, in_place={c.in_place})"
+        )
+    return _literal(c), "COLLECTIVE"
+
+
+def _standard(
+    c: Collective,
+) -> Iterator[tuple[str, Callable[..., Collective], dict[str, int]]]:
+    """The standard collectives that `c` may be: name, constructor, further arguments."""
+    for name in ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "AllToNext"):
+        yield name, getattr(collectives, name), {}
+    if c.root != NONE:
+        for name in ("Broadcast", "Reduce", "Gather", "Scatter"):
+            yield name, getattr(collectives, name), {"root": c.root}
+        receivers = np.flatnonzero(c.output_chunks)
+        if len(receivers):
+            ends = {"src": c.root, "dst": int(receivers[0])}
+            yield "SendRecv", collectives.SendRecv, ends
+
+
+def _same(c: Collective, make: Callable[[], Collective]) -> bool:
+    """Whether `make` makes exactly `c`."""
+    try:
+        return make() == c
+    except SleyError:
+        return False
+
+
+def _keywords(c: Collective, extra: dict[str, int]) -> str:
+    words: dict[str, object] = {"ranks": c.ranks, "chunks": c.chunks, **extra}
+    if c.in_place:
+        words["in_place"] = True
+    return ", ".join(f"{word}={value}" for word, value in words.items())
+
+
+def _inputs(c: Collective) -> list[list[tuple[int, int]]]:
+    """Each value as the (rank, index) of its input chunks."""
+    rank = np.searchsorted(c.input_offset, c.values.target, side="right") - 1
+    index = c.values.target - c.input_offset[rank]
+    pairs = list(zip(rank.tolist(), index.tolist(), strict=True))
+    offset = c.values.offset.tolist()
+    return [pairs[a:b] for a, b in pairwise(offset)]
+
+
+def _wanted(c: Collective) -> list[list[int | None]]:
+    """For each rank, the value that each output chunk must hold, None where anything will do."""
+    values = [None if value == NONE else value for value in c.expected.tolist()]
+    offset = c.output_offset.tolist()
+    return [values[a:b] for a, b in pairwise(offset)]
+
+
+def _custom(c: Collective) -> Collective:
+    """What `Custom` makes of the promises of `c`."""
+    values, wanted = _inputs(c), _wanted(c)
+
+    def expected(rank: int, index: int) -> list[tuple[int, int]] | None:
+        value = wanted[rank][index]
+        return None if value is None else values[value]
+
+    sizes = c.input_chunks.tolist(), c.output_chunks.tolist()
+    return collectives.Custom(
+        c.name, c.ranks, *sizes, expected, chunks=c.chunks, in_place=c.in_place
+    )
+
+
+def _custom_table(c: Collective) -> list[str]:
+    return [
+        "# Each value: the (rank, index) of the input chunks that it is the reduction of.",
+        "VALUES = [",
+        *(f"{_INDENT}{value}," for value in _inputs(c)),
+        "]",
+        "",
+        "# For each rank, the value that each output chunk must hold; None: anything.",
+        "EXPECTED = [",
+        *(f"{_INDENT}{row}," for row in _wanted(c)),
+        "]",
+        "",
+        "",
+        "def expected(rank, index):",
+        f"{_INDENT}value = EXPECTED[rank][index]",
+        f"{_INDENT}return None if value is None else VALUES[value]",
+    ]
+
+
+def _sizes(sizes: np.ndarray) -> str:
+    """Sizes of a buffer: one number for all ranks, or a list."""
+    return str(sizes[0]) if len(set(sizes.tolist())) == 1 else str(sizes.tolist())
+
+
+def _literal(c: Collective) -> list[str]:
+    """A collective that none of the constructors makes, column by column."""
+    columns: dict[str, Any] = {
+        name: getattr(c, name).tolist()
+        for name in (
+            "input_chunks",
+            "output_chunks",
+            "input_base",
+            "output_base",
+            "initial",
+            "expected",
+        )
+    }
+    offset, target = c.values.offset.tolist(), c.values.target.tolist()
+    return [
+        "from sley.ir.tables import Edges",
+        "",
+        "COLLECTIVE = sley.Collective(",
+        f"{_INDENT}name={_quoted(c.name)},",
+        *(f"{_INDENT}{n}={getattr(c, n)}," for n in ("ranks", "chunks", "in_place", "root")),
+        *(f"{_INDENT}{name}={values}," for name, values in columns.items()),
+        f"{_INDENT}values=Edges({offset}, {target}),",
+        ")",
+    ]

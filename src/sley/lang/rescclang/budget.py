@@ -1,0 +1,72 @@
+"""Budget: how much a program's loops may do, so that every text is read in bounded time."""
+
+from __future__ import annotations
+
+from sley.errors import Place
+from sley.errors.rescclang import L156
+from sley.lang.rescclang.syntax import For, Transfer
+
+MAX_TRANSFERS = 2**24
+"""Bound on transfers: each of 4,096 ranks may send to each. 1,024 GPUs need some two million."""
+
+MAX_ITERATIONS = 2**27
+"""Bound on the iterations of all loops together."""
+
+MAX_WORK = 2**34
+"""Bound on steps of evaluation, counted as those of one lane among many: some twenty seconds."""
+
+ALONE = 256
+"""How much more a step takes in an iteration that runs alone, in Python."""
+
+CALL = 4096
+"""What a step takes beside its lanes, where many run at once: a call of NumPy."""
+
+
+class Budget:
+    """Counts what has been done. Errors: L156, before more than the bounds is done."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._transfers = 0
+        self._iterations = 0
+        self._work = 0
+        self.enforced = True
+
+    def alone(self, loop: For, iterations: int) -> None:
+        """A loop's iterations, one by one."""
+        self._loop(loop, iterations, iterations * ALONE)
+
+    def at_once(self, loop: For, iterations: int, calls: int) -> None:
+        """A loop's iterations in all lanes, run in some number of pieces."""
+        self._loop(loop, iterations, iterations + calls * CALL)
+
+    def _loop(self, loop: For, iterations: int, weight: int) -> None:
+        if not self.enforced:
+            return
+        self._iterations += iterations
+        self._work += weight * loop.body.cost
+        if self._iterations > MAX_ITERATIONS:
+            self._refuse(
+                loop,
+                f"at most {MAX_ITERATIONS} iterations of all loops together",
+                f"{self._iterations} iterations with this loop over {loop.name[:60]}",
+            )
+        if self._work > MAX_WORK:
+            self._refuse(
+                loop,
+                f"at most {MAX_WORK} steps of evaluation",
+                f"{self._work} with {iterations} iterations of this loop over {loop.name[:60]}",
+            )
+
+    def transfers(self, transfer: Transfer, count: int) -> None:
+        """Transfers that are about to be said."""
+        if not self.enforced:
+            return
+        self._transfers += count
+        if self._transfers > MAX_TRANSFERS:
+            found = f"{self._transfers} with this one"
+            self._refuse(transfer, f"at most {MAX_TRANSFERS} transfers", found)
+
+    def _refuse(self, where: For | Transfer, expected: str, found: str) -> None:
+        at = Place(self._file, where.line, where.column)
+        raise L156.error(at=at, expected=expected, found=found)

@@ -1,0 +1,135 @@
+"""Evaluate: runs a program's statements one after the other, and independent loops at once.
+
+The transfers come out in the order of plain execution, and of several mistakes the first of plain
+execution is told, either way.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from sley.errors import Place, SleyError
+from sley.ir.tables import IntArray
+from sley.lang.rescclang.arithmetic import (
+    LaneError,
+    Names,
+    check_step,
+    check_transfer,
+    evaluate,
+    pick,
+)
+from sley.lang.rescclang.budget import Budget
+from sley.lang.rescclang.flow import flow
+from sley.lang.rescclang.lanes import PIECE, Lanes, Span
+from sley.lang.rescclang.rows import Rows
+from sley.lang.rescclang.syntax import Algorithm, Assign, Block, For, Transfer
+
+
+def transfers(
+    algorithm: Algorithm, variables: dict[str, int], ranks: int, *, file: str, at_once: bool = True
+) -> tuple[IntArray, ...]:
+    """What an algorithm says, as int32 columns of one row a transfer: source rank, destination
+    rank, step, chunk, and the number of the transfer in the text.
+
+    variables: values at the start. at_once: whether independent loops run all their iterations at
+    once; without, this is the plain interpreter that the fast one is tested against.
+    Errors: L101, L103, L124, L146, L153 to L156.
+    """
+    run = _Run(algorithm, variables, ranks, file, at_once)
+    try:
+        run.block(algorithm.body)
+    except LaneError as fault:
+        raise run.error(fault) from None
+    return run.rows.columns()
+
+
+class _Run:
+    """The state of a run: variables, the loops around the current statement, and what was said."""
+
+    def __init__(
+        self, algorithm: Algorithm, variables: dict[str, int], ranks: int, file: str, at_once: bool
+    ) -> None:
+        self.rows = Rows()
+        self._file = file
+        self._ranks = ranks
+        self._names: Names = dict(variables)
+        self._loops: list[tuple[str, int]] = []
+        self._flows = flow(algorithm)
+        self._at_once = at_once
+        self._budget = Budget(file)
+        self._lanes = Lanes(self._flows, self._budget, ranks)
+
+    def error(self, fault: LaneError) -> SleyError:
+        """The fault as an error that names the values of the loops' variables."""
+        loops = ", ".join(f"{name[:60]} = {value}" for name, value in self._loops)
+        return fault.rule.error(
+            at=Place(self._file, fault.line, fault.column),
+            expected=fault.expected,
+            found=f"{fault.found} with {loops}" if loops else fault.found,
+        )
+
+    def block(self, block: Block) -> None:
+        """Runs statements. Errors: LaneError; L156."""
+        for statement in block.statements:
+            if isinstance(statement, Assign):
+                self._names[statement.name] = evaluate(statement.value, self._names)
+            elif isinstance(statement, Transfer):
+                self._transfer(statement)
+            else:
+                self._for(statement)
+
+    def _transfer(self, t: Transfer) -> None:
+        self._budget.transfers(t, 1)
+        src, dst, step, chunk = (
+            pick(evaluate(e, self._names), 0) for e in (t.src, t.dst, t.step, t.chunk)
+        )
+        check_transfer(t, self._ranks, src, dst, step, chunk)
+        self.rows.say(src, dst, step, chunk, t.site)
+
+    def _for(self, loop: For) -> None:
+        start, stop, step = (
+            pick(evaluate(e, self._names), 0) for e in (loop.start, loop.stop, loop.step)
+        )
+        check_step(loop, step)
+        values = range(start, stop, step)
+        if self._at_once and self._flows[loop.number].independent:
+            self._expand(loop, values)
+            return
+        self._budget.alone(loop, len(values))
+        self._loops.append((loop.name, start))
+        for value in values:
+            self._iteration(loop, value)
+        self._loops.pop()
+
+    def _iteration(self, loop: For, value: int) -> None:
+        self._loops[-1] = (loop.name, value)
+        self._names[loop.name] = value
+        self.block(loop.body)
+
+    def _expand(self, loop: For, values: range) -> None:
+        span = Span.of(loop, self._names, 1)
+        self._budget.at_once(loop, len(values), -(-len(values) // PIECE))
+        try:
+            for _, batch in self._lanes.expanded(loop, span, self._names, 0, len(values)):
+                self.rows.add(batch)
+        except LaneError as fault:
+            self._run_first_faulty(loop, values, span, fault)
+
+    def _run_first_faulty(self, loop: For, values: range, span: Span, fault: LaneError) -> NoReturn:
+        """Runs alone the first iteration that fails, which tells the first of its mistakes.
+
+        Iterations don't depend on one another, so halving finds it in twice the time of all.
+        """
+        self._budget.enforced = False
+        good, bad = 0, fault.lane
+        while good < bad:
+            middle = (good + bad) // 2
+            try:
+                for _ in self._lanes.expanded(loop, span, self._names, good, middle + 1):
+                    pass
+                good = middle + 1
+            except LaneError as earlier:
+                bad = earlier.lane
+        self._loops.append((loop.name, values[bad]))
+        self._iteration(loop, values[bad])
+        raise fault

@@ -1,0 +1,157 @@
+"""Lanes: runs many iterations at once, each a lane of arrays.
+
+A loop whose iterations are independent is expanded: every lane becomes as many as it has
+iterations. Another runs one iteration after the other, on all lanes that are not through yet.
+The outermost of them is independent, which makes this right: whatever a lane reads it has assigned
+itself, or nothing within that loop assigns it (`flow`). So a variable that is read either has a
+value in all lanes or in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.ir.tables import LongArray, offsets_of, spans
+from sley.lang.rescclang.arithmetic import (
+    LaneError,
+    Names,
+    Value,
+    check_step,
+    check_transfer,
+    evaluate,
+)
+from sley.lang.rescclang.budget import Budget
+from sley.lang.rescclang.flow import LoopFlow
+from sley.lang.rescclang.rows import Batch, merged
+from sley.lang.rescclang.syntax import Assign, Block, For, Transfer
+
+PIECE = 2**18
+"""How many lanes run at once: their arrays fit into a cache, and memory stays bounded."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The iterations of a loop in all lanes, numbered lane by lane.
+
+    start, step: of the ranges. offset: int64 (lanes + 1,), the first iteration of each lane.
+    """
+
+    start: Value
+    step: Value
+    offset: LongArray
+
+    @classmethod
+    def of(cls, loop: For, names: Names, lanes: int) -> Span:
+        """The iterations of a loop. Errors: LaneError."""
+        start, stop, step = (evaluate(e, names) for e in (loop.start, loop.stop, loop.step))
+        check_step(loop, step)
+        count = np.maximum(0, -((start - stop) // step))
+        return cls(start, step, offsets_of(np.broadcast_to(count, lanes)))
+
+    @property
+    def count(self) -> LongArray:
+        return np.diff(self.offset)
+
+    def piece(self, first: int, end: int) -> tuple[LongArray, LongArray]:
+        """The lanes and the loop variable's values of the iterations first ... end - 1."""
+        low = int(np.searchsorted(self.offset, first, side="right")) - 1
+        high = int(np.searchsorted(self.offset, end, side="left"))
+        begin = self.offset[low:high]
+        skipped = np.maximum(begin, first) - begin
+        ends = np.minimum(self.offset[low + 1 : high + 1], end) - begin
+        owner, turn = spans(skipped, ends - skipped)
+        owner += low
+        return owner, np.asarray(_of(self.start, owner) + turn * _of(self.step, owner))
+
+    def owner(self, iteration: int) -> int:
+        """The lane of an iteration."""
+        return int(np.searchsorted(self.offset, iteration, side="right")) - 1
+
+
+def _of(value: Value, lanes: LongArray) -> Value:
+    return value if isinstance(value, int) else value[lanes]
+
+
+class Lanes:
+    """Runs blocks on lanes.
+
+    Errors: LaneError, with a lane that fails, not always the first that does; L156.
+    """
+
+    def __init__(self, flows: list[LoopFlow], budget: Budget, ranks: int) -> None:
+        self._flows = flows
+        self._budget = budget
+        self._ranks = ranks
+
+    def expanded(
+        self, loop: For, span: Span, names: Names, first: int, end: int
+    ) -> Iterator[tuple[LongArray, Batch]]:
+        """Runs iterations first ... end - 1 at once, piece by piece: the lane of each iteration of
+        a piece, and what they say. A LaneError names the iteration as its lane."""
+        exposed = [name for name in self._flows[loop.number].exposed if name in names]
+        for begin in range(first, end, PIECE):
+            owner, value = span.piece(begin, min(begin + PIECE, end))
+            inner = {name: _of(names[name], owner) for name in exposed}
+            inner[loop.name] = value
+            try:
+                batch = self._block(loop.body, inner, len(owner))
+            except LaneError as fault:
+                raise fault.at(begin + fault.lane) from None
+            if batch is not None:
+                yield owner, batch
+
+    def _block(self, block: Block, names: Names, lanes: int) -> Batch | None:
+        batches: list[Batch] = []
+        for statement in block.statements:
+            if isinstance(statement, Assign):
+                names[statement.name] = evaluate(statement.value, names)
+            elif isinstance(statement, Transfer):
+                batches.append(self._transfer(statement, names, lanes))
+            else:
+                batches += self._loop(statement, names, lanes)
+        return merged(batches)
+
+    def _transfer(self, t: Transfer, names: Names, lanes: int) -> Batch:
+        self._budget.transfers(t, lanes)
+        src, dst, step, chunk = (evaluate(e, names) for e in (t.src, t.dst, t.step, t.chunk))
+        check_transfer(t, self._ranks, src, dst, step, chunk)
+        return Batch.of(lanes, src, dst, step, chunk, t.site)
+
+    def _loop(self, loop: For, names: Names, lanes: int) -> list[Batch]:
+        span = Span.of(loop, names, lanes)
+        if not self._flows[loop.number].independent:
+            return self._in_turn(loop, span, names, lanes)
+        total = int(span.offset[-1])
+        self._budget.at_once(loop, total, -(-total // PIECE))
+        try:
+            return [
+                batch.of_lanes(owner) for owner, batch in self.expanded(loop, span, names, 0, total)
+            ]
+        except LaneError as fault:
+            raise fault.at(span.owner(fault.lane)) from None
+
+    def _in_turn(self, loop: For, span: Span, names: Names, lanes: int) -> list[Batch]:
+        """Runs the first iteration of every lane, then the second, and so on."""
+        flow, count, batches = self._flows[loop.number], span.count, []
+        turns = int(count.max(initial=0))
+        self._budget.at_once(loop, int(span.offset[-1]), turns)
+        for name in flow.assigned & names.keys():
+            names[name] = np.array(np.broadcast_to(names[name], lanes), np.int64)
+        kept = [name for name in flow.assigned | flow.exposed if name in names]
+        active = np.flatnonzero(count)
+        for turn in range(turns):
+            active = active[count[active] > turn]
+            inner = {name: _of(names[name], active) for name in kept}
+            inner[loop.name] = _of(span.start, active) + turn * _of(span.step, active)
+            try:
+                batch = self._block(loop.body, inner, len(active))
+            except LaneError as fault:
+                raise fault.at(int(active[fault.lane])) from None
+            if batch is not None:
+                batches.append(batch.of_lanes(active))
+            for name in flow.assigned & names.keys():
+                names[name][active] = inner[name]  # type: ignore[index]
+        return batches

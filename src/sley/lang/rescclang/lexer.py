@@ -1,0 +1,156 @@
+"""Lexer: ResCCLang's text as tokens, with indentation as tokens of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple, NoReturn
+
+from sley.errors import Place
+from sley.errors.rescclang import L141, L142, L143, L144
+
+MAX_BLOCKS = 32
+"""Bound on blocks within one another."""
+
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+_INDENTATION = re.compile(r"[ \t]*")
+_BLANK = re.compile(r"[ \t]*(#.*)?$")
+_TOKEN = re.compile(
+    r"[ \t]*(?:([A-Za-z][A-Za-z0-9_]*)|([0-9]+)|(\"[^\"]*\"|'[^']*')|(//|[-+*/%(),:=])|(?:#.*)?$)"
+)
+
+
+class Kind(Enum):
+    """What a token is. Values are what messages call it."""
+
+    WORD = "word"
+    NUMBER = "number"
+    STRING = "string"
+    SIGN = "sign"
+    NEWLINE = "the end of the line"
+    INDENT = "an indented line"
+    DEDENT = "the end of the block"
+    END = "the end of the text"
+
+
+_KINDS = (Kind.WORD, Kind.NUMBER, Kind.STRING, Kind.SIGN)
+"""Kinds of tokens in the order of the pattern's groups."""
+
+
+class Token(NamedTuple):
+    """A token; `text` is empty for those that only the layout says."""
+
+    kind: Kind
+    text: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return repr(shortened_word(self.text)) if self.text else self.kind.value
+
+
+def shortened_word(text: str) -> str:
+    """Text of the user's that is short enough for a message."""
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines of a text, as an editor counts them; a byte order mark is dropped."""
+    return _NEWLINE.split(text.removeprefix("\ufeff"))
+
+
+class Lexer:
+    """Makes tokens of lines. Errors: L141, L142, L143 (a parenthesis that isn't closed), L144."""
+
+    def __init__(self, lines: list[str], file: str) -> None:
+        self._lines = lines
+        self._file = file
+        self._indents = [""]
+        self._open: list[Token] = []
+
+    def tokens(self) -> Iterator[Token]:
+        """All tokens. Within parentheses lines end nowhere, and their indentation is free."""
+        number = 0
+        for number, line in enumerate(self._lines, 1):
+            if _BLANK.match(line):
+                continue
+            start = 0
+            if not self._open:
+                start = _end(_INDENTATION, line, 0)
+                yield from self._layout(line[:start], number)
+            yield from self._line(line, start, number)
+            if not self._open:
+                yield Token(Kind.NEWLINE, "", number, len(line) + 1)
+        if self._open:
+            last = self._open[-1]
+            raise L143.error(
+                at=Place(self._file, last.line, last.column),
+                expected="a ')' that closes this '('",
+                found=Kind.END.value,
+            )
+        end = len(self._lines[-1]) + 1
+        for _ in self._indents[1:]:
+            yield Token(Kind.DEDENT, "", number, end)
+        yield Token(Kind.END, "", number, end)
+
+    def _layout(self, indent: str, number: int) -> Iterator[Token]:
+        column = len(indent) + 1
+        if indent != self._indents[-1] and indent.startswith(self._indents[-1]):
+            self._indents.append(indent)
+            if len(self._indents) > MAX_BLOCKS + 1:
+                raise L144.error(
+                    at=Place(self._file, number, column),
+                    expected=f"at most {MAX_BLOCKS} blocks within one another",
+                    found="one more",
+                )
+            yield Token(Kind.INDENT, "", number, column)
+            return
+        while indent != self._indents[-1]:
+            if not self._indents[-1].startswith(indent):
+                raise L142.error(
+                    at=Place(self._file, number, column),
+                    expected="the indentation of a block around this line, or deeper: "
+                    + " or ".join(map(_spelled, self._indents[:4])),
+                    found=_spelled(indent),
+                )
+            self._indents.pop()
+            yield Token(Kind.DEDENT, "", number, column)
+
+    def _line(self, line: str, start: int, number: int) -> Iterator[Token]:
+        while match := _TOKEN.match(line, start):
+            group = match.lastindex
+            if group is None:
+                return
+            text = match[group]
+            token = Token(_KINDS[group - 1], text, number, match.start(group) + 1)
+            if text == "(":
+                self._open.append(token)
+            elif text == ")" and self._open:
+                self._open.pop()
+            yield token
+            start = match.end()
+        start = _end(_INDENTATION, line, start)
+        self._refuse(line[start], number, start + 1)
+
+    def _refuse(self, character: str, line: int, column: int) -> NoReturn:
+        if character in "\"'":
+            expected, found = f"a string that ends in its line with {character}", "no end"
+        elif character == "_":
+            expected, found = "a name that begins with a letter", repr(character)
+        else:
+            expected = "a name, a number, a string, or one of + - * / // % ( ) , : ="
+            found = f"{character!r} (U+{ord(character):04X})"
+        raise L141.error(at=Place(self._file, line, column), expected=expected, found=found)
+
+
+def _end(pattern: re.Pattern[str], line: str, start: int) -> int:
+    match = pattern.match(line, start)
+    return match.end() if match else start
+
+
+def _spelled(indent: str) -> str:
+    spaces, tabs = indent.count(" "), indent.count("\t")
+    if spaces and tabs:
+        return f"{tabs} tabs and {spaces} spaces"
+    return f"{tabs} tabs" if tabs else f"{spaces} spaces"

@@ -1,0 +1,339 @@
+"""Parser: ResCCLang's tokens as syntax, by recursive descent (ResCCL, figure 14).
+
+algorithm  = ["def"] "ResCCLAlgo" "(" parameter {"," parameter} ")" ":" block
+parameter  = name "=" (number | string)
+block      = simple | indented {simple | loop}
+simple     = name "=" expression | "transfer" "(" 4 * (expression ",") type ")"
+loop       = "for" name "in" "range" "(" expression [, expression [, expression]] ")" ":" block
+expression = term {("+" | "-") term}
+term       = factor {("*" | "/" | "//" | "%") factor}
+factor     = {"-"} (number | name | "(" expression ")")
+type       = "recv" | "rrc", bare or in quotes
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import NoReturn
+
+from sley.errors import Place, Rule
+from sley.errors.language import L113, L124
+from sley.errors.rescclang import L142, L143, L144, L145, L152, L153
+from sley.lang.rescclang.lexer import Kind, Lexer, Token, shortened_word
+from sley.lang.rescclang.syntax import (
+    MAX_VALUE,
+    Act,
+    Algorithm,
+    Assign,
+    Block,
+    Expression,
+    For,
+    Node,
+    Parameter,
+    Statement,
+    Transfer,
+)
+from sley.lang.transfers import TYPES
+
+HEAD = "ResCCLAlgo"
+RESERVED = frozenset({"def", "for", "in", "range", "transfer", "recv", "rrc", HEAD})
+"""Words of the language, which name no variable."""
+
+MAX_PARENTHESES = 64
+"""Bound on parentheses within one another."""
+
+_SUMS = {"+": Act.ADD, "-": Act.SUBTRACT}
+_PRODUCTS = {"*": Act.MULTIPLY, "/": Act.DIVIDE, "//": Act.DIVIDE, "%": Act.REMAINDER}
+_ARGUMENTS = ("source rank", "destination rank", "step", "chunk")
+_MAX_TEXT, _MAX_CANDIDATES = 60, 1000
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """ ", did you mean ...": the candidates nearest to a word, or nothing."""
+    known = [c for c, _ in zip(candidates, range(_MAX_CANDIDATES), strict=False)]
+    lower = {c.lower(): c for c in known}
+    close = difflib.get_close_matches(word[:_MAX_TEXT].lower(), lower, n=3, cutoff=0.6)
+    return f", did you mean {' or '.join(lower[c] for c in close)}?" if close else ""
+
+
+class Parser:
+    """Makes an `Algorithm` of lines. Errors: L113, L124, and of L140 to L159 those of the text
+    alone, with line and column.
+
+    parameters: names that the body may read and not assign.
+    """
+
+    def __init__(self, lines: list[str], file: str, parameters: Iterable[str]) -> None:
+        self._lines = lines
+        self._file = file
+        self._parameters = frozenset(parameters)
+        self._tokens = Lexer(lines, file).tokens()
+        self._next = next(self._tokens)
+        self._last = self._next
+        self._depth = 0
+        self._transfers: list[Transfer] = []
+        self._loops = 0
+
+    def algorithm(self) -> Algorithm:
+        """The whole text."""
+        if self._at(Kind.END):
+            raise L113.error(
+                at=self._place(),
+                expected=f"{HEAD}(...):",
+                found="no program",
+                remedy="Write a header and a body, as in ResCCL's figure 16.",
+            )
+        self._accept("def")
+        first = self._next
+        if first.text != HEAD:
+            rule = L145 if first.kind is Kind.WORD else L143
+            self._refuse(rule, f"{HEAD}(...):", hint=nearest(first.text, [HEAD]))
+        self._advance()
+        parameters = self._header()
+        body = self._block()
+        if not self._at(Kind.END):
+            self._refuse(L143, "nothing after the algorithm")
+        return Algorithm(
+            parameters, body, tuple(self._transfers), self._loops, first.line, first.column
+        )
+
+    def _advance(self) -> Token:
+        self._last = self._next
+        if not self._at(Kind.END):
+            self._next = next(self._tokens)
+        return self._last
+
+    def _at(self, kind: Kind) -> bool:
+        return self._next.kind is kind
+
+    def _accept(self, text: str) -> bool:
+        # A string carries its quotes, so that it equals no sign and no word.
+        if self._next.text != text:
+            return False
+        self._advance()
+        return True
+
+    def _expect(self, text: str, expected: str = "") -> None:
+        if not self._accept(text):
+            self._refuse(L143, expected or repr(text))
+
+    def _place(self) -> Place:
+        return Place(self._file, self._next.line, self._next.column)
+
+    def _refuse(self, rule: Rule, expected: str, hint: str = "") -> NoReturn:
+        raise rule.error(at=self._place(), expected=expected, found=f"{self._next}{hint}")
+
+    def _header(self) -> tuple[Parameter, ...]:
+        self._expect("(")
+        parameters = []
+        while not self._accept(")"):
+            parameters.append(self._parameter())
+            if self._next.text != ")":
+                self._expect(",", "',' or ')'")
+        self._expect(":")
+        return tuple(parameters)
+
+    def _parameter(self) -> Parameter:
+        if not self._at(Kind.WORD):
+            self._refuse(L143, "the name of a parameter, or ')'")
+        name = self._advance()
+        self._expect("=")
+        first, value = self._next, self._value()
+        # What is no literal is left standing, for the header to name the parameter's own rule.
+        word = self._last.text if value is not None else first.text
+        if first.text == "-" and value is not None:
+            word = f"-{word}"
+        return Parameter(name.text, value, word, name.line, name.column, first.line, first.column)
+
+    def _value(self) -> int | str | None:
+        if self._at(Kind.STRING):
+            return self._advance().text[1:-1]
+        negative = self._accept("-")
+        if self._at(Kind.NUMBER):
+            number = self._number()
+            self._advance()
+            return -number if negative else number
+        while self._next.text not in (",", ")") and not self._at(Kind.END):
+            self._advance()
+        return None
+
+    def _block(self) -> Block:
+        """What follows a colon: a simple statement in its line, or an indented block."""
+        statements: list[Statement] = []
+        if not self._at(Kind.NEWLINE):
+            statements.append(self._simple("a statement, or the end of the line"))
+        else:
+            self._advance()
+            if not self._at(Kind.INDENT):
+                self._refuse(L142, "an indented statement")
+            self._advance()
+            while not self._at(Kind.DEDENT):
+                statements.append(self._statement())
+            self._advance()
+        return Block(tuple(statements), sum(map(_cost, statements)))
+
+    def _statement(self) -> Statement:
+        if self._at(Kind.INDENT):
+            self._refuse(L142, "a statement as deep as the one before")
+        return self._for() if self._next.text == "for" else self._simple("a statement")
+
+    def _simple(self, expected: str) -> Statement:
+        word = self._next
+        if word.kind is not Kind.WORD:
+            self._refuse(L143, expected)
+        statement: Statement
+        if word.text == "transfer":
+            statement = self._transfer()
+        else:
+            self._advance()
+            if self._next.text != "=":
+                raise L145.error(
+                    at=Place(self._file, word.line, word.column),
+                    expected="name = ..., for ... in range(...): or transfer(...)",
+                    found=f"{word}{nearest(word.text, ['for', 'transfer'])}",
+                )
+            self._check_variable(word)
+            self._advance()
+            statement = Assign(word.text, self._expression(), word.line, word.column)
+        if not self._at(Kind.NEWLINE):
+            self._refuse(L143, "an operator, or the end of the line")
+        self._advance()
+        return statement
+
+    def _check_variable(self, word: Token) -> None:
+        at = Place(self._file, word.line, word.column)
+        if word.text in RESERVED:
+            raise L145.error(at=at, expected="the name of a variable", found=str(word))
+        if word.text in self._parameters:
+            raise L152.error(at=at, expected="another name", found=str(word))
+
+    def _for(self) -> For:
+        start = self._advance()
+        name = self._next
+        if name.kind is not Kind.WORD:
+            self._refuse(L143, "the name of a variable")
+        self._check_variable(name)
+        self._advance()
+        self._expect("in")
+        self._expect("range", "range(...)")
+        self._expect("(")
+        bounds = self._bounds()
+        self._expect(":")
+        number = self._loops
+        self._loops += 1
+        return For(name.text, *bounds, self._block(), number, start.line, start.column)
+
+    def _bounds(self) -> tuple[Expression, Expression, Expression]:
+        """Start, stop and step of a range, up to its ')'."""
+        first = self._expression()
+        if self._accept(")"):
+            return _constant(0, first), first, _constant(1, first)
+        self._expect(",", "an operator, ',' or ')'")
+        stop = self._expression()
+        if self._accept(")"):
+            return first, stop, _constant(1, stop)
+        self._expect(",", "an operator, ',' or ')'")
+        step = self._expression()
+        self._expect(")", "an operator or ')'")
+        return first, stop, step
+
+    def _transfer(self) -> Transfer:
+        start = self._advance()
+        self._expect("(")
+        src, dst, step, chunk = (self._argument(word) for word in _ARGUMENTS)
+        kind = TYPES.get(self._next.text.strip("\"'"))
+        if kind is None or self._next.kind not in (Kind.WORD, Kind.STRING):
+            self._refuse(L124, " or ".join(TYPES))
+        self._advance()
+        self._expect(")")
+        site = len(self._transfers)
+        transfer = Transfer(src, dst, step, chunk, kind, site, start.line, start.column)
+        self._transfers.append(transfer)
+        return transfer
+
+    def _argument(self, word: str) -> Expression:
+        argument = self._expression(f"the {word}")
+        self._expect(",", "an operator or ','")
+        return argument
+
+    def _expression(self, expected: str = "a number, a name or '('") -> Expression:
+        first = self._next
+        nodes: list[Node] = []
+        self._sum(nodes, expected)
+        last = self._last
+        text = ""
+        if last.line == first.line:
+            end = last.column - 1 + len(last.text)
+            text = self._lines[first.line - 1][first.column - 1 : end]
+        text = text if len(text) <= _MAX_TEXT else ""
+        return Expression(tuple(nodes), text, first.line, first.column)
+
+    def _sum(self, nodes: list[Node], expected: str) -> None:
+        self._product(nodes, expected)
+        while self._next.text in _SUMS:
+            sign = self._advance()
+            self._product(nodes, "a number, a name or '('")
+            nodes.append(Node(_SUMS[sign.text], sign.text, 0, sign.line, sign.column))
+
+    def _product(self, nodes: list[Node], expected: str) -> None:
+        self._factor(nodes, expected)
+        while self._next.text in _PRODUCTS:
+            sign = self._advance()
+            self._factor(nodes, "a number, a name or '('")
+            nodes.append(Node(_PRODUCTS[sign.text], sign.text, 0, sign.line, sign.column))
+
+    def _factor(self, nodes: list[Node], expected: str) -> None:
+        signs = []
+        while self._next.text == "-":
+            signs.append(self._advance())
+        token = self._next
+        if token.kind is Kind.NUMBER:
+            nodes.append(Node(Act.NUMBER, "", self._number(), token.line, token.column))
+            self._advance()
+        elif token.kind is Kind.WORD:
+            if token.text in RESERVED:
+                self._refuse(L143, expected)
+            nodes.append(Node(Act.NAME, token.text, 0, token.line, token.column))
+            self._advance()
+        elif token.text == "(":
+            self._parenthesis(nodes)
+        else:
+            self._refuse(L143, expected)
+        nodes += [Node(Act.NEGATE, "-", 0, s.line, s.column) for s in reversed(signs)]
+
+    def _parenthesis(self, nodes: list[Node]) -> None:
+        self._depth += 1
+        if self._depth > MAX_PARENTHESES:
+            self._refuse(L144, f"at most {MAX_PARENTHESES} parentheses within one another")
+        self._advance()
+        self._sum(nodes, "a number, a name or '('")
+        self._expect(")", "an operator or ')'")
+        self._depth -= 1
+
+    def _number(self) -> int:
+        """The number at hand; long ones are refused unread, since reading takes square time."""
+        digits = self._next.text.lstrip("0") or "0"
+        if len(digits) > len(str(MAX_VALUE)) or int(digits) > MAX_VALUE:
+            raise L153.error(
+                at=self._place(),
+                expected=f"a number up to {MAX_VALUE}",
+                found=shortened_word(digits),
+            )
+        return int(digits)
+
+
+def _constant(value: int, like: Expression) -> Expression:
+    """A number that the text leaves out, at the place of `like`."""
+    node = Node(Act.NUMBER, "", value, like.line, like.column)
+    return Expression((node,), str(value), like.line, like.column)
+
+
+def _cost(statement: Statement) -> int:
+    match statement:
+        case Assign():
+            return 1 + len(statement.value.nodes)
+        case Transfer(src=src, dst=dst, step=step, chunk=chunk):
+            return 1 + sum(len(e.nodes) for e in (src, dst, step, chunk))
+        case For():
+            return 1 + sum(len(e.nodes) for e in (statement.start, statement.stop, statement.step))

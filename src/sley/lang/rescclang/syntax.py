@@ -1,0 +1,136 @@
+"""The syntax of ResCCLang as values (ResCCL, figure 14): what the parser makes of a text.
+
+Lines and columns count from 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+from sley.ir.words import TransferKind
+
+MIN_VALUE, MAX_VALUE = -(2**31), 2**31 - 1
+"""Bounds on every number of a program, intermediate results too."""
+
+
+class Act(IntEnum):
+    """What a node of an expression does with the stack of values."""
+
+    NEGATE = 0
+    ADD = 1
+    SUBTRACT = 2
+    MULTIPLY = 3
+    DIVIDE = 4
+    REMAINDER = 5
+    NUMBER = 6
+    NAME = 7
+
+
+class Node(NamedTuple):
+    """A step of an expression in postfix order: pushes a value, or combines the last ones.
+
+    word: the name, or the operator as it is written. value: of a number.
+    """
+
+    act: Act
+    word: str
+    value: int
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An expression in postfix order, which needs no recursion however long it is.
+
+    text: as it is written, for messages; "" where that is long.
+    """
+
+    nodes: tuple[Node, ...]
+    text: str
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """`name = value`"""
+
+    name: str
+    value: Expression
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """`transfer(src, dst, step, chunk, kind)`; `site` counts the transfers of the text from 0."""
+
+    src: Expression
+    dst: Expression
+    step: Expression
+    chunk: Expression
+    kind: TransferKind
+    site: int
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`for name in range(start, stop, step): body`; `number` counts the loops of the text from 0.
+
+    Where the text leaves them out, start is 0 and step is 1.
+    """
+
+    name: str
+    start: Expression
+    stop: Expression
+    step: Expression
+    body: Block
+    number: int
+    line: int
+    column: int
+
+
+Statement: TypeAlias = Assign | Transfer | For
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Statements, one after the other. cost: the steps of evaluation of running them once, without
+    what its loops repeat."""
+
+    statements: tuple[Statement, ...]
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of the header. value: None for what is neither number nor string; word: the
+    value as it is written. The place is the value's, the name's is (line, column) of `name`."""
+
+    name: str
+    value: int | str | None
+    word: str
+    line: int
+    column: int
+    value_line: int
+    value_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """A text: the header, which begins at (line, column), and the body.
+
+    transfers: the transfers in the order of their sites. loops: how many there are.
+    """
+
+    parameters: tuple[Parameter, ...]
+    body: Block
+    transfers: tuple[Transfer, ...]
+    loops: int
+    line: int
+    column: int

@@ -1,0 +1,118 @@
+"""Text: reads ResCCLang, ResCCL's own language, into a `Program` (ResCCL 4.2, figures 14 and 16).
+
+    ResCCLAlgo(nRanks=4, AlgoName="ring", OpType="Allgather"):
+        for r in range(nRanks):
+            for step in range(nRanks - 1):
+                transfer(r, (r + 1) % nRanks, step, (r - step) % nRanks, recv)
+
+Read as the paper has it, and beyond it: `/` and `//` both divide and round down; parameters of the
+header that are numbers are variables of the body, so that one text serves clusters of any size;
+a variable keeps its last value after a loop, as in Python.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from sley.errors import Place
+from sley.errors.language import L112
+from sley.errors.rescclang import L140
+from sley.ir.program import Program
+from sley.ir.sources import Sources
+from sley.ir.tables import NONE
+from sley.lang.rescclang.evaluate import transfers
+from sley.lang.rescclang.header import NUMBERS, Header, read_header
+from sley.lang.rescclang.lexer import split_lines
+from sley.lang.rescclang.parser import Parser
+from sley.lang.rescclang.syntax import Algorithm
+from sley.lang.transfers import Steps, assemble
+
+MAX_BYTES = 4 * 2**20
+"""Bound on the size of a text."""
+
+_NO_FILE = "<rescclang>"
+
+
+def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | str) -> Program:
+    """The program that a text says.
+
+    file: its name, for messages. in_place: whether input and output share memory; the text is the
+    same either way. header: parameters of the header that replace or add to the text's own, as in
+    ``parse(text, nRanks=64)``.
+
+    The header's nRanks and OpType (Allreduce, Allgather or Reducescatter, with one chunk a rank)
+    are the collective, AlgoName is the program's name (by default the file's), GPUPerNode and
+    NICPerNode are its topology, nChannels is the number of instances of every transfer. nWarps is
+    checked, and has no effect: a plan doesn't say how many warps run a thread block.
+
+    Errors: L101, L103, L112, L113, L122, L124, L140 to L156, with line and column.
+    """
+    name = file or _NO_FILE
+    if not isinstance(text, str):
+        raise L112.error(at=Place(name), expected="a text", found=type(text).__name__)
+    if len(text) > MAX_BYTES or len(text.encode(errors="replace")) > MAX_BYTES:
+        raise L140.error(
+            at=Place(name), expected=f"at most {MAX_BYTES} bytes", found=f"{len(text)} characters"
+        )
+    algorithm = Parser(split_lines(text), name, NUMBERS).algorithm()
+    read = read_header(algorithm, header, in_place=in_place, file=name)
+    steps = _steps(algorithm, read, name)
+    default = Path(file).stem if file else "rescclang"
+    sources = Sources(
+        file=np.zeros(len(algorithm.transfers), np.int32),
+        line=np.array([t.line for t in algorithm.transfers], np.int32),
+        position=np.array([t.column for t in algorithm.transfers], np.int32),
+        files=(name,),
+        whole=Place(name, algorithm.line, algorithm.column),
+    )
+    return assemble(
+        read.collective,
+        steps,
+        name=read.name or default,
+        sources=sources,
+        topology=read.topology,
+    )
+
+
+def load(path: str | Path, *, in_place: bool = False, **header: int | str) -> Program:
+    """The program that a file of UTF-8 text says; see `parse`. Errors: L140, and those of parse."""
+    return parse(_read(Path(path)), file=str(path), in_place=in_place, **header)
+
+
+def _read(path: Path) -> str:
+    at = Place(str(path))
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise L140.error(at=at, expected="a file of text", found=reason) from None
+    if len(data) > MAX_BYTES:
+        raise L140.error(at=at, expected=f"at most {MAX_BYTES} bytes", found="more")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        before = split_lines(data[: error.start].decode())
+        raise L140.error(
+            at=Place(str(path), len(before), len(before[-1]) + 1),
+            expected="UTF-8",
+            found=f"the byte 0x{data[error.start]:02X}: {error.reason}",
+        ) from None
+
+
+def _steps(algorithm: Algorithm, header: Header, file: str) -> Steps:
+    ranks = header.collective.ranks
+    src, dst, step, chunk, site = transfers(algorithm, header.variables, ranks, file=file)
+    kinds = np.array([t.kind for t in algorithm.transfers], np.int8)
+    return Steps(
+        src=src,
+        dst=dst,
+        step=step,
+        chunk=chunk,
+        kind=kinds[site],
+        channel=np.full(len(site), NONE, np.int32),
+        instances=np.full(len(site), header.instances, np.int32),
+        source=site,
+    )

@@ -1,0 +1,84 @@
+"""Whole transfers from text, library and files of others: scheduled, merged, proven, run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sley
+from sley import runtime
+from test_through_xml import OTHERS
+
+CLUSTERS = ((2, 4), (2, 8), (4, 4), (4, 8))
+COLLECTIVES = ("hm-allgather", "hm-reducescatter", "hm-allreduce")
+
+
+def wrong(plan: sley.Plan) -> list[int]:
+    """Wrong elements of two runs of several tiles, of even and odd size, between processes."""
+    sizes = [64 * 1024, 100_001]
+    rows = runtime.run(plan, sizes, iterations=1, warmup=0, slot_bytes=512)
+    return [row.wrong for row in rows]
+
+
+@pytest.mark.parametrize("schedule", ["hpds", "round-robin"])
+@pytest.mark.parametrize(("nodes", "gpus"), CLUSTERS)
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_hierarchical_mesh_at_task_level(name: str, nodes: int, gpus: int, schedule: str) -> None:
+    program = sley.algorithms.build(name, nodes=nodes, gpus=gpus, nics=gpus // 2, in_place=True)
+    for slots in (1, 2, 8):
+        plan = sley.compile(program, schedule=schedule, allocate="state", slots=slots)
+        assert plan.loop_order is sley.LoopOrder.INSTRUCTION
+        sley.verify(plan, 1)
+        assert wrong(plan) == [0, 0]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_the_text_says_what_the_library_does(name: str, in_place: bool) -> None:
+    text = sley.algorithms.resccl_text(name)
+    for nodes, gpus in CLUSTERS:
+        header: dict[str, Any] = {"nRanks": nodes * gpus, "GPUPerNode": gpus, "NICPerNode": gpus}
+        said = sley.rescclang.parse(text, in_place=in_place, **header)
+        library = sley.algorithms.build(name, nodes=nodes, gpus=gpus, in_place=in_place)
+        assert said.collective == library.collective
+        assert rows(said) == rows(library)
+        assert said.topology is not None
+        assert library.topology is not None
+        assert np.array_equal(said.topology.nic, library.topology.nic)
+
+
+def rows(program: sley.Program) -> list[tuple[int, ...]]:
+    """The transfers in the order of their steps, those of a step sorted."""
+    t = program.transfers
+    names = ("step", "kind", "src", "src_buffer", "src_index", "dst", "dst_buffer", "dst_index")
+    return sorted(zip(*(getattr(t, name).tolist() for name in names), strict=True))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_files_of_others_run_as_whole_tasks(name: str, data_dir: Path) -> None:
+    imported = sley.load(data_dir / "msccl-xml" / f"{name}.xml")
+    sley.verify(imported)
+    plan = sley.compile(sley.lift(imported), schedule="hpds", allocate="state")
+    before, after = (np.bincount(p.block_rank).max() for p in (imported, plan))
+    assert after <= before
+    assert wrong(plan) == [0, 0]
+
+
+def test_synthesised_blocks_fall_to_half_without_costing_time(data_dir: Path) -> None:
+    imported = sley.load(data_dir / "msccl-xml" / "amd_32.xml")
+    most = int(np.bincount(imported.block_rank).max())
+    cluster = sley.topologies.cluster(2, 16, 8)
+    plan = sley.compile(
+        sley.lift(imported),
+        schedule="hpds",
+        allocate="state",
+        max_blocks=most // 2,
+        topology=cluster,
+    )
+    assert np.bincount(plan.block_rank).max() <= most // 2
+    assert plan.estimate is not None
+    assert plan.estimate.time_us <= plan.estimate.unmerged_us
+    assert wrong(plan) == [0, 0]
