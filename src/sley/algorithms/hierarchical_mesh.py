@@ -1,8 +1,8 @@
 """Hierarchical mesh: ResCCL's expert algorithms (ResCCL, appendix A), in the transfer language.
 
-A cluster of nodes with some GPUs each: full meshes inside the nodes, and for each GPU a ring through
-its counterparts on all nodes. The data has one chunk for each rank. The same algorithms stand in
-ResCCLang's text in the folder `texts`.
+A cluster of nodes with some GPUs each: full meshes inside the nodes, and for each GPU a ring
+through its counterparts on all nodes. The data has one chunk for each rank. The same algorithms
+stand in ResCCLang's text in the folder `texts`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import plan_of
 from sley.compiler import compile
-from sley.formats import program_source
+from sley.formats import program_source, write_file
 from sley.ir.program import Program
 from sley.passes.lift import lift
 
@@ -40,7 +40,7 @@ def lift_command(selection: Selection, output: Path | None, as_json: bool, verbo
     with phases("writing"):
         text = program_source.write(program)
         if output is not None:
-            output.write_text(text, encoding="utf-8", newline="\n")
+            write_file(output, text)
     summary = _summary(program)
     if as_json:
         told = {"output": str(output)} if output is not None else {"output": None, "text": text}

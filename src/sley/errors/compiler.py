@@ -88,6 +88,6 @@ C320 = Rule(
     what="A plan to be lifted contradicts itself, or cannot run to its end.",
     why="A program is what a plan does when it runs, from the first message to the last. Where "
     "messages are missing or instructions wait for one another, that is nothing.",
-    example="lift(plan)  # whose rank 0 sends twice what rank 1 receives once",
+    example="sley.lift(plan)  # whose rank 0 sends twice what rank 1 receives once",
     instead="Prove the plan first: sley.verify(plan) says what is wrong with it.",
 )

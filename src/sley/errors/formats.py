@@ -262,7 +262,8 @@ F441 = Rule(
     why="Its interpreter runs all steps for a tile, then the next tile. A plan that was ordered "
     "instruction by instruction may hang there.",
     example="saving a plan of the task-level schedule as XML",
-    instead="Write the tile-major plan of the same program: what sley.compile returns is one.",
+    instead="Write the tile-major plan of the same program: --order tile, or "
+    'sley.compile(..., loop_order="tile").',
 )
 F442 = Rule(
     "F442",
@@ -271,7 +272,8 @@ F442 = Rule(
     "no place.",
     why="They are attributes of <tb>, not of the step.",
     example="a block that sends to rank 1 and later to rank 2",
-    instead="Give each pair of peers and channel a block of its own, as sley.compile does.",
+    instead="Give each pair of peers and channel a block of its own, as sley.compile does with "
+    "--allocate connection and without --max-blocks.",
 )
 F443 = Rule(
     "F443",

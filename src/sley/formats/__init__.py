@@ -29,6 +29,7 @@ __all__ = [
     "load_with_notes",
     "save",
     "target_named",
+    "write_file",
 ]
 
 _SUFFIXES = (".xml",)
@@ -85,6 +86,13 @@ def save(
     text = msccl_xml.write(
         plan, target, name=name, min_bytes=min_bytes, max_bytes=max_bytes, threads=threads
     )
+    write_file(path, text)
+
+
+def write_file(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a text, whole or not at all: whatever goes wrong, what stood there before stays.
+
+    Errors: F461."""
     try:
         _replace(Path(path), text)
     except (OSError, ValueError) as problem:
