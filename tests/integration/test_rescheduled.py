@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import sley
+from files_of_others import OTHERS
 from sley import runtime
-from test_through_xml import OTHERS
 
 CLUSTERS = ((2, 4), (2, 8), (4, 4), (4, 8))
 COLLECTIVES = ("hm-allgather", "hm-reducescatter", "hm-allreduce")

@@ -10,6 +10,7 @@ import pytest
 
 import sley
 from algorithm_cases import cases, label, program
+from files_of_others import OTHERS
 from sley import runtime
 from sley.formats import TARGETS, load, msccl_xml
 from sley.ir.plan import Plan
@@ -52,19 +53,6 @@ def test_every_algorithm_runs_the_same_through_xml(
         inputs = random_inputs(plan, count)
         one, other = (runtime.execute(p, inputs, processes=False) for p in (plan, back))
         assert promised(plan, one, count) == promised(plan, other, count)
-
-
-OTHERS = (
-    "amd_32",
-    "ncv4-ag_hier_4_LL",
-    "ncv4-ar_hier_12_Simple",
-    "ncv4-ar_tree_12_LL",
-    "ndv4-a2a2ll",
-    "ndv4-ag-16m",
-    "ndv4-ag-1k-512k",
-    "ndv4-ap2ll",
-    "rccl-alltoall-8n-0-9kb",
-)
 
 
 @pytest.mark.parametrize("name", OTHERS)
