@@ -96,9 +96,10 @@ class Edges:
     @classmethod
     def from_pairs(cls, nodes: int, source: NDArray[Any], target: NDArray[Any]) -> Edges:
         """Edges from pairs, each pair kept once; a node's targets come in ascending order."""
-        key = distinct(source.astype(np.int64) * max(nodes, 1) + target)
-        counts = np.bincount(key // max(nodes, 1), minlength=nodes)
-        return cls(offsets_of(counts), (key % max(nodes, 1)).astype(np.int32))
+        bits = nodes.bit_length()
+        key = distinct((source.astype(np.int64) << bits) | target)
+        counts = np.bincount(key >> bits, minlength=nodes)
+        return cls(offsets_of(counts), (key & ((1 << bits) - 1)).astype(np.int32))
 
     @classmethod
     def empty(cls, nodes: int) -> Edges:
@@ -142,6 +143,18 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
     keep = np.ones(len(values), bool)
     keep[1:] = values[1:] != values[:-1]
     return values[keep]
+
+
+def ordered_by(*columns: NDArray[Any]) -> LongArray:
+    """The rows in ascending order of the columns, the first being the most significant: what
+    `np.lexsort` gives, in one sort where the columns fit into one number. None is negative."""
+    widths = [int(column.max(initial=0)).bit_length() for column in columns]
+    if sum(widths) >= 63:
+        return np.lexsort(columns[::-1])
+    key = np.zeros(len(columns[0]), np.int64)
+    for column, width in zip(columns, widths, strict=True):
+        key = (key << width) | column
+    return np.argsort(key, kind="stable")
 
 
 def numbering(keys: NDArray[Any], limit: int) -> tuple[NDArray[Any], NDArray[Any]]:

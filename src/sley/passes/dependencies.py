@@ -8,7 +8,15 @@ import numpy as np
 
 from sley.ir.dag import ChunkDag, Dependencies
 from sley.ir.program import Program
-from sley.ir.tables import NONE, BoolArray, LongArray, distinct, neighbouring_writes, spans
+from sley.ir.tables import (
+    NONE,
+    BoolArray,
+    LongArray,
+    distinct,
+    neighbouring_writes,
+    ordered_by,
+    spans,
+)
 from sley.ir.words import Buffer, TransferKind
 
 
@@ -56,7 +64,7 @@ def _accesses(program: Program) -> _Accesses:
     transfer = np.concatenate([read_by, written_by])
     at_dst = np.repeat([False, True], [len(read), len(written)])
     # A transfer reads before it writes; it never does both at one cell.
-    order = np.lexsort((at_dst, transfer, cell))
+    order = ordered_by(cell, transfer, at_dst)
     cell, transfer, at_dst = cell[order], transfer[order], at_dst[order]
     last_write, next_write = neighbouring_writes(cell, at_dst)
     place = np.empty(len(order), np.int64)

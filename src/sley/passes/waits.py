@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.ir.dag import InstructionDag, Order
-from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of
+from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of, ordered_by
 from sley.passes.blocks import Blocks
 from sley.passes.loops import Loop
 
@@ -69,10 +69,10 @@ def _candidates(dag: InstructionDag, order: Order, blocks: Blocks) -> tuple[IntA
     before, after = before[across], after[across]
     # Of several instructions of one block, waiting for the latest is enough.
     key = after * len(blocks.rank) + block[before]
-    sort = np.lexsort((before, key))
+    sort = ordered_by(key, before)
     last = np.append(key[sort][1:] != key[sort][:-1], True)[: len(sort)]
     before, after = before[sort][last], after[sort][last]
-    sort = np.lexsort((-before, after))
+    sort = ordered_by(after, len(order) - before)
     return before[sort].astype(np.int32), after[sort].astype(np.int32)
 
 

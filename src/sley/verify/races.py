@@ -11,7 +11,7 @@ from sley.errors import Diagnostic
 from sley.errors.verifier import V204
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, neighbouring_writes, spans
+from sley.ir.tables import NONE, neighbouring_writes, ordered_by, spans
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION
 
 
@@ -56,7 +56,7 @@ def _neighbours(plan: Plan, level: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
         owner, cells = spans(layout.cell(plan.rank[rows], buffer[rows], index[rows]), t.count[rows])
         parts.append((rows[owner], cells, np.full(len(cells), writes_it)))
     row, cell, write = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.lexsort((write, row, level[row], cell))
+    order = ordered_by(cell, level[row], row, write)
     row, cell, write = row[order], cell[order], write[order]
     before, after = neighbouring_writes(cell, write)
     late, early = np.flatnonzero(before != NONE), np.flatnonzero((after != NONE) & ~write)
