@@ -10,6 +10,7 @@ import pytest
 
 import sley
 from files_of_others import OTHERS
+from rescclang_cases import FIGURE_16
 from sley import runtime
 
 CLUSTERS = ((2, 4), (2, 8), (4, 4), (4, 8))
@@ -32,6 +33,16 @@ def test_hierarchical_mesh_at_task_level(name: str, nodes: int, gpus: int, sched
         plan = sley.compile(program, schedule=schedule, allocate="state", slots=slots)
         assert plan.loop_order is sley.LoopOrder.INSTRUCTION
         sley.verify(plan, 1)
+        assert wrong(plan) == [0, 0]
+
+
+@pytest.mark.parametrize("schedule", ["hpds", "round-robin"])
+def test_figure_16_at_task_level(schedule: str) -> None:
+    program = sley.rescclang.parse(FIGURE_16, in_place=True)
+    for slots in (1, 2, 8):
+        plan = sley.compile(program, schedule=schedule, allocate="state", slots=slots)
+        # The header's nChannels: four parallel parts, 16 thread blocks each.
+        assert np.bincount(plan.block_rank).max() == 4 * 16
         assert wrong(plan) == [0, 0]
 
 
