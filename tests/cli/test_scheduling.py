@@ -115,6 +115,18 @@ def test_a_file_is_lifted_and_scheduled_anew(tmp_path: Path) -> None:
     assert "0 OK" in run.stdout
 
 
+def test_a_cluster_is_named_by_its_numbers(tmp_path: Path) -> None:
+    xml = tmp_path / "mesh.xml"
+    assert sley("compile", "hm-allreduce", *GRID, "-o", xml).exit_code == 0
+    own = compiled(xml, "--schedule", "hpds", "--topology", "2x4")
+    shared = compiled(xml, "--schedule", "hpds", "--topology", "2x4:1")
+    assert shared["estimate"]["time_us"] > own["estimate"]["time_us"]
+    small = sley("compile", xml, "--schedule", "hpds", "--topology", "1x4")
+    assert small.exit_code == 1
+    assert "C305" in small.stderr
+    assert sley("compile", xml, "--schedule", "hpds", "--topology", "2y4").exit_code == 2
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -11,7 +11,7 @@ from sley.cli.options import Selection, SizeType, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import plan_of
 from sley.errors import counted
-from sley.report.tables import pipeline_table, plan_summary, plan_table
+from sley.report.tables import estimate_lines, pipeline_table, plan_summary, plan_table
 
 
 @click.command("compile", cls=Command)
@@ -59,9 +59,13 @@ def compile_command(
             {"ok": True, "plan": summary, "output": output and str(output), "seconds": seconds}
         )
         return
+    summary.pop("estimate", None)
     for word, value in summary.items():
         text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
         click.echo(f"{word.replace('_', ' '):<23}{text}")
+    if plan.estimate is not None:
+        for word, text in estimate_lines(plan.estimate):
+            click.echo(f"{word:<23}{text}")
     click.echo(
         f"{'proven':<23}right values, no races, no hangs with {counted(plan.slots, 'slot')} or more"
         + (", one for each chunk" if plan.per_chunk else "")

@@ -24,7 +24,7 @@ def main() -> None:
     """Compile, prove and run collective communication.
 
     WHAT is an algorithm's name (sley list), a Python file with a program (FILE.py or
-    FILE.py:NAME), or an MSCCL XML file.
+    FILE.py:NAME), a text of ResCCLang (FILE.resccl), or an MSCCL XML file.
     """
 
 

@@ -171,7 +171,10 @@ def plan_options(command: F) -> F:
         help="Tile by tile, or all tiles of an instruction. [instruction for hpds, round-robin]",
     )
     @click.option("--max-blocks", type=_POSITIVE, help="At most so many thread blocks a rank.")
-    @click.option("--topology", help="Refuse transfers that it has no link for: dgx1.")
+    @click.option(
+        "--topology",
+        help="dgx1, or NODESxGPUS[:NICS]: which ranks are linked, and which share a card.",
+    )
     @click.option(
         "--collective",
         metavar="FILE.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 import traceback
@@ -93,10 +94,16 @@ def _left_over(selection: Selection, parameter: str) -> int:
 
 
 def _topology(name: str | None) -> Topology | None:
+    """A topology by name, or a cluster as NODESxGPUS or NODESxGPUS:NICS."""
     if name is None:
         return None
+    cluster = re.fullmatch(r"(\d+)x(\d+)(?::(\d+))?", name)
+    if cluster is not None:
+        nodes, gpus = int(cluster[1]), int(cluster[2])
+        return topologies.cluster(nodes, gpus, None if cluster[3] is None else int(cluster[3]))
     if name not in _TOPOLOGIES:
-        raise click.BadParameter(f"{name!r} is none of: {', '.join(_TOPOLOGIES)}")
+        known = ", ".join(_TOPOLOGIES)
+        raise click.BadParameter(f"{name!r} is neither {known} nor NODESxGPUS[:NICS]")
     return _TOPOLOGIES[name]()
 
 
@@ -143,8 +150,7 @@ def _refuse_sizes(selection: Selection, words: tuple[str, ...]) -> None:
     for word in words:
         if getattr(selection, word) is not None:
             raise click.UsageError(
-                f"--{word.replace('_', '-')} is for algorithms of the library; "
-                f"{selection.what} says it itself"
+                f"--{word.replace('_', '-')} is not for {selection.what}, which says it itself"
             )
 
 

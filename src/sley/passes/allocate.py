@@ -23,7 +23,7 @@ from sley.ir.tables import NONE, FloatArray, IntArray, LongArray, offsets_of
 from sley.ir.words import Allocation
 from sley.passes.blocks import Blocks, numbered
 from sley.passes.links import Links
-from sley.passes.loops import Loop
+from sley.passes.loops import LARGE, Loop
 from sley.passes.pipelines import whole_transfers
 from sley.passes.timeline import Costs, Estimator, Timeline, sequence_of
 
@@ -95,8 +95,16 @@ def allocate(
         merged = _by_state(dag, draft)
         draft = _Draft(draft.order, merged, estimator.timeline(draft.order, merged))
     if max_blocks is not None and draft.most > max_blocks:
-        candidates = list(_within(dag, draft, max_blocks, estimator, whole=whole))
-        draft = min(candidates, key=lambda d: d.timeline.time_us)
+        # A lower limit can happen to give a better plan; on large plans each try takes seconds.
+        lowest = max(max_blocks // 2, 1) if len(order) < LARGE else max_blocks
+        draft = min(
+            (
+                candidate
+                for limit in range(max_blocks, lowest - 1, -1)
+                for candidate in _within(dag, draft, limit, estimator, whole=whole)
+            ),
+            key=lambda d: d.timeline.time_us,
+        )
     estimate = Estimate(
         time_us=draft.timeline.time_us,
         unmerged_us=unmerged.timeline.time_us,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sley.errors import counted
 from sley.ir.plan import Estimate, Plan
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer, Op
@@ -117,6 +118,20 @@ def estimate_summary(estimate: Estimate) -> dict[str, object]:
         "idle_average": round(float(idle.mean()), 3) if len(idle) else 0.0,
         "idle_most": round(float(idle.max(initial=0.0)), 3),
     }
+
+
+def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
+    """An estimate as people read it: pairs of a word and what it is."""
+    e = estimate_summary(estimate)
+    return [
+        ("estimated time", f"{e['time_us']} us with {counted(estimate.tiles, 'tile')}"),
+        ("unmerged blocks", f"{e['unmerged_us']} us, with a block for each connection"),
+        (
+            "idle",
+            f"{e['idle_average']:.0%} of the time on average, the idlest block "
+            f"{e['idle_most']:.0%}",
+        ),
+    ]
 
 
 def pipeline_table(plan: Plan) -> list[str]:
