@@ -117,6 +117,11 @@ class Order(Table):
     pipeline: IntArray = column("int32")
 
     @property
+    def whole(self) -> bool:
+        """Whether it is one of whole transfers, each receive right after its send."""
+        return bool((self.pipeline != NONE).all())
+
+    @property
     def fused(self) -> BoolArray:
         """bool (instructions,): whether it both receives and sends."""
         return np.asarray((self.receive != NONE) & (self.send != NONE))

@@ -12,7 +12,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 LARGE = 100_000
-"""Rows: from here on the loop is compiled. Compiling takes a second or two the first time on a
+"""Turns: from here on a loop is compiled. Compiling takes a second or two the first time on a
 machine; Numba keeps the result on disk."""
 
 
@@ -40,9 +40,9 @@ class Loop(Generic[P, R]):
             compiled = numba.njit()(self.plain)
         return compiled
 
-    def __call__(self, size: int, /, *arguments: P.args, **none: P.kwargs) -> R:
-        """Runs the function; `size` decides the speed."""
-        if size >= LARGE:
+    def __call__(self, work: int, /, *arguments: P.args, **none: P.kwargs) -> R:
+        """Runs the function; `work`, about how many turns its loops take, decides the speed."""
+        if work >= LARGE:
             return self.compiled(*arguments, **none)
         lists: list[Any] = [a.tolist() if isinstance(a, np.ndarray) else a for a in arguments]
         result = self.plain(*lists)  # type: ignore[call-arg]

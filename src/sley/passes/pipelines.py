@@ -38,8 +38,10 @@ def pipelines(dag: InstructionDag, links: Links, schedule: Schedule) -> Order:
     group = chunk_groups(program)
     groups = int(group.max(initial=NONE)) + 1
     sequence, pipeline = np.empty((2, transfers), np.int32)
+    # Each sub-pipeline asks all groups, and there are as many as transfers on the busiest link.
+    busiest = int(np.bincount(links.first[links.first != NONE]).max(initial=1))
     _schedule(
-        transfers,
+        max(transfers, busiest * groups // 4),
         schedule is Schedule.ROUND_ROBIN,
         later.offset,
         later.target,

@@ -84,7 +84,8 @@ class Estimator:
         )
 
     def timeline(self, order: Order, blocks: Blocks) -> Timeline:
-        """The timeline of the transfers in `order`, every block doing its part in that order."""
+        """The timeline of the transfers in `order`: each takes its links and both its blocks when
+        its first instruction has its turn there."""
         transfers = len(self.tile_us)
         at_src, at_dst = self._ends(order, blocks)
         # Both halves of a fused instruction are in one block, which does them at the same time.
@@ -116,13 +117,13 @@ class Estimator:
         can start first, ties as in `order`: what links and blocks are free for."""
         transfers = len(self.tile_us)
         at_src, at_dst = self._ends(order, blocks)
-        place = np.empty(transfers, np.int32)
+        place = np.empty(transfers, np.int64)
         place[sequence_of(order, transfers)] = np.arange(transfers)
         sequence = np.empty(transfers, np.int32)
         _list(
             transfers,
             self.later.offset,
-            self.later.target,
+            self.later.target.astype(np.int64),  # what the queue holds are numbers of one kind
             np.bincount(self.later.target, minlength=transfers).astype(np.int32),
             place,
             self.latency_us,
@@ -210,9 +211,9 @@ def _run(
 @Loop
 def _list(
     offset: LongArray,
-    later: IntArray,
+    later: LongArray,
     waiting: IntArray,
-    place: IntArray,
+    place: LongArray,
     latency: FloatArray,
     tile: FloatArray,
     tiles: int,

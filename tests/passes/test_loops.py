@@ -1,0 +1,152 @@
+"""Loops: the plain function and the compiled one give the same, for every loop in the passes.
+
+Numba compiles each once on a machine and keeps the result on disk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sley
+from random_programs import RandomProgram, random_programs
+from random_transfers import RandomTransfers, clusters, random_transfers
+from sley.algorithms import hm_allreduce
+from sley.passes import loops, merging, pipelines, timeline, waits
+from sley.passes.loops import Loop
+
+ALL = {
+    f"{module.__name__.rpartition('.')[2]}.{name}": value
+    for module in (merging, pipelines, timeline, waits)
+    for name, value in vars(module).items()
+    if isinstance(value, Loop)
+}
+
+FEW = settings(max_examples=25)
+
+
+@st.composite
+def ways(draw: st.DrawFn) -> dict[str, Any]:
+    """Options that take different ways through the loops."""
+    return {
+        "schedule": draw(st.sampled_from(["msccl", "hpds", "round-robin"])),
+        "allocate": draw(st.sampled_from(["connection", "state"])),
+        "max_blocks": draw(st.sampled_from([None, 1, 2])),
+    }
+
+
+def compiled(program: sley.Program, large: float, **way: Any) -> sley.Plan:
+    """The plan, with loops compiled from `large` rows on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loops, "LARGE", large)
+        return sley.compile(program, verify=False, **way)
+
+
+def check_both(program: sley.Program, **way: Any) -> None:
+    plain, fast = compiled(program, float("inf"), **way), compiled(program, 0, **way)
+    assert plain.instructions == fast.instructions
+    assert plain.waits == fast.waits
+    assert plain.block_rank.tolist() == fast.block_rank.tolist()
+    assert plain.block_offset.tolist() == fast.block_offset.tolist()
+    if plain.estimate is None or fast.estimate is None:
+        assert plain.estimate is fast.estimate
+        return
+    assert plain.estimate.time_us == fast.estimate.time_us
+    assert plain.estimate.unmerged_us == fast.estimate.unmerged_us
+    assert plain.estimate.busy_us.tolist() == fast.estimate.busy_us.tolist()
+
+
+def test_these_are_the_loops_of_the_passes() -> None:
+    assert sorted(ALL) == [
+        "merging._colour",
+        "merging._measure_overlaps",
+        "merging._merge_least",
+        "pipelines._join",
+        "pipelines._schedule",
+        "timeline._list",
+        "timeline._run",
+        "waits._keep",
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_each_loop_fills_the_same_columns_in_both_speeds(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On what the passes really call it with, one call after another."""
+    loop, calls = ALL[name], 0
+    plainly = Loop.__call__
+
+    def both(self: Loop[Any, Any], size: int, /, *arguments: Any) -> None:
+        nonlocal calls
+        if self is not loop:
+            plainly(self, size, *arguments)
+            return
+        calls += 1
+        copies = [a.copy() if writable(a) else a for a in arguments]
+        plainly(self, 0, *arguments)
+        self.compiled(*copies)
+        for one, two in zip(arguments, copies, strict=True):
+            assert np.array_equal(one, two)
+
+    monkeypatch.setattr(Loop, "__call__", both)
+    for nics in (1, 3):
+        program = hm_allreduce(2, 3, nics=nics)
+        sley.compile(program)
+        for schedule in ("hpds", "round-robin"):
+            sley.compile(program, schedule=schedule, allocate="state", max_blocks=2)
+    assert calls >= 4
+
+
+def writable(argument: Any) -> bool:
+    return isinstance(argument, np.ndarray) and argument.flags.writeable
+
+
+def test_a_loop_is_compiled_for_large_inputs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+
+    def double(values: np.ndarray, result: np.ndarray) -> None:
+        """Doubles."""
+        ran.append(type(values))
+        for k in range(len(values)):
+            result[k] = 2 * values[k]
+
+    loop = Loop(double)
+    loop.__dict__["compiled"] = double
+    monkeypatch.setattr(loops, "LARGE", 3)
+    values = np.arange(3)
+    values.flags.writeable = False
+    for size in (2, 3):
+        result = np.zeros(3, np.int64)
+        loop(size, values, result)
+        assert result.tolist() == [0, 2, 4]
+    assert ran == [list, np.ndarray]
+    assert loop.__doc__ == "Doubles."
+
+
+@FEW
+@given(random_transfers(), ways())
+def test_transfers_become_the_same_plan_in_both_speeds(
+    random: RandomTransfers, way: dict[str, Any]
+) -> None:
+    check_both(random.program, topology=random.topology, **way)
+
+
+@FEW
+@given(random_programs(), ways(), st.data())
+def test_so_do_chunk_programs(
+    random: RandomProgram, way: dict[str, Any], data: st.DataObject
+) -> None:
+    check_both(random.program, topology=data.draw(clusters(random.ranks)), **way)
+
+
+@pytest.mark.parametrize("schedule", ["msccl", "hpds", "round-robin"])
+def test_so_does_a_hierarchical_mesh(schedule: str) -> None:
+    program = hm_allreduce(2, 4, nics=2)
+    for max_blocks in (None, 3):
+        check_both(program, schedule=schedule, allocate="state", max_blocks=max_blocks)
+    check_both(program, schedule=schedule, instances=2)
