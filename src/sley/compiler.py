@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias, TypeVar
 
+import numpy as np
+
 from sley.errors.compiler import C304, C307, C309
 from sley.ir.dag import InstructionDag, Order
 from sley.ir.plan import Estimate, Plan
@@ -81,9 +83,10 @@ def compile(
     Errors: C3xx for what cannot be compiled, V2xx for a program that does not do what its
     collective promises.
     """
-    _check_kinds(program, topology)
+    _check_kinds(program, topology, costs)
+    _check_flags(fusion=fusion, per_chunk=per_chunk, verify=verify)
     _check_numbers(slots=slots, channels=channels, instances=instances, max_blocks=max_blocks)
-    way = _Way.of(program, schedule, allocate, loop_order, fusion, max_blocks, costs)
+    way = _Options.of(program, schedule, allocate, loop_order, fusion, max_blocks, costs)
     topology = topology or program.topology
     if topology is not None:
         check_links(program, topology)
@@ -120,8 +123,8 @@ def compile(
 
 
 @dataclass(frozen=True)
-class _Way:
-    """The options of how to schedule and allocate, checked and with their defaults."""
+class _Options:
+    """How to schedule and allocate: the options, checked and with their defaults."""
 
     schedule: Schedule
     allocation: Allocation
@@ -140,32 +143,31 @@ class _Way:
         fusion: bool | None,
         max_blocks: int | None,
         costs: Costs | None,
-    ) -> _Way:
+    ) -> _Options:
         """Errors: C304, C309."""
         chosen = _named(Schedule, "schedule", schedule)
         allocation = _named(Allocation, "allocate", allocate)
         depth = chosen is Schedule.MSCCL
         usual = LoopOrder.TILE if depth else LoopOrder.INSTRUCTION
         loops = usual if loop_order is None else _named(LoopOrder, "loop_order", loop_order)
-        merges = allocation is Allocation.STATE or max_blocks is not None
         t = program.transfers
         if depth and loops is LoopOrder.INSTRUCTION:
             raise C309.error(expected="hpds or round-robin for instruction order", found="msccl")
         if fusion and not depth:
             raise C309.error(expected="whole transfers", found=f"{chosen.value} with fusion")
-        if merges and ((t.send_block != NONE) | (t.recv_block != NONE)).any():
+        reckoned = costs or Costs()
+        if loops is LoopOrder.TILE:
+            # A tile goes through all instructions before the next one.
+            reckoned = replace(reckoned, tiles=1)
+        fuses = depth if fusion is None else fusion
+        options = cls(chosen, allocation, loops, fuses, max_blocks, reckoned)
+        if options.merges and ((t.send_block != NONE) | (t.recv_block != NONE)).any():
             raise C309.error(
                 at=program.sources.whole,
                 expected="thread blocks left to the compiler",
                 found="a program that gives blocks by hand",
             )
-        reckoned = costs or Costs()
-        if loops is LoopOrder.TILE:
-            # A tile goes through all instructions before the next one.
-            reckoned = replace(reckoned, tiles=1)
-        return cls(
-            chosen, allocation, loops, depth if fusion is None else fusion, max_blocks, reckoned
-        )
+        return options
 
     @property
     def merges(self) -> bool:
@@ -174,7 +176,7 @@ class _Way:
 
 
 def _allocated(
-    lowered: InstructionDag, ordered: Order, links: Links, way: _Way
+    lowered: InstructionDag, ordered: Order, links: Links, way: _Options
 ) -> tuple[Order, Blocks, Estimate | None]:
     """The thread blocks, the order in which they list their instructions, and what to expect."""
     blocks = assign_blocks(lowered, ordered)
@@ -186,8 +188,8 @@ def _allocated(
     return allocated.order, allocated.blocks, allocated.estimate
 
 
-def _check_kinds(program: object, topology: object) -> None:
-    """Refuses what is no program or no topology. Errors: C307."""
+def _check_kinds(program: object, topology: object, costs: object) -> None:
+    """Refuses what is no program, no topology, no costs. Errors: C307."""
     if not isinstance(program, Program):
         raise C307.error(
             expected="a Program",
@@ -195,12 +197,22 @@ def _check_kinds(program: object, topology: object) -> None:
             remedy="Decorate the function with @sley.program(collective), and pass what becomes "
             "of it.",
         )
-    if topology is not None and not isinstance(topology, Topology):
-        raise C307.error(
-            expected="a Topology, such as sley.topologies.dgx1()",
-            found=repr(topology),
-            remedy="Build one with sley.topologies or sley.Topology.from_links.",
-        )
+    for cluster in (topology, program.topology):
+        if cluster is not None and not isinstance(cluster, Topology):
+            raise C307.error(
+                expected="a Topology, such as sley.topologies.dgx1()",
+                found=repr(cluster),
+                remedy="Build one with sley.topologies or sley.Topology.from_links.",
+            )
+    if costs is not None and not isinstance(costs, Costs):
+        raise C307.error(expected="Costs, such as sley.Costs(tiles=4)", found=repr(costs))
+
+
+def _check_flags(**options: object) -> None:
+    """Refuses what is no truth value where one is needed. Errors: C304."""
+    for word, value in options.items():
+        if value is not None and not isinstance(value, (bool, np.bool_)):
+            raise C304.error(expected=f"{word} as True or False", found=f"{word}={value!r}")
 
 
 def _check_numbers(**options: int | None) -> None:
@@ -214,7 +226,7 @@ def _check_numbers(**options: int | None) -> None:
 def _named(kind: type[E], word: str, value: E | str) -> E:
     """The member of `kind` that a value is or names. Errors: C304."""
     for member in kind:
-        if value is member or value == member.value:
+        if value is member or (isinstance(value, str) and value == member.value):
             return member
     expected = "one of " + ", ".join(str(member.value) for member in kind)
     raise C304.error(expected=expected, found=f"{word}={value!r}")

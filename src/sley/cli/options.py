@@ -92,7 +92,7 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
         if isinstance(value, tuple):
             return value
         parts = str(value).split(",")
-        if not all(re.fullmatch(r"\d{1,9}", part) for part in parts):
+        if not all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts):
             self.fail(f"{value!r} is not a list of numbers such as 0,1,2", param, ctx)
         return tuple(map(int, parts))
 
@@ -110,7 +110,7 @@ class SizeType(click.ParamType[int]):
     ) -> int:
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"(\d+)([KMG]?)(?:I?B)?", str(value).strip().upper())
+        match = re.fullmatch(r"([0-9]{1,15})([KMG]?)(?:I?B)?", str(value).strip().upper())
         if match is None:
             self.fail(f"{value!r} is not a size such as 4096, 64K or 16M", param, ctx)
         if not int(match[1]):

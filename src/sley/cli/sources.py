@@ -97,13 +97,14 @@ def _topology(name: str | None) -> Topology | None:
     """A topology by name, or a cluster as NODESxGPUS or NODESxGPUS:NICS."""
     if name is None:
         return None
-    cluster = re.fullmatch(r"(\d+)x(\d+)(?::(\d+))?", name)
+    cluster = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})(?::([0-9]{1,9}))?", name)
     if cluster is not None:
         nodes, gpus = int(cluster[1]), int(cluster[2])
         return topologies.cluster(nodes, gpus, None if cluster[3] is None else int(cluster[3]))
     if name not in _TOPOLOGIES:
         known = ", ".join(_TOPOLOGIES)
-        raise click.BadParameter(f"{name!r} is neither {known} nor NODESxGPUS[:NICS]")
+        message = f"{name[:60]!r} is neither {known} nor NODESxGPUS[:NICS]"
+        raise click.BadParameter(message, param_hint="--topology")
     return _TOPOLOGIES[name]()
 
 
@@ -140,8 +141,6 @@ def _header(selection: Selection) -> dict[str, int]:
             raise click.UsageError("--nodes goes with --gpus, and without --ranks")
         ranks = selection.nodes * selection.gpus
     values = {"nRanks": ranks, "GPUPerNode": selection.gpus, "NICPerNode": selection.nics}
-    if selection.gpus is not None and selection.nics is None:
-        values["NICPerNode"] = selection.gpus
     return {word: value for word, value in values.items() if value is not None}
 
 

@@ -36,7 +36,7 @@ C304 = Rule(
     why="Slots, channels and instances are counted from 1, and no machine has more than some "
     "thousands of them.",
     example="sley.compile(program, slots=0)",
-    instead="Give a positive number, or leave the option out.",
+    instead="Give one of the values expected, or leave the option out.",
 )
 C306 = Rule(
     "C306",

@@ -26,7 +26,8 @@ L103 = Rule(
     why="The chunk would lie in other memory. Negative indices are refused too: they would mean "
     "another chunk in Python.",
     example='p.chunk(0, "in", 7, count=2)  # the input has 8 chunks',
-    instead="Keep 0 <= index and index + count <= the buffer's chunks. Scratch grows by use.",
+    instead="Keep 0 <= index and index + count <= the buffer's chunks, and the chunk of a transfer "
+    "below those of the data buffer. Scratch grows by use.",
 )
 L104 = Rule(
     "L104",

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sley.errors import counted
 from sley.errors.compiler import C308
 from sley.ir.tables import BoolArray, IntArray, frozen_array
-from sley.ir.words import MAX_NUMBER, is_integer
+from sley.ir.words import is_integer
+
+MAX_RANKS = 2**14
+"""Bound on the ranks of a topology: `linked` has their square."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,8 @@ class Topology:
     node: int32 (ranks,), the node of each rank.
     nic: int32 (ranks,), the network card through which a rank sends to other nodes and receives
         from them, numbered over the whole cluster; ranks with one number share the card.
+
+    Errors: C308 for tables that don't fit together.
     """
 
     name: str
@@ -30,8 +36,17 @@ class Topology:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "linked", frozen_array(self.linked, np.bool_))
+        if self.linked.ndim != 2 or len(set(self.linked.shape)) > 1:
+            shape = f"{self.linked.shape}"
+            raise C308.error(expected="linked as a square of ranks", found=f"shape {shape}")
         for name in ("node", "nic"):
-            object.__setattr__(self, name, frozen_array(getattr(self, name), np.int32))
+            given = np.asarray(getattr(self, name))
+            if given.shape != (self.ranks,) or given.dtype.kind not in "iu" or (given < 0).any():
+                raise C308.error(
+                    expected=f"{name} as a number from 0 for each of {counted(self.ranks, 'rank')}",
+                    found=repr(given),
+                )
+            object.__setattr__(self, name, frozen_array(given, np.int32))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -47,7 +62,15 @@ class Topology:
         cls, name: str, ranks: int, links: Iterable[tuple[int, int]], *, both_ways: bool = True
     ) -> Topology:
         """One node of ranks, linked by pairs (source, destination); both_ways adds each pair
-        reversed."""
+        reversed. Errors: C308."""
+        if not is_integer(ranks) or not 1 <= ranks <= MAX_RANKS:
+            raise C308.error(expected=f"1 to {MAX_RANKS} ranks", found=f"ranks={ranks!r}")
+        links = list(links)
+        for link in links:
+            if len(link) != 2 or not all(is_integer(r) and 0 <= r < ranks for r in link):
+                raise C308.error(
+                    expected=f"links between two ranks from 0 to {ranks - 1}", found=repr(link)
+                )
         linked = np.zeros((ranks, ranks), bool)
         for source, destination in links:
             linked[source, destination] = True
@@ -63,9 +86,11 @@ class Topology:
         """
         nics = gpus if nics is None else nics
         numbers = (nodes, gpus, nics)
-        if not all(is_integer(n) and 1 <= n <= MAX_NUMBER for n in numbers) or gpus % nics:
+        right = all(is_integer(n) and 1 <= n <= MAX_RANKS for n in numbers)
+        if not right or gpus % nics or nodes * gpus > MAX_RANKS:
             raise C308.error(
-                expected="nodes and gpus from 1, and nics that divide gpus",
+                expected=f"nodes and gpus from 1, {MAX_RANKS} GPUs at most, and nics that divide "
+                "gpus",
                 found=f"nodes={nodes!r}, gpus={gpus!r}, nics={nics!r}",
             )
         rank = np.arange(nodes * gpus)

@@ -48,6 +48,11 @@ def is_integer(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
+def is_real(value: object) -> bool:
+    """Whether a value is a real number of Python or NumPy, and no truth value."""
+    return is_integer(value) or isinstance(value, (float, np.floating))
+
+
 def _flags(*ops: Op) -> BoolArray:
     flags = np.zeros(len(Op), bool)
     flags[list(ops)] = True

@@ -27,6 +27,8 @@ def broadcast(size: int | None, **values: ArrayLike) -> tuple[tuple[Any, ...], i
         arrays = [np.asarray(v) for v in values.values()]
         if any(a.dtype.kind not in "iu" or a.ndim > 1 for a in arrays):
             raise ValueError
+        if any(a.dtype.kind == "u" and (a > np.iinfo(np.int64).max).any() for a in arrays):
+            raise ValueError
         length = np.broadcast_shapes(*(a.shape for a in arrays), () if size is None else (size,))
         if size is not None and length not in ((size,), ()):
             raise ValueError

@@ -181,7 +181,7 @@ class ChunkProgram:
 
         rank, index: integers, or arrays of one length for one range on each. Errors: L101-L105.
         """
-        if len(self._steps):
+        if self._steps.used:
             refuse(L123, "p.transfer alone", "p.chunk in a program of transfers")
         ref = self._range(rank, buffer, index, count, None)
         unwritten = ref.versions == UNWRITTEN
@@ -231,7 +231,7 @@ class ChunkProgram:
         asked = Protocol.named(protocol)
         if asked is None and protocol is not None:
             refuse(L112, "one of " + ", ".join(p.value for p in Protocol), repr(protocol))
-        if len(self._steps):
+        if self._steps.used:
             return self._steps.program(name, asked, whole)
         return Program(
             name=name,

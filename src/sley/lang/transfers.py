@@ -47,10 +47,11 @@ from sley.lang.recorder import Recorder, caller_place
 TYPES = {"recv": TransferKind.COPY, "rrc": TransferKind.REDUCE}
 """What a transfer does at its destination, by ResCCL's names."""
 
-MAX_STEP = 2**31 - 1
-"""Bound on steps: they are kept as int32."""
+MAX_STEP = 2**31
+"""What steps are below: they are kept as int32."""
 
 _LATE = MAX_STEP
+"""Step of a write that never comes."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,15 +73,16 @@ class Steps(Table):
 
 
 class StepRecorder:
-    """Collects the transfers that a program says with ``p.transfer``."""
+    """Collects the transfers that a program says with ``p.transfer``.
+
+    used: whether it has said any, be it of empty arrays.
+    """
 
     def __init__(self, collective: Collective) -> None:
+        self.used = False
         self._collective = collective
         self._recorder = Recorder(Steps)
         self._data_chunks: IntArray | None = None
-
-    def __len__(self) -> int:
-        return self._recorder.length
 
     def transfer(
         self,
@@ -93,11 +95,13 @@ class StepRecorder:
         instances: int,
     ) -> None:
         """See `ChunkProgram.transfer`."""
+        self.used = True
         if self._data_chunks is None:
             self._data_chunks = data_chunks(self._collective, caller_place())
-        asked = NONE if channel is None else channel
-        values, size = broadcast(None, src=src, dst=dst, step=step, chunk=chunk, channel=asked)
-        sender, receiver, number, index, asked = values
+        asked = {} if channel is None else {"channel": channel}
+        values, size = broadcast(None, src=src, dst=dst, step=step, chunk=chunk, **asked)
+        sender, receiver, number, index = values[:4]
+        wished = values[4] if asked else NONE
         for word, rank in (("a source rank", sender), ("a destination rank", receiver)):
             check_span(L101, word, rank, self._collective.ranks)
         if not isinstance(type, str) or type not in TYPES:
@@ -110,11 +114,11 @@ class StepRecorder:
         if np.any(outside):
             chunk, limit = (np.ravel(v)[int(np.argmax(outside))] for v in (index, limit))
             refuse(L103, f"a chunk from 0 to {limit - 1}", str(chunk))
-        if channel is not None:
-            check_span(L111, "a channel", asked, MAX_NUMBER)
+        if asked:
+            check_span(L111, "a channel", wished, MAX_NUMBER)
         source = self._recorder.source()
         self._recorder.add(
-            size, sender, receiver, number, index, TYPES[type], asked, instances, source
+            size, sender, receiver, number, index, TYPES[type], wished, instances, source
         )
 
     def program(self, name: str, protocol: Protocol | None, whole: Place) -> Program:
@@ -241,7 +245,7 @@ class _Places:
     buffer: ByteArray
     index: LongArray
     input_index: LongArray
-    written: IntArray
+    written: LongArray
     copied: LongArray
     scratch_chunks: IntArray
 
@@ -260,7 +264,7 @@ class _Places:
             )
         )
         input_index, output_index = chunk - twin.input_base[rank], chunk - twin.output_base[rank]
-        written = np.full(len(rank), _LATE, np.int32)
+        written = np.full(len(rank), _LATE, np.int64)
         np.minimum.at(written, writes, t.step)
         if c.in_place:
             return cls(

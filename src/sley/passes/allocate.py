@@ -98,12 +98,17 @@ def allocate(
         sequence = sequence_of(order, len(dag.forward))
         by_start = np.argsort(unmerged.timeline.start_us[sequence], kind="stable")
         draft = _Draft(*_reordered(dag, order, blocks, sequence[by_start]), unmerged.timeline)
+    connection = draft
     if allocation is Allocation.STATE:
         shared = _Draft.of(estimator, draft.order, _by_state(dag, draft))
         if shared.time_us <= unmerged.time_us * (1 + 1e-9):
             draft = shared
-    if max_blocks is not None and _most(draft.blocks) > max_blocks:
-        draft = min(_within(dag, draft, max_blocks, estimator), key=lambda d: d.time_us)
+    if max_blocks is not None and exceeds:
+        # Blocks that share by state are one way to begin; that they fit doesn't make them the best.
+        ways = [d for d in (draft,) if _most(d.blocks) <= max_blocks]
+        for begin in {id(d): d for d in (draft, connection)}.values():
+            ways += _within(dag, begin, max_blocks, estimator)
+        draft = min(ways, key=lambda d: d.time_us)
     estimate = Estimate(draft.time_us, unmerged.time_us, draft.busy_us, costs.tiles)
     return Allocated(draft.order, draft.blocks, estimate)
 
@@ -181,7 +186,8 @@ def _within(
     A lower limit can happen to give a better plan, so some are tried too, down to half.
     """
     tries = max(PATIENCE // max(len(draft.order), 1), 1)
-    limits = range(limit, max(limit // 2, limit - tries, 0), -1)
+    limits = range(min(limit, _most(draft.blocks)), max(limit // 2, limit - tries, 0), -1)
+    limits = limits or range(limit, limit - 1, -1)
     merges = Overlaps.of(draft.order, draft.blocks, *draft.activity).merges(limits[-1])
     busy = draft.busy_us
     for here in limits:

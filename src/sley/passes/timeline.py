@@ -9,14 +9,17 @@ slots, of contention between links, or of the time that instructions take by the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.errors.compiler import C304
 from sley.ir.dag import ChunkDag, Order
 from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray
+from sley.ir.words import is_integer, is_real
 from sley.passes.blocks import Blocks
 from sley.passes.links import Links
 from sley.passes.loops import Loop
@@ -32,6 +35,8 @@ class Costs:
         channel) and between nodes (ResCCL, figure 4: four blocks fill a card of 25 GB/s).
     tile_bytes: what an instruction moves of a chunk at a time (ResCCL, table 2).
     tiles: how many tiles a chunk has.
+
+    All are positive and finite. Errors: C304.
     """
 
     intra_latency_us: float = 3.4
@@ -40,6 +45,17 @@ class Costs:
     inter_GBps: float = 6.25  # noqa: N815 - a unit
     tile_bytes: int = 2**20
     tiles: int = 16
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            whole = field.name in ("tile_bytes", "tiles")
+            right = is_integer(value) if whole else is_real(value) and math.isfinite(value)
+            if not right or value <= 0:
+                raise C304.error(
+                    expected=f"{field.name} as a positive {'integer' if whole else 'number'}",
+                    found=f"{field.name}={value!r}",
+                )
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,10 @@ def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
     e = estimate_summary(estimate)
     return [
         ("estimated time", f"{e['time_us']} us with {counted(estimate.tiles, 'tile')}"),
-        ("unmerged blocks", f"{e['unmerged_us']} us, with a block for each connection"),
+        (
+            "unmerged blocks",
+            f"{e['unmerged_us']} us, with a block for each connection, as scheduled",
+        ),
         (
             "idle",
             f"{e['idle_average']:.0%} of the time on average, the idlest block "
@@ -175,6 +178,8 @@ def _instruction(plan: Plan, row: int) -> str:
         parts.append(f"to {i.send_peer}")
     if i.channel >= 0:
         parts.append(f"channel {i.channel}")
+    if i.pipeline != NONE:
+        parts.append(f"sub-pipeline {i.pipeline}")
     for other in plan.waits[row].tolist():
         number = plan.block_number[plan.block[other]]
         parts.append(f"after block {number} step {plan.step[other]}")

@@ -76,11 +76,18 @@ class _Given:
                 )
             self.values[p.name], self.words[p.name] = p.value, p.word
             self.places[p.name] = Place(file, p.value_line, p.value_column)
+        if "GPUPerNode" in overrides and "NICPerNode" not in overrides and self._own_cards():
+            overrides = {**overrides, "NICPerNode": overrides["GPUPerNode"]}
         for name, value in overrides.items():
             place = Place(file, algorithm.line, algorithm.column, "given by the caller")
             self._check_name(name, place)
             self.values[name], self.words[name] = value, repr(value)
             self.places[name] = place
+
+    def _own_cards(self) -> bool:
+        """Whether the text gives every GPU a network card of its own."""
+        cards = self.values.get("NICPerNode")
+        return cards is not None and cards == self.values.get("GPUPerNode")
 
     def _check_name(self, name: str, at: Place) -> None:
         known = (*NUMBERS, *WORDS)

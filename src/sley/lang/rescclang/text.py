@@ -40,7 +40,8 @@ def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | 
 
     file: its name, for messages. in_place: whether input and output share memory; the text is the
     same either way. header: parameters of the header that replace or add to the text's own, as in
-    ``parse(text, nRanks=64)``.
+    ``parse(text, nRanks=64)``. Where the text has as many cards as GPUs, NICPerNode follows
+    GPUPerNode.
 
     The header's nRanks and OpType (Allreduce, Allgather or Reducescatter, with one chunk a rank)
     are the collective, AlgoName is the program's name (by default the file's), GPUPerNode and
