@@ -1,0 +1,112 @@
+"""What compile, costs and clusters refuse, and with which code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sley
+
+RING = sley.algorithms.hm_allgather(1, 4, in_place=True)
+
+
+def code(call: Any) -> str:
+    with pytest.raises(sley.SleyError) as caught:
+        call()
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schedule": "fifo"},
+        {"schedule": np.array([1, 2])},
+        {"allocate": "states"},
+        {"loop_order": "sideways"},
+        {"max_blocks": 0},
+        {"max_blocks": 1.5},
+        {"fusion": "no"},
+        {"verify": "no"},
+        {"per_chunk": 1},
+    ],
+)
+def test_options_that_mean_nothing(options: dict[str, Any]) -> None:
+    assert code(lambda: sley.compile(RING, **options)) == "C304"
+
+
+@pytest.mark.parametrize("options", [{"costs": "x"}, {"topology": "dgx1"}])
+def test_options_of_another_kind(options: dict[str, Any]) -> None:
+    assert code(lambda: sley.compile(RING, schedule="hpds", **options)) == "C307"
+
+
+def test_a_program_with_another_kind_of_cluster() -> None:
+    program = replace(RING, topology="x")  # type: ignore[arg-type]
+    assert code(lambda: sley.compile(program)) == "C307"
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [
+        {"intra_GBps": 0},
+        {"intra_GBps": -1.0},
+        {"inter_GBps": float("nan")},
+        {"inter_latency_us": float("inf")},
+        {"tiles": 0},
+        {"tiles": 2.5},
+        {"tile_bytes": "a"},
+        {"intra_latency_us": None},
+    ],
+)
+def test_costs_are_positive_and_finite(costs: dict[str, Any]) -> None:
+    assert code(lambda: sley.Costs(**costs)) == "C304"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sley.Topology.from_links("x", 4, [(0, 9)]),
+        lambda: sley.Topology.from_links("x", 4, [(0, -1)]),
+        lambda: sley.Topology.from_links("x", -1, []),
+        lambda: sley.Topology("x", np.ones((4, 4), bool), np.zeros(2, int), np.zeros(4, int)),
+        lambda: sley.Topology("x", np.ones(4, bool), np.zeros(4, int), np.zeros(4, int)),
+        lambda: sley.Topology("x", np.ones((2, 2), bool), np.zeros(2), np.zeros(2, int)),
+        lambda: sley.topologies.cluster(2, 8, 3),
+        lambda: sley.topologies.cluster(4096, 4096),
+        lambda: sley.topologies.cluster(0, 8),
+    ],
+)
+def test_clusters_whose_numbers_dont_fit(make: Any) -> None:
+    assert code(make) == "C308"
+
+
+def test_a_limit_that_does_not_bind_changes_nothing() -> None:
+    program = sley.algorithms.hm_allreduce(2, 4, in_place=True)
+    plain, limited = (sley.compile(program, schedule="hpds", max_blocks=n) for n in (None, 999))
+    assert plain.instructions == limited.instructions
+    assert plain.waits == limited.waits
+
+
+def test_state_never_makes_a_limited_plan_worse_than_it_alone() -> None:
+    program = sley.algorithms.hm_allreduce(2, 4, nics=2, in_place=True)
+    for limit in (2, 4, 6):
+        times = []
+        for allocate in ("state", "connection"):
+            plan = sley.compile(program, schedule="hpds", allocate=allocate, max_blocks=limit)
+            assert plan.estimate is not None
+            assert np.bincount(plan.block_rank).max() <= limit
+            times.append(plan.estimate.time_us)
+        assert times[0] <= times[1]
+
+
+def test_cards_follow_the_gpus_where_each_has_its_own() -> None:
+    text = sley.algorithms.resccl_text("hm-allgather")
+    own = sley.rescclang.parse(text, nRanks=8, GPUPerNode=4)
+    assert own.topology is not None
+    assert len(set(own.topology.nic.tolist())) == 8
+    shared = text.replace("NICPerNode=8", "NICPerNode=2")
+    kept = sley.rescclang.parse(shared, nRanks=8, GPUPerNode=4)
+    assert kept.topology is not None
+    assert len(set(kept.topology.nic.tolist())) == 4
