@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rescclang_cases import ANY_SIZE, BAD, FIGURE_16, HEAD, LOOPS, RANKS, programs
 
 import sley
+from rescclang_cases import ANY_SIZE, BAD, FIGURE_16, HEAD, LOOPS, RANKS, programs
 from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.ir.words import TransferKind

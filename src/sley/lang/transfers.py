@@ -304,6 +304,15 @@ def _numbered(rank: LongArray, wanted: BoolArray, ranks: int) -> tuple[LongArray
     return before - offsets_of(count)[rank], count.astype(np.int32)
 
 
+def _first_writers(t: Steps, places: _Places, writes: LongArray) -> LongArray:
+    """int64 (cells,): the source row of the transfer that writes each cell first, NONE without. A
+    copy made for it is told as that line."""
+    writer = np.full(len(places.rank), NONE)
+    rows = np.flatnonzero(places.written[writes] == t.step)
+    writer[writes[rows]] = t.source[rows]
+    return writer
+
+
 def _transfers(t: Steps, places: _Places, reads: LongArray, writes: LongArray) -> Transfers:
     """Copies of own contributions, then the transfers."""
     fresh = (places.written[reads] >= t.step) & (places.input_index[reads] != NONE)
@@ -326,7 +335,7 @@ def _transfers(t: Steps, places: _Places, reads: LongArray, writes: LongArray) -
         "channel": (none, t.channel),
         "instances": (np.full(len(c), int(t.instances.max(initial=1))), t.instances),
         "step": (none, t.step),
-        "source": (none, t.source),
+        "source": (_first_writers(t, places, writes)[c], t.source),
     }
     joined = {name: np.concatenate(pair) for name, pair in columns.items()}
     return Transfers(
