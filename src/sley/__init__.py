@@ -22,7 +22,7 @@ from sley.ir.collectives import (
     Scatter,
     SendRecv,
 )
-from sley.ir.plan import Plan
+from sley.ir.plan import Estimate, Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.ir.words import Allocation, LoopOrder, Op, Protocol, ReduceOp, Schedule
@@ -44,6 +44,7 @@ __all__ = [
     "Costs",
     "Custom",
     "Diagnostic",
+    "Estimate",
     "Gather",
     "LoopOrder",
     "Op",

@@ -86,7 +86,7 @@ def compile(
     _check_kinds(program, topology, costs)
     _check_flags(fusion=fusion, per_chunk=per_chunk, verify=verify)
     _check_numbers(slots=slots, channels=channels, instances=instances, max_blocks=max_blocks)
-    way = _Options.of(program, schedule, allocate, loop_order, fusion, max_blocks, costs)
+    options = _Options.of(program, schedule, allocate, loop_order, fusion, max_blocks, costs)
     topology = topology or program.topology
     if topology is not None:
         check_links(program, topology)
@@ -96,15 +96,15 @@ def compile(
         dag = dependencies(parallelize(program, instances))
         links = used_links(dag.program, topology)
     with phase("fusion and channels"):
-        forward = fuse(dag, slots if per_chunk else None) if way.fusion else None
+        forward = fuse(dag, slots if per_chunk else None) if options.fusion else None
         lowered = assign_channels(dag, forward, channels)
     with phase("order"):
-        if way.schedule is Schedule.MSCCL:
+        if options.schedule is Schedule.MSCCL:
             ordered = order(lowered, slots, per_chunk=per_chunk)
         else:
-            ordered = pipelines(lowered, links, way.schedule)
+            ordered = pipelines(lowered, links, options.schedule)
     with phase("thread blocks"):
-        ordered, blocks, estimate = _allocated(lowered, ordered, links, way)
+        ordered, blocks, estimate = _allocated(lowered, ordered, links, options)
     with phase("instructions and waits"):
         plan = emit(
             lowered,
@@ -112,7 +112,7 @@ def compile(
             blocks,
             chosen,
             slots,
-            loop_order=way.loop_order,
+            loop_order=options.loop_order,
             per_chunk=per_chunk,
             estimate=estimate,
         )
@@ -176,14 +176,14 @@ class _Options:
 
 
 def _allocated(
-    lowered: InstructionDag, ordered: Order, links: Links, way: _Options
+    lowered: InstructionDag, ordered: Order, links: Links, options: _Options
 ) -> tuple[Order, Blocks, Estimate | None]:
     """The thread blocks, the order in which they list their instructions, and what to expect."""
     blocks = assign_blocks(lowered, ordered)
-    if way.schedule is Schedule.MSCCL and not way.merges:
+    if options.schedule is Schedule.MSCCL and not options.merges:
         return ordered, blocks, None
     allocated = allocate_blocks(
-        lowered, ordered, blocks, links, way.costs, way.allocation, way.max_blocks
+        lowered, ordered, blocks, links, options.costs, options.allocation, options.max_blocks
     )
     return allocated.order, allocated.blocks, allocated.estimate
 

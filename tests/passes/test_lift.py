@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import sley
 from algorithm_cases import cases, label, program
+from files_of_others import OTHERS
 from plan_edits import with_columns, with_waits
 from random_plans import random_plan
 from random_programs import RandomProgram, random_programs, run
@@ -23,18 +24,6 @@ from sley.ir.tables import NONE, Edges, offsets_of
 from sley.ir.words import Buffer, LoopOrder, Op, Protocol, TransferKind
 from sley.passes.lift import lift
 from sley.passes.parallelize import parallelize
-
-FILES = (
-    "amd_32",
-    "ncv4-ag_hier_4_LL",
-    "ncv4-ar_hier_12_Simple",
-    "ncv4-ar_tree_12_LL",
-    "ndv4-a2a2ll",
-    "ndv4-ag-16m",
-    "ndv4-ag-1k-512k",
-    "ndv4-ap2ll",
-    "rccl-alltoall-8n-0-9kb",
-)
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -124,7 +113,7 @@ def test_a_compiled_algorithm_becomes_itself_again(
     assert found.name == origin.name
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", OTHERS)
 def test_files_of_others(name: str, data_dir: Path) -> None:
     plan = sley.load(data_dir / "msccl-xml" / f"{name}.xml")
     found = lifted(plan)

@@ -29,7 +29,8 @@ def lift_command(selection: Selection, output: Path | None, as_json: bool, verbo
     """Lift WHAT, a plan, to a program that means the same.
 
     The program is Python, proven by compiling it; it can be compiled for another schedule or
-    protocol, read and changed.
+    protocol, read and changed. Channels, thread blocks and the order of a plan are not part of a
+    program, so options about them change nothing in it.
     """
     phases = Phases(quiet=as_json)
     plan = plan_of(selection, phases, verify=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sley.errors import counted
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE
+from sley.ir.tables import NONE, LongArray
 from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op, is_integer
 
 LIMIT = 8
@@ -34,6 +34,19 @@ def faults(plan: Plan) -> list[Fault]:
     First the tables as wholes; only if these fit together, the rows.
     """
     return _table_faults(plan) or [*_row_faults(plan), *_wait_faults(plan)]
+
+
+def overlapping_operands(plan: Plan) -> LongArray:
+    """Rows of a plan without faults whose source and destination share chunks. A receive that
+    reduces in place reads and writes one range, element by element; a local operation has no use
+    for that."""
+    t, layout = plan.instructions, plan.layout
+    both = np.flatnonzero(READS_SOURCE[t.op] & WRITES_DESTINATION[t.op])
+    source = layout.cell(plan.rank[both], t.src_buffer[both], t.src_index[both])
+    target = layout.cell(plan.rank[both], t.dst_buffer[both], t.dst_index[both])
+    same = (source == target) & RECEIVES[t.op[both]]
+    overlaps = (np.abs(source - target) < t.count[both]) & ~same
+    return np.asarray(both[overlaps], np.int64)
 
 
 def _table_faults(plan: Plan) -> list[Fault]:

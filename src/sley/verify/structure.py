@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from sley.errors import Diagnostic
 from sley.errors.verifier import V201, V208
-from sley.ir.faults import LIMIT, faults
+from sley.ir.faults import LIMIT, faults, overlapping_operands
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
-from sley.ir.words import READS_SOURCE, RECEIVES, WRITES_DESTINATION
 
 
 def check_rows(plan: Plan) -> list[Diagnostic]:
@@ -26,21 +23,18 @@ def check_rows(plan: Plan) -> list[Diagnostic]:
 
 
 def _check_overlaps(plan: Plan) -> list[Diagnostic]:
-    """V208 for instructions whose source and destination overlap. A receive that reduces in place
-    reads and writes one range, element by element; a local operation has no use for that."""
-    t, layout = plan.instructions, plan.layout
-    both = np.flatnonzero(READS_SOURCE[t.op] & WRITES_DESTINATION[t.op])
-    source = layout.cell(plan.rank[both], t.src_buffer[both], t.src_index[both])
-    target = layout.cell(plan.rank[both], t.dst_buffer[both], t.dst_index[both])
-    same = (source == target) & RECEIVES[t.op[both]]
-    overlap = (np.abs(source - target) < t.count[both]) & ~same
-    return [
-        V208.diagnostic(
-            at=plan.place(row),
-            expected="a source and a destination that share no chunk",
-            found=f"{layout.name(int(a))} and {layout.name(int(b))}, {t.count[row]} chunks each",
+    """V208 for instructions whose source and destination overlap."""
+    t, layout, found = plan.instructions, plan.layout, []
+    for row in overlapping_operands(plan)[:LIMIT].tolist():
+        rank = int(plan.rank[row])
+        source = layout.cell(rank, int(t.src_buffer[row]), int(t.src_index[row]))
+        target = layout.cell(rank, int(t.dst_buffer[row]), int(t.dst_index[row]))
+        found.append(
+            V208.diagnostic(
+                at=plan.place(row),
+                expected="a source and a destination that share no chunk",
+                found=f"{layout.name(int(source))} and {layout.name(int(target))}, "
+                f"{t.count[row]} chunks each",
+            )
         )
-        for row, a, b in zip(
-            both[overlap][:LIMIT].tolist(), source[overlap], target[overlap], strict=False
-        )
-    ]
+    return found

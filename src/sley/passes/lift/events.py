@@ -8,7 +8,7 @@ import numpy as np
 
 from sley.errors import Diagnostic, SleyError
 from sley.errors.compiler import C320
-from sley.ir.faults import LIMIT, faults
+from sley.ir.faults import LIMIT, faults, overlapping_operands
 from sley.ir.graph import find_cycle, levels
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, LongArray, neighbouring_writes, spans
@@ -64,12 +64,7 @@ def _check(plan: Plan) -> None:
     ]
     if found:
         raise SleyError(found)
-    t, layout = plan.instructions, plan.layout
-    rows = np.flatnonzero(READS_SOURCE[t.op] & WRITES_DESTINATION[t.op])
-    source = layout.cell(plan.rank[rows], t.src_buffer[rows], t.src_index[rows])
-    target = layout.cell(plan.rank[rows], t.dst_buffer[rows], t.dst_index[rows])
-    same = (source == target) & RECEIVES[t.op[rows]]
-    for row in rows[(np.abs(source - target) < t.count[rows]) & ~same][:LIMIT].tolist():
+    for row in overlapping_operands(plan)[:LIMIT].tolist():
         found.append(
             C320.diagnostic(
                 at=plan.place(row),
