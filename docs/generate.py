@@ -35,12 +35,16 @@ MODULES: dict[str, str | None] = {
     "collective": "Collective",
     "sources": "Sources",
     "program": "Program",
+    "fabric": "Vertices and links",
+    "cost_model": "CostModel",
     "topology": "Topology",
     "dag": "Dependencies and order",
     "plan": "Plan",
     "collectives": None,
     "graph": None,
     "faults": None,
+    "routes": None,
+    "sizes": None,
 }
 
 FAMILIES = {
@@ -49,6 +53,8 @@ FAMILIES = {
     "V": ("Verifier", "What every plan must fulfil before anything runs it."),
     "F": ("Formats", "What a file must look like to be read or written."),
     "R": ("Runtime", "What can go wrong while a plan runs."),
+    "T": ("Topologies", "What the description of a cluster must look like."),
+    "S": ("Simulation", "What a question about speed must look like."),
 }
 
 DATA_MODEL_HEAD = """\

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 import sley
 from random_programs import SMALL_SLOT
+from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.plan import Plan
 from sley.ir.program import Program
+from sley.ir.topology import Builder
 from sley.lang import ChunkProgram
 from sley.runtime import execute
 
@@ -186,8 +188,7 @@ def clusters(draw: st.DrawFn, ranks: int) -> sley.Topology | None:
         gpus = draw(st.integers(1, ranks))
         nics = draw(st.sampled_from([n for n in range(1, gpus + 1) if gpus % n == 0]))
         return sley.topologies.cluster(-(-ranks // gpus), gpus, nics)
-    node, nic = _places(draw, ranks)
-    return sley.Topology("any", ~np.eye(ranks, dtype=bool), node, nic)
+    return _placed("any", ~np.eye(ranks, dtype=bool), *_places(draw, ranks))
 
 
 def _places(draw: st.DrawFn, ranks: int) -> tuple[np.ndarray, np.ndarray]:
@@ -195,6 +196,17 @@ def _places(draw: st.DrawFn, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     node = np.array(draw(st.lists(st.integers(0, 2), min_size=ranks, max_size=ranks)))
     card = np.array(draw(st.lists(st.integers(0, 1), min_size=ranks, max_size=ranks)))
     return node, node * 2 + card
+
+
+def _placed(name: str, linked: np.ndarray, node: np.ndarray, card: np.ndarray) -> sley.Topology:
+    """Ranks in nodes, with cards beside them, and direct links between any of them."""
+    builder = Builder(name, node)
+    cards, first = np.unique(card, return_index=True)
+    nics = builder.add(VertexKind.NIC, node[first])
+    builder.both(np.arange(len(node)), nics[np.searchsorted(cards, card)], LinkKind.PCIE, 25, 24)
+    src, dst = np.nonzero(linked)
+    builder.link(src, dst, LinkKind.NVLINK, 25, 20)
+    return builder.topology()
 
 
 @st.composite
@@ -296,7 +308,7 @@ def random_trees(draw: st.DrawFn) -> RandomTransfers:
         up = build in (sley.AllReduce, sley.ReduceScatter, sley.Reduce)
         down = build in (sley.AllReduce, sley.AllGather, sley.Broadcast)
         moves += _with_steps(draw, _tree_moves(draw, linked, chunk, top, up=up, down=down))
-    topology = sley.Topology("random links", linked, *_places(draw, ranks))
+    topology = _placed("random links", linked, *_places(draw, ranks))
     return _said(draw, collective, moves, topology)
 
 

@@ -115,6 +115,7 @@ def compile(
             loop_order=options.loop_order,
             per_chunk=per_chunk,
             estimate=estimate,
+            topology=topology,
         )
     if verify:
         with phase("verification"):

@@ -12,9 +12,8 @@ import pytest
 
 from sley.ir.collectives import AllReduce, AllToAll, Broadcast, Custom, Gather, ReduceScatter
 from sley.ir.words import LoopOrder, Op, ReduceOp
-from sley.runtime import Job, Measurement, bus_factor, run
+from sley.runtime import Job, Measurement, run
 from sley.runtime.check import CheckedBuffers, GuardedBuffer, Promise
-from sley.runtime.measure import blocks_in_size
 from sley.runtime.pattern import Pattern
 from sley.runtime.program import buffer_sizes
 from sley.runtime.types import DATA_TYPES, bfloat16_bits, bfloat16_values
@@ -51,9 +50,9 @@ def test_a_table() -> None:
 
 
 def test_bus_factors_and_sizes() -> None:
-    assert bus_factor(AllReduce(8)) == 2 * 7 / 8
-    assert bus_factor(ReduceScatter(8)) == bus_factor(AllToAll(8)) == bus_factor(Gather(8)) == 7 / 8
-    assert bus_factor(Broadcast(8)) == bus_factor(Custom("own", 8, 1, 1, lambda r, i: None)) == 1
+    assert AllReduce(8).bus_factor == 2 * 7 / 8
+    assert ReduceScatter(8).bus_factor == AllToAll(8).bus_factor == Gather(8).bus_factor == 7 / 8
+    assert Broadcast(8).bus_factor == Custom("own", 8, 1, 1, lambda r, i: None).bus_factor == 1
     for collective, blocks in (
         (AllReduce(4, chunks=8), 1),
         (ReduceScatter(4, chunks=2), 4),
@@ -61,7 +60,7 @@ def test_bus_factors_and_sizes() -> None:
         (Broadcast(4, chunks=2), 1),
         (Custom("own", 2, [1, 5], [2, 0], lambda r, i: None), 5),
     ):
-        assert blocks_in_size(plans.Hand().plan(collective)) == blocks
+        assert collective.blocks == blocks
 
 
 @pytest.mark.parametrize("op", ReduceOp)

@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
+from sley.ir.sizes import size_in_bytes
 from sley.ir.words import Allocation, LoopOrder, Protocol, Schedule
 
 E = TypeVar("E", bound=Enum)
@@ -97,9 +98,6 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
         return tuple(map(int, parts))
 
 
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-
-
 class SizeType(click.ParamType[int]):
     """A size in bytes with K, M, G for powers of 1024, as nccl-tests takes it."""
 
@@ -110,12 +108,10 @@ class SizeType(click.ParamType[int]):
     ) -> int:
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"([0-9]{1,15})([KMG]?)(?:I?B)?", str(value).strip().upper())
-        if match is None:
-            self.fail(f"{value!r} is not a size such as 4096, 64K or 16M", param, ctx)
-        if not int(match[1]):
-            self.fail("a size is at least 1", param, ctx)
-        return int(match[1]) * _UNITS[match[2]]
+        size = size_in_bytes(value)
+        if size is None:
+            self.fail(f"{value!r} is not a size from 1, such as 4096, 64K or 16M", param, ctx)
+        return size
 
 
 _POSITIVE = click.IntRange(min=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from sley.errors import compiler, formats, language, rescclang, runtime, verifier
+from sley.errors import compiler, formats, language, rescclang, runtime, topology, verifier
 from sley.errors.diagnostic import Rule
 
 _FAMILIES: tuple[ModuleType, ...] = (
@@ -14,6 +14,7 @@ _FAMILIES: tuple[ModuleType, ...] = (
     compiler,
     formats,
     runtime,
+    topology,
 )
 
 

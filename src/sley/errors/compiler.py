@@ -80,7 +80,7 @@ C305 = Rule(
     what="The topology has fewer ranks than the program.",
     why="Every rank of the program needs a GPU.",
     example="sley.compile(ring_16, topology=sley.topologies.dgx1())  # 8 GPUs",
-    instead="Compile for a topology with at least as many ranks.",
+    instead="Take a topology with at least as many ranks.",
 )
 C320 = Rule(
     "C320",

@@ -23,6 +23,7 @@ from sley.ir.tables import (
     column,
     frozen_array,
 )
+from sley.ir.topology import Topology
 from sley.ir.words import RECEIVES, SENDS, LoopOrder, Op, Protocol
 
 
@@ -104,6 +105,7 @@ class Plan:
     per_chunk: whether a message of several chunks takes a slot for each of them, as in MSCCL's
         kernels once a chunk fills a tile; otherwise a message takes one slot.
     estimate: what the allocator expects of its time; None for plans it didn't see.
+    topology: the cluster that it was compiled for, None for any.
     """
 
     name: str
@@ -119,6 +121,7 @@ class Plan:
     sources: Sources
     per_chunk: bool = False
     estimate: Estimate | None = None
+    topology: Topology | None = None
 
     def __post_init__(self) -> None:
         for name in ("block_rank", "scratch_chunks"):

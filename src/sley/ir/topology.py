@@ -1,15 +1,29 @@
-"""Topology: which ranks are linked, and which share a node and a network card."""
+"""Topology: a cluster as a graph of GPUs, switches and network cards with capacities."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sley.errors import counted
 from sley.errors.compiler import C308
-from sley.ir.tables import BoolArray, IntArray, frozen_array
+from sley.errors.topology import T601, T602, T603
+from sley.ir.cost_model import CostModel
+from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
+from sley.ir.routes import Pairs, Routes, nearest_cards, unreached
+from sley.ir.tables import (
+    NONE,
+    BoolArray,
+    Edges,
+    FloatArray,
+    IntArray,
+    LongArray,
+    frozen_array,
+)
 from sley.ir.words import is_integer
 
 MAX_RANKS = 2**14
@@ -18,51 +32,157 @@ MAX_RANKS = 2**14
 
 @dataclass(frozen=True)
 class Topology:
-    """A cluster as a graph of ranks.
+    """A cluster as a graph.
 
     name: the cluster's name.
-    linked: bool (ranks, ranks), whether the first can send to the second.
-    node: int32 (ranks,), the node of each rank.
-    nic: int32 (ranks,), the network card through which a rank sends to other nodes and receives
-        from them, numbered over the whole cluster; ranks with one number share the card.
+    vertices: its GPUs first, then switches and cards.
+    links: what joins them, each direction by itself.
+    model: what moving bytes costs here.
+    in_network: whether its switches reduce and multicast (NVLS, SHARP); bounds count on it, plans
+        don't use it.
 
-    Errors: C308 for tables that don't fit together.
+    Errors: T601, T602, T603.
     """
 
     name: str
-    linked: BoolArray
-    node: IntArray
-    nic: IntArray
+    vertices: Vertices
+    links: TopologyLinks
+    model: CostModel = field(default_factory=CostModel)
+    in_network: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "linked", frozen_array(self.linked, np.bool_))
-        if self.linked.ndim != 2 or len(set(self.linked.shape)) > 1:
-            shape = f"{self.linked.shape}"
-            raise C308.error(expected="linked as a square of ranks", found=f"shape {shape}")
-        for name in ("node", "nic"):
-            given = np.asarray(getattr(self, name))
-            if given.shape != (self.ranks,) or given.dtype.kind not in "iu" or (given < 0).any():
-                raise C308.error(
-                    expected=f"{name} as a number from 0 for each of {counted(self.ranks, 'rank')}",
-                    found=repr(given),
+        kind, t = self.vertices.kind, self.links
+        ranks = int((kind == VertexKind.GPU).sum())
+        if not 1 <= ranks <= MAX_RANKS or (kind[:ranks] != VertexKind.GPU).any():
+            expected = f"1 to {MAX_RANKS} GPUs, before all other vertices"
+            raise T601.error(expected=expected, found=f"{self.name}: {counted(ranks, 'GPU')}")
+        if (self.vertices.node[:ranks] < 0).any():
+            raise T601.error(expected="a node for every GPU", found=self.name)
+        outside = (np.minimum(t.src, t.dst) < 0) | (np.maximum(t.src, t.dst) >= len(kind))
+        if (outside | (t.src == t.dst)).any():
+            row = int(np.flatnonzero(outside | (t.src == t.dst))[0])
+            expected = f"links between two of {len(kind)} vertices"
+            raise T601.error(expected=expected, found=f"{self.name}, link {row}: {t[row]}")
+        for name in ("nominal_GBps", "GBps"):
+            rate = getattr(t, name)
+            wrong = np.flatnonzero(~(np.isfinite(rate) & (rate > 0)))
+            if len(wrong):
+                found = f"{self.name}, {self.link_label(int(wrong[0]))}: {rate[wrong[0]]:g}"
+                raise T602.error(expected=f"{name} above 0 for every link", found=found)
+        for sources, targets, way in ((t.src, t.dst, "to"), (t.dst, t.src, "from")):
+            lost = unreached(len(kind), sources, targets)[:ranks]
+            if lost.any():
+                raise T603.error(
+                    expected="a way from every GPU to every other",
+                    found=f"{self.name}: GPU 0 has none {way} {counted(int(lost.sum()), 'GPU')}, "
+                    f"GPU {int(np.flatnonzero(lost)[0])} among them",
                 )
-            object.__setattr__(self, name, frozen_array(given, np.int32))
 
     __hash__ = None  # type: ignore[assignment]
 
-    @property
+    @cached_property
     def ranks(self) -> int:
-        return len(self.linked)
+        """How many GPUs it has."""
+        return int((self.vertices.kind == VertexKind.GPU).sum())
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it has."""
+        return int(self.node.max()) + 1
+
+    @property
+    def node(self) -> IntArray:
+        """int32 (ranks,): the node of each rank."""
+        return self.vertices.node[: self.ranks]
+
+    @cached_property
+    def nic(self) -> IntArray:
+        """int32 (ranks,): the network card through which a rank sends to other nodes and receives
+        from them, numbered over the whole cluster; ranks with one number share the card. Those
+        that have none have a number of their own."""
+        card = nearest_cards(self.vertices, self.links)
+        cards = np.flatnonzero(self.vertices.kind == VertexKind.NIC)
+        number = np.searchsorted(cards, card)
+        own = len(cards) + np.arange(self.ranks)
+        return frozen_array(np.where(card == NONE, own, number), np.int32)
+
+    @cached_property
+    def linked(self) -> BoolArray:
+        """bool (ranks, ranks): whether the first can send to the second without passing through
+        a third GPU: inside a node over NVLink and PCIe, between nodes over anything."""
+        rank = np.arange(self.ranks, dtype=np.int32)
+        rows = [self.are_linked(np.full_like(rank, r), rank) for r in rank]
+        return frozen_array(np.stack(rows), np.bool_)
+
+    def are_linked(self, src: IntArray, dst: IntArray) -> BoolArray:
+        """`linked` for pairs of ranks."""
+        same = self.node[src] == self.node[dst]
+        inside, outside = self._pairs
+        linked = np.where(same, inside.linked(src, dst), outside.linked(src, dst))
+        return frozen_array(linked & (src != dst), np.bool_)
+
+    @cached_property
+    def _pairs(self) -> tuple[Pairs, Pairs]:
+        return Pairs(self.vertices, self.links, cards=False), Pairs(
+            self.vertices, self.links, cards=True
+        )
+
+    @cached_property
+    def _routes(self) -> Routes:
+        cards = np.flatnonzero(self.vertices.kind == VertexKind.NIC)
+        own = self.nic < len(cards)
+        card = np.full(self.ranks, NONE, np.int64)
+        card[own] = cards[self.nic[own]]
+        return Routes(self.vertices, self.links, card)
+
+    def paths(self, src: ArrayLike, dst: ArrayLike) -> Edges:
+        """For each pair of ranks (source, destination), the links that a transfer between them
+        crosses, in order: the fewest of the best kind inside a node, through both ranks' cards
+        between nodes. Empty for pairs that are not linked."""
+        found = [self._routes.path(a, b) for a, b in np.column_stack((src, dst)).tolist()]
+        offset = np.concatenate([[0], np.cumsum([len(p) for p in found])])
+        return Edges(offset, np.array([row for p in found for row in p], np.int32))
+
+    def link_label(self, link: int) -> str:
+        """A link in few words: "GPU 3 -> switch 0"."""
+        ends = (self.links.src[link], self.links.dst[link])
+        return " -> ".join(self.vertex_label(int(end)) for end in ends)
+
+    def vertex_label(self, vertex: int) -> str:
+        """A vertex in few words: "NIC 2"."""
+        kind = self.vertices.kind[vertex]
+        words = {
+            VertexKind.SWITCH: "switch",
+            VertexKind.PCIE: "PCIe",
+            VertexKind.NETWORK: "network",
+        }
+        number = int((self.vertices.kind[:vertex] == kind).sum())
+        return f"{words.get(kind, VertexKind(kind).name)} {number}"
 
     def __repr__(self) -> str:
-        return f"Topology({self.name}: {self.ranks} ranks, {int(self.linked.sum())} links)"
+        return (
+            f"Topology({self.name}: {counted(self.ranks, 'rank')}, {counted(self.nodes, 'node')}, "
+            f"{counted(len(self.links), 'link')})"
+        )
 
     @classmethod
     def from_links(
-        cls, name: str, ranks: int, links: Iterable[tuple[int, int]], *, both_ways: bool = True
+        cls,
+        name: str,
+        ranks: int,
+        links: Iterable[tuple[int, int]],
+        *,
+        both_ways: bool = True,
+        nominal_GBps: float = 25.0,  # noqa: N803 - a unit
+        GBps: float = 20.0,  # noqa: N803
+        model: CostModel | None = None,
     ) -> Topology:
-        """One node of ranks, linked by pairs (source, destination); both_ways adds each pair
-        reversed. Errors: C308."""
+        """One node of ranks, linked directly by pairs (source, destination); both_ways adds each
+        pair reversed; a pair that comes k times has k times the rate.
+
+        nominal_GBps, GBps: of each link, in each direction; one NVLink of a V100 by default.
+        Errors: C308, T602, T603.
+        """
         if not is_integer(ranks) or not 1 <= ranks <= MAX_RANKS:
             raise C308.error(expected=f"1 to {MAX_RANKS} ranks", found=f"ranks={ranks!r}")
         links = list(links)
@@ -71,18 +191,36 @@ class Topology:
                 raise C308.error(
                     expected=f"links between two ranks from 0 to {ranks - 1}", found=repr(link)
                 )
-        linked = np.zeros((ranks, ranks), bool)
+        count = np.zeros((ranks, ranks), int)
         for source, destination in links:
-            linked[source, destination] = True
-            linked[destination, source] |= both_ways
-        return cls(name, linked, np.zeros(ranks, np.int32), np.arange(ranks, dtype=np.int32))
+            count[source, destination] += 1
+            count[destination, source] += both_ways
+        np.fill_diagonal(count, 0)
+        src, dst = np.nonzero(count)
+        builder = Builder(name, np.zeros(ranks, np.int32))
+        times = count[src, dst]
+        builder.link(src, dst, LinkKind.NVLINK, nominal_GBps * times, GBps * times)
+        return builder.topology(model)
 
     @classmethod
-    def cluster(cls, nodes: int, gpus: int, nics: int | None = None) -> Topology:
-        """Nodes of GPUs in which every rank is linked to every other, ranks numbered node by node.
+    def cluster(
+        cls,
+        nodes: int,
+        gpus: int,
+        nics: int | None = None,
+        *,
+        name: str | None = None,
+        nvlink_GBps: tuple[float, float] = (300.0, 230.0),  # noqa: N803 - a unit
+        nic_GBps: tuple[float, float] = (25.0, 24.0),  # noqa: N803
+        model: CostModel | None = None,
+    ) -> Topology:
+        """Nodes of GPUs around a switch each, joined by one network without bottlenecks; ranks
+        numbered node by node.
 
         nics: network cards of each node, shared by neighbouring GPUs; one for each GPU by default.
-        Errors: C308.
+        nvlink_GBps: of each GPU and direction, on the data sheet and reached; A100s by default.
+        nic_GBps: of each card and direction, likewise; 200 Gb/s cards by default.
+        Errors: C308, T602.
         """
         nics = gpus if nics is None else nics
         numbers = (nodes, gpus, nics)
@@ -93,11 +231,75 @@ class Topology:
                 "gpus",
                 found=f"nodes={nodes!r}, gpus={gpus!r}, nics={nics!r}",
             )
+        name = name or (f"{nodes}x{gpus}" if nics == gpus else f"{nodes}x{gpus}, {nics} NICs")
         rank = np.arange(nodes * gpus)
         node, gpu = np.divmod(rank, gpus)
-        return cls(
-            name=f"{nodes}x{gpus}" if nics == gpus else f"{nodes}x{gpus}, {nics} NICs",
-            linked=~np.eye(len(rank), dtype=bool),
-            node=node,
-            nic=node * nics + gpu * nics // gpus,
+        builder = Builder(name, node)
+        if gpus > 1:
+            switch = builder.add(VertexKind.SWITCH, np.arange(nodes))
+            builder.both(rank, switch[node], LinkKind.NVLINK, *nvlink_GBps)
+        if nodes > 1:
+            card = builder.add(VertexKind.NIC, np.repeat(np.arange(nodes), nics))
+            builder.both(rank, card[node * nics + gpu * nics // gpus], LinkKind.PCIE, *nic_GBps)
+            network = builder.add(VertexKind.NETWORK, [NONE])
+            builder.both(card, network, LinkKind.NETWORK, *nic_GBps)
+        return builder.topology(model)
+
+
+class Builder:
+    """Gathers vertices and links of a Topology; GPUs are there from the start.
+
+    node: int (ranks,), the node of each GPU.
+    """
+
+    def __init__(self, name: str, node: ArrayLike) -> None:
+        self._name = name
+        self._node = [np.asarray(node, np.int32)]
+        self._kind = [np.full(len(self._node[0]), VertexKind.GPU, np.int8)]
+        self._links: list[tuple[LongArray | FloatArray, ...]] = []
+
+    def add(self, kind: VertexKind, node: ArrayLike) -> LongArray:
+        """Adds vertices of a kind, one for each node given (NONE: outside of nodes); returns
+        their numbers."""
+        first = sum(map(len, self._node))
+        self._node.append(np.asarray(node, np.int32))
+        self._kind.append(np.full(len(self._node[-1]), kind, np.int8))
+        return first + np.arange(len(self._node[-1]))
+
+    def link(
+        self,
+        src: ArrayLike,
+        dst: ArrayLike,
+        kind: LinkKind,
+        nominal_GBps: ArrayLike,  # noqa: N803 - a unit
+        GBps: ArrayLike,  # noqa: N803
+        latency_us: ArrayLike = NONE,
+    ) -> None:
+        """Adds links from src to dst, element by element."""
+        columns = np.broadcast_arrays(src, dst, int(kind), nominal_GBps, GBps, latency_us)
+        self._links.append(tuple(np.atleast_1d(c) for c in columns))
+
+    def both(
+        self,
+        src: ArrayLike,
+        dst: ArrayLike,
+        kind: LinkKind,
+        nominal_GBps: ArrayLike,  # noqa: N803 - a unit
+        GBps: ArrayLike,  # noqa: N803
+        latency_us: ArrayLike = NONE,
+    ) -> None:
+        """Adds links there and back."""
+        self.link(src, dst, kind, nominal_GBps, GBps, latency_us)
+        self.link(dst, src, kind, nominal_GBps, GBps, latency_us)
+
+    def topology(self, model: CostModel | None = None, *, in_network: bool = False) -> Topology:
+        """What has been gathered. Errors: T601, T602, T603."""
+        parts = [(np.zeros(0),) * 6, *self._links]
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        return Topology(
+            self._name,
+            Vertices(np.concatenate(self._kind), np.concatenate(self._node)),
+            TopologyLinks(*columns),
+            model or CostModel(),
+            in_network,
         )

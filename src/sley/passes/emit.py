@@ -7,6 +7,7 @@ import numpy as np
 from sley.ir.dag import InstructionDag, Order
 from sley.ir.plan import Estimate, Instructions, Plan
 from sley.ir.tables import NONE, offsets_of
+from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op, Protocol, TransferKind
 from sley.passes.blocks import Blocks
 from sley.passes.waits import assign_waits
@@ -22,6 +23,7 @@ def emit(
     loop_order: LoopOrder = LoopOrder.TILE,
     per_chunk: bool = False,
     estimate: Estimate | None = None,
+    topology: Topology | None = None,
 ) -> Plan:
     """The plan whose blocks list their instructions in the order given."""
     position = np.argsort(blocks.instruction_block, kind="stable")
@@ -43,6 +45,7 @@ def emit(
         sources=program.sources,
         per_chunk=per_chunk,
         estimate=estimate,
+        topology=topology,
     )
 
 

@@ -23,7 +23,7 @@ def check_links(program: Program, topology: Topology) -> None:
             found=f"{topology.ranks} ranks",
         )
     t = program.transfers
-    missing = np.flatnonzero((t.src != t.dst) & ~topology.linked[t.src, t.dst])
+    missing = np.flatnonzero((t.src != t.dst) & ~topology.are_linked(t.src, t.dst))
     if len(missing):
         row = int(missing[0])
         src, dst = int(t.src[row]), int(t.dst[row])

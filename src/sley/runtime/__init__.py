@@ -11,7 +11,7 @@ native/                  the engine, in C++
 
 from sley.runtime.execute import execute
 from sley.runtime.job import Job
-from sley.runtime.measure import Measurement, bus_factor, run
+from sley.runtime.measure import Measurement, run
 from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S
 from sley.runtime.types import DATA_TYPES
 
@@ -21,7 +21,6 @@ __all__ = [
     "TIMEOUT_S",
     "Job",
     "Measurement",
-    "bus_factor",
     "execute",
     "run",
 ]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sley.ir.collective import Collective
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.runtime.job import Job
-from sley.runtime.program import buffer_sizes
 from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S, check_settings, whole
 from sley.runtime.types import data_type, reduction
 
@@ -21,8 +19,8 @@ class Measurement:
     size_bytes: the larger of a rank's two buffers: what is gathered, what is scattered. count:
     elements of one block of the collective. root: NONE (-1) without. time_us: of one run, the
     average over `iterations` back to back, averaged over the ranks. algbw_GBps: size / time in
-    10^9 bytes a second; busbw_GBps: that times `bus_factor`. wrong: elements that are not what the
-    collective promises; -1 unchecked.
+    10^9 bytes a second; busbw_GBps: that times the collective's `bus_factor`. wrong: elements that
+    are not what the collective promises; -1 unchecked.
     """
 
     size_bytes: int
@@ -34,26 +32,6 @@ class Measurement:
     algbw_GBps: float  # noqa: N815
     busbw_GBps: float  # noqa: N815
     wrong: int
-
-
-def bus_factor(collective: Collective) -> float:
-    """What turns algorithm bandwidth into the load of the busiest link in an ideal algorithm
-    (nccl-tests, PERFORMANCE.md); 1 for collectives that it does not know."""
-    n = collective.ranks
-    match collective.name:
-        case "allreduce":
-            return 2 * (n - 1) / n
-        case "allgather" | "reducescatter" | "alltoall" | "gather" | "scatter":
-            return (n - 1) / n
-        case _:
-            return 1.0
-
-
-def blocks_in_size(plan: Plan) -> int:
-    """How many blocks of `count` elements the size of a call is about: those of the largest
-    buffer of any rank (at least 1)."""
-    sizes = [buffer_sizes(plan, rank, 1) for rank in range(plan.collective.ranks)]
-    return max(1, *(max(s.input, s.output) for s in sizes))
 
 
 def run(
@@ -82,8 +60,8 @@ def run(
     check_settings(slots, slot_bytes, timeout_s)
     iterations, warmup = whole(iterations, "iterations", 1), whole(warmup, "warmup", 0)
     sizes = [whole(size, "size", 0) for size in sizes_bytes]
-    block_bytes = blocks_in_size(plan) * kind.size_bytes
-    factor = bus_factor(plan.collective)
+    block_bytes = plan.collective.blocks * kind.size_bytes
+    factor = plan.collective.bus_factor
     measurements = []
     with Job(plan, slots=slots, slot_bytes=slot_bytes, timeout_s=timeout_s) as job:
         for size in sizes:

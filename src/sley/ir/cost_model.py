@@ -1,0 +1,121 @@
+"""CostModel: what moving bytes costs on a machine, apart from the capacities of its links."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from sley.errors.topology import T602
+from sley.ir.words import Protocol, is_real
+
+
+@dataclass(frozen=True)
+class ByProtocol:
+    """A number for each protocol.
+
+    ll, ll128, simple: the numbers.
+    """
+
+    ll: float
+    ll128: float
+    simple: float
+
+    def __getitem__(self, protocol: Protocol) -> float:
+        return float(getattr(self, protocol.name.lower()))
+
+    def __str__(self) -> str:
+        return f"LL {self.ll:g}, LL128 {self.ll128:g}, Simple {self.simple:g}"
+
+
+def _number(default: float, *, least: float = 0.0, open_: bool = True, most: float = 1e15) -> Any:
+    """A number above `least` (from it on if not open_) and up to `most`."""
+    return field(default=default, metadata={"least": least, "open": open_, "most": most})
+
+
+def _numbers(
+    ll: float, ll128: float, simple: float, *, open_: bool = True, most: float = 1e15
+) -> Any:
+    return field(
+        default=ByProtocol(ll, ll128, simple), metadata={"least": 0.0, "open": open_, "most": most}
+    )
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """The parameters of the simulator that are not capacities of links; the values by default are
+    those of A100s.
+
+    launch_us: what a call costs before anything moves (NCCL 2.30's tuner, base latency of rings).
+    nvlink_latency_us, pcie_latency_us, network_latency_us: from the end of a move until the other
+        side sees it, over NVLink or xGMI, PCIe and the network (NCCL 2.30's tuner, latency of a
+        hop in rings).
+    nvlink_block_GBps, pcie_block_GBps, network_block_GBps: the most that one thread block moves
+        towards a peer over each of them (NVLink: NCCL's tuner, a channel's bandwidth).
+    local_block_GBps: the most that one thread block moves within its own GPU; what it receives
+        as well (assumption: as over NVLink).
+    memory_GBps: a GPU's memory, reads and writes together.
+    wire_efficiency: data in what crosses a link (LL: 4 bytes of 8 are flags; LL128: 8 of 128).
+    tile_bytes: the most data of one tile (MSCCL: Simple four steps of 512 KiB, the others one
+        step).
+    slices: into how many parts a tile's message is cut, each sent on as it is there (NCCL: two
+        for Simple).
+    least_slice_bytes: no part is smaller than that (NCCL: 1/32 of a step of Simple).
+    wait_us: what waiting for another block's instruction costs, however long that has been over
+        (assumption: 0.5).
+    post_us: what announcing a finished part costs the block (0: it is in the hops' latencies).
+    decode_us: what reading an instruction costs an interpreter (0: nobody has published it).
+    interpreter_loss: by how much an interpreter slows a block's moves (ResCCL, figure 3: 17.1 %
+        of the bandwidth on average).
+    contention: gamma', by how much the capacity of a link falls for each time that its blocks
+        could fill it again: capacity / (1 + contention * max(0, z - 1)), where z is what they
+        could move over the capacity (the shape of ResCCL, equation 1 and figure 4; the paper
+        prints no value, so it is 0 unless you fit one).
+
+    Errors: T602 for values out of range.
+    """
+
+    launch_us: ByProtocol = _numbers(6.6, 14.0, 8.4, open_=False)
+    nvlink_latency_us: ByProtocol = _numbers(0.6, 1.9, 3.4, open_=False)
+    pcie_latency_us: ByProtocol = _numbers(1.0, 2.5, 5.7, open_=False)
+    network_latency_us: ByProtocol = _numbers(2.7, 4.0, 14.0, open_=False)
+    nvlink_block_GBps: float = _number(20.0)  # noqa: N815 - a unit
+    pcie_block_GBps: float = _number(20.0)  # noqa: N815
+    network_block_GBps: float = _number(20.0)  # noqa: N815
+    local_block_GBps: float = _number(20.0)  # noqa: N815
+    memory_GBps: float = _number(1555.0)  # noqa: N815
+    wire_efficiency: ByProtocol = _numbers(0.5, 120 / 128, 1.0, most=1.0)
+    tile_bytes: ByProtocol = _numbers(32 * 2**10, 576_000, 2 * 2**20)
+    slices: ByProtocol = _numbers(1, 1, 2)
+    least_slice_bytes: float = _number(16 * 2**10)
+    wait_us: float = _number(0.5, open_=False)
+    post_us: float = _number(0.0, open_=False)
+    decode_us: float = _number(0.0, open_=False)
+    interpreter_loss: float = _number(0.171, open_=False, most=0.99)
+    contention: float = _number(0.0, open_=False)
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value, limits = getattr(self, f.name), f.metadata
+            split = isinstance(f.default, ByProtocol)
+            if split and not isinstance(value, ByProtocol):
+                raise T602.error(
+                    expected=f"{f.name} as sley.ByProtocol(ll, ll128, simple)", found=repr(value)
+                )
+            for one in (value.ll, value.ll128, value.simple) if split else (value,):
+                low = "above" if limits["open"] else "from"
+                right = is_real(one) and math.isfinite(one) and one <= limits["most"]
+                if (
+                    not right
+                    or one < limits["least"]
+                    or (limits["open"] and one == limits["least"])
+                ):
+                    most = f" up to {limits['most']:g}" if limits["most"] < 1e15 else ""
+                    raise T602.error(
+                        expected=f"{f.name} {low} {limits['least']:g}{most}", found=repr(value)
+                    )
+
+    def items(self) -> dict[str, str]:
+        """Every parameter by its name, as people read it."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {n: str(v) if isinstance(v, ByProtocol) else f"{v:g}" for n, v in values.items()}

@@ -1,0 +1,196 @@
+"""Routes: which ranks of a topology are linked, and which links a transfer between them crosses."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
+from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray
+
+
+def unreached(vertices: int, src: IntArray, dst: IntArray) -> BoolArray:
+    """bool (vertices,): those that cannot be reached from vertex 0 over links src -> dst."""
+    later = Edges.from_pairs(vertices, src, dst)
+    lost = np.ones(vertices, bool)
+    front: NDArray[np.int32] = np.zeros(1, np.int32)
+    while len(front):
+        lost[front] = False
+        after = np.concatenate([later[v] for v in front.tolist()])
+        front = np.unique(after[lost[after]])
+    return lost
+
+
+def nearest_cards(vertices: Vertices, links: TopologyLinks) -> LongArray:
+    """int64 (ranks,): the card's vertex that each rank sends through, NONE without: one of the
+    nearest in its node; ranks that have the same cards nearby take turns on them."""
+    ranks = int((vertices.kind == VertexKind.GPU).sum())
+    graph = _Graph(vertices, links)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(ranks):
+        groups.setdefault(graph.cards_near(rank), []).append(rank)
+    card = np.full(ranks, NONE, np.int64)
+    for cards, members in groups.items():
+        for turn, rank in enumerate(members if cards else ()):
+            card[rank] = cards[turn * len(cards) // len(members)]
+    return card
+
+
+class Pairs:
+    """Which ranks are linked: directly, or through vertices that are no GPUs.
+
+    cards: whether network cards and what lies behind them count.
+    """
+
+    def __init__(self, vertices: Vertices, links: TopologyLinks, *, cards: bool) -> None:
+        kind, n = vertices.kind, len(vertices)
+        ranks = int((kind == VertexKind.GPU).sum())
+        gpu = kind == VertexKind.GPU
+        inner = ~gpu if cards else ~gpu & (kind < VertexKind.NIC)
+        src, dst = links.src.astype(np.int64), links.dst.astype(np.int64)
+        self._size = n
+        self._direct = np.unique((src * n + dst)[gpu[src] & gpu[dst]])
+        groups, self._reach = _groups(n, src, dst, inner)
+        self._up = _columns(ranks, src, groups[dst], gpu[src] & inner[dst])
+        self._down = _columns(ranks, dst, groups[src], gpu[dst] & inner[src])
+
+    def linked(self, src: IntArray, dst: IntArray) -> BoolArray:
+        """bool: whether the first of each pair is linked to the second."""
+        key = src.astype(np.int64) * self._size + dst
+        found = np.isin(key, self._direct)
+        for up in self._up.T:
+            for down in self._down.T:
+                a, b = up[src], down[dst]
+                found |= (a != NONE) & (b != NONE) & self._reach[a, b]
+        return found
+
+
+def _groups(
+    n: int, src: LongArray, dst: LongArray, inner: BoolArray
+) -> tuple[LongArray, BoolArray]:
+    """Groups of inner vertices that reach one another, and which group reaches which."""
+    from scipy.sparse import csr_array  # late: importing it takes longer than most compilations
+    from scipy.sparse.csgraph import connected_components
+
+    used = inner[src] & inner[dst]
+    ones = np.ones(int(used.sum()), np.int8)
+    graph = csr_array((ones, (src[used], dst[used])), shape=(n, n))
+    count, group = connected_components(graph, directed=True, connection="strong")
+    numbers = np.unique(group[inner])  # GPUs are groups of their own, of no interest here
+    names = np.full(count, NONE)
+    names[numbers] = np.arange(len(numbers))
+    group = np.where(inner, names[group], NONE)
+    reach = np.eye(max(len(numbers), 1), dtype=bool)
+    a, b = group[src[used]], group[dst[used]]
+    reach[a, b] = True
+    if (a != b).any():  # else no group leads to another
+        while True:
+            wider = (reach.astype(np.float32) @ reach.astype(np.float32)) > 0
+            if (wider == reach).all():
+                break
+            reach = wider
+    return group, reach
+
+
+def _columns(ranks: int, rank: LongArray, group: LongArray, used: BoolArray) -> LongArray:
+    """int64 (ranks, most groups of one rank): the groups next to each rank, NONE beyond."""
+    near = Edges.from_pairs(ranks, rank[used], group[used])
+    width = np.diff(near.offset)
+    columns = np.full((ranks, int(width.max(initial=0))), NONE)
+    columns[np.arange(columns.shape[1]) < width[:, None]] = near.target
+    return columns
+
+
+class _Graph:
+    """A topology's links by their source, to be walked vertex by vertex."""
+
+    def __init__(self, vertices: Vertices, links: TopologyLinks) -> None:
+        self.kind: list[int] = vertices.kind.tolist()
+        self.after: list[list[tuple[int, int, int]]] = [[] for _ in self.kind]
+        rows = zip(links.src.tolist(), links.dst.tolist(), links.kind.tolist(), strict=True)
+        for row, (src, dst, kind) in enumerate(rows):
+            self.after[src].append((dst, row, kind))
+
+    def cards_near(self, rank: int) -> tuple[int, ...]:
+        """The cards that are the fewest links away from a rank, inside its node."""
+        front, seen = [rank], {rank}
+        while front:
+            found = sorted(v for v in front if self.kind[v] == VertexKind.NIC)
+            if found:
+                return tuple(found)
+            further = []
+            for vertex in front:
+                for other, _, _ in self.after[vertex]:
+                    if other not in seen and self.kind[other] in (VertexKind.PCIE, VertexKind.NIC):
+                        seen.add(other)
+                        further.append(other)
+            front = further
+        return ()
+
+    def walk(self, start: int, through: frozenset[int], links: frozenset[int]) -> dict[int, int]:
+        """The link by which each vertex is first reached from `start`, over links of some kinds
+        and through vertices of some kinds."""
+        arrived: dict[int, int] = {start: NONE}
+        queue = deque([start])
+        while queue:
+            vertex = queue.popleft()
+            if vertex != start and self.kind[vertex] not in through:
+                continue
+            for other, row, kind in self.after[vertex]:
+                if other not in arrived and kind in links:
+                    arrived[other] = row
+                    queue.append(other)
+        return arrived
+
+
+_INSIDE = frozenset({VertexKind.SWITCH, VertexKind.PCIE})
+_FAST = frozenset({LinkKind.NVLINK})
+_LOCAL = frozenset({LinkKind.NVLINK, LinkKind.PCIE})
+_ANY = frozenset(LinkKind)
+_OUTSIDE = frozenset({VertexKind.NETWORK})
+_NO_GPU = frozenset(VertexKind) - {VertexKind.GPU}
+
+
+class Routes:
+    """The links between ranks: the fewest of the best kind inside a node, through both ranks'
+    cards between nodes."""
+
+    def __init__(self, vertices: Vertices, links: TopologyLinks, card: LongArray) -> None:
+        self._graph = _Graph(vertices, links)
+        self._source: list[int] = links.src.tolist()
+        self._node: list[int] = vertices.node.tolist()
+        self._card: list[int] = card.tolist()
+        self._walk = cache(self._graph.walk)
+
+    def path(self, src: int, dst: int) -> list[int]:
+        """The links from one rank to another, in order; none where they are not linked."""
+        if src == dst:
+            return []
+        if self._node[src] == self._node[dst]:
+            return self._way(src, dst, _INSIDE, _FAST) or self._way(src, dst, _INSIDE, _LOCAL)
+        a, b = self._card[src], self._card[dst]
+        if a != NONE and b != NONE:
+            parts = (
+                self._way(src, a, _INSIDE, _LOCAL),
+                self._way(a, b, _OUTSIDE, _ANY),
+                self._way(b, dst, _INSIDE, _LOCAL),
+            )
+            if all(parts):
+                return [row for part in parts for row in part]
+        return self._way(src, dst, _NO_GPU, _ANY)
+
+    def _way(
+        self, start: int, end: int, through: frozenset[VertexKind], links: frozenset[LinkKind]
+    ) -> list[int]:
+        arrived = self._walk(start, through, links)
+        rows: list[int] = []
+        vertex = end
+        while vertex != start:
+            if vertex not in arrived:
+                return []
+            rows.append(arrived[vertex])
+            vertex = self._source[rows[-1]]
+        return rows[::-1]

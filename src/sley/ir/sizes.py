@@ -1,0 +1,29 @@
+"""Sizes: bytes as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from sley.ir.words import is_integer
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def size_in_bytes(size: object) -> int | None:
+    """The bytes that a number or a text such as "64K", "16 MB" or "1GiB" stands for; K, M and G
+    are powers of 1024, as in nccl-tests. None for what is no size of at least 1."""
+    if isinstance(size, str):
+        match = re.fullmatch(r"([0-9]{1,15}) ?([KMG]?)(?:I?B)?", size.strip().upper())
+        return int(match[1]) * _UNITS[match[2]] or None if match else None
+    if not is_integer(size):
+        return None
+    number = int(size)  # type: ignore[call-overload]
+    return number if number > 0 else None
+
+
+def size_text(size_bytes: int) -> str:
+    """Bytes in few characters: 64K, 16M, 1000."""
+    for unit in ("G", "M", "K"):
+        if size_bytes and size_bytes % _UNITS[unit] == 0:
+            return f"{size_bytes // _UNITS[unit]}{unit}"
+    return str(size_bytes)

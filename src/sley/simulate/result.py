@@ -1,0 +1,149 @@
+"""Simulation: when everything happens in a run of a plan on a topology."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from sley.bounds.bound import Bound
+from sley.ir.cost_model import CostModel
+from sley.ir.plan import Plan
+from sley.ir.tables import ByteArray, FloatArray, IntArray, LongArray, Table, column
+from sley.ir.topology import Topology
+
+
+class Cause(IntEnum):
+    """What an execution waited for last before it began to move data. LAUNCH: the kernel; TURN: the
+    execution before it in its block; WAIT: an instruction of another block; MESSAGE: the peer's
+    data; SLOT: that the peer has taken an earlier message."""
+
+    LAUNCH = 0
+    TURN = 1
+    WAIT = 2
+    MESSAGE = 3
+    SLOT = 4
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BlockTimes(Table):
+    """One row a thread block of the plan: where its time goes, from launch to its own exit.
+
+    end_us: when it exits.
+    moving_us: moving data.
+    turn_us: waiting for instructions of other blocks.
+    message_us: waiting for messages.
+    slot_us: waiting for free slots.
+    overhead_us: what decoding, waits and posts cost by themselves.
+    """
+
+    end_us: FloatArray = column("float64")
+    moving_us: FloatArray = column("float64")
+    turn_us: FloatArray = column("float64")
+    message_us: FloatArray = column("float64")
+    slot_us: FloatArray = column("float64")
+    overhead_us: FloatArray = column("float64")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Executions(Table):
+    """One row an execution: an instruction on a tile, in the order in which they ended.
+
+    instruction: row of the plan's instructions.
+    tile: the tile.
+    turn_us: when its block came to it.
+    start_us: when it began to move data.
+    end_us: when it was done.
+    cause: Cause; what it waited for last before it began to move data.
+    after: the row of the execution that it waited for; NONE for LAUNCH.
+    """
+
+    instruction: IntArray = column("int32")
+    tile: IntArray = column("int32")
+    turn_us: FloatArray = column("float64")
+    start_us: FloatArray = column("float64")
+    end_us: FloatArray = column("float64")
+    cause: ByteArray = column("int8")
+    after: LongArray = column("int64")
+
+
+@dataclass(frozen=True)
+class LinkLoad:
+    """What crosses each link of the topology.
+
+    moved_bytes: float64 (links,), with the protocol's flags.
+    bin_us: how long a bin of `load_GBps` is; bins begin at the call.
+    load_GBps: float64 (bins, links), the average rate in each bin.
+    """
+
+    moved_bytes: FloatArray
+    bin_us: float
+    load_GBps: FloatArray  # noqa: N815 - a unit
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A run of a plan, as the model has it. Times count from the call; blocks start when it has
+    been launched.
+
+    size_bytes: of the call, as nccl-tests counts it (a whole number of bytes a block).
+    tiles: into how many tiles chunks are cut.
+    tile_bytes: how much of a chunk a full tile has.
+    interpreter: whether an interpreter runs the plan, or code made for it.
+    launch_us, time_us: when blocks start, and when the last one exits.
+    bound: what no algorithm falls below, for this collective, topology and size.
+    blocks: where each block's time goes.
+    links: what crosses each link.
+    critical: the executions that decide the time, from the first to the last: each waits for the
+        one before it.
+    executions: every execution, if they were asked for.
+    """
+
+    plan: Plan
+    topology: Topology
+    model: CostModel
+    size_bytes: int
+    tiles: int
+    tile_bytes: float
+    interpreter: bool
+    launch_us: float
+    time_us: float
+    bound: Bound
+    blocks: BlockTimes
+    links: LinkLoad
+    critical: Executions
+    executions: Executions | None = None
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def algbw_GBps(self) -> float:  # noqa: N802 - a unit
+        """Size over time, in 10^9 bytes a second."""
+        return self.size_bytes / self.time_us / 1e3
+
+    @property
+    def busbw_GBps(self) -> float:  # noqa: N802 - a unit
+        """`algbw_GBps` times the collective's bus factor."""
+        return self.algbw_GBps * self.plan.collective.bus_factor
+
+    @property
+    def of_bound(self) -> float:
+        """Which part of the bandwidth that the bound allows is reached, 0 to 1."""
+        return self.bound.time_us / self.time_us
+
+    @property
+    def utilisation(self) -> FloatArray:
+        """float64 (links,): which part of each link's capacity is used, from launch to end."""
+        running_us = max(self.time_us - self.launch_us, 1e-12)
+        utilisation: FloatArray = self.links.moved_bytes / (
+            self.topology.links.GBps * running_us * 1e3
+        )
+        return utilisation
+
+    def idle(self, *, to_exit: bool) -> FloatArray:
+        """float64 (blocks,): which part of its time each block doesn't move data; its time lasts
+        to its own exit, or to the end of the kernel (ResCCL 5.4, table 3)."""
+        end = self.blocks.end_us if to_exit else np.full(len(self.blocks), self.time_us)
+        idle: FloatArray = 1 - self.blocks.moving_us / np.maximum(end - self.launch_us, 1e-12)
+        return idle
