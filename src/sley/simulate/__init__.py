@@ -1,0 +1,6 @@
+"""The simulator: how fast a plan is on a cluster, and why."""
+
+from sley.simulate.result import Cause, Executions, LinkLoad, Simulation
+from sley.simulate.simulator import Simulator, simulate
+
+__all__ = ["Cause", "Executions", "LinkLoad", "Simulation", "Simulator", "simulate"]

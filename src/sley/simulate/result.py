@@ -15,7 +15,7 @@ from sley.ir.topology import Topology
 
 
 class Cause(IntEnum):
-    """What an execution waited for last before it began to move data. LAUNCH: the kernel; TURN: the
+    """What an execution waited for last. LAUNCH: the kernel; TURN: the
     execution before it in its block; WAIT: an instruction of another block; MESSAGE: the peer's
     data; SLOT: that the peer has taken an earlier message."""
 
@@ -32,15 +32,15 @@ class BlockTimes(Table):
 
     end_us: when it exits.
     moving_us: moving data.
-    turn_us: waiting for instructions of other blocks.
+    waiting_us: waiting for instructions of other blocks.
     message_us: waiting for messages.
     slot_us: waiting for free slots.
-    overhead_us: what decoding, waits and posts cost by themselves.
+    overhead_us: what decoding, waits and fences cost by themselves.
     """
 
     end_us: FloatArray = column("float64")
     moving_us: FloatArray = column("float64")
-    turn_us: FloatArray = column("float64")
+    waiting_us: FloatArray = column("float64")
     message_us: FloatArray = column("float64")
     slot_us: FloatArray = column("float64")
     overhead_us: FloatArray = column("float64")
@@ -55,7 +55,7 @@ class Executions(Table):
     turn_us: when its block came to it.
     start_us: when it began to move data.
     end_us: when it was done.
-    cause: Cause; what it waited for last before it began to move data.
+    cause: Cause; what it waited for last.
     after: the row of the execution that it waited for; NONE for LAUNCH.
     """
 
@@ -142,8 +142,10 @@ class Simulation:
         return utilisation
 
     def idle(self, *, to_exit: bool) -> FloatArray:
-        """float64 (blocks,): which part of its time each block doesn't move data; its time lasts
-        to its own exit, or to the end of the kernel (ResCCL 5.4, table 3)."""
+        """float64 (blocks,): which part of its time each block waits, for other blocks, messages
+        or slots, or has exited; its time lasts to its own exit, or to the end of the kernel
+        (ResCCL 5.4, table 3)."""
         end = self.blocks.end_us if to_exit else np.full(len(self.blocks), self.time_us)
-        idle: FloatArray = 1 - self.blocks.moving_us / np.maximum(end - self.launch_us, 1e-12)
+        busy = self.blocks.moving_us + self.blocks.overhead_us
+        idle: FloatArray = 1 - busy / np.maximum(end - self.launch_us, 1e-12)
         return idle

@@ -1,0 +1,352 @@
+#include "simulator.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+namespace sley {
+namespace {
+
+// Events this close together are one moment: what symmetric blocks do at the same time must not
+// differ by rounding, or rates would be shared out anew for each of them.
+constexpr double kMoment_us = 1e-7;
+
+}  // namespace
+
+Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowClasses classes,
+                     std::vector<double> capacity, std::vector<double> gamma,
+                     SimulatorSettings settings)
+    : plan_(std::move(plan)),
+      ends_(std::move(connections)),
+      settings_(settings),
+      sharing_(std::move(classes), std::move(capacity), std::move(gamma),
+               static_cast<std::int32_t>(plan_.block_offset.size() - 1 + ends_.wire.size())) {
+    const auto blocks = plan_.block_offset.size() - 1;
+    const auto instructions = plan_.send.size();
+    for (std::int64_t k = 2; k <= settings_.slices; ++k) unit_ = std::lcm(unit_, k);
+    blocks_.resize(blocks);
+    connections_.resize(ends_.wire.size());
+    flows_.resize(blocks + ends_.wire.size());
+    done_.assign(instructions, 0);
+    waiter_.assign(instructions, kNone);
+    next_waiter_.assign(blocks, kNone);
+    owner_.resize(instructions);
+    for (std::size_t b = 0; b < blocks; ++b) {
+        blocks_[b].instruction = plan_.block_offset[b];
+        blocks_[b].since = settings_.launch_us;
+        std::fill(owner_.begin() + plan_.block_offset[b],
+                  owner_.begin() + plan_.block_offset[b + 1], static_cast<std::int32_t>(b));
+    }
+    for (auto& c : connections_) c.credit = settings_.slots * unit_;
+    for (auto* times : {&end_us, &moving_us, &waiting_us, &message_us, &slot_us, &overhead_us}) {
+        times->assign(blocks, 0);
+    }
+    const auto rows = instructions * settings_.tiles;
+    executions = {std::vector<double>(rows), std::vector<double>(rows, -1),
+                  std::vector<double>(rows), std::vector<std::int8_t>(rows),
+                  std::vector<std::int64_t>(rows, kNone)};
+    moved_bytes.assign(settings_.links, 0);
+    load_bytes.assign(settings_.links * settings_.bins, 0);
+    bin_us = 1.0 / 64;
+}
+
+void Simulator::push(double time, Kind kind, std::int32_t id, std::uint32_t version) {
+    queue_.push({time, events_++, kind, id, version});
+}
+
+void Simulator::run() {
+    now_ = settings_.launch_us;
+    for (std::size_t b = 0; b < blocks_.size(); ++b) advance(static_cast<std::int32_t>(b));
+    while (true) {
+        if (sharing_.dirty()) {
+            sharing_.rates([this](std::int32_t flow, double rate) {
+                settle(flow);
+                Flow& f = flows_[flow];
+                push(now_ + f.left / rate, Kind::moved, flow, ++f.version);
+            });
+        }
+        if (queue_.empty()) break;
+        const double end = queue_.top().time + kMoment_us;
+        while (!queue_.empty() && queue_.top().time <= end) {
+            const Event event = queue_.top();
+            queue_.pop();
+            handle(event);
+        }
+    }
+    for (const Block& b : blocks_) {
+        if (b.state != State::done) stuck.push_back(static_cast<std::int32_t>(b.instruction));
+    }
+}
+
+void Simulator::handle(const Event& event) {
+    const auto blocks = static_cast<std::int32_t>(blocks_.size());
+    if (event.kind == Kind::moved && flows_[event.id].version != event.version) return;
+    now_ = std::max(now_, event.time);
+    if (event.kind == Kind::resume) {
+        advance(event.id);
+        return;
+    }
+    if (event.kind == Kind::moved) {
+        settle(event.id);
+        sharing_.stop(event.id);
+        if (event.id < blocks) {
+            advance(event.id);
+            return;
+        }
+        const std::int32_t connection = event.id - blocks;
+        push(now_ + ends_.latency_us[connection], Kind::arrive, connection);
+        connections_[connection].busy = false;
+        next_on_wire(connection);
+        return;
+    }
+    Connection& c = connections_[event.id];
+    if (event.kind == Kind::arrive) {
+        ++c.arrived;
+        if (c.receiver != kNone) advance(std::exchange(c.receiver, kNone));
+    } else {
+        c.credit += event.version;
+        c.last_freed = c.freed.front();
+        c.freed.pop_front();
+        if (c.sender != kNone) advance(std::exchange(c.sender, kNone));
+    }
+}
+
+void Simulator::enter(std::int32_t block, State state) {
+    Block& b = blocks_[block];
+    const double spent = now_ - b.since;
+    switch (b.state) {
+        case State::waiting: waiting_us[block] += spent; break;
+        case State::overhead:
+        case State::fence: overhead_us[block] += spent; break;
+        case State::message: message_us[block] += spent; break;
+        case State::slot: slot_us[block] += spent; break;
+        case State::moving: moving_us[block] += spent; break;
+        case State::ready:
+        case State::done: break;
+    }
+    b.state = state;
+    b.since = now_;
+}
+
+void Simulator::blame(std::int32_t block, Cause cause, std::int64_t after) {
+    const std::int64_t execution = row(blocks_[block]);
+    executions.cause[execution] = static_cast<std::int8_t>(cause);
+    executions.after[execution] = after;
+}
+
+double Simulator::message_bytes(const Block& b) const {
+    const double tile = b.tile + 1 < settings_.tiles ? settings_.tile_bytes
+                                                     : settings_.last_tile_bytes;
+    return tile * plan_.chunks[b.instruction];
+}
+
+// Into how many parts each message of an execution is cut.
+std::int64_t Simulator::parts(const Block& b) const {
+    const double most = std::ceil(message_bytes(b) / settings_.least_slice_bytes);
+    return std::max<std::int64_t>(1, most < settings_.slices ? static_cast<std::int64_t>(most)
+                                                             : settings_.slices);
+}
+
+// Goes on with a block until it has to wait, or something has to take its time.
+void Simulator::advance(std::int32_t block) {
+    Block& b = blocks_[block];
+    while (true) {
+        if (b.state == State::moving && plan_.send[b.instruction] != kNone) {
+            const double fence = ends_.fence_us[plan_.send[b.instruction]];
+            enter(block, State::fence);
+            if (fence > 0) {
+                push(now_ + fence, Kind::resume, block);
+                return;
+            }
+        }
+        if (b.state == State::moving || b.state == State::fence) end_part(block);
+        if (b.instruction == plan_.block_offset[block + 1]) {
+            enter(block, State::done);
+            end_us[block] = now_;
+            return;
+        }
+        if (!may_begin(block) || !may_move(block)) return;
+        begin_part(block);
+        if (message_bytes(b) > 0) return;
+    }
+}
+
+// Whether what an execution waits for has been done, and its overhead paid.
+bool Simulator::may_begin(std::int32_t block) {
+    Block& b = blocks_[block];
+    if (b.paid) return true;
+    if (b.state == State::ready) {
+        executions.turn_us[row(b)] = now_;
+        const bool first = b.tile == 0 && b.instruction == plan_.block_offset[block];
+        if (first) blame(block, Cause::launch, kNone);
+    }
+    const std::int64_t from = plan_.wait_offset[b.instruction];
+    const std::int64_t to = plan_.wait_offset[b.instruction + 1];
+    for (std::int64_t k = from; k < to; ++k) {
+        const std::int32_t other = plan_.wait_target[k];
+        if (done_[other] > b.tile) continue;
+        blame(block, Cause::wait, other * settings_.tiles + b.tile);
+        next_waiter_[block] = waiter_[other];
+        waiter_[other] = block;
+        enter(block, State::waiting);
+        return false;
+    }
+    b.paid = true;
+    const double cost = settings_.decode_us + (to > from ? settings_.wait_us : 0);
+    if (cost == 0) return true;
+    enter(block, State::overhead);
+    push(now_ + cost, Kind::resume, block);
+    return false;
+}
+
+// Whether the next part is there to be taken, and has room where it goes.
+bool Simulator::may_move(std::int32_t block) {
+    Block& b = blocks_[block];
+    const std::int32_t send = plan_.send[b.instruction], take = plan_.receive[b.instruction];
+    if (take != kNone && connections_[take].arrived == 0) {
+        enter(block, State::message);
+        connections_[take].receiver = block;
+        return false;
+    }
+    if (b.state == State::message) blame(block, Cause::message, connections_[take].sent.front());
+    if (send != kNone && connections_[send].credit < unit_ / parts(b)) {
+        enter(block, State::slot);
+        connections_[send].sender = block;
+        return false;
+    }
+    if (b.state == State::slot) blame(block, Cause::slot, connections_[send].last_freed);
+    return true;
+}
+
+// Takes a part and its room, and begins to move it.
+void Simulator::begin_part(std::int32_t block) {
+    const Block& b = blocks_[block];
+    const std::int32_t send = plan_.send[b.instruction], take = plan_.receive[b.instruction];
+    const std::int64_t count = parts(b);
+    if (send != kNone) connections_[send].credit -= unit_ / count;
+    if (take != kNone) --connections_[take].arrived;
+    enter(block, State::moving);
+    double& start = executions.start_us[row(b)];
+    if (start < 0) start = now_;
+    const double bytes = message_bytes(b) / static_cast<double>(count);
+    if (bytes > 0) begin_flow(block, plan_.kind[b.instruction], bytes);
+}
+
+// A part has been moved: gives its slot back and announces it.
+void Simulator::end_part(std::int32_t block) {
+    Block& b = blocks_[block];
+    const std::int32_t send = plan_.send[b.instruction], take = plan_.receive[b.instruction];
+    const std::int64_t count = parts(b);
+    if (take != kNone) {
+        Connection& c = connections_[take];
+        c.sent.pop_front();
+        c.freed.push_back(row(b));
+        push(now_ + ends_.latency_us[take], Kind::free, take,
+             static_cast<std::uint32_t>(unit_ / count));
+    }
+    if (send != kNone) {
+        Connection& c = connections_[send];
+        c.sent.push_back(row(b));
+        if (ends_.wire[send] == kNone) {
+            push(now_ + ends_.latency_us[send], Kind::arrive, send);
+        } else {
+            c.wire.push_back(message_bytes(b) / static_cast<double>(count));
+            next_on_wire(send);
+        }
+    }
+    enter(block, State::ready);
+    if (++b.part == count * plan_.messages[b.instruction]) finish(block);
+}
+
+// Ends an execution: whoever waits for it goes on, and the block turns to the next one.
+void Simulator::finish(std::int32_t block) {
+    Block& b = blocks_[block];
+    const std::int64_t ended = row(b);
+    const std::int32_t instruction = static_cast<std::int32_t>(b.instruction);
+    executions.end_us[ended] = now_;
+    ++done_[instruction];
+    b.part = 0;
+    b.paid = false;
+    const bool tiles_left = b.tile + 1 < settings_.tiles;
+    if (plan_.instruction_major) {
+        if (tiles_left) {
+            ++b.tile;
+        } else {
+            b.tile = 0;
+            ++b.instruction;
+        }
+    } else if (++b.instruction == plan_.block_offset[block + 1] && tiles_left) {
+        b.instruction = plan_.block_offset[block];
+        ++b.tile;
+    }
+    if (b.instruction < plan_.block_offset[block + 1]) blame(block, Cause::turn, ended);
+    for (std::int32_t other = std::exchange(waiter_[instruction], kNone); other != kNone;) {
+        push(now_, Kind::resume, other);
+        other = std::exchange(next_waiter_[other], kNone);
+    }
+}
+
+void Simulator::begin_flow(std::int32_t flow, std::int32_t kind, double bytes) {
+    flows_[flow].left = bytes;
+    flows_[flow].since = now_;
+    sharing_.start(flow, kind);
+}
+
+// Takes off what a flow has moved since its rate last changed, and records it.
+void Simulator::settle(std::int32_t flow) {
+    Flow& f = flows_[flow];
+    const double bytes = std::min(f.left, sharing_.rate(flow) * (now_ - f.since));
+    if (bytes > 0) {
+        const FlowClasses& classes = sharing_.classes();
+        const std::int32_t kind = sharing_.kind(flow);
+        for (std::int64_t k = classes.first[kind]; k < classes.first[kind + 1]; ++k) {
+            if (classes.resource[k] < settings_.links) {
+                record(classes.resource[k], f.since, now_, bytes);
+            }
+        }
+        f.left -= bytes;
+    }
+    f.since = now_;
+}
+
+// Adds to a link's load; bins become twice as long when the run outgrows them.
+void Simulator::record(std::int32_t link, double from, double to, double bytes) {
+    moved_bytes[link] += bytes;
+    const std::int64_t bins = settings_.bins;
+    while (to >= bin_us * static_cast<double>(bins)) {
+        for (std::int64_t k = 0; k < bins; ++k) {
+            for (std::int32_t l = 0; l < settings_.links; ++l) {
+                const auto at = [&](std::int64_t bin) {
+                    return bin < bins ? load_bytes[bin * settings_.links + l] : 0.0;
+                };
+                load_bytes[k * settings_.links + l] = at(2 * k) + at(2 * k + 1);
+            }
+        }
+        bin_us *= 2;
+    }
+    const double rate = bytes / (to - from);
+    for (auto k = static_cast<std::int64_t>(from / bin_us); static_cast<double>(k) * bin_us < to;
+         ++k) {
+        const double begin = std::max(from, static_cast<double>(k) * bin_us);
+        const double end = std::min(to, static_cast<double>(k + 1) * bin_us);
+        load_bytes[k * settings_.links + link] += rate * std::max(0.0, end - begin);
+    }
+}
+
+void Simulator::next_on_wire(std::int32_t connection) {
+    Connection& c = connections_[connection];
+    while (!c.busy && !c.wire.empty()) {
+        const double bytes = c.wire.front();
+        c.wire.pop_front();
+        if (bytes > 0) {
+            c.busy = true;
+            begin_flow(static_cast<std::int32_t>(blocks_.size()) + connection,
+                       ends_.wire[connection], bytes);
+        } else {
+            push(now_ + ends_.latency_us[connection], Kind::arrive, connection);
+        }
+    }
+}
+
+}  // namespace sley

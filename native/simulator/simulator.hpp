@@ -1,0 +1,146 @@
+// The event loop of the simulator: thread blocks that wait, move data and announce it, over links
+// that they share (docs/machine.md says what the instructions mean, docs/simulation.md what they
+// cost). Times are in us, data in bytes as they cross a link, rates in bytes a us.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <queue>
+#include <vector>
+
+#include "sharing.hpp"
+
+namespace sley {
+
+constexpr std::int32_t kNone = -1;
+
+// A plan as the simulator takes it. One row an instruction, block after block.
+struct SimulatorPlan {
+    std::vector<std::int64_t> block_offset;   // the first instruction of each block
+    std::vector<std::int32_t> send, receive;  // connections, or kNone
+    std::vector<std::int32_t> messages;       // how many messages an execution is
+    std::vector<std::int32_t> chunks;         // how many chunks each of them has
+    std::vector<std::int32_t> kind;           // the class of its moves
+    std::vector<std::int64_t> wait_offset;    // CSR: instruction -> instructions it waits for
+    std::vector<std::int32_t> wait_target;
+    bool instruction_major = false;
+};
+
+// What connections are. One row a connection.
+struct SimulatorConnections {
+    std::vector<double> fence_us;      // what the sending block spends before it goes on
+    std::vector<double> latency_us;    // from then until the other side sees it
+    std::vector<std::int32_t> wire;    // the class of the second hop, kNone where there is none
+};
+
+struct SimulatorSettings {
+    std::int64_t tiles = 1;
+    double tile_bytes = 0, last_tile_bytes = 0;  // of one chunk
+    std::int64_t slots = 1;
+    std::int64_t slices = 1;
+    double least_slice_bytes = 0;
+    double launch_us = 0, wait_us = 0, decode_us = 0;
+    std::int32_t links = 0;  // resources 0 to links - 1 have their load recorded
+    std::int64_t bins = 256;
+};
+
+// One row an execution, `instruction * tiles + tile`.
+struct Executions {
+    std::vector<double> turn_us, start_us, end_us;
+    std::vector<std::int8_t> cause;
+    std::vector<std::int64_t> after;
+};
+
+enum class Cause : std::int8_t { launch, turn, wait, message, slot };
+
+class Simulator {
+public:
+    Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowClasses classes,
+              std::vector<double> capacity, std::vector<double> gamma, SimulatorSettings settings);
+
+    void run();
+
+    // What a run leaves. Per block:
+    std::vector<double> end_us, moving_us, waiting_us, message_us, slot_us, overhead_us;
+    Executions executions;
+    // Per link, and per bin and link:
+    std::vector<double> moved_bytes, load_bytes;
+    double bin_us = 0;
+    // The instructions at which blocks are stuck, where a run ends with some unfinished.
+    std::vector<std::int32_t> stuck;
+
+private:
+    enum class State : std::int8_t {
+        ready, waiting, overhead, message, slot, moving, fence, done
+    };
+    enum class Kind : std::int8_t { resume, moved, arrive, free };
+
+    struct Event {
+        double time;
+        std::uint64_t number;
+        Kind kind;
+        std::int32_t id;
+        std::uint32_t version;
+        bool operator<(const Event& other) const {  // the queue gives the greatest first
+            return time != other.time ? time > other.time : number > other.number;
+        }
+    };
+
+    struct Block {
+        std::int64_t instruction, tile = 0, part = 0;
+        State state = State::ready;
+        double since = 0;
+        bool paid = false;  // whether this execution's overhead is paid
+    };
+
+    struct Connection {
+        std::int64_t credit = 0;   // in units of a slot's smallest part
+        std::int64_t arrived = 0;  // parts that the receiver may take
+        std::int32_t sender = kNone, receiver = kNone;  // blocks that wait for it
+        std::deque<std::int64_t> sent;      // the executions whose parts are under way or waiting
+        std::deque<std::int64_t> freed;     // those that took parts, until the sender knows
+        std::int64_t last_freed = kNone;
+        std::deque<double> wire;            // parts before the second hop
+        bool busy = false;                  // whether one is on it
+    };
+
+    struct Flow {
+        double left = 0, since = 0;
+        std::uint32_t version = 0;
+    };
+
+    void push(double time, Kind kind, std::int32_t id, std::uint32_t version = 0);
+    void handle(const Event& event);
+    void advance(std::int32_t block);
+    bool may_begin(std::int32_t block);
+    bool may_move(std::int32_t block);
+    void begin_part(std::int32_t block);
+    void end_part(std::int32_t block);
+    void finish(std::int32_t block);
+    void enter(std::int32_t block, State state);
+    void blame(std::int32_t block, Cause cause, std::int64_t after);
+    void begin_flow(std::int32_t flow, std::int32_t kind, double bytes);
+    void settle(std::int32_t flow);
+    void record(std::int32_t link, double from, double to, double bytes);
+    void next_on_wire(std::int32_t connection);
+    std::int64_t row(const Block& b) const { return b.instruction * settings_.tiles + b.tile; }
+    double message_bytes(const Block& b) const;
+    std::int64_t parts(const Block& b) const;
+
+    SimulatorPlan plan_;
+    SimulatorConnections ends_;
+    SimulatorSettings settings_;
+    Sharing sharing_;
+    std::int64_t unit_ = 1;  // a slot in units that every number of parts divides
+    double now_ = 0;
+    std::uint64_t events_ = 0;
+    std::priority_queue<Event> queue_;
+    std::vector<Block> blocks_;
+    std::vector<Connection> connections_;
+    std::vector<Flow> flows_;
+    std::vector<std::int64_t> done_;               // tiles that each instruction has finished
+    std::vector<std::int32_t> waiter_, next_waiter_;  // blocks that wait for each instruction
+    std::vector<std::int32_t> owner_;              // the block of each instruction
+};
+
+}  // namespace sley

@@ -1,0 +1,230 @@
+"""Inputs: a plan and a topology as the event loop takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.errors.compiler import C301, C305
+from sley.ir.cost_model import CostModel
+from sley.ir.fabric import LinkKind
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray
+from sley.ir.topology import Topology
+from sley.ir.words import LoopOrder, Op, Protocol
+
+# What an operation does to the memory of its own GPU, and of the peer that it sends to, in
+# messages read or written. A send over the network writes into a FIFO of its own GPU instead.
+_LOCAL = np.zeros(len(Op))
+_SENT = np.zeros(len(Op))
+for _op, _traffic in {
+    Op.SEND: (1, 1),
+    Op.RECV: (2, 0),
+    Op.COPY: (2, 0),
+    Op.REDUCE: (3, 0),
+    Op.RECV_REDUCE_COPY: (3, 0),
+    Op.RECV_COPY_SEND: (2, 1),
+    Op.RECV_REDUCE_SEND: (2, 1),
+    Op.RECV_REDUCE_COPY_SEND: (3, 1),
+}.items():
+    _LOCAL[_op], _SENT[_op] = _traffic
+
+
+@dataclass(frozen=True)
+class Connections:
+    """What the connections of a plan cross.
+
+    src, dst: int32 (connections,), the ranks.
+    path: CSR, connection -> links.
+    kind: int8 (connections,), the slowest LinkKind on the way.
+    send, receive: int32 (instructions,), the connection that each instruction uses; NONE without.
+    """
+
+    src: IntArray
+    dst: IntArray
+    path: Edges
+    kind: NDArray[np.int8]
+    send: IntArray
+    receive: IntArray
+
+    @classmethod
+    def of(cls, plan: Plan, topology: Topology) -> Connections:
+        """Errors: C301, C305."""
+        ranks, channels = plan.collective.ranks, plan.channels
+        if topology.ranks < ranks:
+            raise C305.error(
+                expected=f"at least {ranks} ranks",
+                found=f"{topology.name}: {topology.ranks} ranks",
+            )
+        sent, received = plan.connection_keys()
+        keys, number = np.unique(np.concatenate([sent, received]), return_inverse=True)
+        send, receive = np.full((2, len(plan.instructions)), NONE, np.int32)
+        send[plan.sends], receive[plan.receives] = np.split(number, [len(sent)])
+        src, dst = np.divmod(keys // channels, ranks)
+        pairs, pair = np.unique(keys // channels, return_inverse=True)
+        ways = topology.paths(*np.divmod(pairs, ranks))
+        path = _picked(ways, pair)
+        for missing in np.flatnonzero(np.diff(path.offset) == 0)[:1]:
+            row = int(plan.sends[np.flatnonzero(send[plan.sends] == missing)[0]])
+            raise C301.error(
+                at=plan.place(row),
+                expected="a message between two ranks that are linked",
+                found=f"rank {src[missing]} -> rank {dst[missing]}, which {topology.name} does "
+                "not link",
+            )
+        kind = np.maximum.reduceat(topology.links.kind[path.target], path.offset[:-1])
+        none = np.zeros(0, np.int8)
+        return cls(src, dst, path, kind if len(keys) else none, send, receive)
+
+    @property
+    def remote(self) -> NDArray[np.bool_]:
+        """bool (connections,): those with a second hop, from card to card."""
+        return np.asarray(self.kind == LinkKind.NETWORK)
+
+
+def _picked(edges: Edges, rows: LongArray) -> Edges:
+    """The edges of some nodes, node after node."""
+    counts = np.diff(edges.offset)[rows]
+    offset = np.concatenate([[0], np.cumsum(counts)])
+    start = np.repeat(edges.offset[rows] - offset[:-1], counts)
+    return Edges(offset, edges.target[start + np.arange(offset[-1])])
+
+
+def latencies(
+    topology: Topology, model: CostModel, protocol: Protocol, connections: Connections
+) -> FloatArray:
+    """float64 (connections,): from the end of a move until the other side sees it. The links' own
+    where all on the way have one, else the model's for the slowest kind."""
+    by_kind = np.array(
+        [
+            model.nvlink_latency_us[protocol],
+            model.pcie_latency_us[protocol],
+            model.network_latency_us[protocol],
+        ]
+    )
+    path = connections.path
+    own = topology.links.latency_us[path.target]
+    said = np.logical_and.reduceat(own >= 0, path.offset[:-1]) if len(own) else np.zeros(0, bool)
+    total = np.add.reduceat(own, path.offset[:-1]) if len(own) else np.zeros(0)
+    return np.where(said, total, by_kind[connections.kind])
+
+
+@dataclass(frozen=True)
+class Moves:
+    """The moves of a plan by what they cross and how fast a block is.
+
+    instruction: int32 (instructions,), the class of each instruction's moves.
+    wire: int32 (connections,), the class of the second hop; NONE without.
+    columns: the classes, as the event loop takes them.
+    """
+
+    instruction: IntArray
+    wire: IntArray
+    columns: dict[str, NDArray[Any]]
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        topology: Topology,
+        model: CostModel,
+        connections: Connections,
+        speed: float,
+    ) -> Moves:
+        """speed: which part of a block's rate is left to it, 1 for code made for the plan."""
+        t, links = plan.instructions, len(topology.links)
+        pair = np.where(
+            connections.send == NONE,
+            NONE,
+            connections.src[connections.send].astype(np.int64) * topology.ranks
+            + connections.dst[connections.send],
+        )
+        key = (pair + 1) * len(Op) + t.op
+        key = key * topology.ranks + plan.rank
+        _, first, kind = np.unique(key, return_index=True, return_inverse=True)
+        towards = np.array(
+            [model.nvlink_block_GBps, model.pcie_block_GBps, model.network_block_GBps]
+        )
+        rows: list[tuple[float, float, list[int], list[float]]] = []
+        for i in first.tolist():
+            c = int(connections.send[i])
+            memory = links + int(plan.rank[i])
+            local = _LOCAL[t.op[i]]
+            crossed: list[int] = []
+            if c == NONE:
+                cap = model.local_block_GBps
+            elif connections.remote[c]:
+                cap, local = towards[LinkKind.NETWORK], local + _SENT[t.op[i]]
+            else:
+                cap, crossed = towards[connections.kind[c]], connections.path[c].tolist()
+            uses = {memory: local} if local else {}
+            if crossed:
+                uses[links + int(connections.dst[c])] = _SENT[t.op[i]]
+            resources = [*crossed, *uses]
+            weights = [1.0] * len(crossed) + [float(w) for w in uses.values()]
+            rows.append((cap * speed, cap * speed, resources, weights))
+        wire = np.full(len(connections.src), NONE, np.int32)
+        known: dict[tuple[int, int], int] = {}
+        for c in np.flatnonzero(connections.remote).tolist():
+            ends = (int(connections.src[c]), int(connections.dst[c]))
+            if ends not in known:
+                crossed = connections.path[c].tolist()
+                known[ends] = len(rows)
+                fastest = float(topology.links.GBps[crossed].min())
+                resources = [*crossed, *(links + rank for rank in ends)]
+                push = model.network_block_GBps * speed
+                rows.append((fastest, push, resources, [1.0] * len(resources)))
+            wire[c] = known[ends]
+        return cls(kind.astype(np.int32), wire, _class_columns(rows))
+
+
+def _class_columns(rows: list[tuple[float, float, list[int], list[float]]]) -> dict[str, Any]:
+    counts = [len(row[2]) for row in rows]
+    return {
+        "class_cap": np.array([row[0] for row in rows]) * 1e3,  # GB/s are 1000 bytes a us
+        "class_push": np.array([row[1] for row in rows]) * 1e3,
+        "class_first": np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64),
+        "class_resource": np.array([r for row in rows for r in row[2]], np.int32),
+        "class_weight": np.array([w for row in rows for w in row[3]], np.float64),
+    }
+
+
+def columns(
+    plan: Plan, topology: Topology, model: CostModel, *, interpreter: bool
+) -> dict[str, Any]:
+    """Everything that the event loop takes, save what depends on the size. Errors: C301, C305."""
+    t = plan.instructions
+    connections = Connections.of(plan, topology)
+    speed = 1 - model.interpreter_loss if interpreter else 1.0
+    moves = Moves.of(plan, topology, model, connections, speed)
+    memory = np.full(topology.ranks, model.memory_GBps)
+    links = len(topology.links)
+    latency = latencies(topology, model, plan.protocol, connections)
+    fenced = np.where(connections.remote, 0.0, model.fence_share[plan.protocol])
+    single = (t.op == Op.COPY) | (t.op == Op.REDUCE) | (t.op == Op.NOP) | (not plan.per_chunk)
+    return {
+        "block_offset": plan.block_offset,
+        "send": connections.send,
+        "receive": connections.receive,
+        "messages": np.where(single, 1, t.count).astype(np.int32),
+        "chunks": np.where(t.op == Op.NOP, 0, np.where(single, t.count, 1)).astype(np.int32),
+        "kind": moves.instruction,
+        "wait_offset": plan.waits.offset,
+        "wait_target": plan.waits.target,
+        "instruction_major": plan.loop_order is LoopOrder.INSTRUCTION,
+        "fence_us": latency * fenced,
+        "latency_us": latency * (1 - fenced),
+        "wire": moves.wire,
+        **moves.columns,
+        "capacity": np.concatenate([topology.links.GBps, memory]) * 1e3,
+        "gamma": np.concatenate([np.full(links, model.contention), np.zeros(topology.ranks)]),
+        "links": links,
+        "launch_us": model.launch_us[plan.protocol],
+        "wait_us": model.wait_us,
+        "decode_us": model.decode_us if interpreter else 0.0,
+        "slices": int(model.slices[plan.protocol]),
+        "least_slice_bytes": model.least_slice_bytes / model.wire_efficiency[plan.protocol],
+    }
