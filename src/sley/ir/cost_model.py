@@ -54,16 +54,21 @@ class CostModel:
         towards a peer over each of them (NVLink: NCCL's tuner, a channel's bandwidth).
     local_block_GBps: the most that one thread block moves within its own GPU; what it receives
         as well (assumption: as over NVLink).
-    memory_GBps: a GPU's memory, reads and writes together.
+    memory_GBps: a GPU's memory, or that of a node that shares one, reads and writes together.
     wire_efficiency: data in what crosses a link (LL: 4 bytes of 8 are flags; LL128: 8 of 128).
     tile_bytes: the most data of one tile (MSCCL: Simple four steps of 512 KiB, the others one
         step).
     slices: into how many parts a tile's message is cut, each sent on as it is there (NCCL: two
         for Simple).
     least_slice_bytes: no part is smaller than that (NCCL: 1/32 of a step of Simple).
+    part_overhead_bytes: what a part costs besides its data, as if it were so many bytes longer:
+        the time of the thread that moves it (0 for GPUs, whose hops' latencies have it).
     wait_us: what waiting for another block's instruction costs, however long that has been over
         (assumption: 0.5).
-    post_us: what announcing a finished part costs the block (0: it is in the hops' latencies).
+    fence_share: which part of a hop's latency the sending block spends itself after each part,
+        because it waits until its writes are seen before it announces them (Simple: all of it, as
+        NCCL's tuner adds it to the time of the data; LL and LL128 carry flags with the data);
+        not over the network, where a proxy sends.
     decode_us: what reading an instruction costs an interpreter (0: nobody has published it).
     interpreter_loss: by how much an interpreter slows a block's moves (ResCCL, figure 3: 17.1 %
         of the bandwidth on average).
@@ -88,8 +93,9 @@ class CostModel:
     tile_bytes: ByProtocol = _numbers(32 * 2**10, 576_000, 2 * 2**20)
     slices: ByProtocol = _numbers(1, 1, 2)
     least_slice_bytes: float = _number(16 * 2**10)
+    part_overhead_bytes: float = _number(0.0, open_=False)
     wait_us: float = _number(0.5, open_=False)
-    post_us: float = _number(0.0, open_=False)
+    fence_share: ByProtocol = _numbers(0.0, 0.0, 1.0, open_=False, most=1.0)
     decode_us: float = _number(0.0, open_=False)
     interpreter_loss: float = _number(0.171, open_=False, most=0.99)
     contention: float = _number(0.0, open_=False)

@@ -40,6 +40,8 @@ class Topology:
     model: what moving bytes costs here.
     in_network: whether its switches reduce and multicast (NVLS, SHARP); bounds count on it, plans
         don't use it.
+    shared_memory: whether the ranks of a node share one memory, as processes on CPUs do, or each
+        has its own.
 
     Errors: T601, T602, T603.
     """
@@ -49,6 +51,7 @@ class Topology:
     links: TopologyLinks
     model: CostModel = field(default_factory=CostModel)
     in_network: bool = False
+    shared_memory: bool = False
 
     def __post_init__(self) -> None:
         kind, t = self.vertices.kind, self.links
@@ -292,7 +295,13 @@ class Builder:
         self.link(src, dst, kind, nominal_GBps, GBps, latency_us)
         self.link(dst, src, kind, nominal_GBps, GBps, latency_us)
 
-    def topology(self, model: CostModel | None = None, *, in_network: bool = False) -> Topology:
+    def topology(
+        self,
+        model: CostModel | None = None,
+        *,
+        in_network: bool = False,
+        shared_memory: bool = False,
+    ) -> Topology:
         """What has been gathered. Errors: T601, T602, T603."""
         parts = [(np.zeros(0),) * 6, *self._links]
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -302,4 +311,5 @@ class Builder:
             TopologyLinks(*columns),
             model or CostModel(),
             in_network,
+            shared_memory,
         )

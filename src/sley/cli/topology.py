@@ -1,0 +1,215 @@
+"""sley topology: the clusters that there are, what they are made of, and those of other tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import numpy as np
+from click.shell_completion import CompletionItem
+
+from sley import topologies
+from sley.cli.output import Command, print_json, report_notes
+from sley.errors import counted
+from sley.ir.cost_model import CostModel
+from sley.ir.fabric import LinkKind
+from sley.ir.topology import Topology
+from sley.topologies.summary import Summary
+
+_MATRIX_GPUS = 16
+"""The most GPUs of a node whose matrix fits on a screen."""
+
+
+class TopologyName(click.ParamType[str]):
+    """A topology's name or file; completes both."""
+
+    name = "name"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        names = [n for n in topologies.machine_names() if n.startswith(incomplete)]
+        return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
+
+
+@click.group("topology")
+def topology_command() -> None:
+    """List, show and import topologies.
+
+    NAME is a machine (sley topology list), alone or as NAME:NODES; NODESxGPUS or
+    NODESxGPUS:NICS; mesh:4x4 or torus:4x4x4; or a file: TOML, NCCL's topology XML, the output of
+    nvidia-smi topo -m, or TACCL's JSON.
+    """
+
+
+@topology_command.command("list", cls=Command)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_command(as_json: bool) -> None:
+    """List the machines that come with sley."""
+    machines = [topologies.find_machine(name) for name in topologies.machine_names()]
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": m.name,
+                    "description": m.description,
+                    "gpus": m.node.gpus,
+                    "cards": len(m.node.cards),
+                    "sources": dict(m.sources),
+                }
+                for m in machines
+            ]
+        )
+        return
+    width = max(len(m.name) for m in machines)
+    click.echo(f"{'name':<{width}}  GPUs  cards  what it is")
+    for m in machines:
+        numbers = f"{m.node.gpus:>4}  {len(m.node.cards):>5}"
+        click.echo(f"{m.name:<{width}}  {numbers}  {m.description}")
+
+
+@topology_command.command("show", cls=Command)
+@click.argument("name", type=TopologyName())
+@click.option("--nodes", type=click.IntRange(min=1), help="So many nodes of it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show_command(name: str, nodes: int | None, as_json: bool) -> None:
+    """Show a topology: its nodes, links and rates, and the parameters of its cost model."""
+    found = topologies.find_with_notes(name if nodes is None else f"{name}:{nodes}")
+    if as_json:
+        print_json(_as_json(found))
+        return
+    report_notes(found.notes)
+    click.echo(_text(found))
+
+
+@topology_command.command("import", cls=Command)
+@click.argument("file", type=click.Path())
+@click.option(
+    "-o", "--output", required=True, type=click.Path(), metavar="FILE.toml", help="Where to."
+)
+@click.option("--nodes", type=click.IntRange(min=1), help="So many nodes of it. [1]")
+def import_command(file: str, output: str, nodes: int | None) -> None:
+    """Turn a topology of another tool into TOML, every link with its rate.
+
+    FILE is NCCL's topology XML (NCCL_TOPO_DUMP_FILE), the output of nvidia-smi topo -m, TACCL's
+    JSON, or TOML.
+    """
+    found = topologies.load_with_notes(file, nodes=nodes)
+    report_notes(found.notes)
+    topologies.save(found.topology, output)
+    click.echo(f"{output}: {_size(found.topology)}")
+
+
+def _size(topology: Topology) -> str:
+    return (
+        f"{counted(topology.ranks, 'GPU')} in {counted(topology.nodes, 'node')}, "
+        f"{counted(len(topology.links), 'link')}"
+    )
+
+
+def _text(found: topologies.Loaded) -> str:
+    topology, summary = found.topology, Summary.of(found.topology)
+    parts = [f"{topology.name}: {_size(topology)}"]
+    if found.machine is not None and found.machine.description:
+        parts[0] += f"\n{found.machine.description}"
+    if topology.in_network:
+        parts[0] += "\nSwitches reduce and multicast."
+    parts.append(_links_text(summary))
+    for nodes in summary.alike:
+        parts.append(_node_text(topology, summary, nodes))
+    parts.append(_model_text(topology.model))
+    if found.machine is not None and found.machine.sources:
+        sources = found.machine.sources.items()
+        parts.append(
+            "sources\n" + "\n".join(f"  {key}: {' '.join(text.split())}" for key, text in sources)
+        )
+    return "\n\n".join(parts)
+
+
+def _links_text(summary: Summary) -> str:
+    head = ("links, a direction each", "count", "nominal GB/s", "reached GB/s", "latency us")
+    rows = [
+        (
+            f"{LinkKind(kind).name.lower()}: {ends}",
+            str(count),
+            f"{nominal:g}",
+            f"{reached:g}",
+            "model's" if latency < 0 else f"{latency:g}",
+        )
+        for kind, ends, nominal, reached, latency, count in summary.links
+    ]
+    return _grid([head, *rows], left=1)
+
+
+def _node_text(topology: Topology, summary: Summary, nodes: tuple[int, ...]) -> str:
+    first = f"node {nodes[0]}"
+    title = first if len(nodes) == 1 else f"{first}, and {len(nodes) - 1} more like it"
+    ranks = np.flatnonzero(topology.node == nodes[0])
+    if len(ranks) > _MATRIX_GPUS:
+        most = f"the matrix of more than {_MATRIX_GPUS} is in --json"
+        return f"{title}: {counted(len(ranks), 'GPU')}; {most}"
+    matrix = summary.matrix(nodes[0])
+    cards = topology.nodes > 1
+    head = ["", *(f"GPU{r}" for r in ranks), *(["card"] if cards else [])]
+    rows = [
+        [f"GPU{r}", *cells, *([summary.card(int(r))] if cards else [])]
+        for r, cells in zip(ranks, matrix, strict=True)
+    ]
+    legend = "  GB/s reached by one GPU alone; NV: NVLink or xGMI, PCI: PCIe, -: through other GPUs"
+    return f"{title}\n{_grid([head, *rows], left=1)}\n{legend}"
+
+
+def _model_text(model: CostModel) -> str:
+    usual, own = CostModel().items(), model.items()
+    rows = [
+        (name, value, "" if value == usual[name] else f"(by default {usual[name]})")
+        for name, value in own.items()
+    ]
+    return "cost model\n" + _grid(rows, left=3)
+
+
+def _grid(rows: list[Any], *, left: int) -> str:
+    """Rows in columns, the first `left` of them flush left."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            f"{cell:<{width}}" if i < left else f"{cell:>{width}}"
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join(f"  {line}".rstrip() for line in lines)
+
+
+def _as_json(found: topologies.Loaded) -> dict[str, object]:
+    topology, summary, machine = found.topology, Summary.of(found.topology), found.machine
+    usual = CostModel().items()
+    return {
+        "name": topology.name,
+        "description": "" if machine is None else machine.description,
+        "ranks": topology.ranks,
+        "nodes": topology.nodes,
+        "in_network": topology.in_network,
+        "node": topology.node.tolist(),
+        "card": topology.nic.tolist(),
+        "links": [
+            {
+                "kind": LinkKind(kind).name.lower(),
+                "ends": ends,
+                "nominal_GBps": nominal,
+                "GBps": reached,
+                "latency_us": None if latency < 0 else latency,
+                "count": count,
+            }
+            for kind, ends, nominal, reached, latency, count in summary.links
+        ],
+        "matrices": [
+            {"nodes": list(nodes), "matrix": summary.matrix(nodes[0])} for nodes in summary.alike
+        ],
+        "model": {
+            name: {"value": value, "default": usual[name]}
+            for name, value in topology.model.items().items()
+        },
+        "sources": {} if machine is None else dict(machine.sources),
+        "notes": [note.to_json() for note in found.notes],
+    }

@@ -1,0 +1,125 @@
+"""Files: topologies read from TOML and from the files of other tools, and saved as TOML."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sley.errors import Diagnostic, Place, SleyError
+from sley.errors.compiler import C307, C308
+from sley.errors.topology import T601, T605, T609
+from sley.ir.topology import Topology
+from sley.topologies.graph import graph_from, graph_text
+from sley.topologies.library import base_tables
+from sley.topologies.machine import Machine, machine_from
+from sley.topologies.nccl_xml import machine_from_xml
+from sley.topologies.nvidia_smi import is_matrix, machine_from_matrix
+from sley.topologies.reading import placed, text_of
+from sley.topologies.taccl import machine_from_taccl
+
+_LINE_AND_COLUMN = re.compile(r" \(at line (\d+), column (\d+)\)$")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a file holds.
+
+    topology: the cluster.
+    machine: what its nodes are, None for a graph.
+    notes: what the file leaves open, and what was taken instead (T610).
+    """
+
+    topology: Topology
+    machine: Machine | None
+    notes: tuple[Diagnostic, ...] = ()
+
+
+def load(path: str | os.PathLike[str], *, nodes: int | None = None) -> Topology:
+    """The topology of a file: TOML (a machine or a graph), NCCL's topology XML, the output of
+    nvidia-smi topo -m, or TACCL's JSON; which one, its content says.
+
+    nodes: how many nodes of what the file describes, 1 by default; not for graphs, which are
+        whole clusters.
+    Errors: C307, C308, T601 to T609.
+    """
+    return load_with_notes(path, nodes=nodes).topology
+
+
+def load_with_notes(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
+    """The same, with what the nodes are and what had to be assumed. Errors: as `load`."""
+    if not isinstance(path, str | os.PathLike):
+        raise C307.error(expected="the path of a file", found=repr(path)[:60])
+    path = Path(path)
+    file, text = str(path), text_of(path)
+    notes: list[Diagnostic] = []
+    suffix, start = path.suffix.lower(), text.lstrip()[:1]
+    if suffix == ".toml":
+        tables = toml_tables(file, text)
+        if "vertices" in tables or "links" in tables:
+            if nodes is not None:
+                found = f"nodes={nodes} for {file}"
+                raise C308.error(expected="no nodes for a graph, a whole cluster", found=found)
+            return Loaded(graph_from(file, tables), None)
+        machine = machine_from(file, tables, base_tables)
+    elif suffix == ".xml" or start == "<":
+        machine = machine_from_xml(file, text, notes)
+    elif suffix == ".json" or start == "{":
+        machine = machine_from_taccl(file, _json_tables(file, text), notes)
+    elif is_matrix(text):
+        machine = machine_from_matrix(file, text, notes)
+    else:
+        raise T609.error(
+            at=Place(file),
+            expected="TOML (.toml), NCCL's XML, the output of nvidia-smi topo -m, or TACCL's JSON",
+            found=f"text that starts with {text.strip()[:30]!r}",
+        )
+    try:
+        return Loaded(machine.topology(1 if nodes is None else nodes), machine, tuple(notes))
+    except SleyError as error:
+        raise placed(error, Place(file)) from error
+
+
+def save(topology: Topology, path: str | os.PathLike[str]) -> None:
+    """Writes a topology as TOML, as a graph: every vertex, every link, every parameter of the
+    model. `load` reads an equal one. Errors: C307, T601, OSError."""
+    if not isinstance(topology, Topology):
+        raise C307.error(expected="a Topology", found=type(topology).__name__)
+    try:
+        content = graph_text(topology).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise T601.error(expected="a name in Unicode", found=ascii(topology.name)) from error
+    Path(path).write_bytes(content)
+
+
+def toml_tables(file: str, text: str) -> dict[str, Any]:
+    """The tables of TOML text. Errors: T605."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        place = _LINE_AND_COLUMN.search(str(error))
+        line, column = (int(place[1]), int(place[2])) if place else (0, 0)
+        raise T605.error(
+            at=Place(file, line, column),
+            expected="TOML",
+            found=_LINE_AND_COLUMN.sub("", str(error)),
+        ) from error
+
+
+def _json_tables(file: str, text: str) -> Mapping[str, Any]:
+    """The object of JSON text. Errors: T605."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        place = Place(file, error.lineno, error.colno)
+        raise T605.error(at=place, expected="JSON", found=error.msg) from error
+    except (RecursionError, ValueError) as error:
+        raise T605.error(at=Place(file), expected="JSON", found=str(error)) from error
+    if not isinstance(found, dict):
+        raise T605.error(at=Place(file), expected="an object of JSON", found=type(found).__name__)
+    return found

@@ -1,0 +1,135 @@
+"""Library: the machines that come with sley, from the TOML files in machines/."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from sley.errors.topology import T604
+from sley.ir.topology import Topology
+from sley.topologies.machine import Machine, complete, machine_from
+from sley.topologies.reading import Section, nearest
+
+
+@cache
+def machine_tables() -> dict[str, dict[str, Any]]:
+    """The tables of every machine's file, by the machine's name."""
+    folder = resources.files("sley.topologies") / "machines"
+    files = [f.name for f in folder.iterdir() if f.name.endswith(".toml")]
+    names = sorted(name.removesuffix(".toml") for name in files)
+    return {n: tomllib.loads((folder / f"{n}.toml").read_text("utf-8")) for n in names}
+
+
+def machine_names() -> tuple[str, ...]:
+    """The names of the machines that come with sley."""
+    return tuple(machine_tables())
+
+
+def find_machine(name: str) -> Machine:
+    """The machine of this name. Errors: T604, with the nearest names."""
+    if name not in machine_tables():
+        near = nearest(str(name), machine_tables())
+        raise T604.error(
+            expected="one of " + ", ".join(machine_tables()),
+            found=repr(name),
+            remedy=f"Did you mean {' or '.join(near)}?" if near else "",
+        )
+    return _machine(name)
+
+
+@cache
+def _machine(name: str) -> Machine:
+    return machine_from(f"{name}.toml", machine_tables()[name], base_tables)
+
+
+def base_tables(name: str, section: Section) -> Mapping[str, Any]:
+    """The tables of a machine that comes with sley, for the key "like" of another's. Errors: T604,
+    with the nearest names."""
+    tables = machine_tables()
+    if name in tables:
+        return complete(f"{name}.toml", tables[name], base_tables)
+    near = nearest(name, tables)
+    raise T604.error(
+        at=section.place("like"),
+        expected=f"one of {', '.join(tables)}",
+        found=repr(name[:60]),
+        remedy=f"Did you mean {' or '.join(near)}?" if near else "",
+    )
+
+
+def machine(name: str, nodes: int = 1) -> Topology:
+    """So many nodes of a machine that comes with sley. Errors: C308, T604."""
+    return find_machine(name).topology(nodes)
+
+
+def dgx1(nodes: int = 1) -> Topology:
+    """DGX-1: 8 V100 in NVLink's hybrid cube mesh, with its double links; four 100 Gb/s cards."""
+    return machine("dgx1", nodes)
+
+
+def dgx2(nodes: int = 1) -> Topology:
+    """DGX-2: 16 V100 on two boards of NVSwitches, 8 cards of 200 Gb/s."""
+    return machine("dgx2", nodes)
+
+
+def dgx_a100(nodes: int = 1) -> Topology:
+    """DGX A100: 8 A100 around NVSwitches, 8 cards of 200 Gb/s."""
+    return machine("dgx-a100", nodes)
+
+
+def dgx_h100(nodes: int = 1) -> Topology:
+    """DGX H100: 8 H100 around NVSwitches, 8 cards of 400 Gb/s."""
+    return machine("dgx-h100", nodes)
+
+
+def dgx_h100_nvls(nodes: int = 1) -> Topology:
+    """DGX H100 whose NVSwitches reduce and multicast (NVLink SHARP)."""
+    return machine("dgx-h100-nvls", nodes)
+
+
+def mi250x(nodes: int = 1) -> Topology:
+    """8 MI250X, that is 16 dies, joined by xGMI; 8 cards of 200 Gb/s."""
+    return machine("mi250x", nodes)
+
+
+def mi300x(nodes: int = 1) -> Topology:
+    """8 MI300X, each linked to every other by xGMI; 8 cards of 400 Gb/s."""
+    return machine("mi300x", nodes)
+
+
+def ndv2(nodes: int = 1) -> Topology:
+    """Azure NDv2: 8 V100 in a hybrid cube mesh, one card of 100 Gb/s."""
+    return machine("ndv2", nodes)
+
+
+def ndv4(nodes: int = 1) -> Topology:
+    """Azure ND A100 v4: 8 A100 around NVSwitches, 8 cards of 200 Gb/s."""
+    return machine("ndv4", nodes)
+
+
+def ndv5(nodes: int = 1) -> Topology:
+    """Azure ND H100 v5: 8 H100 around NVSwitches, 8 cards of 400 Gb/s."""
+    return machine("ndv5", nodes)
+
+
+def ndv5_nvls(nodes: int = 1) -> Topology:
+    """Azure ND H100 v5 whose NVSwitches reduce and multicast (NVLink SHARP)."""
+    return machine("ndv5-nvls", nodes)
+
+
+def pcie_8(nodes: int = 1) -> Topology:
+    """8 GPUs without NVLink: two processors, four GPUs each behind PCIe switches (4.0)."""
+    return machine("pcie-8", nodes)
+
+
+def resccl(nodes: int = 1) -> Topology:
+    """ResCCL's testbed: 8 A100, 4 cards of 200 Gb/s, racks of two nodes."""
+    return machine("resccl", nodes)
+
+
+def resccl_4gpu(nodes: int = 1) -> Topology:
+    """ResCCL's testbed with 4 of the 8 GPUs of each node."""
+    return machine("resccl-4gpu", nodes)

@@ -1,0 +1,144 @@
+"""Node: what is inside one node, and clusters made of many alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from sley.errors import counted
+from sley.errors.compiler import C308
+from sley.ir.cost_model import CostModel
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.tables import NONE, LongArray
+from sley.ir.topology import MAX_RANKS, Builder, Topology
+from sley.ir.words import is_integer
+
+
+class Rate(NamedTuple):
+    """How fast something is in one direction.
+
+    nominal_GBps: on the data sheet.
+    GBps: reached.
+    latency_us: of a hop, NONE for what the cost model says.
+    """
+
+    nominal_GBps: float  # noqa: N815 - a unit
+    GBps: float
+    latency_us: float = NONE
+
+    def times(self, count: int) -> Rate:
+        """Of several links side by side."""
+        return Rate(self.nominal_GBps * count, self.GBps * count, self.latency_us)
+
+
+class Link(NamedTuple):
+    """A link of a node in one direction; src and dst are the node's own numbers of vertices."""
+
+    src: int
+    dst: int
+    kind: LinkKind
+    rate: Rate
+
+
+@dataclass(frozen=True)
+class Racks:
+    """Racks of nodes around a switch each, and a spine over them: a Clos network of two tiers.
+
+    nodes: of each rack.
+    uplink: from a rack's switch to the spine, all its cables together.
+    """
+
+    nodes: int
+    uplink: Rate
+
+
+@dataclass
+class Node:
+    """What is inside one node: its vertices, GPUs first, their links, and its cards' rates.
+
+    gpus: how many GPUs.
+    kinds: of every vertex.
+    links: between them, each direction by itself.
+    cards: the rate of each card towards the network, by the card's vertex.
+    """
+
+    gpus: int
+    kinds: list[VertexKind] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    cards: dict[int, Rate] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.kinds = self.kinds or [VertexKind.GPU] * self.gpus
+
+    def add(self, kind: VertexKind) -> int:
+        """Adds a vertex; returns its number."""
+        self.kinds.append(kind)
+        return len(self.kinds) - 1
+
+    def add_card(self, rate: Rate) -> int:
+        """Adds a network card; returns its number."""
+        card = self.add(VertexKind.NIC)
+        self.cards[card] = rate
+        return card
+
+    def join(self, a: int, b: int, kind: LinkKind, rate: Rate) -> None:
+        """Adds a link there and back."""
+        self.links += [Link(a, b, kind, rate), Link(b, a, kind, rate)]
+
+
+def cluster_of(
+    node: Node,
+    nodes: int,
+    *,
+    name: str,
+    racks: Racks | None = None,
+    model: CostModel | None = None,
+    in_network: bool = False,
+) -> Topology:
+    """Nodes all alike, joined through their cards; a single one is without cards and network.
+
+    racks: how the network is built; one switch without bottlenecks by default.
+    Errors: C308, T602, T603.
+    """
+    most = MAX_RANKS // node.gpus
+    if not is_integer(nodes) or not 1 <= nodes <= most:
+        raise C308.error(expected=f"1 to {most} nodes of {name}", found=f"nodes={nodes!r}")
+    if nodes > 1 and not node.cards:
+        found = f"{counted(nodes, 'node')} of {name}"
+        raise C308.error(expected="one node, as it has no network cards", found=found)
+    builder = Builder(name, np.repeat(np.arange(nodes), node.gpus))
+    number = _vertices(builder, node, nodes)
+    for link in node.links:
+        src, dst = number[link.src], number[link.dst]
+        if nodes > 1 or (link.src not in node.cards and link.dst not in node.cards):
+            builder.link(src, dst, link.kind, *link.rate)
+    if nodes > 1:
+        _join_nodes(builder, node, number, racks or Racks(nodes, Rate(1.0, 1.0)))
+    return builder.topology(model, in_network=in_network)
+
+
+def _vertices(builder: Builder, node: Node, nodes: int) -> LongArray:
+    """Adds every node's vertices; int64 (the node's vertices, nodes): their numbers."""
+    number = np.full((len(node.kinds), nodes), NONE)
+    number[: node.gpus] = np.arange(nodes * node.gpus).reshape(nodes, node.gpus).T
+    for kind in (VertexKind.SWITCH, VertexKind.PCIE, VertexKind.NIC):
+        own = [v for v, k in enumerate(node.kinds) if k == kind]
+        if own and (nodes > 1 or kind != VertexKind.NIC):
+            added = builder.add(kind, np.repeat(np.arange(nodes), len(own)))
+            number[own] = added.reshape(nodes, len(own)).T
+    return number
+
+
+def _join_nodes(builder: Builder, node: Node, number: LongArray, racks: Racks) -> None:
+    """Adds the network: a switch for each rack, and a spine where there are several."""
+    nodes = number.shape[1]
+    count = -(-nodes // racks.nodes)
+    leaf = builder.add(VertexKind.NETWORK, np.full(count, NONE))
+    for card, rate in node.cards.items():
+        own = leaf[np.arange(nodes) // racks.nodes]
+        builder.both(number[card], own, LinkKind.NETWORK, *rate)
+    if count > 1:
+        spine = builder.add(VertexKind.NETWORK, [NONE])
+        builder.both(leaf, spine, LinkKind.NETWORK, *racks.uplink)

@@ -1,0 +1,175 @@
+"""The output of `nvidia-smi topo -m`: how each pair of GPUs and cards is joined."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from pathlib import Path
+
+from sley.errors import Diagnostic, Place, counted
+from sley.errors.topology import T607, T608
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.topologies.assumptions import PCIE_4, PROCESSORS, assumed, nvlink_rate
+from sley.topologies.machine import Machine
+from sley.topologies.node import Node, Rate
+
+_CARD = Rate(25.0, 24.0)
+_MOST_LINKS = 18
+"""The most NVLinks that a GPU has (H100, B200): more than that in a row only a switch explains."""
+
+_CAPABILITY = {6: 70, 12: 80, 18: 90}
+"""The compute capability that a number of NVLinks a GPU speaks for: V100, A100, H100."""
+
+_LEVELS = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
+_DEVICE = re.compile(r"(?:GPU|NIC|mlx\w*_?)[0-9]+")
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_MAX_DEVICES = 256
+
+
+def is_matrix(text: str) -> bool:
+    """Whether text looks like the output of nvidia-smi topo -m."""
+    return any(line.split()[:1] == ["GPU0"] for line in _ESCAPE.sub("", text).splitlines())
+
+
+def machine_from_matrix(file: str, text: str, notes: list[Diagnostic]) -> Machine:
+    """The machine that a matrix describes. Errors: T607, T608."""
+    names, levels, nvlinks, numa = _cells(file, _ESCAPE.sub("", text))
+    gpus = [i for i, name in enumerate(names) if name.startswith("GPU")]
+    if gpus != list(range(len(gpus))):
+        raise T608.error(at=Place(file), expected="GPUs before cards", found=", ".join(names)[:60])
+    node = Node(len(gpus))
+    vertex = {i: i for i in gpus} | {i: node.add_card(_CARD) for i in range(len(gpus), len(names))}
+    place = Place(file)
+    if node.cards:
+        assumed(notes, place, "cards of 200 Gb/s: 25 GB/s, 24 reached")
+    else:
+        assumed(notes, place, "no network cards, so one node only")
+    if nvlinks:
+        _join_nvlinks(node, nvlinks, notes, place)
+    if levels:
+        for (a, b), known in _same_numa(nvlinks, levels, numa).items():
+            levels.setdefault((a, b), known)
+        _join_tree(node, levels, vertex)
+        assumed(
+            notes,
+            place,
+            f"PCIe 4.0 with 16 lanes, {PCIE_4.GBps:g} GB/s reached; {PROCESSORS.GBps:g} GB/s "
+            "between processors",
+        )
+    description = (
+        f"{counted(len(gpus), 'GPU')}, {counted(len(node.cards), 'card')}, as nvidia-smi says"
+    )
+    return Machine(Path(file).stem, description, {}, node)
+
+
+Pair = tuple[int, int]
+
+
+def _cells(
+    file: str, text: str
+) -> tuple[list[str], dict[Pair, int], dict[Pair, int], dict[int, str]]:
+    """The devices' names, the level of each pair joined over PCIe, the NVLinks of each other
+    pair, and the NUMA node of each GPU."""
+    lines = [line.split() for line in text.splitlines()]
+    head = next((i for i, words in enumerate(lines) if words[:1] == ["GPU0"]), 0)
+    # The head has the devices' names alone in front, the first row X after its name.
+    names = [word for word in lines[head] if _DEVICE.fullmatch(word)]
+    place = Place(file, head + 1)
+    if not 1 <= len(names) <= _MAX_DEVICES or len(set(names)) < len(names):
+        expected = f"a head with 1 to {_MAX_DEVICES} names, each once"
+        raise T607.error(at=place, expected=expected, found=" ".join(names)[:60])
+    rows = {
+        words[0]: (number, words[1:])
+        for number, words in enumerate(lines[head + 1 :], head + 2)
+        if words and words[0] in names and len(words) > len(names)
+    }
+    levels: dict[Pair, int] = {}
+    nvlinks: dict[Pair, int] = {}
+    numa: dict[int, str] = {}
+    for a, name in enumerate(names):
+        if name not in rows:
+            expected = f"a row of {len(names)} cells for {name}"
+            raise T608.error(at=place, expected=expected, found="none")
+        number, cells = rows[name]
+        if name.startswith("GPU") and len(cells) >= len(names) + 2:
+            numa[a] = cells[len(names) + 1]
+        for b, cell in enumerate(cells[: len(names)]):
+            joined = re.fullmatch(r"NV([0-9]{1,2})", cell)
+            if (cell == "X") != (a == b) or not (cell == "X" or joined or cell in _LEVELS):
+                raise T607.error(
+                    at=Place(file, number, detail=f"{name}, {names[b]}"),
+                    expected=f"NV#, {', '.join(_LEVELS)}, and X at the device itself",
+                    found=repr(cell[:30]),
+                )
+            if joined:
+                nvlinks[min(a, b), max(a, b)] = int(joined[1])
+            elif a != b:
+                levels[min(a, b), max(a, b)] = _LEVELS[cell]
+    return names, levels, nvlinks, numa
+
+
+def _join_nvlinks(
+    node: Node, nvlinks: dict[Pair, int], notes: list[Diagnostic], place: Place
+) -> None:
+    """Adds NVLink: direct links, or a switch where there are more than a GPU has."""
+    total = [sum(k for pair, k in nvlinks.items() if gpu in pair) for gpu in range(node.gpus)]
+    switched = max(total) > _MOST_LINKS
+    links = max(nvlinks.values()) if switched else max(total)
+    rate = nvlink_rate(_CAPABILITY.get(links, 80))
+    if switched:
+        switch = node.add(VertexKind.SWITCH)
+        for gpu in range(node.gpus):
+            own = max((k for pair, k in nvlinks.items() if gpu in pair), default=0)
+            if own:
+                node.join(gpu, switch, LinkKind.NVLINK, rate.times(own))
+        assumed(notes, place, f"an NVSwitch, as {max(total)} links are more than a GPU has")
+    else:
+        for (a, b), count in nvlinks.items():
+            node.join(a, b, LinkKind.NVLINK, rate.times(count))
+    assumed(notes, place, f"{rate.nominal_GBps:g} GB/s an NVLink, {rate.GBps:g} reached")
+
+
+def _same_numa(
+    nvlinks: dict[Pair, int], levels: dict[Pair, int], numa: dict[int, str]
+) -> dict[Pair, int]:
+    """Levels of pairs whose cell says NVLink: by their NUMA nodes, where they are known."""
+    known = {pair: numa.get(pair[0]) == numa.get(pair[1], "") for pair in nvlinks}
+    return {
+        pair: _LEVELS["NODE"] if same else _LEVELS["SYS"]
+        for pair, same in known.items()
+        if pair[0] in numa and pair[1] in numa and pair not in levels
+    }
+
+
+def _join_tree(node: Node, levels: dict[Pair, int], vertex: dict[int, int]) -> None:
+    """Adds PCIe: a vertex for each group of devices that a level joins, under the group of the
+    next level that holds it; what only SYS joins, between processors."""
+    groups = [[i] for i in vertex]
+    top = list(vertex.values())
+    for level in range(_LEVELS["PIX"], _LEVELS["SYS"]):
+        wider = _merged(groups, [pair for pair, known in levels.items() if known <= level])
+        above: list[int] = []
+        for group in wider:
+            parts = [top[i] for i, one in enumerate(groups) if one[0] in group]
+            if len(parts) == 1 and (len(group) > 1 or level < _LEVELS["NODE"]):
+                above.append(parts[0])
+                continue
+            above.append(node.add(VertexKind.PCIE))
+            for part in parts:
+                node.join(part, above[-1], LinkKind.PCIE, PCIE_4)
+        groups, top = wider, above
+    for a, b in combinations(top, 2):
+        node.join(a, b, LinkKind.PCIE, PROCESSORS)
+
+
+def _merged(groups: list[list[int]], pairs: list[Pair]) -> list[list[int]]:
+    """Groups that pairs connect, put together, in order of their first members."""
+    name = {member: group[0] for group in groups for member in group}
+    for a, b in pairs:
+        first, second = sorted((name[a], name[b]))
+        if first != second:
+            name = {member: first if n == second else n for member, n in name.items()}
+    merged: dict[int, list[int]] = {}
+    for member in sorted(name):
+        merged.setdefault(name[member], []).append(member)
+    return list(merged.values())

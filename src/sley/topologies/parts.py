@@ -1,0 +1,163 @@
+"""Parts: the tables of a machine's file, each read into the node that it describes."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import combinations
+from typing import Any
+
+from sley.errors import SleyError
+from sley.errors.topology import T608
+from sley.ir.cost_model import ByProtocol, CostModel
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.topology import MAX_RANKS
+from sley.ir.words import is_integer
+from sley.topologies.node import Node
+from sley.topologies.reading import Section, nearest, placed, shown
+
+MAX_LINKS = 64
+"""Bound on the links side by side between two GPUs."""
+
+
+def read_nvlink(section: Section, node: Node) -> None:
+    """[nvlink]: a switch for each board, or links between pairs of GPUs. Errors: T602, T607,
+    T608."""
+    rate = section.rate()
+    if "links" in section:
+        for a, b, times in _gpu_links(section, node.gpus):
+            node.join(a, b, LinkKind.NVLINK, rate.times(times))
+        return
+    section.value("links", "", None)
+    boards = section.count("boards", node.gpus, 1)
+    if node.gpus % boards:
+        raise section.refuse("boards", f"a divisor of {node.gpus} GPUs", boards)
+    switches = [node.add(VertexKind.SWITCH) for _ in range(boards)]
+    for gpu in range(node.gpus):
+        node.join(gpu, switches[gpu * boards // node.gpus], LinkKind.NVLINK, rate)
+    if boards > 1:
+        between = section.section("between_boards")
+        for a, b in combinations(switches, 2):
+            node.join(a, b, LinkKind.NVLINK, between.rate())
+        between.finish()
+
+
+def _gpu_links(section: Section, gpus: int) -> list[tuple[int, int, int]]:
+    """The links as (GPU, GPU, how many), "all" for every pair once."""
+    if section.value("links", "an array") == "all":
+        return [(a, b, 1) for a, b in combinations(range(gpus), 2)]
+    found: dict[tuple[int, int], int] = {}
+    for i, link in enumerate(section.items("links")):
+        key = f"links[{i}]"
+        right = isinstance(link, list) and len(link) in (2, 3) and all(map(is_integer, link))
+        times = link[2] if right and len(link) == 3 else 1
+        if not right or not 1 <= times <= MAX_LINKS:
+            raise section.refuse(key, "[GPU, GPU] or [GPU, GPU, how many]", link)
+        a, b = sorted(link[:2])
+        if not 0 <= a < b < gpus:
+            raise section.refuse(key, f"two GPUs from 0 to {gpus - 1}", link, T608)
+        if (a, b) in found:
+            raise section.refuse(key, "each pair of GPUs once", link, T608)
+        found[a, b] = times
+    return [(a, b, times) for (a, b), times in found.items()]
+
+
+def read_cards(cards: Section | None, pcie: Section | None, node: Node) -> None:
+    """[cards] and [pcie]: the network cards, and what joins them and the GPUs. Cards that the
+    tree doesn't name are next to their GPUs, at their own rate. Errors: T602, T607, T608."""
+    vertices: list[int] = []
+    if cards is not None:
+        rate = cards.rate()
+        vertices = [node.add_card(rate) for _ in range(cards.count("count", MAX_RANKS, node.gpus))]
+    hung = _read_pcie(pcie, node, vertices) if pcie is not None else set()
+    if cards is None:
+        return
+    if not hung:
+        for card, gpus in zip(vertices, _near(cards, node.gpus, len(vertices)), strict=True):
+            for gpu in gpus:
+                node.join(gpu, card, LinkKind.PCIE, node.cards[card])
+    elif len(hung) < len(vertices) or "gpus" in cards:
+        missing = [i for i, card in enumerate(vertices) if card not in hung]
+        raise T608.error(
+            at=cards.place("gpus" if "gpus" in cards else "count"),
+            expected="either every card in the links of [pcie], or none",
+            found=", ".join(f"no nic {i}" for i in missing[:4]) or "all of them, and gpus",
+        )
+
+
+def _near(section: Section, gpus: int, cards: int) -> list[list[int]]:
+    """The GPUs next to each card: those given, or neighbours in equal shares."""
+    if "gpus" not in section:
+        section.value("gpus", "", None)
+        if gpus % cards:
+            expected = f"a divisor of {gpus} GPUs, or gpus, the list of those next to each card"
+            raise section.refuse("count", expected, cards)
+        share = gpus // cards
+        return [list(range(card * share, (card + 1) * share)) for card in range(cards)]
+    near = section.items("gpus")
+    if len(near) != cards:
+        raise section.refuse("gpus", f"a list for each of {cards} cards", near)
+    for i, one in enumerate(near):
+        if not isinstance(one, list) or not one or not all(map(is_integer, one)):
+            raise section.refuse(f"gpus[{i}]", "GPUs, such as [0, 1]", one)
+        if not all(0 <= gpu < gpus for gpu in one) or len(set(one)) < len(one):
+            raise section.refuse(f"gpus[{i}]", f"GPUs from 0 to {gpus - 1}", one, T608)
+    lost = sorted(set(range(gpus)) - {gpu for one in near for gpu in one})
+    if lost:
+        raise section.refuse("gpus", "a card for every GPU", f"none for GPU {lost[0]}", T608)
+    return near
+
+
+def _read_pcie(section: Section, node: Node, cards: list[int]) -> set[int]:
+    """Adds the vertices and links of [pcie]; returns the cards that it links."""
+    names = {f"gpu {i}": i for i in range(node.gpus)}
+    names |= {f"nic {i}": card for i, card in enumerate(cards)}
+    for i, name in enumerate(section.items("vertices")):
+        if not isinstance(name, str):
+            raise section.refuse(f"vertices[{i}]", "a name", name)
+        if name in names:
+            raise section.refuse(f"vertices[{i}]", "a name of its own", name, T608)
+        names[name] = node.add(VertexKind.PCIE)
+    used: set[int] = set()
+    for link in section.sections("links"):
+        rate = link.rate()
+        end = _vertex(link, "to", link.text("to"), names)
+        starts = link.value("from", "a name or an array of names")
+        for start in starts if isinstance(starts, list) else [starts]:
+            vertex = _vertex(link, "from", start, names)
+            if vertex == end:
+                raise link.refuse("from", "another vertex than to", start, T608)
+            node.join(vertex, end, LinkKind.PCIE, rate)
+            used |= {vertex, end}
+        link.finish()
+    return used & set(cards)
+
+
+def _vertex(link: Section, key: str, name: Any, names: dict[str, int]) -> int:
+    if isinstance(name, str) and name in names:
+        return names[name]
+    near = nearest(str(name), names)
+    raise T608.error(
+        at=link.place(key),
+        expected="gpu NUMBER, nic NUMBER or one of [pcie] vertices",
+        found=shown(name),
+        remedy=f"Did you mean {' or '.join(near)}?" if near else "",
+    )
+
+
+def read_model(section: Section) -> CostModel:
+    """[model]: parameters of CostModel; the others keep their values by default. Errors: T602,
+    T606, T607."""
+    values: dict[str, Any] = {}
+    for f in fields(CostModel):
+        if f.name not in section:
+            section.value(f.name, "", None)
+        elif isinstance(f.default, ByProtocol):
+            one = section.section(f.name)
+            values[f.name] = ByProtocol(*(one.number(word) for word in ("LL", "LL128", "Simple")))
+            one.finish()
+        else:
+            values[f.name] = section.number(f.name)
+    try:
+        return CostModel(**values)
+    except SleyError as error:
+        raise placed(error, section.place()) from error

@@ -1,0 +1,178 @@
+"""Reading: checked access to the tables of a TOML or JSON file, with the place of every key."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sley.errors import Place, Rule, SleyError
+from sley.errors.topology import T602, T605, T606, T607
+from sley.ir.words import is_integer, is_real
+from sley.topologies.node import Rate
+
+MAX_FILE_BYTES = 64 << 20
+_SHOWN = 60
+_MISSING = object()
+
+
+def text_of(path: Path) -> str:
+    """A file's text. Errors: T605."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise T605.error(
+                at=Place(str(path)), expected=f"at most {MAX_FILE_BYTES} bytes", found="more"
+            )
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except (OSError, ValueError) as error:
+        raise T605.error(
+            at=Place(str(path)), expected="a text file in UTF-8", found=str(error)
+        ) from error
+
+
+def nearest(word: str, candidates: Iterable[str]) -> list[str]:
+    """The candidates that look most like a word."""
+    by_case = {c.lower(): c for c in candidates}
+    near = difflib.get_close_matches(word[:_SHOWN].lower(), by_case, n=3, cutoff=0.5)
+    return [by_case[n] for n in near]
+
+
+def shown(value: object) -> str:
+    """A value as messages show it."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def placed(error: SleyError, place: Place) -> SleyError:
+    """The same error, at a place where it has none of its own."""
+    return SleyError([d if d.places else replace(d, places=(place,)) for d in error.diagnostics])
+
+
+class Section:
+    """A table of a file: values are taken out by key, and what is left over is refused."""
+
+    def __init__(self, file: str, values: Mapping[str, Any], path: str = "") -> None:
+        self.file = file
+        self.path = path
+        self._values = values
+        self._taken: set[str] = set()
+
+    def place(self, key: str = "") -> Place:
+        """Where a key stands."""
+        return Place(self.file, detail=".".join(part for part in (self.path, key) if part))
+
+    def refuse(self, key: str, expected: str, found: object, rule: Rule = T607) -> SleyError:
+        """The error about the value of a key."""
+        return rule.error(at=self.place(key), expected=expected, found=shown(found))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def value(self, key: str, expected: str, default: Any = _MISSING) -> Any:
+        """The value of a key, as it stands; `default` where it is left out. Errors: T607."""
+        self._taken.add(key)
+        if key in self._values:
+            return self._values[key]
+        if default is _MISSING:
+            raise T607.error(at=self.place(key), expected=expected, found="no such key")
+        return default
+
+    def text(self, key: str, default: Any = _MISSING) -> str:
+        """A string. Errors: T607."""
+        found = self.value(key, "a string", default)
+        if not isinstance(found, str):
+            raise self.refuse(key, "a string", found)
+        return found
+
+    def flag(self, key: str) -> bool:
+        """A Boolean, false where it is left out. Errors: T607."""
+        found = self.value(key, "true or false", False)
+        if not isinstance(found, bool):
+            raise self.refuse(key, "true or false", found)
+        return found
+
+    def count(self, key: str, most: int, default: Any = _MISSING) -> int:
+        """A whole number from 1. Errors: T607."""
+        expected = f"a whole number from 1 to {most}"
+        found = self.value(key, expected, default)
+        if not is_integer(found) or not 1 <= found <= most:
+            raise self.refuse(key, expected, found)
+        return int(found)
+
+    def number(self, key: str, default: Any = _MISSING) -> float:
+        """A real number. Errors: T607."""
+        found = self.value(key, "a number", default)
+        if isinstance(found, bool) or not is_real(found):
+            raise self.refuse(key, "a number", found)
+        return float(found)
+
+    def positive(self, key: str) -> float:
+        """A number above 0. Errors: T602, T607."""
+        found = self.number(key)
+        if not math.isfinite(found) or found <= 0:
+            raise self.refuse(key, "a number above 0", found, T602)
+        return found
+
+    def latency(self) -> float:
+        """latency_us, NONE where it is left out. Errors: T602, T607."""
+        found = self.number("latency_us", -1)
+        if "latency_us" in self and not (math.isfinite(found) and found >= 0):
+            raise self.refuse("latency_us", "a number from 0", found, T602)
+        return found
+
+    def rate(self) -> Rate:
+        """nominal_GBps, GBps and maybe latency_us. Errors: T602, T607."""
+        rate = Rate(self.positive("nominal_GBps"), self.positive("GBps"), self.latency())
+        if rate.GBps > rate.nominal_GBps:
+            expected = f"at most nominal_GBps, {rate.nominal_GBps:g}"
+            raise self.refuse("GBps", expected, rate.GBps, T602)
+        return rate
+
+    def items(self, key: str, default: Any = _MISSING) -> list[Any]:
+        """An array. Errors: T607."""
+        found = self.value(key, "an array", default)
+        if not isinstance(found, list):
+            raise self.refuse(key, "an array", found)
+        return found
+
+    def section(self, key: str) -> Section:
+        """A table. Errors: T607."""
+        found = self.value(key, "a table")
+        if not isinstance(found, dict):
+            raise self.refuse(key, "a table", found)
+        return Section(self.file, found, self.place(key).detail)
+
+    def optional_section(self, key: str) -> Section | None:
+        """A table, None where it is left out. Errors: T607."""
+        self._taken.add(key)
+        return self.section(key) if key in self else None
+
+    def sections(self, key: str) -> list[Section]:
+        """An array of tables. Errors: T607."""
+        path = self.place(key).detail
+        found = [Section(self.file, one, f"{path}[{i}]") for i, one in enumerate(self.items(key))]
+        for i, one in enumerate(self.items(key)):
+            if not isinstance(one, dict):
+                raise self.refuse(f"{key}[{i}]", "a table", one)
+        return found
+
+    def finish(self) -> None:
+        """Refuses the keys that nobody has taken; every table but the file's own may say where
+        its numbers come from. Errors: T606, T607."""
+        if self.path:
+            self.text("source", "")
+        left = [key for key in self._values if key not in self._taken]
+        if not left:
+            return
+        near = nearest(left[0], self._taken)
+        raise T606.error(
+            at=self.place(left[0]),
+            expected=", ".join(sorted(self._taken)),
+            found=shown(left[0]),
+            remedy=f"Did you mean {' or '.join(near)}?" if near else "",
+        )

@@ -1,0 +1,235 @@
+"""The machines that come with sley: what they are, and the bounds that follow from them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_flow
+
+import sley
+from sley import topologies
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.topology import Topology
+from sley.topologies.library import machine_tables
+
+NAMES = topologies.machine_names()
+
+
+def rows(topology: Topology) -> list[tuple[float, ...]]:
+    """The links in an order of their own."""
+    columns = [getattr(topology.links, name) for name in topology.links.column_names()]
+    return sorted(map(tuple, np.column_stack(columns).tolist()))
+
+
+def holds_allgather(topology: Topology, algbw: float, column: str) -> bool:
+    """Whether all GPUs can receive everything at this rate: no cut is narrower (ForestColl)."""
+    scale = 1000
+    n, links = len(topology.vertices), topology.links
+    share = int(algbw * scale / topology.ranks)
+    rank = np.arange(topology.ranks)
+    src = np.concatenate([links.src, np.full(topology.ranks, n)])
+    dst = np.concatenate([links.dst, rank])
+    rate = (getattr(links, column) * scale).astype(int)
+    capacity = np.concatenate([rate, np.full(topology.ranks, share)]).astype(np.int32)
+    graph = csr_array((capacity, (src, dst)), shape=(n + 1, n + 1))
+    wanted = share * topology.ranks
+    return all(maximum_flow(graph, n, int(v)).flow_value >= wanted for v in rank)
+
+
+# Algorithm bandwidths of AllGather, nominal and reached, as they are printed in the worked values.
+WORKED = [
+    ("ndv4", 342.9, 262.9),
+    ("resccl-4gpu:2", 200, 192),
+    ("resccl:2", 200, 192),
+    ("resccl-4gpu:4", 133.3, 128),
+    ("resccl:4", 133.3, 128),
+    ("ndv4:2", 346.7, 270.9),
+    ("ndv4:4", 266.7, 256),
+    ("ndv5:2", 533.3, None),
+    ("dgx2:2", 180.7, None),
+]
+
+
+@pytest.mark.parametrize(("name", "nominal", "reached"), WORKED)
+def test_worked_bounds_hold(name: str, nominal: float, reached: float | None) -> None:
+    topology = topologies.find(name)
+    for value, column in ((nominal, "nominal_GBps"), (reached, "GBps")):
+        if value is not None:
+            assert holds_allgather(topology, value * 0.9995, column)
+            assert not holds_allgather(topology, value * 1.0005, column)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_machine_has_a_function_of_its_own_and_sources(name: str) -> None:
+    function = getattr(topologies, name.replace("-", "_"))
+    assert function() == topologies.find(name) == topologies.machine(name)
+    assert function(nodes=2) == topologies.find(f"{name}:2")
+    assert function().name == name
+    assert function(2).name == f"{name}:2"
+    machine = topologies.find_machine(name)
+    assert machine.name == name
+    assert machine.description
+    tables = machine_tables()[name]
+    own = {key for key, value in tables.items() if isinstance(value, dict)}
+    assert own <= set(machine.sources)
+
+
+def test_there_is_no_function_without_a_machine() -> None:
+    others = {
+        "Loaded",
+        "Machine",
+        "cluster",
+        "find",
+        "find_machine",
+        "find_with_notes",
+        "fully_connected",
+        "load",
+        "load_with_notes",
+        "machine",
+        "machine_names",
+        "mesh",
+        "save",
+        "torus",
+    }
+    assert set(topologies.__all__) - others == {name.replace("-", "_") for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_every_rank_reaches_its_card_and_the_other_nodes(name: str, nodes: int) -> None:
+    topology = topologies.machine(name, nodes)
+    machine = topologies.find_machine(name)
+    kind = topology.vertices.kind
+    assert topology.nodes == nodes
+    assert topology.ranks == nodes * machine.node.gpus
+    assert (topology.node == np.arange(topology.ranks) // machine.node.gpus).all()
+    if nodes == 1:
+        assert not (kind >= VertexKind.NIC).any()
+        assert not (topology.links.kind == LinkKind.NETWORK).any()
+        return
+    cards = len(machine.node.cards)
+    assert (kind == VertexKind.NIC).sum() == cards * nodes
+    assert (topology.nic == np.arange(topology.ranks) * cards // machine.node.gpus).all()
+    other = topology.node[:, None] != topology.node
+    assert topology.linked[other].all()
+
+
+def test_ndv4_is_the_cluster_of_its_numbers() -> None:
+    machine, cluster = topologies.ndv4(3), Topology.cluster(3, 8)
+    assert machine.vertices == cluster.vertices
+    assert rows(machine) == rows(cluster)
+
+
+@pytest.mark.parametrize("name", ["dgx1", "ndv2"])
+def test_hybrid_cube_meshes_have_six_links_a_gpu_and_unlinked_pairs(name: str) -> None:
+    one = topologies.find(name)
+    assert np.bincount(one.links.src, one.links.nominal_GBps).tolist() == [6 * 25.0] * 8
+    assert one.linked.sum(axis=1).tolist() == [4] * 8
+    assert not one.linked[0, 5]
+    two = topologies.machine(name, 2)
+    assert (two.linked[:8, :8] == one.linked).all()
+
+
+def test_the_hybrid_cube_meshes_are_one_mesh_in_two_orders() -> None:
+    def doubles(name: str) -> list[int]:
+        t = topologies.find(name).links
+        return np.bincount(t.src[t.nominal_GBps > 25]).tolist()
+
+    assert doubles("dgx1") == doubles("ndv2") == [2] * 8
+
+
+def test_mi250x_has_seven_links_a_die() -> None:
+    t = topologies.mi250x().links
+    fast = t.kind == LinkKind.NVLINK
+    assert np.bincount(t.src[fast], t.nominal_GBps[fast]).tolist() == [350.0] * 16
+    assert topologies.mi250x().linked.sum() == 16 * 15
+
+
+def test_mi250x_carries_what_was_synthesised_for_it(data_dir: Path) -> None:
+    """TE-CCL's AllGather sends between dies of a node mostly over xGMI: the order is the same."""
+    plan = sley.load(data_dir / "msccl-xml" / "amd_32.xml")
+    peer = plan.instructions.send_peer
+    used = peer >= 0
+    src, dst = plan.rank[used], peer[used]
+    topology = topologies.mi250x(2)
+    inside = topology.node[src] == topology.node[dst]
+    paths = topology.paths(src[inside], dst[inside])
+    direct = np.diff(paths.offset) == 1
+    assert direct.mean() > 0.9
+
+
+def test_dgx2_crosses_its_boards_over_both_switches() -> None:
+    topology = topologies.dgx2()
+    assert np.diff(topology.paths([0, 0], [7, 8]).offset).tolist() == [2, 3]
+
+
+def test_racks_have_switches_of_their_own() -> None:
+    def network(nodes: int) -> int:
+        kind = topologies.resccl(nodes).vertices.kind
+        return int((kind == VertexKind.NETWORK).sum())
+
+    assert [network(n) for n in (2, 3, 4, 5)] == [1, 3, 3, 4]
+    # Over PCIe, the card, switches and the other card: two switches more to another rack.
+    hops = np.diff(topologies.resccl(4).paths([0, 0, 8, 16], [8, 16, 16, 24]).offset)
+    assert hops.tolist() == [4, 6, 6, 4]
+
+
+def test_machines_in_network_differ_by_the_flag_alone() -> None:
+    plain, reducing = topologies.ndv5(2), topologies.ndv5_nvls(2)
+    assert (plain.in_network, reducing.in_network) == (False, True)
+    assert (plain.vertices, plain.links) == (reducing.vertices, reducing.links)
+    assert plain.model == reducing.model
+    assert plain.model.nvlink_block_GBps == 36.7
+
+
+def test_a_thousand_gpus_are_built_in_well_under_a_second() -> None:
+    topologies.find_machine("ndv4")
+    start = time.perf_counter()
+    topology = topologies.ndv4(128)
+    assert time.perf_counter() - start < 0.5
+    assert topology.ranks == 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "neighbours"),
+    [("mesh:3x3", 24), ("torus:3x3", 36), ("torus:4x4x4", 384), ("torus:2x2", 8), ("mesh:5", 8)],
+)
+def test_grids_link_neighbours(name: str, neighbours: int) -> None:
+    topology = topologies.find(name)
+    assert topology.name == name
+    assert topology.linked.sum() == len(topology.links) == neighbours
+
+
+def test_grids_are_numbered_row_by_row() -> None:
+    linked = topologies.mesh(2, 3).linked
+    assert np.flatnonzero(linked[1]).tolist() == [0, 2, 4]
+    linked = topologies.torus(3, 4).linked
+    assert np.flatnonzero(linked[0]).tolist() == [1, 3, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "remedy"),
+    [
+        ("ndv44:2", "T604", "ndv4"),
+        ("dgx-h10", "T604", "dgx-h100"),
+        ("taurus:3x3", "T604", ""),
+        ("", "T604", ""),
+        ("ndv4:0", "C308", ""),
+        ("ndv4:9999", "C308", ""),
+        ("ndv4:-1", "T604", "ndv4"),
+        ("0x8", "C308", ""),
+        ("2x8:3", "C308", ""),
+        ("mesh:0x3", "C308", ""),
+        ("torus:999x999", "C308", ""),
+        ("there-is-none.toml", "T605", ""),
+    ],
+)
+def test_what_cannot_be_found_says_why(name: str, code: str, remedy: str) -> None:
+    with pytest.raises(sley.SleyError) as caught:
+        topologies.find(name)
+    assert caught.value.code == code
+    assert remedy in caught.value.diagnostics[0].remedy
