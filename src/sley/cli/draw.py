@@ -1,0 +1,117 @@
+"""sley draw: pictures of programs, plans and topologies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.output import Command, Phases, print_json
+from sley.cli.sources import fitted, program_of, topology_of, plan_of
+from sley.ir.program import Program
+from sley.ir.topology import Topology
+from sley.passes.lift import lift
+from sley.report.picture_canvas import checked_suffix
+from sley.report.pictures import (
+    Picture,
+    block_picture,
+    chunk_picture,
+    instruction_picture,
+    topology_picture,
+)
+
+
+@click.command("draw", cls=Command)
+@plan_options
+@click.option(
+    "--of",
+    "of",
+    type=click.Choice(["chunks", "instructions", "blocks", "topology"]),
+    required=True,
+    help="The graph of transfers, the graph of instructions, the programs of the thread blocks, or "
+    "the cluster.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="Write the picture here: .svg or .png.",
+)
+@click.option(
+    "--rank",
+    "chosen",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Draw this rank alone; several times for several.",
+)
+@common_options
+def draw_command(
+    selection: Selection,
+    of: str,
+    output: Path,
+    chosen: tuple[int, ...],
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Draw WHAT, as SVG or PNG: a picture for people, so for small plans."""
+    checked_suffix(output)
+    phases = Phases(quiet=as_json)
+    picture = _picture(selection, of, chosen, phases)
+    with phases("writing"):
+        picture.save(output)
+    if as_json:
+        print_json({"ok": True, "of": of, "output": str(output), "seconds": phases.seconds})
+        return
+    click.echo(f"{'drawn':<23}{picture.title}")
+    click.echo(f"{'written':<23}{output}")
+    if verbose:
+        phases.report()
+
+
+def _picture(selection: Selection, of: str, ranks: tuple[int, ...], phases: Phases) -> Picture:
+    if of == "topology":
+        if ranks:
+            raise click.UsageError("--rank is not for --of topology, which has all ranks")
+        cluster = _cluster(selection, phases)
+        with phases("drawing"):
+            return topology_picture(cluster)
+    if of == "chunks":
+        program = _traced(selection, phases)
+        chosen = _checked(ranks, program.collective.ranks)
+        with phases("drawing"):
+            return chunk_picture(program, chosen)
+    plan = plan_of(selection, phases, verify=True)
+    chosen = _checked(ranks, plan.collective.ranks)
+    with phases("drawing"):
+        return (block_picture if of == "blocks" else instruction_picture)(plan, chosen)
+
+
+def _checked(ranks: tuple[int, ...], total: int) -> tuple[int, ...] | None:
+    """The ranks to draw, None for all."""
+    if any(rank >= total for rank in ranks):
+        raise click.UsageError(f"--rank: ranks are 0 to {total - 1}")
+    return ranks or None
+
+
+def _traced(selection: Selection, phases: Phases) -> Program:
+    """The program as it is written, or what an XML file does."""
+    if selection.what.lower().endswith(".xml"):
+        plan = plan_of(selection, phases, verify=True)
+        with phases("lifting"):
+            return lift(plan)
+    topology = topology_of(selection.topology)
+    with phases("tracing"):
+        return program_of(fitted(selection, topology))
+
+
+def _cluster(selection: Selection, phases: Phases) -> Topology:
+    """The topology named, or the one that the program is written for."""
+    named = topology_of(selection.topology)
+    cluster = named or _traced(selection, phases).topology
+    if cluster is None:
+        raise click.UsageError(
+            f"{selection.what} is written for no topology; name one with --topology"
+        )
+    return cluster

@@ -1,0 +1,57 @@
+"""Executions summed up in bins of time, for timelines of more than can be drawn one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.ir.tables import FloatArray, LongArray
+from sley.simulate.result import Cause, Executions, Simulation
+
+MOST_EXECUTIONS = 20_000
+"""Up to so many executions are drawn one by one; more are summed up in bins of time."""
+
+
+def block_bins(
+    s: Simulation, e: Executions, row: NDArray[np.integer], bins: int
+) -> tuple[FloatArray, FloatArray, LongArray]:
+    """Which part of each bin is spent moving data, and which waiting.
+
+    row: integer (blocks,), the row of the picture that each thread block is in; a row of several
+        blocks shows their average.
+    bins: how many bins there are from the call to the end.
+    Returns moving and waiting, float64 (rows, bins), and the cause for which is waited longest,
+    int64 (rows, bins).
+    """
+    rows = int(row.max(initial=-1)) + 1
+    of = row[s.plan.block[e.instruction]].astype(np.int64)
+    width = s.time_us / bins
+    moving = _spread(of, e.start_us, e.end_us, rows, bins, width)
+    waits = np.stack(
+        [
+            _spread(of[m], e.turn_us[m], e.start_us[m], rows, bins, width)
+            for m in (e.cause == c for c in Cause)
+        ]
+    )
+    blocks = np.bincount(row, minlength=rows)[:, None] * width
+    part = np.maximum(blocks, 1e-12)
+    return moving / part, waits.sum(axis=0) / part, waits.argmax(axis=0)
+
+
+def _spread(
+    row: LongArray, start_us: FloatArray, end_us: FloatArray, rows: int, bins: int, width: float
+) -> FloatArray:
+    """float64 (rows, bins): how much of the intervals of each row lies in each bin."""
+    # What lies before a time t is the sum of max(0, t - start) - max(0, t - end). Both are sums of
+    # ramps, which begin in one bin and have their full slope in all later ones.
+    total = np.zeros((rows, bins))
+    for time_us, sign in ((start_us, 1.0), (end_us, -1.0)):
+        at = np.clip(np.floor(time_us / width).astype(np.int64), 0, bins - 1)
+        begun = np.clip((at + 1) * width - time_us, 0, width)
+        key = row * bins + at
+        first = np.bincount(key, begun, rows * bins).reshape(rows, bins)
+        slope = np.bincount(key, minlength=rows * bins).reshape(rows, bins) * width
+        later = np.zeros((rows, bins))
+        later[:, 1:] = np.cumsum(slope, axis=1)[:, :-1]
+        total += sign * (first + later)
+    return np.clip(total, 0, None)

@@ -1,0 +1,109 @@
+"""The critical path of a simulation in steps: which source lines the time goes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import numpy as np
+
+from sley.ir.plan import Plan
+from sley.ir.words import Op
+from sley.simulate.result import Cause, Executions, Simulation
+
+CAUSE_WORDS = {
+    Cause.LAUNCH: "launch",
+    Cause.TURN: "the instruction before it",
+    Cause.WAIT: "another block",
+    Cause.MESSAGE: "a message",
+    Cause.SLOT: "a free slot",
+}
+"""What an execution waited for, as people read it."""
+
+
+@dataclass(frozen=True)
+class CriticalStep:
+    """Consecutive executions of the critical path that come from one source line.
+
+    times: how many executions.
+    start_us, end_us: from the end of the step before to the end of its last execution.
+    moving_us: how much of it data moves; the rest are hops, waits and overhead.
+    causes: what its executions waited for last.
+    ops: names of the operations.
+    ranks: the ranks that it runs on, in the order in which the path visits them, each once.
+    line: "ring.py:7", or empty where the plan knows no lines.
+    first: the first execution's instruction; `Plan.label` names it.
+    """
+
+    times: int
+    start_us: float
+    end_us: float
+    moving_us: float
+    causes: tuple[Cause, ...]
+    ops: tuple[str, ...]
+    ranks: tuple[int, ...]
+    line: str
+    first: int
+
+    @property
+    def duration_us(self) -> float:
+        return self.end_us - self.start_us
+
+
+def critical_steps(simulation: Simulation) -> list[CriticalStep]:
+    """The critical path from the launch to the end, neighbours of one source line merged."""
+    plan, path = simulation.plan, simulation.critical
+    if not len(path):
+        return []
+    line = _line_numbers(plan, path)
+    first = np.flatnonzero(np.append(True, line[1:] != line[:-1]))
+    end = np.maximum.accumulate(np.maximum(path.end_us, simulation.launch_us))
+    begin = np.append(simulation.launch_us, end[:-1])
+    moving = np.clip(end - np.maximum(path.start_us, begin), 0, None)
+    steps = []
+    for a, b in zip(first.tolist(), [*first[1:].tolist(), len(path)], strict=True):
+        rows = path.instruction[a:b]
+        steps.append(
+            CriticalStep(
+                times=b - a,
+                start_us=float(begin[a]),
+                end_us=float(end[b - 1]),
+                moving_us=float(moving[a:b].sum()),
+                causes=tuple(Cause(int(c)) for c in np.unique(path.cause[a:b])),
+                ops=tuple(op_name(op) for op in np.unique(plan.instructions.op[rows]).tolist()),
+                ranks=tuple(dict.fromkeys(plan.rank[rows].tolist())),
+                line=line_text(plan, int(rows[0])),
+                first=int(rows[0]),
+            )
+        )
+    return steps
+
+
+def _line_numbers(plan: Plan, path: Executions) -> np.ndarray:
+    """A number for the line of each execution; a negative one for its operation without."""
+    source = plan.instructions.source[path.instruction].astype(np.int64)
+    s = plan.sources
+    place = np.append(s.file.astype(np.int64) << 32 | s.line, -1)[source]
+    return np.where(source < 0, -2 - plan.instructions.op[path.instruction], place)
+
+
+def line_text(plan: Plan, instruction: int) -> str:
+    """An instruction's source line: "ring.py:7", or empty where the plan knows none."""
+    place = plan.place(instruction)
+    return f"{PurePath(place.file).name}:{place.line}" if place.file else ""
+
+
+def op_name(op: int) -> str:
+    """An operation's name for people: "recv reduce copy"."""
+    return Op(op).name.lower().replace("_", " ") if 0 <= op < len(Op) else f"operation {op}"
+
+
+def times_by_line(steps: list[CriticalStep]) -> dict[str, tuple[int, float]]:
+    """For each source line (or operation without): how many executions of the path it has, and
+    their time; the longest first."""
+    lines: dict[str, tuple[int, float]] = {}
+    for step in steps:
+        name = step.line or " and ".join(step.ops)
+        times, time_us = lines.get(name, (0, 0.0))
+        lines[name] = (times + step.times, time_us + step.duration_us)
+    return dict(sorted(lines.items(), key=lambda item: (-item[1][1], item[0])))

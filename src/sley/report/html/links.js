@@ -1,0 +1,91 @@
+// Links: load over time, and how much each is used.
+
+function linkSource(simulation) {
+  const l = simulation.links;
+  const scale = heatScale();
+
+  function draw(c, row, y, height, x) {
+    let drawn = 0;
+    for (let bin = 0; bin < l.bins; bin++) {
+      const load = l.load[row * l.bins + bin];
+      const [a, b] = [x(bin * l.bin), x(Math.min((bin + 1) * l.bin, simulation.time))];
+      if (b < 0 || a > c.canvas.width || b <= a) continue;
+      c.fillStyle = scale[Math.min(load, 100)];
+      c.fillRect(a, y, b - a + 0.4, height);
+      drawn += load > 0;
+    }
+    return drawn;
+  }
+
+  function tip(row, time) {
+    const bin = Math.floor(time / l.bin);
+    if (bin < 0 || bin >= l.bins) return null;
+    const load = l.load[row * l.bins + bin];
+    return [`${l.label[row]} (${l.kind[row]})`,
+      `${load} % of ${l.rate[row]} GB/s from ${(bin * l.bin).toFixed(1)} to `
+        + `${((bin + 1) * l.bin).toFixed(1)} us`,
+      `${l.moved[row]} from launch to end, ${percent(l.utilisation[row])} of capacity`];
+  }
+
+  return { labels: l.label, right: l.utilisation.map((u) => percent(u)), draw, tip };
+}
+
+function linkNote(simulation) {
+  const l = simulation.links;
+  const shown = l.label.length < l.used ? `, the ${l.label.length} busiest are shown` : "";
+  byId("links-note").textContent = `${l.used} of ${l.links} links are used${shown}; those that `
+    + `are, ${percent(l.average)} on average and ${percent(l.most)} at most of their capacity `
+    + "from launch to end. Busiest first; numbers at the right are for the whole run.";
+}
+
+function drawHeat(simulation) {
+  const h = simulation.heat;
+  const sources = [...new Set(h.src)].sort((a, b) => a - b);
+  const targets = [...new Set(h.dst)].sort((a, b) => a - b);
+  const longer = Math.max(sources.length, targets.length);
+  const cell = Math.max(Math.min(Math.floor(430 / longer), 30), 4);
+  const named = cell >= 9;
+  const every = named ? 1 : Math.ceil(11 / cell);
+  const longest = Math.max(...h.labels.map((label) => label.length), 4);
+  const [left, top] = [longest * 6.2 + 10, longest * 6.2 + 10];
+  const width = left + targets.length * cell + 4;
+  const height = top + sources.length * cell + 4;
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
+  picture.style.maxWidth = `${width}px`;
+  const size = named ? Math.min(cell + 1, 11) : 9;
+  sources.forEach((v, n) => {
+    if (n % every) return;
+    const text = svg("text", { x: left - 5, y: top + (n + 0.5) * cell + size * 0.35,
+      "text-anchor": "end", style: `font-size:${size}px` }, h.labels[v]);
+    picture.append(text);
+  });
+  targets.forEach((v, n) => {
+    if (n % every) return;
+    const x = left + (n + 0.5) * cell + size * 0.35;
+    picture.append(svg("text", { x, y: top - 5, transform: `rotate(-90 ${x} ${top - 5})`,
+      style: `font-size:${size}px` }, h.labels[v]));
+  });
+  picture.append(svg("rect", { x: left, y: top, width: targets.length * cell,
+    height: sources.length * cell, fill: "none", stroke: style("--line") }));
+  const column = new Map(targets.map((v, n) => [v, n]));
+  const line = new Map(sources.map((v, n) => [v, n]));
+  h.src.forEach((src, n) => {
+    const mark = svg("rect", { x: left + column.get(h.dst[n]) * cell, y: top + line.get(src) * cell,
+      width: cell - 0.5, height: cell - 0.5, fill: heatColour(h.average[n]),
+      stroke: style("--line"), "stroke-width": 0.5 });
+    const several = h.count[n] > 1;
+    mark.addEventListener("pointermove", (event) => showTip(event, [
+      `${h.labels[src]} -> ${h.labels[h.dst[n]]}`,
+      several ? `${h.count[n]} links, ${percent(h.average[n])} of capacity on average, `
+        + `${percent(h.most[n])} at most` : `${percent(h.average[n])} of capacity`]));
+    mark.addEventListener("pointerleave", (event) => showTip(event, null));
+    picture.append(mark);
+  });
+  byId("heat").replaceChildren(picture);
+  byId("heat").dataset.marks = h.src.length;
+  const together = { vertex: "", kind: " Vertices of a kind are taken together.",
+    node: " Vertices of a node and kind are taken together." }[h.level];
+  byId("heat-note").textContent =
+    `From each row to each column, of the capacity from launch to end.${together}`;
+  heatLegend(byId("heat-legend"));
+}

@@ -1,0 +1,84 @@
+// The page: what is chosen, and drawing it.
+
+const DATA = JSON.parse(byId("data").textContent);
+const time = new Span();
+const whole = new Span();
+const timeline = new Lanes(byId("timeline"), time, 15);
+const links = new Lanes(byId("links"), time, 15, 300);
+const idle = new Lanes(byId("idle"), whole, 15, 320);
+let chosen = 0;
+
+function drawTimeline() {
+  const simulation = DATA.simulations[chosen];
+  timelineNote(simulation);
+  timelineLegend(simulation);
+  timeline.show(timelineSource(simulation));
+}
+
+function drawSizes() {
+  const several = DATA.simulations.length > 1;
+  byId("sizes").hidden = !several;
+  if (!several) return;
+  drawCurve(DATA.simulations, chosen, choose);
+  drawAll(DATA.simulations, chosen, choose);
+}
+
+function drawIdle() {
+  idle.show(idleSource(DATA.simulations[chosen]));
+}
+
+function drawPage() {
+  const simulation = DATA.simulations[chosen];
+  drawCards(simulation);
+  drawSizes();
+  drawTimeline();
+  linkNote(simulation);
+  heatLegend(byId("links-legend"));
+  links.show(linkSource(simulation));
+  drawIdle();
+  drawHeat(simulation);
+  drawCritical(simulation);
+  drawParameters(simulation);
+}
+
+function choose(index) {
+  chosen = index;
+  const simulation = DATA.simulations[index];
+  byId("choice").value = `${index}`;
+  const ranks = [...new Set(simulation.blocks.rank)];
+  byId("rank").replaceChildren(element("option", { value: "all" }, "all"),
+    ...ranks.map((rank) => element("option", { value: rank }, `${rank}`)));
+  byId("colour").disabled = !simulation.timeline || simulation.timeline.kind === "bins";
+  time.full(simulation.time);
+  whole.full(simulation.time);
+  drawPage();
+}
+
+function useTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  drawPage();
+}
+
+byId("choice").append(...DATA.simulations.map((s, index) =>
+  element("option", { value: index }, `${s.name}, ${s.size}`)));
+byId("choose").hidden = DATA.simulations.length < 2;
+byId("choice").addEventListener("change", (event) => choose(Number(event.target.value)));
+byId("rank").addEventListener("change", drawTimeline);
+byId("colour").addEventListener("change", drawTimeline);
+byId("idle-order").addEventListener("change", drawIdle);
+byId("curve-of").addEventListener("change", drawSizes);
+byId("zoom").addEventListener("click", (event) => {
+  if (event.target.dataset.zoom) time.zoom(Number(event.target.dataset.zoom));
+});
+byId("theme").addEventListener("click", () =>
+  useTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+
+const wanted = matchMedia("(prefers-color-scheme: dark)");
+const asked = location.hash.replace("#", "");
+document.documentElement.dataset.theme =
+  ["dark", "light"].includes(asked) ? asked : wanted.matches ? "dark" : "light";
+wanted.addEventListener("change", () => useTheme(wanted.matches ? "dark" : "light"));
+// The largest size says most about an algorithm; of several plans the first.
+const sizes = DATA.simulations.map((s) => s.size_bytes);
+choose(sizes.indexOf(Math.max(...sizes)));
+document.documentElement.dataset.ready = "yes";

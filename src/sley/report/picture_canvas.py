@@ -1,0 +1,367 @@
+"""Canvas: a picture as boxes, lines and texts in inches, and its files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from sley.errors import Place
+from sley.errors.formats import F461
+from sley.errors.report import P801, P802
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Point: TypeAlias = tuple[float, float]
+
+SUFFIXES = (".svg", ".png")
+
+MAX_BOXES = 400
+MAX_LINES = 1600
+"""The most that a picture shows: what is beyond can't be read."""
+
+TEXT_PT = 7.5
+SMALL_PT = 6.5
+TITLE_PT = 11.0
+
+INK = "#222222"
+GREY = "#767676"
+BAND = "#f4f4f4"
+BLUE, GREEN, ORANGE, PURPLE = "#0072B2", "#00795A", "#C04F00", "#A8457F"
+PALE_BLUE, PALE_GREEN, PALE_ORANGE = "#d9eaf7", "#d5efe5", "#fbe5cf"
+PALE_PURPLE, PALE_GREY, WHITE = "#f4deeb", "#ebebeb", "#ffffff"
+"""Colours that people with any colour vision tell apart, after Okabe and Ito, the strong ones
+darkened until they can be read on white."""
+
+_POINTS_PER_INCH = 72
+_ADVANCE = 0.602
+"""Width of a character of the fixed-width fonts that pictures are written in, for a size of 1."""
+_HEIGHT = 1.3
+"""Distance of lines of text, for a size of 1."""
+
+_PNG_DPI = 150
+_MAX_PIXELS = 16_000
+"""Bound on a side of a PNG; matplotlib draws up to 2**16."""
+
+_HEAD_LENGTH, _HEAD_WIDTH = 0.075, 0.06
+
+_SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "sley",
+    "svg.fonttype": "none",
+    "font.family": ["monospace"],
+    "font.monospace": ["DejaVu Sans Mono", "Liberation Mono", "Menlo", "Consolas", "monospace"],
+    "text.parse_math": False,
+}
+
+
+class Stroke(Enum):
+    """How a line is drawn."""
+
+    SOLID = "solid"
+    DASHED = "dashed"
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the lines of one kind look.
+
+    word: what the legend calls them.
+    port: how far from the middle of a box's side they start and end, in inches; downwards.
+    """
+
+    word: str
+    color: str
+    stroke: Stroke = Stroke.SOLID
+    width_pt: float = 0.9
+    arrow: bool = True
+    port: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fill:
+    """How the boxes of one kind look.
+
+    word: what the legend calls them.
+    """
+
+    word: str
+    face: str
+    edge: str = INK
+    edge_pt: float = 0.7
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle with lines of text in its middle.
+
+    id: its id in an SVG; empty for what is only ornament.
+    x, y: its upper left corner.
+    """
+
+    id: str
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: Fill
+    text: tuple[str, ...] = ()
+    size_pt: float = TEXT_PT
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line through points, curved where it changes its height, or straight from each to the
+    next.
+
+    id: its id in an SVG.
+    """
+
+    id: str
+    points: tuple[Point, ...]
+    style: Style
+    curved: bool = True
+
+
+@dataclass(frozen=True)
+class Text:
+    """A line of text.
+
+    x, y: the middle of its left end, of its middle or of its right end, as `align` says.
+    """
+
+    x: float
+    y: float
+    text: str
+    size_pt: float = TEXT_PT
+    align: str = "left"
+    color: str = INK
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing on white: lengths in inches from the upper left corner, sizes of text in points.
+
+    title: what it shows.
+    width, height: of the whole.
+    boxes, lines, texts: what is on it; lines lie under boxes, boxes are drawn in their order.
+    grounds: boxes that lie under the lines.
+    """
+
+    title: str
+    width: float
+    height: float
+    boxes: tuple[Box, ...]
+    lines: tuple[Line, ...]
+    texts: tuple[Text, ...]
+    grounds: tuple[Box, ...] = ()
+
+    def save(self, path: str | Path) -> None:
+        """Writes the picture in the format that the name's end says. Errors: P802, F461."""
+        suffix = checked_suffix(path)
+        content = self.svg() if suffix == ".svg" else self.png()
+        try:
+            Path(path).write_bytes(content)
+        except (OSError, ValueError) as problem:
+            expected = "a file that can be written"
+            at = Place(str(path))
+            raise F461.error(at=at, expected=expected, found=str(problem)) from problem
+
+    def svg(self) -> bytes:
+        """The picture as SVG: the same bytes for the same picture."""
+        return self._written("svg", _POINTS_PER_INCH, {"Date": None, "Creator": None})
+
+    def png(self) -> bytes:
+        """The picture as PNG: the same bytes for the same picture."""
+        dots = min(_PNG_DPI, _MAX_PIXELS / max(self.width, self.height))
+        return self._written("png", dots, {"Software": None})
+
+    def figure(self) -> Figure:
+        """The picture as a figure of matplotlib."""
+        with _settings():
+            return self._figure()
+
+    def _written(self, kind: str, dpi: float, metadata: dict[str, str | None]) -> bytes:
+        stream = io.BytesIO()
+        with _settings():
+            figure = self._figure()
+            figure.savefig(stream, format=kind, dpi=dpi, metadata={"Title": self.title, **metadata})
+        return stream.getvalue()
+
+    def _figure(self) -> Figure:
+        # matplotlib takes a second to import, and most commands draw nothing.
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(self.width, self.height), facecolor=WHITE)
+        FigureCanvasAgg(figure)
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        axes.set_xlim(0, self.width)
+        axes.set_ylim(self.height, 0)
+        for ground in self.grounds:
+            _draw_box(axes, ground, 0)
+        for line in self.lines:
+            _draw_line(axes, line)
+        for box in self.boxes:
+            _draw_box(axes, box, 3)
+        for text in self.texts:
+            _draw_text(axes, text)
+        return figure
+
+
+def checked_suffix(path: str | Path) -> str:
+    """The end of a picture's file name, in small letters. Errors: P802."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise P802.error(
+            at=Place(str(path)),
+            expected=f"a name that ends in {' or '.join(SUFFIXES)}",
+            found=repr(suffix) if suffix else "none",
+        )
+    return suffix
+
+
+def check_size(what: str, boxes: int, words: str, lines: int, remedy: str = "") -> None:
+    """Refuses a picture that nobody could read.
+
+    what: what its boxes are, in the plural; words: what its lines are. Errors: P801.
+    """
+    for number, most, word in ((boxes, MAX_BOXES, what), (lines, MAX_LINES, words)):
+        if number > most:
+            expected = f"at most {most} {word}"
+            raise P801.error(expected=expected, found=f"{number} {word}", remedy=remedy)
+
+
+def text_width(text: str, size_pt: float = TEXT_PT) -> float:
+    """The width of a line of text in inches."""
+    return len(text) * _ADVANCE * size_pt / _POINTS_PER_INCH
+
+
+def text_height(lines: int = 1, size_pt: float = TEXT_PT) -> float:
+    """The height of lines of text in inches."""
+    return lines * _HEIGHT * size_pt / _POINTS_PER_INCH
+
+
+def box_size(text: Sequence[str], size_pt: float = TEXT_PT) -> tuple[float, float]:
+    """Width and height of a box around lines of text, in inches."""
+    widest = max((text_width(line, size_pt) for line in text), default=0.0)
+    return widest + 0.14, text_height(len(text), size_pt) + 0.08
+
+
+def legend(
+    entries: Iterable[Fill | Style], x: float, y: float
+) -> tuple[list[Box], list[Line], list[Text], float]:
+    """The kinds of boxes and lines in one row, each with its word: (boxes, lines, texts, the right
+    end of the row). y: the middle of the row."""
+    boxes, lines, texts = [], [], []
+    for entry in entries:
+        if isinstance(entry, Fill):
+            boxes.append(Box("", x, y - 0.06, 0.22, 0.12, entry))
+        else:
+            lines.append(Line("", ((x, y), (x + 0.32, y)), entry))
+        x += 0.28 if isinstance(entry, Fill) else 0.38
+        texts.append(Text(x, y, entry.word, SMALL_PT))
+        x += text_width(entry.word, SMALL_PT) + 0.22
+    return boxes, lines, texts, x
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """matplotlib as it comes, with the settings of pictures; as before afterwards."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_SETTINGS)
+        yield
+
+
+def _draw_box(axes: Axes, box: Box, order: int) -> None:
+    from matplotlib.patches import Rectangle
+
+    patch = Rectangle(
+        (box.x, box.y),
+        box.width,
+        box.height,
+        facecolor=box.fill.face,
+        edgecolor=box.fill.edge,
+        linewidth=box.fill.edge_pt,
+        zorder=order,
+    )
+    if box.id:
+        patch.set_gid(box.id)
+    axes.add_patch(patch)
+    step = text_height(1, box.size_pt)
+    top = box.y + box.height / 2 - step * (len(box.text) - 1) / 2
+    for number, line in enumerate(box.text):
+        text = Text(box.x + box.width / 2, top + number * step, line, box.size_pt, "center")
+        _draw_text(axes, text)
+
+
+def _draw_line(axes: Axes, line: Line) -> None:
+    from matplotlib.patches import PathPatch, Polygon
+    from matplotlib.path import Path as Outline
+
+    style = line.style
+    points = list(line.points)
+    (x0, y0), (x1, y1) = points[-2:]
+    if style.arrow:
+        # A curve arrives level, a straight line in its own direction.
+        level = line.curved or y0 == y1
+        dx, dy = (1.0 if x1 >= x0 else -1.0, 0.0) if level else _direction(x0, y0, x1, y1)
+        base = (x1 - dx * _HEAD_LENGTH, y1 - dy * _HEAD_LENGTH)
+        side = (-dy * _HEAD_WIDTH / 2, dx * _HEAD_WIDTH / 2)
+        corners = [
+            (x1, y1),
+            (base[0] + side[0], base[1] + side[1]),
+            (base[0] - side[0], base[1] - side[1]),
+        ]
+        axes.add_patch(Polygon(corners, closed=True, color=style.color, linewidth=0, zorder=2))
+        points[-1] = base
+    vertices, codes = [points[0]], [Outline.MOVETO]
+    for (ax, ay), (bx, by) in pairwise(points):
+        if line.curved and ay != by:
+            middle = (ax + bx) / 2
+            vertices += [(middle, ay), (middle, by), (bx, by)]
+            codes += [Outline.CURVE4] * 3
+        else:
+            vertices.append((bx, by))
+            codes.append(Outline.LINETO)
+    patch = PathPatch(
+        Outline(vertices, codes),
+        facecolor="none",
+        edgecolor=style.color,
+        linewidth=style.width_pt,
+        linestyle=style.stroke.value,
+        zorder=1,
+    )
+    if line.id:
+        patch.set_gid(line.id)
+    axes.add_patch(patch)
+
+
+def _direction(x0: float, y0: float, x1: float, y1: float) -> Point:
+    length = float(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5)
+    return ((x1 - x0) / length, (y1 - y0) / length) if length else (1.0, 0.0)
+
+
+def _draw_text(axes: Axes, text: Text) -> None:
+    axes.text(
+        text.x,
+        text.y,
+        text.text,
+        fontsize=text.size_pt,
+        ha=text.align,
+        va="center_baseline",
+        color=text.color,
+        fontweight="bold" if text.bold else "normal",
+        zorder=4,
+    )

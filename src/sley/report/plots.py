@@ -1,0 +1,203 @@
+"""Plots: simulations as a PNG or SVG picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sley.errors.report import P802
+from sley.ir.sizes import size_text
+from sley.ir.tables import FloatArray, IntArray
+from sley.ir.words import Op
+from sley.report.bins import MOST_EXECUTIONS, block_bins
+from sley.report.critical import op_name
+from sley.report.simulation import bytes_text, named, require_simulations
+from sley.simulate.result import Executions, Simulation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".svg")
+
+_DPI = 120
+_OPS = {
+    Op.NOP: "#b0b5bc",
+    Op.SEND: "#2f7fb8",
+    Op.RECV: "#2a9d73",
+    Op.COPY: "#7d8590",
+    Op.REDUCE: "#596270",
+    Op.RECV_REDUCE_COPY: "#8460c4",
+    Op.RECV_COPY_SEND: "#56b3d4",
+    Op.RECV_REDUCE_SEND: "#5566d6",
+    Op.RECV_REDUCE_COPY_SEND: "#8aa83a",
+}
+_PARTS = (
+    ("moving data", "moving_us", "#2f7fb8"),
+    ("overhead", "overhead_us", "#6b7280"),
+    ("waiting for blocks", "waiting_us", "#e0a000"),
+    ("waiting for messages", "message_us", "#d4669b"),
+    ("waiting for slots", "slot_us", "#c94f0a"),
+)
+_ROWS = 128
+"""Up to so many thread blocks are drawn one by one, each with a label."""
+
+_LEGEND_INCHES = 0.5
+
+_BINS = 600
+"""Into how many bins the time is cut where there are more thread blocks."""
+
+
+def plot(
+    simulations: Sequence[Simulation], path: str | Path, *, names: Sequence[str] | None = None
+) -> None:
+    """Writes a picture: where several simulations are given the algorithm bandwidth over sizes
+    beside the bound, a curve for each name; and the thread blocks of the largest simulation over
+    time, or where their time goes if it kept no executions. Same input, same bytes.
+
+    path: of the picture; its suffix, .png or .svg, says the format.
+    names: one for each simulation; the plans' own by default.
+    Errors: P810, P813, P802 for another suffix.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    path = Path(path)
+    require_simulations(simulations)
+    if path.suffix.lower() not in SUFFIXES:
+        raise P802.error(expected="a name that ends in .svg or .png", found=path.name)
+    labels = named(simulations, names)
+    panels = 2 if len(simulations) > 1 else 1
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update({"svg.hashsalt": "sley", "font.size": 9.0, "text.parse_math": False})
+        largest = max(range(len(simulations)), key=lambda n: simulations[n].size_bytes)
+        heights = [4.2] * (panels - 1) + [_height(simulations[largest])]
+        figure = Figure(figsize=(9.0, sum(heights)), layout="constrained")
+        axes = figure.subplots(panels, 1, squeeze=False, height_ratios=heights)[:, 0]
+        if panels == 2:
+            _draw_curve(axes[0], simulations, labels)
+        _draw_blocks(axes[-1], simulations[largest], labels[largest])
+        # Neither the day nor matplotlib's version belongs to the picture.
+        svg = path.suffix.lower() == ".svg"
+        metadata = {"Date": None} if svg else {"Software": None}
+        figure.savefig(path, dpi=_DPI, metadata=metadata, format=path.suffix.lower()[1:])
+
+
+def _draw_curve(axes: Axes, simulations: Sequence[Simulation], names: list[str]) -> None:
+    bounds: set[tuple[tuple[float, float], ...]] = set()
+    for name in dict.fromkeys(names):
+        rows = [s for s, n in zip(simulations, names, strict=True) if n == name]
+        rows.sort(key=lambda s: s.size_bytes)
+        sizes = [s.size_bytes for s in rows]
+        # A legend leaves out what begins with an underscore.
+        label = f" {name}" if name.startswith("_") else name
+        axes.plot(sizes, [s.algbw_GBps for s in rows], marker="o", markersize=4, label=label)
+        bound = tuple((s.size_bytes, s.bound.algbw_GBps) for s in rows)
+        if bound not in bounds:
+            label = "_" if bounds else "bound"
+            axes.plot(*zip(*bound, strict=True), color="#666666", linestyle="--", label=label)
+            bounds.add(bound)
+    sizes = sorted({s.size_bytes for s in simulations})
+    axes.set_xscale("log", base=2)
+    shown = sizes[:: -(-len(sizes) // 12)]
+    axes.set_xticks(shown, [size_text(size) for size in shown])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("size, bytes")
+    axes.set_ylabel("algbw, GB/s")
+    axes.grid(color="#e8ebf0")
+    axes.legend(frameon=False)
+    topologies = sorted({s.topology.name for s in simulations})
+    where = topologies[0] if len(topologies) == 1 else f"{len(topologies)} topologies"
+    axes.set_title(f"{simulations[0].plan.collective.name} on {where}", loc="left")
+
+
+def _draw_blocks(axes: Axes, s: Simulation, name: str) -> None:
+    if s.executions is None:
+        _draw_parts(axes, s)
+    elif len(s.blocks) > _ROWS or len(s.executions) > MOST_EXECUTIONS:
+        _draw_bins(axes, s, s.executions)
+    else:
+        _draw_executions(axes, s, s.executions)
+    blocks = len(s.blocks)
+    every = 1 if blocks <= _ROWS else -(-2 * blocks // _ROWS)
+    rows = np.arange(0, blocks, every)
+    numbers = zip(s.plan.block_rank[rows], s.plan.block_number[rows], strict=True)
+    axes.set_yticks(rows, [f"{rank} . {number}" for rank, number in numbers], fontsize=6.5)
+    axes.set_ylim(blocks - 0.4, -0.6)
+    axes.set_xlim(0, s.time_us)
+    axes.set_xlabel("time, us")
+    axes.set_ylabel("rank . thread block")
+    axes.set_title(
+        f"{name}, {bytes_text(s.size_bytes)}: {s.time_us:.1f} us, {s.of_bound:.1%} of the bound",
+        loc="left",
+    )
+
+
+def _height(s: Simulation) -> float:
+    """Of the picture of thread blocks, in inches: enough for a label a row."""
+    rows = len(s.blocks) if len(s.blocks) <= _ROWS else _ROWS // 2
+    return 2.0 + 0.105 * max(rows, 12)
+
+
+def _draw_parts(axes: Axes, s: Simulation) -> None:
+    rows, left = np.arange(len(s.blocks), dtype=np.int32), np.full(len(s.blocks), s.launch_us)
+    for word, column, colour in _PARTS:
+        width = getattr(s.blocks, column)
+        _draw_boxes(axes, rows, left, left + width, colour, word)
+        left = left + width
+    _draw_legend(axes, s)
+
+
+def _draw_legend(axes: Axes, s: Simulation) -> None:
+    axes.legend(
+        frameon=False,
+        ncols=6,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -_LEGEND_INCHES / _height(s)),
+    )
+
+
+def _draw_bins(axes: Axes, s: Simulation, e: Executions) -> None:
+    blocks = len(s.blocks)
+    moving, _, _ = block_bins(s, e, np.arange(blocks), _BINS)
+    extent = (0.0, s.time_us, blocks - 0.5, -0.5)
+    image = axes.imshow(
+        moving, aspect="auto", extent=extent, cmap="Blues", vmin=0, vmax=1, interpolation="nearest"
+    )
+    label = "part of the time that data moves"
+    axes.figure.colorbar(image, ax=axes, label=label, pad=0.01, aspect=50)
+
+
+def _draw_boxes(
+    axes: Axes, row: IntArray, left: FloatArray, right: FloatArray, colour: str, word: str
+) -> None:
+    """A box in each row from left to right, all as one thing: that is many times faster."""
+    from matplotlib.collections import PolyCollection
+
+    x = np.stack((left, right, right, left), axis=1)
+    half = 0.4 if int(row.max(initial=0)) < _ROWS else 0.5
+    y = row[:, None] + half * np.array([-1.0, -1.0, 1.0, 1.0])
+    boxes = PolyCollection(
+        np.stack((x, y), axis=2).tolist(),
+        facecolor=colour,
+        edgecolor="white",
+        lw=0.2 if half < 0.5 else 0,
+    )
+    boxes.set_label(word)
+    axes.add_collection(boxes)
+
+
+def _draw_executions(axes: Axes, s: Simulation, e: Executions) -> None:
+    block, op = s.plan.block[e.instruction], s.plan.instructions.op[e.instruction]
+    waits = e.start_us > e.turn_us
+    axes.hlines(
+        block[waits], e.turn_us[waits], e.start_us[waits], color="#c9b37a", lw=0.8, label="waiting"
+    )
+    for code in np.unique(op).tolist():
+        of = op == code
+        word = op_name(code)
+        _draw_boxes(axes, block[of], e.start_us[of], e.end_us[of], _OPS[Op(code)], word)
+    _draw_legend(axes, s)

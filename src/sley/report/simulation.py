@@ -1,0 +1,297 @@
+"""Simulations as text: one in full, several sizes as a table, several plans side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sley.errors import counted
+from sley.errors.report import P810, P811, P813
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.sizes import size_text
+from sley.ir.tables import FloatArray, LongArray
+from sley.report.critical import CAUSE_WORDS, CriticalStep, critical_steps, times_by_line
+from sley.simulate.result import Simulation
+
+STEPS = 12
+"""How many steps of the critical path the text names."""
+
+_WIDTH = 22
+
+VERTEX_WORDS = {
+    int(VertexKind.GPU): "GPU",
+    int(VertexKind.SWITCH): "switch",
+    int(VertexKind.PCIE): "PCIe",
+    int(VertexKind.NIC): "NIC",
+    int(VertexKind.NETWORK): "network",
+}
+"""What stands at a vertex, as people read it."""
+
+
+def simulation_lines(simulation: Simulation) -> list[str]:
+    """A simulation in full: time and bandwidth beside the bound, links, thread blocks, the
+    critical path with source lines, and every parameter that it was reckoned with."""
+    parts = (_head, _link_lines, _block_lines, _critical_lines, _parameter_lines)
+    return [line for part in parts for line in part(simulation)]
+
+
+def _pair(name: str, value: object) -> str:
+    return f"{name:<{_WIDTH}} {value}".rstrip()
+
+
+def _head(s: Simulation) -> list[str]:
+    c, plan = s.plan.collective, s.plan
+    code = "an interpreter" if s.interpreter else "code made for the plan"
+    tile = f"{counted(s.tiles, 'tile')} of at most {bytes_text(s.tile_bytes)} of a chunk"
+    slots = counted(plan.slots, "slot")
+    return [
+        _pair("plan", f"{plan.name}: {c}"),
+        _pair("topology", f"{s.topology.name}, {counted(s.topology.ranks, 'GPU')}"),
+        _pair("size", f"{size_text(s.size_bytes)} ({s.size_bytes} bytes)"),
+        _pair("time", f"{s.time_us:.1f} us, {s.launch_us:g} us of it launch"),
+        _pair("algbw", f"{s.algbw_GBps:.2f} GB/s"),
+        _pair("busbw", f"{s.busbw_GBps:.2f} GB/s"),
+        _pair("bound", f"{s.bound.time_us:.1f} us, {s.bound.algbw_GBps:.2f} GB/s algbw"),
+        _pair("", f"by {s.bound.reason}"),
+        _pair("reached", f"{s.of_bound:.1%} of the bound"),
+        _pair("tiles", tile),
+        _pair("run as", f"{plan.protocol.value}, {plan.loop_order.value} order, {slots}, {code}"),
+    ]
+
+
+def bytes_text(size_bytes: float) -> str:
+    """Bytes as people read them, to three digits: "1.5 MiB"."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= size:
+            return f"{size_bytes / size:.3g} {unit}"
+    return f"{size_bytes:.3g} bytes"
+
+
+def busiest_links(simulation: Simulation) -> list[int]:
+    """The links that something crosses, the most used first."""
+    order = np.argsort(-simulation.utilisation, kind="stable")
+    return [link for link in order.tolist() if simulation.links.moved_bytes[link] > 0]
+
+
+def link_groups(simulation: Simulation) -> list[tuple[str, LongArray]]:
+    """Links between the same kinds of vertices at the same rate: ("GPU -> NIC", their rows)."""
+    links, kind = simulation.topology.links, simulation.topology.vertices.kind
+    keys = np.column_stack((kind[links.src], kind[links.dst], links.GBps))
+    groups = []
+    for key in np.unique(keys, axis=0):
+        rows = np.flatnonzero((keys == key).all(axis=1))
+        ends = (VERTEX_WORDS[int(end)] for end in key[:2])
+        groups.append((" -> ".join(ends), rows))
+    return groups
+
+
+def _link_lines(s: Simulation) -> list[str]:
+    utilisation = s.utilisation
+    head = f"{'links':<{_WIDTH}} {'number':>8} {'average':>8} {'most':>8}  of capacity"
+    lines = ["", head]
+    for name, rows in link_groups(s):
+        used, capacity = utilisation[rows], f"{s.topology.links.GBps[rows[0]]:g} GB/s"
+        busiest = s.topology.link_label(int(rows[used.argmax()]))
+        lines.append(
+            f"{name:<{_WIDTH}} {len(rows):>8} {used.mean():>8.1%} {used.max():>8.1%}  {capacity}"
+            + (f", {busiest}" if used.max() > 0 else "")
+        )
+    busy = utilisation[busiest_links(s)]
+    if len(busy):
+        lines.append(f"{'all that are used':<{_WIDTH}} {len(busy):>8} {busy.mean():>8.1%}")
+    return lines
+
+
+def idle_parts(simulation: Simulation) -> tuple[FloatArray, FloatArray]:
+    """`Simulation.idle` to the blocks' own exits and to the end, without what rounding leaves
+    below 0; one block that is never idle where there is none."""
+    parts = [np.maximum(simulation.idle(to_exit=to_exit), 0.0) for to_exit in (True, False)]
+    return (parts[0], parts[1]) if len(parts[0]) else (np.zeros(1), np.zeros(1))
+
+
+def _block_lines(s: Simulation) -> list[str]:
+    blocks = len(s.blocks)
+    per_rank = int(np.bincount(s.plan.block_rank).max(initial=0))
+    lines = ["", f"{'thread blocks':<{_WIDTH}} {'average':>8} {'worst':>8}"]
+    if not blocks:
+        return ["", _pair("thread blocks", "none")]
+    to_exit, to_end = idle_parts(s)
+    for name, idle in (("idle to own exit", to_exit), ("idle to the end", to_end)):
+        lines.append(
+            f"{name:<{_WIDTH}} {idle.mean():>8.1%} {idle.max():>8.1%}  "
+            f"{block_label(s, int(idle.argmax()))}"
+        )
+    running_us = max(s.time_us - s.launch_us, 1e-12)
+    for name, column in (
+        ("moving data", s.blocks.moving_us),
+        ("waiting for blocks", s.blocks.waiting_us),
+        ("waiting for messages", s.blocks.message_us),
+        ("waiting for slots", s.blocks.slot_us),
+        ("overhead", s.blocks.overhead_us),
+    ):
+        part: FloatArray = column / running_us
+        worst = part.argmin() if name == "moving data" else part.argmax()
+        lines.append(
+            f"{name:<{_WIDTH}} {part.mean():>8.1%} {part[worst]:>8.1%}  "
+            f"{block_label(s, int(worst))}"
+        )
+    lines.append(_pair("blocks", f"{blocks}, {per_rank} on the rank that has most"))
+    return lines
+
+
+def block_label(simulation: Simulation, block: int) -> str:
+    """A thread block in few words: "rank 0 block 1"."""
+    plan = simulation.plan
+    return f"rank {plan.block_rank[block]} block {plan.block_number[block]}"
+
+
+def _critical_lines(s: Simulation) -> list[str]:
+    steps = critical_steps(s)
+    executions = counted(len(s.critical), "execution")
+    lines = ["", f"critical path: {executions} from {s.launch_us:.1f} us to {s.time_us:.1f} us"]
+    if not steps:
+        return lines
+    lines.append(f"  {'from us':>10} {'takes us':>10} {'moving':>7} {'times':>6}  what")
+    longest = sorted(range(len(steps)), key=lambda n: (-steps[n].duration_us, n))[:STEPS]
+    shown = sorted(longest)
+    for number, step in enumerate(steps):
+        if number in shown:
+            lines.append(_critical_line(step))
+    left = [step for number, step in enumerate(steps) if number not in shown]
+    if left:
+        takes = sum(step.duration_us for step in left)
+        times = sum(step.times for step in left)
+        lines.append(f"  {'':>10} {takes:>10.1f} {'':>7} {times:>6}  all shorter steps")
+        lines.append("  of it by source line:")
+        total = max(s.time_us - s.launch_us, 1e-12)
+        for name, (times, time_us) in list(times_by_line(steps).items())[:STEPS]:
+            lines.append(f"  {'':>10} {time_us:>10.1f} {time_us / total:>7.1%} {times:>6}  {name}")
+    return lines
+
+
+def _critical_line(step: CriticalStep) -> str:
+    ranks = ", ".join(map(str, step.ranks[:4])) + (", ..." if len(step.ranks) > 4 else "")
+    where = f"{'rank' if len(step.ranks) == 1 else 'ranks'} {ranks}"
+    causes = ", ".join(CAUSE_WORDS[cause] for cause in step.causes)
+    what = f"{step.line or 'no source line'}  {', '.join(step.ops)} on {where} after {causes}"
+    moving = step.moving_us / step.duration_us if step.duration_us > 0 else 0.0
+    return (
+        f"  {step.start_us:>10.1f} {step.duration_us:>10.1f} {moving:>7.1%} {step.times:>6}  {what}"
+    )
+
+
+def parameters(simulation: Simulation) -> list[tuple[str, str, str]]:
+    """Every parameter that a simulation was reckoned with: (group, name, value)."""
+    s, t = simulation, simulation.topology.links
+    rows = [
+        ("run", "size_bytes", f"{s.size_bytes}"),
+        ("run", "tiles", f"{s.tiles} of at most {bytes_text(s.tile_bytes)} of a chunk"),
+        ("run", "protocol", s.plan.protocol.value),
+        ("run", "slots", f"{s.plan.slots}"),
+        ("run", "loop_order", s.plan.loop_order.value),
+        ("run", "interpreter", "yes" if s.interpreter else "no"),
+        ("run", "launch_us", f"{s.launch_us:g}"),
+        ("topology", "name", s.topology.name),
+        ("topology", "ranks", f"{s.topology.ranks} on {counted(s.topology.nodes, 'node')}"),
+    ]
+    kinds = np.column_stack((t.kind, t.GBps, t.nominal_GBps, t.latency_us))
+    for row, count in zip(*np.unique(kinds, axis=0, return_counts=True), strict=True):
+        kind, rate, nominal, latency = row.tolist()
+        own = f", latency {latency:g} us" if latency >= 0 else ""
+        value = f"{counted(int(count), 'link')}, {rate:g} GB/s each (nominal {nominal:g}){own}"
+        rows.append(("topology", f"{LinkKind(int(kind)).name.lower()} links", value))
+    return rows + [("model", name, value) for name, value in s.model.items().items()]
+
+
+def _parameter_lines(s: Simulation) -> list[str]:
+    lines, last = [], ""
+    for group, name, value in parameters(s):
+        if group == "run":  # the head says it
+            continue
+        if group != last:
+            lines += ["", f"parameters of the {group}"]
+        lines.append("  " + _pair(name, value))
+        last = group
+    return lines
+
+
+SIZE_HEADER = (
+    f"# {'size':>12}  {'time':>11}  {'algbw':>8}  {'busbw':>8}  {'bound':>8}  {'reached':>8}\n"
+    f"# {'(B)':>12}  {'(us)':>11}  {'(GB/s)':>8}  {'(GB/s)':>8}  {'(GB/s)':>8}"
+)
+"""The head of a table of sizes; the bound is that of the algorithm bandwidth."""
+
+
+def size_row(simulation: Simulation) -> str:
+    """A line of a table of sizes."""
+    s = simulation
+    return (
+        f"  {s.size_bytes:>12}  {s.time_us:>11.1f}  {s.algbw_GBps:>8.2f}  {s.busbw_GBps:>8.2f}  "
+        f"{s.bound.algbw_GBps:>8.2f}  {s.of_bound:>8.1%}"
+    )
+
+
+def size_table(simulations: Sequence[Simulation]) -> list[str]:
+    """Simulations of one plan, a line each, in the spirit of nccl-tests. Errors: P810."""
+    require_simulations(simulations)
+    return [*SIZE_HEADER.splitlines(), *map(size_row, simulations)]
+
+
+def require_simulations(simulations: Sequence[Simulation]) -> None:
+    """Raises P810 where there is nothing to report."""
+    if not len(simulations):
+        raise P810.error(expected="one simulation or more", found="none")
+
+
+def named(simulations: Sequence[Simulation], names: Sequence[str] | None) -> list[str]:
+    """A name for each simulation, its plan's own by default. Errors: P813."""
+    if names is None:
+        return [s.plan.name for s in simulations]
+    if len(names) != len(simulations):
+        raise P813.error(
+            expected=f"{counted(len(simulations), 'name')}, one for each simulation",
+            found=counted(len(names), "name"),
+        )
+    return list(names)
+
+
+def comparison_table(columns: Sequence[tuple[str, Sequence[Simulation]]]) -> list[str]:
+    """Several plans side by side: a part a size, a line a plan with its name.
+
+    ratio: time of the first plan over this one's; above 1 is faster. idle: of an average thread
+    block, to its own exit and to the end. used: of the capacity of the links that are used, the
+    average and the most. Sizes that a plan has no simulation of are left out.
+    Errors: P810 without simulations, P811 for different collectives.
+    """
+    for _, simulations in columns:
+        require_simulations(simulations)
+    require_simulations([s for _, simulations in columns for s in simulations])
+    collectives = {s.plan.collective.name: name for name, row in columns for s in row}
+    if len(collectives) > 1:
+        found = ", ".join(f"{name}: {collective}" for collective, name in collectives.items())
+        raise P811.error(expected="plans of one collective", found=found)
+    width = max(len(name) for name, _ in columns)
+    lines = [
+        f"{'size':>8}  {'plan':<{width}}  {'time us':>11}  {'algbw':>8}  {'ratio':>6}  "
+        f"{'reached':>7}  {'blocks':>6}  {'idle to':>7} {'exit/end':<8}  {'used':>6} {'most':>6}"
+    ]
+    for size in sorted({s.size_bytes for _, row in columns for s in row}):
+        first: Simulation | None = None
+        for name, row in columns:
+            for s in (s for s in row if s.size_bytes == size):
+                first = first or s
+                lines.append(_comparison_row(s, first, f"{name:<{width}}"))
+    return lines
+
+
+def _comparison_row(s: Simulation, first: Simulation, name: str) -> str:
+    blocks = int(np.bincount(s.plan.block_rank).max(initial=0))
+    idle = idle_parts(s)
+    used = s.utilisation[busiest_links(s)]
+    used = used if len(used) else np.zeros(1)
+    return (
+        f"{size_text(s.size_bytes):>8}  {name}  {s.time_us:>11.1f}  {s.algbw_GBps:>8.2f}  "
+        f"{first.time_us / s.time_us:>6.3f}  {s.of_bound:>7.1%}  {blocks:>6}  "
+        f"{idle[0].mean():>7.1%} {idle[1].mean():>8.1%}  {used.mean():>6.1%} {used.max():>6.1%}"
+    )

@@ -1,0 +1,260 @@
+"""Simulations as an HTML page."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+from browser import opened
+from hypothesis import given
+from hypothesis import strategies as st
+from made_simulations import mesh_simulation, ring_simulation
+
+from sley.errors import SleyError
+from sley.report.bins import block_bins
+from sley.report.html import html_report
+from sley.report.html.data import simulation_data
+from sley.report.html.page import embedded
+
+FIGURES = (
+    "cards", "timeline", "links", "idle", "heat", "critical", "lines", "parameters",
+)  # fmt: skip
+
+NASTY = "</script><script>throw 1</script><!-- <b>&amp; ' \" @@data@@ \u2028"
+
+
+def drawn(page, figures=FIGURES):
+    return {name: int(page.attribute(name, "data-marks") or 0) for name in figures}
+
+
+def checked(html, tmp_path, fragment="", script=""):
+    """The page opened, after it was seen to have neither errors nor empty figures."""
+    path = tmp_path / "page.html"
+    path.write_text(html.replace("</body>", f"<script>{script}</script></body>"))
+    page = opened(path, tmp_path, fragment)
+    assert page.page("data-errors") == ""
+    assert page.page("data-ready") == "yes"
+    assert page.console == []
+    return page
+
+
+def test_all_figures_are_there(tmp_path):
+    simulations = [ring_simulation(2**k) for k in (16, 20, 24)] + [mesh_simulation(2, 2, 2**20)]
+    page = checked(html_report(simulations, title="ring"), tmp_path)
+    assert 0 not in drawn(page, (*FIGURES, "curve", "all")).values()
+    assert drawn(page, ("curve", "all")) == {"curve": 4, "all": 4}
+    # The largest size is shown first: its 56 executions, 8 links in 32 bins.
+    assert drawn(page)["timeline"] == len(simulations[2].executions)
+    assert drawn(page)["critical"] == 4
+    assert "<b>16.64 GB/s</b>" in page.dom
+
+
+def test_one_simulation_has_no_curve(tmp_path):
+    page = checked(html_report([ring_simulation()], title="one"), tmp_path)
+    assert 0 not in drawn(page).values()
+    assert page.hidden("sizes")
+    assert page.hidden("choose")
+    assert not page.hidden("timeline")
+
+
+def test_without_executions_the_page_says_so(tmp_path):
+    simulation = dataclasses.replace(ring_simulation(), executions=None)
+    page = checked(html_report([simulation], title="one"), tmp_path)
+    assert page.hidden("timeline")
+    assert "kept no executions" in page.text("timeline-note")
+    others = set(FIGURES) - {"timeline"}
+    assert 0 not in drawn(page, others).values()
+
+
+def test_too_many_executions_are_summed_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("sley.report.html.data.MOST_EXECUTIONS", 50)
+    page = checked(html_report([ring_simulation()], title="one"), tmp_path)
+    assert 0 not in drawn(page).values()
+    assert "56 executions are too many" in page.text("timeline-note")
+
+
+def test_many_simulations_share_the_page():
+    simulation = ring_simulation()
+    kinds = {n: simulation_data(simulation, "x", n)["timeline"]["kind"] for n in (1, 6, 10_000)}
+    assert kinds == {1: "executions", 6: "executions", 10_000: "bins"}
+
+
+def test_too_many_blocks_are_summed_up_by_rank(tmp_path, monkeypatch):
+    monkeypatch.setattr("sley.report.html.data.MOST_BLOCKS", 8)
+    simulation = mesh_simulation(2, 2)
+    page = checked(html_report([simulation], title="one"), tmp_path)
+    assert 0 not in drawn(page).values()
+    assert f"all {len(simulation.blocks)} thread blocks" in page.text("timeline-note")
+    blocks = simulation_data(simulation, "x")["blocks"]
+    assert blocks["label"] == [f"rank {r}" for r in range(4)]
+    mean = simulation.blocks.moving_us[simulation.plan.block_rank == 1].mean()
+    assert blocks["moving_us"][1] == pytest.approx(mean, abs=1e-3)
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_themes(tmp_path, theme):
+    page = checked(html_report([ring_simulation()], title="one"), tmp_path, f"#{theme}")
+    assert page.page("data-theme") == theme
+
+
+def test_what_the_user_does(tmp_path):
+    """Choosing, colouring, filtering, zooming, dragging and hovering, one after the other."""
+    script = """
+    const seen = {};
+    const change = (id, value) => {
+      byId(id).value = value;
+      byId(id).dispatchEvent(new Event("change"));
+    };
+    const marks = (id) => Number(byId(id).dataset.marks);
+    change("choice", "0");
+    seen.small = byId("cards").textContent;
+    for (const colour of ["cause", "tile", "op"]) change("colour", colour);
+    change("curve-of", "time"); seen.time = marks("curve");
+    change("curve-of", "busbw");
+    change("idle-order", "idle");
+    change("rank", "2"); seen.rank = marks("timeline");
+    change("rank", "all");
+    const canvas = document.querySelector("#timeline canvas");
+    const box = canvas.getBoundingClientRect();
+    const point = (type, x, y, more = {}) => canvas.dispatchEvent(new PointerEvent(type,
+      { clientX: box.left + x, clientY: box.top + y, bubbles: true, pointerId: 1, ...more }));
+    point("pointermove", timeline.x(ring.start[0] + 1), 30);
+    seen.tip = byId("tip").innerText;
+    document.querySelector("[data-zoom='0.5']").click();
+    seen.zoomed = [time.from, time.to];
+    canvas.dispatchEvent(new WheelEvent("wheel",
+      { ctrlKey: true, deltaY: -1, bubbles: true, cancelable: true, clientX: box.left + 400 }));
+    seen.closer = time.to - time.from;
+    byId("timeline").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
+    seen.moved = time.from;
+    seen.fewer = marks("timeline");
+    canvas.dispatchEvent(new MouseEvent("dblclick"));
+    seen.whole = [time.from, time.to];
+    byId("theme").click();
+    document.querySelectorAll("#all tbody tr")[1].click();
+    seen.chosen = byId("choice").value;
+    document.querySelector("#heat rect[stroke-width]").dispatchEvent(
+      new PointerEvent("pointermove", { clientX: 5, clientY: 5 }));
+    seen.heat = byId("tip").innerText;
+    document.documentElement.dataset.seen = JSON.stringify(seen);
+    """
+    script = script.replace("ring.start", "DATA.simulations[0].timeline.start")
+    small, large = ring_simulation(2**20), ring_simulation(2**24)
+    html = html_report([small, large], title="two")
+    seen = json.loads(checked(html, tmp_path, "#light", script).page("data-seen"))
+    assert "135.8 us" in seen["small"]
+    assert seen["time"] == 2
+    assert seen["rank"] == len(small.executions) / 4
+    assert seen["tip"].startswith("rank 0 block 0 step 0 (send, ring_program.py:11)")
+    assert "waited last for launch" in seen["tip"]
+    middle, quarter = small.time_us / 2, small.time_us / 4
+    assert seen["zoomed"] == pytest.approx([middle - quarter, middle + quarter])
+    assert seen["closer"] == pytest.approx(small.time_us / 2 * 0.8)
+    assert seen["moved"] > middle - quarter
+    assert 0 < seen["fewer"] < len(small.executions)
+    assert seen["whole"] == pytest.approx([0, small.time_us])
+    assert seen["chosen"] == "1"
+    assert seen["heat"].startswith("GPU 0 -> switch 0")
+
+
+def test_names_are_text_and_nothing_else(tmp_path):
+    simulation = ring_simulation()
+    plan = dataclasses.replace(simulation.plan, name=NASTY)
+    topology = dataclasses.replace(simulation.topology, name=NASTY)
+    renamed = dataclasses.replace(simulation, plan=plan, topology=topology)
+    page = checked(html_report([renamed, simulation], title=NASTY), tmp_path)
+    assert NASTY in page.text("setting")
+    assert page.text("choice").count("<b>&amp;") == 1
+
+
+def test_nothing_is_fetched():
+    html = html_report([ring_simulation()], title="one")
+    links = set(re.findall(r"(?:https?:)?//[a-z][^\s\"'<]*", html))
+    assert links == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert not re.search(r"<(link|img|iframe)|\bsrc=|@import|fetch\(|XMLHttpRequest", html)
+    assert "default-src 'none'" in html
+
+
+def test_the_same_twice():
+    made = [html_report([f()], title="a") for f in (ring_simulation, ring_simulation.__wrapped__)]
+    assert made[0] == made[1]
+
+
+@given(st.text(), st.text())
+def test_data_survives_and_never_ends_its_element(key, value):
+    text = embedded({key: [value]})
+    assert json.loads(text) == {key: [value]}
+    assert not set("<>&") & set(text)
+
+
+def test_names_of_the_plans():
+    html = html_report([ring_simulation(), ring_simulation(2**20)], title="a", names=["x", "y"])
+    data = json.loads(re.search(r'id="data">(.*?)</script>', html)[1])
+    assert [s["name"] for s in data["simulations"]] == ["x", "y"]
+    for code, arguments in {
+        "P810": ([], {}),
+        "P813": ([ring_simulation()], {"names": ["x", "y"]}),
+    }.items():
+        with pytest.raises(SleyError) as error:
+            html_report(arguments[0], title="a", **arguments[1])
+        assert error.value.code == code
+
+
+def test_many_links_are_thinned(monkeypatch):
+    simulation = mesh_simulation(2, 4)
+    whole = simulation_data(simulation, "x")["links"]
+    monkeypatch.setattr("sley.report.html.data.MOST_LINKS", 5)
+    monkeypatch.setattr("sley.report.html.data.MOST_CELLS", 60)
+    part = simulation_data(simulation, "x")["links"]
+    assert (part["links"], part["used"]) == (whole["links"], whole["used"])
+    assert part["label"] == whole["label"][:5]
+    assert len(part["load"]) == 5 * part["bins"] <= 60
+    # Bins that were merged hold the average of theirs.
+    together = round(part["bin"] / whole["bin"])
+    average = np.mean(whole["load"][:together])
+    assert part["load"][0] == pytest.approx(average, abs=1)
+
+
+@pytest.mark.parametrize(("most", "level"), [(1000, "vertex"), (12, "node"), (6, "kind")])
+def test_heat_maps_of_all_sizes(monkeypatch, most, level):
+    simulation = mesh_simulation(2, 4)
+    monkeypatch.setattr("sley.report.html.data.MOST_VERTICES", most)
+    heat = simulation_data(simulation, "x")["heat"]
+    assert heat["level"] == level
+    assert sum(heat["count"]) == len(simulation.topology.links)
+    mean = np.dot(heat["average"], heat["count"]) / sum(heat["count"])
+    assert mean == pytest.approx(simulation.utilisation.mean(), abs=1e-4)
+    assert max(heat["most"]) == pytest.approx(simulation.utilisation.max(), abs=1e-4)
+    names = [f"{heat['labels'][a]} > {heat['labels'][b]}" for a, b in
+             zip(heat["src"], heat["dst"], strict=True)]  # fmt: skip
+    expected = {"vertex": "GPU 0 > NIC 0", "node": "node 1 GPUs > node 1 switches",
+                "kind": "NICs > networks"}  # fmt: skip
+    assert expected[level] in names
+
+
+@pytest.mark.parametrize("count", [1, 7, 64])
+def test_bins_hold_all_time(count):
+    """Against sums interval by interval."""
+    simulation = mesh_simulation(2, 2)
+    e, plan = simulation.executions, simulation.plan
+    rows = np.arange(len(simulation.blocks))
+    moving, waiting, cause = block_bins(simulation, e, rows, count)
+    edges = np.linspace(0, simulation.time_us, count + 1)
+    expected = np.zeros((2, len(rows), count))
+    for row in e:
+        block = plan.block[row.instruction]
+        expected[0, block] += np.diff(np.clip(edges, row.start_us, row.end_us))
+        expected[1, block] += np.diff(np.clip(edges, row.turn_us, row.start_us))
+    width = simulation.time_us / count
+    np.testing.assert_allclose(moving, expected[0] / width, atol=1e-9)
+    np.testing.assert_allclose(waiting, expected[1] / width, atol=1e-9)
+    assert cause.shape == moving.shape
+
+
+def test_bins_of_ranks_are_averages():
+    simulation = mesh_simulation(2, 2)
+    rank = simulation.plan.block_rank
+    single, _, _ = block_bins(simulation, simulation.executions, np.arange(len(rank)), 9)
+    together, _, _ = block_bins(simulation, simulation.executions, rank, 9)
+    np.testing.assert_allclose(together[3], single[rank == 3].mean(axis=0), atol=1e-9)

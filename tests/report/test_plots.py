@@ -1,0 +1,79 @@
+"""Simulations as pictures."""
+
+import dataclasses
+import subprocess
+import sys
+
+import matplotlib as mpl
+import pytest
+from made_simulations import mesh_simulation, ring_simulation
+
+from sley.errors import SleyError
+from sley.report.plots import plot
+
+SIZES = [ring_simulation(2**k) for k in (16, 20, 24)]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_same_bytes_twice(tmp_path, suffix):
+    pictures = [tmp_path / f"{name}.{suffix}" for name in "ab"]
+    for path in pictures:
+        plot(SIZES, path)
+    first, second = (path.read_bytes() for path in pictures)
+    assert first == second
+    assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+
+
+def test_settings_of_the_user_stay_and_have_no_say(tmp_path):
+    plot(SIZES, tmp_path / "a.svg")
+    with mpl.rc_context({"font.size": 31.0, "svg.hashsalt": "mine"}):
+        plot(SIZES, tmp_path / "b.svg")
+        assert mpl.rcParams["font.size"] == 31.0
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_what_is_drawn(tmp_path):
+    """Texts stand in SVG files as comments: curves only for several simulations, operations only
+    with executions."""
+    large = mesh_simulation(2, 4)
+    cases = {
+        "sizes": (SIZES, {"algbw, GB/s", "bound", "recv reduce send"}, {"overhead"}),
+        "one": (SIZES[:1], {"recv reduce send"}, {"algbw, GB/s"}),
+        "parts": (
+            [dataclasses.replace(SIZES[0], executions=None)],
+            {"waiting for messages"},
+            {"recv reduce send"},
+        ),
+        "mesh": ([large], {"recv reduce copy", "7 . 7"}, {"algbw, GB/s"}),
+        "bins": ([mesh_simulation(4, 8)], {"part of the time that data moves"}, {"recv"}),
+    }
+    for name, (simulations, inside, outside) in cases.items():
+        plot(simulations, tmp_path / f"{name}.svg")
+        text = (tmp_path / f"{name}.svg").read_text()
+        texts = {line.strip()[5:-4] for line in text.splitlines() if line.strip()[:4] == "<!--"}
+        assert inside <= texts, name
+        assert not outside & texts, name
+
+
+def test_names_stand_at_their_curves(tmp_path):
+    plot(SIZES[:2], tmp_path / "a.svg", names=["_fast", "$\\slow{$"])
+    text = (tmp_path / "a.svg").read_text()
+    assert "<!--  _fast -->" in text
+    assert "<!-- $\\slow{$ -->" in text
+
+
+def test_wrong_calls(tmp_path):
+    for code, call in {
+        "P810": lambda: plot([], tmp_path / "a.png"),
+        "P802": lambda: plot(SIZES, tmp_path / "a.jpg"),
+        "P813": lambda: plot(SIZES, tmp_path / "a.png", names=["one"]),
+    }.items():
+        with pytest.raises(SleyError) as error:
+            call()
+        assert error.value.code == code
+    assert not list(tmp_path.iterdir())
+
+
+def test_matplotlib_comes_late():
+    code = "import sys, sley.report.plots; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,180 @@
+"""Simulations as text."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from made_simulations import LAUNCH_US, mesh_simulation, ring_simulation, simulated
+
+import sley
+from sley.errors import SleyError
+from sley.ir.tables import NONE
+from sley.report.critical import critical_steps, times_by_line
+from sley.report.simulation import (
+    bytes_text,
+    comparison_table,
+    link_groups,
+    parameters,
+    simulation_lines,
+    size_table,
+)
+
+
+def test_a_ring_in_full(golden):
+    lines = simulation_lines(ring_simulation())
+    # What the model's parameters are is tested below, and not the business of this text.
+    golden("ring.txt", "\n".join(lines[: lines.index("parameters of the model")]))
+
+
+def test_a_table_of_sizes(golden):
+    table = size_table([ring_simulation(2**k) for k in (10, 20, 28)])
+    golden("sizes.txt", "\n".join(table) + "\n")
+
+
+def test_plans_side_by_side(golden):
+    sizes = (2**20, 2**24)
+    ring, mesh = [ring_simulation(s) for s in sizes], [mesh_simulation(2, 2, s) for s in sizes]
+    golden("comparison.txt", "\n".join(comparison_table([("ring", ring), ("mesh", mesh)])) + "\n")
+
+
+def test_the_ratio_is_above_1_for_the_faster_plan():
+    fast, slow = mesh_simulation(2, 2, 2**20), ring_simulation(2**20)
+    assert fast.time_us < slow.time_us
+    last = comparison_table([("slow", [slow]), ("fast", [fast])])[-1].split()
+    assert float(last[4]) == pytest.approx(slow.time_us / fast.time_us, abs=1e-3)
+
+
+def test_a_size_that_one_plan_lacks_is_left_out():
+    lines = comparison_table(
+        [("a", [ring_simulation(2**20)]), ("b", [ring_simulation(2**20), ring_simulation(2**24)])]
+    )
+    assert [line.split()[:2] for line in lines[1:]] == [["1M", "a"], ["1M", "b"], ["16M", "b"]]
+    assert lines[-1].split()[4] == "1.000"  # the first plan of that size
+
+
+def test_steps_cover_the_time_from_launch_to_end():
+    for simulation in (ring_simulation(), mesh_simulation(2, 4)):
+        steps = critical_steps(simulation)
+        assert steps[0].start_us == LAUNCH_US
+        assert steps[-1].end_us == simulation.time_us
+        assert all(a.end_us == b.start_us for a, b in itertools.pairwise(steps))
+        assert all(0 <= s.moving_us <= s.duration_us * (1 + 1e-9) for s in steps)
+        assert sum(s.times for s in steps) == len(simulation.critical)
+        by_line = times_by_line(steps)
+        total = sum(time_us for _, time_us in by_line.values())
+        assert total == pytest.approx(simulation.time_us - LAUNCH_US)
+
+
+def test_neighbours_of_one_line_are_one_step():
+    steps = critical_steps(ring_simulation())
+    assert [(s.line, s.times) for s in steps] == [
+        ("ring_program.py:11", 4),
+        ("ring_program.py:13", 3),
+    ] * 2
+    assert steps[0].ranks == (3, 0, 1, 2)
+
+
+def test_pipelined_slices_take_no_negative_time():
+    # The next execution of the path may begin to move before the one before it has ended.
+    simulation = ring_simulation()
+    path = simulation.critical
+    earlier = dataclasses.replace(path, start_us=np.maximum(path.start_us - 60, LAUNCH_US))
+    steps = critical_steps(dataclasses.replace(simulation, critical=earlier))
+    assert all(s.moving_us <= s.duration_us * (1 + 1e-9) for s in steps)
+    assert sum(s.duration_us for s in steps) == pytest.approx(simulation.time_us - LAUNCH_US)
+
+
+def test_a_plan_without_source_lines_is_told_by_operations():
+    simulation = ring_simulation()
+    table = simulation.plan.instructions
+    bare = dataclasses.replace(table, source=np.full(len(table), NONE))
+    plan = dataclasses.replace(simulation.plan, instructions=bare)
+    text = "\n".join(simulation_lines(dataclasses.replace(simulation, plan=plan)))
+    assert "no source line  recv reduce send on ranks" in text
+
+
+def test_many_steps_are_shortened_and_summed_up_by_line():
+    program = sley.algorithms.hm_allreduce(2, 4, in_place=True)
+    simulation = simulated(sley.compile(program), sley.Topology.cluster(2, 4), 2**24, 16)
+    steps = critical_steps(simulation)
+    assert len(steps) > 12
+    lines = simulation_lines(simulation)
+    rest = next(line for line in lines if "all shorter steps" in line).split()
+    shown = sorted((s.duration_us for s in steps), reverse=True)[:12]
+    total = simulation.time_us - LAUNCH_US
+    assert float(rest[0]) == pytest.approx(total - sum(shown), abs=0.06)
+    assert any("of it by source line" in line for line in lines)
+
+
+def test_every_parameter_is_told():
+    simulation = ring_simulation()
+    text = "\n".join(simulation_lines(simulation))
+    for name, value in simulation.model.items().items():
+        assert f"  {name:<22} {value}" in text
+    assert ("topology", "nvlink links", "8 links, 230 GB/s each (nominal 300)") in parameters(
+        simulation
+    )
+
+
+def test_links_are_grouped_by_their_ends_and_rates():
+    simulation = mesh_simulation(2, 2)
+    groups = dict(link_groups(simulation))
+    assert set(groups) == {
+        "GPU -> switch", "switch -> GPU", "GPU -> NIC", "NIC -> GPU", "NIC -> network",
+        "network -> NIC",
+    }  # fmt: skip
+    rows = np.sort(np.concatenate(list(groups.values())))
+    assert rows.tolist() == list(range(len(simulation.topology.links)))
+
+
+def test_a_plan_without_blocks_is_reported():
+    simulation = ring_simulation()
+    plan = simulation.plan
+    empty = dataclasses.replace(
+        simulation,
+        plan=dataclasses.replace(
+            plan,
+            instructions=_first_rows(plan.instructions, 0),
+            block_rank=plan.block_rank[:0],
+            block_offset=plan.block_offset[:1],
+        ),
+        blocks=_first_rows(simulation.blocks, 0),
+        critical=_first_rows(simulation.critical, 0),
+        executions=_first_rows(simulation.executions, 0),
+        links=dataclasses.replace(
+            simulation.links,
+            moved_bytes=simulation.links.moved_bytes * 0,
+            load_GBps=simulation.links.load_GBps * 0,
+        ),
+    )
+    assert "thread blocks          none" in simulation_lines(empty)
+    assert len(comparison_table([("a", [empty])])) == 2
+
+
+def _first_rows(table, count):
+    return type(table)(*(getattr(table, n)[:count] for n in table.column_names()))
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 bytes"), (1000, "1e+03 bytes"), (1536, "1.5 KiB"), (2**21, "2 MiB"), (2**31, "2 GiB")],
+)
+def test_bytes_as_people_read_them(size, text):
+    assert bytes_text(size) == text
+
+
+def test_nothing_is_no_table():
+    for call in (lambda: size_table([]), lambda: comparison_table([]),
+                 lambda: comparison_table([("a", [])])):  # fmt: skip
+        with pytest.raises(SleyError) as error:
+            call()
+        assert error.value.code == "P810"
+
+
+def test_different_collectives_are_not_compared():
+    gather = sley.compile(sley.algorithms.ring_allgather(4))
+    other = simulated(gather, sley.Topology.cluster(1, 4), 2**20, 1)
+    with pytest.raises(SleyError, match="ring: allreduce, gather: allgather") as error:
+        comparison_table([("ring", [ring_simulation()]), ("gather", [other])])
+    assert error.value.code == "P811"

@@ -1,0 +1,101 @@
+"""Simulations as Chrome traces."""
+
+import dataclasses
+import itertools
+import json
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from made_simulations import mesh_simulation, ring_simulation
+
+from sley.errors import SleyError
+from sley.report.trace import trace
+
+SIMULATIONS = [ring_simulation(), mesh_simulation(2, 2)]
+
+
+@pytest.fixture(params=SIMULATIONS, ids=["ring", "mesh"])
+def simulation(request):
+    return request.param
+
+
+def events(simulation, phase):
+    return [e for e in trace(simulation)["traceEvents"] if e["ph"] == phase]
+
+
+def test_the_format(simulation):
+    made = trace(simulation)
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    assert made["displayTimeUnit"] == "ns"
+    times = [e["ts"] for e in made["traceEvents"]]
+    assert times == sorted(times)
+    assert {e["ph"] for e in made["traceEvents"]} == {"M", "X", "C"}
+    for event in made["traceEvents"]:
+        assert {"name", "ph", "pid", "tid", "ts", "args"} <= set(event)
+        assert all(type(event[key]) is int for key in ("pid", "tid"))
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            assert event["cat"]
+
+
+def test_the_same_twice():
+    assert json.dumps(trace(ring_simulation())) == json.dumps(trace(ring_simulation.__wrapped__()))
+
+
+def test_a_thread_for_each_block(simulation):
+    plan = simulation.plan
+    names = {
+        (e["pid"], e["tid"]): e["args"]["name"]
+        for e in events(simulation, "M")
+        if e["name"] == "thread_name"
+    }
+    expected = zip(plan.block_rank.tolist(), plan.block_number.tolist(), strict=True)
+    assert names == {(r, b): f"block {b}" for r, b in expected}
+
+
+def test_moves_add_up_and_never_overlap(simulation):
+    spent, slices = defaultdict(float), defaultdict(list)
+    for e in events(simulation, "X"):
+        slices[e["pid"], e["tid"]].append((e["ts"], e["ts"] + e["dur"]))
+        if e["cat"].startswith("move"):
+            spent[e["pid"], e["tid"]] += e["dur"]
+    plan = simulation.plan
+    for block, moving_us in enumerate(simulation.blocks.moving_us.tolist()):
+        place = int(plan.block_rank[block]), int(plan.block_number[block])
+        assert spent[place] == pytest.approx(moving_us)
+        spans = sorted(slices[place])
+        assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(spans))
+
+
+def test_an_execution_names_tile_line_and_cause():
+    moves = [e for e in events(ring_simulation(), "X") if e["cat"].startswith("move")]
+    assert len(moves) == len(ring_simulation().executions)
+    last = max(moves, key=lambda e: (e["ts"] + e["dur"], "critical" in e["cat"]))
+    assert last["name"] == "recv"
+    assert last["cat"] == "move,critical"
+    assert last["args"]["line"] == "ring_program.py:13"
+    assert last["args"]["tile"] == 1
+    assert last["args"]["waited_for"] == "message"
+
+
+def test_counters_hold_the_load_of_links(simulation):
+    """The area below a counter is what crossed the link."""
+    by_name = defaultdict(list)
+    for e in events(simulation, "C"):
+        assert e["pid"] == simulation.plan.collective.ranks
+        by_name[e["name"]].append((e["ts"], e["args"]["GB/s"]))
+    moved = simulation.links.moved_bytes
+    labels = [f"{simulation.topology.link_label(n)} (link {n})" for n in range(len(moved))]
+    assert set(by_name) == {label for label, size in zip(labels, moved, strict=True) if size}
+    for link in np.flatnonzero(moved).tolist():
+        points = by_name[labels[link]]
+        assert points[-1][1] == 0
+        area = sum(v * (b - a) for (a, v), (b, _) in itertools.pairwise(points))
+        assert area * 1e3 == pytest.approx(moved[link])
+
+
+def test_without_executions_there_is_no_trace():
+    with pytest.raises(SleyError) as error:
+        trace(dataclasses.replace(ring_simulation(), executions=None))
+    assert error.value.code == "P812"
