@@ -55,6 +55,7 @@ SimulatorSettings make_settings(const nb::kwargs& k) {
     s.last_tile_bytes = number(k, "last_tile_bytes");
     s.slots = whole(k, "slots");
     s.slices = whole(k, "slices");
+    s.overhead_bytes = number(k, "overhead_bytes");
     s.least_slice_bytes = number(k, "least_slice_bytes");
     s.launch_us = number(k, "launch_us");
     s.wait_us = number(k, "wait_us");

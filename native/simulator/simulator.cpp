@@ -288,7 +288,7 @@ void Simulator::finish(std::int32_t block) {
 }
 
 void Simulator::begin_flow(std::int32_t flow, std::int32_t kind, double bytes) {
-    flows_[flow].left = bytes;
+    flows_[flow].left = bytes + settings_.overhead_bytes;
     flows_[flow].since = now_;
     sharing_.start(flow, kind);
 }

@@ -39,6 +39,7 @@ struct SimulatorSettings {
     std::int64_t slots = 1;
     std::int64_t slices = 1;
     double least_slice_bytes = 0;
+    double overhead_bytes = 0;  // what every part moves besides its data
     double launch_us = 0, wait_us = 0, decode_us = 0;
     std::int32_t links = 0;  // resources 0 to links - 1 have their load recorded
     std::int64_t bins = 256;

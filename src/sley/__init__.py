@@ -5,7 +5,7 @@ Write an algorithm with `program`, `compile` it into a `Plan` of thread blocks, 
 """
 
 from sley import algorithms, topologies
-from sley.compiler import compile
+from sley.compiler import Choice, Choices, Options, Prediction, RunnerUp, choose, compile
 from sley.errors import Diagnostic, SleyError
 from sley.files import load, save
 from sley.ir.collective import Collective
@@ -22,6 +22,7 @@ from sley.ir.collectives import (
     Scatter,
     SendRecv,
 )
+from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.plan import Estimate, Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -31,6 +32,7 @@ from sley.passes.lift import lift
 from sley.passes.timeline import Costs
 from sley.report.tables import pipeline_table, plan_table
 from sley.running import execute, run
+from sley.simulate import Simulation, Simulator, simulate
 from sley.verify import Proof, verify
 
 __all__ = [
@@ -40,7 +42,11 @@ __all__ = [
     "AllToNext",
     "Allocation",
     "Broadcast",
+    "ByProtocol",
+    "Choice",
+    "Choices",
     "Collective",
+    "CostModel",
     "Costs",
     "Custom",
     "Diagnostic",
@@ -48,19 +54,25 @@ __all__ = [
     "Gather",
     "LoopOrder",
     "Op",
+    "Options",
     "Plan",
+    "Prediction",
     "Program",
     "Proof",
     "Protocol",
     "Reduce",
     "ReduceOp",
     "ReduceScatter",
+    "RunnerUp",
     "Scatter",
     "Schedule",
     "SendRecv",
+    "Simulation",
+    "Simulator",
     "SleyError",
     "Topology",
     "algorithms",
+    "choose",
     "compile",
     "execute",
     "lift",
@@ -71,6 +83,7 @@ __all__ = [
     "rescclang",
     "run",
     "save",
+    "simulate",
     "topologies",
     "trace",
     "verify",

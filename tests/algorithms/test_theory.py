@@ -57,6 +57,7 @@ def depth(n: int) -> int:
 FLAT: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
     "ring-allreduce": (lambda n: 2 * (n - 1), two),
     "all-pairs-allreduce": (lambda n: 2, two),
+    "direct-alltonext": (lambda n: 1, lambda n: 1),
     "ring-allgather": (lambda n: n - 1, lambda n: n - 1),
     "all-pairs-allgather": (lambda n: 1, lambda n: n - 1),
     "ring-reducescatter": (lambda n: n - 1, lambda n: n - 1),

@@ -17,13 +17,18 @@ from sley.algorithms.allreduce import (
     ring_allreduce,
 )
 from sley.algorithms.alltoall import all_pairs_alltoall, three_step_alltoall, two_step_alltoall
-from sley.algorithms.alltonext import alltonext
+from sley.algorithms.alltonext import alltonext, direct_alltonext
 from sley.algorithms.catalog import CATALOG, Algorithm, build, find
 from sley.algorithms.hierarchical_mesh import (
     hm_allgather,
     hm_allreduce,
     hm_reducescatter,
     resccl_text,
+)
+from sley.algorithms.multi_ring import (
+    multi_ring_allgather,
+    multi_ring_allreduce,
+    multi_ring_reducescatter,
 )
 from sley.algorithms.reducescatter import ring_reducescatter
 from sley.algorithms.rings import ring_all_gather, ring_reduce_scatter
@@ -39,12 +44,16 @@ __all__ = [
     "binomial_broadcast",
     "binomial_reduce",
     "build",
+    "direct_alltonext",
     "double_binary_tree_allreduce",
     "find",
     "hierarchical_allreduce",
     "hm_allgather",
     "hm_allreduce",
     "hm_reducescatter",
+    "multi_ring_allgather",
+    "multi_ring_allreduce",
+    "multi_ring_reducescatter",
     "recursive_doubling_allgather",
     "recursive_halving_doubling_allreduce",
     "resccl_text",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sley.algorithms.sizes import check_sizes
 from sley.ir.collectives import AllToNext
 from sley.ir.program import Program
@@ -34,3 +36,20 @@ def alltonext(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
                 c.copy(following, "out", part)
 
     return trace(AllToNext(nodes * gpus, gpus, in_place), body, name="alltonext")
+
+
+def direct_alltonext(ranks: int, *, in_place: bool = False) -> Program:
+    """AllToNext in one step: every rank sends its whole buffer straight to the next one.
+
+    In place, what arrives waits in scratch until the buffer has been sent.
+    Source: the naive implementation of MSCCLang 7.4. Errors: L102, L121.
+    """
+    check_sizes("direct-alltonext", ranks=ranks)
+    rank = np.arange(ranks - 1)
+
+    def body(p: ChunkProgram) -> None:
+        c = p.chunk(rank, "in", 0).copy(rank + 1, "scratch" if in_place else "out", 0)
+        if in_place:
+            c.copy(rank + 1, "out", 0)
+
+    return trace(AllToNext(ranks, 1, in_place), body, name="direct-alltonext")

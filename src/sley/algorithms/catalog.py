@@ -23,8 +23,13 @@ from sley.algorithms.allreduce import (
     ring_allreduce,
 )
 from sley.algorithms.alltoall import all_pairs_alltoall, three_step_alltoall, two_step_alltoall
-from sley.algorithms.alltonext import alltonext
+from sley.algorithms.alltonext import alltonext, direct_alltonext
 from sley.algorithms.hierarchical_mesh import hm_allgather, hm_allreduce, hm_reducescatter
+from sley.algorithms.multi_ring import (
+    multi_ring_allgather,
+    multi_ring_allreduce,
+    multi_ring_reducescatter,
+)
 from sley.algorithms.reducescatter import ring_reducescatter
 from sley.algorithms.rooted import binomial_broadcast, binomial_reduce
 from sley.algorithms.sizes import check_sizes
@@ -44,8 +49,8 @@ class Algorithm:
     summary: one sentence.
     collective: the name of what it brings about.
     source: paper and section.
-    parameters: which of ranks, nodes, gpus, nics, root, channels, stage_channels and instances it
-        takes.
+    parameters: which of ranks, nodes, gpus, nics, rings, root, channels, stage_channels and
+        instances it takes.
     required: those of them without a default.
     """
 
@@ -82,6 +87,7 @@ CATALOG: Mapping[str, Algorithm] = MappingProxyType(
         algorithm.name: algorithm
         for algorithm in (
             Algorithm.of(ring_allreduce, "allreduce", "MSCCLang 7.1.1"),
+            Algorithm.of(multi_ring_allreduce, "allreduce", "NCCL"),
             Algorithm.of(all_pairs_allreduce, "allreduce", "MSCCLang 7.1.2"),
             Algorithm.of(hierarchical_allreduce, "allreduce", "MSCCLang 2, 5.1, 7.2"),
             Algorithm.of(recursive_halving_doubling_allreduce, "allreduce", f"{_MPICH}, 4.5"),
@@ -90,16 +96,19 @@ CATALOG: Mapping[str, Algorithm] = MappingProxyType(
             ),
             Algorithm.of(hm_allreduce, "allreduce", "ResCCL, appendix A, figure 16"),
             Algorithm.of(ring_allgather, "allgather", "MSCCLang, figure 3b"),
+            Algorithm.of(multi_ring_allgather, "allgather", "NCCL"),
             Algorithm.of(all_pairs_allgather, "allgather", "MSCCLang 7.1.2"),
             Algorithm.of(recursive_doubling_allgather, "allgather", f"{_MPICH}, 4.1"),
             Algorithm.of(sccl_allgather_dgx1, "allgather", "SCCL, table 4; MSCCLang 7.5"),
             Algorithm.of(hm_allgather, "allgather", "ResCCL, appendix A, figure 15(a)"),
             Algorithm.of(hm_reducescatter, "reducescatter", "ResCCL, appendix A"),
             Algorithm.of(ring_reducescatter, "reducescatter", "MSCCLang, figure 3b"),
+            Algorithm.of(multi_ring_reducescatter, "reducescatter", "NCCL"),
             Algorithm.of(all_pairs_alltoall, "alltoall", "MSCCLang 7.3"),
             Algorithm.of(two_step_alltoall, "alltoall", "MSCCLang 7.3, figure 9"),
             Algorithm.of(three_step_alltoall, "alltoall", "msccl-tools, alltoall_a100_three_step"),
             Algorithm.of(alltonext, "alltonext", "MSCCLang 7.4"),
+            Algorithm.of(direct_alltonext, "alltonext", "MSCCLang 7.4"),
             Algorithm.of(binomial_broadcast, "broadcast", f"{_MPICH}, 4.3"),
             Algorithm.of(binomial_reduce, "reduce", f"{_MPICH}, 4.4"),
         )
@@ -119,6 +128,7 @@ def build(
     root: int | None = None,
     instances: int | None = None,
     nics: int | None = None,
+    rings: int | None = None,
     stage_channels: Sequence[int] | None = None,
 ) -> Program:
     """The program of the algorithm `name`; what is None is left to the algorithm.
@@ -138,6 +148,7 @@ def build(
             ("root", root),
             ("instances", instances),
             ("nics", nics),
+            ("rings", rings),
             ("stage_channels", stage_channels),
         )
         if value is not None

@@ -8,7 +8,7 @@ import click
 
 from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json
-from sley.cli.sources import fitted, program_of, topology_of, plan_of
+from sley.cli.sources import fitted, plan_of, program_of, topology_of
 from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.passes.lift import lift

@@ -9,12 +9,18 @@ from importlib.metadata import version
 
 import click
 
+from sley.cli.calibrate import calibrate_command
+from sley.cli.choose import choose_command
+from sley.cli.compare import compare_command
 from sley.cli.compile import compile_command
+from sley.cli.draw import draw_command
 from sley.cli.explain import explain_command
 from sley.cli.lift import lift_command
 from sley.cli.list import list_command
 from sley.cli.run import run_command
 from sley.cli.shell import completion_command
+from sley.cli.simulate import simulate_command
+from sley.cli.topology import topology_command
 from sley.cli.verify import verify_command
 
 
@@ -32,9 +38,15 @@ for _command in (
     run_command,
     compile_command,
     verify_command,
+    simulate_command,
+    compare_command,
+    calibrate_command,
+    choose_command,
     lift_command,
+    draw_command,
     explain_command,
     list_command,
+    topology_command,
     completion_command,
 ):
     main.add_command(_command)

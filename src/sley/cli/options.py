@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
+from sley.compiler import AUTO, Auto
 from sley.ir.sizes import size_in_bytes
 from sley.ir.words import Allocation, LoopOrder, Protocol, Schedule
 
@@ -30,14 +31,16 @@ class Selection:
     nics: int | None
     root: int | None
     in_place: bool | None
-    channels: int
+    channels: int | None
     stage_channels: tuple[int, ...] | None
-    instances: int
+    rings: int | None
+    instances: int | None
     protocol: Protocol | None
     slots: int | None
     fusion: bool | None
-    schedule: Schedule | None
-    allocate: Allocation
+    schedule: Schedule | Auto | None
+    size: int | None
+    allocate: Allocation | None
     order: LoopOrder | None
     max_blocks: int | None
     topology: str | None
@@ -60,7 +63,7 @@ class _What(click.ParamType[str]):
         return [*names, CompletionItem(incomplete, type="file")]
 
 
-class _Member(click.ParamType[E]):
+class Member(click.ParamType[E]):
     """A member of an enumeration by its value, in any case."""
 
     def __init__(self, kind: type[E]) -> None:
@@ -80,6 +83,47 @@ class _Member(click.ParamType[E]):
         if isinstance(value, self._kind):
             return value
         return self._kind(self._choice.convert(str(value), param, ctx))
+
+
+class _ScheduleType(click.ParamType["Schedule | Auto"]):
+    """A schedule by its name, or auto."""
+
+    name = "schedule"
+    _choice = click.Choice([*(str(s.value) for s in Schedule), AUTO], case_sensitive=False)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        return self._choice.get_metavar(param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return self._choice.shell_complete(ctx, param, incomplete)
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Schedule | Auto:
+        if isinstance(value, Schedule):
+            return value
+        word = self._choice.convert(str(value), param, ctx)
+        return AUTO if word == AUTO else Schedule(word)
+
+
+class Several(click.ParamType[tuple[Any, ...]]):
+    """Values of one type, divided by commas."""
+
+    def __init__(self, one: click.ParamType[Any]) -> None:
+        self._one = one
+        self.name = f"{one.name}s"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        return f"{self._one.get_metavar(param, ctx) or self._one.name.upper()},..."
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
+        return tuple(self._one.convert(part, param, ctx) for part in str(value).split(","))
 
 
 class _Numbers(click.ParamType[tuple[int, ...]]):
@@ -130,16 +174,13 @@ def plan_options(command: F) -> F:
     @click.option(
         "--in-place/--out-of-place", "in_place", default=None, help="Alias input and output or not."
     )
-    @click.option(
-        "--channels", type=_POSITIVE, default=1, show_default=True, help="Spread over channels."
-    )
-    @click.option(
-        "--instances", type=_POSITIVE, default=1, show_default=True, help="Parallel parts."
-    )
+    @click.option("--channels", type=_POSITIVE, help="Spread over channels. [1]")
+    @click.option("--instances", type=_POSITIVE, help="Parallel parts. [1]")
     @click.option(
         "--stage-channels", type=_Numbers(), help="A channel for each stage (hm-...): 0,1,2."
     )
-    @click.option("--protocol", type=_Member(Protocol), help="Default: the program's, or Simple.")
+    @click.option("--rings", type=_POSITIVE, help="Rings (multi-ring-...); default: as GPUs.")
+    @click.option("--protocol", type=Member(Protocol), help="Default: the program's, or Simple.")
     @click.option(
         "--slots", type=int, help="Messages that a connection holds; default: the protocol's."
     )
@@ -150,26 +191,27 @@ def plan_options(command: F) -> F:
     )
     @click.option(
         "--schedule",
-        type=_Member(Schedule),
-        help="Order by depth, or by sub-pipelines of whole transfers. An XML file is lifted and "
-        "compiled anew. [msccl]",
+        type=_ScheduleType(),
+        help="Order by depth, or by sub-pipelines of whole transfers; auto: whatever the simulator "
+        "finds fastest for --size. An XML file is lifted and compiled anew. [msccl]",
     )
+    @click.option("--size", type=SizeType(), help="Size of a call, for --schedule auto.")
     @click.option(
         "--allocate",
-        type=_Member(Allocation),
-        default=Allocation.CONNECTION.value,
-        show_default=True,
-        help="Thread blocks for each connection, or shared by those never at work together.",
+        type=Member(Allocation),
+        help="Thread blocks for each connection, or shared by those never at work together. "
+        "[connection]",
     )
     @click.option(
         "--order",
-        type=_Member(LoopOrder),
+        type=Member(LoopOrder),
         help="Tile by tile, or all tiles of an instruction. [instruction for hpds, round-robin]",
     )
     @click.option("--max-blocks", type=_POSITIVE, help="At most so many thread blocks a rank.")
     @click.option(
         "--topology",
-        help="dgx1, or NODESxGPUS[:NICS]: which ranks are linked, and which share a card.",
+        help="NAME[:NODES] (sley topology list), NODESxGPUS[:NICS] or a file: which ranks are "
+        "linked, and which share a card.",
     )
     @click.option(
         "--collective",

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 
 import click
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from sley.errors import Diagnostic, SleyError
 from sley.errors.compiler import C306
@@ -86,6 +93,14 @@ class Phases:
         """The times, on standard error."""
         for name, seconds in self.seconds.items():
             click.echo(f"{name:<22} {seconds * 1e3:>10.1f} ms", err=True)
+
+
+def progress_bar(*, quiet: bool) -> Progress:
+    """A bar for work of known length, on a terminal; nothing where there is none."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    hidden = quiet or not console.is_terminal
+    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=hidden)
 
 
 def _spinner(console: Console) -> Progress:

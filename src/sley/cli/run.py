@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sley import runtime
 from sley.cli.options import Selection, SizeType, common_options, plan_options
-from sley.cli.output import Command, Phases, print_json
+from sley.cli.output import Command, Phases, print_json, progress_bar
+from sley.cli.sizes import size_options
 from sley.cli.sources import goes_both_ways, plan_of
 from sley.errors import counted
 from sley.ir.plan import Plan
@@ -35,22 +34,9 @@ class _DType(click.Choice[str]):
         return _ALIASES.get(name, name)
 
 
-def sizes_between(begin: int, end: int, factor: int, step: int | None) -> list[int]:
-    """Sizes from begin to end, each `factor` times the one before, or `step` bytes more."""
-    sizes = [begin]
-    while (size := sizes[-1] + step if step else sizes[-1] * factor) <= end:
-        sizes.append(size)
-    return sizes
-
-
 @click.command("run", cls=Command)
 @plan_options
-@click.option("-b", "--begin", type=SizeType(), default="1K", show_default=True, help="First size.")
-@click.option("-e", "--end", type=SizeType(), help="Last size; default: the first.")
-@click.option(
-    "-f", "--factor", type=click.IntRange(min=2), default=2, show_default=True, help="Next size."
-)
-@click.option("-i", "--step", type=SizeType(), help="Add so many bytes instead of a factor.")
+@size_options("1K")
 @click.option(
     "-n",
     "--iterations",
@@ -92,10 +78,7 @@ def sizes_between(begin: int, end: int, factor: int, step: int | None) -> list[i
 @common_options
 def run_command(
     selection: Selection,
-    begin: int,
-    end: int | None,
-    factor: int,
-    step: int | None,
+    sizes: list[int],
     iterations: int,
     warmup: int,
     check: int,
@@ -110,11 +93,8 @@ def run_command(
 
     Algorithms of the library run out of place and in place, unless one is asked for.
     """
-    if end is not None and end < begin:
-        raise click.UsageError(f"--end {end} is less than --begin {begin}")
     phases = Phases(quiet=as_json)
     plans = _plans(selection, phases)
-    sizes = sizes_between(begin, end or begin, factor, step)
     settings = {
         "dtype": dtype,
         "reduce_op": ReduceOp[_REDUCE_OPS[reduce_op]],
@@ -144,8 +124,7 @@ def _measure(
     if not quiet:
         _print_head(plans[-1])
     sides: list[list[Measurement]] = [[] for _ in plans]
-    console = Console(stderr=True)
-    with _bar(console, hidden=quiet or not console.is_terminal) as bar:
+    with progress_bar(quiet=quiet) as bar:
         task = bar.add_task("running", total=len(plans) * len(sizes))
 
         def record(measurement: Measurement) -> None:
@@ -166,11 +145,6 @@ def _plans(selection: Selection, phases: Phases) -> list[Plan]:
         places = [selection.with_place(False), selection.with_place(True)]
         return [plan_of(s, phases, verify=True) for s in places]
     return [plan_of(selection, phases, verify=True)]
-
-
-def _bar(console: Console, *, hidden: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=hidden)
 
 
 def _print_head(plan: Plan) -> None:

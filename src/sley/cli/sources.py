@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import re
 import runpy
 import sys
 import traceback
-from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from sley import formats, topologies
+from sley import formats
 from sley.algorithms import CATALOG, build
 from sley.cli.options import Selection
 from sley.cli.output import Phases, report_notes
-from sley.compiler import compile
+from sley.compiler import AUTO, compile
 from sley.errors import Place, SleyError
 from sley.errors.language import L113, L114, L115, L117
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
-from sley.ir.words import Allocation, Schedule
+from sley.ir.words import Allocation, LoopOrder, Schedule
 from sley.lang import rescclang
 from sley.passes.lift import lift
+from sley.simulate.inputs import Connections
+from sley.topologies import find_with_notes
 from sley.verify import verify as prove
-
-_TOPOLOGIES: dict[str, Callable[[], Topology]] = {"dgx1": topologies.dgx1}
 
 
 def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bool = False) -> Plan:
@@ -35,19 +34,25 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bo
 
     per_chunk: for runtimes where every chunk of a message takes a slot, MSCCL's.
     """
+    topology = topology_of(selection.topology)
     if _suffix(selection) != ".xml":
         with phases("tracing"):
-            program = _program(selection)
+            program = program_of(fitted(selection, topology))
     elif selection.schedule is None:
-        return _imported(selection, phases, verify=verify)
+        plan = _imported(selection, phases, verify=verify)
+        if topology is not None:
+            Connections.of(plan, topology)  # refuses what the topology doesn't link
+        return replace(plan, topology=topology)
     else:
         # What is lifted must be right: a program means what its plan does.
         plan = _imported(selection, phases, verify=True)
         with phases("lifting"):
             program = lift(plan)
+    # What MSCCL's runtimes read is in tile order, with blocks of one connection.
+    written = per_chunk and selection.schedule == AUTO
     return compile(
         program,
-        topology=_topology(selection.topology),
+        topology=topology,
         protocol=selection.protocol,
         slots=selection.slots,
         channels=_left_over(selection, "channels"),
@@ -55,9 +60,10 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bo
         fusion=selection.fusion,
         per_chunk=per_chunk,
         schedule=selection.schedule or Schedule.MSCCL,
-        allocate=selection.allocate,
-        loop_order=selection.order,
+        allocate=selection.allocate or (Allocation.CONNECTION if written else None),
+        loop_order=selection.order or (LoopOrder.TILE if written else None),
         max_blocks=selection.max_blocks,
+        size_bytes=selection.size,
         verify=verify,
         phase=phases,
     )
@@ -83,39 +89,45 @@ def _takes(what: str, parameter: str) -> bool:
 
 def _own(selection: Selection, parameter: str) -> int | None:
     """The value of an option for an algorithm that has it as a parameter of its own."""
-    value: int = getattr(selection, parameter)
-    return value if _takes(selection.what, parameter) and value > 1 else None
+    value: int | None = getattr(selection, parameter)
+    return value if _takes(selection.what, parameter) and (value or 1) > 1 else None
 
 
-def _left_over(selection: Selection, parameter: str) -> int:
-    """The value of an option for the compiler, 1 where the algorithm has it of its own."""
-    value: int = getattr(selection, parameter)
-    return 1 if _takes(selection.what, parameter) else value
+def _left_over(selection: Selection, parameter: str) -> int | None:
+    """The value of an option for the compiler, 1 where the algorithm takes it itself."""
+    value: int | None = getattr(selection, parameter)
+    return value if value is None or not _takes(selection.what, parameter) else 1
 
 
-def _topology(name: str | None) -> Topology | None:
-    """A topology by name, or a cluster as NODESxGPUS or NODESxGPUS:NICS."""
+def topology_of(name: str | None) -> Topology | None:
+    """A topology by name or from a file, and remarks on what had to be assumed. Errors: T604 and
+    those of the file."""
     if name is None:
         return None
-    cluster = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})(?::([0-9]{1,9}))?", name)
-    if cluster is not None:
-        nodes, gpus = int(cluster[1]), int(cluster[2])
-        return topologies.cluster(nodes, gpus, None if cluster[3] is None else int(cluster[3]))
-    if name not in _TOPOLOGIES:
-        known = ", ".join(_TOPOLOGIES)
-        message = f"{name[:60]!r} is neither {known} nor NODESxGPUS[:NICS]"
-        raise click.BadParameter(message, param_hint="--topology")
-    return _TOPOLOGIES[name]()
+    found = find_with_notes(name)
+    report_notes(found.notes)
+    return found.topology
 
 
-def _program(selection: Selection) -> Program:
+def fitted(selection: Selection, topology: Topology | None) -> Selection:
+    """The selection with the topology's size for an algorithm of the library that is given
+    none."""
+    sizes = (selection.ranks, selection.nodes, selection.gpus)
+    if topology is None or selection.what not in CATALOG or any(s is not None for s in sizes):
+        return selection
+    if _takes(selection.what, "ranks"):
+        return replace(selection, ranks=topology.ranks)
+    return replace(selection, nodes=topology.nodes, gpus=topology.ranks // topology.nodes)
+
+
+def program_of(selection: Selection) -> Program:
     if selection.collective is not None:
         raise click.UsageError(f"--collective is for XML files; {selection.what} says it itself")
     if _suffix(selection) == ".py":
-        _refuse_sizes(selection, ("ranks", "nodes", "gpus", "nics", "root", "in_place"))
+        _refuse_sizes(selection, ("ranks", "nodes", "gpus", "nics", "rings", "root", "in_place"))
         return program_of_file(selection.what)
     if _suffix(selection) == ".resccl":
-        _refuse_sizes(selection, ("root", "stage_channels"))
+        _refuse_sizes(selection, ("root", "stage_channels", "rings"))
         return rescclang.load(
             selection.what, in_place=bool(selection.in_place), **_header(selection)
         )
@@ -130,6 +142,7 @@ def _program(selection: Selection) -> Program:
         channels=_own(selection, "channels"),
         instances=_own(selection, "instances"),
         stage_channels=selection.stage_channels,
+        rings=selection.rings,
     )
 
 
@@ -206,16 +219,16 @@ def _own_line(path: Path, error: BaseException) -> Place:
 
 
 def _imported(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
-    _refuse_sizes(selection, ("ranks", "nodes", "gpus", "nics", "stage_channels"))
+    _refuse_sizes(selection, ("ranks", "nodes", "gpus", "nics", "stage_channels", "rings"))
     changed = {
-        "--channels": selection.channels != 1,
-        "--instances": selection.instances != 1,
+        "--channels": selection.channels is not None,
+        "--instances": selection.instances is not None,
         "--protocol": selection.protocol is not None,
         "--fusion": selection.fusion is not None,
-        "--allocate": selection.allocate is not Allocation.CONNECTION,
+        "--allocate": selection.allocate is not None,
         "--order": selection.order is not None,
         "--max-blocks": selection.max_blocks is not None,
-        "--topology": selection.topology is not None,
+        "--size": selection.size is not None,
     }
     for option, given in changed.items():
         if given and selection.schedule is None:

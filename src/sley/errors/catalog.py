@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from sley.errors import compiler, formats, language, rescclang, runtime, topology, verifier
+from sley.errors import (
+    compiler,
+    formats,
+    language,
+    report,
+    rescclang,
+    runtime,
+    simulation,
+    topology,
+    verifier,
+)
 from sley.errors.diagnostic import Rule
 
 _FAMILIES: tuple[ModuleType, ...] = (
@@ -15,6 +25,8 @@ _FAMILIES: tuple[ModuleType, ...] = (
     formats,
     runtime,
     topology,
+    simulation,
+    report,
 )
 
 

@@ -82,6 +82,42 @@ C305 = Rule(
     example="sley.compile(ring_16, topology=sley.topologies.dgx1())  # 8 GPUs",
     instead="Take a topology with at least as many ranks.",
 )
+C310 = Rule(
+    "C310",
+    "no-size-to-choose-for",
+    what="Options are to be chosen by their speed, and nobody says for which size.",
+    why="What is fastest for kilobytes is slow for gigabytes: small calls are limited by latency, "
+    "large ones by links.",
+    example='sley.compile(program, topology=sley.topologies.ndv4(), schedule="auto")',
+    instead='Give the size of a call: size_bytes="64M", --size 64M; or let sley.choose make a '
+    "table for many sizes.",
+)
+C311 = Rule(
+    "C311",
+    "no-topology-to-choose-on",
+    what="Options are to be chosen by their speed, and nobody says on which cluster.",
+    why="Times follow from the rates of links; without a topology there are none.",
+    example='sley.compile(program, schedule="auto", size_bytes="64M")',
+    instead="Give a topology: topology=sley.topologies.ndv4(2), --topology ndv4:2.",
+)
+C312 = Rule(
+    "C312",
+    "size-not-covered",
+    what="A table of choices is asked for a size that it does not cover.",
+    why="What is fastest was only looked for from the first to the last of the sizes given.",
+    example='sley.choose(program, ["1M", "1G"], topology).plan_for("4K")',
+    instead="Choose for sizes that enclose all those that you call with.",
+)
+C313 = Rule(
+    "C313",
+    "different-collectives",
+    what="The programs to choose among bring about different collectives.",
+    why="An AllGather and an AllReduce of one size do different work; the faster one does not "
+    "replace the other.",
+    example="sley choose ring-allgather ring-allreduce --topology ndv4",
+    instead="Choose among programs for one collective on the same ranks, all in place or all out "
+    "of place.",
+)
 C320 = Rule(
     "C320",
     "plan-that-cannot-be-lifted",

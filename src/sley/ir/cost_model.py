@@ -25,7 +25,7 @@ class ByProtocol:
         return float(getattr(self, protocol.name.lower()))
 
     def __str__(self) -> str:
-        return f"LL {self.ll:g}, LL128 {self.ll128:g}, Simple {self.simple:g}"
+        return f"LL {self.ll:.9g}, LL128 {self.ll128:.9g}, Simple {self.simple:.9g}"
 
 
 def _number(default: float, *, least: float = 0.0, open_: bool = True, most: float = 1e15) -> Any:
@@ -124,4 +124,4 @@ class CostModel:
     def items(self) -> dict[str, str]:
         """Every parameter by its name, as people read it."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {n: str(v) if isinstance(v, ByProtocol) else f"{v:g}" for n, v in values.items()}
+        return {n: str(v) if isinstance(v, ByProtocol) else f"{v:.9g}" for n, v in values.items()}

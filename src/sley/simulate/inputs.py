@@ -112,6 +112,12 @@ def latencies(
     return np.where(said, total, by_kind[connections.kind])
 
 
+def memory_of(topology: Topology) -> IntArray:
+    """int32 (ranks,): the number of the memory that each rank uses."""
+    own = np.arange(topology.ranks, dtype=np.int32)
+    return topology.node if topology.shared_memory else own
+
+
 @dataclass(frozen=True)
 class Moves:
     """The moves of a plan by what they cross and how fast a block is.
@@ -136,6 +142,7 @@ class Moves:
     ) -> Moves:
         """speed: which part of a block's rate is left to it, 1 for code made for the plan."""
         t, links = plan.instructions, len(topology.links)
+        memories = memory_of(topology)
         pair = np.where(
             connections.send == NONE,
             NONE,
@@ -151,7 +158,7 @@ class Moves:
         rows: list[tuple[float, float, list[int], list[float]]] = []
         for i in first.tolist():
             c = int(connections.send[i])
-            memory = links + int(plan.rank[i])
+            memory = links + int(memories[plan.rank[i]])
             local = _LOCAL[t.op[i]]
             crossed: list[int] = []
             if c == NONE:
@@ -162,7 +169,8 @@ class Moves:
                 cap, crossed = towards[connections.kind[c]], connections.path[c].tolist()
             uses = {memory: local} if local else {}
             if crossed:
-                uses[links + int(connections.dst[c])] = _SENT[t.op[i]]
+                other = links + int(memories[connections.dst[c]])
+                uses[other] = uses.get(other, 0) + _SENT[t.op[i]]
             resources = [*crossed, *uses]
             weights = [1.0] * len(crossed) + [float(w) for w in uses.values()]
             rows.append((cap * speed, cap * speed, resources, weights))
@@ -174,7 +182,7 @@ class Moves:
                 crossed = connections.path[c].tolist()
                 known[ends] = len(rows)
                 fastest = float(topology.links.GBps[crossed].min())
-                resources = [*crossed, *(links + rank for rank in ends)]
+                resources = [*crossed, *(links + int(memories[rank]) for rank in ends)]
                 push = model.network_block_GBps * speed
                 rows.append((fastest, push, resources, [1.0] * len(resources)))
             wire[c] = known[ends]
@@ -200,7 +208,7 @@ def columns(
     connections = Connections.of(plan, topology)
     speed = 1 - model.interpreter_loss if interpreter else 1.0
     moves = Moves.of(plan, topology, model, connections, speed)
-    memory = np.full(topology.ranks, model.memory_GBps)
+    memory = np.full(int(memory_of(topology).max()) + 1, model.memory_GBps)
     links = len(topology.links)
     latency = latencies(topology, model, plan.protocol, connections)
     fenced = np.where(connections.remote, 0.0, model.fence_share[plan.protocol])
@@ -220,11 +228,12 @@ def columns(
         "wire": moves.wire,
         **moves.columns,
         "capacity": np.concatenate([topology.links.GBps, memory]) * 1e3,
-        "gamma": np.concatenate([np.full(links, model.contention), np.zeros(topology.ranks)]),
+        "gamma": np.concatenate([np.full(links, model.contention), np.zeros(len(memory))]),
         "links": links,
         "launch_us": model.launch_us[plan.protocol],
         "wait_us": model.wait_us,
         "decode_us": model.decode_us if interpreter else 0.0,
         "slices": int(model.slices[plan.protocol]),
+        "overhead_bytes": model.part_overhead_bytes,
         "least_slice_bytes": model.least_slice_bytes / model.wire_efficiency[plan.protocol],
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sley.bounds import Bounds
 from sley.errors import Place, counted
 from sley.errors.runtime import R512
 from sley.errors.simulation import S701, S702, S703, S704
@@ -33,6 +34,7 @@ class Simulator:
     interpreter: whether an interpreter runs the plan (MSCCL's runtime), or code made for it.
     slots: how many messages a connection holds; by default the plan's.
     executions: whether every execution is kept in the results.
+    bounds: of the collective on the topology, where somebody has worked them out already.
 
     Errors: S701, S704, C301, C305.
     """
@@ -46,6 +48,7 @@ class Simulator:
         interpreter: bool = False,
         slots: int | None = None,
         executions: bool = False,
+        bounds: Bounds | None = None,
     ) -> None:
         chosen = topology or plan.topology
         if chosen is None:
@@ -53,17 +56,14 @@ class Simulator:
         if slots is not None and not (is_integer(slots) and slots >= plan.slots):
             expected = f"slots from {plan.slots}, for which the plan was ordered"
             raise S704.error(expected=expected, found=f"slots={slots!r}")
-        self.plan = plan
+        self.plan = plan = replace(plan, slots=slots or plan.slots)
         self.topology = replace(chosen, model=model) if model else chosen
         self.interpreter = bool(interpreter)
-        self._slots = slots or plan.slots
         self._keep = executions
         self._columns = columns(
             plan, self.topology, self.topology.model, interpreter=self.interpreter
         )
-        from sley.bounds import Bounds
-
-        self._bounds = Bounds.of(plan.collective, self.topology)
+        self._bounds = bounds or Bounds.of(plan.collective, self.topology)
 
     def __call__(self, size_bytes: int | str) -> Simulation:
         """One call of `size_bytes`, as nccl-tests counts them: bytes, or a text such as "64M".
@@ -82,7 +82,7 @@ class Simulator:
             tiles=tiles,
             tile_bytes=tile_bytes / efficiency,
             last_tile_bytes=(chunk_bytes - (tiles - 1) * tile_bytes) / efficiency,
-            slots=self._slots,
+            slots=plan.slots,
         )
         self._check_finished(found["stuck"])
         blocks = BlockTimes(**{n: found[n] for n in BlockTimes.column_names()})

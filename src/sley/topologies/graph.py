@@ -34,6 +34,7 @@ def graph_text(topology: Topology) -> str:
 def _lines(topology: Topology) -> Iterator[str]:
     yield f"name = {_string(topology.name)}"
     yield f"in_network = {str(topology.in_network).lower()}"
+    yield f"shared_memory = {str(topology.shared_memory).lower()}"
     yield "# kind and node"
     yield "vertices = ["
     words = [kind.name.lower() for kind in VertexKind]
@@ -80,6 +81,7 @@ def graph_from(file: str, values: Mapping[str, Any]) -> Topology:
         TopologyLinks(*np.array(links, float).reshape(-1, 6).T),
         CostModel() if model is None else read_model(model),
         top.flag("in_network"),
+        top.flag("shared_memory"),
     )
     top.finish()
     if model is not None:

@@ -1,0 +1,76 @@
+"""Whether the simulator ranks algorithms as this machine does: predicted and measured times of five
+AllReduce algorithms of the CPU runtime, on a topology calibrated here.
+
+    python benchmarks/calibrated.py [--ranks N]
+
+Measured times are medians over rounds in which the algorithms take turns. A pair of algorithms
+counts at a size where the measured times differ by over 20 %; it agrees where the predicted ones
+are in the same order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+from itertools import combinations
+
+import sley
+from sley import runtime
+from sley.calibrating import calibrate
+
+SIZES = (2**10, 2**15, 2**20, 2**22, 2**24)
+ROUNDS = 5
+DIFFERENCE = 1.2
+
+
+def programs(ranks: int) -> dict[str, sley.Program]:
+    library = sley.algorithms
+    return {
+        "ring": library.ring_allreduce(ranks, in_place=True),
+        "all pairs": library.all_pairs_allreduce(ranks, in_place=True),
+        "halving doubling": library.recursive_halving_doubling_allreduce(ranks, in_place=True),
+        "binary trees": library.double_binary_tree_allreduce(ranks, in_place=True),
+        "hierarchical": library.hierarchical_allreduce(2, ranks // 2, in_place=True),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=4)
+    ranks = parser.parse_args().ranks
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {ranks} ranks")
+    found = calibrate(ranks)
+    for name in ("launch_us", "hop_us", "small_us", "large_us", "alone_us"):
+        print(f"  {name:<10} {getattr(found, name):>10.2f}")
+    plans = {name: sley.compile(program) for name, program in programs(ranks).items()}
+    measured: dict[tuple[str, int], list[float]] = {}
+    for _ in range(ROUNDS):
+        for name, plan in plans.items():
+            for row in runtime.run(plan, SIZES, iterations=10, warmup=2, check=False):
+                measured.setdefault((name, row.size_bytes), []).append(row.time_us)
+    print(
+        f"{'size':>10}  {'algorithm':<18}  {'measured us':>12}  {'predicted us':>12}  {'ratio':>6}"
+    )
+    agreeing = counted = 0
+    for size in SIZES:
+        times = {}
+        for name, plan in plans.items():
+            real = statistics.median(measured[name, size])
+            guess = sley.simulate(plan, size, found.topology).time_us
+            times[name] = (real, guess)
+            print(f"{size:>10}  {name:<18}  {real:>12.1f}  {guess:>12.1f}  {guess / real:>6.2f}")
+        for one, other in combinations(times, 2):
+            (a, guess_a), (b, guess_b) = times[one], times[other]
+            if max(a, b) / min(a, b) > DIFFERENCE:
+                counted += 1
+                agrees = (a < b) == (guess_a < guess_b)
+                agreeing += agrees
+                if not agrees:
+                    print(f"{'':>10}  the other way round: {one}, {other}")
+    print(f"pairs that differ by over 20 %: {counted}; in the same order: {agreeing}")
+
+
+if __name__ == "__main__":
+    main()

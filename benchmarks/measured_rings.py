@@ -1,0 +1,200 @@
+"""Published times of NCCL's ring AllReduce, and what the simulator says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from nccl_tuner import A100, H100, Generation, ring_allreduce_us
+
+import sley
+from sley import Protocol, Topology, topologies
+
+CHANNELS = 24
+"""NCCL's rings on these machines (MSCCLang 7.1.1: a thread block for each of 24)."""
+
+LARGE = 256 * 2**20
+"""From this size on a point should be within `CLOSE`, below within `ROUGH`."""
+
+CLOSE, ROUGH = 0.10, 0.30
+PEAK_SIZES = ("256M", "8G")
+"""Where a source tells a bus bandwidth without its size, it is a peak: it is held against these."""
+
+
+def h100_four_cards(nodes: int) -> Topology:
+    """Nodes of 8 H100 with four cards of 400 Gb/s: GPUs and cards of the library's NDv5."""
+    return Topology.cluster(
+        nodes,
+        8,
+        4,
+        nvlink_GBps=(450.0, 370.0),
+        nic_GBps=(50.0, 48.5),
+        name=f"{nodes}x8 H100, 4 NICs",
+        model=topologies.ndv5().model,
+    )
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measured bus bandwidth.
+
+    where: the machines, in words.
+    topology: builds them.
+    nodes, gpus: their size.
+    cards_GBps: of all cards of a node together.
+    size: of the buffer.
+    busbw_GBps: what was measured.
+    peak: whether the source tells no size.
+    reason: why the simulation is likely to be off, where it is by more than it should.
+    """
+
+    where: str
+    topology: Callable[[], Topology]
+    nodes: int
+    gpus: int
+    cards_GBps: float  # noqa: N815 - a unit
+    size: str
+    busbw_GBps: float  # noqa: N815
+    peak: bool = False
+    reason: str = ""
+    generation: Generation = A100
+
+    @property
+    def size_bytes(self) -> int:
+        """The size as a number."""
+        return int(self.size[:-1]) * {"M": 2**20, "G": 2**30}[self.size[-1]]
+
+    @property
+    def limit(self) -> float:
+        """How far off the predicted time may be."""
+        return CLOSE if self.size_bytes >= LARGE else ROUGH
+
+    @property
+    def time_us(self) -> float:
+        """The measured time."""
+        ranks = self.nodes * self.gpus
+        return self.size_bytes * 2 * (ranks - 1) / ranks / self.busbw_GBps / 1e3
+
+    def tuner_us(self, protocol: Protocol) -> float:
+        """What NCCL's tuner says."""
+        return ring_allreduce_us(
+            self.generation,
+            protocol,
+            self.size_bytes,
+            nodes=self.nodes,
+            gpus=self.gpus,
+            cards_GBps=self.cards_GBps,
+            channels=CHANNELS,
+        )
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol that NCCL's tuner picks."""
+        return min(Protocol, key=self.tuner_us)
+
+
+def _peaks(
+    where: str,
+    topology: Callable[[], Topology],
+    sizes: tuple[int, int],
+    cards_GBps: float,  # noqa: N803 - a unit
+    busbw_GBps: float,  # noqa: N803
+    reason: str = "",
+    generation: Generation = A100,
+) -> list[Point]:
+    return [
+        Point(where, topology, *sizes, cards_GBps, size, busbw_GBps, True, reason, generation)
+        for size in PEAK_SIZES
+    ]
+
+
+_CURVE = "1x8 A100 (NDv4)"
+_NETWORK = (
+    "the measured rings fill {} of what their cards have, those of other rows all of it: something "
+    "of those machines (routes, PCIe, memory) that is not in the model"
+)
+POINTS: tuple[Point, ...] = (
+    *(
+        Point(_CURVE, topologies.ndv4, 1, 8, 0.0, size, busbw, reason=reason)
+        for size, busbw, reason in (
+            (
+                "1M",
+                36.2,
+                "the tuner picks LL, and says as little itself; LL128, simulated, is within "
+                "3 %. Either another protocol was used, or a call costs more than the base of "
+                "6.6 us",
+            ),
+            ("4M", 71.4, ""),
+            (
+                "16M",
+                109.2,
+                "the tuner picks LL128, and says as little itself; Simple, simulated, is "
+                "within 13 %, and may have been used",
+            ),
+            ("64M", 166.6, ""),
+            ("256M", 213.9, ""),
+            ("1G", 228.1, ""),
+            ("8G", 231.6, ""),
+        )
+    ),
+    *_peaks("1x8 A100, of the next row's machines", topologies.ndv4, (1, 8), 0.0, 232.5),
+    *_peaks(
+        "2x8 A100, 4 NICs of 200 Gb/s",
+        lambda: topologies.cluster(2, 8, 4),
+        (2, 8),
+        96.0,
+        86.0,
+        _NETWORK.format("86 of 96 GB/s"),
+    ),
+    *_peaks("2x8 A100, 1 NIC", lambda: topologies.cluster(2, 8, 1), (2, 8), 24.0, 24.0),
+    *_peaks("3x8 A100, 4 NICs (HDR)", lambda: topologies.cluster(3, 8, 4), (3, 8), 96.0, 96.0),
+    *_peaks("2x8 A100, 8 NICs (DGX A100)", lambda: topologies.dgx_a100(2), (2, 8), 192.0, 192.0),
+    *_peaks(
+        "2x4 A100, 4 NICs",
+        lambda: topologies.cluster(2, 4, 4),
+        (2, 4),
+        96.0,
+        78.0,
+        _NETWORK.format("78 of 96 GB/s"),
+    ),
+    *_peaks("2x4 A100, 2 NICs", lambda: topologies.cluster(2, 4, 2), (2, 4), 48.0, 45.0),
+    *_peaks(
+        "1x8 H100 (NDv5), ring",
+        topologies.ndv5,
+        (1, 8),
+        0.0,
+        370.0,
+        "the measured peak is all that the links' rate allows; the time of each part's fence, "
+        "3.4 us as on A100s, is a larger share of a faster block's part",
+        H100,
+    ),
+    *_peaks(
+        "5x8 H100, 4 NICs of 400 Gb/s, ring",
+        lambda: h100_four_cards(5),
+        (5, 8),
+        194.0,
+        190.0,
+        "",
+        H100,
+    ),
+)
+"""The published points (the page names their sources); sizes are powers of two."""
+
+
+@cache
+def ring_plan(nodes: int, gpus: int, protocol: Protocol) -> sley.Plan:
+    """NCCL's rings as a plan: `CHANNELS` in all, in place, as nccl-tests measures them."""
+    program = sley.algorithms.multi_ring_allreduce(nodes, gpus, in_place=True)
+    return sley.compile(program, instances=CHANNELS // gpus, protocol=protocol)
+
+
+def predicted(point: Point) -> dict[Protocol, sley.Simulation]:
+    """The simulations of a point with each protocol, with the default parameters."""
+    topology = point.topology()
+    return {
+        protocol: sley.simulate(
+            ring_plan(point.nodes, point.gpus, protocol), point.size, topology, interpreter=False
+        )
+        for protocol in Protocol
+    }

@@ -1,0 +1,318 @@
+"""What the simulator predicts, held against published measurements: docs/measurements.md.
+
+    python benchmarks/measurements.py [DATA] [--output FILE]
+
+DATA is the folder with the files of others (SLEY_DATA, or ../shared/data); rows whose files are
+missing are left out, and the page says so. FILE is docs/measurements.md by default, - the terminal.
+Nothing on the page is timed here: the same code and files give the same page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from measured_files import (
+    AMD_TIMES,
+    AMD_XML,
+    CHOSEN,
+    FITTED_FROM,
+    INSTANCES,
+    MSCCLPP,
+    NEAREST,
+    AmdRow,
+    Fit,
+    Kernel,
+    Rate,
+    bound_of,
+    fit,
+    nearest_us,
+    read_kernels,
+    read_nccl_tests,
+    simulated,
+)
+from measured_rings import CHANNELS, CLOSE, LARGE, POINTS, ROUGH, h100_four_cards, predicted
+
+import sley
+from sley import CostModel, Protocol, Topology, topologies
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.sizes import size_text
+
+ROOT = Path(__file__).resolve().parents[1]
+AMD_LIMIT = 0.25
+SHOWN_FROM = 64 * 2**10
+"""The sizes of AllGather on MI250X that the page shows begin here."""
+
+Row = Sequence[object]
+
+
+def table(head: Row, rows: Iterable[Row]) -> str:
+    """A table in Markdown; numbers to the right."""
+    rows = list(rows)
+    right = [all(_is_number(row[i]) for row in rows) for i in range(len(head))]
+    lines = [head, ["---:" if r else "---" for r in right], *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
+
+
+def _is_number(cell: object) -> bool:
+    return str(cell).strip("+-% *.0123456789,") == ""
+
+
+def us(time_us: float) -> str:
+    """A time in us, to three digits at least."""
+    return f"{time_us:,.0f}" if time_us >= 100 else f"{time_us:.1f}"
+
+
+def percent(error: float) -> str:
+    """A relative error."""
+    return f"{100 * error:+.1f} %"
+
+
+def shown(error: float, limit: float) -> str:
+    """A relative error, in bold where it is beyond the limit."""
+    return f"**{percent(error)}**" if abs(error) > limit else percent(error)
+
+
+class Errors:
+    """The errors of one comparison, for the summary.
+
+    what: what is compared. limit: how far off the time should be at most.
+    """
+
+    def __init__(self, what: str, limit: float) -> None:
+        self.what, self.limit = what, limit
+        self.values: list[float] = []
+
+    def row(self) -> Row:
+        """How many keep to the limit, and how far off they are."""
+        error = np.abs(self.values)
+        kept = int((error <= self.limit).sum())
+        return (
+            self.what,
+            f"{100 * self.limit:.0f} %",
+            f"{kept} of {len(error)}",
+            f"{100 * float(np.median(error)):.1f} %",
+            f"{100 * float(error.max()):.1f} %",
+        )
+
+
+def rings() -> tuple[str, list[Errors]]:
+    """The section on NCCL's rings, and its errors."""
+    large = Errors(f"NCCL's rings, from {size_text(LARGE)} up, no parameter fitted", CLOSE)
+    curve = Errors(f"NCCL's rings, 1x8 A100 below {size_text(LARGE)}, no parameter fitted", ROUGH)
+    rows, protocols = [], []
+    reasons: dict[str, list[str]] = {}
+    for point in POINTS:
+        simulations = predicted(point)
+        found = simulations[point.protocol]
+        error = found.time_us / point.time_us - 1
+        (large if point.size_bytes >= LARGE else curve).values.append(error)
+        rows.append(
+            (
+                point.where,
+                f"{point.size} (peak)" if point.peak else point.size,
+                point.protocol.value,
+                f"{point.busbw_GBps:g}",
+                f"{found.busbw_GBps:.1f}",
+                us(point.time_us),
+                us(found.time_us),
+                shown(error, point.limit),
+            )
+        )
+        each = (*(simulations[p].time_us for p in Protocol), *map(point.tuner_us, Protocol))
+        protocols.append((point.where, point.size, us(point.time_us), *map(us, each)))
+        if abs(error) > point.limit:
+            reason = point.reason or "no reason is known"
+            reasons.setdefault(f"{point.where}: {reason}.", []).append(point.size)
+    head = ("machines", "size", "protocol", "measured GB/s", "predicted GB/s")
+    columns = [f"{p.value}, {by}" for by in ("simulated", "tuner") for p in Protocol]
+    text = [
+        table((*head, "measured us", "predicted us", "error on time"), rows),
+        "Points that miss, and the likely reason:\n",
+        "".join(f"- {', '.join(sizes)}, {reason}\n" for reason, sizes in reasons.items()),
+        "The times of all three protocols, simulated and by the tuner's formula, in us:\n",
+        table(("machines", "size", "measured", *columns), protocols),
+    ]
+    return "\n".join(text), [large, curve]
+
+
+def amd(data: Path) -> tuple[str, list[Errors], Fit | None]:
+    """The section on AllGather on MI250X, its errors, and what was fitted."""
+    missing = [name for name in (AMD_XML, AMD_TIMES) if not (data / name).is_file()]
+    if missing:
+        return f"Left out: no file {' and no file '.join(missing)}.\n", [], None
+    plan, base = sley.load(data / AMD_XML), topologies.mi250x(2)
+    rows = read_nccl_tests((data / AMD_TIMES).read_text("utf-8"))
+    rows = [row for row in rows if row.size_bytes >= SHOWN_FROM]
+    fits = {pair: fit(plan, base, rows, pair) for pair in combinations(Rate, 2)}
+    chosen = fits[CHOSEN]
+    sizes = [row.size_bytes for row in rows]
+    default = simulated(plan, base, sizes)
+    fitted = simulated(plan, chosen.topology(base), sizes)
+    lines = [
+        (
+            size_text(row.size_bytes),
+            us(row.xml_us),
+            us(first),
+            shown(first / row.xml_us - 1, AMD_LIMIT),
+            us(second),
+            shown(second / row.xml_us - 1, AMD_LIMIT),
+            us(row.rccl_us),
+        )
+        for row, first, second in zip(rows, default, fitted, strict=True)
+    ]
+    errors = []
+    for words, times in (("default parameters", default), ("two rates fitted", fitted)):
+        errors.append(Errors(f"AllGather on 2x16 MI250X from 1M up, {words}", AMD_LIMIT))
+        errors[-1].values += off(rows, times)
+    head = ("size", "measured us", "default us", "error", "fitted us", "error", "RCCL itself us")
+    pairs = [
+        (
+            *(f"{rate.value} x {f:.3f}" for rate, f in zip(pair, found.factors, strict=True)),
+            f"{100 * max(map(abs, off(rows, simulated(plan, found.topology(base), sizes)))):.1f} %",
+        )
+        for pair, found in fits.items()
+    ]
+    others = table(("rate", "rate", "largest error from 1M up"), pairs)
+    return AMD_TEXT.format(curve=table(head, lines), pairs=others), errors, chosen
+
+
+def off(rows: list[AmdRow], times: list[float]) -> list[float]:
+    """The errors of the sizes that rates are fitted to."""
+    pairs = zip(rows, times, strict=True)
+    return [time / r.xml_us - 1 for r, time in pairs if r.size_bytes >= FITTED_FROM]
+
+
+def mscclpp(data: Path) -> str:
+    """The section on MSCCL++'s kernels."""
+    kernels: list[Kernel] = []
+    left = []
+    for machine, name in MSCCLPP.items():
+        if (data / name).is_file():
+            kernels += read_kernels(machine, (data / name).read_text("utf-8"))
+        else:
+            left.append(f"Left out: no file {name}.\n")
+    if not kernels:
+        return "".join(left)
+    rows, faster = [], dict[str, list[str]]()
+    for kernel in sorted(kernels, key=lambda k: (k.machine, k.nodes, k.collective, k.size_bytes)):
+        bound, reached = (bound_of(kernel, nominal=nominal) for nominal in (True, False))
+        protocol, time = nearest_us(kernel)
+        label = f"{kernel.collective} {kernel.number}, {kernel.nodes}x8 {kernel.machine}"
+        if kernel.time_us < bound.time_us:
+            part = "latency" if bound.bandwidth_us < bound.latency_us else "bandwidth"
+            times = f"{us(kernel.time_us)} us, not {us(bound.time_us)}"
+            faster.setdefault(part, []).append(f"{size_text(kernel.size_bytes)} {label} ({times})")
+        rows.append(
+            (
+                label,
+                size_text(kernel.size_bytes),
+                us(kernel.time_us),
+                us(bound.time_us),
+                f"{bound.time_us / kernel.time_us:.2f}",
+                us(reached.time_us),
+                f"{NEAREST[kernel.collective, kernel.nodes]}, {protocol.value}",
+                us(time),
+                f"{time / kernel.time_us:.2f}",
+            )
+        )
+    head = (
+        *("kernel", "size", "measured us", "bound us, nominal rates", "of that bound"),
+        *("bound us, rates reached", "nearest algorithm", "simulated us", "simulated / measured"),
+    )
+    said = [
+        f"Faster than our bound, by its {part}: {'; '.join(found)}. {FASTER[part]}\n"
+        for part, found in faster.items()
+    ]
+    said = said or ["None is faster than our bound with nominal rates.\n"]
+    return "\n".join([table(head, rows), *said, *left])
+
+
+FASTER = {
+    "bandwidth": "This would be an error of ours.",
+    "latency": "That part is the launch and hops of the cost model's fastest protocol, which are "
+    "NCCL's; what it costs to start MSCCL++'s kernels is not known to the model.",
+}
+
+
+def parameters(fitted: Fit | None) -> str:
+    """The tables of all parameters used."""
+    base = topologies.mi250x()
+    models: dict[str, CostModel] = {
+        "A100 (default)": CostModel(),
+        "H100": topologies.ndv5().model,
+        "MI250X": base.model,
+    }
+    if fitted:
+        models["MI250X, fitted"] = fitted.topology(base).model
+    names = list(CostModel().items())
+    rows = [(f"`{n}`", *(model.items()[n] for model in models.values())) for n in names]
+    clusters = [
+        topologies.ndv4(),
+        topologies.cluster(2, 8, 4),
+        topologies.dgx_a100(2),
+        topologies.ndv5(2),
+        h100_four_cards(5),
+        topologies.mi250x(2),
+    ]
+    links = [row for topology in clusters for row in _rates(topology)]
+    head = ("machines", "links", "GB/s, data sheet", "GB/s, reached")
+    return "\n".join([table(("parameter", *models), rows), table(head, links)])
+
+
+def _rates(topology: Topology) -> list[Row]:
+    """Each kind of link with its rates, in each direction."""
+    t, kind = topology.links, topology.vertices.kind
+    card = (kind[t.src] == VertexKind.NIC) | (kind[t.dst] == VertexKind.NIC)
+    words = {LinkKind.NVLINK: "NVLink, xGMI", LinkKind.PCIE: "PCIe", LinkKind.NETWORK: "network"}
+    said = np.array([words[LinkKind(k)] for k in t.kind])
+    said[card] = "cards"
+    found = sorted(set(zip(said.tolist(), t.nominal_GBps.tolist(), t.GBps.tolist(), strict=True)))
+    return [(topology.name, word, f"{sheet:g}", f"{GBps:g}") for word, sheet, GBps in found]
+
+
+def page(data: Path) -> str:
+    """The whole page."""
+    rings_text, errors = rings()
+    amd_text, amd_errors, fitted = amd(data)
+    summary = table(
+        ("comparison", "aim", "within it", "median error", "largest error"),
+        [e.row() for e in (*errors, *amd_errors)],
+    )
+    return TEXT.format(
+        summary=summary,
+        rings=rings_text,
+        amd=amd_text,
+        mscclpp=mscclpp(data),
+        parameters=parameters(fitted),
+        channels=CHANNELS,
+        instances=INSTANCES,
+    )
+
+
+TEXT, AMD_TEXT = (
+    (Path(__file__).parent / name).read_text("utf-8")
+    for name in ("measurements.md.in", "measurements-amd.md.in")
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    usual = os.environ.get("SLEY_DATA") or ROOT.parent / "shared" / "data"
+    parser.add_argument("data", nargs="?", type=Path, default=Path(usual))
+    parser.add_argument("--output", default=str(ROOT / "docs" / "measurements.md"))
+    options = parser.parse_args()
+    text = page(options.data)
+    if options.output == "-":
+        sys.stdout.write(text)
+    else:
+        Path(options.output).write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

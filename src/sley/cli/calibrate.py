@@ -1,0 +1,50 @@
+"""sley calibrate: a topology of this machine, measured."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import click
+
+from sley import topologies
+from sley.calibrating import MAX_RANKS, calibrate
+from sley.cli.output import Command, Phases, print_json
+
+
+@click.command("calibrate", cls=Command)
+@click.option(
+    "--ranks", type=click.IntRange(2, MAX_RANKS), default=4, show_default=True, help="Processes."
+)
+@click.option(
+    "-n", "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Runs each."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="Write the topology here, .toml.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the time of each phase.")
+def calibrate_command(ranks: int, repeats: int, output: Path, as_json: bool, verbose: bool) -> None:
+    """Measure the CPU runtime on this machine, and write a topology for `sley simulate`.
+
+    The plan that is simulated should have as many ranks: they share the machine's cores.
+    """
+    phases = Phases(quiet=as_json)
+    with phases("measuring"):
+        found = calibrate(ranks, repeats=repeats)
+    topologies.save(found.topology, output)
+    figures = {
+        f.name: getattr(found, f.name) for f in fields(found) if f.name not in ("ranks", "topology")
+    }
+    if as_json:
+        print_json({"ok": True, "ranks": ranks, **figures, "output": str(output)})
+        return
+    for name, value in figures.items():
+        click.echo(f"{name:<12}{value:>12.3f}")
+    click.echo(f"{'written':<12}{output}")
+    if verbose:
+        phases.report()

@@ -1,0 +1,240 @@
+"""sley choose: which algorithm and options are fastest for which sizes."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sley import formats
+from sley.cli.options import Member, Selection, Several, common_options
+from sley.cli.output import Command, Phases, print_json, progress_bar
+from sley.cli.sizes import size_options
+from sley.cli.sources import fitted, plan_of, program_of, topology_of
+from sley.compiler import Choice, Choices, Options, choose
+from sley.errors import counted
+from sley.ir.program import Program
+from sley.ir.sizes import size_text
+from sley.ir.topology import Topology
+from sley.ir.words import Allocation, Protocol, Schedule
+from sley.passes.lift import lift
+
+_POSITIVE = click.IntRange(min=1)
+
+_HEAD = (
+    "from",
+    "to",
+    "algorithm",
+    "protocol",
+    "schedule",
+    "allocate",
+    "channels",
+    "instances",
+    "blocks",
+    "us at from",
+    "us at to",
+    "GB/s at to",
+    "of bound",
+)
+_LEFT = range(2, 6)
+"""Columns with words, which stand at the left."""
+
+
+@click.command("choose", cls=Command)
+@click.argument("what", nargs=-1, required=True)
+@click.option("--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
+@size_options("1K", "1G")
+@click.option(
+    "--in-place/--out-of-place", "in_place", default=None, help="Alias input and output or not."
+)
+@click.option("--protocol", type=Several(Member(Protocol)), help="Try these. [all]")
+@click.option("--schedule", type=Several(Member(Schedule)), help="Try these. [all that fit]")
+@click.option("--allocate", type=Several(Member(Allocation)), help="Try these. [all that fit]")
+@click.option("--channels", type=Several(_POSITIVE), help="Try so many. [1,2,4 where open]")
+@click.option("--instances", type=Several(_POSITIVE), help="Try so many. [1,2,4,8,16,24]")
+@click.option("--fusion/--no-fusion", default=None, help="Fuse receives with sends.")
+@click.option("--max-blocks", type=_POSITIVE, help="Thread blocks that a rank may have. [108]")
+@click.option(
+    "--interpreter/--generated",
+    default=False,
+    help="An interpreter runs the plans (MSCCL), or code made for them.  [generated]",
+)
+@click.option(
+    "--target",
+    type=click.Choice(list(formats.TARGETS)),
+    help="Only plans that this runtime can run. [executor with -o]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the plan of each range into this folder.",
+)
+@common_options
+def choose_command(
+    what: tuple[str, ...],
+    topology: str,
+    sizes: list[int],
+    in_place: bool | None,
+    protocol: tuple[Protocol, ...] | None,
+    schedule: tuple[Schedule, ...] | None,
+    allocate: tuple[Allocation, ...] | None,
+    channels: tuple[int, ...] | None,
+    instances: tuple[int, ...] | None,
+    fusion: bool | None,
+    max_blocks: int | None,
+    interpreter: bool,
+    target: str | None,
+    output: Path | None,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Find what is fastest for which sizes on a cluster: one or several WHAT for the same
+    collective, each with many options, by simulation."""
+    phases = Phases(quiet=as_json)
+    # The ranges go on to the last size, even where the factor steps over it.
+    last = click.get_current_context().params["end"]
+    cluster = topology_of(topology)
+    programs = [_program(one, cluster, in_place, phases) for one in what]
+    if output is not None:
+        target = target or "executor"
+    with progress_bar(quiet=as_json) as bar, phases("choosing"):
+        task = bar.add_task("choosing", total=None)
+        choices = choose(
+            programs,
+            [*sizes, last],
+            cluster,
+            protocols=protocol,
+            schedules=schedule,
+            allocations=allocate,
+            channels=channels,
+            instances=instances,
+            fusion=fusion,
+            max_blocks=max_blocks,
+            interpreter=interpreter,
+            target=target,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    paths: list[Path] = []
+    if output is not None:
+        with phases("writing"):
+            paths = choices.save(output, target=target or "executor")
+    if as_json:
+        print_json(_json(choices, paths) | {"seconds": phases.seconds})
+        return
+    click.echo("\n".join(_table(choices)))
+    for path in paths:
+        click.echo(f"{'written':<23}{path} for {target}")
+    if verbose:
+        phases.report()
+
+
+def _program(what: str, cluster: Topology | None, in_place: bool | None, phases: Phases) -> Program:
+    """The program of a WHAT, of the topology's size if it is an algorithm of the library."""
+    values: dict[str, Any] = {f.name: None for f in fields(Selection)}
+    selection = Selection(**values | {"what": what, "in_place": in_place})
+    if not what.lower().endswith(".xml"):
+        with phases("tracing"):
+            return program_of(fitted(selection, cluster))
+    plan = plan_of(selection, phases, verify=True)
+    with phases("lifting"):
+        return lift(replace(plan, topology=cluster))
+
+
+def _table(choices: Choices) -> list[str]:
+    """The ranges, a line each."""
+    rows = [_HEAD, *(_cells(choices, place) for place in range(len(choices.ranges)))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            f"{cell:<{width}}" if k in _LEFT else f"{cell:>{width}}"
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    runs = "an interpreter" if choices.interpreter else "code made for each plan"
+    title = f"{choices.ranges[0].plan.collective.name} on {choices.topology.name}, {runs}"
+    searched = (
+        f"{counted(choices.candidates, 'plan')}, {counted(choices.simulations, 'simulation')}"
+    )
+    return [f"# {title}", f"# {searched}; what was chosen is proven right", *lines]
+
+
+def _cells(choices: Choices, place: int) -> tuple[str, ...]:
+    """A range as the table shows it; a range ends below the first size of the next."""
+    choice, o = choices.ranges[place], choices.ranges[place].options
+    following = choices.ranges[place + 1 : place + 2]
+    end = f"<{size_text(following[0].begin_bytes)}" if following else size_text(choice.end_bytes)
+    return (
+        size_text(choice.begin_bytes),
+        end,
+        choice.algorithm,
+        choice.plan.protocol.value,
+        o.schedule.value,
+        o.allocate.value,
+        str(o.channels),
+        str(o.instances),
+        str(choice.blocks_per_rank),
+        f"{choice.begin.time_us:.1f}",
+        f"{choice.end.time_us:.1f}",
+        f"{choice.end.algbw_GBps:.2f}",
+        f"{choice.end.of_bound:.1%}",
+    )
+
+
+def _json(choices: Choices, paths: list[Path]) -> dict[str, Any]:
+    """A table as plain values."""
+    ranges = [_range_json(choice) for choice in choices.ranges]
+    for row, path in zip(ranges, paths, strict=False):
+        row["file"] = str(path)
+    return {
+        "ok": True,
+        "topology": choices.topology.name,
+        "interpreter": choices.interpreter,
+        "candidates": choices.candidates,
+        "simulations": choices.simulations,
+        "ranges": ranges,
+    }
+
+
+def _range_json(choice: Choice) -> dict[str, Any]:
+    ends = {
+        word: {
+            "size_bytes": p.size_bytes,
+            "time_us": p.time_us,
+            "algbw_GBps": p.algbw_GBps,
+            "bound_us": p.bound.time_us,
+            "of_bound": p.of_bound,
+        }
+        for word, p in (("begin", choice.begin), ("end", choice.end))
+    }
+    other = choice.runner_up
+    return {
+        **ends,
+        "algorithm": choice.algorithm,
+        "options": _options_json(choice.options),
+        "blocks_per_rank": choice.blocks_per_rank,
+        "runner_up": other
+        and {
+            "algorithm": other.algorithm,
+            "options": _options_json(other.options),
+            "size_bytes": other.size_bytes,
+            "slower": other.slower,
+        },
+    }
+
+
+def _options_json(options: Options) -> dict[str, Any]:
+    """The options that `sley compile` takes, as it takes them."""
+    return {
+        "protocol": options.protocol and options.protocol.value,
+        "schedule": options.schedule.value,
+        "allocate": options.allocate.value,
+        "channels": options.channels,
+        "instances": options.instances,
+        "fusion": options.fusion,
+        "order": options.loop_order and options.loop_order.value,
+        "max_blocks": options.max_blocks,
+    }

@@ -1,0 +1,92 @@
+"""sley compare: several plans or schedules side by side."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from sley.cli.model import Settings, simulation_options
+from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.output import Command, Phases, print_json
+from sley.cli.simulate import run_sizes, simulation_json
+from sley.cli.sizes import size_options
+from sley.cli.sources import plan_of
+from sley.formats import write_file
+from sley.report.html import html_report
+from sley.report.plots import plot
+from sley.report.simulation import comparison_table
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("selection", add_help_option=False)
+@plan_options
+def _selection(selection: Selection) -> Selection:
+    return selection
+
+
+@click.command("compare", cls=Command)
+@click.argument("what", nargs=-1, required=True)
+@click.option("--topology", help="For those that name none: NAME[:NODES], NODESxGPUS, or a file.")
+@size_options("64M")
+@simulation_options
+@click.option("--html", type=_FILE, help="Write a page with pictures and tables.")
+@click.option("--plot", "plot_file", type=_FILE, help="Write a picture, .png or .svg.")
+@common_options
+def compare_command(
+    what: tuple[str, ...],
+    topology: str | None,
+    sizes: list[int],
+    settings: Settings,
+    html: Path | None,
+    plot_file: Path | None,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Simulate several plans side by side.
+
+    Each WHAT stands in quotes with its own options:
+
+    sley compare "ring-allreduce --instances 24" "hm-allreduce --schedule hpds" --topology ndv4:2
+    """
+    phases = Phases(quiet=as_json)
+    columns = []
+    for text in what:
+        simulator = settings.simulator(
+            plan_of(_parsed(text, topology), phases, verify=True),
+            executions=bool(html or plot_file),
+        )
+        with phases("simulating"):
+            columns.append((text, run_sizes(simulator, sizes, quiet=as_json)))
+    lines = comparison_table(columns)
+    simulations = [s for _, row in columns for s in row]
+    names = [name for name, row in columns for _ in row]
+    with phases("writing"):
+        if html is not None:
+            title = f"{len(columns)} plans on {simulations[0].topology.name}"
+            write_file(html, html_report(simulations, title=title, names=names))
+        if plot_file is not None:
+            plot(simulations, plot_file, names=names)
+    if as_json:
+        rows = [{"what": n, **simulation_json(s)} for n, s in zip(names, simulations, strict=True)]
+        print_json({"ok": True, "simulations": rows, "seconds": phases.seconds})
+        return
+    click.echo("\n".join(lines))
+    if verbose:
+        phases.report()
+
+
+def _parsed(text: str, topology: str | None) -> Selection:
+    """What a quoted WHAT with its options selects."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise click.UsageError(f"{text!r}: {error}") from error
+    if topology is not None and not any(word.startswith("--topology") for word in words):
+        words += ["--topology", topology]
+    selection = _selection.main(words, prog_name=f"compare {text!r}", standalone_mode=False)
+    if not isinstance(selection, Selection):
+        raise click.UsageError(f"{text!r} names nothing to simulate")
+    return selection

@@ -1,0 +1,95 @@
+"""Settings of the simulator on the command line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import click
+
+from sley.ir.cost_model import ByProtocol, CostModel
+from sley.ir.plan import Plan
+from sley.ir.sizes import size_in_bytes
+from sley.simulate import Simulator
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How plans are simulated. values: parameters of the cost model that are given anew, as
+    NAME=VALUE. interpreter: whether an interpreter runs the plans."""
+
+    values: tuple[str, ...]
+    interpreter: bool
+
+    def simulator(self, plan: Plan, *, executions: bool = False) -> Simulator:
+        """The simulator of a plan on the topology that it was compiled for. Errors: as
+        `Simulator`, T602, click's for names that are no parameter."""
+        simulator = Simulator(plan, interpreter=self.interpreter, executions=executions)
+        if not self.values:
+            return simulator
+        return Simulator(
+            plan,
+            model=_changed(simulator.topology.model, self.values),
+            interpreter=self.interpreter,
+            executions=executions,
+        )
+
+
+def simulation_options(command: F) -> F:
+    """Adds --set and --interpreter; the command gets them as `settings`."""
+
+    @click.option(
+        "--set",
+        "values",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A parameter of the cost model: --set contention=0.1, "
+        "--set nvlink_latency_us=0.6,1.9,3.4 (LL, LL128, Simple).",
+    )
+    @click.option(
+        "--interpreter/--generated",
+        default=False,
+        help="An interpreter runs the plan (MSCCL), or code made for it.  [generated]",
+    )
+    def wrapper(*args: Any, values: tuple[str, ...], interpreter: bool, **others: Any) -> object:
+        return command(*args, settings=Settings(values, interpreter), **others)
+
+    wrapper.__name__ = command.__name__
+    wrapper.__doc__ = command.__doc__
+    wrapper.__click_params__ = [  # type: ignore[attr-defined]
+        *getattr(command, "__click_params__", []),
+        *wrapper.__click_params__,  # type: ignore[attr-defined]
+    ]
+    return wrapper  # type: ignore[return-value]
+
+
+def _changed(model: CostModel, values: tuple[str, ...]) -> CostModel:
+    names = [f.name for f in fields(CostModel)]
+    changes: dict[str, Any] = {}
+    for value in values:
+        name, _, text = value.partition("=")
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+            hint = f"; did you mean {' or '.join(near)}?" if near else f": {', '.join(names)}"
+            raise click.BadParameter(f"{name!r} is no parameter{hint}", param_hint="--set")
+        numbers = [_number(name, part) for part in text.split(",")]
+        split = isinstance(getattr(model, name), ByProtocol)
+        if len(numbers) not in ((1, 3) if split else (1,)):
+            wanted = "one number, or three" if split else "one number"
+            raise click.BadParameter(f"{name} takes {wanted}", param_hint="--set")
+        several = ByProtocol(*(numbers * 3)[:3]) if split else numbers[0]
+        changes[name] = several
+    return replace(model, **changes)
+
+
+def _number(name: str, text: str) -> float:
+    size = size_in_bytes(text) if name.endswith("_bytes") else None
+    try:
+        return float(text) if size is None else float(size)
+    except ValueError:
+        message = f"{name}: {text[:40]!r} is no number"
+        raise click.BadParameter(message, param_hint="--set") from None

@@ -1,0 +1,106 @@
+"""sley simulate: how long a plan takes on a cluster, and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sley.cli.model import Settings, simulation_options
+from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.output import Command, Phases, print_json, progress_bar
+from sley.cli.sizes import size_options
+from sley.cli.sources import plan_of
+from sley.formats import write_file
+from sley.report.html import html_report
+from sley.report.plots import plot
+from sley.report.simulation import simulation_lines, size_table
+from sley.report.trace import trace
+from sley.simulate import Simulation, Simulator
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("simulate", cls=Command)
+@plan_options
+@size_options("64M")
+@simulation_options
+@click.option("--html", type=_FILE, help="Write a page with pictures and tables.")
+@click.option("--trace", "trace_file", type=_FILE, help="Write a trace for Perfetto; one size.")
+@click.option("--plot", "plot_file", type=_FILE, help="Write a picture, .png or .svg.")
+@common_options
+def simulate_command(
+    selection: Selection,
+    sizes: list[int],
+    settings: Settings,
+    html: Path | None,
+    trace_file: Path | None,
+    plot_file: Path | None,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Simulate WHAT on --topology: one size in full, or several as a table."""
+    if trace_file is not None and len(sizes) > 1:
+        raise click.UsageError("--trace is for one size; leave --end out")
+    phases = Phases(quiet=as_json)
+    plan = plan_of(selection, phases, verify=True)
+    simulator = settings.simulator(plan, executions=bool(html or trace_file or plot_file))
+    with phases("simulating"):
+        simulations = run_sizes(simulator, sizes, quiet=as_json)
+    with phases("writing"):
+        if html is not None:
+            write_file(
+                html, html_report(simulations, title=f"{plan.name} on {simulator.topology.name}")
+            )
+        if trace_file is not None:
+            write_file(trace_file, json.dumps(trace(simulations[0])))
+        if plot_file is not None:
+            plot(simulations, plot_file)
+    if as_json:
+        rows = [simulation_json(s) for s in simulations]
+        print_json({"ok": True, "simulations": rows, "seconds": phases.seconds})
+        return
+    lines = simulation_lines(simulations[0]) if len(sizes) == 1 else size_table(simulations)
+    click.echo("\n".join(lines))
+    if verbose:
+        phases.report()
+
+
+def run_sizes(simulator: Simulator, sizes: list[int], *, quiet: bool) -> list[Simulation]:
+    """A simulation for each size, with a bar on a terminal."""
+    simulations = []
+    with progress_bar(quiet=quiet) as bar:
+        for size in bar.track(sizes, description="simulating"):
+            simulations.append(simulator(size))
+    return simulations
+
+
+def simulation_json(s: Simulation) -> dict[str, Any]:
+    """A simulation's figures as plain values."""
+    idle = {place: s.idle(to_exit=place == "to_exit") for place in ("to_exit", "to_end")}
+    used = s.utilisation[s.links.moved_bytes > 0]
+    return {
+        "plan": s.plan.name,
+        "topology": s.topology.name,
+        "size_bytes": s.size_bytes,
+        "time_us": s.time_us,
+        "algbw_GBps": s.algbw_GBps,
+        "busbw_GBps": s.busbw_GBps,
+        "bound_us": s.bound.time_us,
+        "bound_reason": s.bound.reason,
+        "of_bound": s.of_bound,
+        "tiles": s.tiles,
+        "interpreter": s.interpreter,
+        "blocks": len(s.blocks),
+        "idle": {
+            place: {"average": float(values.mean()), "most": float(values.max())}
+            for place, values in idle.items()
+            if len(values)
+        },
+        "utilisation": {"average": float(used.mean()), "most": float(used.max())}
+        if len(used)
+        else {},
+        "model": s.model.items(),
+    }

@@ -1,0 +1,359 @@
+"""Equations (1) to (6) of ResCCL's section 3: a plan's time at three levels of execution.
+
+A *task* is a message of one tile. A *link* is what tasks take turns on: inside a node the way from
+one GPU to another, between nodes the cards of both, one as it sends and one as it receives. The
+time of a plan is that of its slowest link (equation 2), and a link's time is that of its tasks
+and of the bubbles between them, in which it waits for data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from sley.errors import Place
+from sley.errors.simulation import S701, S702, S704
+from sley.ir.plan import Plan
+from sley.ir.sizes import size_in_bytes
+from sley.ir.tables import NONE, BoolArray, FloatArray, IntArray, distinct
+from sley.ir.topology import Topology
+from sley.ir.words import is_integer
+from sley.simulate.inputs import Connections, latencies
+from sley.simulate.turns import Turns
+
+_SAME = 1e-9
+"""Times that differ by no larger part are the same."""
+
+Number = TypeVar("Number", float, FloatArray)
+
+
+def conflict_us(
+    task_us: Number, z: Number, gamma_us: Number, penalty: Number, tiles: int = 1
+) -> Number:
+    """Equation (1) in the form that (4) uses: n (z (alpha + c beta) + gamma L(z)).
+
+    task_us: alpha + c beta. z: how many times over the tasks at work could fill the link. gamma_us,
+    penalty: gamma and L(z). tiles: n. The paper's (1) charges gamma L(z) once, its (4) for every
+    task of every micro-batch.
+    """
+    return tiles * (z * task_us + gamma_us * penalty)
+
+
+@dataclass(frozen=True)
+class LevelEstimate:
+    """The time of one level of execution, in the parts of its equation, for the link that decides.
+
+    link: the link.
+    stage: the stage that decides; NONE for levels without stages.
+    tiles, tasks: n and m.
+    transfer_us: the sum of alpha + c beta over the tasks of one tile, times z_k at stage level.
+    contention_us: the sum of gamma L(z_k) over the tasks of one tile, at stage level.
+    bubble_us: the sum of B_j for one tile.
+    load_us: t_Load, once, at task level.
+    """
+
+    link: str
+    stage: int
+    tiles: int
+    tasks: int
+    transfer_us: float
+    contention_us: float
+    bubble_us: float
+    load_us: float
+
+    @property
+    def limit_us(self) -> float:
+        """What a further tile adds to this link: its time over n, for many tiles. Equation (6)
+        leaves out `transfer_us`, which does not vanish."""
+        return self.transfer_us + self.contention_us + self.bubble_us
+
+    @property
+    def time_us(self) -> float:
+        """The time of all tiles, without launch."""
+        return self.load_us + self.tiles * self.limit_us
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What equations (3), (4) and (5) say of one plan.
+
+    size_bytes: of the call, as nccl-tests counts it.
+    tiles: n, the micro-batches.
+    stages: K, how many stages (4) reckons with.
+    algorithm, stage, task: each level.
+    """
+
+    size_bytes: int
+    tiles: int
+    stages: int
+    algorithm: LevelEstimate
+    stage: LevelEstimate
+    task: LevelEstimate
+
+    @property
+    def algorithm_us(self) -> float:
+        """T_A (equation 3): one tile after the other."""
+        return self.algorithm.time_us
+
+    @property
+    def stage_us(self) -> float:
+        """T_S (equation 4): stages side by side, each one tile after the other."""
+        return self.stage.time_us
+
+    @property
+    def task_us(self) -> float:
+        """T_P (equation 5): each task for all tiles."""
+        return self.task.time_us
+
+
+def estimate(
+    plan: Plan,
+    size_bytes: int | str,
+    topology: Topology | None = None,
+    stages: Sequence[int] | None = None,
+) -> Estimates:
+    """Equations (3) to (5) for a plan, to be held beside a simulation (ResCCL 3).
+
+    All three take the plan's blocks and the order in them as they are. The w blocks that send over
+    a link work side by side, each at r, its own rate or its share of what all of them find on the
+    way; so a task takes each of its links for (alpha + c / r) / w, alpha being a hop's latency.
+    Bubbles come from a timeline: a task starts when its block has come to it, what it needs is
+    there, and its links are free; links serve first who can start first. For (3) the timeline has
+    one tile, and B_j is how long the link waits before task j. For (4) it has one tile of one
+    stage, with what comes from other stages already there; z_k is how many times longer data takes
+    because the blocks of all stages send, L(z) = max(0, z - 1) with what all blocks could move
+    over the capacity as z, and gamma is the model's `contention` times that longer time of the
+    data. For (5) the tasks have the order of (3), and each runs all tiles: what every further tile
+    adds beyond the tasks are the residual bubbles, and what is left for this many tiles t_Load.
+    Slots, receiving, local operations, waits, the interpreter and the launch cost nothing here, and
+    blocks side by side share even a single task; so all three are too short for few tiles.
+
+    topology: by default the one that the plan was compiled for. stages: the stage of each channel,
+    from 0; by default each channel is a stage.
+    Errors: S701, S702, S703, S704, C301, C305.
+    """
+    chosen = topology or plan.topology
+    if chosen is None:
+        raise S701.error(at=Place(detail=plan.name), expected="a topology", found="none")
+    size = size_in_bytes(size_bytes)
+    if size is None:
+        raise S702.error(expected="a positive number of bytes", found=repr(size_bytes))
+    stage = _stages(plan, stages)
+    tasks = _Tasks.of(plan, chosen, size)
+    every = np.ones(len(plan.instructions), bool)
+    turns = Turns.of(plan, tasks.links)
+    transfer_us, none_us = tasks.transfer_us(every), np.zeros((len(every), 2))
+    order, end_us = turns.one_tile(transfer_us, every)
+    algorithm = tasks.slowest(every, end_us, transfer_us, none_us)
+    within = []
+    for number in range(int(stage.max(initial=-1)) + 1):
+        mine = stage == number
+        alone_us, penalty_us = tasks.contended_us(mine)
+        _, end_us = turns.one_tile(alone_us + penalty_us, mine | (stage == NONE))
+        within.append(tasks.slowest(mine, end_us, alone_us, penalty_us, stage=number))
+    all_us = turns.all_tiles(order, transfer_us, tasks.tiles)
+    further_us = turns.each_further_tile(order, transfer_us)
+    return Estimates(
+        size_bytes=size,
+        tiles=tasks.tiles,
+        stages=max(len(within), 1),
+        algorithm=algorithm,
+        stage=max(within, key=lambda level: level.time_us, default=algorithm),
+        task=tasks.slowest(every, further_us, transfer_us, none_us, all_us=all_us),
+    )
+
+
+def _stages(plan: Plan, stages: Sequence[int] | None) -> IntArray:
+    """int32 (instructions,): the stage of what sends or receives, NONE for the rest. S704."""
+    number = list(range(plan.channels)) if stages is None else list(stages)
+    if len(number) != plan.channels or not all(is_integer(s) and s >= 0 for s in number):
+        raise S704.error(
+            expected=f"stages: a number from 0 for each of {plan.channels} channels",
+            found=f"stages={stages!r}",
+        )
+    channel = plan.instructions.channel
+    _, rank = np.unique(number, return_inverse=True)
+    return np.where(channel == NONE, NONE, rank[channel]).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class _Tasks:
+    """The tasks of one tile, a row for each of the plan's `sends`.
+
+    tiles: n. rows: the instructions that send.
+    links: int32 (instructions, 2), the links that each takes, NONE without. labels: their names.
+    alpha_us, wire_bytes, block_GBps: float64 (sends,), of each task: latency, what it puts on
+        wires, and the most that its block moves.
+    crossing, crossed: int32, pairs of a task and a link of the topology on its way.
+    """
+
+    plan: Plan
+    topology: Topology
+    tiles: int
+    rows: IntArray
+    links: IntArray
+    labels: list[str]
+    alpha_us: FloatArray
+    wire_bytes: FloatArray
+    block_GBps: FloatArray  # noqa: N815 - a unit
+    crossing: IntArray
+    crossed: IntArray
+
+    @classmethod
+    def of(cls, plan: Plan, topology: Topology, size_bytes: int) -> _Tasks:
+        """Errors: C301, C305."""
+        t, model, rows = plan.instructions, topology.model, plan.sends
+        connections = Connections.of(plan, topology)
+        number = connections.send[rows]
+        chunk_bytes = size_bytes / plan.collective.blocks / plan.collective.chunks
+        span = 1 if plan.per_chunk else int(t.count.max(initial=1))
+        tiles = max(1, math.ceil(chunk_bytes * span / model.tile_bytes[plan.protocol] - 1e-9))
+        messages = t.count[rows] if plan.per_chunk else np.ones(len(rows))
+        towards = (model.nvlink_block_GBps, model.pcie_block_GBps, model.network_block_GBps)
+        links, labels = _used_links(plan, topology, connections)
+        length = np.diff(connections.path.offset)[number]
+        start = np.repeat(connections.path.offset[number] - _before(length), length)
+        efficiency = model.wire_efficiency[plan.protocol]
+        return cls(
+            plan=plan,
+            topology=topology,
+            tiles=tiles,
+            rows=rows,
+            links=links,
+            labels=labels,
+            alpha_us=latencies(topology, model, plan.protocol, connections)[number] * messages,
+            wire_bytes=t.count[rows].astype(np.float64) * (chunk_bytes / tiles / efficiency),
+            block_GBps=np.array(towards)[connections.kind[number]],
+            crossing=np.repeat(np.arange(len(rows)), length).astype(np.int32),
+            crossed=connections.path.target[start + np.arange(len(start))],
+        )
+
+    def _side_by_side(self, mine: BoolArray) -> FloatArray:
+        """float64 (sends, 2): w, how many blocks of `mine` send over each link of a task; infinite
+        where there is no link."""
+        blocks = len(self.plan.block_rank)
+        width = np.full((len(self.rows), 2), np.inf)
+        for end, links in enumerate(self.links[self.rows].T):
+            used = (links != NONE) & mine[self.rows]
+            block = self.plan.block[self.rows[used]]
+            pairs = distinct(links[used].astype(np.int64) * blocks + block)
+            count = np.bincount(pairs // blocks, minlength=len(self.labels))
+            width[used, end] = count[links[used]]
+        return width
+
+    def _demand(self, mine: BoolArray) -> FloatArray:
+        """float64 (sends,): z, what the blocks of `mine` could move over the capacity, at most of
+        what a task crosses."""
+        number = len(self.topology.links)
+        counted = mine[self.rows[self.crossing]]
+        key = self.plan.block[self.rows].astype(np.int64)[self.crossing] * number + self.crossed
+        keys, place = np.unique(key[counted], return_inverse=True)
+        rate = np.zeros(len(keys))
+        np.maximum.at(rate, place, self.block_GBps[self.crossing[counted]])
+        z = np.bincount(keys % number, rate, number) / self.topology.links.GBps
+        most = np.zeros(len(self.rows))
+        np.maximum.at(most, self.crossing, z[self.crossed])
+        return most
+
+    def _parts_us(self, mine: BoolArray) -> tuple[FloatArray, FloatArray]:
+        """float64 (sends, 2): alpha and c beta of each task on each of its links while only `mine`
+        send; 0 where there is no link."""
+        width = self._side_by_side(mine)
+        rate = self.block_GBps / np.maximum(1, self._demand(mine))
+        return self.alpha_us[:, None] / width, (self.wire_bytes / (rate * 1e3))[:, None] / width
+
+    def _rows_of(self, task_us: FloatArray) -> FloatArray:
+        """float64 (instructions, 2): 0 for what is no task."""
+        spread = np.zeros((len(self.plan.instructions), 2))
+        spread[self.rows] = task_us
+        return spread
+
+    def transfer_us(self, mine: BoolArray) -> FloatArray:
+        """float64 (instructions, 2): alpha + c beta on each link."""
+        return self._rows_of(np.add(*self._parts_us(mine)))
+
+    def contended_us(self, mine: BoolArray) -> tuple[FloatArray, FloatArray]:
+        """float64 (instructions, 2) each: z_k (alpha + c beta), and gamma L(z_k), on each link."""
+        alpha_us, data_us = self._parts_us(mine)
+        z = self._demand(np.ones_like(mine))[:, None]
+        longer = np.maximum(1, z) / np.maximum(1, self._demand(mine))[:, None]
+        gamma_us = self.topology.model.contention * longer * data_us
+        none = np.zeros_like(data_us)
+        return (
+            self._rows_of(conflict_us(alpha_us + data_us, longer, none, none)),
+            self._rows_of(conflict_us(none, none, gamma_us, np.maximum(0, z - 1))),
+        )
+
+    def slowest(
+        self,
+        mine: BoolArray,
+        end_us: FloatArray,
+        transfer_us: FloatArray,
+        contention_us: FloatArray,
+        *,
+        all_us: FloatArray | None = None,
+        stage: int = NONE,
+    ) -> LevelEstimate:
+        """Equation (2): the link that ends last, of several the busiest.
+
+        end_us: when each instruction ends, or what a further tile adds to that, per tile. all_us:
+        when each ends with all tiles, if that is not so many times `end_us`.
+        """
+        rows = np.flatnonzero(mine[:, None] & (self.links != NONE))
+        row, link = rows // 2, self.links.ravel()[rows]
+        if not len(rows):
+            return LevelEstimate("none", stage, self.tiles, 0, 0.0, 0.0, 0.0, 0.0)
+
+        def last(times: FloatArray) -> FloatArray:
+            latest = np.zeros(len(self.labels))
+            np.maximum.at(latest, link, times[row])
+            return latest
+
+        period = last(end_us)
+        total = period * self.tiles if all_us is None else last(all_us)
+        busy = np.bincount(link, (transfer_us + contention_us).ravel()[rows], len(self.labels))
+        slowest = int(np.where(total >= total.max() * (1 - _SAME), busy, -1).argmax())
+        on = rows[link == slowest]
+        transfer, contention = (float(us.ravel()[on].sum()) for us in (transfer_us, contention_us))
+        return LevelEstimate(
+            link=self.labels[slowest],
+            stage=stage,
+            tiles=self.tiles,
+            tasks=len(on),
+            transfer_us=transfer,
+            contention_us=contention,
+            bubble_us=max(float(period[slowest]) - transfer - contention, 0.0),
+            load_us=max(float(total[slowest] - self.tiles * period[slowest]), 0.0),
+        )
+
+
+def _used_links(
+    plan: Plan, topology: Topology, connections: Connections
+) -> tuple[IntArray, list[str]]:
+    """int32 (instructions, 2): the links that each takes, and their names."""
+    src, dst, ranks = connections.src.astype(np.int64), connections.dst, topology.ranks
+    outside = topology.node[src] != topology.node[dst]
+    card = topology.nic.astype(np.int64)
+    first = np.where(outside, card[src], 2 * ranks + src * ranks + dst)
+    second = np.where(outside, ranks + card[dst], NONE)
+    keys = distinct(np.concatenate([first, second[outside]]))
+    labels = []
+    for key in keys.tolist():
+        if key >= 2 * ranks:
+            labels.append("GPU {} -> GPU {}".format(*divmod(key - 2 * ranks, ranks)))
+        else:
+            labels.append(f"card {key % ranks}, {'receiving' if key >= ranks else 'sending'}")
+    used = np.full((len(plan.instructions), 2), NONE, np.int32)
+    number = connections.send[plan.sends]
+    used[plan.sends, 0] = np.searchsorted(keys, first)[number]
+    used[plan.sends, 1] = np.where(outside, np.searchsorted(keys, second), NONE)[number]
+    return used, labels
+
+
+def _before(length: IntArray) -> IntArray:
+    """The sum of what comes before each."""
+    return np.asarray(np.cumsum(length) - length)

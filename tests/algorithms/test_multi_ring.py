@@ -1,0 +1,111 @@
+"""Rings over several nodes: closed, evenly spread over cards, and as long as theory says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sley
+from sley.algorithms.multi_ring import ring_orders
+from sley.errors import SleyError
+from sley.ir.words import Buffer, TransferKind
+
+NAMES = ("multi-ring-allreduce", "multi-ring-allgather", "multi-ring-reducescatter")
+
+
+def crossings(program: sley.Program, gpus: int) -> dict[int, set[tuple[int, int]]]:
+    """For each channel, the pairs of ranks between which its data changes nodes."""
+    t = program.transfers
+    found: dict[int, set[tuple[int, int]]] = {}
+    for row in np.flatnonzero(t.src // gpus != t.dst // gpus).tolist():
+        found.setdefault(int(t.channel[row]), set()).add((int(t.src[row]), int(t.dst[row])))
+    return found
+
+
+@given(
+    nodes=st.integers(1, 4),
+    gpus=st.integers(1, 9),
+    rings=st.none() | st.integers(1, 20),
+)
+def test_each_ring_visits_every_rank_node_by_node(nodes: int, gpus: int, rings: int | None) -> None:
+    if nodes * gpus < 2:
+        return
+    orders = ring_orders("a", nodes, gpus, rings)
+    assert orders.shape == (rings or gpus, nodes * gpus)
+    for order in orders:
+        assert sorted(order) == list(range(nodes * gpus))
+        assert list(order // gpus) == sorted(order // gpus)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("nodes", "gpus"), [(2, 2), (2, 3), (3, 4), (2, 8)])
+def test_every_gpu_has_one_ring_in_and_one_out(name: str, nodes: int, gpus: int) -> None:
+    program = sley.algorithms.build(name, nodes=nodes, gpus=gpus, in_place=True)
+    pairs = crossings(program, gpus)
+    assert sorted(pairs) == list(range(gpus))
+    for ring in pairs.values():
+        assert len(ring) == nodes
+    said = [pair for ring in pairs.values() for pair in ring]
+    assert sorted(src for src, _ in said) == list(range(nodes * gpus))
+    assert sorted(dst for _, dst in said) == list(range(nodes * gpus))
+
+
+@pytest.mark.parametrize("rings", [4, 8, 16])
+def test_a_ring_enters_and_leaves_over_one_shared_card(rings: int) -> None:
+    program = sley.algorithms.multi_ring_allreduce(2, 8, rings=rings, in_place=True)
+    load = np.zeros(8, int)
+    for ring in crossings(program, 8).values():
+        cards = {rank // 2 % 4 for pair in ring for rank in pair}
+        assert len(cards) == 1
+        for src, _ in ring:
+            load[src // 2] += 1
+    assert np.ptp(load) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_links_are_used_evenly(name: str) -> None:
+    program = sley.algorithms.build(name, nodes=2, gpus=4, in_place=True)
+    t = program.transfers
+    sent = np.bincount(t.src, weights=t.count)
+    assert np.ptp(sent) == 0
+    assert np.ptp(np.bincount(t.channel)) == 0
+
+
+def test_on_one_node_it_is_as_many_rings_around_it() -> None:
+    program = sley.algorithms.multi_ring_allgather(1, 4, rings=1, in_place=True)
+    t = program.transfers
+    assert set(zip(t.src.tolist(), t.dst.tolist(), strict=True)) == {(0, 3), (3, 2), (2, 1), (1, 0)}
+
+
+@pytest.mark.parametrize("rings", [0, -1, True, 1.5, "2"])
+@pytest.mark.parametrize("name", NAMES)
+def test_rings_must_be_a_positive_number(name: str, rings: int) -> None:
+    with pytest.raises(SleyError) as caught:
+        sley.algorithms.build(name, nodes=2, gpus=2, rings=rings)
+    assert caught.value.code == "L102"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_rank_is_refused(name: str) -> None:
+    with pytest.raises(SleyError) as caught:
+        sley.algorithms.build(name, nodes=1, gpus=1)
+    assert caught.value.code == "L121"
+
+
+def test_all_cards_are_filled() -> None:
+    """Twice the cards, half the time: with one ring only one card of each node would be used."""
+    plan = sley.compile(sley.algorithms.multi_ring_allreduce(2, 4, in_place=True), instances=6)
+    times = [
+        sley.simulate(plan, "256M", sley.topologies.cluster(2, 4, nics)).time_us for nics in (2, 4)
+    ]
+    assert times[0] / times[1] == pytest.approx(2, rel=0.05)
+
+
+def test_rings_have_scratch_of_their_own() -> None:
+    program = sley.algorithms.multi_ring_reducescatter(2, 3)
+    t = program.transfers
+    kept = t.dst_buffer == Buffer.SCRATCH
+    first = kept & (t.kind == TransferKind.COPY)
+    assert len(set(t.dst_index[first].tolist())) == 3 * (6 - 2)

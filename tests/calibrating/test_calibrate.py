@@ -1,0 +1,60 @@
+"""Calibration: what is made of measurements, and that they can be made here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import sley
+from sley import topologies
+from sley.calibrating import LARGE_BYTES, MESSAGES, SMALL_BYTES, calibrate, topology_of
+from sley.cli import main
+
+
+def exchange(topology: sley.Topology, ranks: int, size: int) -> float:
+    """What the simulator says of the microbenchmark that the topology was made from: a message."""
+
+    def body(p: Any) -> None:
+        rank = np.arange(ranks)
+        for index in range(MESSAGES):
+            p.chunk((rank - 1) % ranks, "in", index).copy(rank, "out", index)
+
+    collective = sley.Custom(
+        "exchange", ranks, MESSAGES, MESSAGES, lambda r, i: [((r - 1) % ranks, i)]
+    )
+    plan = sley.compile(sley.trace(collective, body))
+    simulation = sley.simulate(plan, size * MESSAGES, topology)
+    return (simulation.time_us - simulation.launch_us) / MESSAGES
+
+
+def test_the_topology_explains_what_it_was_made_from() -> None:
+    topology = topology_of(
+        4, launch_us=3.0, hop_us=1.2, small_us=2.0, large_us=800.0, alone_us=300.0
+    )
+    assert exchange(topology, 4, SMALL_BYTES) == pytest.approx(2.0, rel=0.25)
+    assert exchange(topology, 4, LARGE_BYTES) == pytest.approx(800.0, rel=0.1)
+    assert topology.shared_memory
+    assert topology.model.launch_us.ll == 3.0
+
+
+def test_this_machine_can_be_measured(tmp_path: Path) -> None:
+    names: list[str] = []
+    found = calibrate(2, repeats=1, progress=names.append)
+    assert len(names) == 5
+    assert found.topology.ranks == 2
+    path = tmp_path / "here.toml"
+    done = CliRunner().invoke(main, ["calibrate", "--ranks", "2", "-n", "1", "-o", str(path)])
+    assert done.exit_code == 0, done.output
+    plan = sley.compile(sley.algorithms.ring_allreduce(2), topology=topologies.load(path))
+    assert sley.simulate(plan, "1M").time_us > 0
+
+
+@pytest.mark.parametrize("arguments", [{"ranks": 1}, {"ranks": 10**6}, {"ranks": 2, "repeats": 0}])
+def test_numbers_out_of_range(arguments: dict[str, int]) -> None:
+    with pytest.raises(sley.SleyError) as caught:
+        calibrate(**arguments)
+    assert caught.value.code == "S704"

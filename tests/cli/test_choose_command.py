@@ -1,0 +1,103 @@
+"""sley choose and --schedule auto."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sley.cli import main
+from sley.formats import load
+
+FEW = ("--topology", "ndv4", "--instances", "1,8", "--channels", 1)
+
+
+def sley(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def chosen(*arguments: object) -> dict[str, Any]:
+    result = sley("choose", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    table = json.loads(result.stdout)
+    assert table["ok"]
+    return dict(table)
+
+
+def test_the_table_covers_the_sizes() -> None:
+    sizes = ("-b", "3K", "-e", "1M", "-f", 4)
+    table = chosen("ring-allreduce", "all-pairs-allreduce", *FEW, *sizes)
+    ranges = table["ranges"]
+    assert ranges[0]["begin"]["size_bytes"] == 3 * 2**10
+    assert ranges[-1]["end"]["size_bytes"] == 2**20  # though the factor steps over it
+    result = sley("choose", "ring-allreduce", "all-pairs-allreduce", *FEW, *sizes)
+    lines = [line.split() for line in result.stdout.splitlines() if not line.startswith("#")]
+    assert lines[0][:3] == ["from", "to", "algorithm"]
+    assert [line[2] for line in lines[1:]] == [r["algorithm"] for r in ranges]
+    assert (lines[1][0], lines[-1][1]) == ("3K", "1M")
+    for before, after in pairwise(lines[1:]):
+        assert before[1] == "<" + after[0]
+
+
+def test_only_what_is_listed_is_tried() -> None:
+    listed = ("--protocol", "simple,ll128", "--schedule", "HPDS", "--allocate", "state")
+    table = chosen("ring-allreduce", *FEW, *listed, "-b", "1K", "-e", "1M", "-f", 32)
+    for row in table["ranges"]:
+        options = row["options"]
+        assert options["protocol"] in ("Simple", "LL128")
+        assert (options["schedule"], options["allocate"]) == ("hpds", "state")
+        assert options["instances"] in (1, 8)
+
+
+def test_plans_are_written_for_their_sizes(tmp_path: Path) -> None:
+    sizes = ("-b", "4K", "-e", "64M", "-f", 128)
+    table = chosen("ring-allreduce", *FEW, *sizes, "-o", tmp_path / "plans")
+    assert len(table["ranges"]) > 1
+    for row in table["ranges"]:
+        assert load(row["file"]).protocol.value == row["options"]["protocol"]
+        assert f'minBytes="{row["begin"]["size_bytes"]}"' in Path(row["file"]).read_text()
+
+
+def test_a_plan_in_a_file_is_lifted(tmp_path: Path) -> None:
+    plan = tmp_path / "ring.xml"
+    assert sley("compile", "ring-allreduce", "--ranks", 4, "-o", plan).exit_code == 0
+    one = ("--protocol", "LL", "--schedule", "msccl", "-b", "1K", "-e", "1K")
+    table = chosen(plan, "--topology", "ndv4", "--instances", "2", *one)
+    assert table["ranges"][0]["options"]["instances"] == 2
+
+
+def test_compile_takes_what_is_fastest(tmp_path: Path) -> None:
+    auto = ("ring-allreduce", "--topology", "ndv4", "--schedule", "auto", "--instances", 4)
+    small = json.loads(sley("compile", *auto, "--size", "1K", "--json").stdout)["plan"]
+    assert (small["protocol"], small["channels"]) == ("LL", 4)
+    written = sley("compile", *auto, "--size", "64M", "-o", tmp_path / "plan.xml")
+    assert written.exit_code == 0, written.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "told"),
+    [
+        (("compile", "ring-allreduce", "--ranks", 4, "--schedule", "auto"), 1, "C310"),
+        (
+            ("compile", "ring-allreduce", "--ranks", 4, "--schedule", "auto", "--size", "1M"),
+            1,
+            "C311",
+        ),
+        (("compile", "ring-allreduce", "--ranks", 4, "--size", "1M"), 1, "C309"),
+        (("choose", "ring-allreduce"), 2, "--topology"),
+        (("choose", "--topology", "ndv4"), 2, "WHAT"),
+        (("choose", "ring-allreduce", "--topology", "ndv44"), 1, "T604"),
+        (("choose", "ring-allreduce", "ring-allgather", "--topology", "ndv4"), 1, "C313"),
+        (("choose", "ring-allreduce", *FEW, "-b", "1M", "-e", "1K"), 2, "--end"),
+        (("choose", "ring-allreduce", "--topology", "ndv4", "--instances", "1,x"), 2, "'x'"),
+        (("choose", "ring-allreduce", "--topology", "ndv4", "--schedule", "auto"), 2, "auto"),
+    ],
+)
+def test_mistakes(arguments: tuple[object, ...], exit_code: int, told: str) -> None:
+    result = sley(*arguments)
+    assert result.exit_code == exit_code, result.output
+    assert told in result.output

@@ -1,0 +1,128 @@
+"""sley simulate and sley compare."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import sley as library
+from sley.cli import main
+
+RING = ("ring-allreduce", "--instances", 4, "--topology", "ndv4")
+
+
+def sley(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def simulated(*arguments: object) -> list[dict[str, Any]]:
+    result = sley(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["simulations"]
+    assert isinstance(rows, list)
+    return rows
+
+
+def test_it_says_what_the_library_says() -> None:
+    plan = library.compile(
+        library.algorithms.ring_allreduce(8), instances=4, topology=library.topologies.ndv4()
+    )
+    own = library.simulate(plan, "16M")
+    (row,) = simulated("simulate", *RING, "-b", "16M")
+    assert row["time_us"] == own.time_us
+    assert row["of_bound"] == own.of_bound
+    assert row["bound_reason"] == own.bound.reason
+
+
+def test_one_size_in_full_and_several_as_a_table() -> None:
+    full = sley("simulate", *RING, "-b", "1M").stdout
+    assert "critical path" in full
+    assert "launch_us" in full
+    table = sley("simulate", *RING, "-b", "1M", "-e", "16M", "-f", 4).stdout
+    assert len(table.splitlines()) == len(
+        sley("simulate", *RING, "-b", "1M", "-e", "4M").stdout.splitlines()
+    )
+    assert "critical path" not in table
+
+
+def test_an_algorithm_without_a_size_gets_the_clusters() -> None:
+    (flat,) = simulated("simulate", "ring-allreduce", "--topology", "2x4")
+    (nodes,) = simulated("simulate", "hm-allreduce", "--topology", "2x4")
+    assert flat["blocks"] == 8
+    assert nodes["topology"] == "2x4"
+    assert (
+        simulated("simulate", "ring-allreduce", "--ranks", 4, "--topology", "2x4")[0]["blocks"] == 4
+    )
+
+
+def test_parameters_can_be_set() -> None:
+    (plain,) = simulated("simulate", *RING, "-b", "1K")
+    (later,) = simulated("simulate", *RING, "-b", "1K", "--set", "launch_us=100")
+    assert later["time_us"] == pytest.approx(plain["time_us"] - 8.4 + 100)
+    (by_protocol,) = simulated("simulate", *RING, "-b", "1K", "--set", "launch_us=1,2,100")
+    assert by_protocol["time_us"] == later["time_us"]
+    (tiles,) = simulated("simulate", *RING, "-b", "16M", "--set", "tile_bytes=64K")
+    assert tiles["tiles"] == 8
+    (slower,) = simulated("simulate", *RING, "-b", "16M", "--interpreter")
+    assert slower["time_us"] > simulated("simulate", *RING, "-b", "16M")[0]["time_us"]
+
+
+def test_files_are_written(tmp_path: Path) -> None:
+    page, trace, plot = tmp_path / "p.html", tmp_path / "t.json", tmp_path / "p.svg"
+    done = sley("simulate", *RING, "--html", page, "--trace", trace, "--plot", plot)
+    assert done.exit_code == 0, done.output
+    assert page.read_text().startswith("<!")
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert "<svg" in plot.read_text()
+
+
+def test_a_file_of_others_is_simulated(tmp_path: Path) -> None:
+    xml = tmp_path / "ring.xml"
+    assert sley("compile", "ring-allreduce", "--ranks", 8, "-o", xml).exit_code == 0
+    (row,) = simulated("simulate", xml, "--topology", "ndv4", "-b", "1M")
+    assert row["topology"] == "ndv4"
+
+
+def test_plans_side_by_side(tmp_path: Path) -> None:
+    what = ("ring-allreduce --instances 4", "all-pairs-allreduce --protocol ll")
+    rows = simulated("compare", *what, "--topology", "ndv4", "-b", "1K", "-e", "1M", "-f", 1024)
+    assert [row["what"] for row in rows] == [what[0]] * 2 + [what[1]] * 2
+    page = tmp_path / "p.html"
+    table = sley("compare", *what, "--topology", "ndv4", "--html", page).stdout
+    assert all(text in table for text in what)
+    assert page.exists()
+    own = simulated("compare", "ring-allreduce --topology 1x4", *what, "--topology", "ndv4")
+    assert [row["topology"] for row in own] == ["1x4", "ndv4", "ndv4"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "told"),
+    [
+        (("simulate", "ring-allreduce", "--ranks", 4), 1, "S701"),
+        (("simulate", "ring-allreduce", "--ranks", 9, "--topology", "ndv4"), 1, "C305"),
+        (("simulate", *RING, "-b", "0"), 2, "size from 1"),
+        (("simulate", *RING, "-b", "64 apples"), 2, "size"),
+        (("simulate", *RING, "-b", "2M", "-e", "1M"), 2, "less than"),
+        (("simulate", *RING, "--set", "launc_us=1"), 2, "launch_us"),
+        (("simulate", *RING, "--set", "launch_us=-1"), 1, "T602"),
+        (("simulate", *RING, "--set", "launch_us=fast"), 2, "no number"),
+        (("simulate", *RING, "--set", "wait_us=1,2,3"), 2, "one number"),
+        (("simulate", *RING, "-b", "1K", "-e", "4K", "--trace", "x.json"), 2, "one size"),
+        (("simulate", *RING, "--plot", "x.bmp"), 1, "P802"),
+        (("simulate", "ring-allreduce", "--topology", "ndv44"), 1, "T604"),
+        (("simulate", "all-pairs-allgather", "--topology", "dgx1"), 1, "C301"),
+        (("compare", "--topology", "ndv4"), 2, "Missing argument"),
+        (("compare", "ring-allreduce", "ring-allgather", "--topology", "ndv4"), 1, "P811"),
+        (("compare", "ring-allreduce 'x", "--topology", "ndv4"), 2, "quotation"),
+        (("compare", "ring-allreduce --rank 3", "--topology", "ndv4"), 2, "--rank"),
+        (("compare", "--help"), 0, "side by side"),
+    ],
+)
+def test_mistakes(arguments: tuple[object, ...], exit_code: int, told: str) -> None:
+    result = sley(*arguments)
+    assert result.exit_code == exit_code, result.output
+    assert told in result.output

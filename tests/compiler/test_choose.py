@@ -1,0 +1,288 @@
+"""Choosing by simulation: the fastest plan for each size, and a table without gaps."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sley
+from sley.compiler.least import LeastTime
+from sley.compiler.options import Options
+from sley.compiler.search import TIE
+from sley.compiler.space import Space, candidates
+
+NDV4 = sley.topologies.ndv4()
+RING = sley.algorithms.ring_allreduce(8)
+ALL_PAIRS = sley.algorithms.all_pairs_allreduce(8)
+SMALL = {"instances": [1, 8], "channels": [1]}
+SIZES = ["1K", "1M", "64M"]
+
+
+def code(call: Any) -> str:
+    with pytest.raises(sley.SleyError) as caught:
+        call()
+    return caught.value.code
+
+
+@pytest.fixture(scope="module")
+def table() -> sley.Choices:
+    return sley.choose([RING, ALL_PAIRS], SIZES, NDV4, **SMALL)
+
+
+def test_nothing_that_was_tried_is_faster(table: sley.Choices) -> None:
+    for size in SIZES:
+        chosen = sley.simulate(table.plan_for(size), size).time_us
+        for program in (RING, ALL_PAIRS):
+            for series in Space(instances=(1, 8), channels=(1,)).series(program):
+                for options in series:
+                    plan = sley.compile(program, topology=NDV4, verify=False, **options.arguments())
+                    if np.bincount(plan.block_rank).max() <= 108:
+                        assert chosen <= sley.simulate(plan, size).time_us * (1 + TIE)
+
+
+def test_ranges_cover_all_sizes_and_differ(table: sley.Choices) -> None:
+    assert (table.ranges[0].begin_bytes, table.ranges[-1].end_bytes) == (2**10, 2**26)
+    for before, after in pairwise(table.ranges):
+        assert before.end_bytes + 1 == after.begin_bytes
+        assert (before.algorithm, before.options) != (after.algorithm, after.options)
+        assert table.at(before.end_bytes) is before
+        assert table.at(after.begin_bytes) is after
+
+
+def test_borders_are_where_the_faster_one_changes(table: sley.Choices) -> None:
+    assert len(table.ranges) > 1
+    for before, after in pairwise(table.ranges):
+        for choice, other, size in (
+            (before, after, before.begin_bytes),
+            (after, before, after.begin_bytes),
+        ):
+            own = sley.simulate(choice.plan, size).time_us
+            assert own <= sley.simulate(other.plan, size).time_us * (1 + TIE)
+
+
+def test_what_is_chosen_is_what_its_options_make(table: sley.Choices) -> None:
+    for choice in table.ranges:
+        plan = sley.compile(choice.program, topology=NDV4, **choice.options.arguments())
+        assert plan.instructions == choice.plan.instructions
+        assert sley.verify(choice.plan).slots == choice.plan.slots
+        assert choice.blocks_per_rank == np.bincount(choice.plan.block_rank).max()
+        assert choice.end.time_us == sley.simulate(plan, choice.end_bytes).time_us
+        assert 0 < choice.end.of_bound <= 1
+
+
+def test_small_calls_take_ll_and_large_ones_simple() -> None:
+    choices = sley.choose(RING, ["1K", "1G"], NDV4)
+    first, last = choices.ranges[0], choices.ranges[-1]
+    assert first.plan.protocol is sley.Protocol.LL
+    assert last.plan.protocol is sley.Protocol.SIMPLE
+    assert last.blocks_per_rank > first.blocks_per_rank
+
+
+def test_equally_fast_ones_are_told_by_their_blocks() -> None:
+    # At 1 KB latency is all that counts, and instances bring less than the tie.
+    choice = sley.choose(RING, "1K", NDV4, protocols=["LL"], instances=[8, 4, 2]).ranges[0]
+    assert choice.blocks_per_rank == 2
+    assert choice.runner_up is not None
+    assert choice.runner_up.slower >= -TIE
+
+
+def test_it_is_deterministic(table: sley.Choices) -> None:
+    again = sley.choose([RING, ALL_PAIRS], SIZES, NDV4, **SMALL)
+    told = [
+        [(r.begin, r.end, r.algorithm, r.options, r.runner_up) for r in c.ranges]
+        for c in (table, again)
+    ]
+    assert told[0] == told[1]
+
+
+def test_a_slower_network_changes_the_choice() -> None:
+    slow = sley.CostModel(nvlink_block_GBps=0.5, local_block_GBps=0.5)
+    usual = sley.choose(RING, "64K", NDV4, protocols=["LL"]).ranges[0]
+    other = sley.choose(RING, "64K", NDV4, protocols=["LL"], model=slow).ranges[0]
+    assert other.begin.time_us > usual.begin.time_us
+    assert other.blocks_per_rank > usual.blocks_per_rank
+
+
+@given(
+    fixed=st.fixed_dictionaries(
+        {},
+        optional={
+            "protocol": st.sampled_from(list(sley.Protocol)),
+            "instances": st.sampled_from([1, 3]),
+            "channels": st.sampled_from([1, 2]),
+            "allocate": st.sampled_from(list(sley.Allocation)),
+            "loop_order": st.sampled_from(list(sley.LoopOrder)),
+            "fusion": st.just(False),
+            "max_blocks": st.sampled_from([2, 5]),
+            "slots": st.sampled_from([1, 9]),
+        },
+    ),
+    size=st.sampled_from(["4K", "1M"]),
+)
+@settings(max_examples=12, deadline=None)
+def test_auto_keeps_what_is_given(fixed: dict[str, Any], size: str) -> None:
+    program = sley.algorithms.ring_allreduce(4)
+    plan = sley.compile(program, topology=NDV4, schedule="auto", size_bytes=size, **fixed)
+    sley.verify(plan)
+    if "protocol" in fixed:
+        assert plan.protocol is fixed["protocol"]
+    if "loop_order" in fixed:
+        assert plan.loop_order is fixed["loop_order"]
+    if "instances" in fixed:
+        assert plan.collective.chunks == 4 * fixed["instances"]
+    if "max_blocks" in fixed:
+        assert np.bincount(plan.block_rank).max() <= fixed["max_blocks"]
+    if "slots" in fixed:
+        assert plan.slots == fixed["slots"]
+
+
+def test_a_programs_own_protocol_is_kept() -> None:
+    @sley.program(sley.AllGather(2), protocol="LL128")
+    def two(p: Any) -> None:
+        for rank in range(2):
+            p.chunk(rank, "in", 0).copy(rank, "out", rank).copy(1 - rank, "out", rank)
+
+    plan = sley.compile(two, topology=NDV4, schedule="auto", size_bytes="1K")
+    assert plan.protocol is sley.Protocol.LL128
+
+
+def test_blocks_given_by_hand_are_kept() -> None:
+    @sley.program(sley.AllGather(2))
+    def two(p: Any) -> None:
+        for rank in range(2):
+            c = p.chunk(rank, "in", 0).copy(rank, "out", rank)
+            c.copy(1 - rank, "out", rank, send_block=0, recv_block=1)
+
+    choice = sley.choose(two, "1M", NDV4).ranges[0]
+    assert choice.options.allocate is sley.Allocation.CONNECTION
+
+
+def test_more_blocks_than_fit_on_a_gpu_are_left_out() -> None:
+    choice = sley.choose(ALL_PAIRS, "256K", NDV4, schedules=["hpds"]).ranges[0]
+    assert 56 <= choice.blocks_per_rank <= 108
+    # The least that this one takes is 14 for each instance; so much has to be enough.
+    crowded = sley.choose(ALL_PAIRS, "256K", NDV4, schedules=["hpds"], instances=[16]).ranges[0]
+    assert crowded.blocks_per_rank > 108
+
+
+@pytest.mark.parametrize("interpreter", [False, True])
+@pytest.mark.parametrize(
+    ("program", "topology"),
+    [
+        (ALL_PAIRS, NDV4),
+        (sley.algorithms.hm_allreduce(2, 4), sley.topologies.resccl_4gpu(2)),
+        (sley.algorithms.two_step_alltoall(2, 4), sley.topologies.resccl_4gpu(2)),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_the_least_time_is_a_bound(
+    program: sley.Program, topology: sley.Topology, interpreter: bool
+) -> None:
+    space = Space(instances=(1, 4), channels=(1,))
+    found = candidates(
+        [program], topology, space, interpreter=interpreter, progress=lambda done, total: None
+    )
+    nearest = 0.0
+    for candidate in found:
+        least = LeastTime.of(candidate.plan, topology, interpreter=interpreter)
+        for size in (2**10, 2**20, 2**25):
+            time_us = candidate.simulator(size).time_us
+            assert least(size) <= time_us * (1 + 1e-9)
+            nearest = max(nearest, least(size) / time_us)
+    assert nearest > 0.7  # and worth something
+
+
+def test_plans_for_a_target_are_written(tmp_path: Path) -> None:
+    choices = sley.choose(RING, ["4K", "64M"], NDV4, target="executor", instances=[1, 4])
+    paths = choices.save(tmp_path / "plans", target="executor")
+    assert len(paths) == len(choices.ranges) > 1
+    for path, choice in zip(paths, choices.ranges, strict=True):
+        plan = sley.load(path)
+        sley.verify(plan, per_chunk=True)
+        assert plan.protocol is choice.plan.protocol
+        text = path.read_text()
+        assert f'minBytes="{choice.begin_bytes}"' in text
+        assert f'maxBytes="{choice.end_bytes}"' in text
+
+
+def test_a_target_that_can_run_nothing_says_why() -> None:
+    assert code(lambda: sley.choose(RING, "1K", NDV4, target="msccl", instances=[64])).startswith(
+        "F4"
+    )
+
+
+def test_progress_reaches_its_end() -> None:
+    seen: list[tuple[int, int]] = []
+    sley.choose(RING, SIZES, NDV4, progress=lambda done, total: seen.append((done, total)), **SMALL)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert {total for _, total in seen} == {seen[-1][0]}
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: sley.compile(RING, topology=NDV4, schedule="auto"), "C310"),
+        (lambda: sley.compile(RING, schedule="auto", size_bytes="1M"), "C311"),
+        (lambda: sley.compile(RING, topology=NDV4, size_bytes="1M"), "C309"),
+        (lambda: sley.compile(RING, topology=NDV4, schedule="auto", size_bytes="x"), "S702"),
+        (
+            lambda: sley.compile(RING, topology=NDV4, schedule="auto", size_bytes="1M", channels=0),
+            "C304",
+        ),
+        (
+            lambda: sley.compile(
+                RING, topology=NDV4, schedule="auto", size_bytes="1M", allocate="x"
+            ),
+            "C304",
+        ),
+        (lambda: sley.choose(RING, "1M"), "C311"),
+        (lambda: sley.choose([], "1M", NDV4), "C304"),
+        (lambda: sley.choose("ring", "1M", NDV4), "C307"),
+        (lambda: sley.choose([RING, "ring"], "1M", NDV4), "C307"),
+        (lambda: sley.choose(RING, "1M", "ndv4"), "C307"),
+        (lambda: sley.choose(RING, [], NDV4), "S702"),
+        (lambda: sley.choose(RING, [1024, -1], NDV4), "S702"),
+        (lambda: sley.choose(RING, 1.5, NDV4), "S702"),
+        (lambda: sley.choose(RING, "1M", NDV4, protocols="LL"), "C304"),
+        (lambda: sley.choose(RING, "1M", NDV4, protocols=[]), "C304"),
+        (lambda: sley.choose(RING, "1M", NDV4, schedules=["auto"]), "C304"),
+        (lambda: sley.choose(RING, "1M", NDV4, instances=[1.5]), "C304"),
+        (lambda: sley.choose(RING, "1M", NDV4, instances=4), "C304"),
+        (lambda: sley.choose(RING, "1M", NDV4, target="nccl"), "F440"),
+        (lambda: sley.choose(RING, "1M", NDV4, schedules=["hpds"], fusion=True), "C309"),
+        (lambda: sley.choose(RING, "1M", sley.topologies.cluster(1, 4)), "C305"),
+        (
+            lambda: sley.choose([RING, sley.algorithms.ring_allgather(8)], "1M", NDV4),
+            "C313",
+        ),
+        (
+            lambda: sley.choose(
+                [RING, sley.algorithms.ring_allreduce(8, in_place=True)], "1M", NDV4
+            ),
+            "C313",
+        ),
+    ],
+)
+def test_bad_questions(call: Any, expected: str) -> None:
+    assert code(call) == expected
+
+
+def test_a_size_outside_the_table(table: sley.Choices) -> None:
+    assert code(lambda: table.plan_for("512")) == "C312"
+    assert code(lambda: table.at("1G")) == "C312"
+    assert code(lambda: table.at("many")) == "C312"
+
+
+def test_options_name_members_and_give_arguments() -> None:
+    options = Options(schedule="hpds", protocol="ll", instances=4)  # type: ignore[arg-type]
+    assert options.arguments() == {
+        "protocol": sley.Protocol.LL,
+        "schedule": sley.Schedule.HPDS,
+        "instances": 4,
+    }

@@ -1,0 +1,153 @@
+"""The functions behind docs/measurements.md: formulas, readers, and how a page comes about."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import sley
+from sley import Protocol, topologies
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ModuleType]:
+    """The modules of benchmarks/, which are no package."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        names = ("nccl_tuner", "measured_rings", "measured_files", "measurements")
+        return {name: __import__(name) for name in names}
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+def test_the_tuner_by_hand(modules: dict[str, ModuleType]) -> None:
+    tuner = modules["nccl_tuner"]
+
+    def us(protocol: Protocol, nodes: int) -> float:
+        return float(
+            tuner.ring_allreduce_us(
+                tuner.A100, protocol, 2**26, nodes=nodes, gpus=8, cards_GBps=96.0, channels=24
+            )
+        )
+
+    moved = 2**26 * 14 / 8 / 1e3
+    assert us(Protocol.SIMPLE, 1) == pytest.approx(8.4 + 14 * 3.4 + moved / 240)
+    assert us(Protocol.LL128, 1) == pytest.approx(14 + 14 * 1.9 + moved / (0.92 * 240))
+    assert us(Protocol.LL, 1) == pytest.approx(6.6 + 14 * 0.6 + moved / 87.7)
+    moved = 2**26 * 30 / 16 / 1e3
+    assert us(Protocol.SIMPLE, 2) == pytest.approx(8.4 + 28 * 6 + 2 * 14 + moved / 96)
+    assert us(Protocol.LL, 2) == pytest.approx(6.6 + 28 * 2 + 2 * 2.7 + moved / 48)
+
+
+def test_the_tuner_picks_by_size(modules: dict[str, ModuleType]) -> None:
+    picked = {p.size: p.protocol for p in modules["measured_rings"].POINTS if "NDv4" in p.where}
+    assert picked["1M"] is Protocol.LL
+    assert picked["16M"] is Protocol.LL128
+    assert all(picked[size] is Protocol.SIMPLE for size in ("64M", "256M", "1G", "8G"))
+
+
+def test_a_point_knows_its_measured_time(modules: dict[str, ModuleType]) -> None:
+    point = modules["measured_rings"].POINTS[0]
+    assert point.size_bytes == 2**20
+    assert point.time_us == pytest.approx(2**20 * 14 / 8 / 36.2e3)
+
+
+def test_points_fit_their_machines_and_channels(modules: dict[str, ModuleType]) -> None:
+    rings = modules["measured_rings"]
+    for point in rings.POINTS:
+        topology = point.topology()
+        assert topology.ranks == point.nodes * point.gpus
+        assert topology.nodes == point.nodes
+        cards = len(set(topology.nic[: point.gpus].tolist())) if point.nodes > 1 else 0
+        rate = 24.0 if point.generation is modules["nccl_tuner"].A100 else 48.5
+        assert point.cards_GBps == pytest.approx(cards * rate)
+        assert rings.CHANNELS % point.gpus == 0
+    assert rings.ring_plan(2, 4, Protocol.SIMPLE).channels == rings.CHANNELS
+
+
+def test_the_errors_of_a_small_point(modules: dict[str, ModuleType]) -> None:
+    point = modules["measured_rings"].POINTS[0]
+    found = modules["measured_rings"].predicted(point)
+    assert set(found) == set(Protocol)
+    assert all(f.size_bytes == point.size_bytes and not f.interpreter for f in found.values())
+
+
+LINES = """\
+[1,0]<stdout>:#        (B)    (elements)                               (us)  (GB/s)
+[1,0]<stdout>:           0             0     float    none      -1    10.10    0.00    0.00      0    10.11    0.00    0.00      0
+[1,0]<stdout>:        8192            64     float    none      -1    106.5    0.08    0.07      0mi200:1:1 [0] NCCL INFO
+[1,0]<stdout>:     1048576          8192     float    none      -1    546.3    1.92    1.86      0    171.2    6.12    5.93      0
+"""  # noqa: E501
+
+
+def test_reading_the_output_of_nccl_tests(modules: dict[str, ModuleType]) -> None:
+    files = modules["measured_files"]
+    assert files.read_nccl_tests(LINES) == [files.AmdRow(2**20, 171.2, 546.3)]
+
+
+def test_a_fit_changes_only_its_rates(modules: dict[str, ModuleType]) -> None:
+    files, base = modules["measured_files"], topologies.mi250x(2)
+    fitted = files.Fit((files.Rate.BLOCKS, files.Rate.CARDS), (0.5, 0.25)).topology(base)
+    assert fitted.model.nvlink_block_GBps == base.model.nvlink_block_GBps / 2
+    assert fitted.model.memory_GBps == base.model.memory_GBps
+    ratio = fitted.links.GBps / base.links.GBps
+    assert sorted(set(ratio.tolist())) == [0.25, 1.0]
+    assert np.count_nonzero(ratio == 0.25) == 2 * 2 * 2 * 8, "both sides of 16 cards, both ways"
+    half = files.Fit((files.Rate.XGMI, files.Rate.PCIE), (0.5, 0.5)).topology(base)
+    assert np.count_nonzero(half.links.GBps == base.links.GBps) == 2 * 2 * 2 * 8
+
+
+def test_a_fit_finds_the_rates_that_made_the_times(modules: dict[str, ModuleType]) -> None:
+    files = modules["measured_files"]
+    program = sley.algorithms.multi_ring_allgather(2, 4, in_place=True)
+    plan, base = sley.compile(program), topologies.cluster(2, 4)
+    rates = (files.Rate.BLOCKS, files.Rate.CARDS)
+    made = files.Fit(rates, (0.9, 0.3)).topology(base)
+    sizes = [2**20, 2**24, 2**28]
+    times = files.simulated(plan, made, sizes)
+    rows = [files.AmdRow(size, time, time) for size, time in zip(sizes, times, strict=True)]
+    found = files.simulated(plan, files.fit(plan, base, rows, rates).topology(base), sizes)
+    assert found == pytest.approx(times, rel=0.02)
+
+
+def test_reading_mscclpp(modules: dict[str, ModuleType]) -> None:
+    line = (
+        '{"name":"allreduce", "kernel":2, "ranks":16,"ranksPerNode":8, "algBw":0.44, '
+        '"busBw":0.83, "size":8192, "time":18.42, "target":"latency"}'
+    )
+    files = modules["measured_files"]
+    (kernel,) = files.read_kernels("NDv5", line + "\n\n")
+    assert (kernel.nodes, kernel.number, kernel.size_bytes, kernel.time_us) == (2, 2, 8192, 18.42)
+    assert kernel.topology.ranks == 16
+    sheet, reached = (files.bound_of(kernel, nominal=nominal) for nominal in (True, False))
+    assert sheet.bandwidth_us < reached.bandwidth_us
+
+
+def test_missing_files_are_said(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+    page = modules["measurements"]
+    text, errors, fitted = page.amd(tmp_path)
+    assert "Left out: no file msccl-xml/amd_32.xml" in text
+    assert (errors, fitted) == ([], None)
+    assert page.mscclpp(tmp_path).count("Left out: no file") == 2
+
+
+def test_tables_and_errors(modules: dict[str, ModuleType]) -> None:
+    page = modules["measurements"]
+    assert page.table(("a", "b"), [("x", "1.0")]) == "| a | b |\n| --- | ---: |\n| x | 1.0 |\n"
+    assert page.shown(-0.31, 0.3) == "**-31.0 %**"
+    assert page.shown(0.29, 0.3) == "+29.0 %"
+    errors = page.Errors("what", 0.1)
+    errors.values += [0.05, -0.2, 0.1]
+    assert errors.row() == ("what", "10 %", "2 of 3", "10.0 %", "20.0 %")
+
+
+def test_the_page_is_made_by_the_command_that_it_names() -> None:
+    page = (BENCHMARKS.parent / "docs" / "measurements.md").read_text("utf-8")
+    assert "python benchmarks/measurements.py" in page
+    assert "NCCL's rings" in page
