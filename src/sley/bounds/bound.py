@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -28,8 +29,8 @@ class Bound:
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
-        """The algorithm bandwidth that cannot be exceeded."""
-        return self.size_bytes / self.time_us / 1e3
+        """The algorithm bandwidth that cannot be exceeded; infinite where nothing takes time."""
+        return self.size_bytes / self.time_us / 1e3 if self.time_us else math.inf
 
     @property
     def reason(self) -> str:

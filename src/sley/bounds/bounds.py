@@ -1,0 +1,121 @@
+"""Bounds: the lower bounds of a collective on a topology, for all sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from sley.bounds.allreduce import allreduce
+from sley.bounds.bound import Bound
+from sley.bounds.cuts import Cuts, Limit
+from sley.bounds.exchange import exchange
+from sley.bounds.latency import latency
+from sley.bounds.mixed import mixed
+from sley.bounds.needs import Collect, Everywhere, Exchange, Mixed, Needs, Spread, needs_of
+from sley.bounds.spread import spread
+from sley.errors.compiler import C305
+from sley.ir.collective import Collective
+from sley.ir.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """What no algorithm for a collective exceeds on a topology, for all sizes; worked out when it
+    is first asked for.
+
+    nominal: whether links have their nominal rates, or those that transfers reach.
+    """
+
+    collective: Collective
+    topology: Topology
+    nominal: bool = False
+
+    @classmethod
+    def of(cls, collective: Collective, topology: Topology, *, nominal: bool = False) -> Bounds:
+        """Rank r is GPU r; GPUs beyond the collective's ranks only carry.
+
+        Errors: C305 where the topology has fewer GPUs than the collective has ranks.
+        """
+        if topology.ranks < collective.ranks:
+            raise C305.error(
+                expected=f"at least {collective.ranks} ranks",
+                found=f"{topology.name}: {topology.ranks} ranks",
+            )
+        return cls(collective, topology, nominal)
+
+    def at(self, size_bytes: int) -> Bound:
+        """The bound for a call of `size_bytes`, as nccl-tests counts them."""
+        latency_us, latency_reason = self._latency
+        return Bound(
+            size_bytes,
+            self._limit.ratio * size_bytes / self._whole / 1e3,
+            latency_us,
+            self.reason,
+            latency_reason,
+        )
+
+    @property
+    def algbw_GBps(self) -> float:  # noqa: N802 - a unit
+        """The algorithm bandwidth (size over time) that is not exceeded at any size; infinite
+        where nothing has to move."""
+        return self._whole / self._limit.ratio if self._limit.ratio else float("inf")
+
+    @property
+    def exact(self) -> bool:
+        """Whether some way of moving the data reaches `algbw_GBps`, with data cut as finely as
+        needed and no latency (to about 1 part in 100,000); if not, less may be possible."""
+        return self._limit.exact
+
+    @property
+    def reason(self) -> str:
+        """The cut behind `algbw_GBps`."""
+        limit = self._limit
+        if not limit.chunks:
+            return limit.where
+        share = limit.chunks / self._whole
+        text = f"{share:.4g} times the size {limit.where} at {limit.GBps:.4g} GB/s"
+        return text if limit.exact else f"{text} (the best bound tried)"
+
+    @property
+    def _whole(self) -> int:
+        """Chunks that the size is about."""
+        return self.collective.blocks * self.collective.chunks
+
+    @cached_property
+    def _needs(self) -> Needs:
+        return needs_of(self.collective)
+
+    @cached_property
+    def _cuts(self) -> Cuts:
+        return Cuts(self.topology, self.collective.ranks, nominal=self.nominal)
+
+    @cached_property
+    def _limit(self) -> Limit:
+        match self._needs:
+            case Spread(chunks):
+                return spread(self._cuts, chunks)
+            case Collect(chunks):
+                return spread(self._cuts, chunks, collect=True)
+            case Everywhere(chunks):
+                return allreduce(self._cuts, chunks)
+            case Exchange() as needs:
+                return exchange(self._cuts, needs)
+            case Mixed() as needs:
+                return mixed(self._cuts, needs)
+
+    @cached_property
+    def _latency(self) -> tuple[float, str]:
+        return latency(self._cuts, self._needs)
+
+
+def bound(
+    collective: Collective, topology: Topology, size_bytes: int, *, nominal: bool = False
+) -> Bound:
+    """A time that no algorithm falls below, for one size; for several, `Bounds.of(...).at(size)`
+    works the cuts out once.
+
+    size_bytes: as nccl-tests counts them.
+    nominal: with links at their nominal rates instead of those that transfers reach.
+    Errors: C305.
+    """
+    return Bounds.of(collective, topology, nominal=nominal).at(size_bytes)

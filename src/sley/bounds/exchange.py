@@ -1,0 +1,143 @@
+"""Bounds of what has one destination: AllToAll, Scatter, Gather, SendRecv, AllToNext."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from sley.bounds.cuts import NOTHING, Cuts, Limit, best, sides
+from sley.bounds.needs import Exchange
+from sley.bounds.network import Network
+from sley.ir.tables import FloatArray, LongArray
+
+MOST_FLOWS = 10_000
+"""Commodities times links of a linear program, which takes seconds; beyond, it is left out."""
+
+MOST_SPREAD = 2**25
+"""Commodities times links of a spread over shortest ways."""
+
+
+def exchange(cuts: Cuts, needs: Exchange) -> Limit:
+    """The bound where each chunk goes from one rank to another.
+
+    It must be carried whole across every cut between them: T >= chunks(S -> rest) / B+(S). The
+    least T at which all can flow at once is a linear program (max concurrent flow), one commodity
+    for each rank that has chunks, or for each that needs some where these are fewer. Every
+    solution of its dual bounds T from below (Shahrokhi and Matula 1990): with any lengths of the
+    links, T >= sum of chunks * distance / sum of capacity * length, a cut being links of length 1
+    among links of length 0. Tried are cuts; the links that are busiest when chunks spread over
+    all shortest ways, each of length 1 or of 1 / capacity; and, unless one of these is already
+    reached by that spread, the lengths that HiGHS finds, whose tolerances then don't matter.
+    Programs that are too large are left out.
+    """
+    if not len(needs.src):
+        return NOTHING
+    limits = _cuts_between(cuts, needs)
+    network, src, dst = cuts.network, needs.src, needs.dst
+    if len(np.unique(dst)) < len(np.unique(src)):
+        network, src, dst = cuts.backwards, dst, src
+    origins, origin = np.unique(src, return_inverse=True)
+    size = len(origins) * len(network.src)
+    if size > MOST_SPREAD:
+        return best(limits)
+    demand = np.zeros((len(origins), network.vertices))
+    demand[origin, dst] = needs.chunks
+    busy = _load_of_shortest_ways(network, origins, demand) / network.GBps
+    busiest = (busy >= busy.max() * (1 - 1e-9)).astype(np.float64)
+    for length in (busiest, busiest / network.GBps):
+        limits.append(_by_lengths(network, origins, demand, length))
+    found = best(limits)
+    if busy.max() <= found.ratio * (1 + 1e-9):
+        return replace(found, exact=True)
+    if size > MOST_FLOWS:
+        return found
+    solved = _dual(network, origins, demand)
+    if solved is None:
+        return found
+    flow = _by_lengths(network, origins, demand, solved)
+    return replace(found if flow.ratio <= found.ratio * (1 + 1e-6) else flow, exact=True)
+
+
+def _cuts_between(cuts: Cuts, needs: Exchange) -> list[Limit]:
+    limits = []
+    for level in cuts.levels:
+        a, b = level.group[needs.src], level.group[needs.dst]
+        chunks = np.where(a != b, needs.chunks, 0)
+        out, into = (np.bincount(side, chunks, level.parts) for side in (a, b))
+        for gpus in sides(level, cuts.ranks):
+            part = int(level.group[gpus][0])
+            for amount, inward in ((out[part], False), (into[part], True)):
+                if amount:
+                    limits.append(cuts.limit(amount, gpus, into=inward))
+    return limits
+
+
+def _load_of_shortest_ways(network: Network, origins: LongArray, demand: FloatArray) -> FloatArray:
+    """float64 (links,): the chunks that each link carries when all go over all ways of fewest
+    links at once, split at each vertex by capacity.
+
+    demand: float64 (origins, vertices), chunks from each origin to each vertex.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    links, n = np.arange(len(network.src)), network.vertices
+    ones = np.ones(len(links))
+    graph = csr_array((ones, (network.src, network.dst)), shape=(n, n))
+    far = dijkstra(graph, indices=origins, unweighted=True)
+    to_src = csr_array((ones, (links, network.src)), shape=(len(links), n))
+    to_dst = csr_array((ones, (links, network.dst)), shape=(len(links), n))
+    used = (far[:, network.src] + 1 == far[:, network.dst]) * network.GBps
+    share = used / np.maximum((used @ to_dst)[:, network.dst], np.finfo(np.float64).tiny)
+    arriving, load = demand.copy(), np.zeros(len(links))
+    for step in range(int(far[np.isfinite(far)].max()), 0, -1):
+        carried = share * np.where(far == step, arriving, 0)[:, network.dst]
+        arriving += carried @ to_src
+        load += carried.sum(axis=0)
+    return load
+
+
+def _by_lengths(
+    network: Network, origins: LongArray, demand: FloatArray, length: FloatArray
+) -> Limit:
+    """The bound by lengths of the links: what each chunk must cross, over what there is."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    n, longest = network.vertices, length.max()
+    graph = csr_array((length / longest, (network.src, network.dst)), shape=(n, n))
+    far = dijkstra(graph, indices=origins)
+    used = demand > 0
+    links = int((length > 1e-6 * longest).sum())
+    return Limit(
+        float((demand[used] * far[used]).sum()),
+        float((network.GBps * length).sum() / longest),
+        f"over {links} links, each crossing counted,",
+    )
+
+
+def _dual(network: Network, origins: LongArray, demand: FloatArray) -> FloatArray | None:
+    """float64 (links,): the lengths that bound the linear program of `exchange` best."""
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_array, eye_array, hstack, kron
+
+    k, n, m = len(origins), network.vertices, len(network.src)
+    links, ones = np.arange(m), np.ones(m)
+    into = csr_array((ones, (network.dst, links)), shape=(n, m))
+    out = csr_array((ones, (network.src, links)), shape=(n, m))
+    left = demand / demand.max()
+    left[np.arange(k), origins] -= left.sum(axis=1)
+    capacity = csr_array(-network.GBps[:, None] / network.GBps.max())
+    solved = linprog(
+        np.append(np.zeros(k * m), 1.0),
+        A_ub=hstack([kron(np.ones((1, k)), eye_array(m)), capacity]),
+        b_ub=np.zeros(m),
+        A_eq=hstack([kron(eye_array(k), into - out), csr_array((k * n, 1))]),
+        b_eq=left.ravel(),
+        method="highs",
+    )
+    if not solved.success:
+        return None
+    length: FloatArray = np.maximum(-solved.ineqlin.marginals, 0)
+    return length

@@ -1,0 +1,125 @@
+"""Groups: the GPUs that belong together in a topology, and nodes that are alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.ir.fabric import VertexKind
+from sley.ir.tables import FloatArray, IntArray, LongArray
+from sley.ir.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """A partition of the GPUs.
+
+    word: what its parts are ("node").
+    group: int64 (ranks,), the number of the part that each GPU is in, from 0 on.
+    """
+
+    word: str
+    group: LongArray
+
+    @property
+    def parts(self) -> int:
+        """How many parts it has."""
+        return int(self.group.max()) + 1
+
+
+def levels_of(topology: Topology) -> list[Level]:
+    """Single GPUs, those that share a network card, nodes, racks (nodes on the same switches of
+    the network) and rails (GPUs whose cards are on the same switches); partitions that say the
+    same once, and none of a single part. The first ones lie in one another."""
+    gpus = np.arange(topology.ranks, dtype=np.int64)
+    switches = _switches(topology)
+    racks: dict[int, frozenset[int]] = {}
+    for node, found in zip(topology.node.tolist(), switches, strict=True):
+        racks[node] = racks.get(node, frozenset()) | found
+    levels: list[Level] = []
+    for word, keys in (
+        ("GPU", gpus.tolist()),
+        ("group with one network card", topology.nic.tolist()),
+        ("node", topology.node.tolist()),
+        ("rack", [racks[node] for node in topology.node.tolist()]),
+        ("rail", switches),
+    ):
+        number: dict[object, int] = {}
+        group = np.array([number.setdefault(key, len(number)) for key in keys], np.int64)
+        if len(number) > 1 and not any(np.array_equal(group, level.group) for level in levels):
+            levels.append(Level(word, group))
+    return levels
+
+
+def _switches(topology: Topology) -> list[frozenset[int]]:
+    """The switches of the network next to each GPU's card, or to the GPU where it has none."""
+    kind, links = topology.vertices.kind, topology.links
+    near: dict[int, set[int]] = {}
+    for ends in ((links.src, links.dst), (links.dst, links.src)):
+        used = kind[ends[1]] == VertexKind.NETWORK
+        for vertex, switch in zip(ends[0][used].tolist(), ends[1][used].tolist(), strict=True):
+            near.setdefault(vertex, set()).add(switch)
+    cards = np.flatnonzero(kind == VertexKind.NIC).tolist()
+    vertex_of = [cards[n] if n < len(cards) else r for r, n in enumerate(topology.nic.tolist())]
+    return [frozenset(near.get(vertex, ())) for vertex in vertex_of]
+
+
+def within(inner: Level, outer: Level) -> bool:
+    """Whether every part of a partition lies in one part of another."""
+    outside = np.zeros(inner.parts, np.int64)
+    outside[inner.group] = outer.group
+    return bool((outside[inner.group] == outer.group).all())
+
+
+def alike(topology: Topology, GBps: FloatArray, mark: IntArray | LongArray) -> LongArray:  # noqa: N803
+    """int64 (ranks,): for each GPU the one that stands for it. Two nodes are alike where
+    exchanging them, vertex by vertex in order, changes no link and no mark; then
+    every cut has a twin of the same capacity, and the first of them stands for the others.
+
+    mark: (ranks,), what tells GPUs apart beside their links.
+    """
+    node, kind = topology.vertices.node, topology.vertices.kind
+    vertices = len(node)
+    inside = node >= 0
+    order = np.lexsort((np.arange(vertices), node))
+    first = np.searchsorted(node[order], node)
+    place = np.empty(vertices, np.int64)
+    place[order] = np.arange(vertices)
+    place = np.where(inside, place - first, -1 - np.arange(vertices))
+    links = topology.links
+    rows: dict[int, list[tuple[float, ...]]] = {}
+    marks = np.full(vertices, -1, np.int64)
+    marks[: topology.ranks] = mark
+    for vertex in np.flatnonzero(inside).tolist():
+        row = (0, place[vertex], kind[vertex], marks[vertex])
+        rows.setdefault(int(node[vertex]), []).append(row)
+    columns = (links.src, links.dst, GBps, links.kind, links.latency_us)
+    for src, dst, *rest in zip(*(column.tolist() for column in columns), strict=True):
+        a, b = int(node[src]), int(node[dst])
+        for own in {a, b} - {-1}:
+            # A vertex of another node by its own number: nodes next to one another aren't alike.
+            ends_of = [place[v] if node[v] == own else -1 - v for v in (src, dst)]
+            rows.setdefault(own, []).append((1, *ends_of, *rest))
+    standing: dict[tuple[tuple[float, ...], ...], int] = {}
+    chosen = {n: standing.setdefault(tuple(sorted(rows[n])), n) for n in sorted(rows)}
+    by_place = {(int(node[r]), int(place[r])): r for r in range(topology.ranks)}
+    return np.array(
+        [by_place[chosen[int(node[r])], int(place[r])] for r in range(topology.ranks)], np.int64
+    )
+
+
+def named(gpus: LongArray, topology: Topology) -> str:
+    """GPUs in few words: "GPU 3", "node 1", "nodes 0-3", "12 GPUs, 0 first"."""
+    if len(gpus) == 1:
+        return f"GPU {gpus[0]}"
+    nodes, counts = np.unique(topology.node[gpus], return_counts=True)
+    if topology.nodes > 1 and (counts == np.bincount(topology.node)[nodes]).all():
+        if len(nodes) == 1:
+            return f"node {nodes[0]}"
+        if nodes[-1] - nodes[0] == len(nodes) - 1:
+            return f"nodes {nodes[0]}-{nodes[-1]}"
+        return f"{len(nodes)} nodes, {nodes[0]} first"
+    if gpus[-1] - gpus[0] == len(gpus) - 1:
+        return f"GPUs {gpus[0]}-{gpus[-1]}"
+    return f"{len(gpus)} GPUs, {gpus[0]} first"
