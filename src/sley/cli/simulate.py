@@ -16,9 +16,9 @@ from sley.cli.sources import plan_of
 from sley.formats import write_file
 from sley.report.html import html_report
 from sley.report.plots import plot
-from sley.report.simulation import simulation_lines, size_table
+from sley.report.simulation import estimate_lines, simulation_lines, size_table
 from sley.report.trace import trace
-from sley.simulate import Simulation, Simulator
+from sley.simulate import Simulation, Simulator, estimate
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -62,7 +62,12 @@ def simulate_command(
         rows = [simulation_json(s) for s in simulations]
         print_json({"ok": True, "simulations": rows, "seconds": phases.seconds})
         return
-    lines = simulation_lines(simulations[0]) if len(sizes) == 1 else size_table(simulations)
+    if len(sizes) == 1:
+        with phases("equations"):
+            estimates = estimate(plan, sizes[0], simulator.topology)
+        lines = [*simulation_lines(simulations[0]), *estimate_lines(estimates)]
+    else:
+        lines = size_table(simulations)
     click.echo("\n".join(lines))
     if verbose:
         phases.report()

@@ -12,6 +12,7 @@ from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray, LongArray
 from sley.report.critical import CAUSE_WORDS, CriticalStep, critical_steps, times_by_line
+from sley.simulate.equations import Estimates
 from sley.simulate.result import Simulation
 
 STEPS = 12
@@ -84,6 +85,26 @@ def link_groups(simulation: Simulation) -> list[tuple[str, LongArray]]:
         ends = (VERTEX_WORDS[int(end)] for end in key[:2])
         groups.append((" -> ".join(ends), rows))
     return groups
+
+
+def estimate_lines(estimates: Estimates) -> list[str]:
+    """ResCCL's equations (3) to (5), a line each, with the parts of the link that decides."""
+    levels = (
+        ("(3) algorithm level", estimates.algorithm),
+        ("(4) stage level", estimates.stage),
+        ("(5) task level", estimates.task),
+    )
+    lines = ["", "ResCCL's equations, without launch: time of the link that decides"]
+    for name, level in levels:
+        parts = [
+            f"{counted(level.tiles, 'tile')} x ({level.transfer_us:.1f} moving",
+            f"+ {level.contention_us:.1f} contention" if level.contention_us else "",
+            f"+ {level.bubble_us:.1f} bubbles)",
+            f"+ {level.load_us:.1f} filling" if level.load_us else "",
+        ]
+        text = " ".join(part for part in parts if part)
+        lines.append(f"  {name:<20}  {level.time_us:>10.1f} us = {text}, {level.link}")
+    return lines
 
 
 def _link_lines(s: Simulation) -> list[str]:

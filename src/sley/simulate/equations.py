@@ -8,7 +8,6 @@ and of the bubbles between them, in which it waits for data.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,7 +21,7 @@ from sley.ir.sizes import size_in_bytes
 from sley.ir.tables import NONE, BoolArray, FloatArray, IntArray, distinct
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer
-from sley.simulate.inputs import Connections, latencies
+from sley.simulate.inputs import Connections, Tiling, latencies
 from sley.simulate.turns import Turns
 
 _SAME = 1e-9
@@ -209,9 +208,8 @@ class _Tasks:
         t, model, rows = plan.instructions, topology.model, plan.sends
         connections = Connections.of(plan, topology)
         number = connections.send[rows]
+        tiles = Tiling.of(plan, model, size_bytes).tiles
         chunk_bytes = size_bytes / plan.collective.blocks / plan.collective.chunks
-        span = 1 if plan.per_chunk else int(t.count.max(initial=1))
-        tiles = max(1, math.ceil(chunk_bytes * span / model.tile_bytes[plan.protocol] - 1e-9))
         messages = t.count[rows] if plan.per_chunk else np.ones(len(rows))
         towards = (model.nvlink_block_GBps, model.pcie_block_GBps, model.network_block_GBps)
         links, labels = _used_links(plan, topology, connections)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,6 +199,27 @@ def _class_columns(rows: list[tuple[float, float, list[int], list[float]]]) -> d
         "class_resource": np.array([r for row in rows for r in row[2]], np.int32),
         "class_weight": np.array([w for row in rows for w in row[3]], np.float64),
     }
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a call cuts a chunk.
+
+    tiles: how many tiles. tile_bytes, last_bytes: of a full one, and of the last.
+    """
+
+    tiles: int
+    tile_bytes: float
+    last_bytes: float
+
+    @classmethod
+    def of(cls, plan: Plan, model: CostModel, size_bytes: int) -> Tiling:
+        """Tiles that leave room for the plan's longest message."""
+        chunk_bytes = size_bytes / plan.collective.blocks / plan.collective.chunks
+        span = 1 if plan.per_chunk else int(plan.instructions.count.max(initial=1))
+        tile_bytes = min(model.tile_bytes[plan.protocol] / span, chunk_bytes)
+        tiles = max(1, math.ceil(chunk_bytes / tile_bytes - 1e-9))
+        return cls(tiles, tile_bytes, chunk_bytes - (tiles - 1) * tile_bytes)
 
 
 def columns(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -20,7 +19,7 @@ from sley.ir.sizes import size_in_bytes
 from sley.ir.tables import NONE, FloatArray
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer
-from sley.simulate.inputs import columns
+from sley.simulate.inputs import Tiling, columns
 from sley.simulate.result import BlockTimes, Cause, Executions, LinkLoad, Simulation
 
 _STUCK_SHOWN = 8
@@ -72,28 +71,25 @@ class Simulator:
         if size is None:
             raise S702.error(expected="a positive number of bytes", found=repr(size_bytes))
         plan, model = self.plan, self.topology.model
-        chunk_bytes = size / plan.collective.blocks / plan.collective.chunks
-        span = 1 if plan.per_chunk else int(plan.instructions.count.max(initial=1))
-        tile_bytes = min(model.tile_bytes[plan.protocol] / span, chunk_bytes)
-        tiles = max(1, math.ceil(chunk_bytes / tile_bytes - 1e-9))
+        cut = Tiling.of(plan, model, size)
         efficiency = model.wire_efficiency[plan.protocol]
         found = _native().simulate(
             **self._columns,
-            tiles=tiles,
-            tile_bytes=tile_bytes / efficiency,
-            last_tile_bytes=(chunk_bytes - (tiles - 1) * tile_bytes) / efficiency,
+            tiles=cut.tiles,
+            tile_bytes=cut.tile_bytes / efficiency,
+            last_tile_bytes=cut.last_bytes / efficiency,
             slots=plan.slots,
         )
         self._check_finished(found["stuck"])
         blocks = BlockTimes(**{n: found[n] for n in BlockTimes.column_names()})
-        executions, critical = _executions(found, tiles, keep=self._keep)
+        executions, critical = _executions(found, cut.tiles, keep=self._keep)
         return Simulation(
             plan=plan,
             topology=self.topology,
             model=model,
             size_bytes=size,
-            tiles=tiles,
-            tile_bytes=tile_bytes,
+            tiles=cut.tiles,
+            tile_bytes=cut.tile_bytes,
             interpreter=self.interpreter,
             launch_us=model.launch_us[plan.protocol],
             time_us=float(blocks.end_us.max(initial=model.launch_us[plan.protocol])),

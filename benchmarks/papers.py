@@ -1,0 +1,73 @@
+"""What the papers report, and what sley simulates: the page docs/papers.md.
+
+    python benchmarks/papers.py [docs/papers.md]
+
+Writes the page to the file, or prints it. Nothing is fitted to the papers: every row comes from
+packaged topologies with their own cost models, changed only where the page says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import papers_levels as levels
+import papers_mscclang
+import papers_resccl as resccl
+from papers_common import EVEN, NEAR, POINTS, claims, size_label, table
+
+import sley
+
+TEXT = Path(__file__).with_name("papers.md.in")
+
+
+def parameters() -> str:
+    """The cost models of the clusters."""
+    models = {
+        "ndv4": sley.topologies.ndv4().model,
+        "dgx2": sley.topologies.dgx2(nodes=1).model,
+        "resccl": levels.cluster(2, 8).model,
+    }
+    rows = [
+        (f"`{name}`", *(model.items()[name] for model in models.values()))
+        for name in models["ndv4"].items()
+    ]
+    return table(("parameter", *models), rows)
+
+
+def page() -> str:
+    """The page."""
+    return TEXT.read_text().format(
+        near=f"{NEAR:.0%}",
+        even=f"{EVEN:.0%}",
+        points=f"{POINTS:.0f}",
+        at=size_label(levels.AT),
+        chunk=size_label(levels.CHUNK),
+        slots=levels.SLOTS,
+        instances=levels.INSTANCES,
+        channels=levels.CHANNELS,
+        gamma=levels.GAMMA,
+        mscclang=claims(papers_mscclang.rows()),
+        speedups=claims(resccl.speedups()),
+        levels=resccl.levels(),
+        card_loads=resccl.card_loads(),
+        schedules=claims(resccl.schedules()),
+        utilisation=resccl.utilisation(),
+        idle=resccl.idle_times(),
+        blocks_on_a_card=resccl.blocks_on_a_card(),
+        contention=resccl.contention(),
+        equations=resccl.equations(),
+        parameters=parameters(),
+    )
+
+
+def main() -> None:
+    text = page()
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(text)
+    else:
+        print(text, end="")
+
+
+if __name__ == "__main__":
+    main()

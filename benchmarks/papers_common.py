@@ -1,0 +1,107 @@
+"""What both papers' pages are made of: sweeps over sizes, verdicts, rows and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sley
+
+KB, MB, GB = 2**10, 2**20, 2**30
+NEAR = 0.2
+"""A ratio this near to the paper's agrees."""
+
+EVEN = 0.05
+"""A ratio this near to 1 has no winner."""
+POINTS = 10.0
+"""Percentages so many points apart agree."""
+
+Times = dict[int, float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One claim of a paper, and what comes out here.
+
+    where: section, figure or table. claim, paper, ours: in words and numbers. parameters: of ours.
+    agrees: "yes", "in part" or "no".
+    """
+
+    where: str
+    claim: str
+    paper: str
+    ours: str
+    parameters: str
+    agrees: str
+
+
+def nearness(ours: float, paper: float) -> str:
+    """The verdict on a ratio of times: the same side wins, by nearly as much or not; or not."""
+    if (ours > 1 + EVEN) != (paper > 1 + EVEN):
+        return "no"
+    return "yes" if abs(ours / paper - 1) <= NEAR else "in part"
+
+
+def size_label(size_bytes: int) -> str:
+    """4M for 4 MiB."""
+    for unit, letter in ((GB, "G"), (MB, "M"), (KB, "K")):
+        if size_bytes >= unit:
+            return f"{size_bytes / unit:g}{letter}"
+    return str(size_bytes)
+
+
+def sizes(first: int, last: int, factor: int = 2) -> list[int]:
+    """Sizes from first to last."""
+    found = [first]
+    while found[-1] * factor <= last:
+        found.append(found[-1] * factor)
+    return found
+
+
+def times(
+    plan: sley.Plan, over: Iterable[int], topology: sley.Topology | None = None, **settings: Any
+) -> Times:
+    """The simulated time in us of each size."""
+    simulator = sley.Simulator(plan, topology, **settings)
+    return {size: simulator(size).time_us for size in over}
+
+
+def best(runs: Iterable[Times]) -> Times:
+    """The shortest time of each size."""
+    shortest: Times = {}
+    for run in runs:
+        for size, time_us in run.items():
+            shortest[size] = min(time_us, shortest.get(size, time_us))
+    return shortest
+
+
+def ratios(slow: Mapping[int, float], fast: Mapping[int, float]) -> dict[int, float]:
+    """How much faster the second is, for each size that both have."""
+    return {size: slow[size] / fast[size] for size in slow if size in fast}
+
+
+def peak(ratio: Mapping[int, float]) -> tuple[float, str]:
+    """The largest ratio, and where it is."""
+    size = max(ratio, key=lambda s: ratio[s])
+    return ratio[size], size_label(size)
+
+
+def span(ratio: Mapping[int, float]) -> str:
+    """The range of ratios, and the sizes where its ends are."""
+    low, high = (f(ratio, key=lambda s: ratio[s]) for f in (min, max))
+    return f"{ratio[low]:.2f}x ({size_label(low)}) to {ratio[high]:.2f}x ({size_label(high)})"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def claims(rows: Iterable[Row]) -> str:
+    """The table of claims."""
+    head = ("where", "the paper's claim", "paper", "sley", "parameters", "agrees")
+    return table(
+        head, [(r.where, r.claim, r.paper, r.ours, r.parameters, f"**{r.agrees}**") for r in rows]
+    )
