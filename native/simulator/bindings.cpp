@@ -40,7 +40,7 @@ SimulatorPlan make_plan(const nb::kwargs& k) {
     plan.send = column<std::int32_t>(k, "send");
     plan.receive = column<std::int32_t>(k, "receive");
     plan.messages = column<std::int32_t>(k, "messages");
-    plan.chunks = column<std::int32_t>(k, "chunks");
+    plan.chunks = column<double>(k, "chunks");
     plan.kind = column<std::int32_t>(k, "kind");
     plan.wait_offset = column<std::int64_t>(k, "wait_offset");
     plan.wait_target = column<std::int32_t>(k, "wait_target");
@@ -91,6 +91,9 @@ nb::dict simulate(const nb::kwargs& k) {
     result["execution_end_us"] = array(simulator.executions.end_us);
     result["execution_cause"] = array(simulator.executions.cause);
     result["execution_after"] = array(simulator.executions.after);
+    result["execution_cause_us"] = array(simulator.executions.cause_us);
+    result["execution_first_cause"] = array(simulator.executions.first_cause);
+    result["execution_first_after"] = array(simulator.executions.first_after);
     result["moved_bytes"] = array(simulator.moved_bytes);
     result["load_bytes"] = array(simulator.load_bytes);
     result["bin_us"] = simulator.bin_us;

@@ -45,7 +45,8 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
     const auto rows = instructions * settings_.tiles;
     executions = {std::vector<double>(rows), std::vector<double>(rows, -1),
                   std::vector<double>(rows), std::vector<std::int8_t>(rows),
-                  std::vector<std::int64_t>(rows, kNone)};
+                  std::vector<std::int8_t>(rows), std::vector<std::int64_t>(rows, kNone),
+                  std::vector<std::int64_t>(rows, kNone), std::vector<double>(rows)};
     moved_bytes.assign(settings_.links, 0);
     load_bytes.assign(settings_.links * settings_.bins, 0);
     bin_us = 1.0 / 64;
@@ -133,6 +134,11 @@ void Simulator::blame(std::int32_t block, Cause cause, std::int64_t after) {
     const std::int64_t execution = row(blocks_[block]);
     executions.cause[execution] = static_cast<std::int8_t>(cause);
     executions.after[execution] = after;
+    executions.cause_us[execution] = now_;
+    if (executions.start_us[execution] < 0) {
+        executions.first_cause[execution] = static_cast<std::int8_t>(cause);
+        executions.first_after[execution] = after;
+    }
 }
 
 double Simulator::message_bytes(const Block& b) const {
@@ -141,8 +147,9 @@ double Simulator::message_bytes(const Block& b) const {
     return tile * plan_.chunks[b.instruction];
 }
 
-// Into how many parts each message of an execution is cut.
+// Into how many parts each message of an execution is cut; what stays in its rank is in one.
 std::int64_t Simulator::parts(const Block& b) const {
+    if (plan_.send[b.instruction] == kNone && plan_.receive[b.instruction] == kNone) return 1;
     const double most = std::ceil(message_bytes(b) / settings_.least_slice_bytes);
     return std::max<std::int64_t>(1, most < settings_.slices ? static_cast<std::int64_t>(most)
                                                              : settings_.slices);

@@ -19,7 +19,7 @@ struct SimulatorPlan {
     std::vector<std::int64_t> block_offset;   // the first instruction of each block
     std::vector<std::int32_t> send, receive;  // connections, or kNone
     std::vector<std::int32_t> messages;       // how many messages an execution is
-    std::vector<std::int32_t> chunks;         // how many chunks each of them has
+    std::vector<double> chunks;               // how many chunks each of them has, as on a link
     std::vector<std::int32_t> kind;           // the class of its moves
     std::vector<std::int64_t> wait_offset;    // CSR: instruction -> instructions it waits for
     std::vector<std::int32_t> wait_target;
@@ -48,8 +48,10 @@ struct SimulatorSettings {
 // One row an execution, `instruction * tiles + tile`.
 struct Executions {
     std::vector<double> turn_us, start_us, end_us;
-    std::vector<std::int8_t> cause;
-    std::vector<std::int64_t> after;
+    // What they waited for last, when that was over, and the same before they began to move data.
+    std::vector<std::int8_t> cause, first_cause;
+    std::vector<std::int64_t> after, first_after;
+    std::vector<double> cause_us;
 };
 
 enum class Cause : std::int8_t { launch, turn, wait, message, slot };

@@ -1,4 +1,4 @@
-"""The engine under the thread, address and undefined-behaviour sanitizers."""
+"""The engine and the simulator under the thread, address and undefined-behaviour sanitizers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parent.parent / "native"
-SOURCES = ("engine.cpp", "program.cpp", "reduce.cpp", "segment.cpp")
+ENGINE = ("engine.cpp", "program.cpp", "reduce.cpp", "segment.cpp")
+SIMULATOR = ("simulator/sharing.cpp", "simulator/simulator.cpp")
 
 
 def compiler() -> str:
@@ -22,8 +23,15 @@ def compiler() -> str:
     return found
 
 
-def build(folder: Path, sanitizers: str, *options: str) -> Path:
-    """The test program, built with `sanitizers`; skips where their run-time library is missing."""
+def build(
+    folder: Path,
+    sanitizers: str,
+    *options: str,
+    test: str = "engine_test.cpp",
+    of: tuple[str, ...] = ENGINE,
+) -> Path:
+    """The program of a test and some sources, built with `sanitizers`; skips where their run-time
+    library is missing."""
     cxx = compiler()
     flags = ["-std=c++17", "-pthread", "-g", "-O1", f"-fsanitize={sanitizers}"]
     probe = folder / "probe.cpp"
@@ -33,7 +41,7 @@ def build(folder: Path, sanitizers: str, *options: str) -> Path:
         pytest.skip(f"no run-time library for -fsanitize={sanitizers}")
     if subprocess.run([program], capture_output=True).returncode:
         pytest.skip(f"programs with -fsanitize={sanitizers} do not start here")
-    sources = [HERE / "engine_test.cpp", *(NATIVE / name for name in SOURCES)]
+    sources = [HERE / test, *(NATIVE / name for name in of)]
     command = [cxx, *flags, "-fno-sanitize-recover=all", *options, f"-I{NATIVE}", *sources]
     built = subprocess.run([*command, "-o", program], capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
@@ -48,6 +56,13 @@ def run(program: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("sanitizers", ["thread", "address,undefined"])
 def test_the_engine_is_clean(tmp_path: Path, sanitizers: str) -> None:
     done = run(build(tmp_path, sanitizers))
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_the_simulator_is_clean(tmp_path: Path) -> None:
+    checked = "-D_GLIBCXX_ASSERTIONS"
+    program = build(tmp_path, "address,undefined", checked, test="simulator_test.cpp", of=SIMULATOR)
+    done = run(program)
     assert done.returncode == 0, done.stderr[-4000:]
 
 

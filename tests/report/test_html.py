@@ -7,10 +7,12 @@ import re
 import numpy as np
 import pytest
 from browser import opened
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from made_simulations import mesh_simulation, ring_simulation
 
+from sley.cli import main
 from sley.errors import SleyError
 from sley.report.bins import block_bins
 from sley.report.html import html_report
@@ -258,3 +260,14 @@ def test_bins_of_ranks_are_averages():
     single, _, _ = block_bins(simulation, simulation.executions, np.arange(len(rank)), 9)
     together, _, _ = block_bins(simulation, simulation.executions, rank, 9)
     np.testing.assert_allclose(together[3], single[rank == 3].mean(axis=0), atol=1e-9)
+
+
+def test_what_the_command_writes_opens_without_errors(tmp_path):
+    """From the simulator itself, by the command line: two sizes of a plan for two nodes."""
+    path = tmp_path / "page.html"
+    ring = ["hm-allreduce", "--schedule", "hpds", "--topology", "resccl:2"]
+    sizes = ["-b", "1M", "-e", "16M", "-f", "16"]
+    done = CliRunner().invoke(main, ["simulate", *ring, *sizes, "--html", str(path)])
+    assert done.exit_code == 0, done.output
+    page = checked(path.read_text(), tmp_path)
+    assert 0 not in drawn(page, (*FIGURES, "curve", "all")).values()

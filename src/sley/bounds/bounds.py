@@ -73,7 +73,7 @@ class Bounds:
         if not limit.chunks:
             return limit.where
         share = limit.chunks / self._whole
-        text = f"{share:.4g} times the size {limit.where} at {limit.GBps:.4g} GB/s"
+        text = f"{share:.4g} times the size {limit.where} at {limit.GBps:.6g} GB/s"
         return text if limit.exact else f"{text} (the best bound tried)"
 
     @property

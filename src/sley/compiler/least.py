@@ -36,7 +36,7 @@ class LeastTime:
     def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> LeastTime:
         """Errors: C301, C305."""
         model = topology.model
-        c = columns(plan, topology, model, interpreter=interpreter)
+        c = columns(plan, topology, interpreter=interpreter)
         chunks = c["messages"].astype(float) * c["chunks"]  # that an instruction moves
         kinds = len(c["class_cap"])
         moved = np.bincount(c["kind"], chunks, minlength=kinds)

@@ -36,3 +36,12 @@ S704 = Rule(
     example="sley.simulate(plan, '1M', slots=0)",
     instead="Give one of the values expected, or leave the setting out.",
 )
+S705 = Rule(
+    "S705",
+    "too-many-executions",
+    what="A call would be cut into more executions than can be simulated.",
+    why="Every instruction runs once for each tile, and every one of these is simulated.",
+    example='sley.simulate(plan, "999G")  # with tiles of 32 KiB',
+    instead="Take a smaller size, or larger tiles (tile_bytes of the cost model): beyond some "
+    "hundred tiles the bandwidth doesn't change any more.",
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -34,11 +35,33 @@ def _number(default: float, *, least: float = 0.0, open_: bool = True, most: flo
 
 
 def _numbers(
-    ll: float, ll128: float, simple: float, *, open_: bool = True, most: float = 1e15
+    ll: float,
+    ll128: float,
+    simple: float,
+    *,
+    open_: bool = True,
+    most: float = 1e15,
+    whole: bool = False,
 ) -> Any:
-    return field(
-        default=ByProtocol(ll, ll128, simple), metadata={"least": 0.0, "open": open_, "most": most}
-    )
+    limits = {"least": 0.0, "open": open_, "most": most, "whole": whole}
+    return field(default=ByProtocol(ll, ll128, simple), metadata=limits)
+
+
+def _within(value: object, limits: Mapping[str, Any]) -> bool:
+    if not is_real(value):
+        return False
+    number = float(value)  # type: ignore[arg-type]
+    if limits.get("whole") and number != int(number if math.isfinite(number) else 0):
+        return False
+    low = limits["least"] < number if limits["open"] else limits["least"] <= number
+    return math.isfinite(number) and low and number <= limits["most"]
+
+
+def _words(limits: Mapping[str, Any]) -> str:
+    kind = "as a whole number " if limits.get("whole") else ""
+    low = "above" if limits["open"] else "from"
+    most = f" up to {limits['most']:g}" if limits["most"] < 1e15 else ""
+    return f"{kind}{low} {limits['least']:g}{most}"
 
 
 @dataclass(frozen=True)
@@ -58,9 +81,10 @@ class CostModel:
     wire_efficiency: data in what crosses a link (LL: 4 bytes of 8 are flags; LL128: 8 of 128).
     tile_bytes: the most data of one tile (MSCCL: Simple four steps of 512 KiB, the others one
         step).
-    slices: into how many parts a tile's message is cut, each sent on as it is there (NCCL: two
-        for Simple).
-    least_slice_bytes: no part is smaller than that (NCCL: 1/32 of a step of Simple).
+    slices: into how many equal parts a tile's message is cut, each sent on as it is there (NCCL:
+        two for Simple).
+    least_slice_bytes: a message is cut into no more parts than parts of this size would make
+        (NCCL: 1/32 of a step of Simple).
     part_overhead_bytes: what a part costs besides its data, as if it were so many bytes longer:
         the time of the thread that moves it (0 for GPUs, whose hops' latencies have it).
     wait_us: what waiting for another block's instruction costs, however long that has been over
@@ -91,7 +115,7 @@ class CostModel:
     memory_GBps: float = _number(1555.0)  # noqa: N815
     wire_efficiency: ByProtocol = _numbers(0.5, 120 / 128, 1.0, most=1.0)
     tile_bytes: ByProtocol = _numbers(32 * 2**10, 576_000, 2 * 2**20)
-    slices: ByProtocol = _numbers(1, 1, 2)
+    slices: ByProtocol = _numbers(1, 1, 2, whole=True, most=16)
     least_slice_bytes: float = _number(16 * 2**10)
     part_overhead_bytes: float = _number(0.0, open_=False)
     wait_us: float = _number(0.5, open_=False)
@@ -109,17 +133,8 @@ class CostModel:
                     expected=f"{f.name} as sley.ByProtocol(ll, ll128, simple)", found=repr(value)
                 )
             for one in (value.ll, value.ll128, value.simple) if split else (value,):
-                low = "above" if limits["open"] else "from"
-                right = is_real(one) and math.isfinite(one) and one <= limits["most"]
-                if (
-                    not right
-                    or one < limits["least"]
-                    or (limits["open"] and one == limits["least"])
-                ):
-                    most = f" up to {limits['most']:g}" if limits["most"] < 1e15 else ""
-                    raise T602.error(
-                        expected=f"{f.name} {low} {limits['least']:g}{most}", found=repr(value)
-                    )
+                if not _within(one, limits):
+                    raise T602.error(expected=f"{f.name} {_words(limits)}", found=repr(value))
 
     def items(self) -> dict[str, str]:
         """Every parameter by its name, as people read it."""

@@ -6,19 +6,22 @@ import re
 
 from sley.ir.words import is_integer
 
+MAX_BYTES = 2**60
+"""Bound on sizes; no cluster has as much memory."""
+
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def size_in_bytes(size: object) -> int | None:
     """The bytes that a number or a text such as "64K", "16 MB" or "1GiB" stands for; K, M and G
-    are powers of 1024, as in nccl-tests. None for what is no size of at least 1."""
+    are powers of 1024, as in nccl-tests. None for what is no size from 1 to MAX_BYTES."""
     if isinstance(size, str):
         match = re.fullmatch(r"([0-9]{1,15}) ?([KMG]?)(?:I?B)?", size.strip().upper())
-        return int(match[1]) * _UNITS[match[2]] or None if match else None
+        size = int(match[1]) * _UNITS[match[2]] if match else None
     if not is_integer(size):
         return None
     number = int(size)  # type: ignore[call-overload]
-    return number if number > 0 else None
+    return number if 0 < number <= MAX_BYTES else None
 
 
 def size_text(size_bytes: int) -> str:

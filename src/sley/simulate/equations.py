@@ -223,7 +223,7 @@ class _Tasks:
             rows=rows,
             links=links,
             labels=labels,
-            alpha_us=latencies(topology, model, plan.protocol, connections)[number] * messages,
+            alpha_us=latencies(topology, plan.protocol, connections)[number] * messages,
             wire_bytes=t.count[rows].astype(np.float64) * (chunk_bytes / tiles / efficiency),
             block_GBps=np.array(towards)[connections.kind[number]],
             crossing=np.repeat(np.arange(len(rows)), length).astype(np.int32),

@@ -76,9 +76,10 @@ class Connections:
                 found=f"rank {src[missing]} -> rank {dst[missing]}, which {topology.name} does "
                 "not link",
             )
-        kind = np.maximum.reduceat(topology.links.kind[path.target], path.offset[:-1])
-        none = np.zeros(0, np.int8)
-        return cls(src, dst, path, kind if len(keys) else none, send, receive)
+        kind = np.zeros(len(keys), np.int8)
+        if len(keys):
+            kind = np.maximum.reduceat(topology.links.kind[path.target], path.offset[:-1])
+        return cls(src, dst, path, kind, send, receive)
 
     @property
     def remote(self) -> NDArray[np.bool_]:
@@ -94,11 +95,10 @@ def _picked(edges: Edges, rows: LongArray) -> Edges:
     return Edges(offset, edges.target[start + np.arange(offset[-1])])
 
 
-def latencies(
-    topology: Topology, model: CostModel, protocol: Protocol, connections: Connections
-) -> FloatArray:
+def latencies(topology: Topology, protocol: Protocol, connections: Connections) -> FloatArray:
     """float64 (connections,): from the end of a move until the other side sees it. The links' own
     where all on the way have one, else the model's for the slowest kind."""
+    model = topology.model
     by_kind = np.array(
         [
             model.nvlink_latency_us[protocol],
@@ -120,85 +120,108 @@ def memory_of(topology: Topology) -> IntArray:
 
 
 @dataclass(frozen=True)
+class MoveClass:
+    """Moves that cross the same resources at the same greatest rate.
+
+    cap_GBps: the most that one of them moves. push_GBps: what stands behind it and could fill a
+    link, which contention is about. uses: how often each resource sees its bytes; links have their
+    rows as numbers, memories those after.
+    """
+
+    cap_GBps: float  # noqa: N815 - a unit
+    push_GBps: float  # noqa: N815
+    uses: dict[int, float]
+
+
+@dataclass(frozen=True)
 class Moves:
     """The moves of a plan by what they cross and how fast a block is.
 
     instruction: int32 (instructions,), the class of each instruction's moves.
     wire: int32 (connections,), the class of the second hop; NONE without.
-    columns: the classes, as the event loop takes them.
+    classes: the classes.
     """
 
     instruction: IntArray
     wire: IntArray
-    columns: dict[str, NDArray[Any]]
+    classes: list[MoveClass]
 
     @classmethod
-    def of(
-        cls,
-        plan: Plan,
-        topology: Topology,
-        model: CostModel,
-        connections: Connections,
-        speed: float,
-    ) -> Moves:
+    def of(cls, plan: Plan, topology: Topology, connections: Connections, speed: float) -> Moves:
         """speed: which part of a block's rate is left to it, 1 for code made for the plan."""
-        t, links = plan.instructions, len(topology.links)
-        memories = memory_of(topology)
-        pair = np.where(
-            connections.send == NONE,
-            NONE,
-            connections.src[connections.send].astype(np.int64) * topology.ranks
-            + connections.dst[connections.send],
-        )
-        key = (pair + 1) * len(Op) + t.op
-        key = key * topology.ranks + plan.rank
+        t, ranks = plan.instructions, topology.ranks
+        pairs = connections.src.astype(np.int64) * ranks + connections.dst
+        pair = np.append(pairs, NONE)[connections.send]  # NONE is the last one
+        key = ((pair + 1) * len(Op) + t.op) * ranks + plan.rank
         _, first, kind = np.unique(key, return_index=True, return_inverse=True)
-        towards = np.array(
-            [model.nvlink_block_GBps, model.pcie_block_GBps, model.network_block_GBps]
-        )
-        rows: list[tuple[float, float, list[int], list[float]]] = []
-        for i in first.tolist():
-            c = int(connections.send[i])
-            memory = links + int(memories[plan.rank[i]])
-            local = _LOCAL[t.op[i]]
-            crossed: list[int] = []
-            if c == NONE:
-                cap = model.local_block_GBps
-            elif connections.remote[c]:
-                cap, local = towards[LinkKind.NETWORK], local + _SENT[t.op[i]]
-            else:
-                cap, crossed = towards[connections.kind[c]], connections.path[c].tolist()
-            uses = {memory: local} if local else {}
-            if crossed:
-                other = links + int(memories[connections.dst[c]])
-                uses[other] = uses.get(other, 0) + _SENT[t.op[i]]
-            resources = [*crossed, *uses]
-            weights = [1.0] * len(crossed) + [float(w) for w in uses.values()]
-            rows.append((cap * speed, cap * speed, resources, weights))
+        memory = len(topology.links) + memory_of(topology)
+        classes = [
+            _block_class(plan, i, topology.model, connections, memory, speed)
+            for i in first.tolist()
+        ]
         wire = np.full(len(connections.src), NONE, np.int32)
-        known: dict[tuple[int, int], int] = {}
-        for c in np.flatnonzero(connections.remote).tolist():
-            ends = (int(connections.src[c]), int(connections.dst[c]))
-            if ends not in known:
-                crossed = connections.path[c].tolist()
-                known[ends] = len(rows)
-                fastest = float(topology.links.GBps[crossed].min())
-                resources = [*crossed, *(links + int(memories[rank]) for rank in ends)]
-                push = model.network_block_GBps * speed
-                rows.append((fastest, push, resources, [1.0] * len(resources)))
-            wire[c] = known[ends]
-        return cls(kind.astype(np.int32), wire, _class_columns(rows))
+        remote = np.flatnonzero(connections.remote)
+        _, first, which = np.unique(pairs[remote], return_index=True, return_inverse=True)
+        wire[remote] = len(classes) + which
+        classes += [
+            _wire_class(c, topology, connections, memory, speed) for c in remote[first].tolist()
+        ]
+        return cls(kind.astype(np.int32), wire, classes)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The classes, as the event loop takes them."""
+        counts = np.array([len(c.uses) for c in self.classes], np.int64)
+        uses = [use for c in self.classes for use in c.uses.items()]
+        return {
+            "class_cap": np.array([c.cap_GBps for c in self.classes]) * 1e3,  # to bytes a us
+            "class_push": np.array([c.push_GBps for c in self.classes]) * 1e3,
+            "class_first": np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
+            "class_resource": np.array([resource for resource, _ in uses], np.int32),
+            "class_weight": np.array([weight for _, weight in uses], np.float64),
+        }
 
 
-def _class_columns(rows: list[tuple[float, float, list[int], list[float]]]) -> dict[str, Any]:
-    counts = [len(row[2]) for row in rows]
-    return {
-        "class_cap": np.array([row[0] for row in rows]) * 1e3,  # GB/s are 1000 bytes a us
-        "class_push": np.array([row[1] for row in rows]) * 1e3,
-        "class_first": np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64),
-        "class_resource": np.array([r for row in rows for r in row[2]], np.int32),
-        "class_weight": np.array([w for row in rows for w in row[3]], np.float64),
-    }
+def _block_class(
+    plan: Plan,
+    instruction: int,
+    model: CostModel,
+    connections: Connections,
+    memory: IntArray,
+    speed: float,
+) -> MoveClass:
+    """What a block does to execute an instruction. memory: the resource of each rank's."""
+    op, c = plan.instructions.op[instruction], int(connections.send[instruction])
+    own = int(memory[plan.rank[instruction]])
+    rates = (model.nvlink_block_GBps, model.pcie_block_GBps, model.network_block_GBps)
+    uses = {own: float(_LOCAL[op])}
+    if c == NONE:
+        cap = model.local_block_GBps
+    elif connections.remote[c]:
+        cap = rates[LinkKind.NETWORK]
+        uses[own] += _SENT[op]
+    else:
+        cap = rates[connections.kind[c]]
+        other = int(memory[connections.dst[c]])
+        uses[other] = uses.get(other, 0.0) + _SENT[op]
+        uses |= dict.fromkeys(connections.path[c].tolist(), 1.0)
+    return MoveClass(cap * speed, cap * speed, {r: w for r, w in uses.items() if w})
+
+
+def _wire_class(
+    connection: int,
+    topology: Topology,
+    connections: Connections,
+    memory: IntArray,
+    speed: float,
+) -> MoveClass:
+    """What a proxy does to send a part from card to card."""
+    links = connections.path[connection].tolist()
+    ends = (connections.src[connection], connections.dst[connection])
+    return MoveClass(
+        cap_GBps=float(topology.links.GBps[links].min()),
+        push_GBps=topology.model.network_block_GBps * speed,
+        uses=dict.fromkeys([*links, *(int(memory[rank]) for rank in ends)], 1.0),
+    )
 
 
 @dataclass(frozen=True)
@@ -216,31 +239,33 @@ class Tiling:
     def of(cls, plan: Plan, model: CostModel, size_bytes: int) -> Tiling:
         """Tiles that leave room for the plan's longest message."""
         chunk_bytes = size_bytes / plan.collective.blocks / plan.collective.chunks
-        span = 1 if plan.per_chunk else int(plan.instructions.count.max(initial=1))
+        counts = plan.instructions.count[plan.sends]
+        span = 1 if plan.per_chunk else int(counts.max(initial=1))
         tile_bytes = min(model.tile_bytes[plan.protocol] / span, chunk_bytes)
         tiles = max(1, math.ceil(chunk_bytes / tile_bytes - 1e-9))
         return cls(tiles, tile_bytes, chunk_bytes - (tiles - 1) * tile_bytes)
 
 
-def columns(
-    plan: Plan, topology: Topology, model: CostModel, *, interpreter: bool
-) -> dict[str, Any]:
+def columns(plan: Plan, topology: Topology, *, interpreter: bool) -> dict[str, Any]:
     """Everything that the event loop takes, save what depends on the size. Errors: C301, C305."""
-    t = plan.instructions
+    t, model = plan.instructions, topology.model
     connections = Connections.of(plan, topology)
     speed = 1 - model.interpreter_loss if interpreter else 1.0
-    moves = Moves.of(plan, topology, model, connections, speed)
+    moves = Moves.of(plan, topology, connections, speed)
     memory = np.full(int(memory_of(topology).max()) + 1, model.memory_GBps)
     links = len(topology.links)
-    latency = latencies(topology, model, plan.protocol, connections)
+    latency = latencies(topology, plan.protocol, connections)
     fenced = np.where(connections.remote, 0.0, model.fence_share[plan.protocol])
     single = (t.op == Op.COPY) | (t.op == Op.REDUCE) | (t.op == Op.NOP) | (not plan.per_chunk)
+    # What stays in its rank has no flags of a protocol beside it.
+    local = (t.op == Op.COPY) | (t.op == Op.REDUCE)
+    carried = np.where(local, model.wire_efficiency[plan.protocol], 1.0) * (t.op != Op.NOP)
     return {
         "block_offset": plan.block_offset,
         "send": connections.send,
         "receive": connections.receive,
         "messages": np.where(single, 1, t.count).astype(np.int32),
-        "chunks": np.where(t.op == Op.NOP, 0, np.where(single, t.count, 1)).astype(np.int32),
+        "chunks": np.where(single, t.count, 1) * carried,
         "kind": moves.instruction,
         "wait_offset": plan.waits.offset,
         "wait_target": plan.waits.target,
@@ -248,7 +273,7 @@ def columns(
         "fence_us": latency * fenced,
         "latency_us": latency * (1 - fenced),
         "wire": moves.wire,
-        **moves.columns,
+        **moves.columns(),
         "capacity": np.concatenate([topology.links.GBps, memory]) * 1e3,
         "gamma": np.concatenate([np.full(links, model.contention), np.zeros(len(memory))]),
         "links": links,

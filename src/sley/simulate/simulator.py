@@ -8,21 +8,26 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sley.bounds import Bounds
 from sley.errors import Place, counted
+from sley.errors.compiler import C307
 from sley.errors.runtime import R512
-from sley.errors.simulation import S701, S702, S703, S704
+from sley.errors.simulation import S701, S702, S703, S704, S705
 from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_in_bytes
 from sley.ir.tables import NONE, FloatArray
 from sley.ir.topology import Topology
-from sley.ir.words import is_integer
+from sley.ir.words import MAX_NUMBER, is_integer
 from sley.simulate.inputs import Tiling, columns
 from sley.simulate.result import BlockTimes, Cause, Executions, LinkLoad, Simulation
 
 _STUCK_SHOWN = 8
+
+MAX_EXECUTIONS = 10**8
+"""Bound on instructions times tiles: each takes some fifty bytes and half a microsecond."""
 
 
 class Simulator:
@@ -35,7 +40,7 @@ class Simulator:
     executions: whether every execution is kept in the results.
     bounds: of the collective on the topology, where somebody has worked them out already.
 
-    Errors: S701, S704, C301, C305.
+    Errors: S701, S704, C301, C305, C307.
     """
 
     def __init__(
@@ -49,29 +54,39 @@ class Simulator:
         executions: bool = False,
         bounds: Bounds | None = None,
     ) -> None:
+        _check_kinds(plan, topology, model, bounds)
+        for word, flag in (("interpreter", interpreter), ("executions", executions)):
+            if not isinstance(flag, (bool, np.bool_)):
+                raise S704.error(expected=f"{word} as True or False", found=f"{word}={flag!r}")
         chosen = topology or plan.topology
         if chosen is None:
             raise S701.error(at=Place(detail=plan.name), expected="a topology", found="none")
-        if slots is not None and not (is_integer(slots) and slots >= plan.slots):
-            expected = f"slots from {plan.slots}, for which the plan was ordered"
+        if slots is not None and not (is_integer(slots) and plan.slots <= slots <= MAX_NUMBER):
+            expected = f"slots from {plan.slots}, for which the plan was ordered, to {MAX_NUMBER}"
             raise S704.error(expected=expected, found=f"slots={slots!r}")
         self.plan = plan = replace(plan, slots=slots or plan.slots)
         self.topology = replace(chosen, model=model) if model else chosen
         self.interpreter = bool(interpreter)
         self._keep = executions
-        self._columns = columns(
-            plan, self.topology, self.topology.model, interpreter=self.interpreter
-        )
+        self._columns = columns(plan, self.topology, interpreter=self.interpreter)
         self._bounds = bounds or Bounds.of(plan.collective, self.topology)
 
     def __call__(self, size_bytes: int | str) -> Simulation:
         """One call of `size_bytes`, as nccl-tests counts them: bytes, or a text such as "64M".
-        Errors: S702, S703."""
+        Errors: S702, S703, S705."""
         size = size_in_bytes(size_bytes)
         if size is None:
             raise S702.error(expected="a positive number of bytes", found=repr(size_bytes))
         plan, model = self.plan, self.topology.model
         cut = Tiling.of(plan, model, size)
+        rows = cut.tiles * len(plan.instructions)
+        if rows > MAX_EXECUTIONS:
+            raise S705.error(
+                at=Place(detail=plan.name),
+                expected=f"at most {MAX_EXECUTIONS} executions",
+                found=f"{rows}: {counted(cut.tiles, 'tile')} of "
+                f"{counted(len(plan.instructions), 'instruction')}",
+            )
         efficiency = model.wire_efficiency[plan.protocol]
         found = _native().simulate(
             **self._columns,
@@ -111,6 +126,22 @@ class Simulator:
             )
 
 
+def _check_kinds(plan: object, topology: object, model: object, bounds: object) -> None:
+    """Refuses what is no plan, topology, model or bounds. Errors: C307."""
+    for word, value, kind in (
+        ("a Plan, as sley.compile makes it", plan, Plan),
+        ("a Topology, such as sley.topologies.ndv4()", topology, Topology),
+        ("a CostModel", model, CostModel),
+        ("Bounds", bounds, Bounds),
+    ):
+        if not isinstance(value, kind) and (value is not None or kind is Plan):
+            raise C307.error(
+                expected=word,
+                found=repr(value)[:80],
+                remedy="Give one, or leave it out where there is a default.",
+            )
+
+
 def simulate(
     plan: Plan,
     size_bytes: int | str,
@@ -122,7 +153,7 @@ def simulate(
     executions: bool = False,
 ) -> Simulation:
     """One call of a plan on a topology: `Simulator` says what the settings mean; it is faster for
-    many sizes. Errors: S701 to S704, C301, C305."""
+    many sizes. Errors: S701 to S705, C301, C305, C307."""
     simulator = Simulator(
         plan,
         topology,
@@ -138,39 +169,66 @@ def _executions(
     found: dict[str, Any], tiles: int, *, keep: bool
 ) -> tuple[Executions | None, Executions]:
     """All executions if they are to be kept, and the critical ones."""
-    end, after = found["execution_end_us"], found["execution_after"]
-    way = _critical(end, after)
-    critical = _rows(found, tiles, np.array(way, np.int64), np.arange(-1, len(way) - 1))
+    critical = _critical(found, tiles)
     if not keep:
         return None, critical
+    end, after = found["execution_end_us"], found["execution_after"]
     order = np.lexsort((np.arange(len(end)), end))
     place = np.empty(len(end), np.int64)
     place[order] = np.arange(len(end))
     before = np.where(after[order] == NONE, NONE, place[after[order]])
-    return _rows(found, tiles, order, before), critical
+    cause = found["execution_cause"][order]
+    return _rows(found, tiles, order, end[order], cause, before), critical
 
 
-def _critical(end: FloatArray, after: np.ndarray) -> list[int]:
-    """The executions that decide the time, first to last."""
-    way: list[int] = []
-    seen: set[int] = set()
+def _critical(found: dict[str, Any], tiles: int) -> Executions:
+    """The executions that decide the time, first to last; an execution ends at the latest when the
+    next one has got what it waited for."""
+    end, start = found["execution_end_us"], found["execution_start_us"]
+    rows: list[int] = []
+    ends: list[float] = []
+    causes: list[int] = []
+    seen: set[tuple[int, bool]] = set()
     row = int(end.argmax()) if len(end) else NONE
-    # Parts of one message may wait for one another's slots, so an execution could come up twice.
-    while row != NONE and row not in seen:
-        way.append(row)
-        seen.add(row)
-        row = int(after[row])
-    return way[::-1]
+    until = float(end[row]) if len(end) else 0.0
+    while row != NONE:
+        until = min(until, float(end[row]))
+        cause, after = int(found["execution_cause"][row]), int(found["execution_after"][row])
+        waited = cause == Cause.WAIT
+        released = float(end[after] if waited else found["execution_cause_us"][row])
+        # With messages of several parts it may have waited once more after it had passed on what
+        # the next one needed; then what counts is what it waited for before its first part.
+        early = released > until
+        if early:
+            cause = int(found["execution_first_cause"][row])
+            after = int(found["execution_first_after"][row])
+            released = float(start[row])
+        if (row, early) in seen:
+            break
+        seen.add((row, early))
+        rows.append(row)
+        ends.append(until)
+        causes.append(cause)
+        row, until = after, min(until, released)
+    way = np.array(rows[::-1], np.int64)
+    before = np.arange(-1, len(way) - 1)
+    return _rows(found, tiles, way, np.array(ends[::-1]), np.array(causes[::-1], np.int8), before)
 
 
-def _rows(found: dict[str, Any], tiles: int, rows: np.ndarray, after: np.ndarray) -> Executions:
-    cause = found["execution_cause"][rows]
+def _rows(
+    found: dict[str, Any],
+    tiles: int,
+    rows: NDArray[Any],
+    end_us: FloatArray,
+    cause: NDArray[Any],
+    after: NDArray[Any],
+) -> Executions:
     return Executions(
         instruction=rows // tiles,
         tile=rows % tiles,
         turn_us=found["execution_turn_us"][rows],
-        start_us=found["execution_start_us"][rows],
-        end_us=found["execution_end_us"][rows],
+        start_us=np.minimum(found["execution_start_us"][rows], end_us),
+        end_us=end_us,
         cause=np.where(after == NONE, Cause.LAUNCH, cause),
         after=after,
     )

@@ -1,0 +1,229 @@
+"""The parts of the bounds: groups, nodes that are alike, needs of chunks, ways in time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+from bound_graphs import cut_GBps, simple_ways, topologies, vertex_sets
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sley.bounds import Bounds
+from sley.bounds.cuts import Cuts
+from sley.bounds.groups import alike, levels_of, named
+from sley.bounds.mixed import entering
+from sley.bounds.needs import Collect, Everywhere, Exchange, Mixed, Spread, needs_of
+from sley.ir.collective import Collective
+from sley.ir.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    AllToNext,
+    Broadcast,
+    Custom,
+    Gather,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+)
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.topology import Builder, Topology
+
+
+@settings(max_examples=60)
+@given(topologies(), st.integers(0, 2**32), st.booleans())
+def test_min_cut_is_the_narrowest_of_all(topology: Topology, seed: int, into: bool) -> None:
+    draw = np.random.default_rng(seed)
+    ranks = int(draw.integers(2, topology.ranks + 1))
+    gpus = np.zeros(topology.ranks, bool)
+    gpus[draw.choice(ranks, int(draw.integers(1, ranks)), replace=False)] = True
+    chosen, rest = ({int(r) for r in np.flatnonzero(g)} for g in (gpus[:ranks], ~gpus[:ranks]))
+    if into:
+        chosen, rest = rest, chosen
+    narrowest = min(
+        cut_GBps(topology, s) for s in vertex_sets(topology) if chosen <= s and not rest & s
+    )
+    cuts = Cuts(topology, ranks, nominal=False)
+    assert cuts.leaving_GBps(gpus, into=into) == pytest.approx(narrowest, rel=1e-6)
+
+
+def test_needs_are_told_from_the_postcondition() -> None:
+    kinds = {
+        Spread: [AllGather(4, 2), Broadcast(4), Broadcast(3, 2, root=1, in_place=True)],
+        Collect: [ReduceScatter(4, 2), Reduce(4), Reduce(3, 2, root=1, in_place=True)],
+        Everywhere: [AllReduce(4, 3), AllReduce(2, 1, in_place=True)],
+        Exchange: [AllToAll(4), Scatter(4, 2), Gather(3), AllGather(2), AllReduce(1)],
+    }
+    for kind, collectives in kinds.items():
+        for collective in collectives:
+            assert isinstance(needs_of(collective), kind), collective
+    some = Custom("some", 3, 1, 1, lambda rank, _: [(0, 0)] if rank < 2 else [(0, 0), (1, 0)])
+    assert isinstance(needs_of(some), Mixed)
+
+
+def test_numbers_of_chunks() -> None:
+    gather = needs_of(AllGather(3, 2))
+    assert isinstance(gather, Spread)
+    assert gather.chunks.tolist() == [2, 2, 2]
+    root = needs_of(Reduce(3, 5, root=1))
+    assert isinstance(root, Collect)
+    assert root.chunks.tolist() == [0, 5, 0]
+    scatter = needs_of(Scatter(3, 4, root=1))
+    assert isinstance(scatter, Exchange)
+    assert (scatter.src.tolist(), scatter.dst.tolist()) == ([1, 1], [0, 2])
+    assert scatter.chunks.tolist() == [4, 4]
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_entering_chunks_are_independent(data: st.DataObject) -> None:
+    """No more chunks are said to enter than the rank of what is needed from outside."""
+    ranks = data.draw(st.integers(2, 4))
+    owner = data.draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=6))
+    chunk = st.integers(0, len(owner) - 1)
+    parts = data.draw(st.lists(st.sets(chunk, min_size=1), min_size=1, max_size=5))
+    pair = st.tuples(st.integers(0, ranks - 1), st.integers(0, len(parts) - 1))
+    wants = sorted(data.draw(st.sets(pair, min_size=1)))
+    inside = np.array(data.draw(st.lists(st.booleans(), min_size=ranks, max_size=ranks)))
+    inputs = np.array([i for part in parts for i in sorted(part)])
+    needs = Mixed(
+        np.array([r for r, _ in wants]),
+        np.array([v for _, v in wants]),
+        np.concatenate([[0], np.cumsum([len(part) for part in parts])]),
+        inputs,
+        np.array(owner)[inputs],
+    )
+    rows = [
+        [i in parts[v] and not inside[owner[i]] for i in range(len(owner))]
+        for r, v in wants
+        if inside[r]
+    ]
+    independent = int(np.linalg.matrix_rank(np.array(rows, float))) if rows else 0
+    found = entering(needs, inside)
+    assert found <= independent
+    assert (found > 0) == (independent > 0)
+    if all(len(part) == 1 for part in parts):
+        assert found == independent
+
+
+def test_levels_of_a_cluster() -> None:
+    cluster = Topology.cluster(3, 4, 2)
+    levels = levels_of(cluster)
+    assert [level.word for level in levels] == ["GPU", "group with one network card", "node"]
+    assert levels[1].group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert levels[2].group.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def racks() -> Topology:
+    """Four nodes of two GPUs, two nodes a rack, with narrow links between the racks."""
+    node = np.repeat(np.arange(4), 2)
+    builder = Builder("racks", node)
+    inner = builder.add(VertexKind.SWITCH, np.arange(4))
+    card = builder.add(VertexKind.NIC, node)
+    leaf = builder.add(VertexKind.NETWORK, [-1, -1])
+    spine = builder.add(VertexKind.NETWORK, [-1])
+    builder.both(np.arange(8), inner[node], LinkKind.NVLINK, 300, 230)
+    builder.both(np.arange(8), card, LinkKind.PCIE, 25, 24)
+    builder.both(card, leaf[node // 2], LinkKind.NETWORK, 25, 24)
+    builder.both(leaf, spine, LinkKind.NETWORK, 10, 10)
+    return builder.topology()
+
+
+def test_racks_count() -> None:
+    topology = racks()
+    assert [level.word for level in levels_of(topology)] == ["GPU", "node", "rack"]
+    gather = Bounds.of(AllGather(8), topology)
+    assert gather.algbw_GBps == pytest.approx(20)
+    assert gather.reason == "0.5 times the size into nodes 2-3 at 10 GB/s"
+    reduce = Bounds.of(AllReduce(8), topology)
+    assert reduce.algbw_GBps == pytest.approx(10)
+    assert Bounds.of(AllToAll(8), topology).algbw_GBps == pytest.approx(10 * 8 / 16)
+
+
+def test_nodes_that_are_alike() -> None:
+    topology = racks()
+    mark = np.zeros(8, np.int64)
+    assert alike(topology, topology.links.GBps, mark).tolist() == [0, 1, 0, 1, 4, 5, 4, 5]
+    mark[2] = 1
+    assert alike(topology, topology.links.GBps, mark).tolist() == [0, 1, 2, 3, 4, 5, 4, 5]
+    rates = topology.links.GBps.copy()
+    rates[topology.links.dst == 3] /= 2
+    mark[2] = 0
+    assert alike(topology, rates, mark).tolist() == [0, 1, 2, 3, 4, 5, 4, 5]
+
+
+@settings(max_examples=12)
+@given(st.integers(2, 3), st.integers(1, 3), st.integers(0, 2**32))
+def test_alike_nodes_change_nothing(nodes: int, gpus: int, seed: int) -> None:
+    """Bounds are the same where every GPU stands for itself."""
+    cluster = Topology.cluster(nodes, gpus)
+    draw = np.random.default_rng(seed)
+    slowed = cluster.links.GBps * draw.choice([1, 1, 1, 0.5], len(cluster.links))
+    links = replace(cluster.links, GBps=slowed)
+    for ranks in (cluster.ranks, max(cluster.ranks - 1, 2)):
+        for collective in (AllGather(ranks), AllReduce(ranks), AllToAll(ranks), Broadcast(ranks)):
+            topology = Topology("slowed", cluster.vertices, links)
+            found = Bounds.of(collective, topology)
+            # Latencies that differ from node to node, of the same links: no node is like another.
+            own = np.where(cluster.links.kind == LinkKind.NVLINK, 1.0, 1.0 + np.arange(len(links)))
+            apart = Topology("apart", cluster.vertices, replace(links, latency_us=own))
+            alone = Bounds.of(collective, apart)
+            assert found.algbw_GBps == pytest.approx(alone.algbw_GBps, rel=1e-6)
+
+
+def test_gpus_in_words() -> None:
+    cluster = Topology.cluster(4, 2)
+    for gpus, words in (
+        ([3], "GPU 3"),
+        ([2, 3], "node 1"),
+        ([2, 3, 4, 5], "nodes 1-2"),
+        ([0, 1, 4, 5], "2 nodes, 0 first"),
+        ([1, 2], "GPUs 1-2"),
+        ([1, 2, 5], "3 GPUs, 1 first"),
+    ):
+        assert named(np.array(gpus), cluster) == words
+
+
+@settings(max_examples=60)
+@given(topologies(), st.booleans(), st.integers(0, 2**32))
+def test_latency_is_the_shortest_way_of_hops(topology: Topology, own: bool, seed: int) -> None:
+    ranks, model = topology.ranks, topology.model
+    if own:
+        said = np.random.default_rng(seed).integers(1, 50, len(topology.links)) / 10
+        topology = replace(topology, links=replace(topology.links, latency_us=said))
+    links = topology.links
+    by_kind = [getattr(model, f"{kind.name.lower()}_latency_us").ll for kind in LinkKind]
+    far = np.full((ranks, ranks), np.inf)
+    np.fill_diagonal(far, 0)
+    for src, dst in permutations(range(ranks), 2):
+        for way in simple_ways(topology, src, dst):
+            if all(links.dst[row] >= ranks for row in way[:-1]):
+                hop = links.latency_us[way].sum() if own else by_kind[links.kind[way].max()]
+                far[src, dst] = min(far[src, dst], hop)
+    for middle in range(ranks):
+        far = np.minimum(far, far[:, middle, None] + far[None, middle])
+
+    def hops_us(collective: Collective) -> float:
+        return Bounds.of(collective, topology).at(1).latency_us - model.launch_us.ll
+
+    assert hops_us(AllGather(ranks)) == pytest.approx(far.max())
+    assert hops_us(Broadcast(ranks)) == pytest.approx(far[0].max())
+    assert hops_us(Reduce(ranks, root=1)) == pytest.approx(far[:, 1].max())
+    assert hops_us(AllToNext(ranks)) == pytest.approx(
+        far[np.arange(ranks - 1), np.arange(1, ranks)].max()
+    )
+
+
+def test_latency_over_other_gpus() -> None:
+    """On a path of GPUs the ends are three hops apart, and what goes to a neighbour is one."""
+    path = Topology.from_links("path", 4, [(0, 1), (1, 2), (2, 3)])
+    assert Bounds.of(AllGather(4), path).at(1).latency_us == pytest.approx(6.6 + 3 * 0.6)
+    assert Bounds.of(Gather(4, root=1), path).at(1).latency_us == pytest.approx(6.6 + 2 * 0.6)
+    swap = Custom("swap", 4, 1, 1, lambda rank, _: [(rank ^ 1, 0)])
+    assert Bounds.of(swap, path).at(1).latency_us == pytest.approx(6.6 + 0.6)
+    own = replace(path.links, latency_us=np.full(len(path.links), 2.5))
+    slow = Topology("slow", path.vertices, own)
+    assert Bounds.of(AllToAll(4), slow).at(1).latency_us == pytest.approx(6.6 + 3 * 2.5)

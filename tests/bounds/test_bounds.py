@@ -1,0 +1,301 @@
+"""Bounds against everything that can be tried on small graphs, and against algorithms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bound_graphs import (
+    backwards,
+    cut_GBps,
+    partitions,
+    simple_ways,
+    topologies,
+    vertex_sets,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from sley.bounds import Bounds, bound
+from sley.bounds.cuts import Cuts
+from sley.bounds.mixed import mixed
+from sley.bounds.needs import Mixed
+from sley.errors import SleyError
+from sley.ir.collective import Collective
+from sley.ir.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    AllToNext,
+    Broadcast,
+    Custom,
+    Gather,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+    SendRecv,
+)
+from sley.ir.tables import NONE
+from sley.ir.topology import Topology
+
+
+def ratio(collective: Collective, topology: Topology) -> float:
+    """Size over GB/s."""
+    return 1 / Bounds.of(collective, topology).algbw_GBps
+
+
+@settings(max_examples=100)
+@given(topologies())
+def test_allgather_is_the_worst_of_all_cuts(topology: Topology) -> None:
+    n = topology.ranks
+    worst = max(len(s & set(range(n))) / n / cut_GBps(topology, s) for s in vertex_sets(topology))
+    bounds = Bounds.of(AllGather(n, 3), topology)
+    assert 1 / bounds.algbw_GBps == pytest.approx(worst, rel=1e-6)
+    assert bounds.exact
+    turned = ratio(ReduceScatter(n), backwards(topology))
+    assert turned == pytest.approx(worst, rel=1e-6)
+
+
+@settings(max_examples=100)
+@given(topologies(), st.integers(0, 4))
+def test_broadcast_is_the_narrowest_cut_behind_the_root(topology: Topology, root: int) -> None:
+    n, root = topology.ranks, root % topology.ranks
+    narrowest = min(cut_GBps(topology, s) for s in vertex_sets(topology) if root in s)
+    assert ratio(Broadcast(n, 2, root), topology) == pytest.approx(1 / narrowest, rel=1e-6)
+    turned = backwards(topology)
+    assert ratio(Reduce(n, 2, root), turned) == pytest.approx(1 / narrowest, rel=1e-6)
+
+
+@settings(max_examples=100)
+@given(topologies())
+def test_allreduce_lies_between_its_parts_and_all_partitions(topology: Topology) -> None:
+    n = topology.ranks
+    sets = vertex_sets(topology)
+
+    def narrowest(part: set[int]) -> float:
+        return min(cut_GBps(topology, s) for s in sets if s & set(range(n)) == part)
+
+    around = [(len(p), sum(map(narrowest, p))) for p in partitions(list(range(n))) if len(p) > 1]
+    inward = backwards(topology)
+    around += [
+        (len(p), sum(min(cut_GBps(inward, s) for s in sets if s & set(range(n)) == q) for q in p))
+        for p in partitions(list(range(n)))
+        if len(p) > 1
+    ]
+    two = 1 / min(cut_GBps(topology, s) for s in sets)
+    found = ratio(AllReduce(n, 2), topology)
+    apart = [2 * (parts - 1) / total for parts, total in around if parts == n]
+    assert found >= max(two, *apart) * (1 - 1e-6)
+    assert found <= max(two, *(2 * (p - 1) / total for p, total in around)) * (1 + 1e-6)
+    both = ratio(AllGather(n), topology) + ratio(ReduceScatter(n), topology)
+    assert found <= both * (1 + 1e-6)
+
+
+def by_ways(topology: Topology, demand: dict[tuple[int, int], float]) -> float:
+    """The time to carry a demand, as a linear program over all simple ways."""
+    ways = [(pair, way) for pair in demand for way in simple_ways(topology, *pair)]
+    load = np.zeros((len(topology.links), len(ways) + 1))
+    amount = np.zeros((len(demand), len(ways) + 1))
+    names = list(demand)
+    for column, (pair, way) in enumerate(ways):
+        load[way, column] = 1
+        amount[names.index(pair), column] = 1
+    load[:, -1] = -topology.links.GBps
+    cost = np.zeros(len(ways) + 1)
+    cost[-1] = 1
+    solved = linprog(
+        cost, A_ub=load, b_ub=np.zeros(len(load)), A_eq=amount, b_eq=list(demand.values())
+    )
+    return float(solved.fun)
+
+
+@settings(max_examples=80)
+@given(topologies(most_gpus=4), st.sampled_from(["alltoall", "scatter", "gather", "next", "send"]))
+def test_exchange_is_the_flow_over_all_ways(topology: Topology, name: str) -> None:
+    n = topology.ranks
+    pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
+    collective, used, part = {
+        "alltoall": (AllToAll(n), pairs, 1 / n),
+        "scatter": (Scatter(n, 2, root=1), [p for p in pairs if p[0] == 1], 1 / n),
+        "gather": (Gather(n, 2, root=1), [p for p in pairs if p[1] == 1], 1 / n),
+        "next": (AllToNext(n, 2), [p for p in pairs if p[0] + 1 == p[1]], 1.0),
+        "send": (SendRecv(n, 2, src=1, dst=0), [(1, 0)], 1.0),
+    }[name]
+    bounds = Bounds.of(collective, topology)
+    wanted = by_ways(topology, dict.fromkeys(used, part))
+    assert 1 / bounds.algbw_GBps == pytest.approx(wanted, rel=1e-5)
+    assert bounds.exact
+
+
+def hop_tree(topology: Topology, root: int, draw: np.random.Generator) -> list[list[int]]:
+    """The ways of a random tree of copies from a GPU to all others, as rows of links; a way
+    ends at the first GPU that it meets."""
+    ranks = topology.ranks
+    reached, tree = {root}, []
+    while len(reached) < ranks:
+        options = [
+            way
+            for src in reached
+            for dst in range(ranks)
+            if dst not in reached
+            for way in simple_ways(topology, src, dst)
+            if all(topology.links.dst[row] >= ranks for row in way[:-1])
+        ]
+        way = options[draw.integers(len(options))]
+        tree.append(way)
+        reached.add(int(topology.links.dst[way[-1]]))
+    return tree
+
+
+@settings(max_examples=60)
+@given(topologies(), st.integers(0, 2**32))
+def test_no_trees_of_copies_are_faster(topology: Topology, seed: int) -> None:
+    """Loads of random trees, whose data may all move at the same time: AllGather with one for
+    each rank, AllReduce up one tree and down another for each part. Trees also pass through GPUs
+    that take no part."""
+    draw = np.random.default_rng(seed)
+    n = int(draw.integers(2, topology.ranks + 1))
+    gather = np.zeros(len(topology.links))
+    for root in range(n):
+        for way in hop_tree(topology, root, draw):
+            gather[way] += 1 / n
+    gather_time = (gather / topology.links.GBps).max()
+    assert ratio(AllGather(n), topology) <= gather_time * (1 + 1e-9)
+    turned = backwards(topology)
+    reduce = np.zeros(len(topology.links))
+    for root in range(n):
+        for way in hop_tree(turned, root, draw):
+            reduce[way] += 1 / n
+    scatter_time = (reduce / topology.links.GBps).max()
+    assert ratio(ReduceScatter(n), topology) <= scatter_time * (1 + 1e-9)
+    both = ((gather + reduce) / topology.links.GBps).max()
+    assert ratio(AllReduce(n), topology) <= both * (1 + 1e-9)
+
+
+@settings(max_examples=60)
+@given(topologies(), st.integers(0, 2**32), st.integers(1, 2**30))
+def test_no_store_and_forward_is_faster(topology: Topology, seed: int, size: int) -> None:
+    tree = hop_tree(topology, 0, np.random.default_rng(seed))
+    model, links = topology.model, topology.links
+    by_kind = (model.nvlink_latency_us.ll, model.pcie_latency_us.ll, model.network_latency_us.ll)
+    time_us = {0: model.launch_us.ll}
+    for way in tree:
+        moved = size / links.GBps[way].min() / 1e3
+        hop = moved + by_kind[links.kind[way].max()]
+        time_us[int(links.dst[way[-1]])] = time_us[int(links.src[way[0]])] + hop
+    assert bound(Broadcast(topology.ranks), topology, size).time_us <= max(time_us.values()) + 1e-6
+
+
+STANDARD = (AllGather, ReduceScatter, AllReduce, AllToAll, Broadcast, Gather, AllToNext)
+
+
+@settings(max_examples=60)
+@given(topologies(), st.sampled_from(STANDARD), st.floats(0.1, 10))
+def test_capacity_only_helps(topology: Topology, collective: type, factor: float) -> None:
+    made = collective(topology.ranks)
+    base = Bounds.of(made, topology)
+    nominal = Bounds.of(made, topology, nominal=True)
+    # Every link of these topologies is nominally a quarter faster.
+    assert nominal.algbw_GBps == pytest.approx(1.25 * base.algbw_GBps, rel=1e-5)
+    links = topology.links
+    wider = links.GBps.copy()
+    wider[0] *= 1 + factor
+    changed = type(links)(
+        links.src, links.dst, links.kind, links.nominal_GBps, wider, links.latency_us
+    )
+    better = Bounds.of(made, Topology("wider", topology.vertices, changed))
+    assert better.algbw_GBps >= base.algbw_GBps * (1 - 1e-5)
+
+
+def as_mixed(collective: Collective) -> Mixed:
+    """A collective's needs, not told apart."""
+    rank = np.repeat(np.arange(collective.ranks), collective.output_chunks)
+    some = collective.expected != NONE
+    owners = np.repeat(np.arange(collective.ranks), collective.input_chunks)
+    values = collective.values
+    inputs = values.target.astype(np.int64)
+    return Mixed(
+        rank[some],
+        collective.expected[some].astype(np.int64),
+        values.offset,
+        inputs,
+        owners[inputs],
+    )
+
+
+@settings(max_examples=60)
+@given(topologies(), st.sampled_from(STANDARD))
+def test_cuts_of_any_collective_are_below_what_is_known(
+    topology: Topology, collective: type
+) -> None:
+    made = collective(topology.ranks, 2)
+    limit = mixed(Cuts(topology, topology.ranks, nominal=False), as_mixed(made))
+    known = Bounds.of(made, topology)
+    whole = made.blocks * made.chunks
+    assert 0 < limit.ratio <= whole / known.algbw_GBps * (1 + 1e-6)
+
+
+def test_a_custom_collective() -> None:
+    """Two AllReduces at once, within each node: a GPU needs its pair's chunk alone."""
+    pairs = Custom("pairs", 4, 1, 1, lambda rank, _: [(rank // 2 * 2, 0), (rank // 2 * 2 + 1, 0)])
+    bounds = Bounds.of(pairs, Topology.cluster(2, 2))
+    assert bounds.algbw_GBps == pytest.approx(254)
+    assert not bounds.exact
+    assert bounds.at(8).bandwidth_reason.endswith("(the best bound tried)")
+    assert bounds.at(8).latency_us == pytest.approx(6.6 + 0.6)
+
+
+def test_names_promise_nothing() -> None:
+    """A collective of one's own is bounded by what it asks for, whatever it is called."""
+    impostor = Custom("allgather", 4, 1, 1, lambda rank, _: [((rank + 1) % 4, 0)])
+    real = Custom("mine", 4, 1, 4, lambda _, index: [(index, 0)])
+    cluster = Topology.cluster(1, 4)
+    assert Bounds.of(impostor, cluster).algbw_GBps == pytest.approx(230)
+    gather = Bounds.of(AllGather(4), cluster)
+    assert Bounds.of(real, cluster).algbw_GBps == gather.algbw_GBps == pytest.approx(230 * 4 / 3)
+
+
+def test_nothing_to_move() -> None:
+    bound = Bounds.of(AllReduce(1), Topology.cluster(1, 2)).at(100)
+    assert (bound.bandwidth_us, bound.latency_us) == (0, 6.6)
+    assert bound.bandwidth_reason == "nothing has to move"
+
+
+def test_switches_that_reduce_halve_what_gpus_send() -> None:
+    plain = Topology.cluster(1, 8)
+    nvls = Topology("nvls", plain.vertices, plain.links, plain.model, in_network=True)
+    assert Bounds.of(AllReduce(8), nvls).algbw_GBps == pytest.approx(230)
+    assert Bounds.of(AllReduce(8), plain).algbw_GBps == pytest.approx(230 * 8 / 14)
+    for collective in (AllGather(8), AllToAll(8), Broadcast(8)):
+        same = [Bounds.of(collective, t).algbw_GBps for t in (plain, nvls)]
+        assert same[0] == pytest.approx(same[1])
+
+
+def test_gpus_that_take_no_part_carry() -> None:
+    """Two ranks of a triangle: the third GPU is a second way."""
+    triangle = Topology.from_links("triangle", 3, [(0, 1), (1, 2), (2, 0)])
+    assert Bounds.of(SendRecv(2), triangle).algbw_GBps == pytest.approx(40)
+    assert Bounds.of(AllReduce(2), triangle).algbw_GBps == pytest.approx(40)
+
+
+def test_gpus_that_take_no_part_reduce() -> None:
+    """Three ranks around a fourth GPU, which can add up what each sends it once."""
+    star = Topology.from_links("star", 4, [(0, 3), (1, 3), (2, 3)])
+    assert Bounds.of(AllReduce(3), star).algbw_GBps == pytest.approx(20)
+
+
+def test_more_ranks_than_gpus() -> None:
+    with pytest.raises(SleyError) as error:
+        bound(AllReduce(9), Topology.cluster(1, 8), 1024)
+    assert error.value.code == "C305"
+
+
+def test_a_torus_without_a_linear_program() -> None:
+    """Links that are all alike bound an AllToAll together: 16 x 16 GPUs, 4 links each, at a
+    distance of 8 on average."""
+    side = range(16)
+    links = [(16 * i + j, 16 * i + (j + 1) % 16) for i in side for j in side]
+    links += [(16 * i + j, 16 * ((i + 1) % 16) + j) for i in side for j in side]
+    bounds = Bounds.of(AllToAll(256), Topology.from_links("torus", 256, links))
+    assert bounds.algbw_GBps == pytest.approx(4 * 20 / 8)
+    assert bounds.exact

@@ -1,0 +1,368 @@
+"""The simulator once more, straight from docs/simulation.md, as slow as it comes.
+
+Blocks are generators that say what they wait for. At every event all of them are asked whether
+they can go on, and all rates are found anew.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+
+import sley
+from sley.ir.fabric import LinkKind
+from sley.ir.tables import NONE
+from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, LoopOrder, Op
+
+NEAR = 1e-12
+"""What ends so close together, as a part of the time since the call, ends at one moment: the rest
+is rounding."""
+
+Key = tuple[int, int, int]
+Resource = tuple[str, int]
+
+
+@dataclass
+class Flow:
+    """Bytes that are moved. most: the rate that it never exceeds, bytes a us. behind: what its
+    block could move. uses: how many times it crosses each resource."""
+
+    left: float
+    most: float
+    behind: float
+    uses: Counter[Resource]
+    rate: float = 0.0
+
+
+@dataclass
+class Pause:
+    """What a process waits for: a moment, a flow, or that something is true. of: which of the
+    block's times counts it."""
+
+    of: str
+    until_us: float | None = None
+    flow: Flow | None = None
+    ready: Callable[[], bool] | None = None
+
+
+@dataclass
+class Wire:
+    """A connection. used: how many of its slots are taken. arrived: how many parts the receiver
+    may take. queue: parts in the sender's FIFO, before the second hop."""
+
+    links: list[int]
+    kind: LinkKind
+    latency_us: float
+    fence_us: float
+    used: Fraction = Fraction(0)
+    arrived: int = 0
+    queue: list[float] = field(default_factory=list)
+
+    @property
+    def remote(self) -> bool:
+        return self.kind == LinkKind.NETWORK
+
+
+@dataclass
+class Naive:
+    """One call of a plan on a topology: `run` fills what stands last.
+
+    times: of each block, what it was busy with. execution: turn, start and end of each
+    instruction on each tile. moved: bytes on each link. stuck: instructions that never end.
+    """
+
+    plan: sley.Plan
+    topology: sley.Topology
+    size_bytes: int
+    interpreter: bool = False
+    slots: int | None = None
+    now: float = 0.0
+    events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    numbers: int = 0
+    done: set[tuple[int, int]] = field(default_factory=set)
+    wires: dict[Key, Wire] = field(default_factory=dict)
+    times: list[Counter[str]] = field(default_factory=list)
+    end_us: list[float] = field(default_factory=list)
+    execution: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+    moved: Counter[int] = field(default_factory=Counter)
+    stuck: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        plan, model, t = self.plan, self.topology.model, self.plan.instructions
+        self.rows = list(t)
+        self.speed = 1 - model.interpreter_loss if self.interpreter else 1.0
+        self.room = self.slots or plan.slots
+        chunk = self.size_bytes / plan.collective.blocks / plan.collective.chunks
+        longest = (
+            1
+            if plan.per_chunk
+            else max((row.count for row in self.rows if SENDS[row.op]), default=1)
+        )
+        self.tile = min(chunk, model.tile_bytes[plan.protocol] / longest)
+        self.tiles = max(1, math.ceil(chunk / self.tile - 1e-9))
+        self.last_tile = chunk - (self.tiles - 1) * self.tile
+        for i, row in enumerate(self.rows):
+            if SENDS[row.op]:
+                self._add_wire((int(plan.rank[i]), row.send_peer, row.channel))
+
+    def _add_wire(self, key: Key) -> None:
+        if key in self.wires:
+            return
+        model, links = self.topology.model, self.topology.links
+        path = self.topology.paths([key[0]], [key[1]])[0].tolist()
+        kind = LinkKind(max(links.kind[link] for link in path))
+        own = [float(links.latency_us[link]) for link in path]
+        by_kind = (model.nvlink_latency_us, model.pcie_latency_us, model.network_latency_us)
+        latency = by_kind[kind][self.plan.protocol] if min(own) < 0 else sum(own)
+        share = 0 if kind == LinkKind.NETWORK else model.fence_share[self.plan.protocol]
+        self.wires[key] = Wire(path, kind, latency * (1 - share), latency * share)
+
+    @property
+    def time_us(self) -> float:
+        launch: float = self.topology.model.launch_us[self.plan.protocol]
+        return max([launch, *self.end_us])
+
+    @property
+    def near_us(self) -> float:
+        return NEAR * max(self.now, 1000.0)
+
+    def run(self) -> Naive:
+        """Plays the call from launch to the end, or until nothing moves any more."""
+        blocks = len(self.plan.block_rank)
+        self.now = self.topology.model.launch_us[self.plan.protocol]
+        self.times = [Counter() for _ in range(blocks)]
+        self.end_us = [self.now] * blocks
+        processes = {b: self._block(b) for b in range(blocks)}
+        remote = [wire for wire in self.wires.items() if wire[1].remote]
+        proxies = {blocks + k: self._proxy(*wire) for k, wire in enumerate(remote)}
+        going = processes | proxies
+        pauses = {p: next(process, None) for p, process in going.items()}
+        since = dict.fromkeys(going, self.now)
+        while True:
+            while self._step(going, pauses, since, blocks):
+                pass
+            flows = [p.flow for p in pauses.values() if p is not None and p.flow is not None]
+            share_out(flows, self._capacity)
+            moments = [self.now + f.left / f.rate for f in flows]
+            moments += [p.until_us for p in pauses.values() if p and p.until_us is not None]
+            moments += [time for time, _, _ in self.events[:1]]
+            if not moments:
+                break
+            self._advance(min(moments), flows)
+        for b in range(blocks):
+            if pauses[b] is not None:
+                self.stuck.append(self._at[b])
+        return self
+
+    def _step(
+        self,
+        going: dict[int, Iterator[Pause]],
+        pauses: dict[int, Pause | None],
+        since: dict[int, float],
+        blocks: int,
+    ) -> bool:
+        """Lets every process go on that can; whether one did."""
+        moved = False
+        while self.events and self.events[0][0] <= self.now + self.near_us:
+            heapq.heappop(self.events)[2]()
+            moved = True
+        for p, process in going.items():
+            pause = pauses[p]
+            if pause is None or not self._over(pause):
+                continue
+            if p < blocks:
+                self.times[p][pause.of] += self.now - since[p]
+            pauses[p], since[p] = next(process, None), self.now
+            if pauses[p] is None:
+                self.end_us[p] = self.now
+            moved = True
+        return moved
+
+    def _over(self, pause: Pause) -> bool:
+        if pause.until_us is not None:
+            return pause.until_us <= self.now + self.near_us
+        if pause.flow is not None:
+            return pause.flow.left <= pause.flow.rate * self.near_us
+        return pause.ready is not None and pause.ready()
+
+    def _advance(self, to_us: float, flows: list[Flow]) -> None:
+        for flow in flows:
+            flow.left -= flow.rate * (to_us - self.now)
+        self.now = to_us
+
+    def _later(self, delay_us: float, what: Callable[[], None]) -> None:
+        self.numbers += 1
+        heapq.heappush(self.events, (self.now + delay_us, self.numbers, what))
+
+    @property
+    def _at(self) -> list[int]:
+        """The instruction that each block has come to."""
+        plan = self.plan
+        at = []
+        for b in range(len(plan.block_rank)):
+            span = range(int(plan.block_offset[b]), int(plan.block_offset[b + 1]))
+            order = self._order(span)
+            at.append(next((i for i, tile in order if (i, tile) not in self.done), NONE))
+        return at
+
+    def _order(self, span: range) -> list[tuple[int, int]]:
+        if self.plan.loop_order is LoopOrder.TILE:
+            return [(i, tile) for tile in range(self.tiles) for i in span]
+        return [(i, tile) for i in span for tile in range(self.tiles)]
+
+    def _block(self, b: int) -> Iterator[Pause]:
+        model = self.topology.model
+        span = range(int(self.plan.block_offset[b]), int(self.plan.block_offset[b + 1]))
+        for i, tile in self._order(span):
+            times = self.execution[i, tile] = [self.now]
+            waits = self.plan.waits[i].tolist()
+            if waits:
+                yield Pause("waiting", ready=partial(self._finished, waits, tile))
+            cost = model.wait_us * bool(waits) + model.decode_us * self.interpreter
+            yield Pause("overhead", until_us=self.now + cost)
+            if self.rows[i].op == Op.NOP:
+                times.append(self.now)
+            else:
+                yield from self._messages(i, tile, times)
+            times.append(self.now)
+            self.done.add((i, tile))
+
+    def _finished(self, instructions: list[int], tile: int) -> bool:
+        return all((i, tile) in self.done for i in instructions)
+
+    def _messages(self, i: int, tile: int, times: list[float]) -> Iterator[Pause]:
+        model, row, rank = self.topology.model, self.rows[i], int(self.plan.rank[i])
+        receives = self.wires[row.recv_peer, rank, row.channel] if RECEIVES[row.op] else None
+        sends = self.wires[rank, row.send_peer, row.channel] if SENDS[row.op] else None
+        cut = self.plan.per_chunk and (sends or receives)
+        messages, chunks = (row.count, 1) if cut else (1, row.count)
+        data = chunks * (self.tile if tile < self.tiles - 1 else self.last_tile)
+        message = bool(sends or receives)
+        parts = self._parts(data) if message else 1
+        efficiency = model.wire_efficiency[self.plan.protocol] if message else 1.0
+        size = data / efficiency / parts + model.part_overhead_bytes
+        for _ in range(messages * parts):
+            if receives:
+                yield Pause("message", ready=lambda: receives.arrived > 0)
+            if sends:
+                yield Pause("slot", ready=lambda: sends.used + Fraction(1, parts) <= self.room)
+                sends.used += Fraction(1, parts)
+            if len(times) == 1:
+                times.append(self.now)
+            if receives:
+                receives.arrived -= 1
+            yield Pause("moving", flow=self._flow(i, size, sends))
+            if sends and not sends.remote:
+                yield Pause("overhead", until_us=self.now + sends.fence_us)
+                self._later(sends.latency_us, lambda: self._arrive(sends))
+            elif sends:
+                sends.queue.append(size)
+            if receives:
+                self._later(receives.latency_us, lambda: self._free(receives, Fraction(1, parts)))
+
+    def _parts(self, data: float) -> int:
+        model = self.topology.model
+        most = math.ceil(data / model.least_slice_bytes)
+        return max(1, min(int(model.slices[self.plan.protocol]), most))
+
+    def _arrive(self, wire: Wire) -> None:
+        wire.arrived += 1
+
+    def _free(self, wire: Wire, share: Fraction) -> None:
+        wire.used -= share
+
+    def _flow(self, i: int, size: float, sends: Wire | None) -> Flow:
+        """What one part of an instruction moves, and over what."""
+        model, row, rank = self.topology.model, self.rows[i], int(self.plan.rank[i])
+        reads = 2 if REDUCES[row.op] else 1
+        writes = 1 if WRITES_DESTINATION[row.op] else 0
+        memory = self._memory(rank)
+        uses = Counter({memory: reads + writes})
+        rate = model.local_block_GBps
+        if sends:
+            rates = (model.nvlink_block_GBps, model.pcie_block_GBps, model.network_block_GBps)
+            rate = rates[sends.kind]
+            if sends.remote:
+                uses[memory] += 1
+            else:
+                uses[self._memory(row.send_peer)] += 1
+                self._cross(sends, size, uses)
+        rate *= self.speed * 1000
+        return Flow(size, rate, rate, uses)
+
+    def _memory(self, rank: int) -> Resource:
+        topology = self.topology
+        return "memory", int(topology.node[rank]) if topology.shared_memory else rank
+
+    def _cross(self, wire: Wire, size: float, uses: Counter[Resource]) -> None:
+        for link in wire.links:
+            uses["link", link] += 1
+            self.moved[link] += size
+
+    def _proxy(self, key: Key, wire: Wire) -> Iterator[Pause]:
+        behind = self.topology.model.network_block_GBps * self.speed * 1000
+        while True:
+            yield Pause("", ready=lambda: bool(wire.queue))
+            size = wire.queue.pop(0)
+            uses = Counter([self._memory(key[0]), self._memory(key[1])])
+            self._cross(wire, size, uses)
+            yield Pause("", flow=Flow(size, math.inf, behind, uses))
+            self._later(wire.latency_us, lambda: self._arrive(wire))
+
+    def _capacity(self, resource: Resource, behind: float) -> float:
+        """Bytes a us, when blocks that could move so many are at it."""
+        kind, number = resource
+        model = self.topology.model
+        if kind == "memory":
+            return float(model.memory_GBps * 1000)
+        full = float(self.topology.links.GBps[number]) * 1000
+        return full / (1 + model.contention * max(0.0, behind / full - 1))
+
+
+def share_out(flows: list[Flow], capacity: Callable[[Resource, float], float]) -> None:
+    """Max-min fair rates by filling: all rise together until a flow or a resource is full."""
+    on: dict[Resource, list[Flow]] = {}
+    for flow in flows:
+        flow.rate = 0.0
+        for resource in flow.uses:
+            on.setdefault(resource, []).append(flow)
+    left = {r: capacity(r, sum(f.behind for f in there)) for r, there in on.items()}
+    rising = {id(flow): flow for flow in flows}
+    while rising:
+        weight = {r: sum(f.uses[r] for f in on[r] if id(f) in rising) for r in on}
+        room = {r: left[r] / weight[r] for r in on if weight[r]}
+        step = min([*room.values(), *(f.most - f.rate for f in rising.values())])
+        full = [r for r in room if room[r] <= step + 1e-9 * (step + 1)]
+        held = {id(f) for r in full for f in on[r]}
+        held |= {i for i, f in rising.items() if f.most - f.rate <= step + 1e-9 * (step + 1)}
+        for flow in rising.values():
+            flow.rate += step
+        for r in on:
+            left[r] -= weight[r] * step
+        rising = {i: f for i, f in rising.items() if i not in held}
+
+
+def naive(
+    plan: sley.Plan,
+    topology: sley.Topology,
+    size_bytes: int,
+    *,
+    interpreter: bool = False,
+    slots: int | None = None,
+) -> Naive:
+    """A call, played to its end."""
+    return Naive(plan, topology, size_bytes, interpreter, slots).run()
+
+
+def columns(found: Naive) -> dict[str, np.ndarray]:
+    """A block's times as the simulator names them."""
+    words = ("moving", "waiting", "message", "slot", "overhead")
+    table = {f"{w}_us": np.array([t[w] for t in found.times]) for w in words}
+    return table | {"end_us": np.array(found.end_us)}

@@ -1,0 +1,158 @@
+"""Questions that the simulator refuses, and what it says then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import sley
+from runtime.plans import IN, OUT, Hand, direct_allgather, stalling, stalling_for_a_slot
+from sley.ir.plan import Plan
+from sley.ir.topology import Topology
+from sley.ir.words import LoopOrder, Op
+from sley.simulate import Simulator
+
+PAIR = Topology.from_links("pair", 2, [(0, 1)])
+
+
+def refused(code: str, plan: Plan, size: Any = 1000, *args: Any, **settings: Any) -> str:
+    with pytest.raises(sley.SleyError) as caught:
+        sley.simulate(plan, size, *args, **settings)
+    assert [d.code for d in caught.value.diagnostics] == [code]
+    return str(caught.value)
+
+
+def message() -> Plan:
+    hand = Hand()
+    hand.add(0, 0, Op.SEND, (IN, 0), to=1)
+    hand.add(1, 0, Op.RECV, dst=(OUT, 0), of=0)
+    return hand.plan(sley.AllReduce(2), slots=2)
+
+
+def test_a_plan_without_a_cluster() -> None:
+    assert "by-hand" in refused("S701", message())
+    assert sley.simulate(replace(message(), topology=PAIR), 1000).topology is PAIR
+    other = Topology.from_links("other", 2, [(0, 1)])
+    assert sley.simulate(replace(message(), topology=PAIR), 1000, other).topology is other
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        0,
+        -1,
+        1.5,
+        True,
+        None,
+        "",
+        "0",
+        "-1K",
+        "64 apples",
+        "1e3",
+        "1.5M",
+        [1],
+        10**30,
+        "9" * 15 + "G",
+    ],
+)
+def test_sizes_that_are_none(size: Any) -> None:
+    assert repr(size) in refused("S702", message(), size, PAIR)
+    with pytest.raises(sley.SleyError, match="S702"):
+        Simulator(message(), PAIR)(size)
+
+
+@pytest.mark.parametrize(("text", "size"), [("64k", 2**16), ("3 MB", 3 * 2**20), ("1GiB", 2**30)])
+def test_sizes_as_texts(text: str, size: int) -> None:
+    assert sley.simulate(message(), text, PAIR).size_bytes == size
+
+
+@pytest.mark.parametrize("slots", [0, 1, -3, 2.0, "2", True])
+def test_fewer_slots_than_the_plan_was_ordered_for(slots: Any) -> None:
+    said = refused("S704", message(), 1000, PAIR, slots=slots)
+    assert "slots from 2" in said
+    assert f"slots={slots!r}" in said
+
+
+def test_a_message_between_ranks_that_are_not_linked() -> None:
+    line = Topology.from_links("line", 3, [(0, 1), (1, 2)])
+    said = refused("C301", direct_allgather(3, in_place=True), 1000, line)
+    assert "rank 0 -> rank 2, which line does not link" in said
+    assert "by_hand.py:3" in said
+    assert "rank 0, block 1, step 0 (send)" in said
+
+
+def test_more_ranks_than_gpus() -> None:
+    said = refused("C305", direct_allgather(3, in_place=True), 1000, PAIR)
+    assert "at least 3 ranks" in said
+    assert "pair: 2 ranks" in said
+
+
+def test_fewer_ranks_than_gpus_are_fine() -> None:
+    four = Topology.from_links("four", 4, [(a, b) for a in range(4) for b in range(a)])
+    found = sley.simulate(direct_allgather(3, in_place=True), 3000, four)
+    used = found.links.moved_bytes > 0
+    assert used.sum() == 6
+    assert not (used & ((four.links.src == 3) | (four.links.dst == 3))).any()
+
+
+def test_a_plan_that_hangs_is_told_with_where() -> None:
+    said = refused("S703", stalling(3), 1000, Topology.cluster(1, 3))
+    assert "3 blocks stuck" in said
+    for rank in range(3):
+        assert f"stuck at rank {rank} block 0 step 0 (recv, by_hand.py:{2 * rank + 1})" in said
+
+
+def test_a_plan_that_hangs_with_its_slots_runs_with_more() -> None:
+    plan = stalling_for_a_slot()
+    said = refused("S703", plan, 1000, PAIR)
+    assert "stuck at rank 0 block 0 step 1 (send, by_hand.py:2)" in said
+    assert "stuck at rank 1 block 0 step 0 (recv, by_hand.py:5)" in said
+    assert sley.simulate(plan, 1000, PAIR, slots=3).plan.slots == 3
+
+
+def test_what_hangs_with_many_tiles_only() -> None:
+    """Two sends from one block to one that receives them the other way round."""
+    hand = Hand()
+    for channel in (0, 1):
+        hand.add(0, 0, Op.SEND, (IN, 0), to=1, channel=channel)
+        hand.add(1, 0, Op.RECV, dst=(OUT, 0), of=0, channel=1 - channel)
+    plan = hand.plan(sley.AllReduce(2), loop_order=LoopOrder.INSTRUCTION, slots=2)
+    assert sley.simulate(plan, "4M", PAIR).tiles == 2
+    assert "2 blocks stuck" in refused("S703", plan, "6M", PAIR)
+    assert sley.simulate(plan, "6M", PAIR, slots=3).tiles == 3
+
+
+def test_only_the_first_of_many_stuck_blocks_are_named() -> None:
+    said = refused("S703", stalling(12), 1000, Topology.cluster(1, 12))
+    assert "12 blocks stuck" in said
+    assert said.count("stuck at") == 8
+
+
+@pytest.mark.parametrize(
+    ("code", "settings"),
+    [
+        ("C307", {"topology": "ndv4"}),
+        ("C307", {"model": 3}),
+        ("C307", {"plan": message}),
+        ("S704", {"interpreter": "yes"}),
+        ("S704", {"executions": 1}),
+        ("S704", {"slots": 10**9}),
+    ],
+)
+def test_values_of_another_kind(code: str, settings: dict[str, Any]) -> None:
+    given = {"plan": message(), "topology": PAIR, **settings}
+    with pytest.raises(sley.SleyError, match=code):
+        Simulator(given.pop("plan"), given.pop("topology"), **given)
+
+
+@pytest.mark.parametrize("slices", [0, 2.5, 17, float("inf"), float("nan"), "2"])
+def test_slices_are_a_few_whole_parts(slices: Any) -> None:
+    with pytest.raises(sley.SleyError, match=r"T602(.|\n)*slices as a whole number"):
+        sley.CostModel(slices=sley.ByProtocol(1, 1, slices))
+
+
+def test_more_executions_than_anybody_waits_for() -> None:
+    model = replace(PAIR.model, tile_bytes=sley.ByProtocol(1, 1, 1))
+    assert "tiles of 2 instructions" in refused("S705", message(), "1G", PAIR, model=model)
