@@ -91,6 +91,7 @@ nb::dict simulate(const nb::kwargs& k) {
     result["execution_end_us"] = array(simulator.executions.end_us);
     result["execution_cause"] = array(simulator.executions.cause);
     result["execution_after"] = array(simulator.executions.after);
+    result["execution_moving_us"] = array(simulator.executions.moving_us);
     result["execution_cause_us"] = array(simulator.executions.cause_us);
     result["execution_first_cause"] = array(simulator.executions.first_cause);
     result["execution_first_after"] = array(simulator.executions.first_after);

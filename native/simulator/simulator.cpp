@@ -46,7 +46,8 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
     executions = {std::vector<double>(rows), std::vector<double>(rows, -1),
                   std::vector<double>(rows), std::vector<std::int8_t>(rows),
                   std::vector<std::int8_t>(rows), std::vector<std::int64_t>(rows, kNone),
-                  std::vector<std::int64_t>(rows, kNone), std::vector<double>(rows)};
+                  std::vector<std::int64_t>(rows, kNone), std::vector<double>(rows),
+                  std::vector<double>(rows)};
     moved_bytes.assign(settings_.links, 0);
     load_bytes.assign(settings_.links * settings_.bins, 0);
     bin_us = 1.0 / 64;
@@ -122,7 +123,10 @@ void Simulator::enter(std::int32_t block, State state) {
         case State::fence: overhead_us[block] += spent; break;
         case State::message: message_us[block] += spent; break;
         case State::slot: slot_us[block] += spent; break;
-        case State::moving: moving_us[block] += spent; break;
+        case State::moving:
+            moving_us[block] += spent;
+            executions.moving_us[row(b)] += spent;
+            break;
         case State::ready:
         case State::done: break;
     }

@@ -51,7 +51,7 @@ struct Executions {
     // What they waited for last, when that was over, and the same before they began to move data.
     std::vector<std::int8_t> cause, first_cause;
     std::vector<std::int64_t> after, first_after;
-    std::vector<double> cause_us;
+    std::vector<double> cause_us, moving_us;
 };
 
 enum class Cause : std::int8_t { launch, turn, wait, message, slot };

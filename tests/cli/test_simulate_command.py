@@ -29,7 +29,9 @@ def simulated(*arguments: object) -> list[dict[str, Any]]:
 
 def test_it_says_what_the_library_says() -> None:
     plan = library.compile(
-        library.algorithms.ring_allreduce(8), instances=4, topology=library.topologies.ndv4()
+        library.algorithms.ring_allreduce(8, in_place=True),
+        instances=4,
+        topology=library.topologies.ndv4(),
     )
     own = library.simulate(plan, "16M")
     (row,) = simulated("simulate", *RING, "-b", "16M")
@@ -126,3 +128,24 @@ def test_mistakes(arguments: tuple[object, ...], exit_code: int, told: str) -> N
     result = sley(*arguments)
     assert result.exit_code == exit_code, result.output
     assert told in result.output
+
+
+def test_the_librarys_algorithms_are_in_place_unless_asked() -> None:
+    (usual,) = simulated("simulate", *RING, "-b", "16M")
+    (inside,) = simulated("simulate", *RING, "-b", "16M", "--in-place")
+    (outside,) = simulated("simulate", *RING, "-b", "16M", "--out-of-place")
+    assert usual["time_us"] == inside["time_us"] < outside["time_us"]
+
+
+def test_equations_stand_beside_the_simulation() -> None:
+    said = sley("simulate", *RING, "-b", "16M", "--equations").stdout
+    assert [word in said for word in ("(3)", "(4)", "(5)")] == [True] * 3
+    assert "(3)" not in sley("simulate", *RING, "-b", "16M").stdout
+    assert sley("simulate", *RING, "-b", "1M", "-e", "2M", "--equations").exit_code == 2
+
+
+def test_the_size_is_what_is_chosen_for() -> None:
+    (row,) = simulated(
+        "simulate", "ring-allreduce", "--topology", "1x4", "--schedule", "auto", "-b", "1K"
+    )
+    assert row["size_bytes"] == 1024

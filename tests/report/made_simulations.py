@@ -141,7 +141,8 @@ class _Run:
             after.append(at[r[6]] if r[6] else last.get(r[7], NONE))
             last[r[7]] = number
         columns = list(zip(*rows, strict=True))[:6]
-        return Executions(*map(np.array, columns), np.array(after)), after
+        moving = np.array(columns[4]) - np.array(columns[3])
+        return Executions(*map(np.array, columns), np.array(after), moving), after
 
     def block_times(self) -> BlockTimes:
         return BlockTimes(**self.times)

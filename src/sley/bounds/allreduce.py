@@ -123,4 +123,4 @@ def _parents(inner: Level, outer: Level) -> LongArray:
 
 def _words(levels: list[Level], chosen: list[BoolArray], parts: int) -> str:
     used = [level.word for level, some in zip(levels, chosen, strict=True) if some.any()]
-    return f"among {parts} parts, each a {' or a '.join(used)}"
+    return f"among {parts} parts, each a {' or a '.join(used)}, together"

@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from sley import formats
+from sley.cli.model import Settings, simulation_options
 from sley.cli.options import Member, Selection, Several, common_options
 from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.sizes import size_options
-from sley.cli.sources import fitted, plan_of, program_of, topology_of
+from sley.cli.sources import fitted, in_place_by_default, plan_of, program_of, topology_of
 from sley.compiler import Choice, Choices, Options, choose
 from sley.errors import counted
 from sley.ir.program import Program
@@ -56,11 +57,7 @@ _LEFT = range(2, 6)
 @click.option("--instances", type=Several(_POSITIVE), help="Try so many. [1,2,4,8,16,24]")
 @click.option("--fusion/--no-fusion", default=None, help="Fuse receives with sends.")
 @click.option("--max-blocks", type=_POSITIVE, help="Thread blocks that a rank may have. [108]")
-@click.option(
-    "--interpreter/--generated",
-    default=False,
-    help="An interpreter runs the plans (MSCCL), or code made for them.  [generated]",
-)
+@simulation_options
 @click.option(
     "--target",
     type=click.Choice(list(formats.TARGETS)),
@@ -85,7 +82,7 @@ def choose_command(
     instances: tuple[int, ...] | None,
     fusion: bool | None,
     max_blocks: int | None,
-    interpreter: bool,
+    settings: Settings,
     target: str | None,
     output: Path | None,
     as_json: bool,
@@ -113,7 +110,8 @@ def choose_command(
             instances=instances,
             fusion=fusion,
             max_blocks=max_blocks,
-            interpreter=interpreter,
+            interpreter=settings.interpreter,
+            model=settings.model(cluster),
             target=target,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
@@ -134,7 +132,7 @@ def choose_command(
 def _program(what: str, cluster: Topology | None, in_place: bool | None, phases: Phases) -> Program:
     """The program of a WHAT, of the topology's size if it is an algorithm of the library."""
     values: dict[str, Any] = {f.name: None for f in fields(Selection)}
-    selection = Selection(**values | {"what": what, "in_place": in_place})
+    selection = in_place_by_default(Selection(**values | {"what": what, "in_place": in_place}))
     if not what.lower().endswith(".xml"):
         with phases("tracing"):
             return program_of(fitted(selection, cluster))

@@ -12,7 +12,7 @@ from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.simulate import run_sizes, simulation_json
 from sley.cli.sizes import size_options
-from sley.cli.sources import plan_of
+from sley.cli.sources import in_place_by_default, plan_of
 from sley.formats import write_file
 from sley.report.html import html_report
 from sley.report.plots import plot
@@ -55,7 +55,7 @@ def compare_command(
     columns = []
     for text in what:
         simulator = settings.simulator(
-            plan_of(_parsed(text, topology), phases, verify=True),
+            plan_of(in_place_by_default(_parsed(text, topology)), phases, verify=True),
             executions=bool(html or plot_file),
         )
         with phases("simulating"):

@@ -12,6 +12,7 @@ import click
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_in_bytes
+from sley.ir.topology import Topology
 from sley.simulate import Simulator
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,15 +26,19 @@ class Settings:
     values: tuple[str, ...]
     interpreter: bool
 
+    def model(self, topology: Topology | None) -> CostModel | None:
+        """The cost model in place of a topology's; None where nothing is given anew. Errors: T602,
+        click's for names that are no parameter."""
+        if topology is None or not self.values:
+            return None
+        return _changed(topology.model, self.values)
+
     def simulator(self, plan: Plan, *, executions: bool = False) -> Simulator:
         """The simulator of a plan on the topology that it was compiled for. Errors: as
-        `Simulator`, T602, click's for names that are no parameter."""
-        simulator = Simulator(plan, interpreter=self.interpreter, executions=executions)
-        if not self.values:
-            return simulator
+        `Simulator` and `model`."""
         return Simulator(
             plan,
-            model=_changed(simulator.topology.model, self.values),
+            model=self.model(plan.topology),
             interpreter=self.interpreter,
             executions=executions,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from sley.cli.model import Settings, simulation_options
 from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.sizes import size_options
-from sley.cli.sources import plan_of
+from sley.cli.sources import in_place_by_default, plan_of
+from sley.compiler.options import AUTO
 from sley.formats import write_file
+from sley.report.critical import critical_steps
 from sley.report.html import html_report
 from sley.report.plots import plot
 from sley.report.simulation import estimate_lines, simulation_lines, size_table
@@ -27,6 +30,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @plan_options
 @size_options("64M")
 @simulation_options
+@click.option("--equations", is_flag=True, help="Add ResCCL's equations (3) to (5); one size.")
 @click.option("--html", type=_FILE, help="Write a page with pictures and tables.")
 @click.option("--trace", "trace_file", type=_FILE, help="Write a trace for Perfetto; one size.")
 @click.option("--plot", "plot_file", type=_FILE, help="Write a picture, .png or .svg.")
@@ -35,6 +39,7 @@ def simulate_command(
     selection: Selection,
     sizes: list[int],
     settings: Settings,
+    equations: bool,
     html: Path | None,
     trace_file: Path | None,
     plot_file: Path | None,
@@ -42,10 +47,13 @@ def simulate_command(
     verbose: bool,
 ) -> None:
     """Simulate WHAT on --topology: one size in full, or several as a table."""
-    if trace_file is not None and len(sizes) > 1:
-        raise click.UsageError("--trace is for one size; leave --end out")
+    for option, given in (("--trace", trace_file is not None), ("--equations", equations)):
+        if given and len(sizes) > 1:
+            raise click.UsageError(f"{option} is for one size; leave --end out")
     phases = Phases(quiet=as_json)
-    plan = plan_of(selection, phases, verify=True)
+    if selection.schedule is AUTO and selection.size is None and len(sizes) == 1:
+        selection = replace(selection, size=sizes[0])
+    plan = plan_of(in_place_by_default(selection), phases, verify=True)
     simulator = settings.simulator(plan, executions=bool(html or trace_file or plot_file))
     with phases("simulating"):
         simulations = run_sizes(simulator, sizes, quiet=as_json)
@@ -62,12 +70,10 @@ def simulate_command(
         rows = [simulation_json(s) for s in simulations]
         print_json({"ok": True, "simulations": rows, "seconds": phases.seconds})
         return
-    if len(sizes) == 1:
+    lines = simulation_lines(simulations[0]) if len(sizes) == 1 else size_table(simulations)
+    if equations:
         with phases("equations"):
-            estimates = estimate(plan, sizes[0], simulator.topology)
-        lines = [*simulation_lines(simulations[0]), *estimate_lines(estimates)]
-    else:
-        lines = size_table(simulations)
+            lines += estimate_lines(estimate(plan, sizes[0], simulator.topology))
     click.echo("\n".join(lines))
     if verbose:
         phases.report()
@@ -107,5 +113,14 @@ def simulation_json(s: Simulation) -> dict[str, Any]:
         "utilisation": {"average": float(used.mean()), "most": float(used.max())}
         if len(used)
         else {},
-        "model": s.model.items(),
+        "links": [
+            {"link": s.topology.link_label(i), "bytes": s.links.moved_bytes[i], "used": used}
+            for i, used in enumerate(s.utilisation.tolist())
+            if s.links.moved_bytes[i]
+        ],
+        "critical": [
+            asdict(step) | {"causes": [c.name.lower() for c in step.causes]}
+            for step in critical_steps(s)
+        ],
+        "model": asdict(s.model),
     }

@@ -77,6 +77,14 @@ def _suffix(selection: Selection) -> str:
     return next((suffix for suffix in (".xml", ".resccl", ".py") if what.endswith(suffix)), "")
 
 
+def in_place_by_default(selection: Selection) -> Selection:
+    """In place where both are possible and neither is asked for: the library's algorithms copy the
+    input out of place, which takes time that collectives of vendors don't need."""
+    if goes_both_ways(selection) and selection.in_place is None:
+        return selection.with_place(True)
+    return selection
+
+
 def goes_both_ways(selection: Selection) -> bool:
     """Whether WHAT can be compiled in and out of place: an algorithm of the library, or a text."""
     return _suffix(selection) in ("", ".resccl")

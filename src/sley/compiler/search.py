@@ -25,6 +25,9 @@ from sley.verify import verify
 TIE = 0.01
 """Times that differ by no more are equal: the model is not that exact."""
 
+STRIDE = 4
+"""All candidates are compared at sizes no further apart than by this factor."""
+
 CONTENDERS = 0.1
 """Between two sizes only those are looked at that are slower by no more at one of them."""
 
@@ -61,7 +64,8 @@ def choose(
     """The fastest plans for sizes on a topology, as a table of ranges without gaps.
 
     programs: one, or several that bring about the same collective, to choose among algorithms.
-    sizes: where all candidates are compared; the ranges cover all from the first to the last.
+    sizes: where all candidates are compared, and at sizes between them that are more than a
+        factor of 4 apart; the ranges cover all from the first to the last.
     topology: by default the one that the first program was written for.
     protocols, schedules, allocations, channels, instances: what is tried. By default all
         protocols, unless the program asks for one; all schedules that go with the other options;
@@ -84,7 +88,7 @@ def choose(
         raise C311.error(expected="a topology to choose on", found="none")
     if model is not None:
         cluster = replace(cluster, model=model)
-    asked = _sizes(sizes)
+    asked = _dense(_sizes(sizes))
     goal = None if target is None else target_named(target)
     if goal is not None:
         per_chunk, loop_order = True, loop_order or LoopOrder.TILE
@@ -279,6 +283,17 @@ def _sizes(sizes: int | str | Sequence[int | str]) -> list[int]:
     if not found:
         raise S702.error(expected="at least one size", found="none")
     return sorted({size for size in found if size is not None})
+
+
+def _dense(sizes: list[int]) -> list[int]:
+    """The sizes, and more between those that are over a factor of STRIDE apart: a plan that is
+    fastest only between two sizes would never be seen at them."""
+    dense = sizes[:1]
+    for size in sizes[1:]:
+        while dense[-1] * STRIDE < size:
+            dense.append(dense[-1] * STRIDE)
+        dense.append(size)
+    return dense
 
 
 def _members(kind: type[E], word: str, values: Sequence[E | str] | None) -> tuple[E, ...] | None:

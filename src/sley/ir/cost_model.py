@@ -101,7 +101,7 @@ class CostModel:
         could move over the capacity (the shape of ResCCL, equation 1 and figure 4; the paper
         prints no value, so it is 0 unless you fit one).
 
-    Errors: T602 for values out of range.
+    A number in place of a ByProtocol is meant for all three. Errors: T602 for values out of range.
     """
 
     launch_us: ByProtocol = _numbers(6.6, 14.0, 8.4, open_=False)
@@ -128,6 +128,9 @@ class CostModel:
         for f in fields(self):
             value, limits = getattr(self, f.name), f.metadata
             split = isinstance(f.default, ByProtocol)
+            if split and is_real(value):  # one number for all
+                value = ByProtocol(value, value, value)
+                object.__setattr__(self, f.name, value)
             if split and not isinstance(value, ByProtocol):
                 raise T602.error(
                     expected=f"{f.name} as sley.ByProtocol(ll, ll128, simple)", found=repr(value)

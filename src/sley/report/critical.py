@@ -59,7 +59,7 @@ def critical_steps(simulation: Simulation) -> list[CriticalStep]:
     first = np.flatnonzero(np.append(True, line[1:] != line[:-1]))
     end = np.maximum.accumulate(np.maximum(path.end_us, simulation.launch_us))
     begin = np.append(simulation.launch_us, end[:-1])
-    moving = np.clip(end - np.maximum(path.start_us, begin), 0, None)
+    moving = np.minimum(path.moving_us, end - begin)
     steps = []
     for a, b in zip(first.tolist(), [*first[1:].tolist(), len(path)], strict=True):
         rows = path.instruction[a:b]

@@ -10,6 +10,7 @@ import numpy as np
 from sley.bounds.bound import Bound
 from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan
+from sley.ir.sizes import size_text
 from sley.ir.tables import ByteArray, FloatArray, IntArray, LongArray, Table, column
 from sley.ir.topology import Topology
 
@@ -57,6 +58,7 @@ class Executions(Table):
     end_us: when it was done.
     cause: Cause; what it waited for last.
     after: the row of the execution that it waited for; NONE for LAUNCH.
+    moving_us: how long it moved data; the rest is waiting between parts, and overhead.
     """
 
     instruction: IntArray = column("int32")
@@ -66,6 +68,7 @@ class Executions(Table):
     end_us: FloatArray = column("float64")
     cause: ByteArray = column("int8")
     after: LongArray = column("int64")
+    moving_us: FloatArray = column("float64")
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class LinkLoad:
     load_GBps: FloatArray  # noqa: N815 - a unit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Simulation:
     """A run of a plan, as the model has it. Times count from the call; blocks start when it has
     been launched.
@@ -141,7 +144,13 @@ class Simulation:
         )
         return utilisation
 
-    def idle(self, *, to_exit: bool) -> FloatArray:
+    def __repr__(self) -> str:
+        return (
+            f"Simulation({self.plan.name} on {self.topology.name}: {size_text(self.size_bytes)}, "
+            f"{self.time_us:.1f} us, {self.algbw_GBps:.2f} GB/s, {self.of_bound:.1%} of the bound)"
+        )
+
+    def idle(self, *, to_exit: bool = True) -> FloatArray:
         """float64 (blocks,): which part of its time each block waits, for other blocks, messages
         or slots, or has exited; its time lasts to its own exit, or to the end of the kernel
         (ResCCL 5.4, table 3)."""

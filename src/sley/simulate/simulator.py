@@ -231,6 +231,7 @@ def _rows(
         end_us=end_us,
         cause=np.where(after == NONE, Cause.LAUNCH, cause),
         after=after,
+        moving_us=found["execution_moving_us"][rows],
     )
 
 

@@ -151,7 +151,7 @@ def read_model(section: Section) -> CostModel:
     for f in fields(CostModel):
         if f.name not in section:
             section.value(f.name, "", None)
-        elif isinstance(f.default, ByProtocol):
+        elif isinstance(f.default, ByProtocol) and section.is_table(f.name):
             one = section.section(f.name)
             values[f.name] = ByProtocol(*(one.number(word) for word in ("LL", "LL128", "Simple")))
             one.finish()

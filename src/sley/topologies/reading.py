@@ -73,6 +73,10 @@ class Section:
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
+    def is_table(self, key: str) -> bool:
+        """Whether a key has a table for its value."""
+        return isinstance(self._values.get(key), dict)
+
     def value(self, key: str, expected: str, default: Any = _MISSING) -> Any:
         """The value of a key, as it stands; `default` where it is left out. Errors: T607."""
         self._taken.add(key)
