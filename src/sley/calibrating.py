@@ -18,18 +18,18 @@ from sley.compiler import compile
 from sley.errors.simulation import S704
 from sley.ir.collective import Collective
 from sley.ir.collectives import Custom
-from sley.ir.cost_model import ByProtocol, CostModel
+from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Builder, Topology
 from sley.ir.words import is_integer
 from sley.lang import ChunkProgram, trace
 
-MESSAGES = 32
-"""Messages of one exchange: enough for the pipeline's fill not to count."""
+MESSAGES = 16
+"""Messages to each peer: enough for the pipeline's fill not to count."""
 
 SMALL_BYTES = 64
-LARGE_BYTES = 2**20
-"""Bytes of a message where its overhead decides, and where its bytes do."""
+LARGE_BYTES = 2**16
+"""Bytes of a message where its overhead decides, and where its bytes do: one slot."""
 
 MAX_RANKS = 64
 """A rank is a process; nobody has that many cores to spare for one measurement."""
@@ -41,15 +41,15 @@ class Calibration:
 
     ranks: how many processes took part.
     launch_us: a call in which each rank copies a few bytes.
-    hop_us: a message's way to the next rank, in a chain through all of them.
-    small_us, large_us: a message of SMALL_BYTES and one of LARGE_BYTES, when all ranks send and
-        receive as many as they can.
-    alone_us: the latter when just two ranks do.
+    round_us: a message of SMALL_BYTES, when each rank sends to the next one and all go in step.
+    small_us, large_us: a message of SMALL_BYTES and one of LARGE_BYTES, when every rank sends to
+        all others as much as it can: the time of all over the number of messages.
+    alone_us: a message of LARGE_BYTES when one rank sends to one other.
     """
 
     ranks: int
     launch_us: float
-    hop_us: float
+    round_us: float
     small_us: float
     large_us: float
     alone_us: float
@@ -69,31 +69,28 @@ def calibrate(
             expected = f"{word} from {least} to {most}"
             raise S704.error(expected=expected, found=f"{word}={value!r}")
 
-    def measure(
-        name: str, collective: Collective, body: Callable[[ChunkProgram], None], size: int
-    ) -> float:
+    def measure(name: str, benchmark: Benchmark, message_bytes: int) -> float:
         if progress is not None:
             progress(name)
+        collective, body = benchmark
         plan = compile(trace(collective, body, name=name))
-        size_bytes = size * collective.chunks * collective.blocks
+        size_bytes = message_bytes * collective.chunks * collective.blocks
         runs = [
             runtime.run(plan, [size_bytes], iterations=20, warmup=3, check=False, dtype="uint8")
             for _ in range(repeats)
         ]
         return statistics.median(run[0].time_us for run in runs)
 
-    launch = measure("launch", *_copies(ranks), SMALL_BYTES)
-    chain = measure("chain", *_chain(ranks), SMALL_BYTES)
-    small = measure("small messages", *_exchange(ranks), SMALL_BYTES)
-    large = measure("large messages", *_exchange(ranks), LARGE_BYTES)
-    alone = measure("two ranks", *_exchange(2), LARGE_BYTES)
-    found = {
-        "launch_us": launch,
-        "hop_us": max(chain - launch, 0.0) / (ranks - 1),
-        "small_us": max(small - launch, 0.0) / MESSAGES,
-        "large_us": max(large - launch, 0.0) / MESSAGES,
-        "alone_us": max(alone - launch, 0.0) / MESSAGES,
-    }
+    launch = measure("launch", _copies(ranks), SMALL_BYTES)
+    messages = ranks * (ranks - 1) * MESSAGES
+    found = {"launch_us": launch}
+    for word, name, benchmark, size_bytes, number in (
+        ("round_us", "one peer, small", _exchange(ranks, 1), SMALL_BYTES, MESSAGES),
+        ("small_us", "all peers, small", _exchange(ranks, ranks - 1), SMALL_BYTES, messages),
+        ("large_us", "all peers, large", _exchange(ranks, ranks - 1), LARGE_BYTES, messages),
+        ("alone_us", "two ranks, large", _exchange(2, 1, one_way=True), LARGE_BYTES, MESSAGES),
+    ):
+        found[word] = max(measure(name, benchmark, size_bytes) - launch, 1e-3) / number
     return Calibration(ranks=ranks, topology=topology_of(ranks, **found), **found)
 
 
@@ -101,7 +98,7 @@ def topology_of(
     ranks: int,
     *,
     launch_us: float,
-    hop_us: float,
+    round_us: float,
     small_us: float,
     large_us: float,
     alone_us: float,
@@ -109,38 +106,38 @@ def topology_of(
     """The topology that explains the measurements.
 
     A message counts four times its bytes in memory: read and written by the sender, and again by
-    the receiver. A large one is `parts` parts of a slot each. From both sizes follow what a byte
-    takes and what a part takes besides, of all ranks' time together.
+    the receiver. So the memory's rate is that of the bytes between a small message and a large
+    one, and what a part costs besides is left of a small one. What a round takes beyond its
+    messages is the latency of a hop: a rank has to wait until its neighbour has had its turn.
     """
-    parts = LARGE_BYTES / runtime.SLOT_BYTES
-    byte_us = (large_us - parts * small_us) / (LARGE_BYTES - parts * SMALL_BYTES) / ranks
-    byte_us = max(byte_us, large_us / LARGE_BYTES / ranks / 10)  # noise must not make it negative
+    byte_us = (large_us - small_us) / (LARGE_BYTES - SMALL_BYTES)
+    byte_us = max(byte_us, large_us / LARGE_BYTES / 10)  # noise must not make it negative
     memory_GBps = 4 / byte_us / 1e3  # noqa: N806 - a unit
-    overhead = max(small_us / ranks / byte_us - SMALL_BYTES, 0.0)
-    thread_GBps = 2 * LARGE_BYTES / alone_us / 1e3  # noqa: N806
-    latency = ByProtocol(*(max(hop_us - 2 * small_us / ranks, 0.0),) * 3)
+    overhead = max(small_us / byte_us - SMALL_BYTES, 0.0)
+    # Alone, sender and receiver each take half of a message's time, side by side.
+    thread_GBps = max(LARGE_BYTES / alone_us, LARGE_BYTES / large_us / ranks) / 1e3  # noqa: N806
     model = CostModel(
-        launch_us=ByProtocol(*(launch_us,) * 3),
-        nvlink_latency_us=latency,
-        pcie_latency_us=latency,
-        network_latency_us=latency,
+        launch_us=launch_us,
+        nvlink_latency_us=0.0,
+        pcie_latency_us=max(round_us - ranks * small_us, 0.0),
+        network_latency_us=0.0,
         nvlink_block_GBps=thread_GBps,
         pcie_block_GBps=thread_GBps,
         network_block_GBps=thread_GBps,
         local_block_GBps=thread_GBps,
         memory_GBps=memory_GBps,
-        wire_efficiency=ByProtocol(1, 1, 1),
-        tile_bytes=ByProtocol(*(runtime.SLOT_BYTES,) * 3),
-        slices=ByProtocol(1, 1, 1),
+        wire_efficiency=1.0,
+        tile_bytes=runtime.SLOT_BYTES,
+        slices=1,
         part_overhead_bytes=overhead,
         wait_us=0.0,
-        fence_share=ByProtocol(0, 0, 0),
+        fence_share=0.0,
         interpreter_loss=0.0,
     )
     builder = Builder(f"this machine, {ranks} ranks", np.zeros(ranks, np.int32))
     switch = builder.add(VertexKind.PCIE, [0])
     rank = np.arange(ranks)
-    builder.both(rank, switch, LinkKind.PCIE, thread_GBps, thread_GBps)
+    builder.both(rank, switch, LinkKind.PCIE, memory_GBps, memory_GBps)
     return builder.topology(model, shared_memory=True)
 
 
@@ -157,29 +154,19 @@ def _copies(ranks: int) -> Benchmark:
     return Custom("copies", ranks, 1, 1, lambda r, i: [(r, 0)]), body
 
 
-def _chain(ranks: int) -> Benchmark:
-    """A chunk goes from rank to rank."""
+def _exchange(ranks: int, peers: int, *, one_way: bool = False) -> Benchmark:
+    """Each rank, or rank 0 alone, sends MESSAGES chunks to each of the next `peers` ranks."""
+    senders = np.arange(1 if one_way else ranks)
 
     def body(p: ChunkProgram) -> None:
-        chunk = p.chunk(0, "in", 0)
-        for rank in range(1, ranks):
-            chunk = chunk.copy(rank, "out", 0)
+        for index in range(MESSAGES):
+            for peer in range(peers):
+                chunk = p.chunk(senders, "in", peer * MESSAGES + index)
+                chunk.copy((senders + peer + 1) % ranks, "out", peer * MESSAGES + index)
 
     def expected(rank: int, index: int) -> list[tuple[int, int]] | None:
-        return [(0, 0)] if rank else None
+        sender = (rank - index // MESSAGES - 1) % ranks
+        return [(sender, index)] if sender < len(senders) else None
 
-    return Custom("chain", ranks, 1, 1, expected), body
-
-
-def _exchange(ranks: int) -> Benchmark:
-    """Each rank sends MESSAGES chunks to the next one round a ring."""
-
-    def body(p: ChunkProgram) -> None:
-        rank = np.arange(ranks)
-        for index in range(MESSAGES):
-            p.chunk((rank - 1) % ranks, "in", index).copy(rank, "out", index)
-
-    def expected(rank: int, index: int) -> list[tuple[int, int]]:
-        return [((rank - 1) % ranks, index)]
-
-    return Custom("exchange", ranks, MESSAGES, MESSAGES, expected), body
+    chunks = peers * MESSAGES
+    return Custom("exchange", ranks, chunks, chunks, expected), body

@@ -15,28 +15,32 @@ from sley.calibrating import LARGE_BYTES, MESSAGES, SMALL_BYTES, calibrate, topo
 from sley.cli import main
 
 
-def exchange(topology: sley.Topology, ranks: int, size: int) -> float:
-    """What the simulator says of the microbenchmark that the topology was made from: a message."""
+def per_message_us(topology: sley.Topology, peers: int, size: int) -> float:
+    """What the simulator says of a microbenchmark that the topology was made from: the time of
+    all over the number of messages of a rank to a peer."""
+    ranks = topology.ranks
 
     def body(p: Any) -> None:
         rank = np.arange(ranks)
-        for index in range(MESSAGES):
-            p.chunk((rank - 1) % ranks, "in", index).copy(rank, "out", index)
+        for index in range(peers * MESSAGES):
+            peer = (rank + index // MESSAGES + 1) % ranks
+            p.chunk(rank, "in", index).copy(peer, "out", index)
 
+    chunks = peers * MESSAGES
     collective = sley.Custom(
-        "exchange", ranks, MESSAGES, MESSAGES, lambda r, i: [((r - 1) % ranks, i)]
+        "exchange", ranks, chunks, chunks, lambda r, i: [((r - i // MESSAGES - 1) % ranks, i)]
     )
     plan = sley.compile(sley.trace(collective, body))
-    simulation = sley.simulate(plan, size * MESSAGES, topology)
+    simulation = sley.simulate(plan, size * chunks, topology)
     return (simulation.time_us - simulation.launch_us) / MESSAGES
 
 
 def test_the_topology_explains_what_it_was_made_from() -> None:
     topology = topology_of(
-        4, launch_us=3.0, hop_us=1.2, small_us=2.0, large_us=800.0, alone_us=300.0
+        4, launch_us=3.0, round_us=12.0, small_us=0.5, large_us=8.0, alone_us=10.0
     )
-    assert exchange(topology, 4, SMALL_BYTES) == pytest.approx(2.0, rel=0.25)
-    assert exchange(topology, 4, LARGE_BYTES) == pytest.approx(800.0, rel=0.1)
+    assert per_message_us(topology, 1, SMALL_BYTES) == pytest.approx(12.0, rel=0.2)
+    assert per_message_us(topology, 3, LARGE_BYTES) == pytest.approx(12 * 8.0, rel=0.2)
     assert topology.shared_memory
     assert topology.model.launch_us.ll == 3.0
 
