@@ -10,7 +10,8 @@
 namespace sley {
 
 // What a flow crosses. cap: its own greatest rate. push: what stands behind it and could fill a
-// link, which contention is about. From first to last: rows of `resource` and `weight`.
+// link, which contention is about. From first to last: rows of `resource` and `weight`, in which no
+// resource comes twice.
 struct FlowClasses {
     std::vector<double> cap;
     std::vector<double> push;

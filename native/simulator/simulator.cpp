@@ -31,12 +31,9 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
     done_.assign(instructions, 0);
     waiter_.assign(instructions, kNone);
     next_waiter_.assign(blocks, kNone);
-    owner_.resize(instructions);
     for (std::size_t b = 0; b < blocks; ++b) {
         blocks_[b].instruction = plan_.block_offset[b];
         blocks_[b].since = settings_.launch_us;
-        std::fill(owner_.begin() + plan_.block_offset[b],
-                  owner_.begin() + plan_.block_offset[b + 1], static_cast<std::int32_t>(b));
     }
     for (auto& c : connections_) c.credit = settings_.slots * unit_;
     for (auto* times : {&end_us, &moving_us, &waiting_us, &message_us, &slot_us, &overhead_us}) {
@@ -53,8 +50,9 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
     bin_us = 1.0 / 64;
 }
 
-void Simulator::push(double time, Kind kind, std::int32_t id, std::uint32_t version) {
-    queue_.push({time, events_++, kind, id, version});
+void Simulator::push(double time, Kind kind, std::int32_t id, std::uint32_t version,
+                     std::int64_t room) {
+    queue_.push({time, events_++, kind, id, version, room});
 }
 
 void Simulator::run() {
@@ -107,7 +105,7 @@ void Simulator::handle(const Event& event) {
         ++c.arrived;
         if (c.receiver != kNone) advance(std::exchange(c.receiver, kNone));
     } else {
-        c.credit += event.version;
+        c.credit += event.room;
         c.last_freed = c.freed.front();
         c.freed.pop_front();
         if (c.sender != kNone) advance(std::exchange(c.sender, kNone));
@@ -253,8 +251,7 @@ void Simulator::end_part(std::int32_t block) {
         Connection& c = connections_[take];
         c.sent.pop_front();
         c.freed.push_back(row(b));
-        push(now_ + ends_.latency_us[take], Kind::free, take,
-             static_cast<std::uint32_t>(unit_ / count));
+        push(now_ + ends_.latency_us[take], Kind::free, take, 0, unit_ / count);
     }
     if (send != kNone) {
         Connection& c = connections_[send];

@@ -83,7 +83,8 @@ private:
         std::uint64_t number;
         Kind kind;
         std::int32_t id;
-        std::uint32_t version;
+        std::uint32_t version;  // of a flow, which counts its changes of rate
+        std::int64_t room;      // that is given back
         bool operator<(const Event& other) const {  // the queue gives the greatest first
             return time != other.time ? time > other.time : number > other.number;
         }
@@ -112,7 +113,8 @@ private:
         std::uint32_t version = 0;
     };
 
-    void push(double time, Kind kind, std::int32_t id, std::uint32_t version = 0);
+    void push(double time, Kind kind, std::int32_t id, std::uint32_t version = 0,
+              std::int64_t room = 0);
     void handle(const Event& event);
     void advance(std::int32_t block);
     bool may_begin(std::int32_t block);
@@ -143,7 +145,6 @@ private:
     std::vector<Flow> flows_;
     std::vector<std::int64_t> done_;               // tiles that each instruction has finished
     std::vector<std::int32_t> waiter_, next_waiter_;  // blocks that wait for each instruction
-    std::vector<std::int32_t> owner_;              // the block of each instruction
 };
 
 }  // namespace sley

@@ -18,7 +18,7 @@ from sley.compiler import compile
 from sley.errors.simulation import S704
 from sley.ir.collective import Collective
 from sley.ir.collectives import Custom
-from sley.ir.cost_model import CostModel
+from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Builder, Topology
 from sley.ir.words import is_integer
@@ -31,7 +31,7 @@ SMALL_BYTES = 64
 LARGE_BYTES = 2**16
 """Bytes of a message where its overhead decides, and where its bytes do: one slot."""
 
-MAX_RANKS = 64
+MAX_PROCESSES = 64
 """A rank is a process; nobody has that many cores to spare for one measurement."""
 
 
@@ -64,7 +64,10 @@ def calibrate(
     progress: called with the name of each microbenchmark before it starts.
     Errors: S704 for numbers out of range, R5xx of the runtime.
     """
-    for word, value, least, most in (("ranks", ranks, 2, MAX_RANKS), ("repeats", repeats, 1, 1000)):
+    for word, value, least, most in (
+        ("ranks", ranks, 2, MAX_PROCESSES),
+        ("repeats", repeats, 1, 1000),
+    ):
         if not is_integer(value) or not least <= value <= most:
             expected = f"{word} from {least} to {most}"
             raise S704.error(expected=expected, found=f"{word}={value!r}")
@@ -117,21 +120,21 @@ def topology_of(
     # Alone, sender and receiver each take half of a message's time, side by side.
     thread_GBps = max(LARGE_BYTES / alone_us, LARGE_BYTES / large_us / ranks) / 1e3  # noqa: N806
     model = CostModel(
-        launch_us=launch_us,
-        nvlink_latency_us=0.0,
-        pcie_latency_us=max(round_us - ranks * small_us, 0.0),
-        network_latency_us=0.0,
+        launch_us=ByProtocol.same(launch_us),
+        nvlink_latency_us=ByProtocol.same(0.0),
+        pcie_latency_us=ByProtocol.same(max(round_us - ranks * small_us, 0.0)),
+        network_latency_us=ByProtocol.same(0.0),
         nvlink_block_GBps=thread_GBps,
         pcie_block_GBps=thread_GBps,
         network_block_GBps=thread_GBps,
         local_block_GBps=thread_GBps,
         memory_GBps=memory_GBps,
-        wire_efficiency=1.0,
-        tile_bytes=runtime.SLOT_BYTES,
-        slices=1,
+        wire_efficiency=ByProtocol.same(1.0),
+        tile_bytes=ByProtocol.same(runtime.SLOT_BYTES),
+        slices=ByProtocol.same(1),
         part_overhead_bytes=overhead,
         wait_us=0.0,
-        fence_share=0.0,
+        fence_share=ByProtocol.same(0.0),
         interpreter_loss=0.0,
     )
     builder = Builder(f"this machine, {ranks} ranks", np.zeros(ranks, np.int32))

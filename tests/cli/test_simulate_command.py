@@ -149,3 +149,20 @@ def test_the_size_is_what_is_chosen_for() -> None:
         "simulate", "ring-allreduce", "--topology", "1x4", "--schedule", "auto", "-b", "1K"
     )
     assert row["size_bytes"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "told"),
+    [
+        (("simulate", *RING, "-b", "1", "-e", "1G", "-i", "1"), 2, "sizes"),
+        (("simulate", *RING, "--set", "wait_us=1_0"), 2, "no number"),
+        (("simulate", *RING, "--set", "wait_us=1", "--set", "wait_us=2"), 2, "twice"),
+        (("simulate", *RING, "--html", "/nowhere/page.html"), 1, "F461"),
+        (("calibrate", "-o", "/nowhere/here.toml"), 1, "F461"),
+        (("simulate", "ring-allreduce", "--topology", "x" * 5000), 1, "T604"),
+    ],
+)
+def test_more_mistakes(arguments: tuple[object, ...], exit_code: int, told: str) -> None:
+    result = sley(*arguments)
+    assert result.exit_code == exit_code, result.output
+    assert told in result.output

@@ -156,3 +156,20 @@ def test_slices_are_a_few_whole_parts(slices: Any) -> None:
 def test_more_executions_than_anybody_waits_for() -> None:
     model = replace(PAIR.model, tile_bytes=sley.ByProtocol(1, 1, 1))
     assert "tiles of 2 instructions" in refused("S705", message(), "1G", PAIR, model=model)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1e-320, 1e300, float("nan"), float("inf")])
+def test_rates_that_no_time_can_be_reckoned_with(rate: float) -> None:
+    with pytest.raises(sley.SleyError, match="T602"):
+        sley.CostModel(nvlink_block_GBps=rate)
+    with pytest.raises(sley.SleyError, match="T602"):
+        Topology.from_links("pair", 2, [(0, 1)], GBps=rate)
+
+
+def test_a_plan_that_takes_no_time() -> None:
+    empty = sley.compile(
+        sley.trace(sley.Custom("none", 2, 1, 1, lambda rank, index: None), lambda p: None)
+    )
+    model = replace(PAIR.model, launch_us=sley.ByProtocol.same(0))
+    simulation = sley.simulate(empty, 1000, PAIR, model=model)
+    assert (simulation.time_us, simulation.algbw_GBps, simulation.of_bound) == (0, float("inf"), 1)

@@ -14,7 +14,9 @@ from sley.bounds.mixed import mixed
 from sley.bounds.needs import Collect, Everywhere, Exchange, Mixed, Needs, Spread, needs_of
 from sley.bounds.spread import spread
 from sley.errors.compiler import C305
+from sley.errors.simulation import S702
 from sley.ir.collective import Collective
+from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import Topology
 
 
@@ -43,12 +45,16 @@ class Bounds:
             )
         return cls(collective, topology, nominal)
 
-    def at(self, size_bytes: int) -> Bound:
-        """The bound for a call of `size_bytes`, as nccl-tests counts them."""
+    def at(self, size_bytes: int | str) -> Bound:
+        """The bound for a call of `size_bytes`, as nccl-tests counts them: bytes, or a text such as
+        "64M". Errors: S702."""
+        size = size_in_bytes(size_bytes)
+        if size is None:
+            raise S702.error(expected="a positive number of bytes", found=repr(size_bytes))
         latency_us, latency_reason = self._latency
         return Bound(
-            size_bytes,
-            self._limit.ratio * size_bytes / self._whole / 1e3,
+            size,
+            float(self._limit.ratio) * size / self._whole / 1e3,
             latency_us,
             self.reason,
             latency_reason,
@@ -58,7 +64,7 @@ class Bounds:
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
         """The algorithm bandwidth (size over time) that is not exceeded at any size; infinite
         where nothing has to move."""
-        return self._whole / self._limit.ratio if self._limit.ratio else float("inf")
+        return float(self._whole / self._limit.ratio) if self._limit.ratio else float("inf")
 
     @property
     def exact(self) -> bool:
@@ -109,7 +115,7 @@ class Bounds:
 
 
 def bound(
-    collective: Collective, topology: Topology, size_bytes: int, *, nominal: bool = False
+    collective: Collective, topology: Topology, size_bytes: int | str, *, nominal: bool = False
 ) -> Bound:
     """A time that no algorithm falls below, for one size; for several, `Bounds.of(...).at(size)`
     works the cuts out once.

@@ -8,13 +8,18 @@ from pathlib import Path
 import click
 
 from sley import topologies
-from sley.calibrating import MAX_RANKS, calibrate
+from sley.calibrating import MAX_PROCESSES, calibrate
 from sley.cli.output import Command, Phases, print_json
+from sley.formats import check_folder
 
 
 @click.command("calibrate", cls=Command)
 @click.option(
-    "--ranks", type=click.IntRange(2, MAX_RANKS), default=4, show_default=True, help="Processes."
+    "--ranks",
+    type=click.IntRange(2, MAX_PROCESSES),
+    default=4,
+    show_default=True,
+    help="Processes.",
 )
 @click.option(
     "-n", "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Runs each."
@@ -33,6 +38,7 @@ def calibrate_command(ranks: int, repeats: int, output: Path, as_json: bool, ver
 
     The plan that is simulated should have as many ranks: they share the machine's cores.
     """
+    check_folder(output)
     phases = Phases(quiet=as_json)
     with phases("measuring"):
         found = calibrate(ranks, repeats=repeats)

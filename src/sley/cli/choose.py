@@ -16,6 +16,7 @@ from sley.cli.sizes import size_options
 from sley.cli.sources import fitted, in_place_by_default, plan_of, program_of, topology_of
 from sley.compiler import Choice, Choices, Options, choose
 from sley.errors import counted
+from sley.formats import check_folder
 from sley.ir.program import Program
 from sley.ir.sizes import size_text
 from sley.ir.topology import Topology
@@ -90,6 +91,8 @@ def choose_command(
 ) -> None:
     """Find what is fastest for which sizes on a cluster: one or several WHAT for the same
     collective, each with many options, by simulation."""
+    if output is not None:
+        check_folder(output)
     phases = Phases(quiet=as_json)
     # The ranges go on to the last size, even where the factor steps over it.
     last = click.get_current_context().params["end"]

@@ -13,7 +13,7 @@ from sley.cli.output import Command, Phases, print_json
 from sley.cli.simulate import run_sizes, simulation_json
 from sley.cli.sizes import size_options
 from sley.cli.sources import in_place_by_default, plan_of
-from sley.formats import write_file
+from sley.formats import check_folder, write_file
 from sley.report.html import html_report
 from sley.report.plots import plot
 from sley.report.simulation import comparison_table
@@ -51,6 +51,8 @@ def compare_command(
 
     sley compare "ring-allreduce --instances 24" "hm-allreduce --schedule hpds" --topology ndv4:2
     """
+    for file in filter(None, (html, plot_file)):
+        check_folder(file)
     phases = Phases(quiet=as_json)
     columns = []
     for text in what:

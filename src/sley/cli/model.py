@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import click
 
+from sley.cli.options import standing_for
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_in_bytes
@@ -63,13 +65,7 @@ def simulation_options(command: F) -> F:
     def wrapper(*args: Any, values: tuple[str, ...], interpreter: bool, **others: Any) -> object:
         return command(*args, settings=Settings(values, interpreter), **others)
 
-    wrapper.__name__ = command.__name__
-    wrapper.__doc__ = command.__doc__
-    wrapper.__click_params__ = [  # type: ignore[attr-defined]
-        *getattr(command, "__click_params__", []),
-        *wrapper.__click_params__,  # type: ignore[attr-defined]
-    ]
-    return wrapper  # type: ignore[return-value]
+    return standing_for(command, wrapper)
 
 
 def _changed(model: CostModel, values: tuple[str, ...]) -> CostModel:
@@ -77,6 +73,8 @@ def _changed(model: CostModel, values: tuple[str, ...]) -> CostModel:
     changes: dict[str, Any] = {}
     for value in values:
         name, _, text = value.partition("=")
+        if name in changes:
+            raise click.BadParameter(f"{name} is given twice", param_hint="--set")
         if name not in names:
             near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
             hint = f"; did you mean {' or '.join(near)}?" if near else f": {', '.join(names)}"
@@ -93,8 +91,6 @@ def _changed(model: CostModel, values: tuple[str, ...]) -> CostModel:
 
 def _number(name: str, text: str) -> float:
     size = size_in_bytes(text) if name.endswith("_bytes") else None
-    try:
-        return float(text) if size is None else float(size)
-    except ValueError:
-        message = f"{name}: {text[:40]!r} is no number"
-        raise click.BadParameter(message, param_hint="--set") from None
+    if size is None and not re.fullmatch(r"[+-]?[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?", text.strip()):
+        raise click.BadParameter(f"{name}: {text[:40]!r} is no number", param_hint="--set")
+    return float(text) if size is None else float(size)

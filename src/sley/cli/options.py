@@ -223,6 +223,11 @@ def plan_options(command: F) -> F:
         chosen = {f.name: values.pop(f.name) for f in fields(Selection)}
         return ctx.invoke(command, Selection(**chosen), **values)
 
+    return standing_for(command, wrapper)
+
+
+def standing_for(command: F, wrapper: Callable[..., object]) -> F:
+    """A wrapper that takes options of its own, with the name, text and options of its command."""
     wrapper.__name__ = command.__name__
     wrapper.__doc__ = command.__doc__
     wrapper.__click_params__ = [  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.sizes import size_options
 from sley.cli.sources import in_place_by_default, plan_of
 from sley.compiler.options import AUTO
-from sley.formats import write_file
+from sley.formats import check_folder, write_file
 from sley.report.critical import critical_steps
 from sley.report.html import html_report
 from sley.report.plots import plot
@@ -50,6 +50,8 @@ def simulate_command(
     for option, given in (("--trace", trace_file is not None), ("--equations", equations)):
         if given and len(sizes) > 1:
             raise click.UsageError(f"{option} is for one size; leave --end out")
+    for file in filter(None, (html, trace_file, plot_file)):
+        check_folder(file)
     phases = Phases(quiet=as_json)
     if selection.schedule is AUTO and selection.size is None and len(sizes) == 1:
         selection = replace(selection, size=sizes[0])

@@ -7,13 +7,18 @@ from typing import Any, TypeVar
 
 import click
 
-from sley.cli.options import SizeType
+from sley.cli.options import SizeType, standing_for
+
+MAX_SIZES = 10_000
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def sizes_between(begin: int, end: int, factor: int, step: int | None) -> list[int]:
     """Sizes from begin to end, each `factor` times the one before, or `step` bytes more."""
+    count = (end - begin) // step if step else 0
+    if count > MAX_SIZES:
+        raise click.UsageError(f"--step {step} makes {count} sizes; {MAX_SIZES} are enough")
     sizes = [begin]
     while (size := sizes[-1] + step if step else sizes[-1] * factor) <= end:
         sizes.append(size)
@@ -53,12 +58,6 @@ def size_options(first: str, last: str | None = None) -> Callable[[F], F]:
             sizes = sizes_between(begin, end or begin, factor, step)
             return command(*args, sizes=sizes, **values)
 
-        wrapper.__name__ = command.__name__
-        wrapper.__doc__ = command.__doc__
-        wrapper.__click_params__ = [  # type: ignore[attr-defined]
-            *getattr(command, "__click_params__", []),
-            *wrapper.__click_params__,  # type: ignore[attr-defined]
-        ]
-        return wrapper  # type: ignore[return-value]
+        return standing_for(command, wrapper)
 
     return decorate

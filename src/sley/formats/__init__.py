@@ -101,6 +101,15 @@ def write_file(path: str | os.PathLike[str], text: str) -> None:
         ) from problem
 
 
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """That the folder of a file to be written is there, before long work. Errors: F461."""
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise F461.error(
+            at=Place(str(path)), expected="a file in a folder that exists", found=f"no {folder}"
+        )
+
+
 def _check_suffix(path: str | os.PathLike[str]) -> None:
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:

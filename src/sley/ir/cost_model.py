@@ -22,6 +22,11 @@ class ByProtocol:
     ll128: float
     simple: float
 
+    @classmethod
+    def same(cls, number: float) -> ByProtocol:
+        """One number for all protocols."""
+        return cls(number, number, number)
+
     def __getitem__(self, protocol: Protocol) -> float:
         return float(getattr(self, protocol.name.lower()))
 
@@ -29,7 +34,16 @@ class ByProtocol:
         return f"LL {self.ll:.9g}, LL128 {self.ll128:.9g}, Simple {self.simple:.9g}"
 
 
-def _number(default: float, *, least: float = 0.0, open_: bool = True, most: float = 1e15) -> Any:
+LEAST_GBPS = 1e-6
+MOST_GBPS = 1e9
+"""Bounds on rates: beyond them times are no numbers that anybody can compare."""
+
+
+def _rate(default: float) -> Any:
+    return _number(default, least=LEAST_GBPS, open_=False, most=MOST_GBPS)
+
+
+def _number(default: float, *, least: float = 0.0, open_: bool = True, most: float = 1e12) -> Any:
     """A number above `least` (from it on if not open_) and up to `most`."""
     return field(default=default, metadata={"least": least, "open": open_, "most": most})
 
@@ -40,10 +54,11 @@ def _numbers(
     simple: float,
     *,
     open_: bool = True,
-    most: float = 1e15,
+    least: float = 0.0,
+    most: float = 1e12,
     whole: bool = False,
 ) -> Any:
-    limits = {"least": 0.0, "open": open_, "most": most, "whole": whole}
+    limits = {"least": least, "open": open_, "most": most, "whole": whole}
     return field(default=ByProtocol(ll, ll128, simple), metadata=limits)
 
 
@@ -60,7 +75,7 @@ def _within(value: object, limits: Mapping[str, Any]) -> bool:
 def _words(limits: Mapping[str, Any]) -> str:
     kind = "as a whole number " if limits.get("whole") else ""
     low = "above" if limits["open"] else "from"
-    most = f" up to {limits['most']:g}" if limits["most"] < 1e15 else ""
+    most = f" up to {limits['most']:g}" if limits["most"] < 1e12 else ""
     return f"{kind}{low} {limits['least']:g}{most}"
 
 
@@ -108,15 +123,15 @@ class CostModel:
     nvlink_latency_us: ByProtocol = _numbers(0.6, 1.9, 3.4, open_=False)
     pcie_latency_us: ByProtocol = _numbers(1.0, 2.5, 5.7, open_=False)
     network_latency_us: ByProtocol = _numbers(2.7, 4.0, 14.0, open_=False)
-    nvlink_block_GBps: float = _number(20.0)  # noqa: N815 - a unit
-    pcie_block_GBps: float = _number(20.0)  # noqa: N815
-    network_block_GBps: float = _number(20.0)  # noqa: N815
-    local_block_GBps: float = _number(20.0)  # noqa: N815
-    memory_GBps: float = _number(1555.0)  # noqa: N815
-    wire_efficiency: ByProtocol = _numbers(0.5, 120 / 128, 1.0, most=1.0)
-    tile_bytes: ByProtocol = _numbers(32 * 2**10, 576_000, 2 * 2**20)
+    nvlink_block_GBps: float = _rate(20.0)  # noqa: N815 - a unit
+    pcie_block_GBps: float = _rate(20.0)  # noqa: N815
+    network_block_GBps: float = _rate(20.0)  # noqa: N815
+    local_block_GBps: float = _rate(20.0)  # noqa: N815
+    memory_GBps: float = _rate(1555.0)  # noqa: N815
+    wire_efficiency: ByProtocol = _numbers(0.5, 120 / 128, 1.0, open_=False, least=0.01, most=1.0)
+    tile_bytes: ByProtocol = _numbers(32 * 2**10, 576_000, 2 * 2**20, least=1e-6)
     slices: ByProtocol = _numbers(1, 1, 2, whole=True, most=16)
-    least_slice_bytes: float = _number(16 * 2**10)
+    least_slice_bytes: float = _number(16 * 2**10, least=1e-6)
     part_overhead_bytes: float = _number(0.0, open_=False)
     wait_us: float = _number(0.5, open_=False)
     fence_share: ByProtocol = _numbers(0.0, 0.0, 1.0, open_=False, most=1.0)
@@ -129,7 +144,7 @@ class CostModel:
             value, limits = getattr(self, f.name), f.metadata
             split = isinstance(f.default, ByProtocol)
             if split and is_real(value):  # one number for all
-                value = ByProtocol(value, value, value)
+                value = ByProtocol.same(value)
                 object.__setattr__(self, f.name, value)
             if split and not isinstance(value, ByProtocol):
                 raise T602.error(

@@ -52,7 +52,8 @@ class Pairs:
         inner = ~gpu if cards else ~gpu & (kind < VertexKind.NIC)
         src, dst = links.src.astype(np.int64), links.dst.astype(np.int64)
         self._size = n
-        self._direct = np.unique((src * n + dst)[gpu[src] & gpu[dst]])
+        direct = gpu[src] & gpu[dst] & (cards | (links.kind < LinkKind.NETWORK))
+        self._direct = np.unique((src * n + dst)[direct])
         groups, self._reach = _groups(n, src, dst, inner)
         self._up = _columns(ranks, src, groups[dst], gpu[src] & inner[dst])
         self._down = _columns(ranks, dst, groups[src], gpu[dst] & inner[src])

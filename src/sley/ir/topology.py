@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from sley.errors import counted
 from sley.errors.compiler import C308
 from sley.errors.topology import T601, T602, T603
-from sley.ir.cost_model import CostModel
+from sley.ir.cost_model import LEAST_GBPS, MOST_GBPS, CostModel
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
 from sley.ir.routes import Pairs, Routes, nearest_cards, unreached
 from sley.ir.tables import (
@@ -25,6 +25,9 @@ from sley.ir.tables import (
     frozen_array,
 )
 from sley.ir.words import is_integer
+
+MOST_US = 1e12
+"""Bound on latencies."""
 
 MAX_RANKS = 2**14
 """Bound on the ranks of a topology: `linked` has their square."""
@@ -68,10 +71,9 @@ class Topology:
             raise T601.error(expected=expected, found=f"{self.name}, link {row}: {t[row]}")
         for name in ("nominal_GBps", "GBps"):
             rate = getattr(t, name)
-            wrong = np.flatnonzero(~(np.isfinite(rate) & (rate > 0)))
-            if len(wrong):
-                found = f"{self.name}, {self.link_label(int(wrong[0]))}: {rate[wrong[0]]:g}"
-                raise T602.error(expected=f"{name} above 0 for every link", found=found)
+            self._refuse(name, ~((rate >= LEAST_GBPS) & (rate <= MOST_GBPS)))
+        own = t.latency_us
+        self._refuse("latency_us", ~(((own >= 0) & (own <= MOST_US)) | (own == NONE)))
         for sources, targets, way in ((t.src, t.dst, "to"), (t.dst, t.src, "from")):
             lost = unreached(len(kind), sources, targets)[:ranks]
             if lost.any():
@@ -80,6 +82,16 @@ class Topology:
                     found=f"{self.name}: GPU 0 has none {way} {counted(int(lost.sum()), 'GPU')}, "
                     f"GPU {int(np.flatnonzero(lost)[0])} among them",
                 )
+
+    def _refuse(self, name: str, wrong: BoolArray) -> None:
+        """Raises T602 where a link's number is wrong."""
+        for row in np.flatnonzero(wrong)[:1].tolist():
+            most = MOST_US if name == "latency_us" else MOST_GBPS
+            least = 0 if name == "latency_us" else LEAST_GBPS
+            found = f"{self.name}, {self.link_label(row)}: {getattr(self.links, name)[row]:g}"
+            raise T602.error(
+                expected=f"{name} from {least:g} to {most:g} for every link", found=found
+            )
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -203,7 +204,7 @@ def _block_class(
         cap = rates[connections.kind[c]]
         other = int(memory[connections.dst[c]])
         uses[other] = uses.get(other, 0.0) + _SENT[op]
-        uses |= dict.fromkeys(connections.path[c].tolist(), 1.0)
+        uses |= Counter(connections.path[c].tolist())  # once for each time that it is crossed
     return MoveClass(cap * speed, cap * speed, {r: w for r, w in uses.items() if w})
 
 
@@ -220,7 +221,7 @@ def _wire_class(
     return MoveClass(
         cap_GBps=float(topology.links.GBps[links].min()),
         push_GBps=topology.model.network_block_GBps * speed,
-        uses=dict.fromkeys([*links, *(int(memory[rank]) for rank in ends)], 1.0),
+        uses=dict(Counter([*links, *(int(memory[rank]) for rank in ends)])),
     )
 
 

@@ -122,8 +122,8 @@ class Simulation:
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
-        """Size over time, in 10^9 bytes a second."""
-        return self.size_bytes / self.time_us / 1e3
+        """Size over time, in 10^9 bytes a second; infinite where nothing takes time."""
+        return self.size_bytes / self.time_us / 1e3 if self.time_us else float("inf")
 
     @property
     def busbw_GBps(self) -> float:  # noqa: N802 - a unit
@@ -133,7 +133,7 @@ class Simulation:
     @property
     def of_bound(self) -> float:
         """Which part of the bandwidth that the bound allows is reached, 0 to 1."""
-        return self.bound.time_us / self.time_us
+        return self.bound.time_us / self.time_us if self.time_us else 1.0
 
     @property
     def utilisation(self) -> FloatArray:

@@ -59,7 +59,7 @@ def find_with_notes(name: str) -> Loaded:
     if stem in machine_names():
         machine = find_machine(stem)
         return Loaded(machine.topology(1 if count is None else int(count)), machine)
-    if stem.lower().endswith(_SUFFIXES) or Path(stem).is_file():
+    if stem.lower().endswith(_SUFFIXES) or _is_file(stem):
         return load_with_notes(stem, nodes=None if count is None else int(count))
     near = nearest(stem, [*machine_names(), "mesh", "torus"])
     raise T604.error(
@@ -68,3 +68,10 @@ def find_with_notes(name: str) -> Loaded:
         found=repr(name[:60]),
         remedy=f"Did you mean {' or '.join(near)}?" if near else "",
     )
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):  # what no file can be called
+        return False

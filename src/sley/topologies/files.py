@@ -97,8 +97,14 @@ def save(topology: Topology, path: str | os.PathLike[str]) -> None:
     Path(path).write_bytes(content)
 
 
+_DEEP_KEY = re.compile(r"(?:[^\s.=]+[ \t]*\.[ \t]*){32}")
+
+
 def toml_tables(file: str, text: str) -> dict[str, Any]:
     """The tables of TOML text. Errors: T605."""
+    if _DEEP_KEY.search(text):
+        # tomllib takes time and memory with the square of a key's parts.
+        raise T605.error(at=Place(file), expected="keys of a few parts", found="one of over 32")
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
