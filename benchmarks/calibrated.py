@@ -1,5 +1,6 @@
-"""Whether the simulator ranks algorithms as this machine does: predicted and measured times of five
-AllReduce algorithms of the CPU runtime, on a topology calibrated here.
+"""Whether the simulator ranks algorithms as this machine does: predicted and measured times of the
+CPU runtime on a topology calibrated here, for five algorithms of five collectives, and for five of
+AllReduce. With more ranks than cores both vary from run to run, by who gets a core when.
 
     python benchmarks/calibrated.py [--ranks N]
 
@@ -25,26 +26,42 @@ ROUNDS = 5
 DIFFERENCE = 1.2
 
 
-def programs(ranks: int) -> dict[str, sley.Program]:
+def programs(ranks: int) -> dict[str, dict[str, sley.Program]]:
+    """Two sets of five algorithms."""
     library = sley.algorithms
     return {
-        "ring": library.ring_allreduce(ranks, in_place=True),
-        "all pairs": library.all_pairs_allreduce(ranks, in_place=True),
-        "halving doubling": library.recursive_halving_doubling_allreduce(ranks, in_place=True),
-        "binary trees": library.double_binary_tree_allreduce(ranks, in_place=True),
-        "hierarchical": library.hierarchical_allreduce(2, ranks // 2, in_place=True),
+        "five collectives": {
+            "ring AllReduce": library.ring_allreduce(ranks, in_place=True),
+            "ring AllGather": library.ring_allgather(ranks, in_place=True),
+            "ring ReduceScatter": library.ring_reducescatter(ranks, in_place=True),
+            "pairs AllToAll": library.all_pairs_alltoall(ranks),
+            "tree Broadcast": library.binomial_broadcast(ranks, in_place=True),
+        },
+        "one collective, AllReduce": {
+            "ring": library.ring_allreduce(ranks, in_place=True),
+            "all pairs": library.all_pairs_allreduce(ranks, in_place=True),
+            "halving doubling": library.recursive_halving_doubling_allreduce(ranks, in_place=True),
+            "binary trees": library.double_binary_tree_allreduce(ranks, in_place=True),
+            "hierarchical": library.hierarchical_allreduce(2, ranks // 2, in_place=True),
+        },
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--ranks", type=int, default=2)
     ranks = parser.parse_args().ranks
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {ranks} ranks")
     found = calibrate(ranks)
     for name in ("launch_us", "round_us", "small_us", "large_us", "alone_us"):
         print(f"  {name:<10} {getattr(found, name):>10.2f}")
-    plans = {name: sley.compile(program) for name, program in programs(ranks).items()}
+    for title, five in programs(ranks).items():
+        print(f"\n{title}")
+        compare({name: sley.compile(program) for name, program in five.items()}, found.topology)
+
+
+def compare(plans: dict[str, sley.Plan], topology: sley.Topology) -> None:
+    """Measures and predicts all plans, and prints where they come in another order."""
     measured: dict[tuple[str, int], list[float]] = {}
     for _ in range(ROUNDS):
         for name, plan in plans.items():
@@ -58,7 +75,7 @@ def main() -> None:
         times = {}
         for name, plan in plans.items():
             real = statistics.median(measured[name, size])
-            guess = sley.simulate(plan, size, found.topology).time_us
+            guess = sley.simulate(plan, size, topology).time_us
             times[name] = (real, guess)
             print(f"{size:>10}  {name:<18}  {real:>12.1f}  {guess:>12.1f}  {guess / real:>6.2f}")
         for one, other in combinations(times, 2):

@@ -381,7 +381,7 @@ def test_blocks_given_by_hand_are_not_merged() -> None:
 @pytest.mark.parametrize(
     "way",
     [
-        {"schedule": "HPDS"},
+        {"schedule": "hpds2"},
         {"schedule": None},
         {"allocate": "states"},
         {"loop_order": "outer"},
