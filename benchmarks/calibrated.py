@@ -53,7 +53,7 @@ def main() -> None:
     ranks = parser.parse_args().ranks
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {ranks} ranks")
     found = calibrate(ranks)
-    for name in ("launch_us", "round_us", "small_us", "large_us", "alone_us"):
+    for name in ("launch_us", "copy_us", "round_us", "small_us", "large_us", "alone_us"):
         print(f"  {name:<10} {getattr(found, name):>10.2f}")
     for title, five in programs(ranks).items():
         print(f"\n{title}")

@@ -2,7 +2,7 @@
 
 What is measured is the CPU runtime (docs/machine.md, "On CPUs"): ranks are processes that share the
 machine's cores and its memory, and every rank does all its blocks on one thread. So the topology
-has one node with `shared_memory`, whose rate is that of all ranks together.
+has one node with `shared_memory`, and one bus for the messages of all ranks.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Calibration:
 
     ranks: how many processes took part.
     launch_us: a call in which each rank copies a few bytes.
+    copy_us: LARGE_BYTES copied by each rank in its own memory, all at the same time.
     round_us: a message of SMALL_BYTES, when each rank sends to the next one and all go in step.
     small_us, large_us: a message of SMALL_BYTES and one of LARGE_BYTES, when every rank sends to
         all others as much as it can: the time of all over the number of messages.
@@ -49,6 +50,7 @@ class Calibration:
 
     ranks: int
     launch_us: float
+    copy_us: float
     round_us: float
     small_us: float
     large_us: float
@@ -84,10 +86,11 @@ def calibrate(
         ]
         return statistics.median(run[0].time_us for run in runs)
 
-    launch = measure("launch", _copies(ranks), SMALL_BYTES)
+    launch = measure("launch", _copies(ranks, 1), SMALL_BYTES)
     messages = ranks * (ranks - 1) * MESSAGES
     found = {"launch_us": launch}
     for word, name, benchmark, size_bytes, number in (
+        ("copy_us", "copies", _copies(ranks, MESSAGES), LARGE_BYTES, MESSAGES),
         ("round_us", "one peer, small", _exchange(ranks, 1), SMALL_BYTES, MESSAGES),
         ("small_us", "all peers, small", _exchange(ranks, ranks - 1), SMALL_BYTES, messages),
         ("large_us", "all peers, large", _exchange(ranks, ranks - 1), LARGE_BYTES, messages),
@@ -101,6 +104,7 @@ def topology_of(
     ranks: int,
     *,
     launch_us: float,
+    copy_us: float,
     round_us: float,
     small_us: float,
     large_us: float,
@@ -108,17 +112,16 @@ def topology_of(
 ) -> Topology:
     """The topology that explains the measurements.
 
-    A message counts four times its bytes in memory: read and written by the sender, and again by
-    the receiver. So the memory's rate is that of the bytes between a small message and a large
-    one, and what a part costs besides is left of a small one. What a round takes beyond its
-    messages is the latency of a hop: a rank has to wait until its neighbour has had its turn.
+    What a message costs is mostly its way through the slots, from one core's cache to another's; it
+    goes over a bus that all ranks share. Its rate is that of the bytes between a small message
+    and a large one, and what a part costs besides is left of a small one. What a round takes
+    beyond its messages is the latency of a hop: a rank has to wait until its neighbour has had
+    its turn. Memory is what copies show, a read and a write for each byte.
     """
     byte_us = (large_us - small_us) / (LARGE_BYTES - SMALL_BYTES)
     byte_us = max(byte_us, large_us / LARGE_BYTES / 10)  # noise must not make it negative
-    memory_GBps = 4 / byte_us / 1e3  # noqa: N806 - a unit
-    overhead = max(small_us / byte_us - SMALL_BYTES, 0.0)
-    # Alone, sender and receiver each take half of a message's time, side by side.
-    thread_GBps = max(LARGE_BYTES / alone_us, LARGE_BYTES / large_us / ranks) / 1e3  # noqa: N806
+    bus_GBps = 1 / byte_us / 1e3  # noqa: N806 - a unit
+    thread_GBps = max(LARGE_BYTES / alone_us / 1e3, bus_GBps / ranks)  # noqa: N806
     model = CostModel(
         launch_us=ByProtocol.same(launch_us),
         nvlink_latency_us=ByProtocol.same(0.0),
@@ -127,34 +130,37 @@ def topology_of(
         nvlink_block_GBps=thread_GBps,
         pcie_block_GBps=thread_GBps,
         network_block_GBps=thread_GBps,
-        local_block_GBps=thread_GBps,
-        memory_GBps=memory_GBps,
+        local_block_GBps=max(LARGE_BYTES / copy_us / 1e3, thread_GBps),
+        memory_GBps=2 * ranks * LARGE_BYTES / copy_us / 1e3,
         wire_efficiency=ByProtocol.same(1.0),
         tile_bytes=ByProtocol.same(runtime.SLOT_BYTES),
         slices=ByProtocol.same(1),
-        part_overhead_bytes=overhead,
+        part_overhead_bytes=max(small_us / byte_us - SMALL_BYTES, 0.0),
         wait_us=0.0,
         fence_share=ByProtocol.same(0.0),
         interpreter_loss=0.0,
     )
     builder = Builder(f"this machine, {ranks} ranks", np.zeros(ranks, np.int32))
-    switch = builder.add(VertexKind.PCIE, [0])
+    up, down = builder.add(VertexKind.PCIE, [0, 0])
     rank = np.arange(ranks)
-    builder.both(rank, switch, LinkKind.PCIE, memory_GBps, memory_GBps)
+    builder.link(rank, up, LinkKind.PCIE, thread_GBps, thread_GBps)
+    builder.link(up, down, LinkKind.PCIE, bus_GBps, bus_GBps)
+    builder.link(down, rank, LinkKind.PCIE, thread_GBps, thread_GBps)
     return builder.topology(model, shared_memory=True)
 
 
 Benchmark = tuple[Collective, Callable[[ChunkProgram], None]]
 
 
-def _copies(ranks: int) -> Benchmark:
-    """Each rank copies its chunk."""
+def _copies(ranks: int, chunks: int) -> Benchmark:
+    """Each rank copies its chunks."""
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
-        p.chunk(rank, "in", 0).copy(rank, "out", 0)
+        for index in range(chunks):
+            p.chunk(rank, "in", index).copy(rank, "out", index)
 
-    return Custom("copies", ranks, 1, 1, lambda r, i: [(r, 0)]), body
+    return Custom("copies", ranks, chunks, chunks, lambda r, i: [(r, i)]), body
 
 
 def _exchange(ranks: int, peers: int, *, one_way: bool = False) -> Benchmark:

@@ -37,7 +37,7 @@ def per_message_us(topology: sley.Topology, peers: int, size: int) -> float:
 
 def test_the_topology_explains_what_it_was_made_from() -> None:
     topology = topology_of(
-        4, launch_us=3.0, round_us=12.0, small_us=0.5, large_us=8.0, alone_us=10.0
+        4, launch_us=3.0, copy_us=2.0, round_us=12.0, small_us=0.5, large_us=8.0, alone_us=10.0
     )
     assert per_message_us(topology, 1, SMALL_BYTES) == pytest.approx(12.0, rel=0.2)
     assert per_message_us(topology, 3, LARGE_BYTES) == pytest.approx(12 * 8.0, rel=0.2)
@@ -48,7 +48,7 @@ def test_the_topology_explains_what_it_was_made_from() -> None:
 def test_this_machine_can_be_measured(tmp_path: Path) -> None:
     names: list[str] = []
     found = calibrate(2, repeats=1, progress=names.append)
-    assert len(names) == 5
+    assert len(names) == 6
     assert found.topology.ranks == 2
     path = tmp_path / "here.toml"
     done = CliRunner().invoke(main, ["calibrate", "--ranks", "2", "-n", "1", "-o", str(path)])

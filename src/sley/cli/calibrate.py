@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from pathlib import Path
 
@@ -17,9 +18,8 @@ from sley.formats import check_folder
 @click.option(
     "--ranks",
     type=click.IntRange(2, MAX_PROCESSES),
-    default=4,
-    show_default=True,
-    help="Processes.",
+    default=lambda: min(max(2, os.cpu_count() or 2), MAX_PROCESSES),
+    help="Processes.  [as many as cores]",
 )
 @click.option(
     "-n", "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Runs each."
