@@ -100,7 +100,7 @@ def medians(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def line(name: str, row: dict[str, Any]) -> str:
     seconds, limit = row["seconds"], CASES[name].target_s
-    times = "".join(f"{seconds[t]:>10.2f}" for t in TIMES)
+    times = "".join(f"{seconds[t]:>12.2f}" for t in TIMES)
     met = "met" if seconds["total"] <= limit else "missed"
     return (
         f"{name:15}{row['instructions']:>11,}{row['executions']:>13,}{times}"
@@ -120,8 +120,8 @@ def main() -> None:
         return
     if not options.json:
         print(", ".join(f"{k} {v}" for k, v in machine().items()))
-        heads = "".join(f"{f'{t} s':>10}" for t in TIMES)
-        print(f"{'case':15}{'instructions':>11}{'executions':>12}{heads}{'MB':>8}")
+        heads = "".join(f"{f'{t} s':>12}" for t in TIMES)
+        print(f"{'case':15}{'instructions':>11}{'executions':>13}{heads}{'MB':>8}")
     rows = {}
     for name in options.case:
         rows[name] = medians([run(name) for _ in range(max(options.runs, 1))])
