@@ -141,6 +141,8 @@ def test_equations_stand_beside_the_simulation() -> None:
     said = sley("simulate", *RING, "-b", "16M", "--equations").stdout
     assert [word in said for word in ("(3)", "(4)", "(5)")] == [True] * 3
     assert "(3)" not in sley("simulate", *RING, "-b", "16M").stdout
+    told = json.loads(sley("simulate", *RING, "-b", "16M", "--equations", "--json").stdout)
+    assert told["equations"]["task"]["tiles"] >= 1
     assert sley("simulate", *RING, "-b", "1M", "-e", "2M", "--equations").exit_code == 2
 
 

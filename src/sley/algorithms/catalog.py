@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from sley.algorithms.multi_ring import (
 from sley.algorithms.reducescatter import ring_reducescatter
 from sley.algorithms.rooted import binomial_broadcast, binomial_reduce
 from sley.algorithms.sizes import check_sizes
-from sley.errors import Place
+from sley.errors import Place, did_you_mean
 from sley.errors.language import L112, L120
 from sley.ir.program import Program
 
@@ -177,11 +176,10 @@ def find(name: str) -> Algorithm:
     """The algorithm `name`. Errors: L120, with the nearest names."""
     if name in CATALOG:
         return CATALOG[name]
-    near = difflib.get_close_matches(str(name), CATALOG, n=3, cutoff=0.5)
     raise L120.error(
         expected="one of " + ", ".join(CATALOG),
         found=repr(name),
-        remedy=f"Did you mean {' or '.join(near)}?" if near else "",
+        remedy=did_you_mean(str(name), CATALOG),
     )
 
 

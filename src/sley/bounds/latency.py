@@ -83,16 +83,11 @@ class Hops:
 
         links, ranks = topology.links, topology.ranks
         n = len(topology.vertices)
-        model = topology.model
         said = links.latency_us >= 0
-        by_kind = {
-            LinkKind.NVLINK: model.nvlink_latency_us,
-            LinkKind.PCIE: model.pcie_latency_us,
-            LinkKind.NETWORK: model.network_latency_us,
-        }
         layers = [(said, links.latency_us, links.latency_us)]
         if not said.all():
-            for kind, latency_us in by_kind.items():
+            for kind in LinkKind:
+                latency_us = topology.model.latency_us(kind)
                 start = np.full(len(links), min(latency_us[protocol] for protocol in Protocol))
                 layers.append((links.kind <= kind, start, np.zeros(len(links))))
         rows: list[LongArray] = []

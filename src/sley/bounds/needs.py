@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sley.ir.collective import Collective
 from sley.ir.tables import NONE, LongArray, distinct
@@ -87,7 +86,7 @@ def needs_of(collective: Collective) -> Needs:
     value = np.searchsorted(used, value)
     owners = np.repeat(np.arange(ranks, dtype=np.int64), collective.input_chunks)
     size = np.diff(collective.values.offset)[used]
-    inputs = _of_rows(collective.values.offset, collective.values.target, used)
+    inputs = collective.values.picked(used).target.astype(np.int64)
     owner = owners[inputs]
     if (size == 1).all():
         copied = _copied(ranks, rank, inputs[value], owner[value])
@@ -98,13 +97,6 @@ def needs_of(collective: Collective) -> Needs:
         if reduced is not None:
             return reduced
     return Mixed(rank, value, np.concatenate([[0], np.cumsum(size)]), inputs, owner)
-
-
-def _of_rows(offset: LongArray, target: NDArray[Any], rows: LongArray) -> LongArray:
-    counts = np.diff(offset)[rows]
-    first = np.repeat(offset[:-1][rows] - (np.cumsum(counts) - counts), counts)
-    picked: LongArray = target[first + np.arange(counts.sum())].astype(np.int64)
-    return picked
 
 
 def _copied(

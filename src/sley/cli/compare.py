@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import click
 
 from sley.cli.model import Settings, simulation_options
 from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json
+from sley.cli.reports import Reports, report_options
 from sley.cli.simulate import run_sizes, simulation_json
 from sley.cli.sizes import size_options
 from sley.cli.sources import in_place_by_default, plan_of
-from sley.formats import check_folder, write_file
-from sley.report.html import html_report
-from sley.report.plots import plot
 from sley.report.simulation import comparison_table
-
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("selection", add_help_option=False)
@@ -32,16 +27,14 @@ def _selection(selection: Selection) -> Selection:
 @click.option("--topology", help="For those that name none: NAME[:NODES], NODESxGPUS, or a file.")
 @size_options("64M")
 @simulation_options
-@click.option("--html", type=_FILE, help="Write a page with pictures and tables.")
-@click.option("--plot", "plot_file", type=_FILE, help="Write a picture, .png or .svg.")
+@report_options
 @common_options
 def compare_command(
     what: tuple[str, ...],
     topology: str | None,
     sizes: list[int],
     settings: Settings,
-    html: Path | None,
-    plot_file: Path | None,
+    reports: Reports,
     as_json: bool,
     verbose: bool,
 ) -> None:
@@ -51,14 +44,12 @@ def compare_command(
 
     sley compare "ring-allreduce --instances 24" "hm-allreduce --schedule hpds" --topology ndv4:2
     """
-    for file in filter(None, (html, plot_file)):
-        check_folder(file)
     phases = Phases(quiet=as_json)
     columns = []
     for text in what:
         simulator = settings.simulator(
             plan_of(in_place_by_default(_parsed(text, topology)), phases, verify=True),
-            executions=bool(html or plot_file),
+            executions=bool(reports),
         )
         with phases("simulating"):
             columns.append((text, run_sizes(simulator, sizes, quiet=as_json)))
@@ -66,11 +57,8 @@ def compare_command(
     simulations = [s for _, row in columns for s in row]
     names = [name for name, row in columns for _ in row]
     with phases("writing"):
-        if html is not None:
-            title = f"{len(columns)} plans on {simulations[0].topology.name}"
-            write_file(html, html_report(simulations, title=title, names=names))
-        if plot_file is not None:
-            plot(simulations, plot_file, names=names)
+        title = f"{len(columns)} plans on {simulations[0].topology.name}"
+        reports.write(simulations, title=title, names=names)
     if as_json:
         rows = [{"what": n, **simulation_json(s)} for n, s in zip(names, simulations, strict=True)]
         print_json({"ok": True, "simulations": rows, "seconds": phases.seconds})

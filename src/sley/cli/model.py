@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from sley.cli.options import standing_for
+from sley.errors import did_you_mean
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_in_bytes
@@ -76,9 +76,8 @@ def _changed(model: CostModel, values: tuple[str, ...]) -> CostModel:
         if name in changes:
             raise click.BadParameter(f"{name} is given twice", param_hint="--set")
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
-            hint = f"; did you mean {' or '.join(near)}?" if near else f": {', '.join(names)}"
-            raise click.BadParameter(f"{name!r} is no parameter{hint}", param_hint="--set")
+            hint = did_you_mean(name, names) or f"There are {', '.join(names)}."
+            raise click.BadParameter(f"{name!r} is no parameter. {hint}", param_hint="--set")
         numbers = [_number(name, part) for part in text.split(",")]
         split = isinstance(getattr(model, name), ByProtocol)
         if len(numbers) not in ((1, 3) if split else (1,)):

@@ -12,18 +12,15 @@ import click
 from sley.cli.model import Settings, simulation_options
 from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json, progress_bar
+from sley.cli.reports import FILE, Reports, report_options
 from sley.cli.sizes import size_options
 from sley.cli.sources import in_place_by_default, plan_of
 from sley.compiler.options import AUTO
 from sley.formats import check_folder, write_file
 from sley.report.critical import critical_steps
-from sley.report.html import html_report
-from sley.report.plots import plot
 from sley.report.simulation import estimate_lines, simulation_lines, size_table
 from sley.report.trace import trace
 from sley.simulate import Simulation, Simulator, estimate
-
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("simulate", cls=Command)
@@ -31,18 +28,16 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @size_options("64M")
 @simulation_options
 @click.option("--equations", is_flag=True, help="Add ResCCL's equations (3) to (5); one size.")
-@click.option("--html", type=_FILE, help="Write a page with pictures and tables.")
-@click.option("--trace", "trace_file", type=_FILE, help="Write a trace for Perfetto; one size.")
-@click.option("--plot", "plot_file", type=_FILE, help="Write a picture, .png or .svg.")
+@report_options
+@click.option("--trace", "trace_file", type=FILE, help="Write a trace for Perfetto; one size.")
 @common_options
 def simulate_command(
     selection: Selection,
     sizes: list[int],
     settings: Settings,
     equations: bool,
-    html: Path | None,
+    reports: Reports,
     trace_file: Path | None,
-    plot_file: Path | None,
     as_json: bool,
     verbose: bool,
 ) -> None:
@@ -50,33 +45,30 @@ def simulate_command(
     for option, given in (("--trace", trace_file is not None), ("--equations", equations)):
         if given and len(sizes) > 1:
             raise click.UsageError(f"{option} is for one size; leave --end out")
-    for file in filter(None, (html, trace_file, plot_file)):
-        check_folder(file)
+    if trace_file is not None:
+        check_folder(trace_file)
     phases = Phases(quiet=as_json)
     if selection.schedule is AUTO and selection.size is None and len(sizes) == 1:
         selection = replace(selection, size=sizes[0])
     plan = plan_of(in_place_by_default(selection), phases, verify=True)
-    simulator = settings.simulator(plan, executions=bool(html or trace_file or plot_file))
+    simulator = settings.simulator(plan, executions=bool(reports or trace_file))
     with phases("simulating"):
         simulations = run_sizes(simulator, sizes, quiet=as_json)
     with phases("writing"):
-        if html is not None:
-            write_file(
-                html, html_report(simulations, title=f"{plan.name} on {simulator.topology.name}")
-            )
+        reports.write(simulations, title=f"{plan.name} on {simulator.topology.name}")
         if trace_file is not None:
             write_file(trace_file, json.dumps(trace(simulations[0])))
-        if plot_file is not None:
-            plot(simulations, plot_file)
-    if as_json:
-        rows = [simulation_json(s) for s in simulations]
-        print_json({"ok": True, "simulations": rows, "seconds": phases.seconds})
-        return
-    lines = simulation_lines(simulations[0]) if len(sizes) == 1 else size_table(simulations)
+    estimates = None
     if equations:
         with phases("equations"):
-            lines += estimate_lines(estimate(plan, sizes[0], simulator.topology))
-    click.echo("\n".join(lines))
+            estimates = estimate(plan, sizes[0], simulator.topology)
+    if as_json:
+        rows = [simulation_json(s) for s in simulations]
+        more = {} if estimates is None else {"equations": asdict(estimates)}
+        print_json({"ok": True, "simulations": rows, **more, "seconds": phases.seconds})
+        return
+    lines = simulation_lines(simulations[0]) if len(sizes) == 1 else size_table(simulations)
+    click.echo("\n".join(lines + (estimate_lines(estimates) if estimates else [])))
     if verbose:
         phases.report()
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 
 def counted(number: int, word: str) -> str:
     """A number with its word: "1 slot", "2 slots"."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+_SHOWN = 60
+
+
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """A remedy that names the candidates most like a word, in any case; empty where none is."""
+    by_case = {c.lower(): c for c in candidates}
+    near = difflib.get_close_matches(word[:_SHOWN].lower(), by_case, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(by_case[n] for n in near)}?" if near else ""
 
 
 NOTES = 12

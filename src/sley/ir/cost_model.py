@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sley.errors.topology import T602
+from sley.ir.fabric import LinkKind
 from sley.ir.words import Protocol, is_real
 
 
@@ -153,6 +154,15 @@ class CostModel:
             for one in (value.ll, value.ll128, value.simple) if split else (value,):
                 if not _within(one, limits):
                     raise T602.error(expected=f"{f.name} {_words(limits)}", found=repr(value))
+
+    def latency_us(self, kind: LinkKind) -> ByProtocol:
+        """The latency of a hop over links of which the slowest is of this kind."""
+        by_kind = (self.nvlink_latency_us, self.pcie_latency_us, self.network_latency_us)
+        return by_kind[kind]
+
+    def block_GBps(self, kind: LinkKind) -> float:  # noqa: N802 - a unit
+        """The most that one thread block moves over them."""
+        return (self.nvlink_block_GBps, self.pcie_block_GBps, self.network_block_GBps)[kind]
 
     def items(self) -> dict[str, str]:
         """Every parameter by its name, as people read it."""

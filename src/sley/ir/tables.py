@@ -128,6 +128,13 @@ class Edges:
         """The source of each edge, as long as `target`."""
         return np.repeat(np.arange(len(self.offset) - 1, dtype=np.int32), np.diff(self.offset))
 
+    def picked(self, nodes: NDArray[Any]) -> Edges:
+        """The edges of some nodes, in the order given; they are numbered anew."""
+        counts = np.diff(self.offset)[nodes]
+        offset = offsets_of(counts)
+        start = np.repeat(self.offset[nodes] - offset[:-1], counts)
+        return Edges(offset, self.target[start + np.arange(offset[-1])])
+
     def reversed(self) -> Edges:
         """The same edges, seen from their targets."""
         nodes = len(self.offset) - 1

@@ -16,6 +16,7 @@ import numpy as np
 
 from sley.errors import Place
 from sley.errors.simulation import S701, S702, S704
+from sley.ir.fabric import LinkKind
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_in_bytes
 from sley.ir.tables import NONE, BoolArray, FloatArray, IntArray, distinct
@@ -211,10 +212,9 @@ class _Tasks:
         tiles = Tiling.of(plan, model, size_bytes).tiles
         chunk_bytes = size_bytes / plan.collective.blocks / plan.collective.chunks
         messages = t.count[rows] if plan.per_chunk else np.ones(len(rows))
-        towards = (model.nvlink_block_GBps, model.pcie_block_GBps, model.network_block_GBps)
+        towards = np.array([model.block_GBps(kind) for kind in LinkKind])
         links, labels = _used_links(plan, topology, connections)
-        length = np.diff(connections.path.offset)[number]
-        start = np.repeat(connections.path.offset[number] - _before(length), length)
+        crossed = connections.path.picked(number)
         efficiency = model.wire_efficiency[plan.protocol]
         return cls(
             plan=plan,
@@ -225,9 +225,9 @@ class _Tasks:
             labels=labels,
             alpha_us=latencies(topology, plan.protocol, connections)[number] * messages,
             wire_bytes=t.count[rows].astype(np.float64) * (chunk_bytes / tiles / efficiency),
-            block_GBps=np.array(towards)[connections.kind[number]],
-            crossing=np.repeat(np.arange(len(rows)), length).astype(np.int32),
-            crossed=connections.path.target[start + np.arange(len(start))],
+            block_GBps=towards[connections.kind[number]],
+            crossing=crossed.source,
+            crossed=crossed.target,
         )
 
     def _side_by_side(self, mine: BoolArray) -> FloatArray:
@@ -350,8 +350,3 @@ def _used_links(
     used[plan.sends, 0] = np.searchsorted(keys, first)[number]
     used[plan.sends, 1] = np.where(outside, np.searchsorted(keys, second), NONE)[number]
     return used, labels
-
-
-def _before(length: IntArray) -> IntArray:
-    """The sum of what comes before each."""
-    return np.asarray(np.cumsum(length) - length)

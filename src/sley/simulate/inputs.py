@@ -14,7 +14,7 @@ from sley.errors.compiler import C301, C305
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray
+from sley.ir.tables import NONE, Edges, FloatArray, IntArray
 from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op, Protocol
 
@@ -68,7 +68,7 @@ class Connections:
         src, dst = np.divmod(keys // channels, ranks)
         pairs, pair = np.unique(keys // channels, return_inverse=True)
         ways = topology.paths(*np.divmod(pairs, ranks))
-        path = _picked(ways, pair)
+        path = ways.picked(pair)
         for missing in np.flatnonzero(np.diff(path.offset) == 0)[:1]:
             row = int(plan.sends[np.flatnonzero(send[plan.sends] == missing)[0]])
             raise C301.error(
@@ -88,25 +88,10 @@ class Connections:
         return np.asarray(self.kind == LinkKind.NETWORK)
 
 
-def _picked(edges: Edges, rows: LongArray) -> Edges:
-    """The edges of some nodes, node after node."""
-    counts = np.diff(edges.offset)[rows]
-    offset = np.concatenate([[0], np.cumsum(counts)])
-    start = np.repeat(edges.offset[rows] - offset[:-1], counts)
-    return Edges(offset, edges.target[start + np.arange(offset[-1])])
-
-
 def latencies(topology: Topology, protocol: Protocol, connections: Connections) -> FloatArray:
     """float64 (connections,): from the end of a move until the other side sees it. The links' own
     where all on the way have one, else the model's for the slowest kind."""
-    model = topology.model
-    by_kind = np.array(
-        [
-            model.nvlink_latency_us[protocol],
-            model.pcie_latency_us[protocol],
-            model.network_latency_us[protocol],
-        ]
-    )
+    by_kind = np.array([topology.model.latency_us(kind)[protocol] for kind in LinkKind])
     path = connections.path
     own = topology.links.latency_us[path.target]
     said = np.logical_and.reduceat(own >= 0, path.offset[:-1]) if len(own) else np.zeros(0, bool)
@@ -193,15 +178,14 @@ def _block_class(
     """What a block does to execute an instruction. memory: the resource of each rank's."""
     op, c = plan.instructions.op[instruction], int(connections.send[instruction])
     own = int(memory[plan.rank[instruction]])
-    rates = (model.nvlink_block_GBps, model.pcie_block_GBps, model.network_block_GBps)
     uses = {own: float(_LOCAL[op])}
     if c == NONE:
         cap = model.local_block_GBps
     elif connections.remote[c]:
-        cap = rates[LinkKind.NETWORK]
+        cap = model.block_GBps(LinkKind.NETWORK)
         uses[own] += _SENT[op]
     else:
-        cap = rates[connections.kind[c]]
+        cap = model.block_GBps(LinkKind(connections.kind[c]))
         other = int(memory[connections.dst[c]])
         uses[other] = uses.get(other, 0.0) + _SENT[op]
         uses |= Counter(connections.path[c].tolist())  # once for each time that it is crossed
@@ -220,7 +204,7 @@ def _wire_class(
     ends = (connections.src[connection], connections.dst[connection])
     return MoveClass(
         cap_GBps=float(topology.links.GBps[links].min()),
-        push_GBps=topology.model.network_block_GBps * speed,
+        push_GBps=topology.model.block_GBps(LinkKind.NETWORK) * speed,
         uses=dict(Counter([*links, *(int(memory[rank]) for rank in ends)])),
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from sley.errors import did_you_mean
 from sley.errors.compiler import C307
 from sley.errors.topology import T604
 from sley.ir.topology import Topology
 from sley.topologies.files import Loaded, load_with_notes
 from sley.topologies.grids import mesh, torus
 from sley.topologies.library import find_machine, machine_names
-from sley.topologies.reading import nearest
 
 _NUMBERS = re.compile(r"([0-9]{1,9})x([0-9]{1,9})(?::([0-9]{1,9}))?")
 _GRID = re.compile(r"(mesh|torus):([0-9]{1,9}(?:x[0-9]{1,9})*)")
@@ -61,12 +61,11 @@ def find_with_notes(name: str) -> Loaded:
         return Loaded(machine.topology(1 if count is None else int(count)), machine)
     if stem.lower().endswith(_SUFFIXES) or _is_file(stem):
         return load_with_notes(stem, nodes=None if count is None else int(count))
-    near = nearest(stem, [*machine_names(), "mesh", "torus"])
     raise T604.error(
         expected=f"{', '.join(machine_names())}, each with :NODES or alone; NODESxGPUS[:NICS], "
         "mesh:4x4, torus:4x4x4, or a file",
         found=repr(name[:60]),
-        remedy=f"Did you mean {' or '.join(near)}?" if near else "",
+        remedy=did_you_mean(stem, [*machine_names(), "mesh", "torus"]),
     )
 
 

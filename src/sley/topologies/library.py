@@ -8,10 +8,11 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from sley.errors import Place, SleyError, did_you_mean
 from sley.errors.topology import T604
 from sley.ir.topology import Topology
 from sley.topologies.machine import Machine, complete, machine_from
-from sley.topologies.reading import Section, nearest
+from sley.topologies.reading import Section, shown
 
 
 @cache
@@ -31,12 +32,7 @@ def machine_names() -> tuple[str, ...]:
 def find_machine(name: str) -> Machine:
     """The machine of this name. Errors: T604, with the nearest names."""
     if name not in machine_tables():
-        near = nearest(str(name), machine_tables())
-        raise T604.error(
-            expected="one of " + ", ".join(machine_tables()),
-            found=repr(name),
-            remedy=f"Did you mean {' or '.join(near)}?" if near else "",
-        )
+        raise _unknown(name)
     return _machine(name)
 
 
@@ -51,12 +47,15 @@ def base_tables(name: str, section: Section) -> Mapping[str, Any]:
     tables = machine_tables()
     if name in tables:
         return complete(f"{name}.toml", tables[name], base_tables)
-    near = nearest(name, tables)
-    raise T604.error(
-        at=section.place("like"),
-        expected=f"one of {', '.join(tables)}",
-        found=repr(name[:60]),
-        remedy=f"Did you mean {' or '.join(near)}?" if near else "",
+    raise _unknown(name, section.place("like"))
+
+
+def _unknown(name: object, at: Place | None = None) -> SleyError:
+    return T604.error(
+        at=at or (),
+        expected="one of " + ", ".join(machine_names()),
+        found=shown(name),
+        remedy=did_you_mean(str(name), machine_names()),
     )
 
 

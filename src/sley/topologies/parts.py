@@ -6,14 +6,14 @@ from dataclasses import fields
 from itertools import combinations
 from typing import Any
 
-from sley.errors import SleyError
+from sley.errors import SleyError, did_you_mean
 from sley.errors.topology import T608
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_integer
 from sley.topologies.node import Node
-from sley.topologies.reading import Section, nearest, placed, shown
+from sley.topologies.reading import Section, placed, shown
 
 MAX_LINKS = 64
 """Bound on the links side by side between two GPUs."""
@@ -135,12 +135,11 @@ def _read_pcie(section: Section, node: Node, cards: list[int]) -> set[int]:
 def _vertex(link: Section, key: str, name: Any, names: dict[str, int]) -> int:
     if isinstance(name, str) and name in names:
         return names[name]
-    near = nearest(str(name), names)
     raise T608.error(
         at=link.place(key),
         expected="gpu NUMBER, nic NUMBER or one of [pcie] vertices",
         found=shown(name),
-        remedy=f"Did you mean {' or '.join(near)}?" if near else "",
+        remedy=did_you_mean(str(name), names),
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sley.errors import Place, Rule, SleyError
+from sley.errors import Place, Rule, SleyError, did_you_mean
 from sley.errors.topology import T602, T605, T606, T607
 from sley.ir.words import is_integer, is_real
 from sley.topologies.node import Rate
@@ -33,13 +32,6 @@ def text_of(path: Path) -> str:
         raise T605.error(
             at=Place(str(path)), expected="a text file in UTF-8", found=str(error)
         ) from error
-
-
-def nearest(word: str, candidates: Iterable[str]) -> list[str]:
-    """The candidates that look most like a word."""
-    by_case = {c.lower(): c for c in candidates}
-    near = difflib.get_close_matches(word[:_SHOWN].lower(), by_case, n=3, cutoff=0.5)
-    return [by_case[n] for n in near]
 
 
 def shown(value: object) -> str:
@@ -173,10 +165,9 @@ class Section:
         left = [key for key in self._values if key not in self._taken]
         if not left:
             return
-        near = nearest(left[0], self._taken)
         raise T606.error(
             at=self.place(left[0]),
             expected=", ".join(sorted(self._taken)),
             found=shown(left[0]),
-            remedy=f"Did you mean {' or '.join(near)}?" if near else "",
+            remedy=did_you_mean(left[0], self._taken),
         )
