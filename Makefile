@@ -8,11 +8,11 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 NATIVE := $(shell find native -type f 2>/dev/null)
-BUILD_INPUTS := pyproject.toml CMakeLists.txt $(NATIVE)
+BUILD_INPUTS := pyproject.toml CMakeLists.txt $(NATIVE) src/sley/codegen/primitives/half.hpp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow lint types imports docs pages update-golden check clean
+.PHONY: help demo test slow gpu lint types imports docs pages update-golden check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,9 @@ test: $(VENV)/.dev ## run the tests; JOBS=N sets the number of processes
 
 slow: $(VENV)/.dev ## run all tests, the slow ones too, with 5000 random examples each
 	@$(BIN)/python -m pytest --quiet -n $(JOBS) -m "" --hypothesis-profile=slow $(PYTEST_ARGS)
+
+gpu: $(VENV)/.dev ## test and measure kernels on this machine's GPU; results in benchmarks/results
+	@$(BIN)/python benchmarks/on_gpu.py --only device,tests,sanitizer,measure
 
 lint: $(VENV)/.dev ## check style and formatting
 	@$(BIN)/ruff check --quiet .

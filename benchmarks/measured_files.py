@@ -18,6 +18,7 @@ import sley
 from sley import Protocol, Topology, topologies
 from sley.bounds import Bound, Bounds
 from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.words import FIFO_PROTOCOLS
 
 AMD_XML, AMD_TIMES = "msccl-xml/amd_32.xml", "msccl-xml/amd_32.txt"
 MSCCLPP = {"NDv4": "measured/perf_ndmv4.jsonl", "NDv5": "measured/perf_ndmv5.jsonl"}
@@ -190,7 +191,7 @@ def nearest_us(kernel: Kernel) -> tuple[Protocol, float]:
         protocol: sley.simulate(
             _nearest(kernel.collective, kernel.nodes, protocol), kernel.size_bytes, kernel.topology
         ).time_us
-        for protocol in Protocol
+        for protocol in FIFO_PROTOCOLS
     }
     best = min(times, key=lambda protocol: times[protocol])
     return best, times[best]

@@ -10,6 +10,7 @@ from nccl_tuner import A100, H100, Generation, ring_allreduce_us
 
 import sley
 from sley import Protocol, Topology, topologies
+from sley.ir.words import FIFO_PROTOCOLS
 
 CHANNELS = 24
 """NCCL's rings on these machines (MSCCLang 7.1.1: a thread block for each of 24)."""
@@ -91,7 +92,7 @@ class Point:
     @property
     def protocol(self) -> Protocol:
         """The protocol that NCCL's tuner picks."""
-        return min(Protocol, key=self.tuner_us)
+        return min(FIFO_PROTOCOLS, key=self.tuner_us)
 
 
 def _peaks(
@@ -196,5 +197,5 @@ def predicted(point: Point) -> dict[Protocol, sley.Simulation]:
         protocol: sley.simulate(
             ring_plan(point.nodes, point.gpus, protocol), point.size, topology, interpreter=False
         )
-        for protocol in Protocol
+        for protocol in FIFO_PROTOCOLS
     }

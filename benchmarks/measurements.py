@@ -39,9 +39,10 @@ from measured_files import (
 from measured_rings import CHANNELS, CLOSE, LARGE, POINTS, ROUGH, h100_four_cards, predicted
 
 import sley
-from sley import CostModel, Protocol, Topology, topologies
+from sley import CostModel, Topology, topologies
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_text
+from sley.ir.words import FIFO_PROTOCOLS
 
 ROOT = Path(__file__).resolve().parents[1]
 AMD_LIMIT = 0.25
@@ -124,13 +125,16 @@ def rings() -> tuple[str, list[Errors]]:
                 shown(error, point.limit),
             )
         )
-        each = (*(simulations[p].time_us for p in Protocol), *map(point.tuner_us, Protocol))
+        each = (
+            *(simulations[p].time_us for p in FIFO_PROTOCOLS),
+            *map(point.tuner_us, FIFO_PROTOCOLS),
+        )
         protocols.append((point.where, point.size, us(point.time_us), *map(us, each)))
         if abs(error) > point.limit:
             reason = point.reason or "no reason is known"
             reasons.setdefault(f"{point.where}: {reason}.", []).append(point.size)
     head = ("machines", "size", "protocol", "measured GB/s", "predicted GB/s")
-    columns = [f"{p.value}, {by}" for by in ("simulated", "tuner") for p in Protocol]
+    columns = [f"{p.value}, {by}" for by in ("simulated", "tuner") for p in FIFO_PROTOCOLS]
     text = [
         table((*head, "measured us", "predicted us", "error on time"), rows),
         "Points that miss, and the likely reason:\n",

@@ -53,6 +53,7 @@ FAMILIES = {
     "V": ("Verifier", "What every plan must fulfil before anything runs it."),
     "F": ("Formats", "What a file must look like to be read or written."),
     "R": ("Runtime", "What can go wrong while a plan runs."),
+    "K": ("Kernels and devices", "What can go wrong while a plan runs on GPUs."),
     "T": ("Topologies", "What the description of a cluster must look like."),
     "P": ("Pictures and reports", "What can be drawn, and into which files."),
     "S": ("Simulation", "What a question about speed must look like."),

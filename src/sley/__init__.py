@@ -1,7 +1,7 @@
 """sley compiles collective communication.
 
 Write an algorithm with `program`, `compile` it into a `Plan` of thread blocks, `verify` it,
-`run` it on processes of this machine, `save` it as MSCCL XML.
+`run` it on processes of this machine or as kernels on devices, `save` it as MSCCL XML.
 """
 
 from sley import algorithms, topologies

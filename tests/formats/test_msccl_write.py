@@ -270,6 +270,7 @@ TOO_MUCH = [
     ("F447", "executor", lambda: pair(replace(SEND, count=72)), "rank 0, block 0, step 0"),
     ("F447", "msccl", lambda: pair(replace(SEND, count=73)), "73 chunks"),
     ("F448", "msccl", lambda: pair(replace(SEND, src=(I, 32768)), chunks=40000), "offset 32768"),
+    ("F453", "msccl", lambda: replace(exchange(), protocol=Protocol.DIRECT), "Simple, LL or LL128"),
     ("F452", "msccl", lambda: pair(replace(SEND, src=(I, 99), count=2)), "inside its buffer"),
     ("F452", "msccl", lambda: pair(replace(SEND, src=(NONE, 0))), "inside its buffer"),
     ("F449", "msccl", lambda: plan_of(ONE_EACH, [[[SEND], [SEND]], []]), "rank 0, block 1"),

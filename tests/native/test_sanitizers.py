@@ -11,6 +11,7 @@ import pytest
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parent.parent / "native"
+PRIMITIVES = HERE.parent.parent / "src" / "sley" / "codegen" / "primitives"  # half.hpp
 ENGINE = ("engine.cpp", "program.cpp", "reduce.cpp", "segment.cpp")
 SIMULATOR = ("simulator/sharing.cpp", "simulator/simulator.cpp")
 
@@ -42,7 +43,8 @@ def build(
     if subprocess.run([program], capture_output=True).returncode:
         pytest.skip(f"programs with -fsanitize={sanitizers} do not start here")
     sources = [HERE / test, *(NATIVE / name for name in of)]
-    command = [cxx, *flags, "-fno-sanitize-recover=all", *options, f"-I{NATIVE}", *sources]
+    command = [cxx, *flags, "-fno-sanitize-recover=all", *options, f"-I{NATIVE}", f"-I{PRIMITIVES}"]
+    command += sources
     built = subprocess.run([*command, "-o", program], capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     return program

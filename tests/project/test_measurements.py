@@ -11,6 +11,7 @@ import pytest
 
 import sley
 from sley import Protocol, topologies
+from sley.ir.words import FIFO_PROTOCOLS
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -74,7 +75,7 @@ def test_points_fit_their_machines_and_channels(modules: dict[str, ModuleType]) 
 def test_the_errors_of_a_small_point(modules: dict[str, ModuleType]) -> None:
     point = modules["measured_rings"].POINTS[0]
     found = modules["measured_rings"].predicted(point)
-    assert set(found) == set(Protocol)
+    assert set(found) == set(FIFO_PROTOCOLS)
     assert all(f.size_bytes == point.size_bytes and not f.interpreter for f in found.values())
 
 

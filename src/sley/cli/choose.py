@@ -51,7 +51,7 @@ _LEFT = range(2, 6)
 @click.option(
     "--in-place/--out-of-place", "in_place", default=None, help="Alias input and output or not."
 )
-@click.option("--protocol", type=Several(Member(Protocol)), help="Try these. [all]")
+@click.option("--protocol", type=Several(Member(Protocol)), help="Try these. [Simple, LL, LL128]")
 @click.option("--schedule", type=Several(Member(Schedule)), help="Try these. [all that fit]")
 @click.option("--allocate", type=Several(Member(Allocation)), help="Try these. [all that fit]")
 @click.option("--channels", type=Several(_POSITIVE), help="Try so many. [1,2,4 where open]")

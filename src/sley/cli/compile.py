@@ -7,9 +7,18 @@ from pathlib import Path
 import click
 
 from sley import files, formats
-from sley.cli.options import Selection, SizeType, common_options, plan_options
+from sley.cli.options import (
+    REDUCE_OPS,
+    BlockThreads,
+    DType,
+    Selection,
+    SizeType,
+    common_options,
+    plan_options,
+)
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import plan_of
+from sley.devices import THREADS
 from sley.errors import counted
 from sley.report.tables import estimate_lines, pipeline_table, plan_summary, plan_table
 
@@ -17,7 +26,10 @@ from sley.report.tables import estimate_lines, pipeline_table, plan_summary, pla
 @click.command("compile", cls=Command)
 @plan_options
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan here."
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the plan here: .xml is MSCCL XML, .cu are kernels for GPUs, .cpp for CPUs.",
 )
 @click.option(
     "--target",
@@ -26,6 +38,16 @@ from sley.report.tables import estimate_lines, pipeline_table, plan_summary, pla
 )
 @click.option("--min-bytes", type=SizeType(), default=0, help="Least size of a call.")
 @click.option("--max-bytes", type=SizeType(), help="Greatest size of a call.")
+@click.option("-d", "--dtype", type=DType(), help="Of kernels: the elements' type. [float32]")
+@click.option(
+    "--op",
+    "reduce_op",
+    type=click.Choice(list(REDUCE_OPS)),
+    help="Of kernels: the reduction. [sum]",
+)
+@click.option(
+    "--threads", type=BlockThreads(), help=f"Threads of a thread block. [of kernels {THREADS}]"
+)
 @click.option("--show-pipelines", is_flag=True, help="Print the sub-pipelines.")
 @click.option("--show-rank", type=click.IntRange(min=0), help="Print the blocks of this rank.")
 @common_options
@@ -35,6 +57,9 @@ def compile_command(
     target: str | None,
     min_bytes: int,
     max_bytes: int | None,
+    dtype: str | None,
+    reduce_op: str | None,
+    threads: int | None,
     show_pipelines: bool,
     show_rank: int | None,
     as_json: bool,
@@ -42,16 +67,30 @@ def compile_command(
 ) -> None:
     """Compile WHAT, prove it right, and write it with -o."""
     phases = Phases(quiet=as_json)
-    plan = plan_of(selection, phases, verify=True, per_chunk=bool(output or target))
+    is_kernels = output is not None and output.suffix.lower() in files.KERNEL_SUFFIXES
+    of_output = {"dtype": dtype, "op": reduce_op, "threads": threads}
+    for word, given in of_output.items():
+        if given is not None and output is None:
+            raise click.UsageError(f"--{word} goes with -o")
+    per_chunk = bool(target or (output is not None and not is_kernels))
+    plan = plan_of(selection, phases, verify=True, per_chunk=per_chunk)
     if show_rank is not None and show_rank >= plan.collective.ranks:
         raise click.UsageError(f"--show-rank: ranks are 0 to {plan.collective.ranks - 1}")
     if output is None and target is not None:
         with phases("limits"):
             formats.msccl_xml.write(plan, target, min_bytes=min_bytes, max_bytes=max_bytes)
     if output is not None:
-        target = target or "executor"
         with phases("writing"):
-            files.save(plan, output, target=target, min_bytes=min_bytes, max_bytes=max_bytes)
+            files.save(
+                plan,
+                output,
+                target=target,
+                min_bytes=min_bytes,
+                max_bytes=max_bytes,
+                threads=threads,
+                dtype=dtype,
+                reduce_op=REDUCE_OPS[reduce_op] if reduce_op else None,
+            )
     summary = plan_summary(plan)
     if as_json:
         seconds = phases.seconds
@@ -71,7 +110,8 @@ def compile_command(
         + (", one for each chunk" if plan.per_chunk else "")
     )
     if output is not None:
-        click.echo(f"{'written':<23}{output} for {target}")
+        kernels = f"{dtype or 'float32'} and {reduce_op or 'sum'}"
+        click.echo(f"{'written':<23}{output} for {kernels if is_kernels else target or 'executor'}")
     elif target is not None:
         click.echo(f"{'limits':<23}within those of {target}")
     if show_pipelines:

@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 import click
 
+from sley.cli.bench import bench_command
 from sley.cli.calibrate import calibrate_command
 from sley.cli.choose import choose_command
 from sley.cli.compare import compare_command
@@ -36,6 +37,7 @@ def main() -> None:
 
 for _command in (
     run_command,
+    bench_command,
     compile_command,
     verify_command,
     simulate_command,

@@ -14,10 +14,22 @@ from click.shell_completion import CompletionItem
 from sley.algorithms import CATALOG
 from sley.compiler import AUTO, Auto
 from sley.ir.sizes import size_in_bytes
-from sley.ir.words import Allocation, LoopOrder, Protocol, Schedule
+from sley.ir.words import Allocation, LoopOrder, Protocol, ReduceOp, Schedule
+from sley.runtime import DATA_TYPES
 
 E = TypeVar("E", bound=Enum)
 F = TypeVar("F", bound=Callable[..., Any])
+
+REDUCE_OPS = {
+    "sum": ReduceOp.SUM,
+    "prod": ReduceOp.PRODUCT,
+    "min": ReduceOp.MIN,
+    "max": ReduceOp.MAX,
+    "avg": ReduceOp.AVERAGE,
+}
+"""The reductions by the names that nccl-tests has for them."""
+
+_ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
 
 
 @dataclass(frozen=True)
@@ -124,6 +136,30 @@ class Several(click.ParamType[tuple[Any, ...]]):
         if isinstance(value, tuple):
             return value
         return tuple(self._one.convert(part, param, ctx) for part in str(value).split(","))
+
+
+class DType(click.Choice[str]):
+    """A data type by NumPy's name or by that of nccl-tests."""
+
+    def __init__(self) -> None:
+        super().__init__([*sorted(DATA_TYPES), *_ALIASES])
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        name = super().convert(value, param, ctx)
+        return _ALIASES.get(name, name)
+
+
+class BlockThreads(click.IntRange):
+    """Threads of a thread block: whole warps, as many as GPUs take."""
+
+    def __init__(self) -> None:
+        super().__init__(32, 1024)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = int(super().convert(value, param, ctx))
+        if number % 32:
+            self.fail(f"{number} threads are no whole warps of 32", param, ctx)
+        return number
 
 
 class _Numbers(click.ParamType[tuple[int, ...]]):

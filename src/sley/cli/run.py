@@ -1,4 +1,5 @@
-"""sley run: a plan on real processes of this machine, checked and timed as nccl-tests does."""
+"""sley run: a plan on processes of this machine or on devices, checked and timed as nccl-tests
+does."""
 
 from __future__ import annotations
 
@@ -8,34 +9,32 @@ from typing import Any
 
 import click
 
-from sley import runtime
-from sley.cli.options import Selection, SizeType, common_options, plan_options
+from sley import running, runtime
+from sley.cli.devices import PROCESSES, Where, device_options
+from sley.cli.options import (
+    REDUCE_OPS,
+    DType,
+    Member,
+    Selection,
+    SizeType,
+    common_options,
+    plan_options,
+)
 from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.sizes import size_options
 from sley.cli.sources import goes_both_ways, plan_of
-from sley.errors import counted
+from sley.codegen import Engine
 from sley.ir.plan import Plan
-from sley.ir.words import ReduceOp
-from sley.report.tables import RUN_HEADER, Row, Timing, run_footer, run_row
+from sley.report.tables import RUN_HEADER, Row, Timing, run_footer, run_head, run_row
 from sley.runtime import Measurement
-
-_REDUCE_OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "AVERAGE"}
-_ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
-
-
-class _DType(click.Choice[str]):
-    """A data type by NumPy's name or by that of nccl-tests."""
-
-    def __init__(self) -> None:
-        super().__init__([*sorted(runtime.DATA_TYPES), *_ALIASES])
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        name = super().convert(value, param, ctx)
-        return _ALIASES.get(name, name)
 
 
 @click.command("run", cls=Command)
 @plan_options
+@device_options(PROCESSES)
+@click.option(
+    "--engine", type=Member(Engine), help="On devices: code made for the plan, or none. [generated]"
+)
 @size_options("1K")
 @click.option(
     "-n",
@@ -56,21 +55,19 @@ class _DType(click.Choice[str]):
 @click.option(
     "-c", "--check", type=click.IntRange(0, 1), default=1, show_default=True, help="Check results."
 )
-@click.option("-d", "--dtype", type=_DType(), default="float32", show_default=True, help="Type.")
+@click.option("-d", "--dtype", type=DType(), default="float32", show_default=True, help="Type.")
 @click.option(
     "-o",
     "--op",
     "reduce_op",
-    type=click.Choice(list(_REDUCE_OPS)),
+    type=click.Choice(list(REDUCE_OPS)),
     default="sum",
     show_default=True,
 )
 @click.option(
     "--slot-bytes",
     type=SizeType(),
-    default=runtime.SLOT_BYTES,
-    show_default=True,
-    help="Room of a slot, which bounds a tile.",
+    help="Room of a slot, which bounds a tile. [64K; on devices what 24M give each]",
 )
 @click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=runtime.TIMEOUT_S, help="Seconds."
@@ -78,37 +75,49 @@ class _DType(click.Choice[str]):
 @common_options
 def run_command(
     selection: Selection,
+    where: Where,
+    engine: Engine | None,
     sizes: list[int],
     iterations: int,
     warmup: int,
     check: int,
     dtype: str,
     reduce_op: str,
-    slot_bytes: int,
+    slot_bytes: int | None,
     timeout: float,
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Run WHAT on processes of this machine, check every element, print nccl-tests' table.
+    """Run WHAT, check every element, print nccl-tests' table.
 
-    Algorithms of the library run out of place and in place, unless one is asked for.
+    It runs on processes of this machine, or with --device as kernels: on GPUs (cuda), or on threads
+    of this machine, which is for tests of the kernels. Algorithms of the library run out of place
+    and in place, unless one is asked for.
     """
     phases = Phases(quiet=as_json)
+    if where.is_processes:
+        _refuse_on_processes(where, engine)
     plans = _plans(selection, phases)
-    settings = {
+    words, settings = _place(plans[-1], where, engine)
+    settings |= {
         "dtype": dtype,
-        "reduce_op": ReduceOp[_REDUCE_OPS[reduce_op]],
+        "reduce_op": REDUCE_OPS[reduce_op],
         "iterations": iterations,
         "warmup": warmup,
         "check": bool(check),
-        "slot_bytes": slot_bytes,
         "timeout_s": timeout,
     }
+    if slot_bytes is not None:
+        settings["slot_bytes"] = slot_bytes
+    if not as_json:
+        click.echo(run_head(plans[-1], f"{words}; time is the average of the iterations"))
+        click.echo(RUN_HEADER)
     with phases("running"):
         rows = _measure(plans, sizes, settings, reduce_op, quiet=as_json)
     wrong = sum(t.wrong or 0 for r in rows for t in (r.out_of_place, r.in_place) if t)
     if as_json:
-        print_json({"ok": not wrong, "rows": [_json(r) for r in rows], "seconds": phases.seconds})
+        table = [_json(row) for row in rows]
+        print_json({"ok": not wrong, "where": words, "rows": table, "seconds": phases.seconds})
     else:
         click.echo(run_footer(rows))
     if verbose:
@@ -117,12 +126,28 @@ def run_command(
         sys.exit(1)
 
 
+def _refuse_on_processes(where: Where, engine: Engine | None) -> None:
+    """click's usage error for what processes don't have."""
+    given = {"ranks-per-gpu": where.ranks_per_gpu, "threads": where.threads, "engine": engine}
+    for word, value in given.items():
+        if value is not None:
+            raise click.UsageError(f"--{word} goes with --device cuda or --device threads")
+
+
+def _place(plan: Plan, where: Where, engine: Engine | None) -> tuple[str, dict[str, Any]]:
+    """Where a plan runs: in words, and as settings of `sley.run`."""
+    if where.is_processes:
+        return f"{plan.collective.ranks} processes on this machine", {}
+    devices, engine = where.devices(plan), engine or Engine.GENERATED
+    code = "generated code" if engine is Engine.GENERATED else "interpreted"
+    settings = {"devices": devices, "engine": engine, **where.settings}
+    return f"{where.words(plan, devices)}, {code}", settings
+
+
 def _measure(
     plans: list[Plan], sizes: list[int], settings: dict[str, Any], reduce_op: str, *, quiet: bool
 ) -> list[Row]:
     """Runs each plan over all sizes; the rows are printed as the last plan completes them."""
-    if not quiet:
-        _print_head(plans[-1])
     sides: list[list[Measurement]] = [[] for _ in plans]
     with progress_bar(quiet=quiet) as bar:
         task = bar.add_task("running", total=len(plans) * len(sizes))
@@ -135,7 +160,7 @@ def _measure(
                 click.echo(run_row(_row(plans, sides, len(sides[-1]) - 1, reduce_op)))
 
         for plan in plans:
-            runtime.run(plan, sizes, progress=record, **settings)
+            running.run(plan, sizes, proven=True, progress=record, **settings)
     return [_row(plans, sides, k, reduce_op) for k in range(len(sizes))]
 
 
@@ -145,17 +170,6 @@ def _plans(selection: Selection, phases: Phases) -> list[Plan]:
         places = [selection.with_place(False), selection.with_place(True)]
         return [plan_of(s, phases, verify=True) for s in places]
     return [plan_of(selection, phases, verify=True)]
-
-
-def _print_head(plan: Plan) -> None:
-    c = plan.collective
-    click.echo(
-        f"# {plan.name}: {c.name} on {c.ranks} ranks, {plan.protocol.value}, "
-        f"{counted(plan.channels, 'channel')}, {counted(plan.slots, 'slot')}; "
-        f"proven right before it runs\n"
-        f"# {c.ranks} processes on this machine; time is the average of the iterations\n#"
-    )
-    click.echo(RUN_HEADER)
 
 
 def _row(plans: list[Plan], sides: Sequence[Sequence[Measurement]], k: int, reduce_op: str) -> Row:

@@ -67,8 +67,8 @@ def choose(
     sizes: where all candidates are compared, and at sizes between them that are more than a
         factor of 4 apart; the ranges cover all from the first to the last.
     topology: by default the one that the first program was written for.
-    protocols, schedules, allocations, channels, instances: what is tried. By default all
-        protocols, unless the program asks for one; all schedules that go with the other options;
+    protocols, schedules, allocations, channels, instances: what is tried. By default Simple, LL
+        and LL128, unless the program asks for one; all schedules that go with the other options;
         both allocations, unless the program gives thread blocks; 1, 2 and 4 channels where it
         leaves them open; 1 to 24 instances.
     fusion, loop_order, slots, per_chunk, max_blocks, costs: as `compile` takes them, for all.

@@ -19,7 +19,14 @@ from sley.ir.plan import Instructions, Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
-from sley.ir.words import MAX_NUMBER, Allocation, LoopOrder, Protocol, Schedule
+from sley.ir.words import (
+    FIFO_PROTOCOLS,
+    MAX_NUMBER,
+    Allocation,
+    LoopOrder,
+    Protocol,
+    Schedule,
+)
 from sley.simulate import Simulator
 from sley.verify import verify
 
@@ -50,7 +57,8 @@ class Space:
 
     def series(self, program: Program) -> Iterator[list[Options]]:
         """The options to try for a program, the simpler first: series of rising instances."""
-        protocols = (program.protocol,) if program.protocol else tuple(Protocol)
+        # The model gives DIRECT Simple's times, so to try it unasked would tell nothing.
+        protocols = (program.protocol,) if program.protocol else FIFO_PROTOCOLS
         shared = self.target is None and not gives_blocks(program)
         allocations = tuple(Allocation) if shared else (Allocation.CONNECTION,)
         axes = product(

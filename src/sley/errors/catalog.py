@@ -6,6 +6,7 @@ from types import ModuleType
 
 from sley.errors import (
     compiler,
+    devices,
     formats,
     language,
     report,
@@ -24,6 +25,7 @@ _FAMILIES: tuple[ModuleType, ...] = (
     compiler,
     formats,
     runtime,
+    devices,
     topology,
     simulation,
     report,

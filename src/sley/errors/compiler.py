@@ -67,7 +67,7 @@ C308 = Rule(
 C309 = Rule(
     "C309",
     "options-dont-fit",
-    what="Options of the compiler ask for things that exclude one another.",
+    what="Options ask for things that exclude one another, or that a file of that kind has not.",
     why="Instruction order needs whole transfers in one order, which hpds and round-robin make; "
     "fused instructions are in no such order; and blocks given by hand are not the compiler's to "
     "merge.",

@@ -1,6 +1,6 @@
 """Rules of the formats: what a file that is read must be, and what a file that is written can say.
 
-F401 to F424 refuse a file that is read, F430 to F435 only remark on it; F440 to F452 refuse to
+F401 to F424 refuse a file that is read, F430 to F435 only remark on it; F440 to F453 refuse to
 write, F460 and F461 are about files as such.
 """
 
@@ -361,13 +361,24 @@ F452 = Rule(
     "other",
     instead="Run sley verify on the plan; it names what is wrong.",
 )
+F453 = Rule(
+    "F453",
+    "no-such-protocol",
+    what="A plan whose protocol is Direct is to be written as MSCCL XML, which has Simple, LL and "
+    "LL128 alone.",
+    why="Its runtimes copy every message through a FIFO; they can't read a peer's buffer.",
+    example='write(sley.compile(ring, protocol="direct"), "msccl")',
+    instead="Compile the program with another protocol: --protocol simple, or "
+    'sley.compile(..., protocol="simple").',
+)
 F460 = Rule(
     "F460",
     "unknown-format",
-    what="A file's name ends in nothing that says its format; .xml is MSCCL XML.",
+    what="A file's name ends in nothing that says its format: .xml is MSCCL XML, .cu and .cpp are "
+    "kernels, which are only written.",
     why="sley doesn't guess formats from the text.",
     example='save(plan, "plan.txt")',
-    instead="Give the file a name that ends in .xml.",
+    instead="Give the file a name that ends in .xml, or .cu for kernels.",
 )
 F461 = Rule(
     "F461",

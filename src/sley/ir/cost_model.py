@@ -16,7 +16,8 @@ from sley.ir.words import Protocol, is_real
 class ByProtocol:
     """A number for each protocol.
 
-    ll, ll128, simple: the numbers.
+    ll, ll128, simple: the numbers. DIRECT has Simple's: it signals in the same way and puts the
+    same bytes on the same links, and differs in the copies at the ends, which links don't see.
     """
 
     ll: float
@@ -29,7 +30,8 @@ class ByProtocol:
         return cls(number, number, number)
 
     def __getitem__(self, protocol: Protocol) -> float:
-        return float(getattr(self, protocol.name.lower()))
+        carried = Protocol.SIMPLE if protocol is Protocol.DIRECT else protocol
+        return float(getattr(self, carried.name.lower()))
 
     def __str__(self) -> str:
         return f"LL {self.ll:.9g}, LL128 {self.ll128:.9g}, Simple {self.simple:.9g}"

@@ -97,19 +97,22 @@ WRITES_DESTINATION = _flags(
 
 
 class Protocol(Enum):
-    """How a connection carries a message (MSCCLang 6.1).
+    """How a connection carries a message (MSCCLang 6.1): SIMPLE, LL and LL128 copy it through a
+    slot; with DIRECT, which MSCCLang 7.5 leaves as future work, the receiver reads it where it lies
+    at the sender (docs/machine.md).
 
     `slots` is how many messages a connection holds in MSCCL's runtime: a Simple tile takes 4 of
-    its 8 FIFO steps, an LL or LL128 tile takes one.
+    its 8 FIFO steps, an LL or LL128 tile takes one. DIRECT has Simple's, for what is staged.
     """
 
     SIMPLE = "Simple"
     LL = "LL"
     LL128 = "LL128"
+    DIRECT = "Direct"
 
     @property
     def slots(self) -> int:
-        return 2 if self is Protocol.SIMPLE else 8
+        return 2 if self in (Protocol.SIMPLE, Protocol.DIRECT) else 8
 
     @classmethod
     def named(cls, protocol: object) -> Protocol | None:
@@ -118,6 +121,10 @@ class Protocol(Enum):
         if isinstance(protocol, str):
             return next((p for p in cls if p.value.lower() == protocol.lower()), None)
         return protocol if isinstance(protocol, cls) else None
+
+
+FIFO_PROTOCOLS = (Protocol.SIMPLE, Protocol.LL, Protocol.LL128)
+"""The protocols that copy every message through a slot; those of NCCL and MSCCL."""
 
 
 class LoopOrder(Enum):

@@ -27,6 +27,22 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class ComparisonRow:
+    """One size of a comparison of generated code with the interpreter.
+
+    ratio: the interpreter's time by that of generated code."""
+
+    size_bytes: int
+    count: int
+    dtype: str
+    reduce_op: str
+    root: int
+    generated: Timing
+    interpreted: Timing
+    ratio: float
+
+
+@dataclass(frozen=True)
 class Row:
     """One size of a run; a side that was not run is None."""
 
@@ -50,6 +66,48 @@ RUN_HEADER = (
 """The head of a run's table, as nccl-tests prints it."""
 
 
+COMPARISON_HEADER = (
+    f"# {'':10}  {'':12}  {'':>8}  {'':>7}  {'':>5}  "
+    f"{'generated':^26}  {'interpreted':^26}  {'interp. /':>9}\n"
+    f"# {'size':>10}  {'count':>12}  {'type':>8}  {'redop':>7}  {'root':>5}  "
+    + "  ".join([f"{'time':>9}  {'busbw':>7}  {'#wrong':>6}"] * 2)
+    + f"  {'generated':>9}\n# {'(B)':>10}  {'(elements)':>12}  {'':>8}  {'':>7}  {'':>5}  "
+    + "  ".join([f"{'(us)':>9}  {'(GB/s)':>7}  {'':>6}"] * 2)
+)
+"""The head of a comparison's table."""
+
+
+def run_head(plan: Plan, how: str) -> str:
+    """The first lines of the table of a plan that runs. how: where, and what the times are."""
+    c = plan.collective
+    return (
+        f"# {plan.name}: {c.name} on {c.ranks} ranks, {plan.protocol.value}, "
+        f"{counted(plan.channels, 'channel')}, {counted(plan.slots, 'slot')}; "
+        f"proven right before it runs\n# {how}\n#"
+    )
+
+
+def comparison_row(row: ComparisonRow) -> str:
+    """A line of a comparison's table."""
+    sides = "  ".join(
+        f"{t.time_us:>9.1f}  {t.busbw_GBps:>7.2f}  {_wrong(t):>6}"
+        for t in (row.generated, row.interpreted)
+    )
+    return (
+        f"  {row.size_bytes:>10}  {row.count:>12}  {row.dtype:>8}  {row.reduce_op:>7}  "
+        f"{row.root:>5}  {sides}  {row.ratio:>9.3f}"
+    )
+
+
+def comparison_footer(rows: Sequence[ComparisonRow], mean: float) -> str:
+    """The last lines of a comparison's table. mean: of the ratios, the geometric one."""
+    timings = [t for row in rows for t in (row.generated, row.interpreted)]
+    return (
+        f"# Out of bounds values : {_verdict(timings)}\n"
+        f"# Geometric mean of interpreted / generated : {mean:.3f}"
+    )
+
+
 def run_row(row: Row) -> str:
     """A line of a run's table."""
     return (
@@ -61,18 +119,25 @@ def run_row(row: Row) -> str:
 def _timing(t: Timing | None) -> str:
     if t is None:
         return f"{'-':>9}  {'-':>7}  {'-':>7}  {'-':>6}"
-    wrong = "N/A" if t.wrong is None else t.wrong
-    return f"{t.time_us:>9.1f}  {t.algbw_GBps:>7.2f}  {t.busbw_GBps:>7.2f}  {wrong:>6}"
+    return f"{t.time_us:>9.1f}  {t.algbw_GBps:>7.2f}  {t.busbw_GBps:>7.2f}  {_wrong(t):>6}"
+
+
+def _wrong(t: Timing) -> str:
+    return "N/A" if t.wrong is None else str(t.wrong)
 
 
 def run_footer(rows: Sequence[Row]) -> str:
     """The last lines of a run's table, as nccl-tests prints them."""
     timings = [t for row in rows for t in (row.out_of_place, row.in_place) if t is not None]
-    wrong = sum(t.wrong or 0 for t in timings)
     busbw = float(np.mean([t.busbw_GBps for t in timings])) if timings else 0.0
-    checked = [t for t in timings if t.wrong is not None]
-    verdict = f"{wrong} {'FAILED' if wrong else 'OK'}" if checked else "not checked"
-    return f"# Out of bounds values : {verdict}\n# Avg bus bandwidth    : {busbw:.4g}"
+    return f"# Out of bounds values : {_verdict(timings)}\n# Avg bus bandwidth    : {busbw:.4g}"
+
+
+def _verdict(timings: Sequence[Timing]) -> str:
+    wrong = sum(t.wrong or 0 for t in timings)
+    if all(t.wrong is None for t in timings):
+        return "not checked"
+    return f"{wrong} {'FAILED' if wrong else 'OK'}"
 
 
 def plan_summary(plan: Plan) -> dict[str, object]:

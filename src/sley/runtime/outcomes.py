@@ -24,12 +24,14 @@ class Status(IntEnum):
 
 
 class Reason(IntEnum):
-    """What a stuck instruction waits for (the engine's numbers)."""
+    """What a stuck instruction waits for (the engines' numbers). READING: that the receiver has
+    read what was sent to it where it lies (the direct protocol, in kernels)."""
 
     NONE = 0
     INSTRUCTION = 1
     MESSAGE = 2
     SLOT = 3
+    READING = 4
 
 
 @dataclass(frozen=True)
@@ -104,5 +106,7 @@ def _wanted(loaded: Loaded, rank: int, stuck: Stuck) -> str:
     channel = f"on channel {wiring.channel[connection]}"
     if stuck.reason is Reason.MESSAGE:
         return f"a message from rank {wiring.src[connection]} {channel}"
+    if stuck.reason is Reason.READING:
+        return f"rank {wiring.dst[connection]} to read what it was sent {channel}"
     slots = f"all {wiring.slots} taken"
     return f"a free slot to rank {wiring.dst[connection]} {channel} ({slots})"

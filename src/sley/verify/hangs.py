@@ -28,7 +28,9 @@ class Run:
     diagnostics: list[Diagnostic]
 
 
-def run_abstractly(plan: Plan, messages: Messages, slots: int, *, per_chunk: bool) -> Run:
+def run_abstractly(
+    plan: Plan, messages: Messages, slots: int, *, per_chunk: bool, holds: Edges | None = None
+) -> Run:
     """The abstract run of one tile with `slots` slots on every connection; V203 where it cannot
     end.
 
@@ -36,20 +38,28 @@ def run_abstractly(plan: Plan, messages: Messages, slots: int, *, per_chunk: boo
     blocks and FIFOs is determinate, so a run ends if and only if the graph of waiting has no
     cycle. In tile order one tile decides, since after it every FIFO is empty again; in instruction
     order `meetings` decides about the tiles that pile up.
+    holds: CSR, instruction -> sends whose messages must have been taken before it starts, for the
+        same tile: what a plan with direct messages also waits for (docs/machine.md). They change
+        no meeting: who overwrites a message comes after its send, and so needs what that needs,
+        its receive among it.
     """
-    events = _Events.of(plan, per_chunk)
-    graph = Edges.from_pairs(events.total, *_waiting(plan, messages, slots, events))
+    events = Events.of(plan, per_chunk)
+    pairs = [waiting(plan, messages, slots, events)]
+    if holds is not None:
+        pairs.append(held(messages, holds, events))
+    before, behind = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    graph = Edges.from_pairs(events.total, before, behind)
     level = levels(graph)
     found = []
     if (level == NONE).any():
-        found.append(_describe(plan, graph, level, messages, slots, events))
+        found.append(_describe(plan, graph, level, messages, slots, events, holds))
     elif plan.loop_order is LoopOrder.INSTRUCTION:
         found = check_meetings(plan, messages)
     return Run(level[events.offset[:-1]], found)
 
 
 @dataclass(frozen=True)
-class _Events:
+class Events:
     """The events of a run: instruction i does part c of a tile as event offset[i] + c. It has one
     part, or one for each chunk."""
 
@@ -57,7 +67,7 @@ class _Events:
     offset: LongArray
 
     @classmethod
-    def of(cls, plan: Plan, per_chunk: bool) -> _Events:
+    def of(cls, plan: Plan, per_chunk: bool) -> Events:
         t = plan.instructions
         parts = np.ones(len(t), np.int64)
         if per_chunk:
@@ -76,10 +86,10 @@ class _Events:
         return spans(self.offset[rows], self.parts[rows])[1]
 
 
-def _waiting(
-    plan: Plan, messages: Messages, slots: int, events: _Events
+def waiting(
+    plan: Plan, messages: Messages, slots: int, events: Events
 ) -> tuple[LongArray, LongArray]:
-    """Pairs of events, the first of which must come before the second.
+    """Pairs of events, the first of which must come before the second, without holds.
 
     An event waits for the one before it in its block, for its waits, for the message it takes,
     and to put message m on a connection, for message m - slots having been taken.
@@ -102,20 +112,28 @@ def _waiting(
     return before, behind
 
 
+def held(messages: Messages, holds: Edges, events: Events) -> tuple[LongArray, LongArray]:
+    """Pairs of events as in `waiting`, one for each hold: the receive that takes the message comes
+    before the instruction that waits for it."""
+    taken = messages.receive_of[holds.target]
+    return events.offset[taken + 1] - 1, events.offset[holds.source]
+
+
 def _describe(
     plan: Plan,
     graph: Edges,
     level: IntArray,
     messages: Messages,
     slots: int,
-    events: _Events,
+    events: Events,
+    holds: Edges | None,
 ) -> Diagnostic:
     """V203 for one circle of waiting."""
     cycle = find_cycle(graph.reversed(), level == NONE)
     rows = [events.instruction(event) for event in cycle]
     rows = [row for k, row in enumerate(rows) if row != rows[k - 1]] or rows[:1]
     notes = [
-        f"{plan.label(here)} {_reason(plan, messages, here, there)} {plan.label(there)}"
+        f"{plan.label(here)} {_reason(plan, messages, holds, here, there)} {plan.label(there)}"
         for here, there in zip(rows, rows[1:] + rows[:1], strict=True)
     ]
     return V203.diagnostic(
@@ -127,7 +145,7 @@ def _describe(
     )
 
 
-def _reason(plan: Plan, messages: Messages, here: int, there: int) -> str:
+def _reason(plan: Plan, messages: Messages, holds: Edges | None, here: int, there: int) -> str:
     """Why instruction `here` waits for `there`."""
     if messages.receive_of[there] == here:
         return "waits for the message of"
@@ -135,4 +153,6 @@ def _reason(plan: Plan, messages: Messages, here: int, there: int) -> str:
         return "comes after"
     if there in plan.waits[here].tolist():
         return "waits for"
+    if holds is not None and there in messages.receive_of[holds[here]].tolist():
+        return "overwrites what has first to be read by"
     return "waits for a free slot, which needs"

@@ -23,6 +23,7 @@ from sley.errors.formats import (
     F449,
     F450,
     F452,
+    F453,
 )
 from sley.formats.msccl_xml.check import report
 from sley.formats.msccl_xml.steps import Peers, Steps
@@ -32,6 +33,7 @@ from sley.ir.faults import faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import (
+    FIFO_PROTOCOLS,
     READS_SOURCE,
     RECEIVES,
     SENDS,
@@ -45,7 +47,14 @@ _FIXED_NODES = 1
 
 
 def check_order(plan: Plan, problems: Problems) -> None:
-    """That the plan is tile-major."""
+    """That the plan is tile-major, and that its messages go through slots."""
+    if plan.protocol not in FIFO_PROTOCOLS:
+        problems.add(
+            F453,
+            Place(detail=plan.name),
+            expected="Simple, LL or LL128",
+            found=plan.protocol.value,
+        )
     if plan.loop_order is not LoopOrder.TILE:
         problems.add(
             F441,

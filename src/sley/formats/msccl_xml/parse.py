@@ -33,7 +33,7 @@ from sley.formats.msccl_xml.raw import (
 from sley.formats.msccl_xml.words import BUFFERS, OPERATIONS
 from sley.formats.problems import MOST_REPORTED, Problems
 from sley.ir.tables import NONE
-from sley.ir.words import Protocol
+from sley.ir.words import FIFO_PROTOCOLS
 
 MAX_TEXT_BYTES = 64 << 20
 MAX_ELEMENTS = 4_000_000
@@ -199,7 +199,9 @@ class _Parser:
 
     def _algo(self, attributes: _Attributes) -> None:
         self._unknown(attributes, _ALGO_ATTRIBUTES, "algo")
-        proto = self._word(attributes, "proto", {p.value: p.value for p in Protocol}, "Simple")
+        proto = self._word(
+            attributes, "proto", {p.value: p.value for p in FIFO_PROTOCOLS}, "Simple"
+        )
         self.header = Header(
             name=attributes.get("name"),
             proto=proto,

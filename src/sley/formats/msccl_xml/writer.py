@@ -58,7 +58,7 @@ def write(
     min_bytes, max_bytes: the least and the greatest size that the algorithm is for, both
         included; None is no limit.
     threads: threads of a block, for targets that read it.
-    Raises SleyError, F440 to F452, with up to 20 problems at once; then there is no text.
+    Raises SleyError, F440 to F453, with up to 20 problems at once; then there is no text.
     """
     target = target_named(target)
     problems = Problems()

@@ -1,0 +1,87 @@
+"""Direct: which messages of a plan the receiver pulls from the sender's memory, and what must not
+be overwritten before (docs/machine.md, protocol Direct)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.codegen.holds import all_holds, needed_holds
+from sley.codegen.staging import sources_of, staged_messages, without_staged
+from sley.errors import SleyError
+from sley.ir.plan import Plan
+from sley.ir.tables import (
+    NONE,
+    BoolArray,
+    ByteArray,
+    Edges,
+    IntArray,
+    frozen_array,
+)
+from sley.ir.words import SENDS, Op, Protocol
+from sley.verify.hangs import run_abstractly
+from sley.verify.messages import match_messages
+
+
+@dataclass(frozen=True)
+class Pulls:
+    """How the messages of a plan travel: one row an instruction.
+
+    pulled: bool, sends whose message the receiver reads where it lies at the sender; False for
+        those that go through a slot, and for other instructions.
+    source_of: int32, for each receive the send whose message it takes, NONE for others.
+    buffer: int8, index: int32, for a pulled message the first chunk of its data at the sender;
+        NONE for others.
+    holds: CSR, instruction -> pulled sends of the same rank whose messages must have been
+        consumed, for the same tile, before it starts.
+    """
+
+    pulled: BoolArray
+    source_of: IntArray
+    buffer: ByteArray
+    index: IntArray
+    holds: Edges
+
+    def __post_init__(self) -> None:
+        for name, dtype in (
+            ("pulled", np.bool_),
+            ("source_of", np.int32),
+            ("buffer", np.int8),
+            ("index", np.int32),
+        ):
+            object.__setattr__(self, name, frozen_array(getattr(self, name), dtype))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def pulls(plan: Plan) -> Pulls:
+    """What a plan pulls, and the holds that this takes; nothing if its protocol isn't DIRECT.
+
+    Pulled is every message whose data lie in a buffer of the sender, but for those whose holds
+    would make the plan hang (`staging`). The plan must have been verified; SleyError (V202, V203)
+    where it can't be.
+    """
+    messages, found = match_messages(plan)
+    if found:
+        raise SleyError(found)
+    rows, t = len(plan.instructions), plan.instructions
+    holds, pulled = Edges.empty(rows), np.zeros(rows, bool)
+    if plan.protocol is Protocol.DIRECT:
+        run = run_abstractly(plan, messages, plan.slots, per_chunk=plan.per_chunk)
+        if run.diagnostics:
+            raise SleyError(run.diagnostics)
+        # Of a recv_reduce_send nothing is left at the sender.
+        lies = SENDS[t.op] & (t.op != Op.RECV_REDUCE_SEND)
+        holds = all_holds(plan, lies, run.level)
+        staged = staged_messages(plan, messages, holds)
+        pulled = lies & ~staged
+        holds = needed_holds(plan, messages, without_staged(holds, staged))
+    own = t.op == Op.SEND
+    return Pulls(
+        pulled=pulled,
+        source_of=sources_of(messages),
+        buffer=np.where(pulled, np.where(own, t.src_buffer, t.dst_buffer), NONE),
+        index=np.where(pulled, np.where(own, t.src_index, t.dst_index), NONE),
+        holds=holds,
+    )

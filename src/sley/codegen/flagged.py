@@ -1,0 +1,99 @@
+"""Flagged: what plans with LL and LL128 wait for beside their own waits.
+
+Their messages carry their own words and flags, and order nothing else: who has received one need
+not see what its sender had seen. So where only messages order two conflicting instructions of a
+rank, as in a chunk that goes to another rank and comes back to another block, the second one waits
+for the first. That never takes time: the first is over by then.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from sley.errors import SleyError
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, Edges, IntArray, LongArray, neighbouring_writes, ordered_by, spans
+from sley.ir.words import READS_SOURCE, WRITES_DESTINATION
+from sley.verify.hangs import run_abstractly
+from sley.verify.messages import match_messages
+
+
+def needed_waits(plan: Plan) -> Edges:
+    """The waits of a verified plan, and those that conflicting instructions need where neither
+    their blocks nor waits order them: CSR, instruction -> instructions of the same rank. SleyError
+    (V202, V203) for a plan that isn't right."""
+    messages, found = match_messages(plan)
+    if found:
+        raise SleyError(found)
+    run = run_abstractly(plan, messages, plan.slots, per_chunk=plan.per_chunk)
+    if run.diagnostics:
+        raise SleyError(run.diagnostics)
+    first, second = _conflicts(plan, run.level)
+    apart = plan.block[first] != plan.block[second]
+    missing = _unordered(plan, run.level, first[apart], second[apart])
+    source = np.concatenate([plan.waits.source, [after for _, after in missing]])
+    target = np.concatenate([plan.waits.target, [before for before, _ in missing]])
+    return Edges.from_pairs(
+        len(plan.instructions), source.astype(np.int64), target.astype(np.int64)
+    )
+
+
+def _conflicts(plan: Plan, level: IntArray) -> tuple[LongArray, LongArray]:
+    """Pairs of instructions that access a chunk one after the other and conflict; together with
+    their transitive closure, all that do. level: of an abstract run."""
+    t, layout = plan.instructions, plan.layout
+    parts = []
+    for writes, mask, buffer, index in (
+        (False, READS_SOURCE[t.op], t.src_buffer, t.src_index),
+        (True, WRITES_DESTINATION[t.op], t.dst_buffer, t.dst_index),
+    ):
+        rows = np.flatnonzero(mask)
+        owner, cell = spans(layout.cell(plan.rank[rows], buffer[rows], index[rows]), t.count[rows])
+        parts.append((rows[owner], cell, np.full(len(cell), writes)))
+    row, cell, write = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = ordered_by(cell, level[row], row)
+    row, cell, write = row[order], cell[order], write[order]
+    before, after = neighbouring_writes(cell, write)
+    written = np.flatnonzero(before != NONE)
+    overwritten = np.flatnonzero((after != NONE) & ~write)
+    first = np.concatenate([row[before[written]], row[overwritten]])
+    second = np.concatenate([row[written], row[after[overwritten]]])
+    pairs = np.unique(np.stack([first, second], axis=1), axis=0)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _unordered(
+    plan: Plan, level: IntArray, first: LongArray, second: LongArray
+) -> list[tuple[int, int]]:
+    """The pairs (first, second) that a plan's blocks, its waits and the pairs found before don't
+    order.
+
+    For each block, a clock: how far every block of the rank is known to be.
+    """
+    waits: dict[int, list[int]] = defaultdict(list)
+    wanted: dict[int, list[int]] = defaultdict(list)
+    for after, before in zip(plan.waits.source.tolist(), plan.waits.target.tolist(), strict=True):
+        waits[after].append(before)
+    for before, after in zip(first.tolist(), second.tolist(), strict=True):
+        wanted[after].append(before)
+    rows = np.unique(np.concatenate([plan.waits.source, plan.waits.target, first, second]))
+    step, block, number = plan.step, plan.block, plan.block_number
+    blocks = np.diff(plan.rank_block)[plan.block_rank]
+    clocks: dict[int, IntArray] = {}
+    seen: dict[int, IntArray] = {}
+    missing = []
+    for row in rows[ordered_by(level[rows], rows)].tolist():
+        own = int(block[row])
+        clock = clocks.setdefault(own, np.full(blocks[own], NONE, np.int32))
+        for before in waits[row]:
+            np.maximum(clock, seen[before], out=clock)
+        # The latest first: it may bring the others along.
+        for before in sorted(wanted[row], key=lambda r: -int(level[r])):
+            if clock[number[block[before]]] < step[before]:
+                missing.append((before, row))
+                np.maximum(clock, seen[before], out=clock)
+        clock[number[own]] = step[row]
+        seen[row] = clock.copy()
+    return missing

@@ -1,0 +1,127 @@
+"""Operands: a plan's instructions as the primitives take them, for both engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.codegen.connections import Connections, Ends, connections
+from sley.codegen.direct import pulls
+from sley.codegen.flagged import needed_waits
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, BoolArray, ByteArray, Edges, IntArray, LongArray, offsets_of
+from sley.ir.words import READS_SOURCE, SENDS, WRITES_DESTINATION, Buffer, Protocol
+
+NOWHERE = 3
+"""The memory of what lies in no buffer; the others are Buffer's numbers."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where chunks lie in a rank's memory. memory: int8, a Buffer, in place INPUT for all of the
+    data, or NOWHERE; chunk: int32, the first one's number in it."""
+
+    memory: ByteArray
+    chunk: IntArray
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What instructions wait for, CSR by instruction.
+
+    offset: int64 (instructions + 1,). held: bool, whether it is the reading of a message that was
+    sent where it lies; otherwise it is a step of another block. target: int32, that block's number
+    in the rank, or the number of the connection among those on which the rank sends. number:
+    int32, the step in the block, or the message on the connection.
+    """
+
+    offset: LongArray
+    held: BoolArray
+    target: IntArray
+    number: IntArray
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A plan as the primitives take it; columns have a row for each instruction.
+
+    src, dst: its operands. lies: where the message that it receives lies at its sender, NOWHERE
+    for one in a slot. stays: bool, whether the message that it sends stays where it lies. posts:
+    bool, whether others wait for it.
+    """
+
+    plan: Plan
+    connections: Connections
+    sends: Ends
+    receives: Ends
+    src: Places
+    dst: Places
+    lies: Places
+    stays: BoolArray
+    conditions: Conditions
+    posts: BoolArray
+
+
+def operands(plan: Plan) -> Operands:
+    """The operands of a verified plan."""
+    table, sends, receives = connections(plan)
+    t = plan.instructions
+    pulled = pulls(plan)
+    sent = pulled.source_of
+    has_source = (sent != NONE) & pulled.pulled[np.maximum(sent, 0)]
+    at = np.where(has_source, sent, 0)
+    waits = needed_waits(plan) if plan.protocol in (Protocol.LL, Protocol.LL128) else plan.waits
+    posts = np.zeros(len(t), bool)
+    posts[waits.target] = True
+    return Operands(
+        plan=plan,
+        connections=table,
+        sends=sends,
+        receives=receives,
+        src=_places(plan, plan.rank, t.src_buffer, t.src_index, READS_SOURCE[t.op]),
+        dst=_places(plan, plan.rank, t.dst_buffer, t.dst_index, WRITES_DESTINATION[t.op]),
+        lies=_places(plan, plan.rank[at], pulled.buffer[at], pulled.index[at], has_source),
+        stays=pulled.pulled & SENDS[t.op],
+        conditions=_conditions(plan, table, sends, waits, pulled.holds),
+        posts=posts,
+    )
+
+
+def _places(
+    plan: Plan, rank: IntArray, buffer: ByteArray, index: IntArray, used: BoolArray
+) -> Places:
+    """Chunks of a rank's buffers as places; NOWHERE where they aren't `used`."""
+    c = plan.collective
+    memory, chunk = buffer.astype(np.int8), index.astype(np.int32)
+    if c.in_place:
+        bases = np.stack([c.input_base, c.output_base, np.zeros_like(c.input_base)])
+        chunk = (chunk + bases[buffer, rank]).astype(np.int32)
+        memory = np.where(memory == Buffer.OUTPUT, Buffer.INPUT, memory)
+    return Places(
+        np.where(used, memory, NOWHERE).astype(np.int8), np.where(used, chunk, 0).astype(np.int32)
+    )
+
+
+def _conditions(
+    plan: Plan, table: Connections, sends: Ends, waits: Edges, holds: Edges
+) -> Conditions:
+    """Waits, and holds as the readings of messages that the rank sent."""
+    message = holds.target
+    source = np.concatenate([waits.source, holds.source])
+    is_held = np.concatenate([np.zeros(len(waits.target), bool), np.ones(len(message), bool)])
+    first = table.send_offset[plan.rank_block[plan.rank[message]]]
+    connection = sends.connection[message]
+    position = np.empty(len(table), np.int64)
+    position[table.send_order] = np.arange(len(table))
+    target = np.concatenate(
+        [plan.block_number[plan.block[waits.target]], position[connection] - first]
+    )
+    number = np.concatenate([plan.step[waits.target], sends.message[message]])
+    order = np.argsort(source, kind="stable")
+    return Conditions(
+        offsets_of(np.bincount(source, minlength=len(plan.instructions))),
+        is_held[order],
+        target[order].astype(np.int32),
+        number[order].astype(np.int32),
+    )

@@ -1,0 +1,131 @@
+// What the primitives need of a CPU: a thread block is one std::thread, and
+// counters are atomics. Everything that isn't a counter or a flagged word is plain memory, so
+// that the thread sanitizer sees whether the counters order it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "half.hpp"
+
+#define SLEY_FUNCTION static
+#define SLEY_INLINE static inline
+#define SLEY_METHOD
+#define SLEY_SHARED static thread_local
+#define SLEY_TABLE static const
+#define SLEY_LARGE_TABLE static const
+#define SLEY_UNROLL
+#define SLEY_UNROLL_BY_4
+
+// A kernel runs its blocks as threads, and returns when all have ended.
+#define SLEY_KERNEL(name)                                                  \
+    static void name##_block(const sley::Call& call);                      \
+    extern "C" void name(const sley::Call* call, int blocks) {             \
+        std::vector<std::thread> team;                                     \
+        for (int block = 0; block < blocks; ++block) {                     \
+            team.emplace_back([=] {                                        \
+                sley::current = {block, blocks};                           \
+                name##_block(*call);                                       \
+            });                                                            \
+        }                                                                  \
+        for (auto& thread : team) thread.join();                           \
+    }                                                                      \
+    static void name##_block(const sley::Call& call)
+
+namespace sley {
+
+using std::memcpy;
+
+using i32 = std::int32_t;
+using i64 = long long;
+using u8 = std::uint8_t;
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = unsigned long long;
+
+constexpr int kWarp = 1;
+
+// SLEY_BREAK_RELEASE exists for the test that the thread sanitizer notices a lost release.
+#ifdef SLEY_BREAK_RELEASE
+constexpr std::memory_order kPublish = std::memory_order_relaxed;
+#else
+constexpr std::memory_order kPublish = std::memory_order_release;
+#endif
+
+SLEY_INLINE int thread() { return 0; }
+SLEY_INLINE int threads() { return 1; }
+
+struct Current {
+    int block, blocks;
+};
+static thread_local Current current;
+SLEY_INLINE int block_index() { return current.block; }
+SLEY_INLINE int blocks() { return current.blocks; }
+SLEY_INLINE void barrier() {}
+SLEY_INLINE bool any_thread(bool flag) { return flag; }
+SLEY_INLINE void sync_warp() {}
+SLEY_INLINE bool any_lane(bool flag) { return flag; }
+SLEY_INLINE bool claim(u32* taken) { return (*taken)++ == 0; }
+SLEY_INLINE void pause() { std::this_thread::yield(); }
+
+SLEY_INLINE u64 now_ns() {
+    const auto time = std::chrono::steady_clock::now().time_since_epoch();
+    return static_cast<u64>(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
+}
+
+SLEY_INLINE std::atomic<u64>& atomic(const u64* word) {
+    return *reinterpret_cast<std::atomic<u64>*>(const_cast<u64*>(word));
+}
+SLEY_INLINE u64 peek(const u64* counter) {
+    return atomic(counter).load(std::memory_order_relaxed);
+}
+SLEY_INLINE u64 acquire(const u64* counter) {
+    return atomic(counter).load(std::memory_order_acquire);
+}
+SLEY_INLINE void before_publishing() {}
+SLEY_INLINE void publish(u64* counter, u64 value) { atomic(counter).store(value, kPublish); }
+SLEY_INLINE u64 peek_host(const u64* word) { return acquire(word); }
+SLEY_INLINE void publish_host(u64* word, u64 value) {
+    atomic(word).store(value, std::memory_order_release);
+}
+
+struct Vector {
+    u32 word[4];
+};
+SLEY_INLINE Vector load_vector(const char* at) {
+    Vector v;
+    std::memcpy(&v, at, sizeof v);
+    return v;
+}
+SLEY_INLINE void store_vector(char* at, Vector v) { std::memcpy(at, &v, sizeof v); }
+
+struct Pair {
+    u64 first, second;
+};
+SLEY_INLINE Pair load_pair(const u64* at) { return {peek(at), peek(at + 1)}; }
+SLEY_INLINE void store_pair(u64* at, Pair p) {
+    atomic(at).store(p.first, std::memory_order_relaxed);
+    atomic(at + 1).store(p.second, std::memory_order_relaxed);
+}
+
+// The parts of a line are stored one after the other, its flag last.
+SLEY_INLINE bool take_of_line(const u64* line, int part, u64 flag, Pair* pair) {
+    if (acquire(line + 15) != flag) return false;
+    pair->first = line[2 * part];
+    pair->second = part == 7 ? flag : line[2 * part + 1];
+    return true;
+}
+SLEY_INLINE void put_into_line(u64* line, int part, Pair pair) {
+    line[2 * part] = pair.first;
+    if (part < 7) {
+        line[2 * part + 1] = pair.second;
+    } else {
+        publish(line + 15, pair.second);
+    }
+}
+
+}  // namespace sley

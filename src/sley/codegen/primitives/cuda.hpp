@@ -1,0 +1,160 @@
+// What the primitives need of CUDA: one block's threads, memory and its order, time. NVRTC compiles
+// this without any header.
+//
+// Inline PTX for the order of memory: `ld.acquire`, fences and relaxed accesses of the scope that
+// holds all ranks (SLEY_SCOPE: gpu or sys). A poll is relaxed, and one acquire follows it: an
+// acquire in the loop would empty the L1 cache each time.
+#pragma once
+
+// A kernel uses what its plan needs.
+#pragma nv_diag_suppress 177
+
+#define SLEY_FUNCTION static __device__ __noinline__
+#define SLEY_INLINE static __device__ __forceinline__
+#define SLEY_METHOD __device__ __forceinline__
+#define SLEY_SHARED static __shared__
+#define SLEY_TABLE static __constant__ const
+#define SLEY_LARGE_TABLE static __device__ const  // constant memory has 64 KiB
+#define SLEY_UNROLL _Pragma("unroll")
+#define SLEY_UNROLL_BY_4 _Pragma("unroll 4")
+// A block may have all registers of a multiprocessor: it is more important that none are spilled than
+// that several blocks fit.
+#define SLEY_KERNEL(name)                                         \
+    extern "C" __global__ void __launch_bounds__(SLEY_THREADS, 1) \
+        name(const __grid_constant__ sley::Call call)
+
+namespace sley {
+
+using i32 = int;
+using i64 = long long;
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+constexpr int kWarp = 32;
+
+SLEY_INLINE int thread() { return static_cast<int>(threadIdx.x); }
+SLEY_INLINE int threads() { return static_cast<int>(blockDim.x); }
+SLEY_INLINE int block_index() { return static_cast<int>(blockIdx.x); }
+SLEY_INLINE int blocks() { return static_cast<int>(gridDim.x); }
+SLEY_INLINE void barrier() { __syncthreads(); }
+SLEY_INLINE bool any_thread(bool flag) { return __syncthreads_or(flag) != 0; }
+SLEY_INLINE void sync_warp() { __syncwarp(); }
+SLEY_INLINE bool any_lane(bool flag) { return __any_sync(0xFFFFFFFFu, flag) != 0; }
+SLEY_INLINE bool claim(u32* taken) { return atomicExch(taken, 1u) == 0; }
+SLEY_INLINE void pause() {}
+
+SLEY_INLINE u64 now_ns() {
+    u64 time;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+    return time;
+}
+
+// Counters that others write or read.
+SLEY_INLINE u64 peek(const u64* counter) {
+    u64 value;
+    asm volatile("ld.relaxed." SLEY_SCOPE ".global.u64 %0, [%1];"
+                 : "=l"(value) : "l"(counter) : "memory");
+    return value;
+}
+SLEY_INLINE u64 acquire(const u64* counter) {
+    u64 value;
+    asm volatile("ld.acquire." SLEY_SCOPE ".global.u64 %0, [%1];"
+                 : "=l"(value) : "l"(counter) : "memory");
+    return value;
+}
+// One fence serves all counters that are published after it.
+SLEY_INLINE void before_publishing() {
+    asm volatile("fence.acq_rel." SLEY_SCOPE ";" ::: "memory");
+}
+SLEY_INLINE void publish(u64* counter, u64 value) {
+    asm volatile("st.relaxed." SLEY_SCOPE ".global.u64 [%0], %1;"
+                 :: "l"(counter), "l"(value) : "memory");
+}
+
+// Words for the host, whose scope is the system whatever the ranks' is.
+SLEY_INLINE u64 peek_host(const u64* word) {
+    u64 value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+}
+SLEY_INLINE void publish_host(u64* word, u64 value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" :: "l"(word), "l"(value) : "memory");
+}
+
+// 16 bytes, and plain accesses to global memory: pointers that come from shared memory would
+// otherwise be loaded through generic addresses.
+struct Vector {
+    u32 word[4];
+};
+SLEY_INLINE Vector load_vector(const char* at) {
+    Vector v;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+                 : "l"(at) : "memory");
+    return v;
+}
+SLEY_INLINE void store_vector(char* at, Vector v) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(at), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3])
+                 : "memory");
+}
+
+// The words of flagged messages, two at a time. LL: each word carries its flag, and 8 bytes are
+// written at once. LL128: a warp's store of a line of 128 bytes arrives as a whole.
+struct Pair {
+    u64 first, second;
+};
+SLEY_INLINE Pair load_pair(const u64* at) {
+    Pair p;
+    asm volatile("ld.relaxed." SLEY_SCOPE ".global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(p.first), "=l"(p.second) : "l"(at) : "memory");
+    return p;
+}
+SLEY_INLINE void store_pair(u64* at, Pair p) {
+    asm volatile("st.relaxed." SLEY_SCOPE ".global.v2.u64 [%0], {%1, %2};"
+                 :: "l"(at), "l"(p.first), "l"(p.second) : "memory");
+}
+
+// A part of a line of LL128: whether the line is there is known to the thread that holds its flag,
+// and through `any_lane` to the whole warp.
+SLEY_INLINE bool take_of_line(const u64* line, int part, u64 flag, Pair* pair) {
+    *pair = load_pair(line + 2 * part);
+    return part != 7 || pair->second == flag;
+}
+SLEY_INLINE void put_into_line(u64* line, int part, Pair pair) { store_pair(line + 2 * part, pair); }
+
+struct Float16 {
+    u16 bits;
+    static __device__ __forceinline__ Float16 from_float(float value) {
+        Float16 half;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half.bits) : "f"(value));
+        return half;
+    }
+    __device__ __forceinline__ float to_float() const {
+        float value;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+        return value;
+    }
+};
+
+struct Bfloat16 {
+    u16 bits;
+    static __device__ __forceinline__ Bfloat16 from_float(float value) {
+        Bfloat16 half;
+#if __CUDA_ARCH__ >= 800
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(half.bits) : "f"(value));
+#else
+        const u32 w = __float_as_uint(value);
+        const u32 rounded = (w + 0x7FFFu + (w >> 16 & 1u)) >> 16;
+        half.bits = static_cast<u16>(value != value ? w >> 16 | 0x40u : rounded);
+#endif
+        return half;
+    }
+    __device__ __forceinline__ float to_float() const {
+        return __uint_as_float(static_cast<u32>(bits) << 16);
+    }
+};
+
+}  // namespace sley

@@ -1,0 +1,230 @@
+// The primitives: an execution of an instruction, as `docs/machine.md` has it. Both engines call
+// them, the generated code and the interpreter.
+#pragma once
+
+namespace sley {
+
+// Which step of its block an instruction is, how many waits were said before it, and whether others
+// wait for it.
+struct Step {
+    u32 bits;
+    SLEY_METHOD Step waits(u32 number) const { return {bits | number << 20}; }
+    SLEY_METHOD Step posts() const { return {bits | 1u << 31}; }
+    SLEY_METHOD i32 number() const { return static_cast<i32>(bits & 0xFFFFFu); }
+    SLEY_METHOD i32 wait_count() const { return static_cast<i32>(bits >> 20 & 0x7FFu); }
+    SLEY_METHOD bool is_posted() const { return bits >> 31 != 0; }
+};
+SLEY_INLINE Step step(u32 number) { return {number}; }
+
+// The message numbered `message` of a tile on the block's connection `peer`. With the direct
+// protocol it may stay where it lies: the sender says so, the receiver says where.
+struct To {
+    i32 peer, message;
+    bool stays;
+    SLEY_METHOD To in_place() const { return {peer, message, true}; }
+};
+struct From {
+    i32 peer, message;
+    Place lies;
+    SLEY_METHOD From at(Place where) const { return {peer, message, where}; }
+};
+SLEY_INLINE To to(i32 peer, i32 message) { return {peer, message, false}; }
+SLEY_INLINE From from(i32 peer, i32 message) { return {peer, message, nowhere()}; }
+
+// What an instruction does: its operands are the table in `docs/machine.md`.
+template <bool kReceivesT, bool kReadsT, bool kWritesT, bool kSendsT, bool kCombinesT>
+struct Kind {
+    static constexpr bool kReceives = kReceivesT, kReads = kReadsT, kWrites = kWritesT;
+    static constexpr bool kSends = kSendsT, kCombines = kCombinesT;
+    // A message without flags is waited for beforehand and told of afterwards.
+    static constexpr bool kAwaitsMessage = kReceives && !kFlagged;
+};
+
+SLEY_INLINE char* slot_of(const Peer& peer, u64 message) {
+    const u64 mask = static_cast<u64>(state.setup.slots) - 1;
+    return peer.slots + static_cast<i64>((message - 1) & mask) * state.setup.slot_bytes;
+}
+
+// Everything that an execution waits for; false if the block gave up. A message and a slot are the
+// conditions after the waits.
+template <class K>
+SLEY_INLINE bool await(Step step, const From& from, const To& to, u64 in, u64 out, i32 tile) {
+    const int waits = step.wait_count();
+    bool is_fine = true;
+    for (int w = 0; w < waits; ++w) {
+        if (thread() != waiter(w)) continue;
+        const Wait& wait = state.waits[w];
+        is_fine &= reached(wait.counter, wait.needed.at(tile), step.number(), tile, wait.reason,
+                           wait.target, wait.target_step);
+    }
+    if constexpr (K::kAwaitsMessage) {
+        if (thread() == waiter(waits)) {
+            is_fine &= reached(state.receivers[from.peer].published, in, step.number(), tile,
+                               kMessage, static_cast<u32>(from.peer), 0);
+        }
+    }
+    if constexpr (K::kSends) {
+        // Message m needs message m - slots to have been taken.
+        const u64 slots = static_cast<u64>(state.setup.slots);
+        if (thread() == waiter(waits + 1) && !to.stays && out > slots) {
+            is_fine &= reached(state.senders[to.peer].consumed, out - slots, step.number(), tile,
+                               kSlot, static_cast<u32>(to.peer), 0);
+        }
+    }
+    return is_fine;
+}
+
+constexpr i32 kMerged = 1 << 30;  // elements
+
+// The work of one execution; false if the block gave up.
+template <class K>
+SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const To& to, i32 count,
+                       u64 in, u64 out, i32 tile) {
+    i32 length = tile_length(tile);
+    i32 pieces = count;
+    // Chunks that are taken whole lie side by side.
+    if (state.setup.full_tiles == 1 && state.setup.left_over == 0 && length < kMerged / pieces) {
+        length *= pieces;
+        pieces = 1;
+    }
+    const i32 words = words_of(length);
+    const i32 stride = kProtocol == kLL      ? words * 16
+                       : kProtocol == kLL128 ? (words + 14) / 15 * 128
+                                             : (length * kItem + 15) / 16 * 16;
+    char* message = nullptr;
+    char* slot = nullptr;
+    bool is_pulled = false;
+    if constexpr (K::kReceives) {
+        is_pulled = kProtocol == kDirect && is_somewhere(from.lies);
+        message = slot_of(state.receivers[from.peer], in);
+    }
+    if constexpr (K::kSends) {
+        if (!to.stays) slot = slot_of(state.senders[to.peer], out);
+    }
+    bool is_fine = true;
+    for (i32 i = 0; i < pieces && is_fine; ++i) {
+        char* target = K::kWrites ? address(state.own, dst, i, tile) : nullptr;
+        const char* source = K::kReads ? address(state.own, src, i, tile) : nullptr;
+        const char* arrived = message + static_cast<i64>(i) * stride;
+        char* leaving = slot == nullptr ? nullptr : slot + static_cast<i64>(i) * stride;
+        if constexpr (K::kReceives && kProtocol == kDirect) {
+            if (is_pulled) {
+                const i32 rank = state.receivers[from.peer].rank;
+                arrived = address(state.call->buffers[rank], from.lies, i, tile);
+            }
+        }
+        // A local reduction combines its destination with its source.
+        Piece p{target, leaving, K::kReceives ? arrived : source,
+                K::kReceives ? source : static_cast<const char*>(target), length};
+        if constexpr (kFlagged && (K::kReceives || K::kSends)) {
+            const Flags flags{in, out, step.number(), tile, static_cast<u32>(from.peer)};
+            if constexpr (kProtocol == kLL) {
+                is_fine = carry_ll<K::kReceives, K::kCombines, K::kSends>(p, flags);
+            } else {
+                is_fine = carry_ll128<K::kReceives, K::kCombines, K::kSends>(p, flags);
+            }
+        } else if constexpr (!K::kWrites) {
+            p.out = leaving;
+            if (leaving != nullptr) carry_elements<K::kCombines, false>(p);
+        } else if constexpr (K::kSends) {
+            if (leaving != nullptr) {
+                carry_elements<K::kCombines, true>(p);
+            } else {
+                carry_elements<K::kCombines, false>(p);
+            }
+        } else {
+            carry_elements<K::kCombines, false>(p);
+        }
+    }
+    return is_fine;
+}
+
+// Tells others of an execution that all threads have finished.
+template <class K>
+SLEY_INLINE void tell(Step step, const From& from, const To& to, u64 in, u64 out, u64 done) {
+    constexpr bool kTells = K::kReceives || (K::kSends && !kFlagged);
+    if (thread() != 0 || !(kTells || step.is_posted())) return;
+    before_publishing();
+    if constexpr (K::kReceives) publish(state.receivers[from.peer].consumed, in);
+    if constexpr (K::kSends && !kFlagged) publish(state.senders[to.peer].published, out);
+    if (step.is_posted()) publish(state.block.progress + state.block.number, done);
+}
+
+template <class K>
+SLEY_INLINE void execute(i32 tile, Step step, From from, Place src, Place dst, To to, i32 count) {
+    if (state.failed) return;
+    Series in{0, 0}, out{0, 0};
+    if constexpr (K::kReceives) in = series(state.receivers[from.peer].messages, from.message);
+    if constexpr (K::kSends) out = series(state.senders[to.peer].messages, to.message);
+    const Series done = series(state.setup.steps, step.number());
+    const i32 end = tile == all_tiles ? state.tiles : tile + 1;
+    for (i32 t = tile == all_tiles ? 0 : tile; t < end; ++t) {
+        const u64 taken = in.at(t), sent = out.at(t);
+        if (K::kAwaitsMessage || K::kSends || step.wait_count() > 0) {
+            const bool is_fine = await<K>(step, from, to, taken, sent, t);
+            if (any_thread(!is_fine)) {
+                state.failed = true;
+                return;
+            }
+        }
+        bool is_fine = true;
+        if constexpr (K::kReceives || K::kWrites || K::kSends) {
+            is_fine = carry<K>(step, from, src, dst, to, count, taken, sent, t);
+        }
+        if constexpr (kFlagged) {
+            if (any_thread(!is_fine)) {
+                state.failed = true;
+                return;
+            }
+        } else {
+            barrier();
+        }
+        tell<K>(step, from, to, taken, sent, done.at(t));
+    }
+}
+
+//                    receives, reads, writes, sends, combines
+using Nop = Kind<false, false, false, false, false>;
+using Send = Kind<false, true, false, true, false>;
+using Recv = Kind<true, false, true, false, false>;
+using Copy = Kind<false, true, true, false, false>;
+using Reduce = Kind<false, true, true, false, true>;
+using RecvReduceCopy = Kind<true, true, true, false, true>;
+using RecvCopySend = Kind<true, false, true, true, false>;
+using RecvReduceSend = Kind<true, true, false, true, true>;
+using RecvReduceCopySend = Kind<true, true, true, true, true>;
+
+SLEY_INLINE From no_message() { return {0, 0, nowhere()}; }
+SLEY_INLINE To nobody() { return {0, 0, false}; }
+
+SLEY_FUNCTION void nop(i32 tile, Step s) {
+    execute<Nop>(tile, s, no_message(), nowhere(), nowhere(), nobody(), 0);
+}
+SLEY_FUNCTION void send(i32 tile, Step s, Place src, To to, i32 count = 1) {
+    execute<Send>(tile, s, no_message(), src, nowhere(), to, count);
+}
+SLEY_FUNCTION void recv(i32 tile, Step s, From from, Place dst, i32 count = 1) {
+    execute<Recv>(tile, s, from, nowhere(), dst, nobody(), count);
+}
+SLEY_FUNCTION void copy(i32 tile, Step s, Place src, Place dst, i32 count = 1) {
+    execute<Copy>(tile, s, no_message(), src, dst, nobody(), count);
+}
+SLEY_FUNCTION void reduce(i32 tile, Step s, Place src, Place dst, i32 count = 1) {
+    execute<Reduce>(tile, s, no_message(), src, dst, nobody(), count);
+}
+SLEY_FUNCTION void recv_reduce_copy(i32 tile, Step s, From from, Place src, Place dst,
+                                    i32 count = 1) {
+    execute<RecvReduceCopy>(tile, s, from, src, dst, nobody(), count);
+}
+SLEY_FUNCTION void recv_copy_send(i32 tile, Step s, From from, Place dst, To to, i32 count = 1) {
+    execute<RecvCopySend>(tile, s, from, nowhere(), dst, to, count);
+}
+SLEY_FUNCTION void recv_reduce_send(i32 tile, Step s, From from, Place src, To to, i32 count = 1) {
+    execute<RecvReduceSend>(tile, s, from, src, nowhere(), to, count);
+}
+SLEY_FUNCTION void recv_reduce_copy_send(i32 tile, Step s, From from, Place src, Place dst, To to,
+                                         i32 count = 1) {
+    execute<RecvReduceCopySend>(tile, s, from, src, dst, to, count);
+}
+
+}  // namespace sley

@@ -1,0 +1,79 @@
+// The interpreter (MSCCLang 6.2, figure 5): instructions in memory, tiles outside where the plan's
+// order has them there. It calls the primitives that generated code calls. A block's instructions
+// are copied into shared memory, where they fit: the acquires of the primitives empty the cache that
+// they would come from again and again.
+#pragma once
+
+namespace sley {
+
+#if SLEY_STEPS > 0
+SLEY_SHARED Instruction steps_of_block[SLEY_STEPS];
+SLEY_SHARED Condition conditions_of_block[SLEY_CONDITIONS];
+#endif
+SLEY_SHARED const Instruction* steps;
+SLEY_SHARED const Condition* conditions;
+
+SLEY_INLINE void load_steps() {
+    const Block& b = state.block;
+    const Instruction* rows = state.setup.instructions + b.first_step;
+    const Condition* all = state.setup.conditions + b.first_condition;
+#if SLEY_STEPS > 0
+    for (i32 i = thread(); i < b.steps; i += threads()) steps_of_block[i] = rows[i];
+    for (i32 i = thread(); i < b.conditions; i += threads()) conditions_of_block[i] = all[i];
+    rows = steps_of_block;
+    all = conditions_of_block;
+#endif
+    if (thread() == 0) {
+        steps = rows;
+        conditions = all;
+    }
+    barrier();
+}
+
+SLEY_INLINE void say_conditions(const Instruction& in) {
+    for (i32 w = 0; w < in.waits; ++w) {
+        const Condition c = conditions[in.first_wait - state.block.first_condition + w];
+        if (c.held) {
+            hold(w, c.target, c.number);
+        } else {
+            wait(w, c.target, c.number);
+        }
+    }
+}
+
+SLEY_INLINE void interpret(i32 tile, i32 number) {
+    const Instruction& in = steps[number];
+    if (in.waits > 0) say_conditions(in);
+    Step s = step(static_cast<u32>(number)).waits(in.waits);
+    if (in.posts) s = s.posts();
+    const From from{in.from, in.from_message, in.pulled};
+    const To to{in.to, in.to_message < 0 ? -1 - in.to_message : in.to_message, in.to_message < 0};
+    switch (in.op) {
+        case 0: nop(tile, s); break;
+        case 1: send(tile, s, in.src, to, in.count); break;
+        case 2: recv(tile, s, from, in.dst, in.count); break;
+        case 3: copy(tile, s, in.src, in.dst, in.count); break;
+        case 4: reduce(tile, s, in.src, in.dst, in.count); break;
+        case 5: recv_reduce_copy(tile, s, from, in.src, in.dst, in.count); break;
+        case 6: recv_copy_send(tile, s, from, in.dst, to, in.count); break;
+        case 7: recv_reduce_send(tile, s, from, in.src, to, in.count); break;
+        case 8: recv_reduce_copy_send(tile, s, from, in.src, in.dst, to, in.count); break;
+    }
+}
+
+}  // namespace sley
+
+SLEY_KERNEL(sley_run) {
+    using namespace sley;
+    begin(call);
+    load_steps();
+    const i32 count = state.block.steps;
+    if (state.setup.tile_major) {
+        for (i32 tile = 0; more(tile); ++tile) {
+            for (i32 number = 0; number < count; ++number) interpret(tile, number);
+        }
+    } else {
+        for (i32 number = 0; number < count; ++number) interpret(all_tiles, number);
+    }
+    end();
+}

@@ -1,0 +1,78 @@
+// What every kernel does before and after its instructions, and the kernel that divides.
+#pragma once
+
+namespace sley {
+
+SLEY_INLINE void begin(const Call& call) {
+    if (thread() == 0) {
+        state.setup = call.setup;
+        state.block = call.setup.blocks[block_index()];
+        state.own = call.buffers[state.block.rank];
+        state.call = &call;
+        state.tiles_before = state.block.memory->tiles;
+        state.tiles = state.setup.full_tiles + (state.setup.left_over > 0 ? 1 : 0);
+        state.given_up = 0;
+        state.failed = false;
+    }
+    barrier();
+    const Block& b = state.block;
+    for (i32 i = thread(); i < b.senders; i += threads()) {
+        state.senders[i] = call.setup.peers[b.first_sender + i];
+    }
+    for (i32 i = thread(); i < b.receivers; i += threads()) {
+        state.receivers[i] = call.setup.peers[b.first_receiver + i];
+    }
+    barrier();
+}
+
+// Nobody may read the caller's memory once the call is over: what was sent where it lies must have
+// been read.
+SLEY_INLINE bool drain() {
+    const u64 tiles = state.tiles_before + static_cast<u64>(state.tiles);
+    bool is_fine = true;
+    for (i32 i = 0; i < state.block.senders; ++i) {
+        if (thread() != waiter(i)) continue;
+        const Peer& peer = state.senders[i];
+        is_fine &= reached(peer.consumed, tiles * static_cast<u64>(peer.messages),
+                           state.block.steps - 1, state.tiles - 1, kReading, static_cast<u32>(i), 0);
+    }
+    return is_fine;
+}
+
+SLEY_INLINE void end() {
+    if (state.failed) return;
+    if constexpr (kProtocol == kDirect) {
+        if (any_thread(!drain())) return;
+    }
+    if (thread() == 0) {
+        state.block.memory->tiles = state.tiles_before + static_cast<u64>(state.tiles);
+    }
+}
+
+SLEY_INLINE void divide_elements(char* first, i64 length, i32 divisor) {
+    for (i64 i = thread(); i < length; i += threads()) {
+        store_element(first + i * kItem, divide(load_element(first + i * kItem), divisor));
+    }
+}
+
+}  // namespace sley
+
+// AVERAGE, once every rank has its sums: its blocks share the chunks.
+SLEY_KERNEL(sley_divide) {
+    using namespace sley;
+    if (thread() == 0) state.setup = call.setup;
+    barrier();
+    const Setup& c = state.setup;
+    for (i32 d = block_index(); d < c.division_count; d += blocks()) {
+        const Division division = c.divisions[d];
+        const Buffers& buffers = call.buffers[division.rank];
+        if (c.chunk > 0) {
+            divide_elements(address(buffers, division.chunk, 0, 0), c.chunk, division.divisor);
+        }
+        const i32 within = static_cast<i32>(division.chunk.bits & 0x3FFFFFFFu) % c.chunks;
+        if (within < c.left_over) {
+            char* last = address(buffers, division.chunk, 0, c.full_tiles);
+            divide_elements(last, 1, division.divisor);
+        }
+    }
+}

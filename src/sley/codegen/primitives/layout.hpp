@@ -1,0 +1,120 @@
+// What the host hands to a kernel. `sley.devices.layout` packs the same structures: every field has
+// its natural alignment, and the sizes are asserted below.
+#pragma once
+
+namespace sley {
+
+constexpr int kRanks = 128;  // the most ranks: a kernel's arguments have 4 KiB
+
+enum Memory : u32 { kData = 0, kOutput = 1, kScratch = 2, kNowhere = 3 };
+
+// A block's own memory, which lasts from call to call.
+struct BlockMemory {
+    u64 tiles;       // of all calls so far
+    u64 nothing[7];  // stands for elements that a chunk doesn't have
+};
+
+// What a block that gave up tells the host; `status` is written last.
+struct Report {
+    u64 status;  // 0 nothing to report, 1 it waited too long, 2 another gave up
+    u32 step;
+    u32 reason;
+    i64 tile;
+    u32 target, target_step;
+};
+
+// One end of a connection. `published` and `slots` lie with the receiver, `consumed` with the
+// sender: each polls memory of its own.
+struct Peer {
+    u64* published;  // messages sent so far, through slots or where they lie
+    u64* consumed;   // messages taken so far
+    char* slots;
+    i32 rank;      // at the other end
+    i32 messages;  // a tile
+};
+
+struct Block {
+    i32 rank, number;  // of the block within the rank
+    i32 kind, member;  // of the generated code: which function, and as which of those that share it
+    i32 first_sender, senders;      // its connections, as rows of the peers
+    i32 first_receiver, receivers;
+    i32 rank_sender;   // the row of the rank's first sender
+    i32 first_step, steps;            // interpreter: its rows of the instructions
+    i32 first_condition, conditions;  // and of the conditions
+    i32 unused;
+    u64* progress;  // of the rank's blocks, by number: executions finished so far
+    BlockMemory* memory;
+    Report* report;
+};
+
+// Where chunks lie: two bits of memory, thirty of the chunk's number in it.
+struct Place {
+    u32 bits;
+};
+
+// Interpreter: a row for each instruction.
+struct alignas(16) Instruction {
+    u8 op;  // sley.ir.words.Op
+    u8 posts;
+    u16 waits;
+    i32 count;
+    Place src, dst;
+    i32 from, from_message;
+    i32 to, to_message;  // the message is -1 - number where it stays where it lies
+    Place pulled;        // where the message lies at the sender; kNowhere: in a slot
+    i32 first_wait;
+    i32 unused[2];
+};
+
+// Interpreter: `number` of a step of block `target`, or, where `held`, of a message that the rank
+// sent on its connection `target`.
+struct Condition {
+    i32 target;
+    i32 number : 31;
+    u32 held : 1;
+};
+
+// An output chunk that AVERAGE divides.
+struct Division {
+    i32 rank;
+    Place chunk;
+    i32 divisor;
+};
+
+struct Buffers {
+    char* memory[3];
+};
+
+// What all ranks of a call share.
+struct Setup {
+    const Block* blocks;
+    const Peer* peers;
+    const Instruction* instructions;
+    const Condition* conditions;
+    const Division* divisions;
+    u64* abort;  // of the process: non-zero once a block has given up
+    u64 timeout_ns;
+    i64 chunk;   // elements of a chunk, without the one that may be left over for it
+    i64 tile;    // elements of a tile
+    i64 slot_bytes;
+    i32 full_tiles;
+    i32 left_over;  // chunks of a block of the collective that have one element more
+    i32 chunks;     // of a block of the collective
+    i32 slots;  // a power of two
+    i32 steps;      // of the longest block
+    i32 division_count;
+    i32 tile_major;
+    i32 unused;
+};
+
+// The argument of every kernel, by value: a captured launch keeps it.
+struct Call {
+    Setup setup;
+    Buffers buffers[kRanks];
+};
+
+static_assert(sizeof(BlockMemory) == 64 && sizeof(Report) == 32 && sizeof(Peer) == 32, "layout");
+static_assert(sizeof(Block) == 80 && sizeof(Instruction) == 48 && sizeof(Condition) == 8, "layout");
+static_assert(sizeof(Division) == 12 && sizeof(Call) == 112 + 24 * kRanks, "layout");
+
+}  // namespace sley

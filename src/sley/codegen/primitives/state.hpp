@@ -1,0 +1,174 @@
+// A thread block at work: what it knows, where chunks lie, and waiting.
+#pragma once
+
+namespace sley {
+
+constexpr int kSimple = 0, kLL = 1, kLL128 = 2, kDirect = 3;
+constexpr int kProtocol = SLEY_PROTOCOL;
+constexpr bool kFlagged = kProtocol == kLL || kProtocol == kLL128;
+
+// What an instruction waits for; the numbers are those of `sley.runtime.outcomes.Reason`.
+enum Reason : u32 { kInstruction = 1, kMessage = 2, kSlot = 3, kReading = 4 };
+
+// A counter that grows by the same number from tile to tile: what a tile needs of it.
+struct Series {
+    u64 first;
+    u64 stride;
+    SLEY_METHOD u64 at(i32 tile) const { return first + stride * static_cast<u64>(tile); }
+};
+
+// A counter that an instruction waits for; block and step are for reports.
+struct Wait {
+    const u64* counter;
+    Series needed;
+    u32 reason, target, target_step;
+};
+
+struct State {
+    Setup setup;
+    Block block;
+    Buffers own;  // the rank's
+    const Call* call;
+    Peer senders[SLEY_PEERS];
+    Peer receivers[SLEY_PEERS];
+    Wait waits[SLEY_WAITS];  // of the instruction that comes next; wait w is thread `waiter(w)`'s
+    u64 tiles_before;        // tiles of all calls before this one
+    i32 tiles;
+    u32 given_up;  // whether a thread has written the block's report
+    bool failed;   // changes only where all threads meet
+};
+
+SLEY_SHARED State state;
+
+// Tiles: one of them, or all in turn (ResCCL's task level).
+constexpr i32 all_tiles = -1;
+
+SLEY_INLINE bool more(i32 tile) { return tile < state.tiles && !state.failed; }
+
+// Of a thing that happens `per_tile` times a tile, the one numbered `number` of these: how many
+// have happened when it has, counted over all calls.
+SLEY_INLINE Series series(i32 per_tile, i32 number) {
+    const u64 before = state.tiles_before * static_cast<u64>(per_tile);
+    if (state.setup.tile_major) {
+        return {before + static_cast<u64>(number) + 1, static_cast<u64>(per_tile)};
+    }
+    return {before + static_cast<u64>(number) * static_cast<u64>(state.tiles) + 1, 1};
+}
+
+// ---- Where chunks lie
+
+SLEY_INLINE Place place(u32 memory, i32 chunk) { return {memory << 30 | static_cast<u32>(chunk)}; }
+SLEY_INLINE Place input(i32 chunk) { return place(kData, chunk); }
+SLEY_INLINE Place output(i32 chunk) { return place(kOutput, chunk); }
+SLEY_INLINE Place scratch(i32 chunk) { return place(kScratch, chunk); }
+SLEY_INLINE Place data(i32 chunk) { return place(kData, chunk); }  // in place: input and output
+SLEY_INLINE Place nowhere() { return place(kNowhere, 0); }
+SLEY_INLINE bool is_somewhere(Place p) { return p.bits >> 30 != kNowhere; }
+
+// Elements of a chunk that tile `tile` has.
+SLEY_INLINE i32 tile_length(i32 tile) {
+    const Setup& c = state.setup;
+    if (tile == c.full_tiles) return 1;
+    const i64 rest = c.chunk - tile * c.tile;
+    return static_cast<i32>(rest < c.tile ? rest : c.tile);
+}
+
+// The elements of tile `tile` of the chunk `index` after a place, in some rank's buffers. The tile of
+// what is left over has one element of every chunk; for chunks that have none, and they are never
+// the operands of one that has, an element of the block's own stands in.
+SLEY_INLINE char* address(const Buffers& buffers, Place where, i32 index, i32 tile) {
+    const Setup& c = state.setup;
+    const u32 memory = where.bits >> 30;
+    const i64 chunk = static_cast<i64>(where.bits & 0x3FFFFFFFu) + index;
+    const bool is_last = tile == c.full_tiles;
+    i64 element = chunk * c.chunk + (is_last ? c.chunk : tile * c.tile);
+    if (c.left_over > 0) {
+        if (memory == kScratch) {
+            element += chunk;
+        } else {
+            const i64 group = chunk / c.chunks;
+            const i64 within = chunk - group * c.chunks;
+            element += group * c.left_over;
+            if (is_last) {
+                if (within >= c.left_over) {
+                    return reinterpret_cast<char*>(state.block.memory->nothing);
+                }
+                element += (c.chunks - within - 1) * c.chunk + within;
+            }
+        }
+    }
+    return buffers.memory[memory] + element * kItem;
+}
+
+// ---- Waiting
+
+constexpr u32 kSpins = 4096;  // polls between two looks at the clock
+
+// Tells the host once what the block waits for, and everybody to give up.
+SLEY_INLINE void give_up(u64 status, i32 step, i32 tile, u32 reason, u32 target, u32 target_step) {
+    Report& report = *state.block.report;
+    // A call that was started behind the one that failed has nothing to add.
+    if (!claim(&state.given_up) || peek_host(&report.status) != 0) return;
+    report.step = static_cast<u32>(step);
+    report.tile = tile;
+    report.reason = reason;
+    report.target = target;
+    report.target_step = target_step;
+    publish_host(&report.status, status);
+    publish_host(state.setup.abort, 1);
+}
+
+// Waiting that ends: with what is waited for, with a time-out, or when another block has given up.
+struct Patience {
+    u32 spins;
+    u64 until;
+
+    // Whether to give up: 0 no, 1 the time is over, 2 another has.
+    SLEY_METHOD u64 verdict() {
+        pause();
+        if (++spins % kSpins != 0) return 0;
+        if (peek_host(state.setup.abort) != 0) return 2;
+        const u64 now = now_ns();
+        if (until == 0) until = now + state.setup.timeout_ns;
+        return now > until ? 1 : 0;
+    }
+};
+
+// One thread waits until a counter has reached a number; false if it gave up.
+SLEY_INLINE bool reached(const u64* counter, u64 needed, i32 step, i32 tile, u32 reason,
+                         u32 target, u32 target_step) {
+    Patience patience{0, 0};
+    while (peek(counter) < needed) {
+        const u64 verdict = patience.verdict();
+        if (verdict != 0) {
+            give_up(verdict, step, tile, reason, target, target_step);
+            return false;
+        }
+    }
+    return acquire(counter) >= needed;
+}
+
+// The thread that waits for condition `number`: each in a warp of its own, while there are warps.
+SLEY_INLINE int waiter(int number) {
+    const int at = number * kWarp;
+    return (at + at / threads()) % threads();
+}
+
+// The next instruction waits for step `step` of the rank's block `block`.
+SLEY_FUNCTION void wait(int number, i32 block, i32 step) {
+    if (thread() != waiter(number)) return;
+    const Series needed = series(state.setup.steps, step);
+    state.waits[number] = {state.block.progress + block, needed, kInstruction,
+                           static_cast<u32>(block), static_cast<u32>(step)};
+}
+
+// The next instruction overwrites what the rank's connection `sender` sent as its message
+// `message`: it waits until the receiver has read it.
+SLEY_FUNCTION void hold(int number, i32 sender, i32 message) {
+    if (thread() != waiter(number)) return;
+    const Peer& peer = state.setup.peers[state.block.rank_sender + sender];
+    state.waits[number] = {peer.consumed, series(peer.messages, message), kReading,
+                           static_cast<u32>(sender), static_cast<u32>(message)};
+}
+
+}  // namespace sley

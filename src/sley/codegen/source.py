@@ -1,0 +1,139 @@
+"""Source: a kernel's whole text, primitives included, for one type, reduction and platform."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from sley.codegen.kinds import Kinds, kinds
+from sley.codegen.limits import check_conditions, check_limits
+from sley.codegen.operands import Operands, operands
+from sley.codegen.text import text_of
+from sley.ir.plan import Plan
+from sley.ir.words import Protocol, ReduceOp
+
+KERNELS = ("sley_run", "sley_divide")
+"""The kernels that every text has: the plan, and the division for AVERAGE."""
+
+_SHARED_STEPS = 512
+"""The most instructions, and the most conditions, of a block that the interpreter keeps in shared
+memory: 28 KiB of the 48 that every GPU has."""
+
+_HEADERS = (
+    "layout.hpp",
+    "elements.hpp",
+    "state.hpp",
+    "carry.hpp",
+    "execute.hpp",
+    "kernel.hpp",
+)
+_INCLUDE = re.compile(r'^(#pragma once|#include "(.*)")\n', re.MULTILINE)
+
+
+class Platform(Enum):
+    """Whose primitives a text is for."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+class Engine(Enum):
+    """GENERATED runs code made for the plan; INTERPRETED runs one code for all plans, which reads
+    the instructions from memory (MSCCLang 6.2)."""
+
+    GENERATED = "generated"
+    INTERPRETED = "interpreted"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a text is specialised for, besides its plan.
+
+    dtype: the number of the element type in `sley.runtime.DATA_TYPES`. reduce_op: AVERAGE is SUM
+    until the division. threads: of a block. one_gpu: whether all ranks are on one GPU, for which
+    order of memory within it is enough.
+    """
+
+    platform: Platform
+    dtype: int
+    reduce_op: ReduceOp
+    threads: int = 512
+    one_gpu: bool = False
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """A plan as kernels. `operands` and `kinds` are what the host hands to them."""
+
+    plan: Plan
+    operands: Operands
+    kinds: Kinds
+    text: str
+
+    @classmethod
+    def of(cls, plan: Plan) -> Kernels:
+        """The kernels of a verified plan; K520 and K521 for one that they can't run."""
+        check_limits(plan)
+        found = operands(plan)
+        check_conditions(found.conditions.offset)
+        of_blocks = kinds(found)
+        return cls(plan, found, of_blocks, text_of(found, of_blocks))
+
+    def source(self, engine: Engine, variant: Variant) -> str:
+        """The whole text of an engine; that of INTERPRETED is the same for many plans."""
+        body = self.text if engine is Engine.GENERATED else _header("interpreter.hpp")
+        head = {**_variant(variant), **_sizes(self.operands)}
+        lines = [f"#define {name} {value}" for name, value in head.items()]
+        return "\n".join([*lines, primitives(variant.platform), body])
+
+
+def _variant(variant: Variant) -> dict[str, object]:
+    reduction = variant.reduce_op
+    if reduction is ReduceOp.AVERAGE:
+        reduction = ReduceOp.SUM
+    return {
+        "SLEY_TYPE": variant.dtype,
+        "SLEY_REDUCTION": int(reduction),
+        "SLEY_THREADS": variant.threads,
+        "SLEY_SCOPE": '"gpu"' if variant.one_gpu else '"sys"',
+    }
+
+
+def _sizes(operands: Operands) -> dict[str, object]:
+    """What the text must have room for, rounded up so that many plans share an interpreter."""
+    plan, offset = operands.plan, operands.conditions.offset
+    waits = int(np.diff(offset).max(initial=0))
+    steps = _rounded(int(np.diff(plan.block_offset).max(initial=0)))
+    conditions = _rounded(int(np.diff(offset[plan.block_offset]).max(initial=0)))
+    fits = steps <= _SHARED_STEPS and conditions <= _SHARED_STEPS
+    return {
+        "SLEY_PROTOCOL": list(Protocol).index(plan.protocol),
+        "SLEY_PEERS": _rounded(operands.connections.most),
+        "SLEY_WAITS": _rounded(waits),
+        "SLEY_STEPS": steps if fits else 0,
+        "SLEY_CONDITIONS": conditions if fits else 0,
+    }
+
+
+def _rounded(number: int) -> int:
+    """The next power of two, from 4."""
+    return max(4, 1 << (number - 1).bit_length())
+
+
+@cache
+def primitives(platform: Platform) -> str:
+    """The primitives of a platform as one text."""
+    names = (f"{platform.value}.hpp", *_HEADERS)
+    return "\n".join(_header(name) for name in names)
+
+
+@cache
+def _header(name: str) -> str:
+    """A header with the headers of ours that it includes in their places."""
+    text = files("sley.codegen").joinpath("primitives", name).read_text("utf-8")
+    return _INCLUDE.sub(lambda match: _header(match[2]) if match[2] else "", text)

@@ -1,0 +1,155 @@
+"""Staging: which direct messages have to go through a slot after all, because the holds for them
+would make the plan hang."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+
+import numpy as np
+
+from sley.ir.graph import levels
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray
+from sley.verify.hangs import Events, held, run_abstractly, waiting
+from sley.verify.messages import Messages
+
+
+def staged_messages(plan: Plan, messages: Messages, holds: Edges) -> BoolArray:
+    """bool (instructions,): the sends whose messages are staged, so that the plan, which doesn't
+    hang without holds, doesn't hang with those for the others either.
+
+    holds: CSR, instruction -> sends whose messages must have been taken before it starts.
+
+    One tile decides, in either loop order (`verify.hangs`). Its run goes on until it is stuck.
+    There is a hold in every circle of waiting then; the message of one is staged, and the run goes
+    on, until it has come to its end with all other holds.
+    """
+    staged = np.zeros(len(plan.instructions), bool)
+    run = run_abstractly(plan, messages, plan.slots, per_chunk=plan.per_chunk, holds=holds)
+    if not run.diagnostics:
+        return staged
+    events = Events.of(plan, plan.per_chunk)
+    hard = Edges.from_pairs(events.total, *waiting(plan, messages, plan.slots, events))
+    soft = Edges.from_pairs(events.total, *held(messages, holds, events))
+    cost = np.zeros(events.total, np.int64)
+    cost[events.offset[1:] - 1] = plan.instructions.count
+    source_of = sources_of(messages)
+    for event in _Tile(hard, soft, cost).given_up():
+        staged[source_of[events.instruction(event)]] = True
+    return staged
+
+
+def without_staged(holds: Edges, staged: BoolArray) -> Edges:
+    """The holds for messages that are not staged."""
+    kept = ~staged[holds.target]
+    return Edges.from_pairs(len(staged), holds.source[kept], holds.target[kept])
+
+
+def sources_of(messages: Messages) -> IntArray:
+    """int32 (instructions,): for each receive the send whose message it takes, NONE for others."""
+    source_of = np.full(len(messages.receive_of), NONE, np.int32)
+    source_of[messages.receive] = messages.send
+    return source_of
+
+
+class _Tile:
+    """The run of one tile, event by event, among those that `levels` finds on circles or behind
+    them. An event runs once all before it have; of those before it some are *soft*, and can be
+    given up, all soft edges of one of them at a time."""
+
+    def __init__(self, hard: Edges, soft: Edges, cost: LongArray) -> None:
+        """hard, soft: CSR, event -> events after it; the hard ones have no circle. cost: int64
+        (events,), what it costs to give up an event's soft edges."""
+        nodes = len(hard.offset) - 1
+        before = np.concatenate([hard.source, soft.source])
+        after = np.concatenate([hard.target, soft.target])
+        stuck = levels(Edges.from_pairs(nodes, before, after)) == NONE
+        number = np.cumsum(stuck) - 1
+        self._event = np.flatnonzero(stuck)
+        self._cost = cost[stuck].tolist()
+
+        def among(edges: Edges) -> tuple[list[list[int]], list[list[int]]]:
+            kept = stuck[edges.source] & stuck[edges.target]
+            source, target = number[edges.source[kept]], number[edges.target[kept]]
+            ahead = Edges.from_pairs(len(self._event), source, target)
+            return _lists(ahead), _lists(ahead.reversed())
+
+        self._hard, self._hard_before = among(hard)
+        self._soft, self._soft_before = among(soft)
+        self._left = [
+            len(a) + len(b) for a, b in zip(self._hard_before, self._soft_before, strict=True)
+        ]
+        self._done = [False] * len(self._event)
+        self._free = [False] * len(self._event)
+        # Something that each waits for over hard edges, or itself where none is known.
+        self._ahead = list(range(len(self._event)))
+
+    def given_up(self) -> list[int]:
+        """Runs to the end; the events whose soft edges had to be given up for it."""
+        found: list[int] = []
+        for row in range(len(self._event)):
+            while not self._done[row]:
+                choice = self._cheapest(self._circle(row))
+                found.append(int(self._event[choice]))
+                self._free[choice] = True
+                self._release(self._soft[choice])
+        return found
+
+    def _release(self, rows: list[int]) -> None:
+        """Takes one off what each of `rows` waits for, and runs whatever can run then."""
+        queue: deque[int] = deque()
+        while True:
+            for row in rows:
+                self._left[row] -= 1
+                if not self._left[row]:
+                    queue.append(row)
+            if not queue:
+                return
+            ready = queue.popleft()
+            self._done[ready] = True
+            rows = self._hard[ready] + ([] if self._free[ready] else self._soft[ready])
+
+    def _soft_left(self, row: int) -> list[int]:
+        """Those that an event waits for by soft edges alone."""
+        return [b for b in self._soft_before[row] if not (self._done[b] or self._free[b])]
+
+    def _circle(self, row: int) -> list[tuple[int, int]]:
+        """The soft edges of a circle of waiting, found backwards from an event that can't run, over
+        hard edges wherever there are any left."""
+        after = self._first_stuck(row)
+        seen: dict[int, int] = {}
+        edges: list[tuple[int, int]] = []
+        while after not in seen:
+            seen[after] = len(edges)
+            before = self._soft_left(after)[0]
+            edges.append((before, after))
+            after = self._first_stuck(before)
+        return edges[seen[after] :]
+
+    def _first_stuck(self, row: int) -> int:
+        """One that an event which can't run waits for over hard edges, or that event itself, and
+        that waits for soft edges alone. Shortcuts make up for long chains."""
+        way = []
+        while True:
+            ahead = self._ahead[row]
+            if self._done[ahead] or ahead == row:
+                ahead = next((b for b in self._hard_before[row] if not self._done[b]), NONE)
+            if ahead == NONE:
+                break
+            way.append(row)
+            row = ahead
+        for passed in way:
+            self._ahead[passed] = row
+        return row
+
+    def _cheapest(self, circle: list[tuple[int, int]]) -> int:
+        """The first event of the soft edge to give up: where the second one waits for little else,
+        so that it helps, and where it costs little."""
+        edge = min(circle, key=lambda edge: (len(self._soft_left(edge[1])), self._cost[edge[0]]))
+        return edge[0]
+
+
+def _lists(edges: Edges) -> list[list[int]]:
+    target, offset = edges.target.tolist(), edges.offset.tolist()
+    return [target[a:b] for a, b in pairwise(offset)]

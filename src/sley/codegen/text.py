@@ -1,0 +1,245 @@
+"""Text: straight-line code for the thread blocks of a plan (ResCCL 4.5).
+
+The three dimensions of the paper: the rank and the thread block choose a function, and within it
+the calls stand in the order of the sub-pipelines. The calls are of the primitives in `primitives/`,
+which exist for CUDA and for CPUs.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import PurePath
+
+import numpy as np
+
+from sley.codegen.formulas import Formulas
+from sley.codegen.kinds import Kinds
+from sley.codegen.operands import NOWHERE, Operands, Places
+from sley.errors import counted
+from sley.ir.tables import NONE, IntArray, LongArray
+from sley.ir.words import RECEIVES, SENDS, Buffer, LoopOrder, Op
+
+_NAMED = 8
+"""How many ranks a comment names."""
+
+_LEGEND = """\
+//
+// wait(n, block, step): wait number n of the next call: for a step of another block of the rank
+// hold(n, connection, message): the same, for a message of the rank's to have been read
+// step(s).waits(n).posts(): the call is step s, after n of these, and others wait for it
+// to(connection, message), from(connection, message): by the block's and the tile's numbers
+"""
+
+_WHO = "const i32& rank, const i32& block, const i32& member"
+"""What the formulas are about. By reference to the block's state, so that no numbers made of them
+are kept in registers from call to call."""
+
+_CONSTANT_BYTES = 48 << 10
+"""The most bytes of tables that constant memory is asked for; GPUs have 64 KiB for a program."""
+
+_LINES = 3
+"""How many source lines a comment names; blocks of one kind may come from a line each."""
+
+
+def text_of(operands: Operands, kinds: Kinds) -> str:
+    """The functions of all kinds, and the kernel that chooses among them."""
+    functions = [_Function(operands, kinds, number) for number in range(len(kinds.members))]
+    table_bytes = sum(function.table_bytes for function in functions)
+    table = "SLEY_TABLE" if table_bytes <= _CONSTANT_BYTES else "SLEY_LARGE_TABLE"
+    parts = [function.text(table) for function in functions]
+    return "\n".join([_head(operands, kinds), *parts, _kernel(kinds)])
+
+
+def _head(operands: Operands, kinds: Kinds) -> str:
+    plan = operands.plan
+    blocks = int((kinds.kind != NONE).sum())
+    order = "tile by tile" if plan.loop_order is LoopOrder.TILE else "instruction by instruction"
+    return (
+        f"// {_spoken(f'{plan.name}: {plan.collective}')}\n"
+        f"// {plan.protocol.value}, {counted(plan.slots, 'slot')}, {order}; "
+        f"{counted(blocks, 'thread block')} of {counted(len(kinds.members), 'kind')}\n"
+        f"{_LEGEND}"
+        f"namespace sley {{\n"
+    )
+
+
+def _kernel(kinds: Kinds) -> str:
+    cases = "\n".join(
+        f"        case {k}: kind_{k}(b.rank, b.number, b.member); break;"
+        for k in range(len(kinds.members))
+    )
+    return f"""\
+}}  // namespace sley
+
+SLEY_KERNEL(sley_run) {{
+    using namespace sley;
+    begin(call);
+    const Block& b = state.block;
+    switch (b.kind) {{
+{cases}
+    }}
+    end();
+}}
+"""
+
+
+class _Function:
+    """The code of one kind of blocks."""
+
+    def __init__(self, operands: Operands, kinds: Kinds, number: int) -> None:
+        self._o, self._number = operands, number
+        plan = operands.plan
+        self._members = kinds.members[number]
+        self._first = plan.block_offset[self._members]
+        self._steps = int(plan.block_offset[self._members[0] + 1] - self._first[0])
+        self._is_tiled = plan.loop_order is LoopOrder.TILE
+        self._formula = Formulas(
+            plan.block_rank[self._members].astype(np.int64),
+            plan.block_number[self._members].astype(np.int64),
+            plan.collective.ranks,
+            f"kind_{number}_numbers_",
+        )
+
+        self._lines = self._body()
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of its tables."""
+        return sum(4 * len(values) for values in self._formula.tables)
+
+    def text(self, table: str) -> str:
+        """Its tables, a comment that says whose code it is, and the function."""
+        tables = [
+            _wrapped(f"{table} i32 kind_{self._number}_numbers_{k}[]", values.tolist())
+            for k, values in enumerate(self._formula.tables)
+        ]
+        indent = "        " if self._is_tiled else "    "
+        lines = [indent + line for line in self._lines]
+        if self._is_tiled:
+            lines = ["    for (i32 tile = 0; more(tile); ++tile) {", *lines, "    }"]
+        function = f"SLEY_INLINE void kind_{self._number}({_WHO}) {{"
+        return "\n".join([*self._comment(), *tables, function, *lines, "}\n"])
+
+    def _comment(self) -> list[str]:
+        plan, blocks = self._o.plan, self._members
+        ranks, numbers = plan.block_rank[blocks], plan.block_number[blocks]
+        every_rank, every_number = np.unique(ranks), np.unique(numbers)
+        if len(blocks) == len(every_rank) * len(every_number):
+            who = f"{_some('Block', every_number)} of {_some('rank', every_rank)}"
+        else:
+            pairs = [f"{r} block {b}" for r, b in zip(ranks, numbers, strict=True)]
+            who = f"Rank {_shortened(pairs)}"
+        lines = [f"// {who}."]
+        c = self._o.connections
+        ends = [
+            ("to", c.send_offset, c.send_order, c.dst),
+            ("from", c.receive_offset, c.receive_order, c.src),
+        ]
+        for word, offset, order, rank in ends:
+            first = offset[blocks]
+            for peer in range(int(offset[blocks[0] + 1] - first[0])):
+                rows = order[first + peer]
+                lines.append(f"// {word}({peer}): {self._peers(rank[rows], c.channel[rows])}")
+        return lines
+
+    def _peers(self, ranks: IntArray, channels: IntArray) -> str:
+        """The other ends of the members' connections, in words."""
+        formula = self._formula.formula(ranks.astype(np.int64))
+        rank = _some("rank", np.unique(ranks)) if formula is None else f"rank = {formula}"
+        return f"{rank}, {_some('channel', np.unique(channels))}"
+
+    def _body(self) -> list[str]:
+        lines: list[str] = []
+        said, pipeline = "", NONE
+        for step in range(self._steps):
+            rows = self._first + step
+            at = int(self._o.plan.instructions.pipeline[rows[0]])
+            if at != pipeline:
+                lines.append(f"// sub-pipeline {at}")
+                pipeline = at
+            source = self._source(rows)
+            if source and source != said:
+                lines.append(f"// {_spoken(source)}")
+                said = source
+            lines += self._conditions(rows)
+            lines.append(self._call(step, rows))
+        return lines
+
+    def _source(self, rows: LongArray) -> str:
+        """The source lines of an instruction of all members: "ring.py:7, 9"."""
+        plan = self._o.plan
+        sources = np.unique(plan.instructions.source[rows])
+        places = [plan.sources.place(int(s)) for s in sources]
+        named = list(dict.fromkeys((PurePath(p.file).name, p.line) for p in places if p.file))
+        texts = [
+            str(line) if k and file == named[k - 1][0] else f"{file}:{line}"
+            for k, (file, line) in enumerate(named[:_LINES])
+        ]
+        if len(named) > _LINES:
+            texts.append(f"{len(named) - _LINES} more")
+        return ", ".join(texts)
+
+    def _conditions(self, rows: LongArray) -> list[str]:
+        c = self._o.conditions
+        first = c.offset[rows]
+        lines = []
+        for number in range(int(c.offset[rows[0] + 1] - first[0])):
+            at = first + number
+            word = "hold" if c.held[at[0]] else "wait"
+            target, step = (self._formula(v[at].astype(np.int64)) for v in (c.target, c.number))
+            lines.append(f"{word}({number}, {target}, {step});")
+        return lines
+
+    def _call(self, step: int, rows: LongArray) -> str:
+        o, row = self._o, int(rows[0])
+        op = Op(int(o.plan.instructions.op[row]))
+        waits = int(o.conditions.offset[row + 1] - o.conditions.offset[row])
+        number = f"step({step})"
+        number += f".waits({waits})" if waits else ""
+        number += ".posts()" if o.posts[row] else ""
+        arguments = ["tile" if self._is_tiled else "all_tiles", number]
+        if RECEIVES[op]:
+            message = f"from({o.receives.peer[row]}, {o.receives.message[row]})"
+            lies = self._place(o.lies, rows)
+            arguments.append(f"{message}.at({lies})" if lies else message)
+        arguments += filter(None, [self._place(o.src, rows), self._place(o.dst, rows)])
+        if SENDS[op]:
+            message = f"to({o.sends.peer[row]}, {o.sends.message[row]})"
+            arguments.append(f"{message}.in_place()" if o.stays[row] else message)
+        count = int(o.plan.instructions.count[row])
+        if op is not Op.NOP and count > 1:
+            arguments.append(str(count))
+        return f"{op.name.lower()}({', '.join(arguments)});"
+
+    def _place(self, places: Places, rows: LongArray) -> str:
+        memory = int(places.memory[rows[0]])
+        if memory == NOWHERE:
+            return ""
+        word = Buffer(memory).name.lower()
+        if self._o.plan.collective.in_place and memory == Buffer.INPUT:
+            word = "data"
+        return f"{word}({self._formula(places.chunk[rows].astype(np.int64))})"
+
+
+def _wrapped(declaration: str, values: list[int]) -> str:
+    text = f"{declaration} = {{{', '.join(map(str, values))}}};"
+    return textwrap.fill(text, width=100, subsequent_indent="    ")
+
+
+def _some(word: str, numbers: IntArray) -> str:
+    """Ascending numbers of something: "rank 3", "ranks 0 to 7", "ranks 0, 2, 4, 6"."""
+    if len(numbers) == 1:
+        return f"{word} {numbers[0]}"
+    if len(numbers) > 2 and (np.diff(numbers) == 1).all():
+        return f"{word}s {numbers[0]} to {numbers[-1]}"
+    return f"{word}s {_shortened([str(number) for number in numbers])}"
+
+
+def _shortened(words: list[str]) -> str:
+    rest = len(words) - _NAMED
+    return ", ".join(words if rest <= 0 else [*words[:_NAMED], f"{rest} more"])
+
+
+def _spoken(text: str) -> str:
+    """Text of others as a comment can hold it: one line, which doesn't go on with the next."""
+    return "".join(c if c.isprintable() and c != "\\" else "?" for c in text)

@@ -1,0 +1,109 @@
+"""Buffers: a call's arrays in the memory of devices, filled from the host and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sley.devices.device import Device, Memory
+from sley.errors.devices import K507
+from sley.ir.plan import Plan
+from sley.runtime.memory import BEYOND
+from sley.runtime.native import LARGEST
+from sley.runtime.program import BufferSizes, buffer_sizes
+from sley.runtime.types import Array, DataType
+
+_GUARD_BYTES = 512
+_GUARD_BYTE = 0x5C
+
+
+class GuardedMemory:
+    """Memory of a device for rows of at most `size_bytes`, between guard zones: 512 bytes before a
+    row and 512 behind it, which `overwritten` looks at. K507 where the device has not enough."""
+
+    def __init__(self, device: Device, size_bytes: int) -> None:
+        if size_bytes > LARGEST:
+            raise K507.error(
+                expected=f"{size_bytes:,} bytes of memory on {device.name}", found=BEYOND
+            )
+        self._device = device
+        self._memory = device.allocate(size_bytes + 2 * _GUARD_BYTES)
+
+    def row(self, dtype: DataType, elements: int) -> Any:
+        """The row as an array that a Communicator takes."""
+        size = elements * dtype.size_bytes
+        every = self._device.array(self._memory, "uint8", self._memory.size_bytes)
+        if isinstance(every, np.ndarray):
+            return every[_GUARD_BYTES : _GUARD_BYTES + size].view(dtype.array)
+        part = Memory(self._memory.address + _GUARD_BYTES, size, self._memory.owner)
+        return self._device.array(part, dtype.name, elements)
+
+    def write(self, values: Array) -> None:
+        """Puts `values` into the row, and the guard zones around them."""
+        zone = np.full(_GUARD_BYTES, _GUARD_BYTE, np.uint8)
+        self._device.write(self._memory, 0, zone)
+        self._device.write(self._memory, _GUARD_BYTES, values.view(np.uint8))
+        self._device.write(self._memory, _GUARD_BYTES + values.nbytes, zone)
+
+    def read(self, values: Array) -> None:
+        """Takes `values` from the row."""
+        self._device.read(self._memory, _GUARD_BYTES, values.view(np.uint8))
+
+    def overwritten(self, row_bytes: int) -> int:
+        """Bytes of the zones around a row of `row_bytes` that somebody changed since `write`."""
+        zones = np.empty((2, _GUARD_BYTES), np.uint8)
+        self._device.read(self._memory, 0, zones[0])
+        self._device.read(self._memory, _GUARD_BYTES + row_bytes, zones[1])
+        return int(np.count_nonzero(zones != _GUARD_BYTE))
+
+
+@dataclass(frozen=True)
+class RankBuffers:
+    """A rank's arrays on its device: input and output, in place its data alone."""
+
+    plan: Plan
+    rank: int
+    memory: tuple[GuardedMemory, ...]
+
+    @classmethod
+    def of(
+        cls, plan: Plan, devices: Sequence[Device], count: int, dtype: DataType
+    ) -> list[RankBuffers]:
+        """Those of all ranks, for calls of at most `count` elements a block. devices: of each
+        rank. K507 where there is not enough memory."""
+        return [
+            cls(
+                plan,
+                rank,
+                tuple(
+                    GuardedMemory(device, elements * dtype.size_bytes)
+                    for elements in _lengths(plan, buffer_sizes(plan, rank, count))
+                ),
+            )
+            for rank, device in enumerate(devices)
+        ]
+
+    def rows(self, count: int, dtype: DataType) -> list[Any]:
+        """The arrays of a call of `count` elements a block."""
+        lengths = _lengths(self.plan, buffer_sizes(self.plan, self.rank, count))
+        return [
+            memory.row(dtype, elements)
+            for memory, elements in zip(self.memory, lengths, strict=True)
+        ]
+
+
+def _lengths(plan: Plan, sizes: BufferSizes) -> tuple[int, ...]:
+    """Elements of a rank's arrays."""
+    return (sizes.data,) if plan.collective.in_place else (sizes.input, sizes.output)
+
+
+def arguments(
+    buffers: Sequence[RankBuffers], count: int, dtype: DataType
+) -> tuple[list[Any], list[Any] | None]:
+    """The inputs and outputs of a call, as a Communicator takes them."""
+    rows = [b.rows(count, dtype) for b in buffers]
+    in_place = buffers[0].plan.collective.in_place
+    return [row[0] for row in rows], None if in_place else [row[1] for row in rows]

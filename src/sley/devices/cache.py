@@ -1,0 +1,153 @@
+"""The cache of compiled kernels: files on disk, named by what they were made of.
+
+They lie in the folder `kernels` of $SLEY_CACHE_DIR, or of $XDG_CACHE_HOME/sley, or of
+~/.cache/sley. A name holds a digest of what the file was made of and one of the file itself, so a
+file that was cut short or changed doesn't fit its name, and is made anew. Files appear whole or
+not at all. Of several processes that want the same kernel one makes it, and the others wait. A
+folder that can't be written is no error: nothing is kept then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+_DIGEST_CHARACTERS = 32
+
+
+def folder() -> Path:
+    """The folder of compiled kernels; it may not exist."""
+    named = os.environ.get("SLEY_CACHE_DIR")
+    if named:
+        return Path(named) / "kernels"
+    caches = os.environ.get("XDG_CACHE_HOME")
+    if caches:
+        return Path(caches) / "sley" / "kernels"
+    try:
+        return Path.home() / ".cache" / "sley" / "kernels"
+    except RuntimeError:  # a user without a home: a place where nothing can be kept
+        return Path(os.devnull) / "kernels"
+
+
+def cached(key_parts: Sequence[str | bytes], suffix: str, build: Callable[[Path], None]) -> Path:
+    """The file made of `key_parts`, from the cache if it is there.
+
+    key_parts: all that the file depends on: text, options, the compiler's version, the platform.
+    suffix: the end of its name, ".so". build: writes the file to the path that it is given; what
+    it raises is passed on, and nothing is kept. Where the cache can't be written, the file lies
+    in a folder that goes when this process ends.
+    """
+    key = _key(key_parts)
+    with _locked(key):
+        found = _found(key, suffix)
+        if found is not None:
+            return found[0]
+        handle, name = tempfile.mkstemp(suffix, f"{key}.", _folder_of_this_process().name)
+        os.close(handle)
+        path = Path(name)
+        try:
+            build(path)
+            kept = _keep(key, suffix, path.read_bytes())
+        except BaseException:
+            _remove(path)
+            raise
+        if kept is None:
+            return path
+        _remove(path)
+        return kept
+
+
+def cached_bytes(
+    key_parts: Sequence[str | bytes], suffix: str, build: Callable[[], bytes]
+) -> bytes:
+    """The bytes made of `key_parts`, from the cache if they are there, else those of `build`;
+    see `cached`."""
+    key = _key(key_parts)
+    with _locked(key):
+        found = _found(key, suffix)
+        if found is not None:
+            return found[1]
+        content = build()
+        _keep(key, suffix, content)
+        return content
+
+
+def _key(parts: Sequence[str | bytes]) -> str:
+    """A digest of the parts, each with its length, so that ("ab", "c") isn't ("a", "bc")."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def _name(key: str, suffix: str, content: bytes) -> str:
+    return f"{key}.{hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS]}{suffix}"
+
+
+def _found(key: str, suffix: str) -> tuple[Path, bytes] | None:
+    """A file of the key that fits its name, and what is in it; files that don't fit go."""
+    with contextlib.suppress(OSError):
+        for path in sorted(folder().glob(f"{key}.*{suffix}")):
+            content = _content(path)
+            if content is not None and path.name == _name(key, suffix, content):
+                return path, content
+            _remove(path)
+    return None
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _keep(key: str, suffix: str, content: bytes) -> Path | None:
+    """Put a file into the cache; None where that can't be done."""
+    path = folder() / _name(key, suffix, content)
+    try:
+        handle, name = tempfile.mkstemp(".new", dir=path.parent)
+    except OSError:
+        return None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(name).replace(path)
+    except OSError:
+        _remove(Path(name))
+        return None
+    return path
+
+
+@contextlib.contextmanager
+def _locked(key: str) -> Iterator[None]:
+    """Nobody else builds the key; where files can't be locked, somebody may, and does no harm.
+
+    The lock's file is removed while it is held. Who waits for it then holds a file without a name,
+    and who comes later makes another: both find what was built.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            folder().mkdir(parents=True, exist_ok=True)
+            path = folder() / f"{key}.lock"
+            file = stack.enter_context(path.open("wb"))
+            stack.callback(_remove, path)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@cache
+def _folder_of_this_process() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="sley-")
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,73 @@
+"""Calls that are ready to be started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sley.devices.device import Device, Launch
+from sley.devices.order import Order
+from sley.errors.runtime import R503
+
+
+@dataclass(frozen=True)
+class Start:
+    """Launches of a call on one stream of a device. stream: the communicator's own."""
+
+    device: Device
+    program: Any
+    launches: tuple[Launch, ...]
+    stream: Any
+
+
+class PreparedCall:
+    """A call on certain arrays, checked and laid out; made by `Communicator.prepare`. It must live,
+    as the communicator and the arrays must, for as long as a graph that it was captured into."""
+
+    def __init__(
+        self,
+        starts: tuple[Start, ...],
+        order: Order,
+        synchronize: Callable[[], None],
+        check: Callable[[], None],
+    ) -> None:
+        self._starts, self._order = starts, order
+        self._synchronize, self._check = synchronize, check
+        self._devices = [start.device for start in starts]
+        # All runs come before all divisions: a rank's division that waits in a queue for the
+        # rank's run mustn't stand before the run of another rank, for which that one waits.
+        most = max((len(start.launches) for start in starts), default=0)
+        self._turns = [
+            (number, start.device, start.program, start.launches[turn])
+            for turn in range(most)
+            for number, start in enumerate(starts)
+            if turn < len(start.launches)
+        ]
+
+    def __call__(self, streams: Any = None) -> None:
+        """Makes the call. streams: as for a call of the communicator."""
+        self._check()
+        given = self._given(streams)
+        captured = self._order.before(self._devices, given)
+        if streams is None:
+            # What made the arrays ran on the default streams, and the call may run on others.
+            for device in dict.fromkeys(self._devices):
+                device.synchronize(device.default_stream())
+        for number, device, program, launch in self._turns:
+            device.launch(program, launch, given[number])
+        if streams is None:
+            self._synchronize()
+        else:
+            self._order.after(self._devices, given, captured)
+
+    def _given(self, streams: Any) -> list[Any]:
+        if streams is None:
+            return [start.stream for start in self._starts]
+        given = list(streams) if isinstance(streams, list | tuple) else [streams]
+        if len(given) != len(self._starts):
+            raise R503.error(
+                expected=f"{len(self._starts)} streams, one for each launch",
+                found=f"{len(given)} streams",
+            )
+        return given

@@ -1,0 +1,67 @@
+"""Failures: what the blocks of a call that gave up were waiting for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sley.codegen import Kernels
+from sley.devices.layout import REPORT
+from sley.devices.sites import Site
+from sley.devices.tables import Rows
+from sley.errors import SleyError
+from sley.errors.devices import K508
+from sley.runtime.outcomes import Outcome, Reason, Status, Stuck, describe
+from sley.runtime.program import Loaded
+
+
+def failure(
+    loaded: Loaded, kernels: Kernels, sites: Sequence[Site], timeout_s: float
+) -> SleyError | None:
+    """K508 for what the blocks of all sites reported; None if they reported nothing."""
+    stuck: dict[int, list[tuple[Status, Stuck]]] = {}
+    for site in sites:
+        reports = site.reports.array.view(REPORT)[: site.blocks]
+        for at in np.flatnonzero(reports["status"]):
+            block = int(site.row[at])
+            rank = int(loaded.plan.block_rank[block])
+            found = (
+                Status(int(reports["status"][at])),
+                _stuck(loaded, kernels, block, reports[at]),
+            )
+            stuck.setdefault(rank, []).append(found)
+    if not stuck:
+        return None
+    outcomes = {rank: _outcome(found) for rank, found in stuck.items()}
+    places, lines = describe(loaded, outcomes)
+    return K508.error(
+        at=places,
+        expected=f"no instruction to wait longer than {timeout_s:g} s",
+        found=lines[0],
+        notes=lines[1:],
+    )
+
+
+def _outcome(found: list[tuple[Status, Stuck]]) -> Outcome:
+    """A rank's blocks as one outcome: those that noticed first, then those that heard of it."""
+    ordered = sorted(found, key=lambda pair: pair[0])
+    return Outcome(ordered[0][0], 0.0, -1, tuple(s for _, s in ordered))
+
+
+def _stuck(loaded: Loaded, kernels: Kernels, block: int, report: Rows) -> Stuck:
+    plan, c = loaded.plan, kernels.operands.connections
+    rank = int(plan.block_rank[block])
+    first = loaded.programs[rank].first_row
+    reason, target = Reason(int(report["reason"])), int(report["target"])
+    if reason is Reason.INSTRUCTION:
+        other = int(plan.rank_block[rank]) + target
+        target = int(plan.block_offset[other]) + int(report["number"]) - first
+    elif reason is Reason.MESSAGE:
+        target = int(c.receive_order[int(c.receive_offset[block]) + target])
+    elif reason is Reason.SLOT:
+        target = int(c.send_order[int(c.send_offset[block]) + target])
+    else:
+        target = int(c.send_order[int(c.send_offset[plan.rank_block[rank]]) + target])
+    step = int(plan.block_offset[block]) + int(report["step"]) - first
+    return Stuck(step, int(report["tile"]), reason, target)

@@ -1,0 +1,115 @@
+"""Memory of a communicator that others read or that grows: scratch, and arrays for processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sley.devices.device import Device, View
+from sley.devices.world import SharedMemory, World
+from sley.errors import Place
+from sley.errors.devices import K514
+from sley.errors.runtime import R503
+from sley.ir.tables import IntArray
+from sley.runtime.settings import whole
+from sley.runtime.types import DATA_TYPES, data_type
+
+Pair = tuple[int, int]
+Views = Mapping[int, tuple[View | None, View | None]]
+"""Of ranks of this process, the arrays of a call: input and output, in place data and None."""
+
+
+class Scratch:
+    """The ranks' scratch, which grows with the largest call. chunks: int32 (ranks,), of each."""
+
+    def __init__(self, world: World, chunks: IntArray) -> None:
+        self._world, self._chunks = world, chunks
+        self._room = 0
+        self._memory: SharedMemory | None = None
+        self._outgrown: list[SharedMemory] = []
+
+    def reserve(self, room: int, wait: Callable[[], None]) -> None:
+        """Makes room for chunks of `room` bytes; `wait` is called before scratch is replaced. All
+        processes come to the same end, whatever scratch their ranks have."""
+        if room <= self._room or not self._chunks.any():
+            return
+        wait()
+        if self._memory is not None:
+            # Calls on the caller's streams, and captured ones, may still use it.
+            self._outgrown.append(self._memory)
+        # At least doubled: then all that was outgrown is no more than what is used.
+        room = max(room, 2 * self._room)
+        self._memory = self._world.allocate([int(chunks) * room for chunks in self._chunks])
+        self._room = room
+
+    def address(self, device: Device, rank: int) -> int:
+        """Of a rank's scratch, as a device of this process sees it; 0 where there is none."""
+        return 0 if self._memory is None else self._memory.addresses[device][rank]
+
+
+class SharedArrays:
+    """Arrays that other processes may read: pieces of memory that all ranks have."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._made: list[SharedMemory] = []
+
+    def empty(self, dtype: str, elements: int) -> dict[int, Any]:
+        """See `Communicator.empty`."""
+        elements, kind = whole(elements, "elements", 0), data_type(dtype)
+        memory = self._world.allocate([elements * kind.size_bytes] * self._world.ranks)
+        self._made.append(memory)
+        return {
+            rank: device.array(memory.memories[rank], dtype, elements)
+            for rank, device in self._world.devices.items()
+        }
+
+    def elsewhere(self, views: Views) -> dict[Device, dict[int, Pair]]:
+        """Where the ranks of other processes have the arrays of a call, as each device of this one
+        sees them: input and output, 0 for none. All processes come here together, each with the
+        views of its own ranks. R503 where one isn't made by `empty`, on every process."""
+        own = {r: [self._place(r, view) for view in pair] for r, pair in views.items()}
+        found: dict[Device, dict[int, Pair]] = {device: {} for device in self._world.places}
+        for rank, places in self._world.gather(own).items():
+            if not isinstance(places, list) or len(places) != 2:
+                raise _no_place(rank, places)
+            for device, by_rank in found.items():
+                pair = [self._address(device, rank, place) for place in places]
+                if rank not in own:
+                    by_rank[rank] = (pair[0], pair[1])
+        return found
+
+    def _place(self, rank: int, view: View | None) -> list[int] | str | None:
+        """Which of the arrays a view is on, and at which byte of it; a word if on none."""
+        if view is None or not view.elements:
+            return None
+        size = view.elements * DATA_TYPES[view.dtype].size_bytes
+        for number, made in enumerate(self._made):
+            memory = made.memories[rank]
+            at = view.address - memory.address
+            if at >= 0 and at + size <= memory.size_bytes:
+                return [number, at]
+        return "another array"
+
+    def _address(self, device: Device, rank: int, place: Any) -> int:
+        if place is None:
+            return 0
+        if isinstance(place, str):
+            raise R503.error(
+                at=Place(detail=f"rank {rank}"),
+                expected="arrays made by `empty`, since other processes read them",
+                found=place,
+            )
+        try:
+            number, at = place
+            return int(self._made[number].addresses[device][rank] + at)
+        except (TypeError, ValueError, IndexError):
+            raise _no_place(rank, place) from None
+
+
+def _no_place(rank: int, place: Any) -> Exception:
+    return K514.error(
+        expected=f"the place of an array of rank {rank}, in the order in which all processes made "
+        "them",
+        found=f"{place!r}",
+    )

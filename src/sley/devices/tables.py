@@ -1,0 +1,132 @@
+"""Tables: what a kernel reads of a plan, laid out as its structures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.codegen import Kernels
+from sley.codegen.operands import Places
+from sley.devices.layout import BLOCK, CONDITION, DIVISION, INSTRUCTION
+from sley.errors.runtime import R506
+from sley.ir.tables import NONE
+from sley.ir.words import Buffer, Protocol
+from sley.runtime.program import Loaded
+
+_MEMORY_SHIFT = 30
+_VECTOR_BYTES = 16
+_WORD_BYTES = 8
+_LINE_BYTES, _LINE_WORDS = 128, 15
+
+Rows = NDArray[np.void]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a call is cut into tiles (`docs/machine.md`, "Memory").
+
+    chunk: elements of a chunk without what is left over. tile: elements of a tile. full_tiles:
+    tiles of a chunk. left_over: chunks of a block that have one element more.
+    """
+
+    chunk: int
+    tile: int
+    full_tiles: int
+    left_over: int
+
+
+def cut(loaded: Loaded, item_bytes: int, count: int) -> Cut:
+    """The cut of a call of `count` elements a block, of `item_bytes` each; R506 where a slot is too
+    small for one."""
+    chunk, left_over = divmod(count, loaded.plan.collective.chunks)
+    tile = tile_elements(loaded, item_bytes)
+    if tile == 0:
+        least = _LINE_BYTES if loaded.plan.protocol is Protocol.LL128 else _VECTOR_BYTES
+        raise R506.error(
+            expected=f"slot_bytes >= {loaded.max_count * least}: {least} for each of "
+            f"{loaded.max_count} chunks of a message",
+            found=f"slot_bytes={loaded.wiring.slot_bytes}",
+        )
+    return Cut(chunk, tile, -(-chunk // tile), left_over)
+
+
+def tile_elements(loaded: Loaded, item_bytes: int) -> int:
+    """Elements of a tile: as many as let the longest message fit into a slot; 0 if none do.
+
+    A piece of Simple takes whole vectors; one of LL 16 bytes for 8 of data, one of LL128 lines of
+    128 bytes for 120.
+    """
+    room = loaded.wiring.slot_bytes // loaded.max_count
+    match loaded.plan.protocol:
+        case Protocol.LL:
+            data_bytes = room // _VECTOR_BYTES * _WORD_BYTES
+        case Protocol.LL128:
+            data_bytes = room // _LINE_BYTES * _LINE_WORDS * _WORD_BYTES
+        case _:
+            data_bytes = room // _VECTOR_BYTES * _VECTOR_BYTES
+    return data_bytes // item_bytes
+
+
+def blocks(kernels: Kernels) -> Rows:
+    """BLOCK rows of all blocks; the addresses are the caller's to fill in."""
+    plan, c = kernels.plan, kernels.operands.connections
+    rows = np.zeros(len(plan.block_rank), BLOCK)
+    rows["rank"], rows["number"] = plan.block_rank, plan.block_number
+    rows["kind"], rows["member"] = kernels.kinds.kind, kernels.kinds.member
+    rows["first_sender"], rows["senders"] = c.send_offset[:-1], np.diff(c.send_offset)
+    rows["first_receiver"] = len(c) + c.receive_offset[:-1]
+    rows["receivers"] = np.diff(c.receive_offset)
+    rows["rank_sender"] = c.send_offset[plan.rank_block[plan.block_rank]]
+    rows["first_step"], rows["steps"] = plan.block_offset[:-1], np.diff(plan.block_offset)
+    first = kernels.operands.conditions.offset[plan.block_offset]
+    rows["first_condition"], rows["conditions"] = first[:-1], np.diff(first)
+    return rows
+
+
+def instructions(kernels: Kernels) -> Rows:
+    """INSTRUCTION rows, for the interpreter."""
+    o, t = kernels.operands, kernels.plan.instructions
+    rows = np.zeros(len(t), INSTRUCTION)
+    rows["op"], rows["posts"], rows["count"] = t.op, o.posts, t.count
+    rows["waits"] = np.diff(o.conditions.offset)
+    rows["first_wait"] = o.conditions.offset[:-1]
+    rows["src"], rows["dst"], rows["pulled"] = (_bits(p) for p in (o.src, o.dst, o.lies))
+    receives, sends = o.receives.peer != NONE, o.sends.peer != NONE
+    rows["from"] = np.where(receives, o.receives.peer, 0)
+    rows["from_message"] = np.where(receives, o.receives.message, 0)
+    rows["to"] = np.where(sends, o.sends.peer, 0)
+    message = np.where(sends, o.sends.message, 0)
+    rows["to_message"] = np.where(o.stays, -1 - message, message)
+    return rows
+
+
+def conditions(kernels: Kernels) -> Rows:
+    """CONDITION rows, for the interpreter."""
+    c = kernels.operands.conditions
+    rows = np.zeros(len(c.target), CONDITION)
+    rows["target"] = c.target
+    rows["number_held"] = c.number.astype(np.uint32) | c.held.astype(np.uint32) << 31
+    return rows
+
+
+def divisions(loaded: Loaded, ranks: list[int]) -> Rows:
+    """DIVISION rows of the output chunks of `ranks` that AVERAGE divides."""
+    c = loaded.plan.collective
+    memory = Buffer.INPUT if c.in_place else Buffer.OUTPUT
+    parts = [np.zeros(0, DIVISION)]
+    for rank in ranks:
+        divisor = loaded.programs[rank].columns["divisor"]
+        at = np.flatnonzero(divisor > 1)
+        rows = np.zeros(len(at), DIVISION)
+        base = int(c.output_base[rank]) if c.in_place else 0
+        rows["rank"], rows["divisor"] = rank, divisor[at]
+        rows["chunk"] = (at + base).astype(np.uint32) | np.uint32(memory << _MEMORY_SHIFT)
+        parts.append(rows)
+    return np.concatenate(parts)
+
+
+def _bits(places: Places) -> NDArray[np.uint32]:
+    memory = places.memory.astype(np.uint32)
+    return memory << np.uint32(_MEMORY_SHIFT) | places.chunk.astype(np.uint32)

@@ -1,0 +1,264 @@
+"""Threads: the device that every machine has. A thread block is a thread of this process.
+
+It runs the text that a GPU runs, over primitives for CPUs, which makes every plan's kernels
+testable without a GPU and under sanitizers. It is no fast way to run collectives on CPUs: that is
+`sley.runtime`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from typing import Any, ClassVar
+from weakref import WeakSet
+
+import numpy as np
+
+from sley.devices.cache import cached
+from sley.devices.device import BITS, Bytes, Device, Event, HostMemory, Launch, Memory, View
+from sley.errors import Place
+from sley.errors.devices import K503, K504, K505, K507, K510, K513, K514, K517
+from sley.errors.runtime import R504
+from sley.runtime.types import DATA_TYPES
+
+_COMPILERS = ("c++", "g++", "clang++")
+_FLAGS = ("-std=c++17", "-O1", "-fno-strict-aliasing", "-pthread", "-shared", "-fPIC")
+_MOST_THREADS = 4096
+_LOG_LINES = 20
+
+
+class ThreadsDevice(Device):
+    """Threads of this process. `number` tells devices apart that share the machine.
+
+    flags: further options of the compiler, for sanitizers.
+    """
+
+    platform = "cpu"
+    _streams: ClassVar[dict[int, WeakSet[_Stream]]] = {}
+    """Of each number: devices are equal that have the same one."""
+    _lock: ClassVar[Lock] = Lock()
+
+    def __init__(self, number: int = 0, *, flags: Sequence[str] = ()) -> None:
+        self.number = number
+        self.name = f"threads of this machine (device {number})"
+        self._flags = tuple(flags)
+        self._default = self.stream()
+
+    @classmethod
+    def open(cls, ordinal: int) -> ThreadsDevice:
+        """The device numbered `ordinal`; K510 where it is negative."""
+        if ordinal < 0:
+            raise K510.error(expected="a number from 0", found=f"threads:{ordinal}")
+        return cls(ordinal)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ThreadsDevice) and self.number == other.number
+
+    def __hash__(self) -> int:
+        return hash(("threads", self.number))
+
+    def build(self, text: str, functions: Sequence[str]) -> ctypes.CDLL:
+        compiler = _compiler()
+        command = [compiler, *_FLAGS, *self._flags]
+        key = [text, *command, _version(compiler)]
+        library = cached(key, ".so", lambda path: _compile(command, text, path))
+        return ctypes.CDLL(str(library))
+
+    def allocate(self, size_bytes: int) -> Memory:
+        """Memory of a file without a name, which other processes open through this one."""
+        try:
+            descriptor = os.memfd_create("sley")
+            os.ftruncate(descriptor, max(size_bytes, 1))
+            return _mapped(descriptor, size_bytes)
+        except OSError as problem:
+            raise K507.error(expected=f"{size_bytes} bytes", found=str(problem)) from problem
+
+    def allocate_host(self, size_bytes: int) -> HostMemory:
+        array = np.zeros(size_bytes, np.uint8)
+        return HostMemory(array.ctypes.data, array, array)
+
+    def write(self, memory: Memory, offset: int, data: Bytes) -> None:
+        memory.owner.array[offset : offset + len(data)] = data
+
+    def read(self, memory: Memory, offset: int, data: Bytes) -> None:
+        data[:] = memory.owner.array[offset : offset + len(data)]
+
+    def reach(self, other: Device) -> None:
+        """Threads reach all memory of their process."""
+
+    def export(self, memory: Memory) -> bytes:
+        descriptor = memory.owner.descriptor
+        # Numbers of descriptors come back, and handles mustn't.
+        unique = os.fstat(descriptor).st_ino
+        return f"{os.getpid()}:{descriptor}:{memory.size_bytes}:{unique}".encode()
+
+    def attach(self, handle: bytes) -> Memory:
+        try:
+            process, descriptor, size, _ = map(int, handle.split(b":"))
+        except ValueError:
+            raise K514.error(
+                expected="a handle as `export` makes them", found=f"{handle[:40]!r}"
+            ) from None
+        try:
+            return _mapped(os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR), size)
+        except (OSError, ValueError) as problem:
+            raise K514.error(
+                expected=f"memory of process {process}", found=str(problem)
+            ) from problem
+
+    def view(self, array: Any, *, what: str) -> View:
+        if not isinstance(array, np.ndarray):
+            try:
+                array = np.from_dlpack(array)
+            except (AttributeError, TypeError, BufferError, RuntimeError) as problem:
+                raise K504.error(
+                    at=Place(detail=what),
+                    expected="an array in the memory of the host",
+                    found=f"{type(array).__name__} ({problem})",
+                ) from None
+        if not array.flags.c_contiguous:
+            raise K505.error(
+                at=Place(detail=what),
+                expected="elements side by side",
+                found=f"shape {array.shape}, strides {array.strides}",
+            )
+        name = array.dtype.name
+        if not array.dtype.isnative:
+            name += " with its bytes swapped"
+        if name not in (*DATA_TYPES, BITS):
+            raise R504.error(expected=f"one of {', '.join(DATA_TYPES)}", found=f"{name} in {what}")
+        return View(array.ctypes.data, array.size, name, bool(array.flags.writeable))
+
+    def capacity(self, program: Any, function: str, threads: int) -> int:
+        return _MOST_THREADS
+
+    def array(self, memory: Memory, dtype: str, elements: int) -> Any:
+        kind = DATA_TYPES[dtype].array
+        return memory.owner.array[: elements * kind.itemsize].view(kind)
+
+    def default_stream(self) -> _Stream:
+        return self._default
+
+    def stream(self) -> _Stream:
+        stream = _Stream()
+        with self._lock:
+            self._streams.setdefault(self.number, WeakSet()).add(stream)
+        return stream
+
+    def is_captured(self, stream: Any) -> bool:
+        """See `Device.is_captured`; there are no graphs."""
+        if not isinstance(stream, _Stream):
+            raise K517.error(expected="a stream as `stream()` gives it", found=f"{stream!r}")
+        return False
+
+    def event(self) -> _Event:
+        return _Event()
+
+    def launch(self, program: Any, launch: Launch, stream: _Stream) -> None:
+        kernel = getattr(program, launch.function)
+        stream.start(lambda: _start(kernel, launch))
+
+    def synchronize(self, stream: _Stream | None) -> None:
+        with self._lock:
+            every = list(self._streams[self.number])
+        for each in every if stream is None else [stream]:
+            each.join()
+
+
+class _Stream:
+    """Launches in order, each once the one before has ended."""
+
+    def __init__(self) -> None:
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sley")
+        self._problems: list[Exception] = []
+
+    def start(self, work: Callable[[], Any]) -> Future[None]:
+        return self._worker.submit(self._run, work)
+
+    def join(self) -> None:
+        """Waits for all that was started before, as anybody else may do at the same time."""
+        self.start(_nothing).result()
+        if self._problems:
+            raise self._problems.pop(0)
+
+    def _run(self, work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except Exception as problem:  # for whoever waits
+            self._problems.append(problem)
+
+
+class _Event(Event):
+    """What was started last on a stream."""
+
+    def __init__(self) -> None:
+        self._stream: _Stream | None = None
+        self._last: Future[None] | None = None
+
+    def set(self, stream: _Stream) -> None:
+        self._stream, self._last = stream, stream.start(_nothing)
+
+    def hold(self, stream: _Stream) -> None:
+        if self._last is not None and stream is not self._stream:
+            stream.start(self._last.result)
+
+
+class _Mapping:
+    """A mapped file; its array goes with it."""
+
+    def __init__(self, descriptor: int, size_bytes: int) -> None:
+        self.descriptor = descriptor
+        self._map = mmap.mmap(descriptor, max(size_bytes, 1))
+        self.array: Bytes = np.frombuffer(self._map, np.uint8)
+        self.address = self.array.ctypes.data
+        self.size_bytes = size_bytes
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+def _nothing() -> None:
+    """What a stream is given to see that it came to it."""
+
+
+def _start(kernel: Any, launch: Launch) -> None:
+    """Runs a kernel. `launch` is held as long: nothing that it keeps can go before."""
+    kernel(ctypes.c_char_p(launch.call), ctypes.c_int(launch.blocks))
+
+
+def _mapped(descriptor: int, size_bytes: int) -> Memory:
+    mapping = _Mapping(descriptor, size_bytes)
+    return Memory(mapping.address, size_bytes, mapping)
+
+
+def _compiler() -> str:
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else _COMPILERS
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        raise K513.error(expected=f"one of {', '.join(names)} on the PATH", found="none of them")
+    return found
+
+
+def _version(compiler: str) -> str:
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True)
+    return done.stdout
+
+
+def _compile(command: Sequence[str], text: str, path: Path) -> None:
+    done = subprocess.run(
+        [*command, "-x", "c++", "-", "-o", str(path)], input=text, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise K503.error(
+            expected="a text that compiles",
+            found=f"{command[0]} ended with {done.returncode}",
+            notes=done.stderr.splitlines()[:_LOG_LINES],
+        )

@@ -1,0 +1,198 @@
+"""World: the ranks of a plan, on the devices of one process or several."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sley.devices.device import Device, Memory
+from sley.devices.layout import RANKS
+from sley.errors import SleyError
+from sley.errors.devices import K507, K514, K515
+from sley.errors.runtime import R503, R514
+from sley.ir.plan import Plan
+from sley.runtime.memory import BEYOND
+from sley.runtime.native import LARGEST
+
+Exchange = Callable[[bytes], Sequence[bytes]]
+"""Gives every process the bytes of all processes, in one order everywhere."""
+
+Addresses = dict[Device, dict[int, int]]
+"""For each device of this process: of each rank's memory, the address as that device sees it."""
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """Memory of every rank. memories: of the ranks of this process. addresses: of all."""
+
+    memories: Mapping[int, Memory]
+    addresses: Addresses
+
+
+class World:
+    """Where the ranks of a plan are.
+
+    devices: the device of each rank of this process, by rank, ascending. exchange: None where all
+    ranks are in this process.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        devices: Sequence[Device] | Mapping[int, Device],
+        exchange: Exchange | None,
+    ) -> None:
+        ranks = plan.collective.ranks
+        if ranks > RANKS:
+            raise K515.error(expected=f"at most {RANKS} ranks", found=f"{ranks} ranks")
+        if exchange is not None and not callable(exchange):
+            raise R514.error(
+                expected="exchange to be a function, from bytes to the bytes of all processes",
+                found=f"exchange={exchange!r}",
+            )
+        given = _by_rank(devices, ranks)
+        everyone = set(range(ranks))
+        fits = bool(given) and (set(given) <= everyone if exchange else set(given) == everyone)
+        if not fits:
+            expected = f"ranks from 0 to {ranks - 1}" if exchange else f"a device for {ranks} ranks"
+            raise R503.error(expected=expected, found=f"devices for ranks {list(given)}")
+        self.devices: dict[int, Device] = {rank: given[rank] for rank in sorted(given)}
+        self.ranks = ranks
+        self._exchange = exchange
+        self._attached: dict[tuple[Device, bytes], Memory] = {}
+        for device in self.places:
+            for other in self.places:
+                if device != other:
+                    device.reach(other)
+
+    @property
+    def places(self) -> list[Device]:
+        """The devices of this process, each once."""
+        return list(dict.fromkeys(self.devices.values()))
+
+    @property
+    def is_one_process(self) -> bool:
+        """Whether all ranks are in this process."""
+        return self._exchange is None
+
+    @property
+    def is_one_device(self) -> bool:
+        """Whether all ranks are on one device."""
+        return self.is_one_process and len(self.places) == 1
+
+    def on(self, device: Device) -> list[int]:
+        """The ranks of this process on a device."""
+        return [rank for rank, place in self.devices.items() if place == device]
+
+    def allocate(self, sizes_bytes: Sequence[int]) -> SharedMemory:
+        """New memory of all ranks, so much each; all processes come here together, with the same
+        sizes. K507 where there is not enough, K514 where a process is gone, R503 where processes
+        don't agree."""
+        for size in sizes_bytes:
+            if size > LARGEST:
+                raise K507.error(expected=f"{size:,} bytes of memory of a device", found=BEYOND)
+        memories = {rank: place.allocate(sizes_bytes[rank]) for rank, place in self.devices.items()}
+        own = {rank: memory.address for rank, memory in memories.items()}
+        found: Addresses = {device: dict(own) for device in self.places}
+        if self._exchange is None:
+            return SharedMemory(memories, found)
+        handles = {rank: self.devices[rank].export(m).hex() for rank, m in memories.items()}
+        for rank, handle in self.gather(handles).items():
+            if rank in own:
+                continue
+            for device in self.places:
+                memory = self._attach(device, rank, handle)
+                if memory.size_bytes != sizes_bytes[rank]:
+                    raise R503.error(
+                        expected=f"{sizes_bytes[rank]} bytes of rank {rank}: the same plan, "
+                        "settings and calls in all processes",
+                        found=f"{memory.size_bytes} bytes",
+                    )
+                found[device][rank] = memory.address
+        self.meet()  # nobody goes on, and maybe ends, before all have what it exported
+        return SharedMemory(memories, found)
+
+    def gather(self, own: Mapping[int, Any]) -> dict[int, Any]:
+        """What all processes say of their ranks. own: plain values, of the ranks of this process.
+        K514 where a process is gone or the exchange isn't one, R503 for a rank that two have."""
+        found: dict[int, Any] = {}
+        for message in self._said(json.dumps(own).encode()):
+            for rank, value in _parsed(message):
+                if rank in found:
+                    raise R503.error(
+                        expected="each rank in one process", found=f"rank {rank} in two of them"
+                    )
+                found[rank] = value
+        for rank in range(self.ranks):
+            if rank not in found:
+                raise K514.error(expected="an answer for every rank", found=f"none of rank {rank}")
+            if rank in own and found[rank] != own[rank]:
+                raise K514.error(
+                    expected=f"what this process said of rank {rank}", found="something else"
+                )
+        return found
+
+    def meet(self) -> None:
+        """Waits until all processes have come here."""
+        if self._exchange is not None:
+            self._said(b"")
+
+    def detach(self) -> None:
+        """Gives back the memory of other processes."""
+        self._attached.clear()
+
+    def _said(self, message: bytes) -> list[bytes]:
+        assert self._exchange is not None
+        try:
+            said = list(self._exchange(message))
+        except SleyError:
+            raise
+        except Exception as problem:  # the caller's function, of any class
+            raise K514.error(
+                expected="an exchange with all processes",
+                found=f"{type(problem).__name__}: {problem}",
+            ) from problem
+        for one in said:
+            if not isinstance(one, bytes | bytearray | memoryview):
+                raise _no_exchange(f"{type(one).__name__}")
+        return [bytes(one) for one in said]
+
+    def _attach(self, device: Device, rank: int, handle: Any) -> Memory:
+        try:
+            key = (device, bytes.fromhex(handle))
+        except (TypeError, ValueError):
+            raise _no_exchange(f"{handle!r} for the memory of rank {rank}") from None
+        if key not in self._attached:
+            self._attached[key] = device.attach(key[1])
+        return self._attached[key]
+
+
+def _by_rank(devices: Any, ranks: int) -> dict[int, Device]:
+    """Devices by rank, whatever somebody gave for them."""
+    try:
+        given = dict(devices if isinstance(devices, Mapping) else enumerate(devices))
+    except TypeError:
+        raise R503.error(
+            expected=f"a device for {ranks} ranks, in a list", found=f"{devices!r}"
+        ) from None
+    for rank, device in given.items():
+        if not isinstance(device, Device):
+            raise R503.error(
+                expected="devices, as `devices_named` gives them",
+                found=f"{device!r} for rank {rank}",
+            )
+    return given
+
+
+def _parsed(message: bytes) -> Iterator[tuple[int, Any]]:
+    """What a process says, rank by rank."""
+    try:
+        yield from [(int(rank), value) for rank, value in json.loads(message).items()]
+    except (ValueError, AttributeError):
+        raise _no_exchange(f"{message[:40]!r}") from None
+
+
+def _no_exchange(found: str) -> SleyError:
+    return K514.error(expected="the bytes that each process gave to `exchange`", found=found)

@@ -1,0 +1,96 @@
+"""sley bench: the table, the document, how it ends."""
+
+from __future__ import annotations
+
+import json
+from statistics import geometric_mean, median
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sley.cli import main
+from sley.devices.bench import CheckedData
+
+QUICK = ("--ranks", "2", "-b", "1K", "-e", "4K", "-f", "4", "-r", "3", "-n", "2", "-w", "1")
+
+
+def bench(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["bench", *map(str, arguments)])
+
+
+def test_the_table() -> None:
+    result = bench("ring-allreduce", *QUICK, "--device", "threads")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[:2] == [
+        "# ring-allreduce: allreduce on 2 ranks, Simple, 1 channel, 2 slots; proven right before "
+        "it runs",
+        "# 2 ranks on threads of this machine (device 0), 2 thread blocks; time is the median of "
+        "3 rounds of 2 runs",
+    ]
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert [row[:2] for row in rows] == [["1024", "256"], ["4096", "1024"]]
+    assert [(row[7], row[10]) for row in rows] == [("0", "0")] * 2
+    for row in rows:
+        assert float(row[11]) == pytest.approx(float(row[8]) / float(row[5]), abs=0.01)
+    assert lines[-2] == "# Out of bounds values : 0 OK"
+    mean = geometric_mean(float(row[11]) for row in rows)
+    assert float(lines[-1].split(":")[1]) == pytest.approx(mean, abs=0.002)
+    widths = {len(line) for line in [*lines[3:5], *(x for x in lines if x[0] == " ")]}
+    assert len(widths) == 1
+
+
+def test_the_document() -> None:
+    result = bench("ring-allreduce", *QUICK, "--device", "threads", "--op", "avg", "--json")
+    said = json.loads(result.stdout)
+    assert said["ok"] is True
+    assert said["where"] == "2 ranks on threads of this machine (device 0), 2 thread blocks"
+    for row in said["rows"]:
+        assert row["reduce_op"] == "avg"
+        for engine in ("generated", "interpreted"):
+            side = row[engine]
+            assert side["wrong"] == 0
+            assert len(side["times_us"]) == 3
+            assert side["time_us"] == median(side["times_us"])
+        ratio = row["interpreted"]["time_us"] / row["generated"]["time_us"]
+        assert row["ratio"] == pytest.approx(ratio)
+    assert said["mean_ratio"] == pytest.approx(geometric_mean(r["ratio"] for r in said["rows"]))
+
+
+def test_library_algorithms_run_in_place_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[bool] = []
+    fill = CheckedData.fill
+
+    def recorded(self: CheckedData, count: int) -> None:
+        places.append(self.plan.collective.in_place)
+        fill(self, count)
+
+    monkeypatch.setattr(CheckedData, "fill", recorded)
+    assert bench("ring-allreduce", *QUICK, "--device", "threads").exit_code == 0
+    assert set(places) == {True}
+    places.clear()
+    bench("ring-allreduce", *QUICK, "--device", "threads", "--out-of-place")
+    assert set(places) == {False}
+
+
+def test_wrong_elements_end_in_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CheckedData, "wrong", lambda self, count: 1)
+    result = bench("ring-allreduce", *QUICK, "--device", "threads")
+    assert result.exit_code == 1
+    assert "# Out of bounds values : 4 FAILED" in result.stdout
+    said = json.loads(bench("ring-allreduce", *QUICK, "--device", "threads", "--json").stdout)
+    assert said["ok"] is False
+
+
+def test_without_a_check() -> None:
+    result = bench("ring-allreduce", *QUICK, "--device", "threads", "-c", "0")
+    assert result.exit_code == 0
+    assert "# Out of bounds values : not checked" in result.stdout
+    assert " N/A " in result.stdout
+
+
+def test_a_device_is_needed() -> None:
+    result = bench("ring-allreduce", *QUICK)
+    assert result.exit_code == 2
+    assert "--device" in result.stderr
+    assert "K510" in bench("ring-allreduce", *QUICK, "--device", "processes").stderr

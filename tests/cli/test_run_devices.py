@@ -1,0 +1,364 @@
+"""Plans on devices, from Python and from the command line."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sley
+from plan_edits import with_columns
+from sley import runtime
+from sley.cli import main
+from sley.codegen import Engine
+from sley.devices import measure, named
+from sley.devices.bench import CheckedData
+from sley.devices.buffers import GuardedMemory
+from sley.devices.named import devices_named
+from sley.devices.threads import ThreadsDevice
+from sley.errors import SleyError
+from sley.errors.devices import K510
+from sley.runtime.types import DATA_TYPES
+
+RING = ("ring-allreduce", "--ranks", "3", "-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "-w", "1")
+
+
+def command(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def code_of(call: Any) -> str:
+    with pytest.raises(SleyError) as caught:
+        call()
+    return caught.value.code
+
+
+def ring(*, in_place: bool = True, ranks: int = 3, **options: Any) -> sley.Plan:
+    program = sley.algorithms.build("ring-allreduce", ranks=ranks, in_place=in_place)
+    return sley.compile(program, **options)
+
+
+def has_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+class FakeGpu:
+    """As many GPUs as a test wants."""
+
+    visible = 4
+
+    @classmethod
+    def count(cls) -> int:
+        return cls.visible
+
+    @classmethod
+    def open(cls, ordinal: int) -> ThreadsDevice:
+        if ordinal >= cls.visible:
+            raise K510.error(expected=f"one of {cls.visible}", found=str(ordinal))
+        return ThreadsDevice(ordinal)
+
+
+def numbers(text: str, ranks: int, ranks_per_device: int | None = None) -> list[int]:
+    devices = devices_named(text, ranks, ranks_per_device)
+    assert all(isinstance(device, ThreadsDevice) for device in devices)
+    return [device.number for device in devices if isinstance(device, ThreadsDevice)]
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "each", "expected"),
+    [
+        ("threads", 3, None, [0, 0, 0]),
+        ("threads", 5, 2, [0, 0, 1, 1, 2]),
+        ("threads:3", 2, None, [3, 3]),
+        ("threads:2,0", 5, None, [2, 2, 2, 0, 0]),
+        ("threads:2,threads:0", 3, 2, [2, 2, 0]),
+        ("threads:0,1,2", 2, None, [0, 1]),
+        ("threads:0,1,2", 2, 2, [0, 0]),
+        ("cuda", 3, None, [0, 1, 2]),
+        ("cuda", 8, None, [0, 0, 1, 1, 2, 2, 3, 3]),
+        ("cuda", 8, 8, [0] * 8),
+        ("cuda", 9, 8, [0] * 8 + [1]),
+        ("cuda:1,3", 4, None, [1, 1, 3, 3]),
+    ],
+)
+def test_names_deal_ranks_to_devices(
+    text: str, ranks: int, each: int | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named, "_cuda", lambda: FakeGpu)
+    assert numbers(text, ranks, each) == expected
+
+
+@given(st.integers(1, 40), st.lists(st.integers(0, 50), min_size=1, max_size=9, unique=True))
+def test_ranks_go_evenly_and_in_order(ranks: int, wanted: list[int]) -> None:
+    dealt = numbers("threads:" + ",".join(map(str, wanted)), ranks)
+    assert len(dealt) == ranks
+    assert list(dict.fromkeys(dealt)) == wanted[:ranks]
+    shares = [dealt.count(number) for number in wanted[:ranks]]
+    assert max(shares) - min(shares) <= 1
+    assert dealt == sorted(dealt, key=wanted.index)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "gpu",
+        "threads:",
+        "threads:-1",
+        "threads:1.5",
+        "0,1",
+        "threads,1",
+        "1,threads",
+        "threads:0,0",
+        "threads:0,,1",
+        "threads:0,cuda:1",
+        "threads:\u0661",
+        "cuda:4",
+    ],
+)
+def test_names_that_are_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named, "_cuda", lambda: FakeGpu)
+    assert code_of(lambda: devices_named(text, 2)) == "K510"
+
+
+def test_too_few_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named, "_cuda", lambda: FakeGpu)
+    assert code_of(lambda: devices_named("cuda", 9, 2)) == "K510"
+    assert code_of(lambda: devices_named("threads:0,1", 5, 2)) == "K510"
+    assert code_of(lambda: devices_named("threads", 5, 0)) == "R514"
+    monkeypatch.setattr(FakeGpu, "visible", 0)
+    assert code_of(lambda: devices_named("cuda", 2)) == "K510"
+
+
+@settings(max_examples=15)
+@given(
+    in_place=st.booleans(),
+    count=st.integers(0, 70),
+    dtype=st.sampled_from(["float32", "bfloat16", "int32"]),
+    reduce_op=st.sampled_from([sley.ReduceOp.SUM, sley.ReduceOp.MAX, sley.ReduceOp.AVERAGE]),
+    engine=st.sampled_from(["generated", "interpreted"]),
+    devices=st.sampled_from(["threads", "threads:0,1"]),
+)
+def test_execute_gives_what_processes_give(
+    in_place: bool, count: int, dtype: str, reduce_op: sley.ReduceOp, engine: str, devices: str
+) -> None:
+    plan = ring(in_place=in_place)
+    kind = DATA_TYPES[dtype]
+    # As bits of bfloat16, 0x3F80 + small are numbers a little above 1.
+    first = 0x3F80 if kind.is_bfloat16 else 1
+    inputs = [((np.arange(count) + r) % 5 + first).astype(kind.array) for r in range(3)]
+    kept = [array.copy() for array in inputs]
+    common: dict[str, Any] = {"dtype": dtype, "count": count, "reduce_op": reduce_op}
+    expected = runtime.execute(plan, inputs, processes=False, **common)
+    found = sley.execute(
+        plan, inputs, devices=devices, engine=engine, slot_bytes=64, timeout_s=10, **common
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert [a.dtype for a in found] == [kind.array] * 3
+    assert all(np.array_equal(a, b) for a, b in zip(inputs, kept, strict=True))
+
+
+def test_execute_with_ranks_without_input_and_parts_of_data() -> None:
+    for name in ("binomial-broadcast", "ring-allgather", "ring-reducescatter"):
+        for in_place in (False, True):
+            program = sley.algorithms.build(name, ranks=3, in_place=in_place)
+            plan = sley.compile(program)
+            sizes = [runtime.program.buffer_sizes(plan, rank, 7) for rank in range(3)]
+            inputs = [
+                np.arange(s.data if in_place else s.input, dtype=np.int32) + 100 * rank
+                for rank, s in enumerate(sizes)
+            ]
+            expected = runtime.execute(plan, inputs, count=7, processes=False)
+            found = sley.execute(plan, inputs, count=7, devices="threads")
+            assert [a.tolist() for a in found] == [a.tolist() for a in expected]
+
+
+def test_run_measures_and_checks_on_devices() -> None:
+    seen: list[sley.runtime.Measurement] = []
+    found = sley.run(
+        ring(in_place=False),
+        [0, 1000, 5000],
+        devices="threads",
+        ranks_per_device=2,
+        iterations=2,
+        warmup=0,
+        dtype="float16",
+        reduce_op=sley.ReduceOp.AVERAGE,
+        progress=seen.append,
+    )
+    assert seen == found
+    assert [(m.size_bytes, m.count, m.wrong) for m in found] == [
+        (0, 0, 0),
+        (1000, 500, 0),
+        (5000, 2500, 0),
+    ]
+    last = found[-1]
+    assert last.algbw_GBps == pytest.approx(last.size_bytes / last.time_us / 1e3)
+    assert last.busbw_GBps == pytest.approx(last.algbw_GBps * 4 / 3)
+    unchecked = sley.run(ring(), [64], devices=[ThreadsDevice()] * 3, check=False, iterations=1)
+    assert unchecked[0].wrong == -1
+
+
+def test_run_counts_what_a_wrong_plan_leaves() -> None:
+    """A sum that is a copy loses what the ranks before have sent."""
+    plan = ring(fusion=False)
+    row = int(np.flatnonzero(plan.instructions.op == sley.Op.RECV_REDUCE_COPY)[0])
+    damaged = with_columns(plan, row, op=int(sley.Op.RECV), src_buffer=-1, src_index=-1)
+    devices = devices_named("threads", 3)
+    (found,) = measure.run(damaged, [3000], devices=devices, iterations=1)
+    assert found.wrong > 0
+    (right,) = measure.run(plan, [3000], devices=devices, iterations=1)
+    assert right.wrong == 0
+
+
+def test_what_is_written_outside_an_array_is_noticed() -> None:
+    memory = GuardedMemory(ThreadsDevice(), 400)
+    kind = DATA_TYPES["int32"]
+    memory.write(np.arange(10, dtype=np.int32))
+    assert memory.overwritten(40) == 0
+    back = np.empty(10, np.int32)
+    memory.read(back)
+    assert back.tolist() == list(range(10))
+    memory.row(kind, 11)[10] = -1
+    assert memory.overwritten(40) == 4
+    ctypes.memset(memory.row(kind, 10).ctypes.data - 3, 0, 3)
+    assert memory.overwritten(40) == 7
+
+
+def test_settings_that_do_not_go_together() -> None:
+    plan, inputs = ring(), [np.ones(3, np.float32)] * 3
+    devices = [ThreadsDevice()] * 3
+    assert code_of(lambda: sley.run(plan, [64], engine="generated")) == "R514"
+    assert code_of(lambda: sley.run(plan, [64], ranks_per_device=2)) == "R514"
+    assert code_of(lambda: sley.run(plan, [64], devices=devices, ranks_per_device=2)) == "R514"
+    assert code_of(lambda: sley.execute(plan, inputs, devices="threads", engine="fast")) == "R514"
+    assert code_of(lambda: sley.execute(plan, inputs, devices=devices[:2])) == "R503"
+    assert code_of(lambda: sley.run(plan, [64], devices="threads", iterations=0)) == "R514"
+
+
+def test_more_memory_than_there_is() -> None:
+    plan = ring()
+    for size in (1 << 45, 1 << 62):
+        run = partial(sley.run, plan, [size], devices="threads", dtype="float64")
+        assert code_of(run) in ("K507", "R507")
+
+
+def test_a_plan_is_proven_before_it_runs_on_devices() -> None:
+    plan = ring(fusion=False)
+    row = int(np.flatnonzero(plan.instructions.op == sley.Op.RECV_REDUCE_COPY)[0])
+    damaged = with_columns(plan, row, op=int(sley.Op.RECV), src_buffer=-1, src_index=-1)
+    assert code_of(lambda: sley.run(damaged, [64], devices="threads")).startswith("V2")
+
+
+def test_the_command_prints_the_same_table() -> None:
+    result = command("run", *RING, "--device", "threads")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[1] == (
+        "# 3 ranks on threads of this machine (device 0), 3 thread blocks, generated code; "
+        "time is the average of the iterations"
+    )
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert [row[:5] for row in rows] == [
+        ["1024", "256", "float32", "sum", "-1"],
+        ["4096", "1024", "float32", "sum", "-1"],
+    ]
+    assert [(row[8], row[12]) for row in rows] == [("0", "0"), ("0", "0")]
+    assert "# Out of bounds values : 0 OK" in lines
+
+
+def test_the_command_takes_several_devices_and_the_interpreter() -> None:
+    result = command(
+        "run", *RING, "--device", "threads", "--ranks-per-gpu", 2, "--engine", "interpreted"
+    )
+    assert result.exit_code == 0, result.output
+    assert (
+        "# 3 ranks on threads of this machine (device 0) and threads of this machine (device 1), "
+        "3 thread blocks, interpreted;" in result.stdout
+    )
+    many = command("run", *RING, "--device", "threads", "--ranks-per-gpu", 1, "--in-place")
+    assert "on 3 devices, threads of this machine (device 0) to threads" in many.stdout
+
+
+def test_the_command_as_json() -> None:
+    result = command("run", *RING, "--device", "threads", "--in-place", "--json")
+    said = json.loads(result.stdout)
+    assert said["ok"] is True
+    assert said["where"].endswith("3 thread blocks, generated code")
+    assert [row["in_place"]["wrong"] for row in said["rows"]] == [0, 0]
+    assert [row["out_of_place"] for row in said["rows"]] == [None, None]
+
+
+def test_wrong_elements_end_in_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CheckedData, "wrong", lambda self, count: 2)
+    result = command("run", *RING, "--device", "threads", "--in-place")
+    assert result.exit_code == 1
+    assert "# Out of bounds values : 4 FAILED" in result.stdout
+
+
+@pytest.mark.skipif(has_driver(), reason="there is a driver")
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:0,1"])
+@pytest.mark.parametrize("word", ["run", "bench"])
+def test_without_a_driver_the_command_says_what_is_missing(word: str, device: str) -> None:
+    result = command(word, *RING, "--device", device)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: K501 no-cuda")
+    assert "remedy:" in result.stderr
+    assert "Traceback" not in result.output
+    said = json.loads(command(word, *RING, "--device", device, "--json").stdout)
+    assert said["diagnostics"][0]["code"] == "K501"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--threads", 64),
+        ("--ranks-per-gpu", 2),
+        ("--engine", "generated"),
+        ("--device", "processes", "--threads", 64),
+        ("--device", "threads", "--threads", 33),
+        ("--device", "threads", "--threads", 2048),
+        ("--device", "threads", "--engine", "fast"),
+        ("--device", "threads", "--ranks-per-gpu", 0),
+    ],
+)
+def test_wrong_usage(options: tuple[object, ...]) -> None:
+    assert command("run", *RING, *options).exit_code == 2
+
+
+def test_an_unknown_device() -> None:
+    result = command("run", *RING, "--device", "thread")
+    assert result.exit_code == 1
+    assert "K510" in result.stderr
+    assert "Did you mean threads?" in result.stderr
+
+
+def test_engines_are_compared() -> None:
+    calls: list[None] = []
+    found = measure.compare(
+        ring(),
+        [1000, 3000],
+        devices=devices_named("threads", 3),
+        rounds=3,
+        iterations=1,
+        warmup=0,
+        progress=lambda: calls.append(None),
+    )
+    assert len(calls) == (3 + 1) * 2 * 2
+    for row in found:
+        assert [len(row.times_us[engine]) for engine in Engine] == [3, 3]
+        assert [row.engines[engine].wrong for engine in Engine] == [0, 0]
+        middle = {engine: sorted(row.times_us[engine])[1] for engine in Engine}
+        assert {e: row.engines[e].time_us for e in Engine} == middle
+        assert row.ratio == middle[Engine.INTERPRETED] / middle[Engine.GENERATED]

@@ -1,0 +1,193 @@
+"""Communicators on CudaDevices over the stand-in, whose kernels are the same plan's for CPUs.
+
+So everything runs but the GPU: the text is compiled by NVRTC, loaded and launched through the
+driver's interface, and what the launch is handed goes to a kernel that really uses it.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sley
+from fake_driver import FakeDriver, array_on, refused
+from sley.codegen import KERNELS, Kernels, Platform, Variant
+from sley.devices import Communicator, Engine, Launching, ThreadsDevice, cuda_driver
+from sley.devices.cuda import CudaDevice
+from sley.devices.cuda_arrays import CudaArray
+from sley.devices.layout import CALL
+from sley.runtime.types import DATA_TYPES
+
+RANKS = 4
+
+
+def stand_in(
+    fake: FakeDriver, plan: sley.Plan, engine: Engine, op: sley.ReduceOp = sley.ReduceOp.SUM
+) -> None:
+    """Run the plan's kernels for CPUs where its kernels for GPUs are launched."""
+    variant = Variant(Platform.CPU, DATA_TYPES["float32"].number, op)
+    library = ThreadsDevice().build(Kernels.of(plan).source(engine, variant), KERNELS)
+    for name in KERNELS:
+        fake.kernel(name, CALL.itemsize, library._name, name)
+
+
+def arrays(devices: list[CudaDevice], values: list[Any]) -> list[CudaArray]:
+    """float32 arrays on devices."""
+    found = []
+    for device, value in zip(devices, values, strict=True):
+        data = np.asarray(value, np.float32)
+        memory = device.allocate(data.nbytes)
+        device.write(memory, 0, data.view(np.uint8))
+        found.append(CudaArray(memory, "float32", len(data)))
+    return found
+
+
+def values(device: CudaDevice, array: CudaArray) -> Any:
+    data = np.empty(array.__cuda_array_interface__["shape"], np.float32)
+    device.read(array.memory, 0, data.view(np.uint8))
+    return data
+
+
+def ring(**options: Any) -> sley.Plan:
+    return sley.compile(sley.algorithms.ring_allreduce(RANKS, in_place=True), **options)
+
+
+@pytest.mark.parametrize("engine", Engine)
+@pytest.mark.parametrize("protocol", sley.Protocol)
+def test_a_plan_runs_on_one_device(
+    fake: FakeDriver, device: CudaDevice, engine: Engine, protocol: sley.Protocol
+) -> None:
+    plan = ring(protocol=protocol)
+    stand_in(fake, plan, engine)
+    communicator = Communicator(plan, [device] * RANKS, engine=engine, slot_bytes=1024)
+    data = arrays([device] * RANKS, [np.arange(1003) + rank for rank in range(RANKS)])
+    for _ in range(3):
+        communicator(data)
+    expected = 16 * (4 * np.arange(1003) + 6)
+    for array in data:
+        np.testing.assert_array_equal(values(device, array), expected)
+
+
+def test_ranks_on_several_devices_and_streams(fake: FakeDriver) -> None:
+    fake.set(devices=2)
+    devices = [CudaDevice.open(rank % 2) for rank in range(RANKS)]
+    plan = ring()
+    stand_in(fake, plan, Engine.GENERATED, sley.ReduceOp.AVERAGE)
+    for launching, launches in ((Launching.TOGETHER, 2), (Launching.BY_RANK, RANKS)):
+        communicator = Communicator(plan, devices, launching=launching)
+        data = arrays(devices, [np.full(100, rank) for rank in range(RANKS)])
+        streams = [devices[k % 2].stream() for k in range(launches)]
+        if launching is Launching.BY_RANK:
+            streams = [devices[rank].stream() for rank in (0, 2, 1, 3)]
+        communicator(data, reduce_op=sley.ReduceOp.AVERAGE, streams=streams)
+        for device in set(devices):
+            device.synchronize(None)
+        communicator.synchronize()
+        for device, array in zip(devices, data, strict=True):
+            np.testing.assert_array_equal(values(device, array), 1.5)
+
+
+def test_a_call_asks_little_of_the_driver(fake: FakeDriver, device: CudaDevice) -> None:
+    plan = ring()
+    stand_in(fake, plan, Engine.GENERATED)
+    communicator = Communicator(plan, [device] * RANKS)
+    data = arrays([device] * RANKS, [np.zeros(64)] * RANKS)
+    stream = device.stream()
+    communicator(data, streams=stream)
+    device.synchronize(stream)
+    fake.journal()
+    communicator(data, streams=stream)
+    made = [entry for entry in fake.journal() if not entry.startswith(("launch", "cuCtx"))]
+    assert {"cuMemAlloc", "cuModuleLoadData", "cuStreamSynchronize"}.isdisjoint(made), made
+    assert made.count("cuLaunchKernelEx") == 1
+
+
+def test_too_many_blocks_are_refused_before_the_launch(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    plan = ring()
+    fake.set(multiprocessors=1, blocks_each=1)
+    error = refused(
+        "K506", Communicator(plan, [device] * RANKS), arrays([device] * RANKS, [[0.0] * 8] * RANKS)
+    )
+    assert "4 blocks" in str(error)
+
+
+def test_a_stuck_call_names_its_instructions(fake: FakeDriver, device: CudaDevice) -> None:
+    plan = ring()
+    stand_in(fake, plan, Engine.GENERATED)
+    communicator = Communicator(plan, [device] * RANKS, timeout_s=0.3, launching=Launching.BY_RANK)
+    data = arrays([device] * RANKS, [np.zeros(64)] * RANKS)
+    stream = device.stream()  # one after the other: the first waits for ranks that never start
+    communicator(data, streams=[stream] * RANKS)
+    device.synchronize(stream)
+    error = refused("K508", communicator.synchronize)
+    assert "rings.py" in str(error)
+    assert "waits for a message from rank 3 on channel 0" in str(error)
+    refused("K511", communicator, data)
+
+
+def test_calls_on_two_streams_run_one_after_the_other(fake: FakeDriver, device: CudaDevice) -> None:
+    """But those that are captured don't: they wait for nothing outside, and nothing for them."""
+    plan = ring()
+    stand_in(fake, plan, Engine.GENERATED)
+    on = Communicator(plan, [device] * RANKS, slot_bytes=1024)
+    calls = [arrays([device] * RANKS, [np.full(900, k + 1)] * RANKS) for k in range(3)]
+    streams = [device.stream() for _ in range(3)]
+    on(calls[0])
+    fake.journal()
+    for k in range(40):
+        on(calls[k % 2], streams=streams[k % 2])
+    made = fake.journal()
+    assert made.count("cuEventCreate") == 1
+    assert made.count("cuStreamWaitEvent") == 39, "behind the first call there is no other"
+    cu, address = device._cu, streams[2].__cuda_stream__()[1]
+    with cuda_driver.current(device._context):
+        cu.cuStreamBeginCapture(address, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+    on(calls[2], streams=streams[2])
+    made = fake.journal()
+    assert {"cuEventRecord", "cuStreamWaitEvent"}.isdisjoint(made), made
+    with cuda_driver.current(device._context):
+        cu.cuStreamEndCapture(address)
+    on(calls[0])
+    on.synchronize()
+    assert values(device, calls[0][0]).tolist() == [4.0**22] * 900
+    assert values(device, calls[1][0]).tolist() == [2 * 4.0**20] * 900
+
+
+def test_a_stream_of_another_device_is_refused_before_anything_starts(fake: FakeDriver) -> None:
+    fake.set(devices=2)
+    devices = [CudaDevice.open(rank % 2) for rank in range(RANKS)]
+    on = Communicator(ring(), devices)
+    data = arrays(devices, [np.zeros(8)] * RANKS)
+    on.prepare(data)
+    fake.journal()
+    for streams in ([devices[0].stream()] * 2, [devices[0].stream(), "x"]):
+        refused("K517", on, data, streams=streams)
+        assert "cuLaunchKernelEx" not in fake.journal()
+
+
+def test_closing_gives_all_memory_back(fake: FakeDriver, device: CudaDevice) -> None:
+    gc.collect()
+    plan, before = ring(), fake.used(0)
+    stand_in(fake, plan, Engine.GENERATED)
+    data = arrays([device] * RANKS, [np.zeros(64)] * RANKS)
+    arrays_bytes = fake.used(0) - before
+    on = Communicator(plan, [device] * RANKS)
+    call = on.prepare(data)
+    call()
+    on.close()
+    assert fake.used(0) - before == arrays_bytes
+    refused("K511", call)
+
+
+def test_arrays_that_no_kernel_reads(device: CudaDevice) -> None:
+    on = Communicator(ring(), [device] * RANKS)
+    data = arrays([device] * RANKS, [np.zeros(8)] * RANKS)
+    memory = device.allocate(64)
+    odd = array_on(memory, (8,), data=(memory.address + 2, False))
+    refused("K505", on, [*data[:3], odd])
+    refused("R504", on, [*data[:3], array_on(memory, (8,), typestr=">f4")])

@@ -1,0 +1,656 @@
+// A stand-in for NVIDIA's driver, libcuda.so.1, for machines without a GPU.
+//
+// What it is: the entry points that sley.devices.cuda calls, over the host's memory, with the
+// errors that the CUDA driver API documents, so that each line of the host's side runs in each test
+// run.
+// Devices are numbers; their memory is a file without a name, mapped; a stream is a thread that
+// works on its queue; a kernel is a function of a shared object that a test names.
+//
+// What it isn't: a GPU. No machine code runs: any module loads, and has every kernel except one
+// called "missing". It says nothing about speed, about CUDA's memory model, or about what NVIDIA's
+// driver does where its documentation is silent. A captured launch is noted and forgotten.
+//
+// Tests steer it by the functions at the end. Entry points that it lacks are unknown to
+// cuGetProcAddress, as they are to a driver that is too old.
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+enum Result {  // cuda.h: CUresult
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    CANNOT_MAP = 205,
+    PEER_ACCESS_UNSUPPORTED = 217,
+    INVALID_HANDLE = 400,
+    NOT_FOUND = 500,
+    ILLEGAL_ADDRESS = 700,
+    PEER_ACCESS_ALREADY_ENABLED = 704,
+    COOPERATIVE_LAUNCH_TOO_LARGE = 720,
+    STREAM_CAPTURE_UNSUPPORTED = 900,
+    STREAM_CAPTURE_ISOLATION = 905,
+};
+
+const std::map<int, const char*> WORDS = {
+    {OUT_OF_MEMORY, "out of memory"},
+    {NO_DEVICE, "no CUDA-capable device is detected"},
+    {INVALID_HANDLE, "invalid resource handle"},
+    {ILLEGAL_ADDRESS, "an illegal memory access was encountered"},
+};
+
+constexpr int RELAXED = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr std::uintptr_t LEGACY_STREAM = 1;
+
+using Kernel = void (*)(const void* call, int blocks);
+
+struct Context {
+    int device;
+    std::set<Context*> peers;
+};
+
+struct Stream {
+    Context* context;
+    bool capturing = false;
+    bool busy = false;
+    std::deque<std::function<void()>> queue;
+    std::mutex lock;
+    std::condition_variable changed;
+
+    explicit Stream(Context* owner) : context(owner) {
+        std::thread([this] { work(); }).detach();
+    }
+    void work() {
+        std::unique_lock<std::mutex> held(lock);
+        for (;;) {
+            changed.wait(held, [this] { return !queue.empty(); });
+            std::function<void()> next = std::move(queue.front());
+            queue.pop_front();
+            busy = true;
+            held.unlock();
+            next();
+            held.lock();
+            busy = false;
+            changed.notify_all();
+        }
+    }
+    void start(std::function<void()> what) {
+        std::lock_guard<std::mutex> held(lock);
+        queue.push_back(std::move(what));
+        changed.notify_all();
+    }
+    void wait() {
+        std::unique_lock<std::mutex> held(lock);
+        changed.wait(held, [this] { return queue.empty() && !busy; });
+    }
+};
+
+struct Allocation {
+    int device;  // -1: the host's
+    std::size_t bytes;
+    int file;
+};
+
+struct Registered {
+    Kernel kernel = nullptr;
+    std::size_t call_bytes = 0;
+};
+
+struct Attribute {  // CUlaunchAttribute
+    int id;
+    char padding[4];
+    int value[16];
+};
+
+struct LaunchConfig {  // CUlaunchConfig
+    unsigned grid[3], block[3], shared_bytes;
+    Stream* stream;
+    Attribute* attributes;
+    unsigned attribute_count;
+};
+
+using Held = std::lock_guard<std::recursive_mutex>;
+
+std::recursive_mutex lock;
+std::map<std::string, long long> settings = {
+    {"devices", 2},          {"driver_version", 13010}, {"memory_bytes", 1 << 26},
+    {"multiprocessors", 4},  {"blocks_each", 2},        {"peer_access", 1},
+    {"capability", 90},
+};
+std::map<std::string, int> failures;
+std::map<std::string, Registered> kernels;
+std::map<std::uintptr_t, Allocation> allocations;
+std::set<Stream*> streams;
+std::vector<std::string> journal;
+Context contexts[16];
+std::map<Context*, Stream*> default_streams;
+int captures = 0;
+thread_local std::vector<Context*> current;
+thread_local int capture_mode = 0;
+
+// The calls of an entry point: each is noted, and fails if a test said so.
+template <class Signature, Signature Body>
+struct Entry;
+template <class... Arguments, int (*Body)(Arguments...)>
+struct Entry<int (*)(Arguments...), Body> {
+    static inline std::string name;
+    static int call(Arguments... arguments) {
+        {
+            Held held(lock);
+            journal.push_back(name);
+            auto failure = failures.find(name);
+            if (failure != failures.end()) return failure->second;
+        }
+        return Body(arguments...);
+    }
+};
+
+// What a capture, of any thread, forbids: calls that a graph can't hold, but for threads that
+// exchanged their mode.
+bool forbidden() { return captures > 0 && capture_mode != RELAXED; }
+
+Stream* found(Stream* stream) {
+    if (current.empty()) return nullptr;
+    if (reinterpret_cast<std::uintptr_t>(stream) <= LEGACY_STREAM) {
+        Stream*& made = default_streams[current.back()];
+        if (!made) made = new Stream(current.back());
+        return made;
+    }
+    return streams.count(stream) && stream->context == current.back() ? stream : nullptr;
+}
+
+std::map<std::uintptr_t, Allocation>::iterator holding(std::uintptr_t address) {
+    auto after = allocations.upper_bound(address);
+    if (after == allocations.begin()) return allocations.end();
+    --after;
+    return address < after->first + after->second.bytes ? after : allocations.end();
+}
+
+int mapped(std::uintptr_t* address, int device, std::size_t bytes, int file) {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) return OUT_OF_MEMORY;
+    *address = reinterpret_cast<std::uintptr_t>(memory);
+    allocations[*address] = {device, bytes, file};
+    return SUCCESS;
+}
+
+long long used(int device) {
+    long long bytes = 0;
+    for (const auto& [_, allocation] : allocations)
+        if (allocation.device == device) bytes += allocation.bytes;
+    return bytes;
+}
+
+int allocated(std::uintptr_t* address, int device, std::size_t bytes) {
+    if (forbidden()) return STREAM_CAPTURE_UNSUPPORTED;
+    long long after = used(device) + static_cast<long long>(bytes);
+    if (after > settings["memory_bytes"]) return OUT_OF_MEMORY;
+    int file = memfd_create("device", 0);
+    if (ftruncate(file, bytes)) return OUT_OF_MEMORY;
+    int result = mapped(address, device, bytes, file);
+    if (!result) std::memset(reinterpret_cast<void*>(*address), 0xEE, bytes);
+    return result;
+}
+
+int released(std::uintptr_t address) {
+    Held held(lock);
+    if (forbidden()) return STREAM_CAPTURE_UNSUPPORTED;
+    auto allocation = allocations.find(address);
+    if (allocation == allocations.end()) return INVALID_VALUE;
+    munmap(reinterpret_cast<void*>(address), allocation->second.bytes);
+    close(allocation->second.file);
+    allocations.erase(allocation);
+    return SUCCESS;
+}
+
+// The driver
+
+int cuInit(unsigned) { return settings["devices"] ? SUCCESS : NO_DEVICE; }
+
+int cuDriverGetVersion(int* version) {
+    *version = settings["driver_version"];
+    return SUCCESS;
+}
+
+int cuGetErrorString(int error, const char** words) {
+    auto known = WORDS.find(error);
+    *words = known == WORDS.end() ? nullptr : known->second;
+    return *words ? SUCCESS : INVALID_VALUE;
+}
+
+int cuGetErrorName(int, const char** name) {
+    *name = "CUDA_ERROR_OF_THE_STAND_IN";
+    return SUCCESS;
+}
+
+int cuDeviceGetCount(int* count) {
+    *count = settings["devices"];
+    return SUCCESS;
+}
+
+int cuDeviceGet(int* device, int ordinal) {
+    *device = ordinal;
+    return ordinal < settings["devices"] ? SUCCESS : INVALID_DEVICE;
+}
+
+int cuDeviceGetName(char* name, int length, int) {
+    std::snprintf(name, length, "Stand-in");
+    return SUCCESS;
+}
+
+int cuDeviceGetUuid(unsigned char* uuid, int device) {
+    std::memset(uuid, 0x11 * (device + 1), 16);
+    return SUCCESS;
+}
+
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    constexpr int MULTIPROCESSORS = 16, CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76;
+    switch (attribute) {
+        case MULTIPROCESSORS: *value = settings["multiprocessors"]; return SUCCESS;
+        case CAPABILITY_MAJOR: *value = settings["capability"] / 10; return SUCCESS;
+        case CAPABILITY_MINOR: *value = settings["capability"] % 10; return SUCCESS;
+        default: return INVALID_VALUE;
+    }
+}
+
+int cuDevicePrimaryCtxRetain(Context** context, int device) {
+    contexts[device].device = device;
+    *context = &contexts[device];
+    return SUCCESS;
+}
+
+int cuCtxPushCurrent(Context* context) {
+    current.push_back(context);
+    return SUCCESS;
+}
+
+int cuCtxPopCurrent(Context** context) {
+    if (current.empty()) return INVALID_CONTEXT;
+    *context = current.back();
+    current.pop_back();
+    return SUCCESS;
+}
+
+int cuCtxGetCurrent(Context** context) {
+    *context = current.empty() ? nullptr : current.back();
+    return SUCCESS;
+}
+
+int cuCtxGetDevice(int* device) {
+    if (current.empty()) return INVALID_CONTEXT;
+    *device = current.back()->device;
+    return SUCCESS;
+}
+
+int cuCtxEnablePeerAccess(Context* peer, unsigned) {
+    if (current.empty()) return INVALID_CONTEXT;
+    if (!settings["peer_access"]) return PEER_ACCESS_UNSUPPORTED;
+    return current.back()->peers.insert(peer).second ? SUCCESS : PEER_ACCESS_ALREADY_ENABLED;
+}
+
+int cuMemAlloc(std::uintptr_t* address, std::size_t bytes) {
+    Held held(lock);
+    if (current.empty()) return INVALID_CONTEXT;
+    return allocated(address, current.back()->device, bytes);
+}
+
+// As the driver's, it waits for what may still use the memory.
+void wait_for_all() {
+    std::vector<Stream*> all;
+    {
+        Held held(lock);
+        all.assign(streams.begin(), streams.end());
+    }
+    for (Stream* stream : all) stream->wait();
+}
+
+int cuMemFree(std::uintptr_t address) {
+    wait_for_all();
+    return released(address);
+}
+
+int cuMemHostAlloc(void** address, std::size_t bytes, unsigned flags) {
+    constexpr unsigned PORTABLE_AND_MAPPED = 3;
+    Held held(lock);
+    if ((flags & PORTABLE_AND_MAPPED) != PORTABLE_AND_MAPPED) return INVALID_VALUE;
+    return allocated(reinterpret_cast<std::uintptr_t*>(address), -1, bytes);
+}
+
+int cuMemFreeHost(void* address) {
+    wait_for_all();
+    return released(reinterpret_cast<std::uintptr_t>(address));
+}
+
+int cuMemGetAddressRange(std::uintptr_t* base, std::size_t* bytes, std::uintptr_t address) {
+    Held held(lock);
+    auto allocation = holding(address);
+    if (allocation == allocations.end()) return INVALID_VALUE;
+    *base = allocation->first;
+    *bytes = allocation->second.bytes;
+    return SUCCESS;
+}
+
+int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
+    constexpr int DEVICE_ORDINAL = 9;
+    Held held(lock);
+    auto allocation = holding(address);
+    if (allocation == allocations.end() || attribute != DEVICE_ORDINAL) return INVALID_VALUE;
+    *static_cast<int*>(value) = allocation->second.device;
+    return SUCCESS;
+}
+
+int started(Stream* stream, std::function<void()> what) {
+    Held held(lock);
+    Stream* real = found(stream);
+    if (!real) return INVALID_HANDLE;
+    if (!real->capturing) real->start(std::move(what));
+    return SUCCESS;
+}
+
+int cuMemsetD8Async(std::uintptr_t to, unsigned char value, std::size_t bytes, Stream* stream) {
+    return started(stream, [=] { std::memset(reinterpret_cast<void*>(to), value, bytes); });
+}
+
+int cuMemcpyHtoDAsync(std::uintptr_t to, const void* from, std::size_t bytes, Stream* stream) {
+    return started(stream, [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
+}
+
+int cuMemcpyDtoHAsync(void* to, std::uintptr_t from, std::size_t bytes, Stream* stream) {
+    return started(stream, [=] { std::memcpy(to, reinterpret_cast<void*>(from), bytes); });
+}
+
+struct Handle {  // what lies in a CUipcMemHandle
+    long process;
+    int file, device;
+    std::size_t bytes;
+};
+
+int cuIpcGetMemHandle(Handle* handle, std::uintptr_t address) {
+    Held held(lock);
+    auto allocation = allocations.find(address);
+    if (allocation == allocations.end() || allocation->second.device < 0) return INVALID_VALUE;
+    const Allocation& a = allocation->second;
+    *handle = {getpid(), a.file, a.device, a.bytes};
+    return SUCCESS;
+}
+
+struct HandleBytes {  // CUipcMemHandle, which is passed by value
+    Handle handle;
+    char rest[64 - sizeof(Handle)];
+};
+
+int cuIpcOpenMemHandle(std::uintptr_t* address, HandleBytes bytes, unsigned) {
+    Held held(lock);
+    if (bytes.handle.process == getpid()) return INVALID_CONTEXT;
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%ld/fd/%d", bytes.handle.process, bytes.handle.file);
+    int file = open(path, O_RDWR);
+    if (file < 0) return CANNOT_MAP;
+    return mapped(address, bytes.handle.device, bytes.handle.bytes, file);
+}
+
+int cuIpcCloseMemHandle(std::uintptr_t address) { return released(address); }
+
+int cuModuleLoadData(void** module, const void*) {
+    *module = &settings;
+    return forbidden() ? STREAM_CAPTURE_UNSUPPORTED : SUCCESS;
+}
+
+int cuModuleGetFunction(std::string** function, void*, const char* name) {
+    if (!std::strcmp(name, "missing")) return NOT_FOUND;
+    *function = new std::string(name);
+    return SUCCESS;
+}
+
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, std::size_t) {
+    *blocks = settings["blocks_each"];
+    return SUCCESS;
+}
+
+int cuStreamCreate(Stream** stream, unsigned) {
+    Held held(lock);
+    *stream = new Stream(current.back());
+    streams.insert(*stream);
+    return SUCCESS;
+}
+
+int cuStreamDestroy(Stream* stream) {
+    Held held(lock);
+    return streams.erase(stream) ? SUCCESS : INVALID_HANDLE;
+}
+
+int cuStreamSynchronize(Stream* stream) {
+    Stream* real;
+    {
+        Held held(lock);
+        real = found(stream);
+        if (!real) return INVALID_HANDLE;
+        if (real->capturing) return STREAM_CAPTURE_UNSUPPORTED;
+    }
+    real->wait();
+    return SUCCESS;
+}
+
+int cuCtxSynchronize() {
+    std::vector<Stream*> all;
+    {
+        Held held(lock);
+        if (captures) return STREAM_CAPTURE_UNSUPPORTED;
+        for (Stream* stream : streams)
+            if (stream->context == current.back()) all.push_back(stream);
+        all.push_back(found(nullptr));
+    }
+    for (Stream* stream : all) stream->wait();
+    return SUCCESS;
+}
+
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+    std::swap(*mode, capture_mode);
+    return SUCCESS;
+}
+
+int cuStreamBeginCapture(Stream* stream, int) {
+    Held held(lock);
+    found(stream)->capturing = true;
+    ++captures;
+    return SUCCESS;
+}
+
+int cuStreamEndCapture(Stream* stream, void** graph) {
+    Held held(lock);
+    found(stream)->capturing = false;
+    --captures;
+    *graph = nullptr;
+    return SUCCESS;
+}
+
+Stream* of_any_context(Stream* stream) { return streams.count(stream) ? stream : found(stream); }
+
+int cuStreamIsCapturing(Stream* stream, int* status) {
+    Held held(lock);
+    Stream* real = of_any_context(stream);
+    if (!real) return INVALID_HANDLE;
+    *status = real->capturing;
+    return SUCCESS;
+}
+
+int cuStreamGetCtx(Stream* stream, Context** context) {
+    Held held(lock);
+    Stream* real = of_any_context(stream);
+    if (!real) return INVALID_HANDLE;
+    if (real->capturing) return STREAM_CAPTURE_UNSUPPORTED;
+    *context = real->context;
+    return SUCCESS;
+}
+
+struct Event {
+    std::mutex lock;
+    std::condition_variable changed;
+    long set = 0, reached = 0;
+    bool captured = false;
+};
+
+int cuEventCreate(Event** event, unsigned) {
+    *event = new Event;
+    return SUCCESS;
+}
+
+int cuEventDestroy(Event*) { return SUCCESS; }  // streams may still wait for it
+
+int cuEventRecord(Event* event, Stream* stream) {
+    Held held(lock);
+    if (!found(stream)) return INVALID_HANDLE;
+    event->captured = found(stream)->capturing;
+    return started(stream, [event, number = ++event->set] {
+        std::lock_guard<std::mutex> held(event->lock);
+        event->reached = number;
+        event->changed.notify_all();
+    });
+}
+
+int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
+    Held held(lock);
+    if (!found(stream)) return INVALID_HANDLE;
+    if (event->captured || found(stream)->capturing) return STREAM_CAPTURE_ISOLATION;
+    return started(stream, [event, number = event->set] {
+        std::unique_lock<std::mutex> held(event->lock);
+        event->changed.wait(held, [=] { return event->reached >= number; });
+    });
+}
+
+int cuLaunchKernelEx(const LaunchConfig* config, std::string* name, void** arguments, void**) {
+    constexpr int COOPERATIVE = 2;
+    Held held(lock);
+    bool together = false;
+    for (unsigned i = 0; i < config->attribute_count; ++i)
+        together |= config->attributes[i].id == COOPERATIVE && config->attributes[i].value[0];
+    const unsigned* grid = config->grid;
+    const unsigned* block = config->block;
+    if (together && grid[0] > settings["multiprocessors"] * settings["blocks_each"])
+        return COOPERATIVE_LAUNCH_TOO_LARGE;
+    const Registered& registered = kernels[*name];
+    const char* bytes = static_cast<const char*>(arguments[0]);
+    std::string call(bytes, registered.call_bytes);
+    char line[256];
+    int length = std::snprintf(
+        line, sizeof line, "launch %s grid %u %u %u block %u %u %u together %d call ",
+        name->c_str(), grid[0], grid[1], grid[2], block[0], block[1], block[2], together);
+    std::string note(line, length);
+    for (unsigned char c : call) {
+        note += "0123456789abcdef"[c / 16];
+        note += "0123456789abcdef"[c % 16];
+    }
+    journal.push_back(note);
+    return started(config->stream, [kernel = registered.kernel, call, blocks = grid[0]] {
+        if (kernel) kernel(call.data(), blocks);
+    });
+}
+
+int cuGetProcAddress(const char* symbol, void** function, int, std::uint64_t, int* status);
+
+#define ENTRY(entry) {#entry, named<Entry<decltype(&entry), &entry>>(#entry)}
+
+template <class E>
+void* named(const char* name) {
+    E::name = name;
+    return reinterpret_cast<void*>(&E::call);
+}
+
+const std::map<std::string, void*>& entries() {
+    static const std::map<std::string, void*> all = {
+        ENTRY(cuInit), ENTRY(cuDriverGetVersion), ENTRY(cuGetErrorString),
+        ENTRY(cuGetErrorName), ENTRY(cuDeviceGetCount),
+        ENTRY(cuDeviceGet), ENTRY(cuDeviceGetName), ENTRY(cuDeviceGetUuid),
+        ENTRY(cuDeviceGetAttribute), ENTRY(cuDevicePrimaryCtxRetain), ENTRY(cuCtxPushCurrent),
+        ENTRY(cuCtxPopCurrent), ENTRY(cuCtxGetCurrent), ENTRY(cuCtxGetDevice),
+        ENTRY(cuCtxSynchronize),
+        ENTRY(cuCtxEnablePeerAccess), ENTRY(cuMemAlloc),
+        ENTRY(cuMemFree), ENTRY(cuMemHostAlloc), ENTRY(cuMemFreeHost), ENTRY(cuMemGetAddressRange),
+        ENTRY(cuPointerGetAttribute), ENTRY(cuMemsetD8Async), ENTRY(cuMemcpyHtoDAsync),
+        ENTRY(cuMemcpyDtoHAsync), ENTRY(cuIpcGetMemHandle), ENTRY(cuIpcOpenMemHandle),
+        ENTRY(cuIpcCloseMemHandle), ENTRY(cuModuleLoadData), ENTRY(cuModuleGetFunction),
+        ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor), ENTRY(cuStreamCreate),
+        ENTRY(cuStreamDestroy), ENTRY(cuStreamSynchronize), ENTRY(cuStreamBeginCapture),
+        ENTRY(cuStreamEndCapture), ENTRY(cuThreadExchangeStreamCaptureMode),
+        ENTRY(cuStreamIsCapturing), ENTRY(cuStreamGetCtx), ENTRY(cuEventCreate),
+        ENTRY(cuEventDestroy), ENTRY(cuEventRecord), ENTRY(cuStreamWaitEvent),
+        ENTRY(cuLaunchKernelEx), ENTRY(cuGetProcAddress),
+    };
+    return all;
+}
+
+int cuGetProcAddress(const char* symbol, void** function, int, std::uint64_t, int* status) {
+    constexpr int FOUND = 0, SYMBOL_NOT_FOUND = 1;
+    auto entry = entries().find(symbol);
+    bool known = entry != entries().end();
+    *function = known ? entry->second : nullptr;
+    if (status) *status = known ? FOUND : SYMBOL_NOT_FOUND;
+    return known ? SUCCESS : NOT_FOUND;
+}
+
+}  // namespace
+
+extern "C" {
+
+int cuGetProcAddress_v2(const char* symbol, void** function, int version, std::uint64_t flags,
+                        int* status) {
+    return cuGetProcAddress(symbol, function, version, flags, status);
+}
+
+// What tests use: change a number of `settings`, and get what it was; make an entry point fail (0:
+// no more); name the function that runs as a kernel, and the size of its argument; read and empty
+// the journal of calls and launches, a line each; how many bytes a device has given away.
+
+long long fake_set(const char* setting, long long value) {
+    std::swap(settings[setting], value);
+    return value;
+}
+
+void fake_fail(const char* entry, int error) {
+    if (error)
+        failures[entry] = error;
+    else
+        failures.erase(entry);
+}
+
+int fake_kernel(const char* name, const char* library, const char* symbol, std::size_t call_bytes) {
+    void* loaded = *library ? dlopen(library, RTLD_NOW | RTLD_LOCAL) : nullptr;
+    void* kernel = loaded ? dlsym(loaded, symbol) : nullptr;
+    kernels[name] = {reinterpret_cast<Kernel>(kernel), call_bytes};
+    return !*library || kernel;
+}
+
+const char* fake_journal() {
+    static std::string text;
+    Held held(lock);
+    text.clear();
+    for (const std::string& line : journal) text += line + "\n";
+    journal.clear();
+    return text.c_str();
+}
+
+long long fake_used(int device) {
+    Held held(lock);
+    return used(device);
+}
+}

@@ -1,0 +1,194 @@
+"""Ranks in processes of their own, or in threads that pretend to be: exchanges, and what they do.
+
+A module of its own, since new processes import what they run.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from threading import Barrier, Thread
+from typing import Any
+
+import numpy as np
+
+import sley
+from sley.devices import Communicator, Engine, ThreadsDevice
+
+TIMEOUT_S = 1.0
+"""How long an instruction waits for a rank that is gone."""
+
+PATIENCE_S = 60.0
+
+
+@dataclass
+class Meeting:
+    """An exchange among threads of one process, each as one of `members` processes."""
+
+    members: int
+    said: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._barrier = Barrier(self.members, timeout=PATIENCE_S)
+        self.said = [b""] * self.members
+
+    def exchange(self, member: int) -> Callable[[bytes], Sequence[bytes]]:
+        """What member number `member` calls."""
+
+        def call(message: bytes) -> list[bytes]:
+            self.said[member] = message
+            self._barrier.wait()
+            said = list(self.said)
+            self._barrier.wait()
+            return said
+
+        return call
+
+
+def apart(plan: sley.Plan, members: Sequence[Sequence[int]], **options: Any) -> list[Communicator]:
+    """A communicator for each of `members`, the ranks of one "process", all in this process."""
+    meeting, made = Meeting(len(members)), [None] * len(members)
+
+    def make(member: int, ranks: Sequence[int]) -> None:
+        devices = dict.fromkeys(ranks, ThreadsDevice(member))
+        made[member] = Communicator(plan, devices, exchange=meeting.exchange(member), **options)
+
+    together([lambda m=m, r=r: make(m, r) for m, r in enumerate(members)])
+    return made
+
+
+def together(calls: Sequence[Callable[[], None]]) -> None:
+    """Runs the calls in threads; raises what the first of them raised."""
+    errors: list[BaseException | None] = [None] * len(calls)
+
+    def run(number: int) -> None:
+        try:
+            calls[number]()
+        except BaseException as error:
+            errors[number] = error
+
+    threads = [Thread(target=run, args=(number,)) for number in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the processes do. plan: of an AllReduce. members: the ranks of each. counts: the calls
+    that all make, one after the other. killed: the process that ends before the last one."""
+
+    plan: sley.Plan
+    engine: Engine
+    members: Sequence[Sequence[int]]
+    counts: Sequence[int]
+    killed: int | None = None
+
+
+def numbers(rank: int, count: int) -> Any:
+    """The input of a rank."""
+    return np.random.default_rng([rank, count]).integers(-999, 999, count)
+
+
+def process(order: Order, member: int, pipe: Connection) -> None:
+    """One of the processes: says ("exchange", bytes), ("error", text) and ("results", arrays)."""
+
+    def exchange(message: bytes) -> Sequence[bytes]:
+        pipe.send(("exchange", message))
+        answer: Sequence[bytes] = pipe.recv()
+        return answer
+
+    on = Communicator(
+        order.plan,
+        dict.fromkeys(order.members[member], ThreadsDevice(member)),
+        engine=order.engine,
+        exchange=exchange,
+        timeout_s=TIMEOUT_S,
+        slot_bytes=2048,
+    )
+    results: list[dict[int, Any]] = []
+    try:
+        for number, count in enumerate(order.counts):
+            is_last = number == len(order.counts) - 1
+            results.append(_call(on, count, die=is_last and member == order.killed))
+    except sley.SleyError as error:
+        pipe.send(("error", str(error)))
+    pipe.send(("results", results))
+
+
+def _call(on: Communicator, count: int, *, die: bool) -> dict[int, Any]:
+    """An AllReduce in arrays that other processes can read; each rank's output. With `die` the
+    process kills itself where it would make the call."""
+    inputs = outputs = on.empty("int64", count)
+    for rank in on.ranks:
+        inputs[rank][:] = numbers(rank, count)
+    if not on.plan.collective.in_place:
+        outputs = on.empty("int64", count)
+    call = on.prepare(inputs, None if outputs is inputs else outputs)
+    if die:
+        os.kill(os.getpid(), signal.SIGKILL)
+    call()
+    return {rank: output.copy() for rank, output in outputs.items()}
+
+
+@dataclass
+class Report:
+    """What became of the processes. results: by process, for each call that ended, outputs by rank.
+    errors: by process. codes: with which each ended."""
+
+    results: dict[int, list[dict[int, Any]]] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+    codes: list[int | None] = field(default_factory=list)
+
+
+def run(order: Order) -> Report:
+    """Starts the processes, hands on what they exchange, and waits for their ends."""
+    context = multiprocessing.get_context("spawn")
+    pipes, children, report = [], [], Report()
+    for member in range(len(order.members)):
+        ours, theirs = context.Pipe()
+        child = context.Process(target=process, args=(order, member, theirs), daemon=True)
+        child.start()
+        theirs.close()
+        pipes.append(ours)
+        children.append(child)
+    try:
+        _serve(pipes, report)
+        for child in children:
+            child.join(PATIENCE_S)
+            report.codes.append(child.exitcode)
+    finally:
+        for child in children:
+            child.kill()
+    return report
+
+
+def _serve(pipes: Sequence[Connection], report: Report) -> None:
+    open_pipes, said = dict(enumerate(pipes)), dict[int, bytes]()
+    while open_pipes:
+        ready = wait(list(open_pipes.values()), PATIENCE_S)
+        assert ready, "the processes say nothing"
+        for member in [m for m, pipe in open_pipes.items() if pipe in ready]:
+            try:
+                word, value = open_pipes[member].recv()
+            except EOFError:
+                del open_pipes[member]
+                continue
+            if word == "exchange":
+                said[member] = value
+            elif word == "error":
+                report.errors[member] = value
+            else:
+                report.results[member] = value
+        if len(said) == len(pipes):
+            for pipe in open_pipes.values():
+                pipe.send([said[member] for member in sorted(said)])
+            said.clear()

@@ -1,0 +1,124 @@
+"""The end of a communicator, and how much memory it takes until then."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import pytest
+from device_calls import communicator, threads
+from process_ranks import apart, together
+
+import sley
+from sley.algorithms import build
+from sley.devices import Communicator, Engine, ThreadsDevice
+from sley.devices.device import Memory
+
+RANKS = 3
+
+
+def interpreted(name: str = "ring-allreduce") -> Communicator:
+    plan = sley.compile(build(name, ranks=RANKS, in_place=name == "ring-allreduce"))
+    return communicator(plan, engine=Engine.INTERPRETED, timeout_s=2)
+
+
+def zeros() -> list[Any]:
+    return [np.zeros(8, np.int32) for _ in range(RANKS)]
+
+
+def closed(call: Callable[[], Any]) -> None:
+    with pytest.raises(sley.SleyError) as caught:
+        call()
+    assert caught.value.code == "K511"
+    assert "a closed one" in str(caught.value)
+
+
+@pytest.fixture
+def memories(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """References to all memory that devices give away or attach, each with its size."""
+    found: list[Any] = []
+    allocate, attach = ThreadsDevice.allocate, ThreadsDevice.attach
+
+    def noted(self: ThreadsDevice, size_bytes: int) -> Memory:
+        memory = allocate(self, size_bytes)
+        found.append((ref(memory.owner), size_bytes))
+        return memory
+
+    def attached(self: ThreadsDevice, handle: bytes) -> Memory:
+        memory = attach(self, handle)
+        found.append((ref(memory.owner), memory.size_bytes))
+        return memory
+
+    monkeypatch.setattr(ThreadsDevice, "allocate", noted)
+    monkeypatch.setattr(ThreadsDevice, "attach", attached)
+    return found
+
+
+def test_a_closed_communicator(memories: list[Any]) -> None:
+    on = interpreted("ring-reducescatter")
+    data = [np.ones(8 * RANKS, np.int32) for _ in range(RANKS)]
+    call = on.prepare(data, zeros())
+    call()
+    on.empty("int32", 5)
+    on.close()
+    gc.collect()
+    assert memories
+    assert not [size for memory, size in memories if memory() is not None]
+    for use in (call, on.synchronize, on.check, lambda: on(data, zeros())):
+        closed(use)
+    closed(lambda: on.reserve(8, "int32"))
+    closed(lambda: on.empty("int32", 8))
+    on.close()
+
+
+def test_closing_waits_for_calls_on_any_stream() -> None:
+    stream, gate, data = threads().stream(), Event(), zeros()
+    data[0][:] = 5
+    with interpreted() as on:
+        stream.start(lambda: gate.wait(0.2))
+        on(data, streams=stream)
+        assert data[1][0] == 0
+    assert (data[1] == 5).all()
+    closed(on.check)
+
+
+def test_processes_close_together(memories: list[Any]) -> None:
+    """One that still works may write into the memory of one that has closed."""
+    plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True))
+    ons, said = apart(plan, [[0], [1, 2]], engine=Engine.INTERPRETED), list[str]()
+
+    def end(rank: int) -> None:
+        if rank:
+            Event().wait(0.2)
+        said.append(f"{rank} comes")
+        ons[rank].close()
+        said.append(f"{rank} is closed")
+
+    together([lambda: end(0), lambda: end(1)])
+    assert said[:2] == ["0 comes", "1 comes"]
+    gc.collect()
+    assert not [size for memory, size in memories if memory() is not None]
+
+
+def test_with_a_problem_nobody_waits() -> None:
+    plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True))
+    on, _ = apart(plan, [[0], [1, 2]], engine=Engine.INTERPRETED)
+    with pytest.raises(ZeroDivisionError), on:
+        _ = 1 // 0
+    closed(on.check)
+
+
+def test_scratch_that_grows_slowly_stays_bounded(memories: list[Any]) -> None:
+    on = interpreted("ring-reducescatter")
+    assert on.plan.scratch_chunks.all()
+    before = len(memories)
+    for count in range(1, 2000):
+        on.reserve(count, "int32")
+    most = 4 * 2000 * int(on.plan.scratch_chunks.sum())
+    sizes = [size for memory, size in memories[before:] if memory() is not None]
+    assert sum(sizes) <= 4 * most
+    assert len(sizes) <= 12 * RANKS

@@ -1,0 +1,112 @@
+"""Kernels as machine code for GPUs, made without one: every protocol and type, no spills."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import sley
+from algorithm_cases import sizes
+from sley.algorithms import CATALOG, build
+from sley.codegen import KERNELS, Engine, Kernels, Platform, Variant
+from sley.devices import cuda_compiler
+from sley.devices.cuda_compiler import compile_text
+from sley.runtime.types import DATA_TYPES
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+TYPES = ("float32", "float16", "bfloat16", "int32")
+PROTOCOLS = [protocol.name.lower() for protocol in sley.Protocol]
+ENGINES = [engine.value for engine in Engine]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nvrtc() -> None:
+    try:
+        cuda_compiler.version()
+    except sley.SleyError as error:
+        pytest.skip(f"no NVRTC: {error.diagnostics[0].found}")
+
+
+def cases() -> list[Any]:
+    """Every protocol, type and engine for sm_90; for the others one type and one engine for each
+    protocol. The rest is slow."""
+    found = []
+    for k, protocol in enumerate(PROTOCOLS):
+        for architecture in ARCHITECTURES:
+            for dtype in DATA_TYPES:
+                for engine in ENGINES:
+                    main = dtype in TYPES and architecture == "sm_90"
+                    chosen = main or (dtype == TYPES[k] and engine == ENGINES[k % 2])
+                    marks = [] if chosen else [pytest.mark.slow]
+                    found.append(pytest.param(protocol, dtype, engine, architecture, marks=marks))
+    return found
+
+
+def with_waits(protocol: str) -> Kernels:
+    """Kernels with waits, fused steps, several connections a block, scratch."""
+    program = build("hierarchical-allreduce", nodes=2, gpus=2, in_place=False)
+    found = Kernels.of(sley.compile(program, protocol=protocol))
+    assert "wait(" in found.text
+    return found
+
+
+def check(
+    kernels: Kernels,
+    engine: Engine,
+    dtype: str,
+    architecture: str,
+    op: sley.ReduceOp = sley.ReduceOp.SUM,
+    *,
+    one_gpu: bool = True,
+) -> None:
+    """Compiles; nothing may spill, and a block of 512 threads must fit."""
+    variant = Variant(Platform.CUDA, DATA_TYPES[dtype].number, op, 512, one_gpu)
+    compiled = compile_text(kernels.source(engine, variant), architecture)
+    assert compiled.cubin[:4] == b"\x7fELF"
+    assert set(KERNELS) <= set(compiled.functions)
+    spilling = {
+        name: (r.spill_store_bytes, r.spill_load_bytes)
+        for name, r in compiled.functions.items()
+        if r.spill_store_bytes or r.spill_load_bytes
+    }
+    assert not spilling
+    assert all(0 < compiled.functions[name].registers <= 128 for name in KERNELS)
+
+
+@pytest.mark.parametrize(("protocol", "dtype", "engine", "architecture"), cases())
+def test_every_protocol_and_type(protocol: str, dtype: str, engine: str, architecture: str) -> None:
+    check(with_waits(protocol), Engine(engine), dtype, architecture)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", list(sley.ReduceOp), ids=lambda op: op.name)
+@pytest.mark.parametrize("dtype", DATA_TYPES)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_reduction(protocol: str, dtype: str, op: sley.ReduceOp) -> None:
+    check(with_waits(protocol), Engine.GENERATED, dtype, "sm_90", op)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_ranks_on_several_gpus(protocol: str, architecture: str) -> None:
+    check(with_waits(protocol), Engine.GENERATED, "float16", architecture, one_gpu=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("name", CATALOG)
+def test_every_algorithm_at_8_ranks(name: str, protocol: str) -> None:
+    grid = "nodes" in sizes(name)[0]
+    size = {"nodes": 2, "gpus": 4} if grid else {"ranks": 8}
+    plan = sley.compile(build(name, **size, in_place=True), protocol=protocol)
+    check(Kernels.of(plan), Engine.GENERATED, "float16", "sm_90")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_hierarchical_mesh_at_task_level(protocol: str) -> None:
+    program = build("hm-allreduce", nodes=2, gpus=4, in_place=True)
+    plan = sley.compile(program, schedule="hpds", allocate="state", protocol=protocol)
+    check(Kernels.of(plan), Engine.GENERATED, "bfloat16", "sm_90")

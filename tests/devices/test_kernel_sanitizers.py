@@ -1,0 +1,94 @@
+"""Kernels on threads under the thread, address and undefined-behaviour sanitizers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sanitized import START
+
+import sley
+
+HERE = Path(__file__).parent
+THREADS = "simple:tasks,ll:tasks,ll128:tasks,direct:holds,direct:tiles"
+ADDRESSES = "simple:tasks:generated,ll128:tiles:interpreted"
+EVERYTHING = [
+    f"{protocol.name.lower()}:{plans}"
+    for protocol in sley.Protocol
+    for plans in ("tiles", "tasks", "library")
+] + ["direct:holds"]
+BROKEN = [
+    "simple:tiles:generated",
+    "ll128:tiles:interpreted",
+    "direct:holds:generated",
+    "ll:tasks:interpreted",
+]
+OPTIONS = {
+    "TSAN_OPTIONS": "halt_on_error=1",
+    "ASAN_OPTIONS": "detect_leaks=0",  # Python leaves much to the end of the process
+}
+
+
+@cache
+def library(name: str) -> str:
+    """The run-time library of a sanitizer; skips where it isn't there, or doesn't work."""
+    compiler = os.environ.get("CXX") or "c++"
+    if shutil.which(compiler) is None:
+        pytest.skip("no C++ compiler")
+    file = f"lib{name}.so"
+    found = subprocess.run(
+        [compiler, f"-print-file-name={file}"], capture_output=True, text=True
+    ).stdout.strip()
+    if not Path(found).is_absolute():
+        pytest.skip(f"the compiler has no {file}")
+    probe = [sys.executable, "-c", "import numpy"]
+    environment = os.environ | OPTIONS | {"LD_PRELOAD": found}
+    if subprocess.run(probe, capture_output=True, env=environment).returncode:
+        pytest.skip(f"Python does not start with {file}")
+    return found
+
+
+def run(preloaded: str, cases: str, *flags: str, **options: str) -> tuple[int, str]:
+    """The exit code of the program for `cases`, and what it says."""
+    environment = os.environ | OPTIONS | options
+    environment["LD_PRELOAD"] = library(preloaded)
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent)])
+    command = [sys.executable, HERE / "sanitized.py", cases, "-g", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+    return done.returncode, done.stderr
+
+
+def slowly(cases: list[str]) -> list[Any]:
+    return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
+@pytest.mark.parametrize("cases", [THREADS, *slowly(EVERYTHING)])
+def test_no_data_race(cases: str) -> None:
+    code, said = run("tsan", cases, "-fsanitize=thread")
+    assert code == 0, said[-4000:]
+
+
+def test_a_lost_release_is_noticed() -> None:
+    """With relaxed stores for what is published, the thread sanitizer must object: for messages in
+    slots, behind the flag of a line, where they lie; and for finished steps, on which alone the
+    memory of a plan with LL depends, as its words carry their own flags."""
+    flags = ("-fsanitize=thread", "-DSLEY_BREAK_RELEASE")
+    code, said = run("tsan", ",".join(BROKEN), *flags, TSAN_OPTIONS="halt_on_error=0")
+    assert code != 0
+    _, *parts = f"\n{said}".split(f"\n{START}")
+    assert [part.split("\n")[0] for part in parts] == BROKEN
+    for part in parts:
+        assert "WARNING: ThreadSanitizer: data race" in part
+
+
+@pytest.mark.parametrize("cases", [ADDRESSES, *slowly(EVERYTHING)])
+def test_nothing_outside_memory_and_nothing_undefined(cases: str) -> None:
+    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    code, said = run("asan", cases, *flags)
+    assert code == 0, said[-4000:]

@@ -1,0 +1,132 @@
+"""The structures that the host packs are those that kernels read, field by field."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+import sley
+from sley.algorithms import build
+from sley.codegen import Engine, Kernels, Platform, Variant
+from sley.codegen.operands import NOWHERE
+from sley.devices import layout
+from sley.ir.words import Buffer, Protocol
+from sley.runtime.outcomes import Reason, Status
+from sley.runtime.types import DATA_TYPES
+
+STRUCTURES = {
+    "BlockMemory": layout.BLOCK_MEMORY,
+    "Report": layout.REPORT,
+    "Peer": layout.PEER,
+    "Block": layout.BLOCK,
+    "Instruction": layout.INSTRUCTION,
+    "Condition": layout.CONDITION,
+    "Division": layout.DIVISION,
+}
+RENAMED = {("Report", "number"): "target_step"}
+NO_FIELD = {("Condition", "number_held")}
+"""Two fields of bits, which have no address."""
+
+
+def compiles(*lines: str, dtype: int = 2, protocol: str = "simple") -> bool:
+    """Whether a kernel's text compiles with these lines behind it."""
+    compiler = next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), None)
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True), protocol=protocol)
+    variant = Variant(Platform.CPU, dtype, sley.ReduceOp.SUM)
+    text = Kernels.of(plan).source(Engine.INTERPRETED, variant)
+    text += "\n#include <cstddef>\n#include <type_traits>\nusing namespace sley;\n"
+    text += "\n".join(lines)
+    command = [compiler, "-std=c++17", "-fsyntax-only", "-x", "c++", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    assert done.returncode == 0 or "static assertion failed" in done.stderr, done.stderr
+    return done.returncode == 0
+
+
+def same(left: str, right: int) -> str:
+    return f'static_assert({left} == {right}, "");'
+
+
+def of_fields(structure: str, packed: np.dtype[np.void], start: int = 0) -> list[str]:
+    assert packed.fields is not None
+    lines = []
+    for name, (kind, offset, *_) in packed.fields.items():
+        if (structure, name) in NO_FIELD or name == "buffers":
+            continue
+        field = RENAMED.get((structure, name), name)
+        lines.append(same(f"{start} + offsetof({structure}, {field})", offset))
+        lines.append(same(f"sizeof({structure}::{field})", kind.itemsize))
+    return lines
+
+
+def asserted() -> list[str]:
+    lines = []
+    for structure, packed in STRUCTURES.items():
+        lines += [same(f"sizeof({structure})", packed.itemsize), *of_fields(structure, packed)]
+    call = layout.CALL
+    assert call.fields is not None
+    buffers = call.fields["buffers"]
+    lines += of_fields("Setup", call)
+    lines += [
+        same("sizeof(Call)", call.itemsize),
+        same("offsetof(Call, setup)", 0),
+        same("offsetof(Call, buffers)", buffers[1]),
+        same("sizeof(Call::buffers)", buffers[0].itemsize),
+        same("kRanks", layout.RANKS),
+    ]
+    return lines
+
+
+def test_every_field_of_every_structure() -> None:
+    lines = asserted()
+    assert len(lines) > 100
+    assert compiles(*lines)
+
+
+def test_a_field_elsewhere_is_noticed() -> None:
+    assert not compiles(same("offsetof(Block, steps)", layout.BLOCK.fields["steps"][1] + 4))
+
+
+def test_the_numbers_that_stand_for_things() -> None:
+    lines = [
+        same("kData", Buffer.INPUT),
+        same("kOutput", Buffer.OUTPUT),
+        same("kScratch", Buffer.SCRATCH),
+        same("kNowhere", NOWHERE),
+        same("kInstruction", Reason.INSTRUCTION),
+        same("kMessage", Reason.MESSAGE),
+        same("kSlot", Reason.SLOT),
+        same("kReading", Reason.READING),
+    ]
+    assert (Status.DONE, Status.STALLED, Status.ABORTED) == (0, 1, 2)
+    assert compiles(*lines)
+
+
+@pytest.mark.parametrize("protocol", Protocol, ids=lambda p: p.name.lower())
+def test_the_numbers_of_protocols(protocol: Protocol) -> None:
+    word = {"SIMPLE": "kSimple", "LL": "kLL", "LL128": "kLL128", "DIRECT": "kDirect"}
+    assert compiles(
+        f'static_assert(kProtocol == {word[protocol.name]}, "");', protocol=protocol.value
+    )
+
+
+@pytest.mark.parametrize("name", DATA_TYPES)
+def test_the_numbers_of_types(name: str) -> None:
+    kind = DATA_TYPES[name]
+    bits = 8 * kind.size_bytes
+    word = {
+        "float16": "Float16",
+        "bfloat16": "Bfloat16",
+        "float32": "float",
+        "float64": "double",
+    }.get(name, f"std::{name}_t")
+    lines = [same("8 * kItem", bits), same("8 * sizeof(Element)", bits)]
+    if name == "int64":  # which of the two 64-bit types it is depends on the platform
+        lines.append(same("std::is_signed_v<Element> && std::is_integral_v<Element>", 1))
+    else:
+        lines.append(same(f"std::is_same_v<Element, {word}>", 1))
+    assert compiles(*lines, dtype=kind.number)

@@ -1,0 +1,149 @@
+"""Random programs and plans, options, counts and arrays: kernels on threads do what is promised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from device_calls import CHUNK_BYTES, Call, communicator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sley
+from random_plans import random_plan
+from random_programs import random_programs
+from random_transfers import random_transfers, random_trees
+from sley.devices import Engine, Launching
+
+GUARD = -7
+WHOLE = ("hpds", "round-robin")
+
+
+@st.composite
+def compiled_plans(draw: st.DrawFn) -> sley.Plan:
+    """Random programs in both languages, compiled in every way."""
+    source = draw(st.one_of(random_programs(max_operations=24), random_transfers(), random_trees()))
+    schedule = draw(st.sampled_from(["msccl", *WHOLE]))
+    whole = schedule in WHOLE
+    return sley.compile(
+        source.program,
+        topology=getattr(source, "topology", None),
+        protocol=draw(st.sampled_from(sley.Protocol)),
+        schedule=schedule,
+        allocate=draw(st.sampled_from(["connection", "state"])),
+        loop_order=draw(st.sampled_from(["tile", "instruction"] if whole else ["tile"])),
+        max_blocks=draw(st.sampled_from([None, None, 1, 2, 3])),
+        slots=draw(st.sampled_from([1, 2, 8])),
+        channels=draw(st.integers(1, 2)),
+        instances=draw(st.sampled_from([1, 1, 2])),
+        fusion=None if whole else draw(st.booleans()),
+    )
+
+
+@st.composite
+def plans_by_hand(draw: st.DrawFn) -> sley.Plan:
+    """Plans that no compiler made: blocks that send early and receive late."""
+    plan = random_plan(draw(st.integers(0, 10**6)))
+    return replace(plan, protocol=draw(st.sampled_from(sley.Protocol)))
+
+
+@st.composite
+def counts(draw: st.DrawFn, chunks: int) -> int:
+    """None, fewer elements than chunks, a tile or many, with some left over."""
+    size = draw(st.sampled_from([0, 0, 1, 3, 30, 31, 64, 150]))
+    return size * chunks + draw(st.integers(0, chunks - 1))
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """An array that begins somewhere within its memory: its first `by` elements are not its own."""
+
+    memory: Any
+    by: int
+    size: int
+
+    @classmethod
+    def of(cls, array: Any, by: int) -> Shifted:
+        memory = np.full(len(array) + by + 9, GUARD, array.dtype)
+        memory[by : by + len(array)] = array
+        return cls(memory, by, len(array))
+
+    @property
+    def array(self) -> Any:
+        return self.memory[self.by : self.by + self.size]
+
+    def give_back(self, array: Any) -> None:
+        """Copies the array to where it came from; nothing around it may have changed."""
+        assert (self.memory[: self.by] == GUARD).all()
+        assert (self.memory[self.by + self.size :] == GUARD).all()
+        array[:] = self.array
+
+
+def wrong_shifted(on: Any, count: int, shifts: Sequence[int]) -> int:
+    """Wrong elements of a call on arrays at odd addresses, each rank's at another."""
+    call = Call.of(on.plan, count)
+    own = [*call.inputs, *(call.outputs or [])]
+    given = [Shifted.of(array, shifts[k % len(shifts)]) for k, array in enumerate(own)]
+    arrays = [s.array for s in given]
+    ranks = len(call.buffers)
+    on(arrays[:ranks], arrays[ranks:] or None, count=count)
+    for shifted, array in zip(given, own, strict=True):
+        shifted.give_back(array)
+    return call.wrong()
+
+
+def check(plan: sley.Plan, engine: Engine, data: st.DataObject) -> None:
+    """Two calls of different counts, at more slots than the plan needs, on arrays anywhere."""
+    longest = int(plan.instructions.count.max(initial=1))
+    on = communicator(
+        plan,
+        engine=engine,
+        slots=plan.slots + data.draw(st.sampled_from([0, 1, 8])),
+        slot_bytes=longest * data.draw(st.sampled_from([CHUNK_BYTES // 2, CHUNK_BYTES, 4096])),
+        launching=data.draw(st.sampled_from(Launching)),
+    )
+    shifts = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))
+    for _ in range(2):
+        count = data.draw(counts(plan.collective.chunks))
+        assert wrong_shifted(on, count, shifts) == 0
+
+
+@settings(max_examples=60)
+@given(compiled_plans(), st.data())
+def test_compiled_programs_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
+    check(plan, Engine.INTERPRETED, data)
+
+
+@settings(max_examples=40)
+@given(plans_by_hand(), st.data())
+def test_plans_by_hand_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
+    check(plan, Engine.INTERPRETED, data)
+
+
+@settings(max_examples=8)
+@given(compiled_plans(), st.data())
+def test_compiled_programs_as_generated_text(plan: sley.Plan, data: st.DataObject) -> None:
+    check(plan, Engine.GENERATED, data)
+
+
+@settings(max_examples=5)
+@given(plans_by_hand(), st.data())
+def test_plans_by_hand_as_generated_text(plan: sley.Plan, data: st.DataObject) -> None:
+    check(plan, Engine.GENERATED, data)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000)
+@given(st.one_of(compiled_plans(), plans_by_hand()), st.data())
+def test_many_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
+    check(plan, Engine.INTERPRETED, data)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(st.one_of(compiled_plans(), plans_by_hand()), st.data())
+def test_many_as_generated_text(plan: sley.Plan, data: st.DataObject) -> None:
+    check(plan, Engine.GENERATED, data)

@@ -1,0 +1,172 @@
+"""Calls that can't end: they give up in time, and say which instruction waits for what."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from device_calls import TIMEOUT_S, communicator, threads
+from process_ranks import apart, together
+
+import sley
+from golden import Golden
+from plan_edits import swapped
+from sley.algorithms import build
+from sley.devices import Communicator, Engine, Launching
+from sley.devices.calls import PreparedCall
+
+SHORT_S = 0.3
+PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())
+
+TO_AND_FRO = """\
+p.transfer(0, 1, 0, 0, "rrc")
+p.transfer(1, 0, 1, 0, "recv")
+"""
+"""Rank 1 adds what rank 0 has, and sends the sum back."""
+
+ONE_WAY = """\
+p.transfer(0, 1, 0, 0, "recv")
+"""
+
+
+def plan_of(text: str, collective: sley.Collective, **options: Any) -> sley.Plan:
+    """The plan of a text in the language of transfers, which calls itself moves.py."""
+    code = compile(text, "moves.py", "exec")
+    program = sley.trace(collective, lambda p: exec(code, {"p": p}), name="moves")
+    return sley.compile(program, **options)
+
+
+def to_and_fro(**options: Any) -> sley.Plan:
+    return plan_of(TO_AND_FRO, sley.AllReduce(2, 1, in_place=True), **options)
+
+
+def one_way(**options: Any) -> sley.Plan:
+    return plan_of(ONE_WAY, sley.Broadcast(2, 1, 0, in_place=True), **options)
+
+
+def refused(code: str, call: Callable[[], Any]) -> str:
+    with pytest.raises(sley.SleyError) as caught:
+        call()
+    assert caught.value.code == code
+    return str(caught.value)
+
+
+def of_rank_0(plan: sley.Plan, count: int, **options: Any) -> tuple[Communicator, PreparedCall]:
+    """Rank 0's communicator and call, of two ranks in two "processes", which prepare together."""
+    options = {"engine": Engine.INTERPRETED, "timeout_s": SHORT_S, "slot_bytes": 256} | options
+    ons = apart(plan, [[0], [1]], **options)
+    calls: dict[int, PreparedCall] = {}
+
+    def prepare(rank: int) -> None:
+        calls[rank] = ons[rank].prepare(ons[rank].empty("int32", count))
+
+    together([lambda: prepare(0), lambda: prepare(1)])
+    return ons[0], calls[0]
+
+
+def alone(plan: sley.Plan, count: int, **options: Any) -> str:
+    """What a call says that rank 0 makes, and rank 1 doesn't."""
+    on, call = of_rank_0(plan, count, **options)
+    start = time.monotonic()
+    found = refused("K508", call)
+    assert SHORT_S <= time.monotonic() - start < SHORT_S + 10
+    refused("K511", call)
+    refused("K511", on.synchronize)
+    on.close()  # without waiting for rank 1, which does not come
+    return found
+
+
+def hanging(protocol: sley.Protocol = sley.Protocol.SIMPLE) -> sley.Plan:
+    """A plan that hangs, as no compiled one does: all ranks receive before they send."""
+    plan = sley.compile(build("ring-allreduce", ranks=3, in_place=True), protocol=protocol)
+    for rank in range(3):
+        first = int(plan.block_offset[rank])
+        plan = swapped(plan, first, first + 1)
+    return plan
+
+
+@pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
+@pytest.mark.parametrize("protocol", ["simple", "ll", "ll128"])
+def test_a_message_that_never_comes(golden: Golden, protocol: str, engine: Engine) -> None:
+    found = alone(to_and_fro(protocol=protocol), 10, engine=engine)
+    golden("no_message.txt", found + "\n")
+
+
+@pytest.mark.parametrize("protocol", ["simple", "ll", "ll128"])
+def test_a_slot_that_is_never_free(golden: Golden, protocol: str) -> None:
+    found = alone(one_way(protocol=protocol, slots=8), 1000)
+    golden("no_slot.txt", found + "\n")
+
+
+def test_a_message_that_is_never_read(golden: Golden) -> None:
+    """Where it lies: the call may not end before, since the memory is the caller's then."""
+    golden("not_read.txt", alone(one_way(protocol="direct"), 10) + "\n")
+
+
+def test_a_wait_that_is_never_over() -> None:
+    """A block that waits for another one names its instruction."""
+    hm = build("hm-allreduce", nodes=2, gpus=1, in_place=True)
+    plan = sley.compile(hm, schedule="hpds", allocate="connection", fusion=None)
+    assert len(plan.waits.target)
+    found = alone(plan, 100)
+    assert "waits for a message from rank 1 on channel 0" in found
+    assert "waits for rank 0, block " in found
+
+
+@PROTOCOLS
+def test_everybody_waits_for_everybody(protocol: sley.Protocol) -> None:
+    plan = hanging(protocol)
+    if protocol is not sley.Protocol.SIMPLE:  # what these wait for takes a plan that is right
+        refused("V203", lambda: communicator(plan))
+        return
+    on = communicator(plan, engine=Engine.INTERPRETED, timeout_s=SHORT_S)
+    data = [np.zeros(90, np.int32) for _ in range(3)]
+    found = refused("K508", lambda: on(data))
+    for rank in range(3):
+        said = f"rank {rank}, block 0, step 0 (recv_reduce_send) waits for a message from rank "
+        assert f"{said}{(rank - 1) % 3} on channel 0" in found
+    refused("K511", lambda: on(data))
+    assert (np.array(data) == 0).all()
+
+
+@pytest.mark.parametrize("late", ["synchronize", "call"])
+@pytest.mark.parametrize("launching", Launching, ids=lambda way: way.value)
+def test_on_a_stream_it_shows_afterwards(launching: Launching, late: str) -> None:
+    on = communicator(hanging(), engine=Engine.INTERPRETED, timeout_s=SHORT_S, launching=launching)
+    streams = [threads().stream() for _ in range(1 if launching is Launching.TOGETHER else 3)]
+    data = [np.zeros(90, np.int32) for _ in range(3)]
+    on(data, streams=streams)
+    for stream in streams:
+        threads().synchronize(stream)
+    found = refused("K508", on.synchronize if late == "synchronize" else lambda: on(data))
+    assert "rings.py:" in found
+    refused("K511", lambda: on(data))
+
+
+def test_calls_behind_a_stuck_one_end_at_once() -> None:
+    """A timeout for each of them would be for ever."""
+    on = communicator(hanging(), engine=Engine.INTERPRETED, timeout_s=1.0)
+    stream, start = threads().stream(), time.monotonic()
+    for _ in range(40):
+        on([np.zeros(90, np.int32) for _ in range(3)], streams=stream)
+    threads().synchronize(stream)
+    assert time.monotonic() - start < TIMEOUT_S
+    refused("K508", on.synchronize)
+
+
+def test_a_slow_rank_is_waited_for() -> None:
+    """The timeout counts from when an instruction begins to wait, not from the call's start."""
+    plan = to_and_fro()
+    ons = apart(plan, [[0], [1]], engine=Engine.INTERPRETED, timeout_s=5)
+    data = {rank: np.full(10, rank + 1, np.int32) for rank in range(2)}
+
+    def call(rank: int) -> None:
+        ons[rank].reserve(10, "int32")
+        time.sleep(0.4 * rank)
+        ons[rank]({rank: data[rank]})
+
+    together([lambda: call(0), lambda: call(1)])
+    assert [data[rank].tolist() for rank in range(2)] == [[3] * 10] * 2
