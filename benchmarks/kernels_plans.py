@@ -1,0 +1,94 @@
+"""The plans that the benchmark of kernels runs, and the bytes that they move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import papers_levels
+
+import sley
+from sley.algorithms import build
+from sley.codegen.direct import pulls
+from sley.ir.words import (
+    READS_SOURCE,
+    RECEIVES,
+    SENDS,
+    WRITES_DESTINATION,
+    Op,
+    Protocol,
+)
+
+RING, ALL_PAIRS, HM = "ring", "all-pairs", "HM task level"
+ALGORITHMS = (RING, ALL_PAIRS, HM)
+
+LEVELS = ("task", "round-robin", "stage", "stage4", "algorithm")
+"""ResCCL's levels of execution; stage4 gives each of the four stages blocks of its own."""
+
+FLAGS = {Protocol.LL: 2.0, Protocol.LL128: 128 / 120}
+"""Bytes of a message in memory for each byte that it carries: LL has 4 of 8 for flags, LL128 8 of
+128."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan by the name of its algorithm."""
+
+    algorithm: str
+    plan: sley.Plan
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks of the rank that has most."""
+        return int(np.bincount(self.plan.block_rank).max())
+
+
+@cache
+def case(algorithm: str, ranks: int, protocol: Protocol, blocks: int) -> Case:
+    """An AllReduce in place with as many instances as fit `blocks` thread blocks a rank."""
+    one = _compiled(algorithm, ranks, protocol, 1)
+    instances = max(1, blocks // Case(algorithm, one).blocks)
+    return Case(algorithm, _compiled(algorithm, ranks, protocol, instances))
+
+
+def _compiled(algorithm: str, ranks: int, protocol: Protocol, instances: int) -> sley.Plan:
+    options: dict[str, Any] = {"protocol": protocol, "instances": instances}
+    if algorithm == HM:
+        program = build("hm-allreduce", nodes=2, gpus=ranks // 2, in_place=True)
+        options |= {"schedule": "hpds", "allocate": "state"}
+    else:
+        program = build(f"{algorithm}-allreduce", ranks=ranks, in_place=True)
+    return sley.compile(program, **options)
+
+
+@cache
+def level(name: str) -> Case:
+    """HM AllReduce on 2 nodes of 4 GPUs, ResCCL's Topo1, at one of LEVELS."""
+    plan = papers_levels.plan("allreduce", name, 2, 4, 1)
+    sley.verify(plan)
+    return Case(f"HM {name}", plan)
+
+
+def traffic(plan: sley.Plan) -> float:
+    """How often a plan reads or writes a rank's buffer: bytes that all ranks together read and
+    write in memory, for each byte of a rank's (largest) buffer. Messages in slots are written and
+    read; those that are pulled are read where they lie. Flags of LL and LL128 count."""
+    t = plan.instructions
+    op, chunks = t.op, t.count.astype(np.float64)
+    pulled = pulls(plan).pulled
+    flags = FLAGS.get(plan.protocol, 1.0)
+    stays = pulled & (op == Op.SEND)
+    local = READS_SOURCE[op] & ~stays
+    local = local.astype(np.float64) + WRITES_DESTINATION[op]
+    local += op == Op.REDUCE  # it reads its destination, too
+    messages = RECEIVES[op].astype(np.float64) + (SENDS[op] & ~pulled)
+    moved = float((chunks * (local + flags * messages)).sum())
+    return moved / plan.collective.chunks
+
+
+def compulsory(ranks: int) -> float:
+    """`traffic` that no AllReduce in place can do without: each rank's buffer is read and
+    written."""
+    return 2.0 * ranks

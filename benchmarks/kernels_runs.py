@@ -1,0 +1,170 @@
+"""What takes its turn on a device: communicators on checked data, and plain copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from kernels_plans import Case
+from kernels_timing import CudaTimer, Timer
+
+import sley
+from sley.devices import Communicator, Device, Engine, Launching
+from sley.devices.device import Memory
+from sley.runtime.pattern import PERIOD, Pattern
+from sley.runtime.types import DATA_TYPES
+
+DTYPE = "float32"
+ITEM = DATA_TYPES[DTYPE].size_bytes
+
+SCALE = np.float32(2.0**-100)
+"""Inputs are small integers times this power of two: sums stay exact, and calls in place, whose
+results are the next call's inputs, reach infinity only after more than seventy of them."""
+
+CHECKED_BYTES = 512 << 10
+"""So much of each rank's data is filled anew and checked at each size."""
+
+PIECE = 256 * PERIOD
+"""Elements written at a time when a buffer is filled: whole periods of the data, all alike."""
+
+
+class Data:
+    """A buffer for each rank on one device, with inputs whose sum is known."""
+
+    def __init__(self, device: Device, ranks: int, most_bytes: int) -> None:
+        self.device, self.ranks = device, ranks
+        self.memory = [device.allocate(most_bytes) for _ in range(ranks)]
+        self._pattern = Pattern.make(DATA_TYPES[DTYPE], sley.ReduceOp.SUM, ranks)
+        for rank, memory in enumerate(self.memory):
+            piece = self._input(rank, 0, PIECE)
+            for start in range(0, most_bytes // ITEM, PIECE):
+                self._write(memory, start, piece[: most_bytes // ITEM - start])
+
+    def arrays(self, size_bytes: int) -> list[Any]:
+        """For each rank an array of so many bytes."""
+        return [self.device.array(m, DTYPE, size_bytes // ITEM) for m in self.memory]
+
+    def fill(self, size_bytes: int) -> None:
+        """The inputs, in the parts that are checked."""
+        for start, count in self._parts(size_bytes):
+            for rank, memory in enumerate(self.memory):
+                self._write(memory, start, self._input(rank, start, count))
+
+    def wrong(self, size_bytes: int) -> int:
+        """Elements of the checked parts that are not the sums of the inputs."""
+        wrong = 0
+        for start, count in self._parts(size_bytes):
+            expected = sum(self._input(rank, start, count) for rank in range(self.ranks))
+            for memory in self.memory:
+                found = np.empty(count, DTYPE)
+                self.device.read(memory, start * ITEM, found.view(np.uint8))
+                wrong += int(np.count_nonzero(found != expected))
+        return wrong
+
+    def _parts(self, size_bytes: int) -> list[tuple[int, int]]:
+        """(first element, elements) of the buffer's beginning and, if it is large, its end."""
+        elements, most = size_bytes // ITEM, CHECKED_BYTES // ITEM
+        if elements <= most:
+            return [(0, elements)]
+        return [(0, most // 2), (elements - most // 2, most // 2)]
+
+    def _input(self, rank: int, start: int, count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        values = self._pattern.values(rank, np.arange(start, start + count))
+        return values.astype(np.float32) * SCALE
+
+    def _write(self, memory: Memory, start: int, values: np.ndarray[Any, Any]) -> None:
+        self.device.write(memory, start * ITEM, values.view(np.uint8))
+
+
+class Call:
+    """A communicator that takes its turn. graph: calls are captured in a CUDA graph."""
+
+    def __init__(
+        self,
+        case: Case,
+        data: Data,
+        timer: Timer,
+        *,
+        engine: Engine = Engine.GENERATED,
+        launching: Launching = Launching.TOGETHER,
+        threads: int = 512,
+        graph: bool = False,
+        **label: Any,
+    ) -> None:
+        ranks = case.plan.collective.ranks
+        self._data, self._timer, self._graph = data, timer, graph
+        self.communicator = Communicator(
+            case.plan,
+            [data.device] * ranks,
+            engine=engine,
+            threads=threads,
+            launching=launching,
+        )
+        self._streams = timer.streams(1 if launching is Launching.TOGETHER else ranks)
+        wiring = self.communicator.loaded.wiring
+        self.label = {
+            **label,
+            "by": "sley",
+            "algorithm": case.algorithm,
+            "protocol": case.plan.protocol.value,
+            "engine": engine.value,
+            "launching": launching.value + (" in a graph" if graph else ""),
+            "ranks": ranks,
+            "blocks": case.blocks,
+            "threads": threads,
+            "slots": wiring.slots,
+            "slot_bytes": wiring.slot_bytes,
+        }
+
+    def prepare(self, size_bytes: int) -> str:
+        """Builds, runs once and checks the sums."""
+        self._data.fill(size_bytes)
+        arrays = self._data.arrays(size_bytes)
+        self.communicator(arrays, streams=self._streams)
+        for stream in self._streams:
+            self._data.device.synchronize(stream)
+        self.communicator.synchronize()
+        wrong = self._data.wrong(size_bytes)
+        return f"{wrong} wrong elements" if wrong else ""
+
+    def time_us(self, size_bytes: int, calls: int) -> float:
+        arrays = self._data.arrays(size_bytes)
+
+        def start(streams: list[Any]) -> None:
+            self.communicator(arrays, streams=streams)
+
+        if self._graph and isinstance(self._timer, CudaTimer):
+            us = self._timer.graph_us(start, calls)
+        else:
+            us = self._timer.time_us(start, self._streams, calls)
+        self.communicator.synchronize()
+        return us
+
+
+class Copy:
+    """A plain copy on the device that reads and writes the bytes that an AllReduce in place of
+    `ranks` buffers must read and write: every buffer once."""
+
+    def __init__(self, data: Data, timer: Timer) -> None:
+        self._data, self._timer = data, timer
+        self._streams = timer.streams(1)
+        self.label = {"by": "copy", "ranks": data.ranks}
+
+    def prepare(self, size_bytes: int) -> str:
+        """Allocates, once for all sizes: from and to memory of its own."""
+        if not hasattr(self, "_memory"):
+            room = max(memory.size_bytes for memory in self._data.memory) * self._data.ranks
+            self._memory = [self._data.device.allocate(room) for _ in range(2)]
+        return ""
+
+    def time_us(self, size_bytes: int, calls: int) -> float:
+        src, dst = self._memory
+        moved = size_bytes * self._data.ranks
+
+        def start(streams: list[Any]) -> None:
+            if isinstance(self._timer, CudaTimer):
+                self._timer.copy(dst.address, src.address, moved, streams[0])
+            else:
+                dst.owner.array[:moved] = src.owner.array[:moved]
+
+        return self._timer.time_us(start, self._streams, calls)

@@ -1,0 +1,305 @@
+"""How calls are timed on a device, and what takes its turn at being timed.
+
+On a GPU a batch of calls waits behind a gate until all of it is enqueued, and events stand on
+either side of it: so Python's time to start a kernel doesn't count, and every engine, NCCL's too,
+is timed in the same way. On threads it is the clock of the host.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Protocol
+
+import numpy as np
+
+from sley.devices import Device
+from sley.errors import SleyError
+
+Start = Callable[[list[Any]], None]
+"""Starts one call on streams."""
+
+CALLS = 20
+"""Calls of a batch at most: a stream takes about a thousand launches before it makes wait."""
+
+BATCH_US = 4000.0
+"""A batch has as many calls as take so long, up to CALLS."""
+
+COMPILING_US = 1e6
+"""A first call that took longer than this tells nothing of the next: it made its kernels."""
+
+
+class Timer(Protocol):
+    """Times calls on one device."""
+
+    how: str
+    """In words, for the results."""
+
+    def streams(self, number: int) -> list[Any]:
+        """New streams."""
+
+    def time_us(self, start: Start, streams: list[Any], calls: int) -> float:
+        """The time of a call, of so many back to back; streams: those it starts work on."""
+
+
+class HostTimer:
+    """For devices whose work the host's clock can time: threads."""
+
+    how = "the host's clock around back-to-back calls"
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def streams(self, number: int) -> list[Any]:
+        return [self._device.stream() for _ in range(number)]
+
+    def time_us(self, start: Start, streams: list[Any], calls: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            start(streams)
+        for stream in streams:
+            self._device.synchronize(stream)
+        return (time.perf_counter() - begin) / calls * 1e6
+
+
+class CudaTimer:
+    """For a GPU: events around a batch of calls that starts once all of it is enqueued, or, with
+    gate=False, at once."""
+
+    def __init__(self, device: Any, *, gate: bool = True) -> None:
+        from sley.devices import cuda_driver
+
+        self._device, self._call = device, cuda_driver.call
+        self._cu = cuda_driver.bindings()
+        self._main = device.stream()
+        self._gate = device.allocate_host(64)
+        with self._current():
+            self._begin, self._end = self._event(timing=True), self._event(timing=True)
+            self._joints = [self._event(timing=False) for _ in range(129)]
+        self._gated = gate and self._can_gate()
+        self.how = "CUDA events around back-to-back calls" + (
+            ", enqueued before the first one starts" if self._gated else ", no gate"
+        )
+
+    def streams(self, number: int) -> list[Any]:
+        return [self._device.stream() for _ in range(number)]
+
+    def time_us(self, start: Start, streams: list[Any], calls: int) -> float:
+        with self._batch(streams):
+            for _ in range(calls):
+                start(streams)
+        return self._elapsed_us() / calls
+
+    def graph_us(self, start: Start, calls: int) -> float:
+        """The time of a call in a CUDA graph of `calls` calls, one behind the other."""
+        with self.captured(start, calls) as launch:
+            launch(self._main)
+            self._device.synchronize(self._main)
+            with self._batch([]):
+                launch(self._main)
+        return self._elapsed_us() / calls
+
+    @contextmanager
+    def captured(self, start: Start, calls: int) -> Iterator[Callable[[Any], None]]:
+        """A CUDA graph of `calls` calls; it is launched on a stream."""
+        cu, call, stream = self._cu, self._call, self._device.stream()
+        mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        doing = "capturing calls"
+        with self._current():
+            call(cu.cuStreamBeginCapture, self._raw(stream), mode, doing=doing)
+        try:
+            for _ in range(calls):
+                start([stream])
+        finally:
+            with self._current():
+                graph = call(cu.cuStreamEndCapture, self._raw(stream), doing=doing)
+        with self._current():
+            ready = call(cu.cuGraphInstantiate, graph, 0, doing=doing)
+
+        def launch(on: Any) -> None:
+            with self._current():
+                call(cu.cuGraphLaunch, ready, self._raw(on), doing="launching a graph")
+
+        try:
+            yield launch
+        finally:
+            with self._current():
+                call(cu.cuGraphExecDestroy, ready, doing=doing)
+                call(cu.cuGraphDestroy, graph, doing=doing)
+
+    def copy(self, dst: int, src: int, size_bytes: int, stream: Any) -> None:
+        """Start a copy within the device's memory."""
+        with self._current():
+            self._call(
+                self._cu.cuMemcpyDtoDAsync,
+                dst,
+                src,
+                size_bytes,
+                self._raw(stream),
+                doing="copying on the device",
+            )
+
+    @contextmanager
+    def _batch(self, streams: list[Any]) -> Iterator[None]:
+        """What is started on `streams` starts together once the block has ended, between events.
+
+        Until then nothing may wait for the device. To free memory does, so nothing is collected.
+        """
+        word = self._gate.array[:4].view(np.uint32)
+        word[0] = 0 if self._gated else 1
+        gc.disable()
+        try:
+            with self._current():
+                if self._gated:
+                    self._wait_for_gate()
+                self._record(self._begin, self._main)
+                for stream in streams:
+                    self._follow(stream, self._begin)
+            yield
+            with self._current():
+                for stream, joint in zip(streams, self._joints, strict=False):
+                    self._record(joint, stream)
+                    self._follow(self._main, joint)
+                self._record(self._end, self._main)
+        finally:
+            word[0] = 1
+            gc.enable()
+            self._device.synchronize(self._main)
+
+    def _elapsed_us(self) -> float:
+        with self._current():
+            ms = self._call(
+                self._cu.cuEventElapsedTime, self._begin, self._end, doing="reading events"
+            )
+        return float(ms) * 1e3
+
+    def _raw(self, stream: Any) -> Any:
+        from sley.devices.cuda_arrays import stream_address
+
+        return self._cu.CUstream(stream_address(stream))
+
+    def _event(self, *, timing: bool) -> Any:
+        flags = self._cu.CUevent_flags
+        flag = flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING
+        return self._call(self._cu.cuEventCreate, flag.value, doing="making an event")
+
+    def _record(self, event: Any, stream: Any) -> None:
+        self._call(self._cu.cuEventRecord, event, self._raw(stream), doing="recording an event")
+
+    def _follow(self, stream: Any, event: Any) -> None:
+        self._call(
+            self._cu.cuStreamWaitEvent, self._raw(stream), event, 0, doing="waiting for an event"
+        )
+
+    def _wait_for_gate(self) -> None:
+        self._call(
+            self._cu.cuStreamWaitValue32,
+            self._raw(self._main),
+            self._gate.address,
+            1,
+            self._cu.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value,
+            doing="waiting for the gate",
+        )
+
+    def _can_gate(self) -> bool:
+        self._gate.array[:4].view(np.uint32)[0] = 1
+        try:
+            with self._current():
+                self._wait_for_gate()
+        except SleyError:
+            return False
+        self._device.synchronize(self._main)
+        return True
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        from sley.devices import cuda_driver
+
+        with cuda_driver.current(self._device._context):
+            yield
+
+
+def timer_of(device: Device, *, gate: bool = True) -> Timer:
+    """The timer for a device."""
+    return CudaTimer(device, gate=gate) if device.platform == "cuda" else HostTimer(device)
+
+
+class TurnError(Exception):
+    """A turn came to nothing; the words say why."""
+
+
+class Runnable(Protocol):
+    """What takes its turn: an engine with a plan, a peer, a copy."""
+
+    label: dict[str, Any]
+
+    def prepare(self, size_bytes: int) -> str:
+        """Ready for calls of a size; why not, where it can't run it or its results are wrong."""
+
+    def time_us(self, size_bytes: int, calls: int) -> float:
+        """The time of a call. Raises TurnError, or a SleyError."""
+
+
+@dataclass
+class Measured:
+    """One runnable at one size. us: of a call, one number a round; failure: why there are none."""
+
+    label: dict[str, Any]
+    size_bytes: int
+    us: list[float] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def median_us(self) -> float:
+        return median(self.us) if self.us else float("nan")
+
+    def row(self) -> dict[str, Any]:
+        """As the results hold it."""
+        row = {**self.label, "size_bytes": self.size_bytes}
+        if self.failure:
+            return {**row, "failure": self.failure}
+        rounds = [round(us, 3) for us in self.us]
+        return {**row, "us": rounds, "median_us": round(self.median_us, 3)}
+
+
+def in_turn(runs: Sequence[Runnable], size_bytes: int, rounds: int) -> list[Measured]:
+    """Times all runs at one size, one after the other in each round. One that fails has no more
+    turns."""
+    found = [Measured(dict(run.label), size_bytes) for run in runs]
+    calls = [_calls(run, one) for run, one in zip(runs, found, strict=True)]
+    for _ in range(rounds):
+        for run, one, number in zip(runs, found, calls, strict=True):
+            if one.failure:
+                continue
+            try:
+                one.us.append(run.time_us(size_bytes, number))
+            except (TurnError, SleyError) as error:
+                one.failure = words(error)
+    return found
+
+
+def _calls(run: Runnable, one: Measured) -> int:
+    """Calls of a batch, after warming up; 0 where the run fails."""
+    try:
+        one.failure = run.prepare(one.size_bytes)
+        if one.failure:
+            return 0
+        us = run.time_us(one.size_bytes, 2)
+        if us > COMPILING_US:
+            us = run.time_us(one.size_bytes, 1)
+    except (TurnError, SleyError) as error:
+        one.failure = words(error)
+        return 0
+    return int(np.clip(BATCH_US / max(us, 1e-3), 1, CALLS))
+
+
+def words(error: Exception) -> str:
+    """An error in one line."""
+    if not isinstance(error, SleyError):
+        return str(error)
+    first = error.diagnostics[0]
+    return f"{first.rule.code} {first.rule.name}: {first.found}"

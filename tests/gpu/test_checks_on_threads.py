@@ -1,0 +1,89 @@
+"""The checks of tests/gpu, run on threads: they find what is wrong, and pass what is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpu_small_calls
+import numpy as np
+import pytest
+from gpu_checks import Call, OnDevice, Sums, communicator, wrong
+from gpu_plans import cases, compiled, counts, ring
+from test_gpu_failures import check_hang, check_memory
+from test_gpu_processes import check_calls, check_gone
+
+import sley
+from sley.devices import Engine, ThreadsDevice
+
+ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
+
+
+@pytest.fixture(scope="module")
+def device() -> ThreadsDevice:
+    return ThreadsDevice()
+
+
+@ENGINES
+@pytest.mark.parametrize("name", ["ring-allreduce", "all-pairs-alltoall", "binomial-broadcast"])
+def test_the_library(name: str, engine: Engine, device: ThreadsDevice) -> None:
+    for case in [c for c in cases() if c[0] == name][:4]:
+        plan = compiled(case, sley.Protocol.SIMPLE)
+        on = communicator(plan, device, engine=engine)
+        assert [wrong(on, device, count) for count in counts(plan)] == [0, 0, 0]
+
+
+def test_wrong_results_are_found(device: ThreadsDevice) -> None:
+    call = Call.of(ring(3), device, 1003)
+    call.start(communicator(ring(3), device))
+    assert call.wrong() == 0
+    first = call.arrays[1][0]
+    first.array[500] += 1
+    assert call.wrong() == 1
+    outside = np.full(3, 1, np.uint8)
+    device.write(first.memory, first.memory.size_bytes - 3, outside)
+    assert call.wrong() == 4
+
+
+@pytest.mark.parametrize("shift", [0, 1, 3])
+def test_arrays_lie_where_they_should(shift: int, device: ThreadsDevice) -> None:
+    one = OnDevice(device, np.arange(7, dtype=np.int32), "int32", shift)
+    assert one.array.ctypes.data == one.memory.address + 512 + 4 * shift
+    one.array[:] *= 2
+    assert one.fetch() == 0
+    assert one.host.tolist() == [0, 2, 4, 6, 8, 10, 12]
+
+
+@ENGINES
+def test_calls_in_a_row(engine: Engine, device: ThreadsDevice) -> None:
+    on, sums = communicator(ring(3), device, engine=engine), Sums(device, 3, 1003)
+    arrays: list[Any] = sums.arrays
+    for _ in range(20):
+        on(arrays)
+    assert sums.wrong(20) == 0
+    assert sums.wrong(19) > 0
+    arrays[2][7] += 1
+    assert sums.wrong(20) == 1
+
+
+@ENGINES
+def test_a_plan_that_hangs(engine: Engine, device: ThreadsDevice) -> None:
+    check_hang(device, engine)
+
+
+def test_no_memory(device: ThreadsDevice) -> None:
+    check_memory(device, 1 << 30)
+
+
+@pytest.mark.parametrize("protocol", ["SIMPLE", "DIRECT"])
+def test_ranks_in_processes(protocol: str) -> None:
+    check_calls("threads", 2, protocol, "generated")
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_rank_that_is_gone(how: str) -> None:
+    check_gone("threads", how)
+
+
+def test_the_small_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["gpu_small_calls.py", "threads"])
+    assert gpu_small_calls.main() == 0

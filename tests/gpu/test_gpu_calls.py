@@ -1,0 +1,166 @@
+"""Call upon call, streams, CUDA graphs, and the arrays of other libraries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_checks import OnDevice, Sums, communicator
+from gpu_plans import ring
+
+import sley
+from sley.devices import Engine, Launching
+
+pytestmark = pytest.mark.gpu
+
+ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
+PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())
+COUNT = 5003
+CAPTURED, REPLAYS = 3, 5
+
+
+@ENGINES
+@PROTOCOLS
+def test_a_thousand_calls(protocol: Any, engine: Engine, gpu: Any) -> None:
+    on, sums = communicator(ring(3, protocol), gpu, engine=engine), Sums(gpu, 3, COUNT)
+    stream, arrays = gpu.stream(), sums.arrays
+    for _ in range(1000):
+        on(arrays, streams=stream)
+    gpu.synchronize(stream)
+    on.synchronize()
+    assert sums.wrong(1000) == 0
+
+
+@PROTOCOLS
+def test_a_thousand_calls_with_a_launch_for_each_rank(protocol: Any, gpu: Any) -> None:
+    on = communicator(ring(3, protocol), gpu, launching=Launching.BY_RANK)
+    sums, streams = Sums(gpu, 3, COUNT), [gpu.stream() for _ in range(3)]
+    arrays = sums.arrays
+    for _ in range(1000):
+        on(arrays, streams=streams)
+    for stream in streams:
+        gpu.synchronize(stream)
+    on.synchronize()
+    assert sums.wrong(1000) == 0
+
+
+@ENGINES
+@PROTOCOLS
+def test_a_graph_by_cuda_core(protocol: Any, engine: Engine, gpu: Any) -> None:
+    from cuda.core import Device
+
+    device = Device(0)
+    device.set_current()
+    stream = device.create_stream()
+    on, sums = communicator(ring(3, protocol), gpu, engine=engine), Sums(gpu, 3, COUNT)
+    on.reserve(COUNT, "int32")
+    arrays = sums.arrays
+    builder = stream.create_graph_builder().begin_building()
+    for _ in range(CAPTURED):
+        on(arrays, streams=builder)
+    graph = builder.end_building().complete()
+    for _ in range(REPLAYS):
+        graph.launch(stream)
+    stream.sync()
+    on.synchronize()
+    assert sums.wrong(CAPTURED * REPLAYS) == 0
+
+
+@ENGINES
+def test_a_graph_by_torch(engine: Engine, gpu: Any) -> None:
+    torch = pytest.importorskip("torch")
+    on = communicator(ring(3), gpu, engine=engine)
+    tensors = [torch.arange(COUNT, dtype=torch.int32, device="cuda:0") * (r + 1) for r in range(3)]
+    on.reserve(COUNT, "int32")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CAPTURED):
+            on(tensors, streams=torch.cuda.current_stream())
+    for _ in range(REPLAYS):
+        graph.replay()
+    torch.cuda.synchronize()
+    on.synchronize()
+    expected = torch.arange(COUNT, dtype=torch.int64) * 6 * 3 ** (CAPTURED * REPLAYS - 1)
+    expected = (expected + 2**31) % 2**32 - 2**31
+    for tensor in tensors:
+        assert torch.equal(tensor.cpu().to(torch.int64), expected)
+
+
+def test_work_on_the_callers_stream_comes_in_order(gpu: Any) -> None:
+    """Nothing runs before the gate opens; a call on another stream would sum the old data."""
+    from cuda.bindings import driver as cu
+
+    from sley.devices import cuda_driver
+
+    on = communicator(ring(3), gpu)
+    data = [OnDevice(gpu, np.zeros(COUNT, np.int32), "int32") for _ in range(3)]
+    arrays = [one.array for one in data]
+    on(arrays)  # so that all is built
+    stream, gate = gpu.stream(), gpu.allocate_host(64)
+    raw = cu.CUstream(stream.__cuda_stream__()[1])
+    with cuda_driver.current(gpu._context):
+        flag = cu.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value
+        cuda_driver.call(cu.cuStreamWaitValue32, raw, gate.address, 1, flag, doing="testing")
+        for rank, one in enumerate(arrays):
+            place = one.memory.address
+            cuda_driver.call(cu.cuMemsetD32Async, place, rank + 5, COUNT, raw, doing="testing")
+    on(arrays, streams=stream)
+    gate.array[:4].view(np.uint32)[0] = 1
+    gpu.synchronize(stream)
+    on.synchronize()
+    assert [one.fetch() for one in data] == [0, 0, 0]
+    assert all((one.host == 5 + 6 + 7).all() for one in data)
+
+
+@ENGINES
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64"])
+def test_tensors_of_torch(dtype: str, engine: Engine, gpu: Any) -> None:
+    torch = pytest.importorskip("torch")
+    on = communicator(ring(4), gpu, engine=engine)
+    kind = getattr(torch, dtype)
+    tensors = [(torch.arange(COUNT, device="cuda:0") % 50 + r).to(kind) for r in range(4)]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        on(tensors, streams=stream)
+        doubled = [tensor * 2 for tensor in tensors]  # on the stream, behind the call
+    stream.synchronize()
+    on.synchronize()
+    expected = (torch.arange(COUNT) % 50 * 4 + 6).to(kind)
+    assert all(torch.equal(t.cpu(), expected) for t in tensors)
+    assert all(torch.equal(t.cpu(), expected * 2) for t in doubled)
+
+
+def test_tensors_of_torch_without_a_stream(gpu: Any) -> None:
+    torch = pytest.importorskip("torch")
+    on = communicator(ring(4), gpu)
+    tensors = [torch.full((COUNT,), r + 1.0, device="cuda:0") for r in range(4)]
+    on(tensors)
+    assert all(bool((t == 10).all()) for t in tensors)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_arrays_of_cupy(dtype: str, gpu: Any) -> None:
+    cupy = pytest.importorskip("cupy")
+    on = communicator(ring(4), gpu)
+    arrays = [(cupy.arange(COUNT) % 20 + r).astype(dtype) for r in range(4)]
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device(0).synchronize()
+    on(arrays, streams=stream)
+    stream.synchronize()
+    on.synchronize()
+    expected = (np.arange(COUNT) % 20 * 4 + 6).astype(dtype)
+    assert all((cupy.asnumpy(array) == expected).all() for array in arrays)
+
+
+def test_other_libraries_take_our_arrays(gpu: Any) -> None:
+    torch = pytest.importorskip("torch")
+    on = communicator(ring(4), gpu)
+    made = on.empty("float32", COUNT)
+    tensors = {rank: torch.as_tensor(array, device="cuda:0") for rank, array in made.items()}
+    for rank, tensor in tensors.items():
+        tensor.fill_(rank + 1.0)
+    on(made)
+    assert all(bool((t == 10).all()) for t in tensors.values())

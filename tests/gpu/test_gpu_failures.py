@@ -1,0 +1,61 @@
+"""What can't be run on a GPU, and a GPU that stays usable."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+from gpu_checks import Sums, communicator, wrong
+from gpu_plans import hanging, ring
+
+from sley.devices import Engine
+from sley.errors import SleyError
+
+pytestmark = pytest.mark.gpu
+
+ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
+TIMEOUT_S = 1.0
+PATIENCE_S = 10.0
+"""By then a call with that timeout must have ended."""
+
+
+@ENGINES
+def test_a_plan_that_hangs_ends_and_the_device_stays_usable(engine: Engine, gpu: Any) -> None:
+    check_hang(gpu, engine)
+
+
+def check_hang(device: Any, engine: Engine) -> None:
+    on = communicator(hanging(), device, engine=engine, timeout_s=TIMEOUT_S)
+    call = Sums(device, 3, 64).arrays
+    begin = time.monotonic()
+    with pytest.raises(SleyError) as caught:
+        on(call)
+    assert time.monotonic() - begin < PATIENCE_S
+    found = caught.value.diagnostics[0]
+    assert found.rule.code == "K508"
+    assert "waits for a message from rank" in found.found
+    assert re.search(r"rank \d, block 0, step 0 \(recv_reduce_send\), tile 0", str(caught.value))
+    with pytest.raises(SleyError, match="K511"):
+        on(call)
+    assert wrong(communicator(ring(3), device, engine=engine), device, 1003) == 0
+
+
+@ENGINES
+def test_more_blocks_than_fit(engine: Engine, gpu: Any) -> None:
+    instances = -(-gpu.multiprocessors // 4) + 1  # of 8 ranks with 1024 threads a block, which
+    plan = ring(8, instances=instances)  # a multiprocessor holds twice at most
+    with pytest.raises(SleyError, match="K506"):
+        wrong(communicator(plan, gpu, engine=engine, threads=1024), gpu, 1003)
+    assert wrong(communicator(ring(3), gpu, engine=engine), gpu, 1003) == 0
+
+
+def test_out_of_memory(gpu: Any) -> None:
+    check_memory(gpu, 1 << 12)
+
+
+def check_memory(device: Any, slots: int) -> None:
+    with pytest.raises(SleyError, match="K507"):
+        communicator(ring(3), device, slots=slots, slot_bytes=1 << 30)
+    assert wrong(communicator(ring(3), device), device, 1003) == 0

@@ -1,0 +1,76 @@
+"""Every algorithm of the library on one GPU, with both engines and all protocols."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gpu_checks import communicator, wrong
+from gpu_plans import cases, compiled, counts, named, ring
+
+import sley
+from sley.algorithms import build
+from sley.devices import Engine, Launching
+from sley.runtime.types import DATA_TYPES
+
+pytestmark = pytest.mark.gpu
+
+THREADS = 256
+"""Of a block: a multiprocessor holds two such blocks, so 112 blocks fit every GPU of some size."""
+
+ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
+PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("case", cases(), ids=named)
+def test_every_algorithm(case: tuple[str, dict[str, Any]], protocol: Any, gpu: Any) -> None:
+    plan = compiled(case, protocol)
+    for engine in Engine:
+        on = communicator(plan, gpu, engine=engine, threads=THREADS)
+        assert [wrong(on, gpu, count) for count in counts(plan)] == [0, 0, 0], engine
+
+
+@ENGINES
+@PROTOCOLS
+@pytest.mark.parametrize(("nodes", "gpus"), [(2, 2), (2, 4)])
+def test_task_level(nodes: int, gpus: int, protocol: Any, engine: Engine, gpu: Any) -> None:
+    hm = build("hm-allreduce", nodes=nodes, gpus=gpus, in_place=True)
+    plan = sley.compile(hm, schedule="hpds", allocate="state", protocol=protocol)
+    on = communicator(plan, gpu, engine=engine)
+    assert [wrong(on, gpu, count) for count in counts(plan)] == [0, 0, 0]
+
+
+@ENGINES
+@PROTOCOLS
+@pytest.mark.parametrize("shift", [0, 1, 3])
+def test_large_calls_at_every_alignment(
+    shift: int, protocol: Any, engine: Engine, gpu: Any
+) -> None:
+    """4 MB a rank and some elements, with slots of the size that nobody chose."""
+    plan = ring(4, protocol, instances=4)
+    on = communicator(plan, gpu, engine=engine, slot_bytes=None)
+    assert wrong(on, gpu, 2**20 + 7, shift=shift) == 0
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("threads", [32, 64, 96, 1024])
+def test_every_number_of_threads(threads: int, protocol: Any, gpu: Any) -> None:
+    for engine in Engine:
+        on = communicator(ring(4, protocol), gpu, engine=engine, threads=threads)
+        assert wrong(on, gpu, 10007) == 0, engine
+
+
+@ENGINES
+@PROTOCOLS
+def test_a_launch_for_each_rank(protocol: Any, engine: Engine, gpu: Any) -> None:
+    on = communicator(ring(4, protocol), gpu, engine=engine, launching=Launching.BY_RANK)
+    assert [wrong(on, gpu, count) for count in (10007, 1)] == [0, 0]
+
+
+@ENGINES
+@pytest.mark.parametrize("dtype", DATA_TYPES)
+def test_every_type_and_reduction(dtype: str, engine: Engine, gpu: Any) -> None:
+    on = communicator(ring(3), gpu, engine=engine)
+    found = {op.name: wrong(on, gpu, 2003, dtype=dtype, reduce_op=op) for op in sley.ReduceOp}
+    assert found == dict.fromkeys(found, 0)

@@ -1,0 +1,38 @@
+"""Kernels under NVIDIA's compute-sanitizer, where it is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 280
+FOUND = 86
+"""What the sanitizer ends with when it has found something."""
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
+@pytest.mark.usefixtures("gpu")
+def test_nothing_is_found(tool: str) -> None:
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        pytest.skip("no compute-sanitizer on the PATH")
+    script = [sys.executable, str(HERE / "gpu_small_calls.py")]
+    path = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), *script],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    if "Device not supported" in done.stdout:
+        pytest.skip("compute-sanitizer doesn't support this device")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
