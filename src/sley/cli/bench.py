@@ -10,11 +10,9 @@ import click
 import numpy as np
 
 from sley.cli.devices import Where, device_options
+from sley.cli.measuring import Measuring, measuring_options
 from sley.cli.options import (
-    REDUCE_OPS,
-    DType,
     Selection,
-    SizeType,
     common_options,
     plan_options,
 )
@@ -32,7 +30,7 @@ from sley.report.tables import (
     comparison_row,
     run_head,
 )
-from sley.runtime import TIMEOUT_S, Measurement
+from sley.runtime import Measurement
 
 _POSITIVE = click.IntRange(min=1)
 
@@ -42,53 +40,17 @@ _POSITIVE = click.IntRange(min=1)
 @device_options()
 @size_options("1K", "1M")
 @click.option("-r", "--rounds", type=_POSITIVE, default=5, show_default=True, help="Rounds.")
-@click.option(
-    "-n",
-    "--iterations",
-    type=_POSITIVE,
-    default=20,
-    show_default=True,
-    help="Timed runs of a size and an engine in a round.",
+@measuring_options(
+    "Timed runs of a size and an engine in a round.",
+    "Room of a slot, which bounds a tile. [what 24M give each]",
 )
-@click.option(
-    "-w",
-    "--warmup",
-    type=click.IntRange(min=0),
-    default=5,
-    show_default=True,
-    help="Runs before the timed ones.",
-)
-@click.option(
-    "-c", "--check", type=click.IntRange(0, 1), default=1, show_default=True, help="Check results."
-)
-@click.option("-d", "--dtype", type=DType(), default="float32", show_default=True, help="Type.")
-@click.option(
-    "-o",
-    "--op",
-    "reduce_op",
-    type=click.Choice(list(REDUCE_OPS)),
-    default="sum",
-    show_default=True,
-)
-@click.option(
-    "--slot-bytes",
-    type=SizeType(),
-    help="Room of a slot, which bounds a tile. [what 24M give each]",
-)
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=TIMEOUT_S, help="Seconds.")
 @common_options
 def bench_command(
     selection: Selection,
     where: Where,
     sizes: list[int],
     rounds: int,
-    iterations: int,
-    warmup: int,
-    check: int,
-    dtype: str,
-    reduce_op: str,
-    slot_bytes: int | None,
-    timeout: float,
+    measuring: Measuring,
     as_json: bool,
     verbose: bool,
 ) -> None:
@@ -109,18 +71,12 @@ def bench_command(
             plan,
             sizes,
             devices=devices,
-            dtype=dtype,
-            reduce_op=REDUCE_OPS[reduce_op],
             rounds=rounds,
-            iterations=iterations,
-            warmup=warmup,
-            check=bool(check),
-            slot_bytes=slot_bytes,
-            timeout_s=timeout,
             progress=lambda: bar.advance(task),
+            **measuring.settings,
             **where.settings,
         )
-    rows = [_row(comparison, reduce_op) for comparison in found]
+    rows = [_row(comparison, measuring.reduce_op) for comparison in found]
     mean = float(np.exp(np.mean(np.log([row.ratio for row in rows]))))
     wrong = sum(t.wrong or 0 for row in rows for t in (row.generated, row.interpreted))
     if as_json:
@@ -133,7 +89,8 @@ def bench_command(
         }
         print_json(document)
     else:
-        times = f"time is the median of {counted(rounds, 'round')} of {counted(iterations, 'run')}"
+        runs = counted(measuring.iterations, "run")
+        times = f"time is the median of {counted(rounds, 'round')} of {runs}"
         click.echo(run_head(plan, f"{words}; {times}"))
         click.echo("\n".join([COMPARISON_HEADER, *map(comparison_row, rows)]))
         click.echo(comparison_footer(rows, mean))

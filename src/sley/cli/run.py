@@ -9,14 +9,12 @@ from typing import Any
 
 import click
 
-from sley import running, runtime
+from sley import running
 from sley.cli.devices import PROCESSES, Where, device_options
+from sley.cli.measuring import Measuring, measuring_options
 from sley.cli.options import (
-    REDUCE_OPS,
-    DType,
     Member,
     Selection,
-    SizeType,
     common_options,
     plan_options,
 )
@@ -36,41 +34,9 @@ from sley.runtime import Measurement
     "--engine", type=Member(Engine), help="On devices: code made for the plan, or none. [generated]"
 )
 @size_options("1K")
-@click.option(
-    "-n",
-    "--iterations",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Runs that are timed.",
-)
-@click.option(
-    "-w",
-    "--warmup",
-    type=click.IntRange(min=0),
-    default=5,
-    show_default=True,
-    help="Runs before the timed ones.",
-)
-@click.option(
-    "-c", "--check", type=click.IntRange(0, 1), default=1, show_default=True, help="Check results."
-)
-@click.option("-d", "--dtype", type=DType(), default="float32", show_default=True, help="Type.")
-@click.option(
-    "-o",
-    "--op",
-    "reduce_op",
-    type=click.Choice(list(REDUCE_OPS)),
-    default="sum",
-    show_default=True,
-)
-@click.option(
-    "--slot-bytes",
-    type=SizeType(),
-    help="Room of a slot, which bounds a tile. [64K; on devices what 24M give each]",
-)
-@click.option(
-    "--timeout", type=click.FloatRange(min=0.1), default=runtime.TIMEOUT_S, help="Seconds."
+@measuring_options(
+    "Runs that are timed.",
+    "Room of a slot, which bounds a tile. [64K; on devices what 24M give each]",
 )
 @common_options
 def run_command(
@@ -78,13 +44,7 @@ def run_command(
     where: Where,
     engine: Engine | None,
     sizes: list[int],
-    iterations: int,
-    warmup: int,
-    check: int,
-    dtype: str,
-    reduce_op: str,
-    slot_bytes: int | None,
-    timeout: float,
+    measuring: Measuring,
     as_json: bool,
     verbose: bool,
 ) -> None:
@@ -99,21 +59,12 @@ def run_command(
         _refuse_on_processes(where, engine)
     plans = _plans(selection, phases)
     words, settings = _place(plans[-1], where, engine)
-    settings |= {
-        "dtype": dtype,
-        "reduce_op": REDUCE_OPS[reduce_op],
-        "iterations": iterations,
-        "warmup": warmup,
-        "check": bool(check),
-        "timeout_s": timeout,
-    }
-    if slot_bytes is not None:
-        settings["slot_bytes"] = slot_bytes
+    settings |= measuring.settings
     if not as_json:
         click.echo(run_head(plans[-1], f"{words}; time is the average of the iterations"))
         click.echo(RUN_HEADER)
     with phases("running"):
-        rows = _measure(plans, sizes, settings, reduce_op, quiet=as_json)
+        rows = _measure(plans, sizes, settings, measuring.reduce_op, quiet=as_json)
     wrong = sum(t.wrong or 0 for r in rows for t in (r.out_of_place, r.in_place) if t)
     if as_json:
         table = [_json(row) for row in rows]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sley.devices.cuda_modules import module
 from sley.devices.device import BITS, Memory, View
 from sley.errors import Place
-from sley.errors.devices import K501, K504, K505, K517, K519
+from sley.errors.devices import K504, K505, K517, K519
 from sley.errors.runtime import R504
 from sley.runtime.types import DATA_TYPES
 
@@ -42,17 +43,10 @@ def view(array: Any, ordinal: int, *, what: str) -> View:
     bits of bfloat16. Nothing waits for the array's producer: kernels start on the caller's stream,
     behind it. K519 for what is no array.
     """
-    try:
-        from cuda.core.utils import StridedMemoryView
-    except ImportError as error:
-        raise K501.error(
-            expected="the package cuda-core",
-            found=str(error),
-            remedy='`pip install "sley[cuda]"`',
-        ) from None
+    views = module("cuda.core.utils").StridedMemoryView
     _check_kind(array, ordinal, what)
     try:
-        found = StridedMemoryView.from_any_interface(array, stream_ptr=-1)
+        found = views.from_any_interface(array, stream_ptr=-1)
     except Exception as error:  # any library's own, of any class
         raise K519.error(
             at=Place(detail=what),

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sley.devices.cuda_modules import module
 from sley.errors.devices import K501, K502, K503
 from sley.errors.diagnostic import counted, shortened
 
@@ -87,15 +88,7 @@ class _Compiler:
     """NVRTC's functions, which cuda-bindings finds at the first call."""
 
     def __init__(self) -> None:
-        try:
-            from cuda.bindings import nvrtc
-        except ImportError as error:
-            raise K501.error(
-                expected="the packages cuda-core and cuda-bindings",
-                found=str(error),
-                remedy='`pip install "sley[cuda]"`',
-            ) from None
-        self.nvrtc = nvrtc
+        self.nvrtc = module("cuda.bindings.nvrtc")
 
     def call(self, name: str, *arguments: object) -> Any:
         """What a function returns; None, a value, or a tuple of values."""

@@ -8,6 +8,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from sley.devices.cuda_modules import module
 from sley.errors.devices import (
     K501,
     K502,
@@ -75,14 +76,7 @@ _FATAL = {
 def bindings() -> Any:
     """The module cuda.bindings.driver, with the driver at work. K501 where a package or the driver
     is missing or the driver does not start, K510 where it has no device."""
-    try:
-        from cuda.bindings import driver
-    except ImportError as error:
-        raise K501.error(
-            expected="the packages cuda-core and cuda-bindings",
-            found=str(error),
-            remedy='`pip install "sley[cuda]"`',
-        ) from None
+    driver = module("cuda.bindings.driver")
     try:
         (result,) = driver.cuInit(0)
     except RuntimeError as error:
