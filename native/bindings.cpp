@@ -1,6 +1,7 @@
 // The Python module `sley.runtime._native`: segments, fabrics, engines.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -14,11 +15,13 @@
 #include <tuple>
 #include <vector>
 
+#include <poll.h>
 #ifdef __linux__
 #include <sys/prctl.h>
 #endif
 #include <csignal>
 
+#include "calls.hpp"
 #include "engine.hpp"
 
 namespace nb = nanobind;
@@ -36,14 +39,22 @@ std::vector<T> to_vector(const Array& array) {
     return std::vector<T>(array.data(), array.data() + array.size());
 }
 
-FabricShape make_shape(std::int32_t ranks, const Ints& src, const Ints& dst, std::int64_t slots,
-                       std::int64_t slot_bytes) {
-    if (src.size() != dst.size()) throw std::invalid_argument("connections without an end");
-    FabricShape shape{ranks, {}, slots, slot_bytes};
-    for (std::size_t i = 0; i < src.size(); ++i) {
-        shape.connections.push_back({src.data()[i], dst.data()[i]});
+FabricShape make_shape(const Ints& fifos, std::int64_t slots, std::int64_t slot_bytes,
+                       std::int64_t envelopes) {
+    FabricShape shape{to_vector<std::int32_t>(fifos), {slots, slot_bytes, envelopes}};
+    shape.check();
+    return shape;
+}
+
+std::vector<Connection> make_connections(const Ints& src, const Ints& dst, const Ints& index) {
+    if (src.size() != dst.size() || src.size() != index.size()) {
+        throw std::invalid_argument("connections without an end");
     }
-    return Fabric::checked(std::move(shape));
+    std::vector<Connection> connections;
+    for (std::size_t i = 0; i < src.size(); ++i) {
+        connections.push_back({src.data()[i], dst.data()[i], index.data()[i]});
+    }
+    return connections;
 }
 
 std::vector<std::int32_t> ints(const nb::kwargs& columns, const char* name) {
@@ -67,6 +78,9 @@ ProgramColumns make_columns(const nb::kwargs& k) {
     c.recv = ints(k, "recv");
     c.wait_offset = longs(k, "wait_offset");
     c.wait_target = ints(k, "wait_target");
+    c.pullable = ints(k, "pullable");
+    c.hold_offset = longs(k, "hold_offset");
+    c.hold_target = ints(k, "hold_target");
     c.block_offset = longs(k, "block_offset");
     c.divisor = ints(k, "divisor");
     c.chunks = nb::cast<std::int32_t>(k["chunks"]);
@@ -80,67 +94,70 @@ ProgramColumns make_columns(const nb::kwargs& k) {
     return c;
 }
 
-std::shared_ptr<Engine> make_engine(std::shared_ptr<Fabric> fabric, std::int32_t rank,
-                                    const nb::kwargs& columns) {
-    return std::make_shared<Engine>(std::move(fabric), rank, make_columns(columns));
+std::shared_ptr<Engine> make_engine(std::shared_ptr<Fabric> fabric, const Ints& src,
+                                    const Ints& dst, const Ints& index, std::int64_t slots,
+                                    std::int64_t slot_bytes, const nb::kwargs& columns) {
+    return std::make_shared<Engine>(std::move(fabric), make_columns(columns),
+                                    make_connections(src, dst, index), Room{slots, slot_bytes});
 }
 
 // Throws what the engine would, without a fabric.
-void check_program(std::int32_t rank, std::int32_t ranks, Ints src, Ints dst,
-                   const nb::kwargs& columns) {
-    build_program(make_columns(columns), rank, make_shape(ranks, src, dst, 1, 1));
+void check_program(std::int32_t rank, std::int32_t ranks, const Ints& src, const Ints& dst,
+                   const Ints& index, const nb::kwargs& columns) {
+    build_program(make_columns(columns), rank, ranks, make_connections(src, dst, index));
 }
 
-Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, const Bytes& input,
-               const Bytes& output, std::int64_t iterations, double timeout_s) {
+Call make_call(std::int64_t count, std::int32_t type, std::int32_t op) {
     if (type < 0 || type >= kDataTypes || op < 0 || op >= kReduceOps) {
         throw std::invalid_argument("an unknown type or operation");
     }
-    Call call{};
-    call.count = count;
-    call.type = static_cast<DataType>(type);
-    call.op = static_cast<ReduceOp>(op);
+    return {count, static_cast<DataType>(type), static_cast<ReduceOp>(op), {}, {}, {}};
+}
+
+Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, const Bytes& input,
+               const Bytes& output) {
+    Call call = make_call(count, type, op);
     call.memory[kInput] = reinterpret_cast<std::byte*>(input.data());
     call.memory[kOutput] = reinterpret_cast<std::byte*>(output.data());
     call.bytes[kInput] = static_cast<std::int64_t>(input.size());
     call.bytes[kOutput] = static_cast<std::int64_t>(output.size());
-    call.iterations = iterations;
-    call.timeout_s = timeout_s;
     return call;
 }
 
-// (status, seconds, absent, [(instruction, tile, reason, target)]): plain values, which travel.
+// (status, seconds, rank, [(instruction, tile, reason, target)]): plain values, which travel.
 nb::tuple to_tuple(const Outcome& outcome) {
     nb::list stuck;
     for (const auto& s : outcome.stuck) {
         stuck.append(nb::make_tuple(s.instruction, s.tile, static_cast<int>(s.reason), s.target));
     }
-    return nb::make_tuple(static_cast<int>(outcome.status), outcome.seconds, outcome.absent, stuck);
+    return nb::make_tuple(static_cast<int>(outcome.status), outcome.seconds, outcome.rank, stuck);
 }
 
 nb::tuple run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32_t op,
                   Bytes input, Bytes output, std::int64_t iterations, double timeout_s) {
-    const auto call = make_call(count, type, op, input, output, iterations, timeout_s);
+    const auto call = make_call(count, type, op, input, output);
+    engine.check(call);
     Outcome outcome;
     {
         nb::gil_scoped_release release;
-        outcome = engine.run(call);
+        outcome = run_call(engine, call, iterations, timeout_s, true);
     }
+    if (outcome.status == Status::kNoMemory) throw std::bad_alloc();
     return to_tuple(outcome);
 }
 
 // All ranks as threads of this process; a rank that throws fails the job, so nobody waits for it.
-std::vector<Outcome> run_calls(Fabric& fabric, const std::vector<std::shared_ptr<Engine>>& engines,
-                               const std::vector<Call>& calls) {
+std::vector<Outcome> run_all(const std::vector<std::shared_ptr<Engine>>& engines,
+                             const std::vector<Call>& calls, double timeout_s) {
     std::vector<Outcome> outcomes(engines.size());
     std::vector<std::exception_ptr> thrown(engines.size());
     std::vector<std::thread> threads;
     const auto body = [&](std::size_t i) {
         try {
-            outcomes[i] = engines[i]->run(calls[i]);
+            outcomes[i] = run_call(*engines[i], calls[i], 1, timeout_s, true);
         } catch (...) {
             thrown[i] = std::current_exception();
-            fabric.control().fail(Failure::kDied, static_cast<std::int32_t>(i));
+            engines[i]->fabric().control().fail(Failure::kDied, static_cast<std::int32_t>(i));
         }
     };
     std::exception_ptr no_thread;
@@ -149,35 +166,127 @@ std::vector<Outcome> run_calls(Fabric& fabric, const std::vector<std::shared_ptr
         if (!engines.empty()) body(0);
     } catch (const std::system_error&) {
         no_thread = std::current_exception();
-        fabric.control().fail(Failure::kDied, static_cast<std::int32_t>(threads.size()) + 1);
+        const auto rank = static_cast<std::int32_t>(threads.size()) + 1;
+        engines[0]->fabric().control().fail(Failure::kDied, rank);
     }
     for (auto& thread : threads) thread.join();
     if (no_thread) std::rethrow_exception(no_thread);
     for (const auto& error : thrown) {
         if (error) std::rethrow_exception(error);
     }
+    for (const auto& outcome : outcomes) {
+        if (outcome.status == Status::kNoMemory) throw std::bad_alloc();
+    }
     return outcomes;
 }
 
-nb::list run_threads(Fabric& fabric, std::vector<std::shared_ptr<Engine>> engines,
-                     std::int64_t count, std::int32_t type, std::int32_t op,
-                     std::vector<Bytes> inputs, std::vector<Bytes> outputs,
-                     std::int64_t iterations, double timeout_s) {
+nb::list run_threads(std::vector<std::shared_ptr<Engine>> engines, std::int64_t count,
+                     std::int32_t type, std::int32_t op, std::vector<Bytes> inputs,
+                     std::vector<Bytes> outputs, double timeout_s) {
     if (inputs.size() != engines.size() || outputs.size() != engines.size()) {
         throw std::invalid_argument("not one memory for each rank");
     }
     std::vector<Call> calls;
     for (std::size_t i = 0; i < engines.size(); ++i) {
-        calls.push_back(make_call(count, type, op, inputs[i], outputs[i], iterations, timeout_s));
+        calls.push_back(make_call(count, type, op, inputs[i], outputs[i]));
+        engines[i]->check(calls.back());
     }
     std::vector<Outcome> outcomes;
     {
         nb::gil_scoped_release release;
-        outcomes = run_calls(fabric, engines, calls);
+        outcomes = run_all(engines, calls, timeout_s);
     }
     nb::list list;
     for (const auto& outcome : outcomes) list.append(to_tuple(outcome));
     return list;
+}
+
+using Address = std::uintptr_t;
+
+std::byte* at(Address address) { return reinterpret_cast<std::byte*>(address); }
+
+// A call on memory that is given by address and bytes.
+struct Submission {
+    std::shared_ptr<Engine> engine;
+    Call call;
+};
+
+Submission make_submission(std::shared_ptr<Engine> engine, std::int64_t count, std::int32_t type,
+                           std::int32_t op, Address input, std::int64_t input_bytes, Address output,
+                           std::int64_t output_bytes, std::uint64_t what) {
+    Call call = make_call(count, type, op);
+    call.memory[kInput] = at(input);
+    call.memory[kOutput] = at(output);
+    call.bytes[kInput] = input_bytes;
+    call.bytes[kOutput] = output_bytes;
+    call.record = {0, what, static_cast<std::uint64_t>(count)};
+    return {std::move(engine), call};
+}
+
+// None for a call that went well, so that the usual case costs little.
+nb::object to_object(const Outcome& outcome) {
+    if (outcome.status == Status::kDone) return nb::none();
+    return to_tuple(outcome);
+}
+
+nb::object run_now(Calls& calls, std::shared_ptr<Engine> engine, std::int64_t count,
+                   std::int32_t type, std::int32_t op, Address input, std::int64_t input_bytes,
+                   Address output, std::int64_t output_bytes, std::uint64_t what,
+                   double timeout_s) {
+    const auto s = make_submission(std::move(engine), count, type, op, input, input_bytes, output,
+                                   output_bytes, what);
+    Outcome outcome;
+    {
+        nb::gil_scoped_release release;
+        outcome = calls.run(s.engine, s.call, timeout_s);
+    }
+    return to_object(outcome);
+}
+
+std::shared_ptr<Ticket> submit(Calls& calls, std::shared_ptr<Engine> engine, std::int64_t count,
+                               std::int32_t type, std::int32_t op, Address input,
+                               std::int64_t input_bytes, Address output, std::int64_t output_bytes,
+                               std::uint64_t what, double timeout_s) {
+    const auto s = make_submission(std::move(engine), count, type, op, input, input_bytes, output,
+                                   output_bytes, what);
+    return calls.submit(s.engine, s.call, timeout_s);
+}
+
+void call_when_done(Ticket& ticket, nb::callable then) {
+    auto* kept = then.release().ptr();
+    ticket.on_done([kept] {
+        const nb::gil_scoped_acquire acquire;
+        const auto function = nb::steal<nb::callable>(kept);
+        try {
+            function();
+        } catch (nb::python_error& error) {
+            error.discard_as_unraisable("a callback of a collective call");
+        }
+    });
+}
+
+// Descriptors of which each becomes readable when a rank's process has ended.
+void watch(Fabric& fabric, std::vector<std::pair<int, std::int32_t>> descriptors) {
+    fabric.control().is_dead = [descriptors = std::move(descriptors)](std::int32_t rank) {
+        for (const auto& [fd, of] : descriptors) {
+            pollfd polled{fd, POLLIN, 0};
+            if (of == rank && poll(&polled, 1, 0) > 0) return true;
+        }
+        return false;
+    };
+}
+
+void define_calls(nb::module_& m) {
+    nb::class_<Ticket>(m, "Ticket")
+        .def("is_done", &Ticket::is_done)
+        .def("wait", &Ticket::wait, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Whether the call ended within the time; below 0 without an end.")
+        .def("on_done", &call_when_done, "then"_a)
+        .def_prop_ro("outcome", [](const Ticket& self) { return to_object(self.outcome()); });
+    nb::class_<Calls>(m, "Calls")
+        .def(nb::init<std::shared_ptr<Fabric>>(), "fabric"_a)
+        .def("run", &run_now)
+        .def("submit", &submit);
 }
 
 // The kernel kills this process when the thread that forked it ends. Elsewhere than on Linux the
@@ -224,11 +333,20 @@ void define_memory(nb::module_& m) {
             },
             "bytes"_a, "shared"_a)
         .def_static(
-            "attach",
-            [](int fd, std::size_t bytes) {
-                return std::make_shared<Segment>(Segment::attach(fd, bytes));
+            "sparse",
+            [](std::size_t bytes) {
+                return std::make_shared<Segment>(Segment::sparse(bytes, true));
             },
-            "fd"_a, "bytes"_a)
+            "bytes"_a)
+        .def_static(
+            "attach",
+            [](int fd, std::size_t bytes, bool writable) {
+                return std::make_shared<Segment>(Segment::attach(fd, bytes, writable));
+            },
+            "fd"_a, "bytes"_a, "writable"_a = true)
+        .def("reserve", &Segment::reserve, "offset"_a, "bytes"_a)
+        .def("release", &Segment::release, "offset"_a, "bytes"_a)
+        .def_prop_ro("size", &Segment::size)
         .def_prop_ro("fd", &Segment::fd)
         .def_prop_ro(
             "array",
@@ -238,43 +356,70 @@ void define_memory(nb::module_& m) {
             },
             "The memory as a NumPy array, which keeps the segment alive.");
 
+    nb::class_<FabricShape>(m, "FabricShape")
+        .def_static("create", &make_shape, "fifos"_a, "slots"_a, "slot_bytes"_a, "envelopes"_a)
+        .def("bytes_of", &FabricShape::bytes_of, "rank"_a)
+        .def_prop_ro("fifo_bytes", [](const FabricShape& self) { return self.fifo.bytes(); })
+        .def_prop_ro("bytes", &Fabric::bytes_side_by_side,
+                     "Of all ranks' memory, side by side in one segment.");
+
     nb::class_<Fabric>(m, "Fabric")
         .def_static(
-            "create",
-            [](std::int32_t ranks, Ints src, Ints dst, std::int64_t slots, std::int64_t slot_bytes,
-               bool shared) {
-                auto shape = make_shape(ranks, src, dst, slots, slot_bytes);
-                auto segment = Segment::create(shape.bytes(), shared);
-                return std::make_shared<Fabric>(std::move(shape), std::move(segment));
+            "side_by_side",
+            [](const FabricShape& shape, const std::shared_ptr<Segment>& segment,
+               std::int32_t rank) {
+                if (segment->size() < Fabric::bytes_side_by_side(shape)) {
+                    throw std::invalid_argument("a segment too small for the fabric");
+                }
+                return std::make_shared<Fabric>(shape, rank, Fabric::side_by_side(shape, segment),
+                                                std::vector<Region>{});
             },
-            "ranks"_a, "src"_a, "dst"_a, "slots"_a, "slot_bytes"_a, "shared"_a)
+            "shape"_a, "segment"_a, "rank"_a, "All ranks' memory lies in one segment.")
         .def_static(
-            "attach",
-            [](int fd, std::int32_t ranks, Ints src, Ints dst, std::int64_t slots,
-               std::int64_t slot_bytes) {
-                auto shape = make_shape(ranks, src, dst, slots, slot_bytes);
-                auto segment = Segment::attach(fd, shape.bytes());
-                return std::make_shared<Fabric>(std::move(shape), std::move(segment));
+            "join",
+            [](const FabricShape& shape, const std::vector<std::shared_ptr<Segment>>& memory,
+               const std::vector<std::shared_ptr<Segment>>& heaps, std::int32_t rank) {
+                std::vector<Region> regions, heap_regions;
+                for (const auto& segment : memory) regions.push_back({segment, 0});
+                for (const auto& segment : heaps) heap_regions.push_back({segment, 0});
+                return std::make_shared<Fabric>(shape, rank, std::move(regions),
+                                                std::move(heap_regions));
             },
-            "fd"_a, "ranks"_a, "src"_a, "dst"_a, "slots"_a, "slot_bytes"_a)
-        .def_prop_ro("fd", [](const Fabric& self) { return self.segment().fd(); })
-        .def_prop_ro("size", [](const Fabric& self) { return self.segment().size(); })
+            "shape"_a, "memory"_a, "heaps"_a, "rank"_a,
+            "Every rank of this host has a segment; None for those of others.")
+        .def_prop_ro("ranks", [](const Fabric& self) { return self.shape().ranks(); })
         .def_prop_ro("beats", [](Fabric& self) { return self.control().beats(); })
         .def_prop_ro("failed", [](Fabric& self) { return self.control().failed(); })
         .def(
             "fail",
             [](Fabric& self, std::int32_t rank) { self.control().fail(Failure::kDied, rank); },
-            "rank"_a, "Record that `rank` died; every rank that waits then gives up.");
+            "rank"_a, "Record that `rank` died; every rank that waits then gives up.")
+        .def_prop_ro("failure",
+                     [](Fabric& self) {
+                         return nb::make_tuple(static_cast<int>(self.control().failure_kind()),
+                                               self.control().failure_rank());
+                     })
+        .def(
+            "call_of",
+            [](Fabric& self, std::int32_t rank) {
+                const auto call = self.control().call_of(rank);
+                return nb::make_tuple(call.sequence, call.what, call.count);
+            },
+            "rank"_a, "What a rank is at: (number of the call, what, count).")
+        .def("close", [](Fabric& self) { self.control().close(); })
+        .def("watch", &watch, "descriptors"_a);
 }
 
 void define_engine(nb::module_& m) {
     nb::class_<Engine>(m, "Engine")
-        .def_static("create", &make_engine, "fabric"_a, "rank"_a, "columns"_a)
+        .def_static("create", &make_engine, "fabric"_a, "src"_a, "dst"_a, "index"_a, "slots"_a,
+                    "slot_bytes"_a, "columns"_a)
         .def("run", &run_one, "count"_a, "dtype"_a, "op"_a, "input"_a, "output"_a, "iterations"_a,
              "timeout_s"_a);
-    m.def("run_threads", &run_threads, "fabric"_a, "engines"_a, "count"_a, "dtype"_a, "op"_a,
-          "inputs"_a, "outputs"_a, "iterations"_a, "timeout_s"_a);
-    m.def("check_program", &check_program, "rank"_a, "ranks"_a, "src"_a, "dst"_a, "columns"_a);
+    m.def("run_threads", &run_threads, "engines"_a, "count"_a, "dtype"_a, "op"_a, "inputs"_a,
+          "outputs"_a, "timeout_s"_a);
+    m.def("check_program", &check_program, "rank"_a, "ranks"_a, "src"_a, "dst"_a, "index"_a,
+          "columns"_a);
     m.def("die_with_parent", &die_with_parent);
 }
 
@@ -287,4 +432,5 @@ NB_MODULE(_native, m) {
     nb::register_exception_translator(&sley::translate);
     sley::define_memory(m);
     sley::define_engine(m);
+    sley::define_calls(m);
 }

@@ -1,5 +1,5 @@
-// The control block that all ranks of a job share: who failed first, who has arrived at the
-// barrier, and each rank's heartbeat; and `Patience`, which says how a rank waits.
+// What the ranks of a job tell one another beside messages: who failed first, who has arrived at
+// the barrier, what each is at, and its heartbeat; and `Patience`, which says how a rank waits.
 #pragma once
 
 #include <sched.h>
@@ -7,78 +7,171 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "fifo.hpp"
 
 namespace sley {
 
-enum class Failure : std::int32_t { kNone = 0, kStalled = 1, kDied = 2 };
-
-// One line a rank. `beat` counts the rounds in which the rank moved something: a rank that waits
-// looks at the others' beats, since a plan in which anybody moves is slow but not stuck.
-struct RankState {
-    alignas(kCacheLine) std::atomic<std::uint64_t> arrived;
-    std::atomic<std::uint64_t> beat;
+// kMismatched: the rank calls something else than the rank that noticed. kLeft: it has closed its
+// communicator. kCut: the network doesn't reach it any more. kNoMemory: it has none for a call.
+enum class Failure : std::int32_t {
+    kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory
 };
 
-// Zeroed memory is a valid, unused control block; the ranks' states follow it.
-struct ControlBlock {
-    alignas(kCacheLine) std::atomic<std::uint64_t> failure;  // 0, or kind << 32 | rank
+// What a rank is at: the number of its call, from 1 on, and two words that must be the same on all
+// ranks (for the engine they mean nothing).
+struct CallRecord {
+    std::uint64_t sequence = 0, what = 0, count = 0;
+
+    bool same_as(const CallRecord& other) const {
+        return what == other.what && count == other.count;
+    }
+
+    // A message carries this, never 0 for a call with a number.
+    std::uint32_t signature() const {
+        if (sequence == 0) return 0;
+        std::uint64_t h = sequence * 0x9e3779b97f4a7c15u ^ what * 0xc2b2ae3d27d4eb4fu ^
+                          count * 0x165667b19e3779f9u;
+        h ^= h >> 29;
+        h *= 0xbf58476d1ce4e5b9u;
+        return static_cast<std::uint32_t>(h >> 32) | 1u;
+    }
+};
+
+// The head of a rank's memory, zeroed at the start. `failure` is written by anybody, the rest by
+// the rank alone (or by what pumps its news from another host). `beat` counts the rounds in which
+// the rank moved something: a rank that waits looks at the others' beats, since a plan in which
+// anybody moves is slow but not stuck.
+struct alignas(kCacheLine) RankState {
+    std::atomic<std::uint64_t> failure;  // 0, or kind << 32 | rank
+    alignas(kCacheLine) std::atomic<std::uint64_t> arrived;
+    std::atomic<std::uint64_t> beat;
+    std::atomic<std::uint64_t> closed;
+    alignas(kCacheLine) std::atomic<std::uint64_t> call_sequence;
+    std::atomic<std::uint64_t> call_what, call_count;
+    std::atomic<std::uint64_t> call_ended;  // number of the last call that the rank has ended
 };
 
 class Control {
 public:
-    Control(ControlBlock* block, RankState* states, std::int32_t ranks)
-        : block_(block), states_(states), ranks_(ranks) {}
+    Control(std::int32_t rank, std::vector<RankState*> states)
+        : rank_(rank), states_(std::move(states)) {}
 
-    std::int32_t ranks() const { return ranks_; }
+    std::int32_t rank() const { return rank_; }
+    std::int32_t ranks() const { return static_cast<std::int32_t>(states_.size()); }
 
-    // Records a failure; only the first one stays, for it is the cause of the others.
+    // Tells every rank whose memory is within reach; the first failure that a rank hears of stays.
     void fail(Failure kind, std::int32_t rank) {
+        const auto value = packed(kind, rank);
+        for (auto* state : states_) {
+            std::uint64_t none = 0;
+            state->failure.compare_exchange_strong(none, value, std::memory_order_acq_rel);
+        }
+    }
+
+    // Tells nobody else.
+    void fail_here(Failure kind, std::int32_t rank) {
         std::uint64_t none = 0;
-        const auto value = static_cast<std::uint64_t>(kind) << 32 | static_cast<std::uint32_t>(rank);
-        block_->failure.compare_exchange_strong(none, value, std::memory_order_acq_rel);
+        own().failure.compare_exchange_strong(none, packed(kind, rank), std::memory_order_acq_rel);
     }
 
-    bool failed() const { return block_->failure.load(std::memory_order_acquire) != 0; }
+    std::uint64_t failure() const { return own().failure.load(std::memory_order_acquire); }
+    bool failed() const { return failure() != 0; }
+    Failure failure_kind() const { return static_cast<Failure>(failure() >> 32); }
+    std::int32_t failure_rank() const { return static_cast<std::int32_t>(failure()); }
 
-    Failure failure_kind() const {
-        return static_cast<Failure>(block_->failure.load(std::memory_order_acquire) >> 32);
-    }
-
-    std::int32_t failure_rank() const {
-        return static_cast<std::int32_t>(block_->failure.load(std::memory_order_acquire));
-    }
-
-    void beat(std::int32_t rank) {
-        auto& beat = states_[rank].beat;
+    // All ranks of a job in one process or under one launcher meet here: the launcher is told.
+    void beat() {
+        auto& beat = own().beat;
         beat.store(beat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     }
 
     std::uint64_t beats() const {
         std::uint64_t sum = 0;
-        for (std::int32_t r = 0; r < ranks_; ++r) {
-            sum += states_[r].beat.load(std::memory_order_relaxed);
-        }
+        for (const auto* state : states_) sum += state->beat.load(std::memory_order_relaxed);
         return sum;
     }
 
-    std::uint64_t arrive(std::int32_t rank) {
-        return states_[rank].arrived.fetch_add(1, std::memory_order_acq_rel) + 1;
-    }
+    std::uint64_t arrive() { return own().arrived.fetch_add(1, std::memory_order_acq_rel) + 1; }
 
     // The first rank that has not arrived `epoch` times, or -1.
     std::int32_t absent(std::uint64_t epoch) const {
-        for (std::int32_t r = 0; r < ranks_; ++r) {
-            if (states_[r].arrived.load(std::memory_order_acquire) < epoch) return r;
+        for (std::int32_t r = 0; r < ranks(); ++r) {
+            if (state(r).arrived.load(std::memory_order_acquire) < epoch) return r;
         }
         return -1;
     }
 
+    void enter(const CallRecord& call) {
+        auto& s = own();
+        s.call_sequence.store(0, std::memory_order_release);
+        s.call_what.store(call.what, std::memory_order_release);
+        s.call_count.store(call.count, std::memory_order_release);
+        s.call_sequence.store(call.sequence, std::memory_order_release);
+    }
+
+    void leave(const CallRecord& call) {
+        own().call_ended.store(call.sequence, std::memory_order_release);
+    }
+
+    // What a rank is at; all zero where it is just changing.
+    CallRecord call_of(std::int32_t rank) const {
+        const auto& s = state(rank);
+        CallRecord call;
+        call.sequence = s.call_sequence.load(std::memory_order_acquire);
+        call.what = s.call_what.load(std::memory_order_acquire);
+        call.count = s.call_count.load(std::memory_order_acquire);
+        if (s.call_sequence.load(std::memory_order_acquire) != call.sequence) return {};
+        return call;
+    }
+
+    // A rank that is at the call of this number, but at another one; or -1.
+    std::int32_t mismatched(const CallRecord& call) const {
+        if (call.sequence == 0) return -1;
+        for (std::int32_t r = 0; r < ranks(); ++r) {
+            const auto other = call_of(r);
+            if (other.sequence == call.sequence && !other.same_as(call)) return r;
+        }
+        return -1;
+    }
+
+    bool has_left(std::int32_t rank) const {
+        return state(rank).closed.load(std::memory_order_acquire) != 0;
+    }
+
+    void close() { own().closed.store(1, std::memory_order_release); }
+
+    // Whether a rank's process has ended, as far as that can be seen from here.
+    std::function<bool(std::int32_t rank)> is_dead;
+
+    // Records the failure of a rank that is gone without having ended call `sequence`, if there is
+    // one. (Who has done his part may go: his messages stay.)
+    void fail_for_missing(std::uint64_t sequence) {
+        for (std::int32_t r = 0; r < ranks(); ++r) {
+            if (r == rank_) continue;
+            const bool left = has_left(r), dead = is_dead && is_dead(r);
+            if (!left && !dead) continue;
+            if (state(r).call_ended.load(std::memory_order_acquire) >= sequence) continue;
+            fail(left ? Failure::kLeft : Failure::kDied, r);
+            return;
+        }
+    }
+
 private:
-    ControlBlock* block_;
-    RankState* states_;
-    std::int32_t ranks_;
+    static std::uint64_t packed(Failure kind, std::int32_t rank) {
+        return static_cast<std::uint64_t>(kind) << 32 | static_cast<std::uint32_t>(rank);
+    }
+
+    const RankState& state(std::int32_t rank) const {
+        return *states_[static_cast<std::size_t>(rank)];
+    }
+    RankState& own() const { return *states_[static_cast<std::size_t>(rank_)]; }
+
+    std::int32_t rank_;
+    std::vector<RankState*> states_;
 };
 
 inline void pause_cpu() {
@@ -96,8 +189,9 @@ class Patience {
 public:
     enum class Verdict { kWait, kAborted, kTimedOut };
 
-    Patience(const Control& control, double timeout_s)
+    Patience(Control& control, double timeout_s, const CallRecord& call = {})
         : control_(control),
+          call_(call),
           timeout_(std::chrono::duration_cast<Clock::duration>(
               std::chrono::duration<double>(timeout_s))) {}
 
@@ -108,32 +202,53 @@ public:
             pause_cpu();
             return Verdict::kWait;
         }
-        if (control_.failed()) return Verdict::kAborted;
-        const auto now = Clock::now();
-        if (rounds_ == kPauses + 1) {
-            beats_ = control_.beats();
-            since_ = sampled_ = now;
-        } else if (now - sampled_ >= timeout_ / kSamples) {
-            sampled_ = now;
-            const auto beats = control_.beats();
-            if (beats != beats_) since_ = now;
-            beats_ = beats;
-            if (now - since_ >= timeout_) return Verdict::kTimedOut;
-        }
-        sched_yield();
-        return Verdict::kWait;
+        const auto verdict = look();
+        if (verdict == Verdict::kWait) sched_yield();
+        return verdict;
     }
 
 private:
     using Clock = std::chrono::steady_clock;
     static constexpr int kPauses = 100;
     static constexpr int kSamples = 8;  // looks at the others' beats per timeout
+    static constexpr auto kGlance = std::chrono::milliseconds(20);
 
-    const Control& control_;
+    Verdict look() {
+        if (control_.failed()) return Verdict::kAborted;
+        const auto now = Clock::now();
+        if (rounds_ == kPauses + 1) {
+            beats_ = control_.beats();
+            since_ = sampled_ = glanced_ = now;
+            return Verdict::kWait;
+        }
+        if (now - glanced_ >= std::min<Clock::duration>(kGlance, timeout_ / kSamples)) {
+            glanced_ = now;
+            glance();
+            if (control_.failed()) return Verdict::kAborted;
+        }
+        if (now - sampled_ >= timeout_ / kSamples) {
+            sampled_ = now;
+            const auto beats = control_.beats();
+            if (beats != beats_) since_ = now;
+            beats_ = beats;
+            if (now - since_ >= timeout_) return Verdict::kTimedOut;
+        }
+        return Verdict::kWait;
+    }
+
+    // What costs more than a look: has anybody gone, or called something else?
+    void glance() {
+        const auto other = control_.mismatched(call_);
+        if (other >= 0) control_.fail(Failure::kMismatched, other);
+        control_.fail_for_missing(call_.sequence);
+    }
+
+    Control& control_;
+    CallRecord call_;
     Clock::duration timeout_;
     std::int64_t rounds_ = 0;
     std::uint64_t beats_ = 0;
-    Clock::time_point since_, sampled_;
+    Clock::time_point since_, sampled_, glanced_;
 };
 
 }  // namespace sley

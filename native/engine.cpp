@@ -2,23 +2,32 @@
 #include "engine.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <string>
 
 namespace sley {
 
-Engine::Engine(std::shared_ptr<Fabric> fabric, std::int32_t rank, const ProgramColumns& columns)
+Engine::Engine(std::shared_ptr<Fabric> fabric, const ProgramColumns& columns,
+               std::vector<Connection> connections, Room room)
     : fabric_(std::move(fabric)),
-      rank_(rank),
-      program_(build_program(columns, rank, fabric_->shape())) {
+      program_(build_program(columns, fabric_->rank(), fabric_->shape().ranks(), connections)),
+      connections_(std::move(connections)),
+      room_(room) {
+    const auto& fifo = fabric_->shape().fifo;
+    if (room_.slots < 1 || room_.slots > fifo.slots || room_.slot_bytes > fifo.slot_bytes) {
+        throw std::invalid_argument("more room than the fabric's connections have");
+    }
     for (const auto c : program_.senders) {
-        senders_.emplace_back(fabric_->fifo(static_cast<std::size_t>(c)));
+        const auto& connection = connections_[static_cast<std::size_t>(c)];
+        senders_.push_back(&fabric_->sender(connection.dst, connection.index));
     }
     for (const auto c : program_.receivers) {
-        receivers_.emplace_back(fabric_->fifo(static_cast<std::size_t>(c)));
+        const auto& connection = connections_[static_cast<std::size_t>(c)];
+        receivers_.push_back(&fabric_->receiver(connection.src, connection.index));
     }
     positions_.resize(program_.blocks.size());
+    pulled_.resize(program_.instructions.size());
+    first_number_.resize(senders_.size());
+    staged_.resize(static_cast<std::size_t>(program_.payloads));
 }
 
 std::int64_t Engine::elements(Memory memory, std::int64_t count) const {
@@ -27,31 +36,57 @@ std::int64_t Engine::elements(Memory memory, std::int64_t count) const {
     return blocks * count;
 }
 
-Outcome Engine::run(const Call& call) {
-    check(call);
+void Engine::begin(const Call& call) {
     prepare(call);
-    Control& control = fabric_->control();
-    Patience patience(control, call.timeout_s);
-    Outcome outcome;
-    outcome.status = meet(patience, outcome);
-    const auto start = std::chrono::steady_clock::now();
-    for (std::int64_t i = 0; i < call.iterations && outcome.status == Status::kDone; ++i) {
-        outcome.status = control.failed() ? Status::kAborted : run_once(patience);
+    begin_again();
+}
+
+void Engine::begin_again() {
+    running_ = 0;
+    for (std::size_t b = 0; b < positions_.size(); ++b) {
+        const auto& block = program_.blocks[b];
+        const bool empty = cut_.tiles == 0 || block.begin == block.end;
+        positions_[b] = {block.begin, 0, empty};
+        running_ += empty ? 0 : 1;
     }
-    outcome.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (outcome.status == Status::kStalled || outcome.status == Status::kAborted) {
-        outcome.stuck = stuck();
+    for (std::size_t s = 0; s < senders_.size(); ++s) first_number_[s] = senders_[s]->next();
+    for (auto& staged : staged_) staged.tile = -1;
+    if (cut_.left_over > 0) load_tail();
+    phase_ = Phase::kRunning;
+}
+
+bool Engine::advance() {
+    bool moved = false;
+    if (phase_ == Phase::kRunning) {
+        for (std::size_t b = 0; b < positions_.size(); ++b) moved |= advance_block(b);
+        if (running_ == 0) phase_ = Phase::kDraining;
     }
-    return outcome;
+    if (phase_ == Phase::kDraining && drained()) {
+        finish();
+        moved = true;
+    }
+    return moved;
+}
+
+// Others still read what they pull from this rank: until they have, it is not the caller's again.
+bool Engine::drained() {
+    if (!pulls_) return true;
+    for (auto* sender : senders_) {
+        if (!sender->has_consumed_all()) return false;
+    }
+    return true;
+}
+
+void Engine::finish() {
+    if (cut_.left_over > 0) store_tail();
+    if (call_.op == ReduceOp::kAverage) divide_outputs();
+    phase_ = Phase::kDone;
 }
 
 // Who got as far as this has checked his memory; what is wrong here is a caller's mistake.
 void Engine::check(const Call& call) const {
     const auto item = static_cast<std::int64_t>(item_size(call.type));
-    if (call.count < 0 || call.iterations < 0 || !(call.timeout_s > 0)) {
-        throw std::invalid_argument("a negative count, or no time");
-    }
+    if (call.count < 0) throw std::invalid_argument("a negative count");
     for (const auto memory : {kInput, kOutput}) {
         if (call.bytes[memory] != elements(memory, call.count) * item) {
             throw std::invalid_argument("memory of the wrong size");
@@ -60,7 +95,7 @@ void Engine::check(const Call& call) const {
             throw std::invalid_argument("memory that is not aligned to its elements");
         }
     }
-    if (fabric_->shape().slot_bytes < program_.max_count * item) {
+    if (room_.slot_bytes < program_.max_count * item) {
         throw SlotTooSmall("a slot holds less than one element of every chunk of a message");
     }
 }
@@ -70,7 +105,7 @@ Cut Engine::cut_of(const Call& call) const {
     cut.item = static_cast<std::int64_t>(item_size(call.type));
     cut.chunk = call.count / program_.chunks;
     cut.left_over = call.count % program_.chunks;
-    cut.tile = fabric_->shape().slot_bytes / (program_.max_count * cut.item);
+    cut.tile = room_.slot_bytes / (program_.max_count * cut.item);
     cut.full_tiles = (cut.chunk + cut.tile - 1) / cut.tile;
     cut.tiles = cut.full_tiles + (cut.left_over > 0 ? 1 : 0);
     return cut;
@@ -79,6 +114,8 @@ Cut Engine::cut_of(const Call& call) const {
 void Engine::prepare(const Call& call) {
     call_ = call;
     cut_ = cut_of(call);
+    signature_ = call.record.signature();
+    mismatched_ = -1;
     combine_ = combine_kernel(call.type, call.op);
     constexpr std::int64_t kWord = sizeof(std::uint64_t);
     const auto words = [](std::int64_t bytes) {
@@ -91,6 +128,8 @@ void Engine::prepare(const Call& call) {
     base_[kInput] = call.memory[kInput];
     base_[kOutput] = call.memory[kOutput];
     base_[kScratch] = reinterpret_cast<std::byte*>(scratch_.data());
+    choose_pulled();
+    if (cut_.left_over == 0) return;
 
     std::size_t total = 0;
     for (const auto cells : program_.cells) total += words(cells * cut_.item);
@@ -102,66 +141,35 @@ void Engine::prepare(const Call& call) {
     }
 }
 
-Status Engine::meet(Patience& patience, Outcome& outcome) {
-    Control& control = fabric_->control();
-    const auto epoch = control.arrive(rank_);
-    for (;;) {
-        outcome.absent = control.absent(epoch);
-        if (outcome.absent < 0) return Status::kDone;
-        switch (patience.wait()) {
-            case Patience::Verdict::kWait: break;
-            case Patience::Verdict::kAborted: return Status::kAborted;
-            case Patience::Verdict::kTimedOut:
-                control.fail(Failure::kStalled, rank_);
-                return Status::kAbsent;
-        }
+// Pulled are messages whose data lie, in one piece, in memory that the receiver can read.
+void Engine::choose_pulled() {
+    pulls_ = false;
+    for (const auto memory : {kInput, kOutput}) {
+        heap_[memory] =
+            fabric_->in_heap(call_.memory[memory], static_cast<std::size_t>(call_.bytes[memory]));
+        pulls_ |= heap_[memory] != 0;
     }
-}
-
-Status Engine::run_once(Patience& patience) {
-    Control& control = fabric_->control();
-    restart();
-    if (cut_.left_over > 0) load_tail();
-    patience.moved();
-    while (running_ > 0) {
-        bool moved = false;
-        for (std::size_t b = 0; b < positions_.size(); ++b) moved |= advance(b);
-        if (moved) {
-            control.beat(rank_);
-            patience.moved();
-            continue;
-        }
-        switch (patience.wait()) {
-            case Patience::Verdict::kWait: break;
-            case Patience::Verdict::kAborted: return Status::kAborted;
-            case Patience::Verdict::kTimedOut:
-                control.fail(Failure::kStalled, rank_);
-                return Status::kStalled;
-        }
-    }
-    if (cut_.left_over > 0) store_tail();
-    if (call_.op == ReduceOp::kAverage) divide_outputs();
-    return Status::kDone;
-}
-
-void Engine::restart() {
-    running_ = 0;
-    for (std::size_t b = 0; b < positions_.size(); ++b) {
-        const auto& block = program_.blocks[b];
-        const bool empty = cut_.tiles == 0 || block.begin == block.end;
-        positions_[b] = {block.begin, 0, empty};
-        running_ += empty ? 0 : 1;
+    if (!pulls_) return;
+    pulls_ = false;
+    const bool whole = cut_.full_tiles == 1 && cut_.left_over == 0;
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+        const auto& in = program_.instructions[i];
+        const auto memory = in.op == Op::kSend ? in.src_memory : in.dst_memory;
+        const bool one_piece = in.count == 1 || (whole && !in.shifted);
+        pulled_[i] = in.pullable && one_piece && heap_[memory] != 0;
+        pulls_ |= pulled_[i] != 0;
     }
 }
 
 // Runs a block as far as it gets, but not for ever: the other blocks want their turn, and the
 // other ranks a sign of life. Says whether it got anywhere.
-bool Engine::advance(std::size_t block) {
+bool Engine::advance_block(std::size_t block) {
     constexpr int kBurst = 256;
     auto& at = positions_[block];
     int done = 0;
     while (done < kBurst && !at.done && obstacle(at).reason == Reason::kNone) {
-        perform(program_.instructions[static_cast<std::size_t>(at.instruction)], at.tile);
+        const auto& in = program_.instructions[static_cast<std::size_t>(at.instruction)];
+        if (!perform(in, at.tile)) return false;
         step(block);
         ++done;
     }
@@ -189,13 +197,33 @@ Engine::Obstacle Engine::obstacle(const Position& at) {
         const auto& wait = program_.waits[static_cast<std::size_t>(w)];
         if (!finished(wait, at.tile)) return {Reason::kInstruction, wait.instruction};
     }
-    if (in.recv >= 0 && !receivers_[static_cast<std::size_t>(in.recv)].has_message()) {
+    if (in.recv >= 0 && !receivers_[static_cast<std::size_t>(in.recv)]->has_message()) {
         return {Reason::kMessage, program_.receivers[static_cast<std::size_t>(in.recv)]};
     }
-    if (in.send >= 0 && !senders_[static_cast<std::size_t>(in.send)].has_free_slot()) {
-        return {Reason::kSlot, program_.senders[static_cast<std::size_t>(in.send)]};
+    for (auto h = in.hold_begin; pulls_ && h < in.hold_end; ++h) {
+        const auto held = program_.holds[static_cast<std::size_t>(h)];
+        if (has_been_read(held, at.tile)) continue;
+        const auto send = program_.instructions[static_cast<std::size_t>(held)].send;
+        return {Reason::kReading, program_.senders[static_cast<std::size_t>(send)]};
     }
-    return {Reason::kNone, -1};
+    if (in.send < 0) return {Reason::kNone, -1};
+    auto& sender = *senders_[static_cast<std::size_t>(in.send)];
+    const bool has_room = is_pulled(in, at.tile)
+                              ? sender.has_envelope()
+                              : sender.has_slot(static_cast<std::size_t>(room_.slots));
+    if (has_room) return {Reason::kNone, -1};
+    return {Reason::kSlot, program_.senders[static_cast<std::size_t>(in.send)]};
+}
+
+// Whether the message of an instruction, if it is pulled, has been consumed.
+bool Engine::has_been_read(std::int32_t instruction, std::int64_t tile) {
+    const auto& in = program_.instructions[static_cast<std::size_t>(instruction)];
+    if (!is_pulled(in, tile)) return true;
+    const auto send = static_cast<std::size_t>(in.send);
+    const auto number = program_.tile_major
+                            ? tile * program_.messages[send] + in.turn
+                            : static_cast<std::int64_t>(in.turn) * cut_.tiles + tile;
+    return senders_[send]->has_consumed(first_number_[send] + static_cast<std::uint64_t>(number));
 }
 
 // A block's position says what it has finished: all before it, in the plan's loop order.
@@ -209,20 +237,87 @@ bool Engine::finished(const Wait& wait, std::int64_t tile) const {
            (at.instruction == wait.instruction && at.tile > tile);
 }
 
-void Engine::perform(const Instruction& in, std::int64_t tile) {
-    FifoReceiver* receiver =
-        in.recv >= 0 ? &receivers_[static_cast<std::size_t>(in.recv)] : nullptr;
-    FifoSender* sender = in.send >= 0 ? &senders_[static_cast<std::size_t>(in.send)] : nullptr;
-    work(in, tile, receiver ? receiver->slot() : nullptr, sender ? sender->slot() : nullptr);
-    if (receiver) receiver->release();
-    if (sender) sender->publish();
+// False if the message is not of this call.
+bool Engine::perform(const Instruction& in, std::int64_t tile) {
+    if (in.op == Op::kNop) return true;
+    const std::byte* from = nullptr;
+    if (in.recv >= 0) {
+        const auto connection = program_.receivers[static_cast<std::size_t>(in.recv)];
+        const auto src = connections_[static_cast<std::size_t>(connection)].src;
+        const auto message = receivers_[static_cast<std::size_t>(in.recv)]->message();
+        const auto bytes = in.count * length_of(tile) * cut_.item;
+        if (message.signature != signature_ || message.bytes != bytes) {
+            mismatched_ = src;
+            return false;
+        }
+        from = fabric_->resolve(src, message.where);
+    }
+    if (in.send >= 0) {
+        send(in, tile, from);
+    } else {
+        work(in, tile, from, nullptr);
+        forget_overwritten(in);
+    }
+    if (in.recv >= 0) receivers_[static_cast<std::size_t>(in.recv)]->release();
+    return true;
+}
+
+// The work of an instruction that sends, and its message: pulled, shared with one that has been
+// staged already, or staged. A shared one takes its turn among the slots all the same, so that
+// connections hold as many messages as the plan was proven for.
+void Engine::send(const Instruction& in, std::int64_t tile, const std::byte* from) {
+    auto& sender = *senders_[static_cast<std::size_t>(in.send)];
+    const auto bytes = static_cast<std::uint32_t>(in.count * length_of(tile) * cut_.item);
+    if (is_pulled(in, tile)) {
+        if (in.op != Op::kSend) work(in, tile, from, nullptr);
+        forget_overwritten(in);
+        const bool own = in.op == Op::kSend;
+        const auto memory = own ? in.src_memory : in.dst_memory;
+        const auto* data = address(memory, own ? in.src_cell : in.dst_cell, tile);
+        sender.publish({heap_[memory] + static_cast<std::uint64_t>(data - base_[memory]), bytes,
+                        signature_});
+        return;
+    }
+    const auto slot = sender.take_slot(static_cast<std::size_t>(room_.slots));
+    if (const auto* staged = shared(in, tile)) {
+        auto& owner = *senders_[static_cast<std::size_t>(staged->sender)];
+        owner.share(staged->slot, sender);
+        sender.publish({owner.where(staged->slot), bytes, signature_});
+        return;
+    }
+    work(in, tile, from, sender.data(slot));
+    forget_overwritten(in);
+    if (in.payload >= 0) {
+        staged_[static_cast<std::size_t>(in.payload)] = {tile, in.send, slot, sender.next()};
+    }
+    sender.publish({sender.where(slot), bytes, signature_});
+}
+
+// Where the payload of a send has been staged for the same tile, if it is still there.
+const Engine::Staged* Engine::shared(const Instruction& in, std::int64_t tile) const {
+    if (in.op != Op::kSend || in.payload < 0) return nullptr;
+    const auto& staged = staged_[static_cast<std::size_t>(in.payload)];
+    if (staged.tile != tile) return nullptr;
+    const auto& owner = *senders_[static_cast<std::size_t>(staged.sender)];
+    return owner.holds(staged.slot, staged.number) ? &staged : nullptr;
+}
+
+void Engine::forget_overwritten(const Instruction& in) {
+    for (auto o = in.overwrites_begin; o < in.overwrites_end; ++o) {
+        staged_[static_cast<std::size_t>(program_.overwrites[static_cast<std::size_t>(o)])].tile = -1;
+    }
+}
+
+// Elements that a chunk has in a tile.
+std::int64_t Engine::length_of(std::int64_t tile) const {
+    if (tile == cut_.full_tiles) return 1;
+    return std::min(cut_.tile, cut_.chunk - tile * cut_.tile);
 }
 
 void Engine::work(const Instruction& in, std::int64_t tile, const std::byte* message,
                   std::byte* out) {
-    if (in.op == Op::kNop) return;
     const bool tail = tile == cut_.full_tiles;
-    std::int64_t length = tail ? 1 : std::min(cut_.tile, cut_.chunk - tile * cut_.tile);
+    std::int64_t length = length_of(tile);
     std::int64_t pieces = in.count;
     // Neighbouring chunks are one piece where they are taken whole and lie side by side.
     const bool side_by_side = tail || (length == cut_.chunk && cut_.left_over == 0);
@@ -251,11 +346,11 @@ void Engine::work(const Instruction& in, std::int64_t tile, const std::byte* mes
             case Op::kRecvReduceSend: combine_(to, src, from, n); break;
             case Op::kRecvCopySend:
                 std::memcpy(dst, from, bytes);
-                std::memcpy(to, from, bytes);
+                if (to) std::memcpy(to, from, bytes);
                 break;
             case Op::kRecvReduceCopySend:
                 combine_(dst, src, from, n);
-                std::memcpy(to, dst, bytes);
+                if (to) std::memcpy(to, dst, bytes);
                 break;
         }
     }
@@ -315,10 +410,14 @@ void Engine::divide_outputs() {
 std::vector<Stuck> Engine::stuck() {
     std::vector<Stuck> list;
     for (const auto& at : positions_) {
-        if (running_ == 0 || at.done) continue;
+        if (phase_ != Phase::kRunning || at.done) continue;
         const auto obstacle = this->obstacle(at);
         if (obstacle.reason == Reason::kNone) continue;
         list.push_back({at.instruction, at.tile, obstacle.reason, obstacle.target});
+    }
+    for (std::size_t s = 0; phase_ == Phase::kDraining && s < senders_.size(); ++s) {
+        if (senders_[s]->has_consumed_all()) continue;
+        list.push_back({-1, 0, Reason::kReading, program_.senders[s]});
     }
     return list;
 }

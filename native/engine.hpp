@@ -9,7 +9,6 @@
 #include <memory>
 #include <vector>
 
-#include "control.hpp"
 #include "fabric.hpp"
 #include "program.hpp"
 #include "reduce.hpp"
@@ -23,28 +22,19 @@ struct Call {
     ReduceOp op;
     std::byte* memory[2];
     std::int64_t bytes[2];
-    std::int64_t iterations;
-    double timeout_s;
+    CallRecord record;
 };
 
-enum class Reason : std::int32_t { kNone, kInstruction, kMessage, kSlot };
+enum class Reason : std::int32_t { kNone, kInstruction, kMessage, kSlot, kReading };
 
 // A block that cannot go on: where it stands, and what it waits for (an instruction of the rank,
-// or the fabric's connection).
+// or the plan's connection). A rank that waits for its messages to be read stands at no
+// instruction (-1).
 struct Stuck {
     std::int32_t instruction;
     std::int64_t tile;
     Reason reason;
     std::int32_t target;
-};
-
-enum class Status : std::int32_t { kDone, kStalled, kAborted, kAbsent };
-
-struct Outcome {
-    Status status = Status::kDone;
-    double seconds = 0.0;     // all iterations, from the barrier on
-    std::int32_t absent = -1;  // kAbsent: the rank that did not come to the barrier
-    std::vector<Stuck> stuck;
 };
 
 // How a call cuts every chunk (machine.md, "Memory" and "Tiles").
@@ -61,18 +51,38 @@ class SlotTooSmall : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+// What a plan may use of its connections: at most the fabric's.
+struct Room {
+    std::int64_t slots;
+    std::int64_t slot_bytes;
+};
+
 class Engine {
 public:
-    Engine(std::shared_ptr<Fabric> fabric, std::int32_t rank, const ProgramColumns& columns);
+    Engine(std::shared_ptr<Fabric> fabric, const ProgramColumns& columns,
+           std::vector<Connection> connections, Room room);
 
-    // Runs the plan `iterations` times, back to back, after a barrier with all other ranks.
     // Throws std::invalid_argument for memory of the wrong size, and SlotTooSmall.
-    Outcome run(const Call& call);
+    void check(const Call& call) const;
+    // Starts a call that passes `check`.
+    void begin(const Call& call);
+    // The same call once more.
+    void begin_again();
+    // Goes round the blocks once; says whether anything moved.
+    bool advance();
+    bool is_done() const { return phase_ == Phase::kDone; }
+    // The rank whose message was of another call, or -1.
+    std::int32_t mismatched() const { return mismatched_; }
+
+    const CallRecord& record() const { return call_.record; }
+    std::vector<Stuck> stuck();
+    Fabric& fabric() const { return *fabric_; }
 
     // Elements that memory (kInput or kOutput) must have for `count`.
     std::int64_t elements(Memory memory, std::int64_t count) const;
 
 private:
+    enum class Phase { kRunning, kDraining, kDone };
     struct Position {
         std::int32_t instruction;
         std::int64_t tile;
@@ -82,40 +92,63 @@ private:
         Reason reason;
         std::int32_t target;
     };
+    // Where a payload that several messages share was staged last.
+    struct Staged {
+        std::int64_t tile;
+        std::int32_t sender;
+        std::size_t slot;
+        std::uint64_t number;
+    };
 
-    void check(const Call& call) const;
     Cut cut_of(const Call& call) const;
     void prepare(const Call& call);
-    Status meet(Patience& patience, Outcome& outcome);
-    Status run_once(Patience& patience);
-    bool advance(std::size_t block);
+    void choose_pulled();
+    bool advance_block(std::size_t block);
     Obstacle obstacle(const Position& at);
     bool finished(const Wait& wait, std::int64_t tile) const;
-    void perform(const Instruction& in, std::int64_t tile);
+    bool is_pulled(const Instruction& in, std::int64_t tile) const {
+        return pulls_ && tile != cut_.full_tiles &&
+               pulled_[static_cast<std::size_t>(&in - program_.instructions.data())] != 0;
+    }
+    bool has_been_read(std::int32_t instruction, std::int64_t tile);
+    bool perform(const Instruction& in, std::int64_t tile);
+    void send(const Instruction& in, std::int64_t tile, const std::byte* message);
+    const Staged* shared(const Instruction& in, std::int64_t tile) const;
+    void forget_overwritten(const Instruction& in);
     void work(const Instruction& in, std::int64_t tile, const std::byte* message, std::byte* out);
+    std::int64_t length_of(std::int64_t tile) const;
     std::byte* address(Memory memory, std::int64_t cell, std::int64_t tile) const;
     void step(std::size_t block);
-    void restart();
+    bool drained();
+    void finish();
     void load_tail();
     void store_tail();
     void move_tail(Memory memory, bool load);
     void divide_outputs();
-    std::vector<Stuck> stuck();
 
     std::shared_ptr<Fabric> fabric_;
-    std::int32_t rank_;
     Program program_;
-    std::vector<FifoSender> senders_;
-    std::vector<FifoReceiver> receivers_;
+    std::vector<Connection> connections_;
+    Room room_;
+    std::vector<FifoSender*> senders_;
+    std::vector<FifoReceiver*> receivers_;
     std::vector<Position> positions_;
     std::size_t running_ = 0;
 
     // Of the current call.
+    Phase phase_ = Phase::kDone;
     Cut cut_{};
     Call call_{};
+    std::uint32_t signature_ = 0;
+    std::int32_t mismatched_ = -1;
     Combine combine_ = nullptr;
     std::byte* base_[kMemories] = {};
     std::byte* tail_[kMemories] = {};
+    std::uint64_t heap_[kMemories] = {};  // `where` of the memory, 0 if it isn't in the heap
+    bool pulls_ = false;
+    std::vector<std::uint8_t> pulled_;         // of each instruction: in full tiles
+    std::vector<std::uint64_t> first_number_;  // of each sender's messages in this call
+    std::vector<Staged> staged_;               // of each shared payload
     std::vector<std::uint64_t> scratch_, tail_memory_;  // 64-bit words, for alignment
 };
 

@@ -1,14 +1,14 @@
-// The fabric of a job: one segment with the control block and all connections.
+// The fabric of a job, as one rank sees it: every rank's memory, and the connections in it.
 //
-// Layout: ControlBlock | RankState per rank | FifoCounters per connection | slots of connection 0,
-// of connection 1, ... Every process that attaches computes the same layout from the same numbers.
+// A rank's memory is its RankState and the FIFOs of the connections that it sends on. The memory of
+// a rank on another host is a private copy, which a transport keeps up to date. Every process that
+// has the same FabricShape computes the same layout.
 #pragma once
 
 #include <cstdint>
-#include <limits>
-#include <new>
-#include <stdexcept>
-#include <utility>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "control.hpp"
@@ -17,73 +17,99 @@
 
 namespace sley {
 
-struct Connection {
-    std::int32_t src;
-    std::int32_t dst;
+struct FabricShape {
+    std::vector<std::int32_t> fifos;  // of each rank: the connections that it may send on
+    FifoShape fifo;
+
+    std::int32_t ranks() const { return static_cast<std::int32_t>(fifos.size()); }
+    std::size_t offset(std::int32_t index) const {
+        return sizeof(RankState) + static_cast<std::size_t>(index) * fifo.bytes();
+    }
+    std::size_t bytes_of(std::int32_t rank) const {
+        return offset(fifos[static_cast<std::size_t>(rank)]);
+    }
+    // Throws std::invalid_argument for a shape without room, and std::bad_alloc where the sums do
+    // not even fit in a number.
+    void check() const;
 };
 
-struct FabricShape {
-    std::int32_t ranks;
-    std::vector<Connection> connections;
-    std::int64_t slots;
-    std::int64_t slot_bytes;
+// A part of a segment that starts at `offset`: a rank's memory, or its heap.
+struct Region {
+    std::shared_ptr<Segment> segment;
+    std::size_t offset = 0;
 
-    std::size_t stride() const {
-        return (static_cast<std::size_t>(slot_bytes) + kCacheLine - 1) / kCacheLine * kCacheLine;
-    }
-    std::size_t header_bytes() const {
-        return sizeof(ControlBlock) + static_cast<std::size_t>(ranks) * sizeof(RankState) +
-               connections.size() * sizeof(FifoCounters);
-    }
-    // Throws std::bad_alloc where the sum does not even fit in a number.
-    std::size_t bytes() const {
-        constexpr auto kMost = static_cast<double>(std::numeric_limits<std::int64_t>::max()) / 2;
-        const double slots_bytes = static_cast<double>(connections.size()) *
-                                   static_cast<double>(slots) * static_cast<double>(slot_bytes + 64);
-        if (slots_bytes > kMost) throw std::bad_alloc();
-        return header_bytes() + connections.size() * static_cast<std::size_t>(slots) * stride();
-    }
+    std::byte* data() const { return segment ? segment->data() + offset : nullptr; }
+};
+
+// What carries messages to and from ranks of other hosts. The engines' threads call it, one at a
+// time.
+class Transport {
+public:
+    virtual ~Transport() = default;
+    // This rank will send to (receive from) another host's rank on that rank's FIFO `index`.
+    virtual void open_sender(std::int32_t peer, std::int32_t index, const FifoMemory& memory) = 0;
+    virtual void open_receiver(std::int32_t peer, std::int32_t index,
+                               const FifoMemory& memory) = 0;
+    // Moves what can be moved without waiting; says whether anything was.
+    virtual bool progress() = 0;
+    // Whether all that was published or consumed here has been told to the others: nobody makes
+    // progress between calls.
+    virtual bool is_settled() = 0;
 };
 
 class Fabric {
 public:
-    Fabric(FabricShape shape, Segment segment)
-        : shape_(std::move(shape)),
-          segment_(std::move(segment)),
-          control_(reinterpret_cast<ControlBlock*>(segment_.data()),
-                   reinterpret_cast<RankState*>(segment_.data() + sizeof(ControlBlock)),
-                   shape_.ranks) {}
+    // memory: of each rank; one without a segment is on another host. heaps: of each rank, where
+    // it lets others read from one.
+    Fabric(FabricShape shape, std::int32_t rank, std::vector<Region> memory,
+           std::vector<Region> heaps);
 
-    static FabricShape checked(FabricShape shape) {
-        if (shape.ranks < 1 || shape.slots < 1 || shape.slot_bytes < 1) {
-            throw std::invalid_argument("a fabric needs a rank, a slot and a byte in it");
-        }
-        for (const auto& c : shape.connections) {
-            if (c.src < 0 || c.src >= shape.ranks || c.dst < 0 || c.dst >= shape.ranks) {
-                throw std::invalid_argument("a connection's end is no rank");
-            }
-        }
-        return shape;
-    }
+    // The regions of all ranks one behind another in one segment, all of it reserved.
+    static std::vector<Region> side_by_side(const FabricShape& shape,
+                                            const std::shared_ptr<Segment>& segment);
+    static std::size_t bytes_side_by_side(const FabricShape& shape);
 
     const FabricShape& shape() const { return shape_; }
-    const Segment& segment() const { return segment_; }
+    std::int32_t rank() const { return control_.rank(); }
     Control& control() { return control_; }
+    RankState& state(std::int32_t rank) const;
 
-    FifoMemory fifo(std::size_t connection) const {
-        std::byte* counters = segment_.data() + sizeof(ControlBlock) +
-                              static_cast<std::size_t>(shape_.ranks) * sizeof(RankState) +
-                              connection * sizeof(FifoCounters);
-        std::byte* slots = segment_.data() + shape_.header_bytes() +
-                           connection * static_cast<std::size_t>(shape_.slots) * shape_.stride();
-        return {reinterpret_cast<FifoCounters*>(counters), slots, shape_.stride(),
-                static_cast<std::uint64_t>(shape_.slots)};
+    // The ends of connections; made, with memory behind them, when they are first asked for. Any
+    // thread may ask, but an end is for one thread at a time.
+    FifoSender& sender(std::int32_t dst, std::int32_t index);
+    FifoReceiver& receiver(std::int32_t src, std::int32_t index);
+    FifoMemory fifo(std::int32_t src, std::int32_t index) const;
+
+    bool is_remote(std::int32_t rank) const {
+        return remote_[static_cast<std::size_t>(rank)];
     }
 
+    // Where the data of a message from `src` lie.
+    const std::byte* resolve(std::int32_t src, std::uint64_t where) const {
+        const auto& region = where & kInHeap ? heaps_[static_cast<std::size_t>(src)]
+                                             : memory_[static_cast<std::size_t>(src)];
+        return region.data() + (where & ~kInHeap);
+    }
+
+    // `where` for data in this rank's heap; 0 for other data.
+    std::uint64_t in_heap(const std::byte* data, std::size_t bytes) const;
+
+    void set_transport(std::shared_ptr<Transport> transport) { transport_ = std::move(transport); }
+    bool progress() { return transport_ && transport_->progress(); }
+    bool is_settled() { return !transport_ || transport_->is_settled(); }
+
 private:
+    std::size_t number(std::int32_t src, std::int32_t index) const;
+    void reserve(std::int32_t src, std::int32_t index);
+
     FabricShape shape_;
-    Segment segment_;
+    std::vector<Region> memory_, heaps_;
+    std::vector<bool> remote_;
     Control control_;
+    std::shared_ptr<Transport> transport_;
+    std::mutex mutex_;  // of the ends
+    std::unordered_map<std::size_t, std::unique_ptr<FifoSender>> senders_;
+    std::unordered_map<std::size_t, std::unique_ptr<FifoReceiver>> receivers_;
 };
 
 }  // namespace sley

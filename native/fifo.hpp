@@ -1,14 +1,20 @@
 // A connection: a FIFO of messages between one sending and one receiving rank.
 //
-// Two counters and a ring of slots in memory that both ranks see. `published` counts the messages
-// ever sent, `consumed` those ever taken; message k lies in slot k % slots. Each counter has one
-// writer and its own cache line. The counters are never reset, so calls follow one another
-// without a barrier: a sender that is a call ahead just finds no free slot.
+// It lies in memory of the sending rank that both ranks see: a counter of the messages ever
+// consumed, a ring of envelopes, and a ring of slots. Message k has envelope k % envelopes, which
+// says where its data lie: in a slot, in one that another connection of the sender shares with this
+// one, or in the sender's heap, from which the receiver reads them where they are. The envelope's
+// `sequence` says that it has been published, so that one cache line brings both news and place.
+// Nothing is ever reset, so calls follow one another without a barrier: a sender that is a call
+// ahead finds no room.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace sley {
 
@@ -21,71 +27,160 @@ constexpr std::memory_order kPublish = std::memory_order_relaxed;
 constexpr std::memory_order kPublish = std::memory_order_release;
 #endif
 
-struct FifoCounters {
-    alignas(kCacheLine) std::atomic<std::uint64_t> published;
-    alignas(kCacheLine) std::atomic<std::uint64_t> consumed;
+// In `where`: an offset in the sender's heap rather than in its segment.
+constexpr std::uint64_t kInHeap = std::uint64_t{1} << 63;
+
+struct alignas(kCacheLine) Envelope {
+    std::atomic<std::uint64_t> sequence;  // number of the message + 1, once it is published
+    std::uint64_t where;
+    std::uint32_t bytes;
+    std::uint32_t signature;  // of the call
+};
+
+struct alignas(kCacheLine) FifoCounters {
+    std::atomic<std::uint64_t> consumed;
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free,
               "counters are shared between processes, where a lock inside an atomic is private");
 
-// Where a connection lies; the same for both ends.
-struct FifoMemory {
-    FifoCounters* counters = nullptr;
-    std::byte* slots = nullptr;
-    std::size_t stride = 0;  // bytes from one slot to the next
-    std::uint64_t count = 0;
+struct FifoShape {
+    std::int64_t slots = 0;
+    std::int64_t slot_bytes = 0;
+    std::int64_t envelopes = 0;
+
+    std::size_t stride() const {
+        return (static_cast<std::size_t>(slot_bytes) + kCacheLine - 1) / kCacheLine * kCacheLine;
+    }
+    std::size_t slots_offset() const {
+        return sizeof(FifoCounters) + static_cast<std::size_t>(envelopes) * sizeof(Envelope);
+    }
+    std::size_t bytes() const {
+        return slots_offset() + static_cast<std::size_t>(slots) * stride();
+    }
 };
 
-// The sending end. Keeps its own sequence number and the last `consumed` it saw, so that the
-// other rank's cache line is read only when the FIFO looks full.
+// Where a connection lies, as one process sees it.
+struct FifoMemory {
+    FifoCounters* counters = nullptr;
+    Envelope* envelopes = nullptr;
+    std::byte* slots = nullptr;
+    std::uint64_t slots_where = 0;  // of the first slot in the sender's segment
+    FifoShape shape;
+};
+
+struct Message {
+    std::uint64_t where;
+    std::uint32_t bytes;
+    std::uint32_t signature;
+};
+
+// The sending end. Messages are numbered from 0. Keeps the last `consumed` it saw, so that the
+// other rank's cache line is read only when that doesn't do.
 class FifoSender {
 public:
     explicit FifoSender(const FifoMemory& memory)
-        : memory_(memory),
-          sequence_(memory.counters->published.load(std::memory_order_relaxed)),
-          consumed_(memory.counters->consumed.load(std::memory_order_acquire)) {}
+        : memory_(memory), uses_(static_cast<std::size_t>(memory.shape.slots)) {}
 
-    bool has_free_slot() {
-        if (sequence_ - consumed_ < memory_.count) return true;
+    std::uint64_t next() const { return next_; }
+
+    bool has_consumed(std::uint64_t number) {
+        if (number < consumed_) return true;
         consumed_ = memory_.counters->consumed.load(std::memory_order_acquire);
-        return sequence_ - consumed_ < memory_.count;
+        return number < consumed_;
     }
 
-    std::byte* slot() const { return memory_.slots + (sequence_ % memory_.count) * memory_.stride; }
+    bool has_consumed_all() { return next_ == 0 || has_consumed(next_ - 1); }
 
-    void publish() { memory_.counters->published.store(++sequence_, kPublish); }
+    bool has_envelope() {
+        const auto room = static_cast<std::uint64_t>(memory_.shape.envelopes);
+        return next_ < room || has_consumed(next_ - room);
+    }
+
+    // Whether the next message may be staged, using the first `slots` of the slots in turn.
+    bool has_slot(std::size_t slots) {
+        if (!has_envelope()) return false;
+        Use& use = uses_[turn_ < slots ? turn_ : 0];
+        if (use.taken && !has_consumed(use.number)) return false;
+        while (!use.shared.empty()) {
+            auto& [sender, number] = use.shared.back();
+            if (!sender->has_consumed(number)) return false;
+            use.shared.pop_back();
+        }
+        return true;
+    }
+
+    // Takes the slot that `has_slot` found, for the next message.
+    std::size_t take_slot(std::size_t slots) {
+        if (turn_ >= slots) turn_ = 0;
+        const auto slot = turn_++;
+        uses_[slot].taken = true;
+        uses_[slot].number = next_;
+        return slot;
+    }
+
+    std::byte* data(std::size_t slot) const { return memory_.slots + slot * memory_.shape.stride(); }
+    std::uint64_t where(std::size_t slot) const {
+        return memory_.slots_where + slot * memory_.shape.stride();
+    }
+
+    // Whether a slot still has the data of message `number`.
+    bool holds(std::size_t slot, std::uint64_t number) const {
+        return uses_[slot].taken && uses_[slot].number == number;
+    }
+
+    // The slot isn't used again before `other`'s next message has been consumed too.
+    void share(std::size_t slot, FifoSender& other) {
+        uses_[slot].shared.emplace_back(&other, other.next());
+    }
+
+    void publish(const Message& message) {
+        const auto count = static_cast<std::uint64_t>(memory_.shape.envelopes);
+        Envelope& envelope = memory_.envelopes[next_ % count];
+        envelope.where = message.where;
+        envelope.bytes = message.bytes;
+        envelope.signature = message.signature;
+        envelope.sequence.store(++next_, kPublish);
+    }
 
 private:
+    // The last message that a slot was taken for, and those of other connections that point to it.
+    struct Use {
+        std::uint64_t number = 0;
+        bool taken = false;
+        std::vector<std::pair<FifoSender*, std::uint64_t>> shared;
+    };
+
     FifoMemory memory_;
-    std::uint64_t sequence_;
-    std::uint64_t consumed_;
+    std::uint64_t next_ = 0;
+    std::uint64_t consumed_ = 0;
+    std::size_t turn_ = 0;
+    std::vector<Use> uses_;
 };
 
-// The receiving end, the mirror image.
+// The receiving end.
 class FifoReceiver {
 public:
-    explicit FifoReceiver(const FifoMemory& memory)
-        : memory_(memory),
-          sequence_(memory.counters->consumed.load(std::memory_order_relaxed)),
-          published_(memory.counters->published.load(std::memory_order_acquire)) {}
+    explicit FifoReceiver(const FifoMemory& memory) : memory_(memory) {}
 
-    bool has_message() {
-        if (published_ != sequence_) return true;
-        published_ = memory_.counters->published.load(std::memory_order_acquire);
-        return published_ != sequence_;
+    bool has_message() const {
+        return envelope().sequence.load(std::memory_order_acquire) == next_ + 1;
     }
 
-    const std::byte* slot() const {
-        return memory_.slots + (sequence_ % memory_.count) * memory_.stride;
+    Message message() const {
+        const Envelope& e = envelope();
+        return {e.where, e.bytes, e.signature};
     }
 
-    void release() { memory_.counters->consumed.store(++sequence_, kPublish); }
+    void release() { memory_.counters->consumed.store(++next_, kPublish); }
 
 private:
+    const Envelope& envelope() const {
+        return memory_.envelopes[next_ % static_cast<std::uint64_t>(memory_.shape.envelopes)];
+    }
+
     FifoMemory memory_;
-    std::uint64_t sequence_;
-    std::uint64_t published_;
+    std::uint64_t next_ = 0;
 };
 
 }  // namespace sley

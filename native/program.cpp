@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <map>
+#include <optional>
 #include <tuple>
 #include <unordered_map>
 
@@ -14,26 +16,37 @@ constexpr const char* kMemoryNames[kMemories] = {"input", "output", "scratch"};
 
 class Builder {
 public:
-    Builder(const ProgramColumns& columns, std::int32_t rank, const FabricShape& shape)
-        : c_(columns), rank_(rank), shape_(shape), rows_(static_cast<std::int64_t>(c_.op.size())) {}
+    Builder(const ProgramColumns& columns, std::int32_t rank, std::int32_t ranks,
+            const std::vector<Connection>& connections)
+        : c_(columns),
+          rank_(rank),
+          ranks_(ranks),
+          connections_(connections),
+          rows_(static_cast<std::int64_t>(c_.op.size())) {}
 
     Program build() {
         check_shape();
         describe();
         build_blocks();
         for (std::int64_t row = 0; row < rows_; ++row) build_instruction(row);
+        find_payloads();
         return std::move(program_);
     }
 
 private:
     void check_shape() const {
+        for (const auto& c : connections_) {
+            const bool fits = c.src >= 0 && c.src < ranks_ && c.dst >= 0 && c.dst < ranks_;
+            if (!fits) throw ProgramFault(-1, "a connection whose end is no rank");
+        }
         const auto rows = c_.op.size();
         for (const auto* column : {&c_.src_buffer, &c_.src_index, &c_.dst_buffer, &c_.dst_index,
-                                   &c_.count, &c_.send, &c_.recv}) {
+                                   &c_.count, &c_.send, &c_.recv, &c_.pullable}) {
             if (column->size() != rows) throw ProgramFault(-1, "columns of different lengths");
         }
         check_offsets(c_.block_offset, c_.block_offset.size(), rows, "block offsets");
         check_offsets(c_.wait_offset, rows + 1, c_.wait_target.size(), "wait offsets");
+        check_offsets(c_.hold_offset, rows + 1, c_.hold_target.size(), "hold offsets");
         if (c_.chunks < 1 || c_.max_count < 1) throw ProgramFault(-1, "no chunks");
         for (const auto size : c_.sizes) {
             if (size < 0) throw ProgramFault(-1, "a buffer of negative size");
@@ -101,7 +114,12 @@ private:
                 operand(row, "destination", c_.dst_buffer[row], c_.dst_index[row]);
             program_.writes_input |= !c_.in_place && in.dst_memory == kInput;
         }
-        if (sends(in.op)) in.send = end_of(row, c_.send[row], true);
+        if (sends(in.op)) {
+            in.send = end_of(row, c_.send[row], true);
+            program_.messages.resize(program_.senders.size());
+            in.turn = program_.messages[static_cast<std::size_t>(in.send)]++;
+            in.pullable = c_.pullable[row] != 0 && in.op != Op::kRecvReduceSend;
+        }
         if (receives(in.op)) in.recv = end_of(row, c_.recv[row], false);
         if ((sends(in.op) || receives(in.op)) && in.count > c_.max_count) {
             throw ProgramFault(row, "a message longer than the plan's longest");
@@ -112,6 +130,7 @@ private:
             in.descending = in.shifted && distance > 0;
         }
         build_waits(row, in);
+        build_holds(row, in);
         program_.instructions.push_back(in);
     }
 
@@ -133,10 +152,10 @@ private:
 
     // The rank's own number for a connection; it must end here, and in one block only.
     std::int32_t end_of(std::int64_t row, std::int32_t connection, bool sending) {
-        if (connection < 0 || connection >= static_cast<std::int64_t>(shape_.connections.size())) {
+        if (connection < 0 || connection >= static_cast<std::int64_t>(connections_.size())) {
             throw ProgramFault(row, "no such connection");
         }
-        const auto& ends = shape_.connections[static_cast<std::size_t>(connection)];
+        const auto& ends = connections_[static_cast<std::size_t>(connection)];
         if ((sending ? ends.src : ends.dst) != rank_) {
             throw ProgramFault(row, "a connection of another rank");
         }
@@ -164,11 +183,73 @@ private:
         in.wait_end = static_cast<std::int32_t>(program_.waits.size());
     }
 
+    void build_holds(std::int64_t row, Instruction& in) {
+        in.hold_begin = static_cast<std::int32_t>(program_.holds.size());
+        for (auto h = c_.hold_offset[row]; h < c_.hold_offset[row + 1]; ++h) {
+            const auto target = c_.hold_target[static_cast<std::size_t>(h)];
+            if (target < 0 || target >= rows_ || c_.op[target] < 0 || c_.op[target] >= kOps ||
+                !sends(static_cast<Op>(c_.op[target]))) {
+                throw ProgramFault(row, "a hold for what is no send of this rank");
+            }
+            program_.holds.push_back(target);
+        }
+        in.hold_end = static_cast<std::int32_t>(program_.holds.size());
+    }
+
+    // A message's payload is what lies in the chunks it is read from, or has just been written to.
+    struct Payload {
+        Memory memory;
+        std::int32_t cell, count;
+        bool operator<(const Payload& other) const {
+            return std::tie(memory, cell, count) < std::tie(other.memory, other.cell, other.count);
+        }
+    };
+
+    static std::optional<Payload> payload_of(const Instruction& in) {
+        if (!sends(in.op) || in.op == Op::kRecvReduceSend) return std::nullopt;
+        if (in.op == Op::kSend) return Payload{in.src_memory, in.src_cell, in.count};
+        return Payload{in.dst_memory, in.dst_cell, in.count};
+    }
+
+    void find_payloads() {
+        std::map<Payload, std::int32_t> messages;
+        for (const auto& in : program_.instructions) {
+            if (const auto payload = payload_of(in)) ++messages[*payload];
+        }
+        std::vector<Payload> shared;
+        for (auto& [payload, number] : messages) {
+            const bool several = number > 1;
+            number = several ? static_cast<std::int32_t>(shared.size()) : -1;
+            if (several) shared.push_back(payload);
+        }
+        program_.payloads = static_cast<std::int32_t>(shared.size());
+        for (auto& in : program_.instructions) {
+            const auto payload = payload_of(in);
+            in.payload = payload ? messages.at(*payload) : -1;
+            in.overwrites_begin = static_cast<std::int32_t>(program_.overwrites.size());
+            if (writes_destination(in.op)) note_overwritten(in, shared);
+            in.overwrites_end = static_cast<std::int32_t>(program_.overwrites.size());
+        }
+    }
+
+    // `shared` is in order of memory and first cell; none is longer than the plan's longest message.
+    void note_overwritten(const Instruction& in, const std::vector<Payload>& shared) {
+        const Payload first{in.dst_memory, in.dst_cell - c_.max_count, 0};
+        for (auto it = std::lower_bound(shared.begin(), shared.end(), first);
+             it != shared.end() && it->memory == in.dst_memory &&
+             it->cell < in.dst_cell + in.count;
+             ++it) {
+            if (it->cell + it->count > in.dst_cell) {
+                program_.overwrites.push_back(static_cast<std::int32_t>(it - shared.begin()));
+            }
+        }
+    }
+
     using Numbers = std::unordered_map<std::int32_t, std::pair<std::int32_t, std::int32_t>>;
 
     const ProgramColumns& c_;
-    std::int32_t rank_;
-    const FabricShape& shape_;
+    std::int32_t rank_, ranks_;
+    const std::vector<Connection>& connections_;
     std::int64_t rows_;
     Program program_;
     std::vector<std::int32_t> block_of_;
@@ -177,9 +258,10 @@ private:
 
 }  // namespace
 
-Program build_program(const ProgramColumns& columns, std::int32_t rank, const FabricShape& shape) {
-    if (rank < 0 || rank >= shape.ranks) throw ProgramFault(-1, "no such rank");
-    return Builder(columns, rank, shape).build();
+Program build_program(const ProgramColumns& columns, std::int32_t rank, std::int32_t ranks,
+                      const std::vector<Connection>& connections) {
+    if (rank < 0 || rank >= ranks) throw ProgramFault(-1, "no such rank");
+    return Builder(columns, rank, ranks, connections).build();
 }
 
 }  // namespace sley

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "fabric.hpp"
-
 namespace sley {
 
 // The numbers are those of `sley.ir.words.Op`.
@@ -39,12 +37,22 @@ constexpr bool writes_destination(Op op) {
 // cell lies in. In place the output is the memory kInput (the rank's data) too.
 enum Memory : std::int32_t { kInput = 0, kOutput = 1, kScratch = 2, kMemories = 3 };
 
-// A rank's part of a plan, as columns. `send` and `recv` are indices of the fabric's connections;
-// waits name instructions of this rank.
+// The connections of a plan; `index` is the connection's number among the FIFOs of its `src`.
+struct Connection {
+    std::int32_t src, dst, index;
+};
+
+// A rank's part of a plan, as columns. `send` and `recv` are numbers of the plan's connections;
+// waits name instructions of this rank, holds its sends. `pullable` (0 or 1) says whether the
+// receiver may read a message where it lies at this rank, `holds` which sends' messages must then
+// have been consumed before an instruction starts (machine.md, "Protocols and slots").
 struct ProgramColumns {
     std::vector<std::int32_t> op, src_buffer, src_index, dst_buffer, dst_index, count, send, recv;
     std::vector<std::int64_t> wait_offset;
     std::vector<std::int32_t> wait_target;
+    std::vector<std::int32_t> pullable;
+    std::vector<std::int64_t> hold_offset;
+    std::vector<std::int32_t> hold_target;
     std::vector<std::int64_t> block_offset;
     std::vector<std::int32_t> divisor;  // per output chunk: what AVERAGE divides by; 1 without
     std::int32_t chunks = 1;            // chunks a block of the collective has
@@ -62,6 +70,13 @@ struct Instruction {
     std::int32_t src_cell, dst_cell;
     std::int32_t send, recv;  // index among the rank's own senders, receivers; -1 without
     std::int32_t wait_begin, wait_end;
+    std::int32_t hold_begin, hold_end;
+    std::int32_t turn;  // its number among the instructions that send on its connection
+    bool pullable;
+    // Payloads that several of the rank's messages have in common are staged once: the payload's
+    // number, or -1; and those (a range of `overwrites`) that the destination overlaps.
+    std::int32_t payload;
+    std::int32_t overwrites_begin, overwrites_end;
     // Source and destination are different but overlapping chunks: never merged into one piece,
     // and done from the end that keeps what is still to be read.
     bool shifted;
@@ -88,7 +103,11 @@ struct Program {
     std::vector<Instruction> instructions;
     std::vector<Wait> waits;
     std::vector<Block> blocks;
-    std::vector<std::int32_t> senders, receivers;  // the fabric's connections that the rank uses
+    std::vector<std::int32_t> holds;  // instructions
+    std::vector<std::int32_t> senders, receivers;  // the plan's connections that the rank uses
+    std::vector<std::int32_t> messages;  // of each sender: the instructions that send on it
+    std::int32_t payloads = 0;
+    std::vector<std::int32_t> overwrites;  // payloads
     std::vector<std::int32_t> divisor;
     std::int32_t chunks;
     std::int32_t cells[kMemories];  // sizes in chunks; in place the output has none of its own
@@ -99,7 +118,8 @@ struct Program {
     bool writes_input = false;  // out of place
 };
 
-// Builds the program of `rank`; throws ProgramFault.
-Program build_program(const ProgramColumns& columns, std::int32_t rank, const FabricShape& shape);
+// Builds the program of `rank` (of `ranks`); throws ProgramFault.
+Program build_program(const ProgramColumns& columns, std::int32_t rank, std::int32_t ranks,
+                      const std::vector<Connection>& connections);
 
 }  // namespace sley

@@ -1,6 +1,6 @@
-// Segments over mmap. The shared kind has a name only for the moment between shm_open and
-// shm_unlink; from then on descriptors and mappings keep it, and it goes with the last process,
-// however that ends.
+// Segments over mmap. The shared kind has no name (memfd_create), or, where the system has none
+// such, one for the moment between shm_open and shm_unlink; descriptors and mappings keep it, and
+// it goes with the last process, however that ends.
 #include "segment.hpp"
 
 #include <fcntl.h>
@@ -20,6 +20,22 @@ namespace {
     throw std::system_error(error, std::generic_category(), what);
 }
 
+#ifdef __linux__
+
+int open_nameless() {
+    const int fd = memfd_create("sley", MFD_CLOEXEC);
+    if (fd < 0) raise(errno, "memfd_create");
+    return fd;
+}
+
+void allocate(int fd, std::size_t offset, std::size_t bytes) {
+    while (fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+        if (errno != EINTR) raise(errno, "fallocate");
+    }
+}
+
+#else
+
 int open_nameless() {
     static std::atomic<unsigned> serial{0};
     for (;;) {
@@ -34,44 +50,60 @@ int open_nameless() {
     }
 }
 
-void allocate(int fd, std::size_t bytes) {
-    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) raise(errno, "ftruncate");
-#ifndef __APPLE__
-    int error;
-    do {
-        error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-    } while (error == EINTR);
-    if (error != 0) raise(error, "posix_fallocate");
+void allocate(int, std::size_t, std::size_t) {}  // its memory comes with the first touch
+
 #endif
+
+void resize(int fd, std::size_t bytes) {
+    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) raise(errno, "ftruncate");
 }
 
 // mmap refuses empty mappings.
 std::size_t at_least_one(std::size_t bytes) { return bytes == 0 ? 1 : bytes; }
 
-std::byte* map(std::size_t bytes, int flags, int fd) {
-    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+std::byte* map(std::size_t bytes, int protection, int flags, int fd) {
+    void* data = mmap(nullptr, bytes, protection, flags, fd, 0);
     if (data == MAP_FAILED) raise(errno, "mmap");
     return static_cast<std::byte*>(data);
 }
+
+constexpr int kReadWrite = PROT_READ | PROT_WRITE;
+constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS;
 
 }  // namespace
 
 Segment Segment::create(std::size_t bytes, bool shared) {
     bytes = at_least_one(bytes);
-    if (!shared) return Segment(map(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1), bytes, -1);
+    if (!shared) return Segment(map(bytes, kReadWrite, kPrivate, -1), bytes, -1);
+    Segment segment = sparse(bytes, true);
+    segment.reserve(0, bytes);
+    return segment;
+}
+
+Segment Segment::sparse(std::size_t bytes, bool shared) {
+    bytes = at_least_one(bytes);
+    if (!shared) return Segment(map(bytes, kReadWrite, kPrivate | MAP_NORESERVE, -1), bytes, -1);
     const int fd = open_nameless();
     try {
-        allocate(fd, bytes);
-        return Segment(map(bytes, MAP_SHARED, fd), bytes, fd);
+        resize(fd, bytes);
+        return Segment(map(bytes, kReadWrite, MAP_SHARED | MAP_NORESERVE, fd), bytes, fd);
     } catch (...) {
         close(fd);
         throw;
     }
 }
 
-Segment Segment::attach(int fd, std::size_t bytes) {
+Segment Segment::attach(int fd, std::size_t bytes, bool writable) {
     bytes = at_least_one(bytes);
-    return Segment(map(bytes, MAP_SHARED, fd), bytes, -1);
+    const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) raise(errno, "dup");
+    try {
+        const int protection = writable ? kReadWrite : PROT_READ;
+        return Segment(map(bytes, protection, MAP_SHARED | MAP_NORESERVE, own), bytes, own);
+    } catch (...) {
+        close(own);
+        throw;
+    }
 }
 
 Segment::Segment(Segment&& other) noexcept
@@ -81,6 +113,22 @@ Segment::Segment(Segment&& other) noexcept
 Segment::~Segment() {
     if (data_ != nullptr) munmap(data_, size_);
     if (fd_ >= 0) close(fd_);
+}
+
+void Segment::reserve(std::size_t offset, std::size_t bytes) {
+    if (offset + bytes > size_ || offset + bytes < offset) raise(ENOMEM, "a segment's end");
+    if (fd_ >= 0 && bytes > 0) allocate(fd_, offset, bytes);
+}
+
+void Segment::release(std::size_t offset, std::size_t bytes) {
+#ifdef __linux__
+    if (fd_ >= 0) {
+        fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                  static_cast<off_t>(bytes));
+        return;
+    }
+#endif
+    madvise(data_ + offset, bytes, MADV_DONTNEED);
 }
 
 }  // namespace sley

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine.hpp"
+#include "calls.hpp"
 
 namespace {
 
@@ -40,9 +40,11 @@ ProgramColumns columns_of(const std::vector<std::vector<Row>>& blocks, std::int3
             c.recv.push_back(row.recv);
             c.wait_target.insert(c.wait_target.end(), row.waits.begin(), row.waits.end());
             c.wait_offset.push_back(static_cast<std::int64_t>(c.wait_target.size()));
+            c.pullable.push_back(0);
         }
         c.block_offset.push_back(static_cast<std::int64_t>(c.op.size()));
     }
+    c.hold_offset.assign(c.wait_offset.size(), 0);
     c.chunks = chunks;
     c.sizes[kInput] = c.sizes[kOutput] = chunks;
     c.sizes[kScratch] = scratch;
@@ -85,23 +87,37 @@ ProgramColumns scratch(std::int32_t rank, std::int32_t ranks, bool tile_major) {
 
 std::vector<Connection> ring_wires(std::int32_t ranks) {
     std::vector<Connection> wires;
-    for (std::int32_t r = 0; r < ranks; ++r) wires.push_back({r, (r + 1) % ranks});
+    for (std::int32_t r = 0; r < ranks; ++r) wires.push_back({r, (r + 1) % ranks, 0});
     return wires;
 }
 
 std::vector<Connection> all_wires(std::int32_t ranks) {
     std::vector<Connection> wires;
     for (std::int32_t s = 0; s < ranks; ++s) {
-        for (std::int32_t d = 0; d < ranks; ++d) wires.push_back({s, d});
+        for (std::int32_t d = 0; d < ranks; ++d) wires.push_back({s, d, d});
     }
     return wires;
 }
 
+// Every rank's view of a fabric whose ranks have `fifos` each.
+std::vector<std::shared_ptr<Fabric>> views(std::int32_t ranks, std::int32_t fifos, Room room) {
+    FabricShape shape{std::vector<std::int32_t>(static_cast<std::size_t>(ranks), fifos),
+                      {room.slots, room.slot_bytes, room.slots}};
+    auto segment =
+        std::make_shared<Segment>(Segment::create(Fabric::bytes_side_by_side(shape), false));
+    std::vector<std::shared_ptr<Fabric>> fabrics;
+    for (std::int32_t r = 0; r < ranks; ++r) {
+        fabrics.push_back(std::make_shared<Fabric>(shape, r, Fabric::side_by_side(shape, segment),
+                                                   std::vector<Region>{}));
+    }
+    return fabrics;
+}
+
 // One rank's life: `calls` calls of growing counts; returns the number of wrong elements.
-std::int64_t live(const std::shared_ptr<Fabric>& fabric, std::int32_t rank,
-                  const ProgramColumns& columns, int calls) {
-    Engine engine(fabric, rank, columns);
-    const std::int32_t ranks = fabric->shape().ranks;
+std::int64_t live(const std::shared_ptr<Fabric>& fabric, const std::vector<Connection>& wires,
+                  Room room, const ProgramColumns& columns, int calls) {
+    Engine engine(fabric, columns, wires, room);
+    const std::int32_t rank = fabric->rank(), ranks = fabric->shape().ranks();
     std::int64_t wrong = 0;
     for (int number = 0; number < calls; ++number) {
         const std::int64_t count = number * 7 % 83;
@@ -110,12 +126,13 @@ std::int64_t live(const std::shared_ptr<Fabric>& fabric, std::int32_t rank,
         for (std::size_t i = 0; i < size; ++i) {
             in[i] = rank * 1000 + static_cast<std::int32_t>(i) + number;
         }
-        Call call{count, DataType::kInt32, ReduceOp::kSum, {}, {}, 1, 60.0};
+        Call call{count, DataType::kInt32, ReduceOp::kSum, {}, {}, {}};
         call.memory[kInput] = reinterpret_cast<std::byte*>(in.data());
         call.memory[kOutput] = reinterpret_cast<std::byte*>(out.data());
         call.bytes[kInput] = static_cast<std::int64_t>(in.size() * sizeof in[0]);
         call.bytes[kOutput] = static_cast<std::int64_t>(out.size() * sizeof in[0]);
-        if (engine.run(call).status != Status::kDone) return 1;
+        engine.check(call);
+        if (run_call(engine, call, 1, 60.0, true).status != Status::kDone) return 1;
         const auto& result = columns.in_place ? in : out;
         for (std::size_t i = 0; i < size; ++i) {
             const std::int32_t expected =
@@ -127,16 +144,15 @@ std::int64_t live(const std::shared_ptr<Fabric>& fabric, std::int32_t rank,
 }
 
 template <class Make>
-void check(const char* name, std::int32_t ranks, std::vector<Connection> wires, std::int64_t slots,
-           std::int64_t slot_bytes, Make make) {
-    FabricShape shape{ranks, std::move(wires), slots, slot_bytes};
-    auto segment = Segment::create(shape.bytes(), false);
-    auto fabric = std::make_shared<Fabric>(std::move(shape), std::move(segment));
+void check(const char* name, std::int32_t ranks, std::vector<Connection> wires, Room room,
+           Make make) {
+    const auto fabrics = views(ranks, ranks, room);
     std::vector<std::int64_t> wrong(static_cast<std::size_t>(ranks));
     std::vector<std::thread> threads;
     for (std::int32_t r = 0; r < ranks; ++r) {
         threads.emplace_back([&, r] {
-            wrong[static_cast<std::size_t>(r)] = live(fabric, r, make(r), 60);
+            const auto& fabric = fabrics[static_cast<std::size_t>(r)];
+            wrong[static_cast<std::size_t>(r)] = live(fabric, wires, room, make(r), 60);
         });
     }
     for (auto& thread : threads) thread.join();
@@ -149,9 +165,8 @@ void check(const char* name, std::int32_t ranks, std::vector<Connection> wires, 
 
 // Both ranks receive first; both must give up and say where they stand.
 void check_stall() {
-    FabricShape shape{2, ring_wires(2), 1, 64};
-    auto segment = Segment::create(shape.bytes(), false);
-    auto fabric = std::make_shared<Fabric>(std::move(shape), std::move(segment));
+    const Room room{1, 64};
+    const auto fabrics = views(2, 1, room);
     Outcome outcomes[2];
     std::vector<std::thread> threads;
     for (std::int32_t r = 0; r < 2; ++r) {
@@ -159,13 +174,13 @@ void check_stall() {
             const auto columns = columns_of({{{Op::kRecv, 0, 0, kOutput, 0, -1, 1 - r},
                                               {Op::kSend, kInput, 0, 0, 0, r, -1}}},
                                             1, false, 0, true);
-            Engine engine(fabric, r, columns);
+            Engine engine(fabrics[static_cast<std::size_t>(r)], columns, ring_wires(2), room);
             float in = 1, out = 0;
-            Call call{1, DataType::kFloat32, ReduceOp::kSum, {}, {}, 1, 0.2};
+            Call call{1, DataType::kFloat32, ReduceOp::kSum, {}, {}, {}};
             call.memory[kInput] = reinterpret_cast<std::byte*>(&in);
             call.memory[kOutput] = reinterpret_cast<std::byte*>(&out);
             call.bytes[kInput] = call.bytes[kOutput] = sizeof in;
-            outcomes[r] = engine.run(call);
+            outcomes[r] = run_call(engine, call, 1, 0.2, true);
         });
     }
     for (auto& thread : threads) thread.join();
@@ -185,10 +200,10 @@ int main() {
     for (const bool tile_major : {true, false}) {
         for (const std::int64_t slot_bytes : {4, 24, 4096}) {
             // In instruction order all tiles of a send queue up before its receives begin.
-            const std::int64_t slots = tile_major ? 2 : 96;
-            check("ring", 4, ring_wires(4), slots, slot_bytes,
+            const Room room{tile_major ? 2 : 96, slot_bytes};
+            check("ring", 4, ring_wires(4), room,
                   [&](std::int32_t r) { return ring(r, 4, tile_major); });
-            check("scratch", 3, all_wires(3), slots, slot_bytes,
+            check("scratch", 3, all_wires(3), room,
                   [&](std::int32_t r) { return scratch(r, 3, tile_major); });
         }
     }

@@ -12,7 +12,9 @@ import pytest
 HERE = Path(__file__).parent
 NATIVE = HERE.parent.parent / "native"
 PRIMITIVES = HERE.parent.parent / "src" / "sley" / "codegen" / "primitives"  # half.hpp
-ENGINE = ("engine.cpp", "program.cpp", "reduce.cpp", "segment.cpp")
+ENGINE = tuple(
+    f"{name}.cpp" for name in ("calls", "engine", "fabric", "program", "reduce", "segment")
+)
 SIMULATOR = ("simulator/sharing.cpp", "simulator/simulator.cpp")
 
 

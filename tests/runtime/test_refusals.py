@@ -275,8 +275,9 @@ def test_the_engine_itself_refuses_memory_of_a_wrong_size() -> None:
     from sley.runtime.program import load
 
     loaded = load(PLAN, None, 1024)
-    fabric = loaded.wiring.create(shared=False)
-    engine = loaded.programs[0].engine(fabric)
+    wiring = loaded.wiring
+    fabric = wiring.fabric(wiring.memory(shared=False), 0)
+    engine = loaded.programs[0].engine(fabric, wiring)
     nothing = np.zeros(0, np.uint8)
     for size in (0, 239, 241):
         with pytest.raises(ValueError, match="wrong size"):
@@ -298,6 +299,6 @@ def test_the_engine_itself_refuses_connections(column: str, connection: Any) -> 
     columns = dict(loaded.programs[0].columns)
     used = columns[column] >= 0
     columns[column] = np.where(used, np.int32(connection), columns[column])
-    broken = replace(loaded.programs[0], columns=columns)
+    broken, wiring = replace(loaded.programs[0], columns=columns), loaded.wiring
     with pytest.raises(native().ProgramFault, match="connection"):
-        broken.engine(loaded.wiring.create(shared=False))
+        broken.engine(wiring.fabric(wiring.memory(shared=False), 0), wiring)

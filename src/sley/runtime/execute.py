@@ -65,20 +65,19 @@ def _on_threads(
     longest = loaded.max_count * max(inputs.count // plan.collective.chunks, 1)
     room = min(loaded.wiring.slot_bytes, longest * inputs.dtype.size_bytes)
     wiring = replace(loaded.wiring, slot_bytes=room)
-    fabric = wiring.create(shared=False)
+    memory = wiring.memory(shared=False)
+    engines = [p.engine(wiring.fabric(memory, p.rank), wiring) for p in loaded.programs]
     spans, total = inputs.spans()
-    memory = allocate(lambda: np.zeros(total, np.uint8), "the buffers", total)
-    inputs.store(memory)
+    buffers = allocate(lambda: np.zeros(total, np.uint8), "the buffers", total)
+    inputs.store(buffers)
     try:
         reports = native().run_threads(
-            fabric,
-            [program.engine(fabric) for program in loaded.programs],
+            engines,
             inputs.count,
             inputs.dtype.number,
             int(inputs.reduce_op),
-            [memory[start:end] for (start, end), _ in spans],
-            [memory[start:end] for _, (start, end) in spans],
-            1,
+            [buffers[start:end] for (start, end), _ in spans],
+            [buffers[start:end] for _, (start, end) in spans],
             timeout_s,
         )
     except MemoryError as problem:
@@ -90,4 +89,4 @@ def _on_threads(
     error = failure(loaded, outcomes, timeout_s)
     if error is not None:
         raise error
-    return inputs.outputs(memory)
+    return inputs.outputs(buffers)

@@ -47,9 +47,9 @@ class News:
 
 
 class WorkerGroup:
-    """The spawner and its workers, one a rank, which inherit the descriptor `fabric_fd`."""
+    """The spawner and its workers, one a rank, which inherit the descriptor `memory_fd`."""
 
-    def __init__(self, fabric_fd: int, ranks: int) -> None:
+    def __init__(self, memory_fd: int, ranks: int) -> None:
         with contextlib.ExitStack() as local:
             try:
                 self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -59,7 +59,7 @@ class WorkerGroup:
                     local.callback(end.close)
                 self._control = control
                 self._sockets = [sock for sock, _ in pairs]
-                inherited = [fabric_fd, control_end.fileno(), *(e.fileno() for _, e in pairs)]
+                inherited = [memory_fd, control_end.fileno(), *(e.fileno() for _, e in pairs)]
                 self._process = _start(inherited, self._errors)
             except OSError as error:
                 raise _not_started(str(error)) from error

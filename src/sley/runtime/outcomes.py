@@ -8,6 +8,7 @@ from enum import IntEnum
 
 from sley.errors import Place, SleyError
 from sley.errors.runtime import R502, R513
+from sley.ir.tables import NONE
 from sley.runtime.program import Loaded
 
 PLACES = 8
@@ -21,11 +22,13 @@ class Status(IntEnum):
     STALLED = 1
     ABORTED = 2
     ABSENT = 3
+    MISMATCHED = 4
+    NO_MEMORY = 5
 
 
 class Reason(IntEnum):
     """What a stuck instruction waits for (the engines' numbers). READING: that the receiver has
-    read what was sent to it where it lies (the direct protocol, in kernels)."""
+    read what was sent to it where it lies (the direct protocol)."""
 
     NONE = 0
     INSTRUCTION = 1
@@ -36,8 +39,8 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True)
 class Stuck:
-    """An instruction (of its rank's program) that cannot go on with `tile`; `target` is the
-    instruction or the connection that it waits for."""
+    """An instruction (of its rank's program; NONE at the end of them all) that cannot go on with
+    `tile`; `target` is the instruction or the connection that it waits for."""
 
     instruction: int
     tile: int
@@ -47,19 +50,20 @@ class Stuck:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rank's engine reports of a call."""
+    """What a rank's engine reports of a call. rank: who did not come (ABSENT), or called something
+    else (MISMATCHED); NONE without."""
 
     status: Status
     seconds: float
-    absent: int
+    rank: int
     stuck: tuple[Stuck, ...]
 
     @classmethod
     def of(cls, report: tuple[int, float, int, list[tuple[int, int, int, int]]]) -> Outcome:
         """From the plain values that the engine returns."""
-        status, seconds, absent, stuck = report
+        status, seconds, rank, stuck = report
         rows = tuple(Stuck(i, tile, Reason(reason), target) for i, tile, reason, target in stuck)
-        return cls(Status(status), seconds, absent, rows)
+        return cls(Status(status), seconds, rank, rows)
 
 
 def failure(loaded: Loaded, outcomes: Mapping[int, Outcome], timeout_s: float) -> SleyError | None:
@@ -70,9 +74,9 @@ def failure(loaded: Loaded, outcomes: Mapping[int, Outcome], timeout_s: float) -
     for rank, outcome in sorted(failed.items()):
         if outcome.status is Status.ABSENT:
             return R513.error(
-                at=Place(detail=f"rank {outcome.absent}"),
+                at=Place(detail=f"rank {outcome.rank}"),
                 expected=f"every rank at the start of the call within {timeout_s:g} s",
-                found=f"rank {rank} waited for rank {outcome.absent}",
+                found=f"rank {rank} waited for rank {outcome.rank}",
             )
     places, lines = describe(loaded, failed)
     return R502.error(
@@ -90,6 +94,9 @@ def describe(loaded: Loaded, outcomes: Mapping[int, Outcome]) -> tuple[list[Plac
     stuck = [(rank, s) for rank, outcome in order for s in outcome.stuck]
     places, lines = [], []
     for rank, s in stuck[:PLACES]:
+        if s.instruction == NONE:
+            lines.append(f"rank {rank} is done, and waits for {_wanted(loaded, rank, s)}")
+            continue
         row = loaded.programs[rank].first_row + s.instruction
         place = loaded.plan.place(row)
         places.append(replace(place, detail=f"{place.detail}, tile {s.tile}"))

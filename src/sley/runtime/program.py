@@ -16,7 +16,7 @@ from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.runtime import R505, R510
 from sley.ir.faults import faults
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, spans
+from sley.ir.tables import NONE, BoolArray, Edges, spans
 from sley.ir.words import LoopOrder
 from sley.runtime.memory import allocate
 from sley.runtime.native import native
@@ -26,31 +26,39 @@ from sley.runtime.native import native
 class Wiring:
     """The connections of a plan, and the room they get.
 
-    src, dst: int32 (connections,), the ranks at the ends; channel: int32, for messages.
+    src, dst: int32 (connections,), the ranks at the ends; channel: int32, for messages; index:
+    int32, the connection's number among the FIFOs in the memory of its src.
     """
 
     ranks: int
     src: NDArray[np.int32]
     dst: NDArray[np.int32]
     channel: NDArray[np.int32]
+    index: NDArray[np.int32]
     slots: int
     slot_bytes: int
 
-    def create(self, *, shared: bool) -> Any:
-        """A new fabric (`native.Fabric`); R507 where there is no memory for it."""
+    def shape(self) -> Any:
+        """The memory of a job that runs this plan alone (`native.FabricShape`); R507 where it is
+        more than can be counted."""
+        fifos = np.bincount(self.src, minlength=self.ranks).astype(np.int32)
         return allocate(
-            lambda: native().Fabric.create(
-                self.ranks, self.src, self.dst, self.slots, self.slot_bytes, shared
-            ),
-            f"the slots of {len(self.src)} connections",
-            len(self.src) * self.slots * self.slot_bytes,
+            lambda: native().FabricShape.create(fifos, self.slots, self.slot_bytes, self.slots),
+            *self._room(),
         )
 
-    def attach(self, fd: int) -> Any:
-        """The fabric that another process created, by its descriptor."""
-        return native().Fabric.attach(
-            fd, self.ranks, self.src, self.dst, self.slots, self.slot_bytes
-        )
+    def memory(self, *, shared: bool) -> Any:
+        """Memory for that (`native.Segment`); R507 where there is none."""
+        size_bytes = self.shape().bytes
+        return allocate(lambda: native().Segment.create(size_bytes, shared), *self._room())
+
+    def fabric(self, memory: Any, rank: int) -> Any:
+        """The connections in that memory as `rank` sees them (`native.Fabric`)."""
+        return native().Fabric.side_by_side(self.shape(), memory, rank)
+
+    def _room(self) -> tuple[str, int]:
+        connections = len(self.src)
+        return f"the slots of {connections} connections", connections * self.slots * self.slot_bytes
 
 
 @dataclass(frozen=True)
@@ -61,9 +69,24 @@ class RankProgram:
     first_row: int
     columns: dict[str, Any]
 
-    def engine(self, fabric: Any) -> Any:
+    def engine(self, fabric: Any, wiring: Wiring) -> Any:
         """The engine that runs it."""
-        return native().Engine.create(fabric, self.rank, **self.columns)
+        w = wiring
+        return native().Engine.create(
+            fabric, w.src, w.dst, w.index, w.slots, w.slot_bytes, **self.columns
+        )
+
+
+@dataclass(frozen=True)
+class Pullable:
+    """What receivers may read where it lies (docs/machine.md, protocol Direct).
+
+    pulled: bool (instructions,), sends. holds: CSR, instruction -> sends whose messages must then
+    have been read before it starts.
+    """
+
+    pulled: BoolArray
+    holds: Edges
 
 
 @dataclass(frozen=True)
@@ -112,8 +135,13 @@ def scratch_elements(plan: Plan, count: int) -> int:
     return int(plan.scratch_chunks.sum(dtype=np.int64)) * -(-count // plan.collective.chunks)
 
 
-def load(plan: Plan, slots: int | None, slot_bytes: int) -> Loaded:
-    """The plan as programs; R505 for too few slots, R510 for a plan that cannot be run."""
+def load(
+    plan: Plan, slots: int | None, slot_bytes: int, pullable: Pullable | None = None
+) -> Loaded:
+    """The plan as programs; R505 for too few slots, R510 for a plan that cannot be run.
+
+    pullable: what may be read where it lies, if it lies in memory that others see; nothing
+        without."""
     _check_tables(plan)
     if slots is not None and slots < plan.slots:
         raise R505.error(
@@ -124,7 +152,8 @@ def load(plan: Plan, slots: int | None, slot_bytes: int) -> Loaded:
     messages = np.concatenate([plan.sends, plan.receives])
     max_count = int(plan.instructions.count[messages].max(initial=1))
     programs = tuple(
-        _program(plan, rank, send, recv, max_count) for rank in range(plan.collective.ranks)
+        _program(plan, rank, send, recv, max_count, pullable)
+        for rank in range(plan.collective.ranks)
     )
     _check_programs(plan, wiring, programs)
     return Loaded(plan, wiring, programs, max_count)
@@ -162,11 +191,10 @@ def _wire(
     pair, channel = np.divmod(keys, plan.channels)
     src, dst = np.divmod(pair, plan.collective.ranks)
     _check_messages(plan, send, recv)
+    index = np.arange(len(keys)) - np.searchsorted(src, src)  # the keys are in order of src
     wiring = Wiring(
         plan.collective.ranks,
-        src.astype(np.int32),
-        dst.astype(np.int32),
-        channel.astype(np.int32),
+        *(column.astype(np.int32) for column in (src, dst, channel, index)),
         slots,
         slot_bytes,
     )
@@ -194,14 +222,18 @@ def _check_messages(plan: Plan, send: NDArray[np.int32], recv: NDArray[np.int32]
 
 
 def _program(
-    plan: Plan, rank: int, send: NDArray[np.int32], recv: NDArray[np.int32], max_count: int
+    plan: Plan,
+    rank: int,
+    send: NDArray[np.int32],
+    recv: NDArray[np.int32],
+    max_count: int,
+    pullable: Pullable | None,
 ) -> RankProgram:
     t, c = plan.instructions, plan.collective
     block = slice(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1]) + 1)
     block_offset = plan.block_offset[block]
     first, last = int(block_offset[0]), int(block_offset[-1])
     rows = slice(first, last)
-    wait_offset = plan.waits.offset[first : last + 1]
     columns: dict[str, Any] = {
         name: np.ascontiguousarray(getattr(t, name)[rows], np.int32)
         for name in ("op", "src_buffer", "src_index", "dst_buffer", "dst_index", "count")
@@ -209,8 +241,8 @@ def _program(
     columns |= {
         "send": send[rows],
         "recv": recv[rows],
-        "wait_offset": wait_offset - wait_offset[0],
-        "wait_target": plan.waits.target[wait_offset[0] : wait_offset[-1]] - np.int32(first),
+        **_part("wait", plan.waits, first, last),
+        **_pullable(pullable, first, last),
         "block_offset": block_offset - first,
         "divisor": _divisors(plan, rank),
         "chunks": c.chunks,
@@ -225,6 +257,22 @@ def _program(
         "tile_major": plan.loop_order is LoopOrder.TILE,
     }
     return RankProgram(rank, first, columns)
+
+
+def _part(name: str, edges: Edges, first: int, last: int) -> dict[str, Any]:
+    """The edges of the rows from `first` to before `last`, as columns of their own."""
+    offset = edges.offset[first : last + 1]
+    target = edges.target[offset[0] : offset[-1]] - np.int32(first)
+    return {f"{name}_offset": offset - offset[0], f"{name}_target": target}
+
+
+def _pullable(pullable: Pullable | None, first: int, last: int) -> dict[str, Any]:
+    rows = last - first
+    if pullable is None:
+        nothing = {"pullable": np.zeros(rows, np.int32)}
+        return nothing | _part("hold", Edges.empty(rows), 0, rows)
+    pulled = pullable.pulled[first:last].astype(np.int32)
+    return {"pullable": pulled} | _part("hold", pullable.holds, first, last)
 
 
 def promised(plan: Plan, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -250,7 +298,7 @@ def _check_programs(plan: Plan, wiring: Wiring, programs: tuple[RankProgram, ...
     for program in programs:
         try:
             native().check_program(
-                program.rank, wiring.ranks, wiring.src, wiring.dst, **program.columns
+                program.rank, wiring.ranks, wiring.src, wiring.dst, wiring.index, **program.columns
             )
         except native().ProgramFault as fault:
             row, found = fault.args

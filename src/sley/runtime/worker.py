@@ -37,10 +37,12 @@ child that the launcher forked may hold the socket open."""
 class Worker:
     """One rank: an engine, and the memory of the current call."""
 
-    def __init__(self, setup: Setup, fabric_fd: int) -> None:
+    def __init__(self, setup: Setup, memory_fd: int) -> None:
         self._rank = setup.program.rank
         self._promise = setup.promise
-        self._engine = setup.program.engine(setup.wiring.attach(fabric_fd))
+        wiring = setup.wiring
+        memory = native().Segment.attach(memory_fd, wiring.shape().bytes)
+        self._engine = setup.program.engine(wiring.fabric(memory, self._rank), wiring)
         self._checked: CheckedBuffers | None = None
         nothing = np.zeros(0, np.uint8)
         self._memory = (nothing, nothing)
@@ -91,7 +93,7 @@ class Worker:
         )
 
 
-def serve(sock: socket.socket, fabric_fd: int) -> None:
+def serve(sock: socket.socket, memory_fd: int) -> None:
     """A worker's life: set up, then answer commands until the launcher closes the socket."""
     worker: Worker | None = None
     while True:
@@ -102,7 +104,7 @@ def serve(sock: socket.socket, fabric_fd: int) -> None:
         answer: Any = None
         try:
             if isinstance(command, Setup):
-                worker, answer = Worker(command, fabric_fd), os.getpid()
+                worker, answer = Worker(command, memory_fd), os.getpid()
             elif worker is not None:
                 answer = worker.do(command, fd)
         except Exception as error:
@@ -116,7 +118,7 @@ def serve(sock: socket.socket, fabric_fd: int) -> None:
 
 
 def _become_worker(
-    spawner: int, sock: socket.socket, others: list[socket.socket], fabric_fd: int
+    spawner: int, sock: socket.socket, others: list[socket.socket], memory_fd: int
 ) -> None:
     """What a forked child does; never returns."""
     try:
@@ -127,7 +129,7 @@ def _become_worker(
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for other in others:
             other.close()
-        serve(sock, fabric_fd)
+        serve(sock, memory_fd)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -137,8 +139,8 @@ def _become_worker(
 class Spawner:
     """Forks the workers, reports their ends, and takes them down with itself."""
 
-    def __init__(self, control: socket.socket, ranks: list[socket.socket], fabric_fd: int) -> None:
-        self._control, self._ranks, self._fabric_fd = control, ranks, fabric_fd
+    def __init__(self, control: socket.socket, ranks: list[socket.socket], memory_fd: int) -> None:
+        self._control, self._ranks, self._memory_fd = control, ranks, memory_fd
         self._parent = os.getppid()
         self._rank_of: dict[int, int] = {}
 
@@ -155,7 +157,7 @@ class Spawner:
             pid = os.fork()
             if pid == 0:
                 others = [s for s in everything if s is not sock]
-                _become_worker(spawner, sock, others, self._fabric_fd)
+                _become_worker(spawner, sock, others, self._memory_fd)
             self._rank_of[pid] = rank
         for sock in self._ranks:
             sock.close()
@@ -188,11 +190,11 @@ class Spawner:
 
 
 def main(arguments: list[str]) -> None:
-    """``worker FABRIC_FD CONTROL_FD RANK_FD...``, all inherited."""
+    """``worker MEMORY_FD CONTROL_FD RANK_FD...``, all inherited."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    fabric_fd, control, *ranks = (int(a) for a in arguments)
+    memory_fd, control, *ranks = (int(a) for a in arguments)
     sockets = [socket.socket(fileno=fd) for fd in ranks]
-    Spawner(socket.socket(fileno=control), sockets, fabric_fd).run()
+    Spawner(socket.socket(fileno=control), sockets, memory_fd).run()
 
 
 if __name__ == "__main__":
