@@ -11,7 +11,7 @@ import papers_levels
 
 import sley
 from sley.algorithms import build
-from sley.codegen.direct import pulls
+from sley.direct import pulls
 from sley.ir.words import (
     READS_SOURCE,
     RECEIVES,

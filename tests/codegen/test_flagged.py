@@ -18,8 +18,8 @@ from sley.algorithms import build
 from sley.codegen import Kernels
 from sley.codegen.flagged import needed_waits
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION
-from sley.verify.hangs import run_abstractly
-from sley.verify.messages import match_messages
+from sley.verify.hangs import run_of
+from sley.verify.messages import messages_of
 
 Pair = tuple[int, int]
 
@@ -57,8 +57,7 @@ def unordered(plan: sley.Plan, pairs: list[Pair]) -> set[Pair]:
     order: by a closure, the plain way."""
     rows = len(plan.instructions)
     before = np.eye(rows, dtype=bool)
-    messages, _ = match_messages(plan)
-    level = run_abstractly(plan, messages, plan.slots, per_chunk=plan.per_chunk).level
+    level = run_of(plan, messages_of(plan)).level
     direct: list[list[int]] = [[] for _ in range(rows)]
     for after, target in pairs:
         direct[after].append(target)

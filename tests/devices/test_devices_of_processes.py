@@ -178,9 +178,11 @@ def _raised(said: bytes) -> list[bytes]:
         lambda said: [said, b'{"1": "zz"}'],
         lambda said: [said, b'{"1": 5}'],
         lambda said: [said, b'{"1": "00"}'],
-        lambda said: [said, b'{"1": "313a323a333a34"}'],  # process 1, descriptor 2
+        lambda said: [said, b'{"1": "313a323a303a333a34"}'],  # process 1, descriptor 2
         lambda said: [said, b'{"one": "00"}'],
         lambda said: [b'{"0": "00", "1": "00"}'],
+        lambda said: [said, b"refused:garbage"],
+        lambda said: [said, b'refused:[{"code": "R503"}]'],
         _raised,
     ],
 )

@@ -106,6 +106,15 @@ def test_a_message_that_is_never_read(golden: Golden) -> None:
     golden("not_read.txt", alone(one_way(protocol="direct"), 10) + "\n")
 
 
+def test_each_block_names_the_connection_that_is_not_read() -> None:
+    text = ONE_WAY + 'p.transfer(0, 1, 0, 1, "recv")\n'
+    plan = plan_of(text, sley.Broadcast(2, 2, 0, in_place=True), protocol="direct", channels=2)
+    assert len(plan.block_rank) == 4
+    found = alone(plan, 10)
+    for channel in (0, 1):
+        assert f"rank 1 to read what it was sent on channel {channel}" in found
+
+
 def test_a_wait_that_is_never_over() -> None:
     """A block that waits for another one names its instruction."""
     hm = build("hm-allreduce", nodes=2, gpus=1, in_place=True)

@@ -12,56 +12,27 @@ from collections import defaultdict
 
 import numpy as np
 
-from sley.errors import SleyError
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, Edges, IntArray, LongArray, neighbouring_writes, ordered_by, spans
-from sley.ir.words import READS_SOURCE, WRITES_DESTINATION
-from sley.verify.hangs import run_abstractly
-from sley.verify.messages import match_messages
+from sley.ir.tables import NONE, Edges, IntArray, LongArray, ordered_by
+from sley.verify.hangs import run_of
+from sley.verify.messages import messages_of
+from sley.verify.races import conflicts
 
 
 def needed_waits(plan: Plan) -> Edges:
     """The waits of a verified plan, and those that conflicting instructions need where neither
     their blocks nor waits order them: CSR, instruction -> instructions of the same rank. SleyError
     (V202, V203) for a plan that isn't right."""
-    messages, found = match_messages(plan)
-    if found:
-        raise SleyError(found)
-    run = run_abstractly(plan, messages, plan.slots, per_chunk=plan.per_chunk)
-    if run.diagnostics:
-        raise SleyError(run.diagnostics)
-    first, second = _conflicts(plan, run.level)
+    level = run_of(plan, messages_of(plan)).level
+    first, second, _ = conflicts(plan, level)
     apart = plan.block[first] != plan.block[second]
-    missing = _unordered(plan, run.level, first[apart], second[apart])
+    pairs = np.unique(np.stack([first[apart], second[apart]], axis=1), axis=0)
+    missing = _unordered(plan, level, pairs[:, 0], pairs[:, 1])
     source = np.concatenate([plan.waits.source, [after for _, after in missing]])
     target = np.concatenate([plan.waits.target, [before for before, _ in missing]])
     return Edges.from_pairs(
         len(plan.instructions), source.astype(np.int64), target.astype(np.int64)
     )
-
-
-def _conflicts(plan: Plan, level: IntArray) -> tuple[LongArray, LongArray]:
-    """Pairs of instructions that access a chunk one after the other and conflict; together with
-    their transitive closure, all that do. level: of an abstract run."""
-    t, layout = plan.instructions, plan.layout
-    parts = []
-    for writes, mask, buffer, index in (
-        (False, READS_SOURCE[t.op], t.src_buffer, t.src_index),
-        (True, WRITES_DESTINATION[t.op], t.dst_buffer, t.dst_index),
-    ):
-        rows = np.flatnonzero(mask)
-        owner, cell = spans(layout.cell(plan.rank[rows], buffer[rows], index[rows]), t.count[rows])
-        parts.append((rows[owner], cell, np.full(len(cell), writes)))
-    row, cell, write = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = ordered_by(cell, level[row], row)
-    row, cell, write = row[order], cell[order], write[order]
-    before, after = neighbouring_writes(cell, write)
-    written = np.flatnonzero(before != NONE)
-    overwritten = np.flatnonzero((after != NONE) & ~write)
-    first = np.concatenate([row[before[written]], row[overwritten]])
-    second = np.concatenate([row[written], row[after[overwritten]]])
-    pairs = np.unique(np.stack([first, second], axis=1), axis=0)
-    return pairs[:, 0], pairs[:, 1]
 
 
 def _unordered(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.codegen.connections import Connections, Ends, connections
-from sley.codegen.direct import pulls
 from sley.codegen.flagged import needed_waits
+from sley.direct import pulls
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, ByteArray, Edges, IntArray, LongArray, offsets_of
 from sley.ir.words import READS_SOURCE, SENDS, WRITES_DESTINATION, Buffer, Protocol

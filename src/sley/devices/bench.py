@@ -14,6 +14,7 @@ from sley.devices.device import Device
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.runtime.check import CheckedBuffers, Promise
+from sley.runtime.measure import Measurement
 from sley.runtime.memory import allocate
 from sley.runtime.pattern import Pattern
 from sley.runtime.program import buffer_sizes
@@ -62,6 +63,10 @@ class CheckedData:
                 wrong += -(-memory.overwritten(host.array.nbytes) // self.dtype.size_bytes)
             wrong += checked.wrong()
         return wrong
+
+    def measurement(self, count: int, time_us: float, wrong: int) -> Measurement:
+        """The line of a call of `count` elements a block that took `time_us`."""
+        return Measurement.of(self.plan, count, self.dtype, self.reduce_op, time_us, wrong)
 
     def _checked(self, own: RankBuffers, count: int) -> CheckedBuffers:
         sizes = buffer_sizes(self.plan, own.rank, count)

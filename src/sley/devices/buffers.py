@@ -11,18 +11,16 @@ import numpy as np
 from sley.devices.device import Device, Memory
 from sley.errors.devices import K507
 from sley.ir.plan import Plan
+from sley.runtime.check import GUARD_BYTE, GUARD_BYTES
 from sley.runtime.memory import BEYOND
 from sley.runtime.native import LARGEST
 from sley.runtime.program import BufferSizes, buffer_sizes
 from sley.runtime.types import Array, DataType
 
-_GUARD_BYTES = 512
-_GUARD_BYTE = 0x5C
-
 
 class GuardedMemory:
-    """Memory of a device for rows of at most `size_bytes`, between guard zones: 512 bytes before a
-    row and 512 behind it, which `overwritten` looks at. K507 where the device has not enough."""
+    """Memory of a device for rows of at most `size_bytes`, between guard zones of GUARD_BYTES each,
+    which `overwritten` looks at. K507 where the device has not enough."""
 
     def __init__(self, device: Device, size_bytes: int) -> None:
         if size_bytes > LARGEST:
@@ -30,34 +28,31 @@ class GuardedMemory:
                 expected=f"{size_bytes:,} bytes of memory on {device.name}", found=BEYOND
             )
         self._device = device
-        self._memory = device.allocate(size_bytes + 2 * _GUARD_BYTES)
+        self._memory = device.allocate(size_bytes + 2 * GUARD_BYTES)
 
     def row(self, dtype: DataType, elements: int) -> Any:
         """The row as an array that a Communicator takes."""
         size = elements * dtype.size_bytes
-        every = self._device.array(self._memory, "uint8", self._memory.size_bytes)
-        if isinstance(every, np.ndarray):
-            return every[_GUARD_BYTES : _GUARD_BYTES + size].view(dtype.array)
-        part = Memory(self._memory.address + _GUARD_BYTES, size, self._memory.owner)
+        part = Memory(self._memory.address + GUARD_BYTES, size, self._memory.owner)
         return self._device.array(part, dtype.name, elements)
 
     def write(self, values: Array) -> None:
         """Puts `values` into the row, and the guard zones around them."""
-        zone = np.full(_GUARD_BYTES, _GUARD_BYTE, np.uint8)
+        zone = np.full(GUARD_BYTES, GUARD_BYTE, np.uint8)
         self._device.write(self._memory, 0, zone)
-        self._device.write(self._memory, _GUARD_BYTES, values.view(np.uint8))
-        self._device.write(self._memory, _GUARD_BYTES + values.nbytes, zone)
+        self._device.write(self._memory, GUARD_BYTES, values.view(np.uint8))
+        self._device.write(self._memory, GUARD_BYTES + values.nbytes, zone)
 
     def read(self, values: Array) -> None:
         """Takes `values` from the row."""
-        self._device.read(self._memory, _GUARD_BYTES, values.view(np.uint8))
+        self._device.read(self._memory, GUARD_BYTES, values.view(np.uint8))
 
     def overwritten(self, row_bytes: int) -> int:
         """Bytes of the zones around a row of `row_bytes` that somebody changed since `write`."""
-        zones = np.empty((2, _GUARD_BYTES), np.uint8)
+        zones = np.empty((2, GUARD_BYTES), np.uint8)
         self._device.read(self._memory, 0, zones[0])
-        self._device.read(self._memory, _GUARD_BYTES + row_bytes, zones[1])
-        return int(np.count_nonzero(zones != _GUARD_BYTE))
+        self._device.read(self._memory, GUARD_BYTES + row_bytes, zones[1])
+        return int(np.count_nonzero(zones != GUARD_BYTE))
 
 
 @dataclass(frozen=True)

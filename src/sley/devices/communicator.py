@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -49,7 +50,8 @@ class Communicator:
     timeout_s: how long an instruction may wait before the call gives up.
     launching: one launch for all ranks of a device, or one for each.
     exchange: with ranks in several processes: gives every process the bytes of all of them. All
-        processes make their communicators, and their calls, in the same order.
+        processes make their communicators, and their calls, in the same order. What one refuses
+        before they exchange something, all refuse.
 
     Counters in the devices' memory last from call to call, so calls may follow one another without
     waiting. They run one after the other, whatever streams they are started on: each waits for the
@@ -78,20 +80,22 @@ class Communicator:
             )
         self.plan = plan
         self._world = World(plan, devices, exchange)
-        self._kernels = Kernels.of(plan)
-        self._settings = Settings.of(
-            plan.slots,
-            len(self._kernels.operands.connections),
-            engine=engine,
-            launching=launching,
-            slots=slots,
-            slot_bytes=slot_bytes,
-            threads=threads,
-            timeout_s=timeout_s,
-        )
-        self.engine = self._settings.engine
-        self.loaded = load(plan, self._settings.slots, self._settings.slot_bytes)
-        self._abort = self._world.places[0].allocate_host(64)
+        with self._world.telling():
+            self._kernels = Kernels.of(plan)
+            self._settings = Settings.of(
+                plan.slots,
+                len(self._kernels.operands.connections),
+                engine=engine,
+                launching=launching,
+                slots=slots,
+                slot_bytes=slot_bytes,
+                threads=threads,
+                timeout_s=timeout_s,
+            )
+            self.engine = self._settings.engine
+            self.loaded = load(plan, self._settings.slots, self._settings.slot_bytes)
+            self._check_room()
+            self._abort = self._world.places[0].allocate_host(64)
         self._sites = self._made_sites()
         self._programs: dict[tuple[Device, str, ReduceOp], Any] = {}
         self._scratch = Scratch(self._world, plan.scratch_chunks)
@@ -157,22 +161,18 @@ class Communicator:
         """A call that is checked and laid out once, to be made on the same arrays many times: what
         a call costs the host is then little more than its launches. Arguments as for a call. With
         the direct protocol and ranks in several processes, all of them prepare their calls
-        together."""
+        together: what one refuses, all refuse."""
         self.check()
-        arguments = check_arguments(self.plan, self._world.devices, inputs, outputs, count, dtype)
-        kind, op = arguments.dtype, reduction(reduce_op)
-        check_slot(self.loaded, kind)
-        cut = tables.cut(self.loaded, kind.size_bytes, arguments.count)
-        if cut.full_tiles > _MAX_TILES:
-            raise R503.error(
-                expected=f"at most {_MAX_TILES} tiles a chunk", found=f"{cut.full_tiles} tiles"
-            )
-        self.reserve(arguments.count, kind.name)
+        with self._world.telling() if self._is_read_elsewhere else nullcontext():
+            devices, op = self._world.devices, reduction(reduce_op)
+            arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
+            cut = self._cut(arguments)
+            programs = [self._program(site, arguments.dtype, op) for site in self._sites]
+        self.reserve(arguments.count, arguments.dtype.name)
         elsewhere = self._elsewhere(arguments)
         keeps = (self, inputs, outputs)
         starts = []
-        for site in self._sites:
-            program = self._program(site, kind, op)
+        for site, program in zip(self._sites, programs, strict=True):
             for group in site.groups:
                 call = self._call(site, group, arguments, elsewhere.get(site.device, {}), cut)
                 kernels = KERNELS if op is ReduceOp.AVERAGE and group.divisions else KERNELS[:1]
@@ -238,9 +238,6 @@ class Communicator:
     def _made_sites(self) -> list[Site]:
         """The devices of this process, with the ranks' mailboxes."""
         wiring, connections = self.loaded.wiring, self._kernels.operands.connections
-        slots_bytes = len(connections) * wiring.slots * wiring.slot_bytes
-        if slots_bytes > LARGEST:
-            raise K507.error(expected=f"{slots_bytes:,} bytes of slots", found=BEYOND)
         boxes = Mailboxes.of(self.plan, connections, wiring.slots, wiring.slot_bytes)
         self._mailboxes = self._world.allocate(boxes.size.tolist())
         return [
@@ -270,11 +267,31 @@ class Communicator:
         finally:
             del self._sites, self._mailboxes, self._scratch, self._arrays, self._programs
 
+    def _check_room(self) -> None:
+        """K507 for more slots than any device has memory for."""
+        wiring, connections = self.loaded.wiring, self._kernels.operands.connections
+        slots_bytes = len(connections) * wiring.slots * wiring.slot_bytes
+        if slots_bytes > LARGEST:
+            raise K507.error(expected=f"{slots_bytes:,} bytes of slots", found=BEYOND)
+
+    def _cut(self, arguments: Arguments) -> Cut:
+        """How a call is cut into tiles. R503, R506 where it can't be."""
+        check_slot(self.loaded, arguments.dtype)
+        cut = tables.cut(self.loaded, arguments.dtype.size_bytes, arguments.count)
+        if cut.full_tiles > _MAX_TILES:
+            raise R503.error(
+                expected=f"at most {_MAX_TILES} tiles a chunk", found=f"{cut.full_tiles} tiles"
+            )
+        return cut
+
+    @property
+    def _is_read_elsewhere(self) -> bool:
+        """Whether other processes read messages from the arrays of this one."""
+        return self.plan.protocol is Protocol.DIRECT and not self._world.is_one_process
+
     def _elsewhere(self, arguments: Arguments) -> dict[Device, dict[int, Pair]]:
         """Where ranks of other processes have their arrays, if messages are read from them."""
-        if self.plan.protocol is not Protocol.DIRECT or self._world.is_one_process:
-            return {}
-        return self._arrays.elsewhere(arguments.views)
+        return self._arrays.elsewhere(arguments.views) if self._is_read_elsewhere else {}
 
     def _program(self, site: Site, dtype: DataType, op: ReduceOp) -> Any:
         key = (site.device, dtype.name, op)

@@ -62,8 +62,8 @@ def run(
     timeout_s: as `Communicator` has them. The rest is as for `sley.runtime.run`; all memory is
     asked for before the first size runs.
 
-    On a GPU each call is started from Python, which takes longer than a small call does: the time
-    of small sizes is that of starting.
+    Calls are started from Python one after the other, in no graph. On a GPU that takes as long as
+    a small call does: the times of small sizes are those of starting.
 
     Raises SleyError with the rules K5xx and R5xx.
     """
@@ -84,7 +84,7 @@ def run(
         data.fill(count)
         time_us = bench.time_us(count, warmup=warmup, iterations=iterations)
         wrong = bench.count_wrong(count) if check else -1
-        measurement = _measurement(data, count, time_us, wrong)
+        measurement = data.measurement(count, time_us, wrong)
         measurements.append(measurement)
         if progress is not None:
             progress(measurement)
@@ -192,32 +192,13 @@ def _data(
     return CheckedData(plan, devices, data_type(dtype), reduction(reduce_op), most)
 
 
-def _measurement(data: CheckedData, count: int, time_us: float, wrong: int) -> Measurement:
-    c = data.plan.collective
-    moved = count * c.blocks * data.dtype.size_bytes
-    algbw = moved / time_us / 1e3
-    return Measurement(
-        size_bytes=moved,
-        count=count,
-        dtype=data.dtype.name,
-        reduce_op=data.reduce_op,
-        root=c.root,
-        time_us=time_us,
-        algbw_GBps=algbw,
-        busbw_GBps=algbw * c.bus_factor,
-        wrong=wrong,
-    )
-
-
 def _comparison(
     data: CheckedData,
     count: int,
     times_us: Mapping[Engine, Sequence[float]],
     wrong: Mapping[Engine, int],
 ) -> Comparison:
-    engines = {
-        e: _measurement(data, count, float(np.median(times_us[e])), wrong[e]) for e in Engine
-    }
+    engines = {e: data.measurement(count, float(np.median(times_us[e])), wrong[e]) for e in Engine}
     one = engines[Engine.GENERATED]
     return Comparison(
         size_bytes=one.size_bytes,

@@ -34,13 +34,13 @@ class Scratch:
         if room <= self._room or not self._chunks.any():
             return
         wait()
+        # At least doubled: then all that was outgrown is no more than what is used.
+        room = max(room, 2 * self._room)
+        memory = self._world.allocate([int(chunks) * room for chunks in self._chunks])
         if self._memory is not None:
             # Calls on the caller's streams, and captured ones, may still use it.
             self._outgrown.append(self._memory)
-        # At least doubled: then all that was outgrown is no more than what is used.
-        room = max(room, 2 * self._room)
-        self._memory = self._world.allocate([int(chunks) * room for chunks in self._chunks])
-        self._room = room
+        self._memory, self._room = memory, room
 
     def address(self, device: Device, rank: int) -> int:
         """Of a rank's scratch, as a device of this process sees it; 0 where there is none."""
@@ -56,7 +56,8 @@ class SharedArrays:
 
     def empty(self, dtype: str, elements: int) -> dict[int, Any]:
         """See `Communicator.empty`."""
-        elements, kind = whole(elements, "elements", 0), data_type(dtype)
+        with self._world.telling():
+            elements, kind = whole(elements, "elements", 0), data_type(dtype)
         memory = self._world.allocate([elements * kind.size_bytes] * self._world.ranks)
         self._made.append(memory)
         return {

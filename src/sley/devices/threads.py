@@ -85,10 +85,10 @@ class ThreadsDevice(Device):
         return HostMemory(array.ctypes.data, array, array)
 
     def write(self, memory: Memory, offset: int, data: Bytes) -> None:
-        memory.owner.array[offset : offset + len(data)] = data
+        _bytes_of(memory, offset, len(data))[:] = data
 
     def read(self, memory: Memory, offset: int, data: Bytes) -> None:
-        data[:] = memory.owner.array[offset : offset + len(data)]
+        data[:] = _bytes_of(memory, offset, len(data))
 
     def reach(self, other: Device) -> None:
         """Threads reach all memory of their process."""
@@ -97,17 +97,20 @@ class ThreadsDevice(Device):
         descriptor = memory.owner.descriptor
         # Numbers of descriptors come back, and handles mustn't.
         unique = os.fstat(descriptor).st_ino
-        return f"{os.getpid()}:{descriptor}:{memory.size_bytes}:{unique}".encode()
+        start = memory.address - memory.owner.address
+        return f"{os.getpid()}:{descriptor}:{start}:{memory.size_bytes}:{unique}".encode()
 
     def attach(self, handle: bytes) -> Memory:
         try:
-            process, descriptor, size, _ = map(int, handle.split(b":"))
+            process, descriptor, start, size, _ = map(int, handle.split(b":"))
         except ValueError:
             raise K514.error(
                 expected="a handle as `export` makes them", found=f"{handle[:40]!r}"
             ) from None
         try:
-            return _mapped(os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR), size)
+            file = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+            every = _mapped(file, start + size)
+            return Memory(every.address + start, size, every.owner)
         except (OSError, ValueError) as problem:
             raise K514.error(
                 expected=f"memory of process {process}", found=str(problem)
@@ -141,7 +144,7 @@ class ThreadsDevice(Device):
 
     def array(self, memory: Memory, dtype: str, elements: int) -> Any:
         kind = DATA_TYPES[dtype].array
-        return memory.owner.array[: elements * kind.itemsize].view(kind)
+        return _bytes_of(memory, 0, elements * kind.itemsize).view(kind)
 
     def default_stream(self) -> _Stream:
         return self._default
@@ -218,7 +221,6 @@ class _Mapping:
         self._map = mmap.mmap(descriptor, max(size_bytes, 1))
         self.array: Bytes = np.frombuffer(self._map, np.uint8)
         self.address = self.array.ctypes.data
-        self.size_bytes = size_bytes
 
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):
@@ -232,6 +234,13 @@ def _nothing() -> None:
 def _start(kernel: Any, launch: Launch) -> None:
     """Runs a kernel. `launch` is held as long: nothing that it keeps can go before."""
     kernel(ctypes.c_char_p(launch.call), ctypes.c_int(launch.blocks))
+
+
+def _bytes_of(memory: Memory, offset: int, size_bytes: int) -> Bytes:
+    """Bytes of `memory`, which may be a part of what its owner has, from `offset` on."""
+    start = memory.address - memory.owner.address + offset
+    part: Bytes = memory.owner.array[start : start + size_bytes]
+    return part
 
 
 def _mapped(descriptor: int, size_bytes: int) -> Memory:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from sley.devices.device import Device, Memory
 from sley.devices.layout import RANKS
+from sley.devices.refusals import refusal, refused
 from sley.errors import SleyError
 from sley.errors.devices import K507, K514, K515
 from sley.errors.runtime import R503, R514
@@ -44,28 +46,20 @@ class World:
         devices: Sequence[Device] | Mapping[int, Device],
         exchange: Exchange | None,
     ) -> None:
-        ranks = plan.collective.ranks
-        if ranks > RANKS:
-            raise K515.error(expected=f"at most {RANKS} ranks", found=f"{ranks} ranks")
         if exchange is not None and not callable(exchange):
             raise R514.error(
                 expected="exchange to be a function, from bytes to the bytes of all processes",
                 found=f"exchange={exchange!r}",
             )
-        given = _by_rank(devices, ranks)
-        everyone = set(range(ranks))
-        fits = bool(given) and (set(given) <= everyone if exchange else set(given) == everyone)
-        if not fits:
-            expected = f"ranks from 0 to {ranks - 1}" if exchange else f"a device for {ranks} ranks"
-            raise R503.error(expected=expected, found=f"devices for ranks {list(given)}")
-        self.devices: dict[int, Device] = {rank: given[rank] for rank in sorted(given)}
-        self.ranks = ranks
+        self.ranks = plan.collective.ranks
         self._exchange = exchange
         self._attached: dict[tuple[Device, bytes], Memory] = {}
-        for device in self.places:
-            for other in self.places:
-                if device != other:
-                    device.reach(other)
+        with self.telling():
+            self.devices = _checked(devices, self.ranks, is_alone=exchange is None)
+            for device in self.places:
+                for other in self.places:
+                    if device != other:
+                        device.reach(other)
 
     @property
     def places(self) -> list[Device]:
@@ -90,10 +84,12 @@ class World:
         """New memory of all ranks, so much each; all processes come here together, with the same
         sizes. K507 where there is not enough, K514 where a process is gone, R503 where processes
         don't agree."""
-        for size in sizes_bytes:
-            if size > LARGEST:
-                raise K507.error(expected=f"{size:,} bytes of memory of a device", found=BEYOND)
-        memories = {rank: place.allocate(sizes_bytes[rank]) for rank, place in self.devices.items()}
+        with self.telling():
+            for size in sizes_bytes:
+                if size > LARGEST:
+                    raise K507.error(expected=f"{size:,} bytes of memory of a device", found=BEYOND)
+            places = self.devices.items()
+            memories = {rank: place.allocate(sizes_bytes[rank]) for rank, place in places}
         own = {rank: memory.address for rank, memory in memories.items()}
         found: Addresses = {device: dict(own) for device in self.places}
         if self._exchange is None:
@@ -134,6 +130,18 @@ class World:
                 )
         return found
 
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Around what a process does by itself right before all exchange something: what it raises
+        there, the others raise in that exchange, instead of waiting for it."""
+        try:
+            yield
+        except SleyError as error:
+            if self._exchange is not None:
+                with suppress(SleyError):  # this process has an error already
+                    self._said(refusal(error))
+            raise
+
     def meet(self) -> None:
         """Waits until all processes have come here."""
         if self._exchange is not None:
@@ -144,6 +152,7 @@ class World:
         self._attached.clear()
 
     def _said(self, message: bytes) -> list[bytes]:
+        """What all processes say; raises what one of them refuses."""
         assert self._exchange is not None
         try:
             said = list(self._exchange(message))
@@ -157,7 +166,14 @@ class World:
         for one in said:
             if not isinstance(one, bytes | bytearray | memoryview):
                 raise _no_exchange(f"{type(one).__name__}")
-        return [bytes(one) for one in said]
+        messages = [bytes(one) for one in said]
+        try:
+            error = refused(messages)
+        except ValueError as problem:
+            raise _no_exchange(str(problem)) from None
+        if error is not None:
+            raise error
+        return messages
 
     def _attach(self, device: Device, rank: int, handle: Any) -> Memory:
         try:
@@ -167,6 +183,19 @@ class World:
         if key not in self._attached:
             self._attached[key] = device.attach(key[1])
         return self._attached[key]
+
+
+def _checked(devices: Any, ranks: int, *, is_alone: bool) -> dict[int, Device]:
+    """The devices of this process by rank, ascending: of all ranks if it is alone."""
+    if ranks > RANKS:
+        raise K515.error(expected=f"at most {RANKS} ranks", found=f"{ranks} ranks")
+    given = _by_rank(devices, ranks)
+    everyone = set(range(ranks))
+    fits = bool(given) and (set(given) == everyone if is_alone else set(given) <= everyone)
+    if not fits:
+        expected = f"a device for {ranks} ranks" if is_alone else f"ranks from 0 to {ranks - 1}"
+        raise R503.error(expected=expected, found=f"devices for ranks {list(given)}")
+    return {rank: given[rank] for rank in sorted(given)}
 
 
 def _by_rank(devices: Any, ranks: int) -> dict[int, Device]:

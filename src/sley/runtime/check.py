@@ -13,8 +13,11 @@ from sley.runtime.pattern import Pattern, clear, differing
 from sley.runtime.program import BufferSizes, promised
 from sley.runtime.types import Array, DataType
 
-_GUARD_BYTES = 512
-_GUARD_BYTE = 0x5C
+GUARD_BYTES = 512
+"""Bytes of the guard zone on either side of a buffer."""
+
+GUARD_BYTE = 0x5C
+"""What each of them holds."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +57,16 @@ class GuardedBuffer:
 
     def __init__(self, elements: int, dtype: DataType) -> None:
         size = elements * dtype.size_bytes
-        self._memory = np.empty(size + 2 * _GUARD_BYTES, np.uint8)
-        self._memory[:_GUARD_BYTES] = self._memory[_GUARD_BYTES + size :] = _GUARD_BYTE
-        self.array: Array = self._memory[_GUARD_BYTES : _GUARD_BYTES + size].view(dtype.array)
+        self._memory = np.empty(size + 2 * GUARD_BYTES, np.uint8)
+        self._memory[:GUARD_BYTES] = self._memory[GUARD_BYTES + size :] = GUARD_BYTE
+        self.array: Array = self._memory[GUARD_BYTES : GUARD_BYTES + size].view(dtype.array)
         clear(self.array)
 
     def overwritten(self) -> int:
         """Bytes of the guard zones that somebody changed."""
-        end = _GUARD_BYTES + self.array.nbytes
-        zones = np.concatenate([self._memory[:_GUARD_BYTES], self._memory[end:]])
-        return int(np.count_nonzero(zones != _GUARD_BYTE))
+        end = GUARD_BYTES + self.array.nbytes
+        zones = np.concatenate([self._memory[:GUARD_BYTES], self._memory[end:]])
+        return int(np.count_nonzero(zones != GUARD_BYTE))
 
 
 class CheckedBuffers:

@@ -9,7 +9,7 @@ from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.runtime.job import Job
 from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S, check_settings, whole
-from sley.runtime.types import data_type, reduction
+from sley.runtime.types import DataType, data_type, reduction
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,32 @@ class Measurement:
     algbw_GBps: float  # noqa: N815
     busbw_GBps: float  # noqa: N815
     wrong: int
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        count: int,
+        dtype: DataType,
+        reduce_op: ReduceOp,
+        time_us: float,
+        wrong: int,
+    ) -> Measurement:
+        """The line of a call of `count` elements a block that took `time_us`."""
+        c = plan.collective
+        moved = count * c.blocks * dtype.size_bytes
+        algbw = moved / time_us / 1e3 if time_us > 0 else 0.0
+        return cls(
+            size_bytes=moved,
+            count=count,
+            dtype=dtype.name,
+            reduce_op=reduce_op,
+            root=c.root,
+            time_us=time_us,
+            algbw_GBps=algbw,
+            busbw_GBps=algbw * c.bus_factor,
+            wrong=wrong,
+        )
 
 
 def run(
@@ -61,26 +87,13 @@ def run(
     iterations, warmup = whole(iterations, "iterations", 1), whole(warmup, "warmup", 0)
     sizes = [whole(size, "size", 0) for size in sizes_bytes]
     block_bytes = plan.collective.blocks * kind.size_bytes
-    factor = plan.collective.bus_factor
     measurements = []
     with Job(plan, slots=slots, slot_bytes=slot_bytes, timeout_s=timeout_s) as job:
         for size in sizes:
             count = size // block_bytes
             time_us = job.time_us(count, kind, op, warmup=warmup, iterations=iterations)
             wrong = job.count_wrong(count, kind, op) if check else -1
-            moved = count * block_bytes
-            algbw = moved / time_us / 1e3 if time_us > 0 else 0.0
-            measurement = Measurement(
-                size_bytes=moved,
-                count=count,
-                dtype=dtype,
-                reduce_op=op,
-                root=plan.collective.root,
-                time_us=time_us,
-                algbw_GBps=algbw,
-                busbw_GBps=algbw * factor,
-                wrong=wrong,
-            )
+            measurement = Measurement.of(plan, count, kind, op, time_us, wrong)
             measurements.append(measurement)
             if progress is not None:
                 progress(measurement)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.errors import Diagnostic, counted, shortened
+from sley.errors import Diagnostic, SleyError, counted, shortened
 from sley.errors.verifier import V203
 from sley.ir.graph import find_cycle, levels
 from sley.ir.plan import Plan
@@ -56,6 +56,14 @@ def run_abstractly(
     elif plan.loop_order is LoopOrder.INSTRUCTION:
         found = check_meetings(plan, messages)
     return Run(level[events.offset[:-1]], found)
+
+
+def run_of(plan: Plan, messages: Messages) -> Run:
+    """The abstract run of a plan as it says that it runs; SleyError (V203) where it hangs."""
+    run = run_abstractly(plan, messages, plan.slots, per_chunk=plan.per_chunk)
+    if run.diagnostics:
+        raise SleyError(run.diagnostics)
+    return run
 
 
 @dataclass(frozen=True)

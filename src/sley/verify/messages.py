@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.errors import Diagnostic
+from sley.errors import Diagnostic, SleyError
 from sley.errors.verifier import V202
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
@@ -60,6 +60,14 @@ def match_messages(plan: Plan) -> tuple[Messages, list[Diagnostic]]:
             )
         )
     return messages, found
+
+
+def messages_of(plan: Plan) -> Messages:
+    """The messages of a plan; SleyError (V202) where both ends of a connection don't agree."""
+    messages, found = match_messages(plan)
+    if found:
+        raise SleyError(found)
+    return messages
 
 
 def _check_single(plan: Plan, key: np.ndarray, rows: np.ndarray, word: str) -> list[Diagnostic]:

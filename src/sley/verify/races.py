@@ -11,18 +11,16 @@ from sley.errors import Diagnostic
 from sley.errors.verifier import V204
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, neighbouring_writes, ordered_by, spans
+from sley.ir.tables import NONE, IntArray, LongArray, neighbouring_writes, ordered_by, spans
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION
 
 
 def check_races(plan: Plan, match: np.ndarray, level: np.ndarray) -> list[Diagnostic]:
     """V204 for conflicting instructions that the happens-before order leaves unordered.
 
-    level: of an abstract run (`hangs`), a linear extension of that order. At every cell it is
-    enough to look at neighbours in it: a read against the write before it, a write against the
-    write before it and the reads since; the order of the others follows.
+    level: of an abstract run (`hangs`), a linear extension of that order.
     """
-    first, second, cell = _neighbours(plan, level)
+    first, second, cell = conflicts(plan, level)
     order = _HappensBefore(plan, match, level)
     unordered = ~order.direct(first, second)
     first, second, cell = first[unordered], second[unordered], cell[unordered]
@@ -44,8 +42,14 @@ def check_races(plan: Plan, match: np.ndarray, level: np.ndarray) -> list[Diagno
     return found
 
 
-def _neighbours(plan: Plan, level: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of conflicting instructions next to one another at a cell, and the cell."""
+def conflicts(plan: Plan, level: IntArray) -> tuple[LongArray, LongArray, LongArray]:
+    """Pairs of conflicting instructions next to one another at a cell: the first, the second, and
+    the cell; a pair once for each cell.
+
+    level: int32 (instructions,), of an abstract run. A read and the write before it are next to
+    one another, and a write and the write before it and the reads since; the order of all others
+    that conflict follows from the order of these.
+    """
     t, layout = plan.instructions, plan.layout
     reads, writes = np.flatnonzero(READS_SOURCE[t.op]), np.flatnonzero(WRITES_DESTINATION[t.op])
     parts = []

@@ -74,7 +74,7 @@ SLEY_INLINE bool await(Step step, const From& from, const To& to, u64 in, u64 ou
     return is_fine;
 }
 
-constexpr i32 kMerged = 1 << 30;  // elements
+constexpr i32 kMerged = 1 << 26;  // elements, whose bytes still fit into 32 bits
 
 // The work of one execution; false if the block gave up.
 template <class K>

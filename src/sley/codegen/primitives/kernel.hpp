@@ -33,8 +33,9 @@ SLEY_INLINE bool drain() {
     for (i32 i = 0; i < state.block.senders; ++i) {
         if (thread() != waiter(i)) continue;
         const Peer& peer = state.senders[i];
+        const u32 of_rank = static_cast<u32>(state.block.first_sender + i - state.block.rank_sender);
         is_fine &= reached(peer.consumed, tiles * static_cast<u64>(peer.messages),
-                           state.block.steps - 1, state.tiles - 1, kReading, static_cast<u32>(i), 0);
+                           state.block.steps - 1, state.tiles - 1, kReading, of_rank, 0);
     }
     return is_fine;
 }

@@ -20,7 +20,8 @@ struct Report {
     u32 step;
     u32 reason;
     i64 tile;
-    u32 target, target_step;
+    u32 target, target_step;  // by the reason: the rank's block and its step; the block's
+                              // receiver; the block's sender; the rank's sender and its message
 };
 
 // One end of a connection. `published` and `slots` lie with the receiver, `consumed` with the
@@ -36,9 +37,9 @@ struct Peer {
 struct Block {
     i32 rank, number;  // of the block within the rank
     i32 kind, member;  // of the generated code: which function, and as which of those that share it
-    i32 first_sender, senders;      // its connections, as rows of the peers
+    i32 first_sender, senders;        // its connections, as rows of the peers
     i32 first_receiver, receivers;
-    i32 rank_sender;   // the row of the rank's first sender
+    i32 rank_sender;                  // the row of the rank's first sender
     i32 first_step, steps;            // interpreter: its rows of the instructions
     i32 first_condition, conditions;  // and of the conditions
     i32 unused;
@@ -100,7 +101,7 @@ struct Setup {
     i32 full_tiles;
     i32 left_over;  // chunks of a block of the collective that have one element more
     i32 chunks;     // of a block of the collective
-    i32 slots;  // a power of two
+    i32 slots;      // a power of two
     i32 steps;      // of the longest block
     i32 division_count;
     i32 tile_major;

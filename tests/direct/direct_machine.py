@@ -17,7 +17,7 @@ from random import Random
 
 import numpy as np
 
-from sley.codegen.direct import Pulls
+from sley.direct import Pulls
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import (

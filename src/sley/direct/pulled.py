@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.codegen.holds import all_holds, needed_holds
-from sley.codegen.staging import sources_of, staged_messages, without_staged
-from sley.errors import SleyError
+from sley.direct.holds import all_holds, needed_holds
+from sley.direct.staging import sources_of, staged_messages, without_staged
 from sley.ir.plan import Plan
 from sley.ir.tables import (
     NONE,
@@ -20,8 +19,8 @@ from sley.ir.tables import (
     frozen_array,
 )
 from sley.ir.words import SENDS, Op, Protocol
-from sley.verify.hangs import run_abstractly
-from sley.verify.messages import match_messages
+from sley.verify.hangs import run_of
+from sley.verify.messages import messages_of
 
 
 @dataclass(frozen=True)
@@ -62,18 +61,13 @@ def pulls(plan: Plan) -> Pulls:
     would make the plan hang (`staging`). The plan must have been verified; SleyError (V202, V203)
     where it can't be.
     """
-    messages, found = match_messages(plan)
-    if found:
-        raise SleyError(found)
+    messages = messages_of(plan)
     rows, t = len(plan.instructions), plan.instructions
     holds, pulled = Edges.empty(rows), np.zeros(rows, bool)
     if plan.protocol is Protocol.DIRECT:
-        run = run_abstractly(plan, messages, plan.slots, per_chunk=plan.per_chunk)
-        if run.diagnostics:
-            raise SleyError(run.diagnostics)
         # Of a recv_reduce_send nothing is left at the sender.
         lies = SENDS[t.op] & (t.op != Op.RECV_REDUCE_SEND)
-        holds = all_holds(plan, lies, run.level)
+        holds = all_holds(plan, lies, run_of(plan, messages).level)
         staged = staged_messages(plan, messages, holds)
         pulled = lies & ~staged
         holds = needed_holds(plan, messages, without_staged(holds, staged))

@@ -19,8 +19,8 @@ from random_plans import random_plan
 from random_programs import RandomProgram, random_programs
 from random_transfers import RandomTransfers, random_transfers
 from sley.algorithms import build
-from sley.codegen.direct import Pulls, pulls
-from sley.codegen.holds import all_holds
+from sley.direct import Pulls, pulls
+from sley.direct.holds import all_holds
 from sley.formats import msccl_xml, program_source
 from sley.ir.plan import Instructions, Plan
 from sley.ir.sources import Sources
