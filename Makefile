@@ -12,7 +12,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(NATIVE) src/sley/codegen/primiti
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow gpu lint types imports docs pages update-golden check clean
+.PHONY: help demo test slow gpu peers lint types imports docs pages update-golden check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,9 @@ slow: $(VENV)/.dev ## run all tests, the slow ones too, with 5000 random example
 
 gpu: $(VENV)/.dev ## test and measure kernels on this machine's GPU; results in benchmarks/results
 	@$(BIN)/python benchmarks/on_gpu.py --only device,tests,sanitizer,measure
+
+peers: $(VENV)/.dev ## measure against gloo, Open MPI and MPICH; results in benchmarks/results
+	@$(BIN)/python benchmarks/cpu_peers
 
 lint: $(VENV)/.dev ## check style and formatting
 	@$(BIN)/ruff check --quiet .

@@ -54,6 +54,7 @@ FAMILIES = {
     "F": ("Formats", "What a file must look like to be read or written."),
     "R": ("Runtime", "What can go wrong while a plan runs."),
     "K": ("Kernels and devices", "What can go wrong while a plan runs on GPUs."),
+    "N": ("Communicator", "What can go wrong while ranks find one another and work together."),
     "T": ("Topologies", "What the description of a cluster must look like."),
     "P": ("Pictures and reports", "What can be drawn, and into which files."),
     "S": ("Simulation", "What a question about speed must look like."),

@@ -15,14 +15,15 @@
 #include <tuple>
 #include <vector>
 
-#include <poll.h>
 #ifdef __linux__
 #include <sys/prctl.h>
 #endif
 #include <csignal>
 
+#include "bindings.hpp"
 #include "calls.hpp"
 #include "engine.hpp"
+#include "network/bindings.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -107,24 +108,8 @@ void check_program(std::int32_t rank, std::int32_t ranks, const Ints& src, const
     build_program(make_columns(columns), rank, ranks, make_connections(src, dst, index));
 }
 
-Call make_call(std::int64_t count, std::int32_t type, std::int32_t op) {
-    if (type < 0 || type >= kDataTypes || op < 0 || op >= kReduceOps) {
-        throw std::invalid_argument("an unknown type or operation");
-    }
-    return {count, static_cast<DataType>(type), static_cast<ReduceOp>(op), {}, {}, {}};
-}
+}  // namespace
 
-Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, const Bytes& input,
-               const Bytes& output) {
-    Call call = make_call(count, type, op);
-    call.memory[kInput] = reinterpret_cast<std::byte*>(input.data());
-    call.memory[kOutput] = reinterpret_cast<std::byte*>(output.data());
-    call.bytes[kInput] = static_cast<std::int64_t>(input.size());
-    call.bytes[kOutput] = static_cast<std::int64_t>(output.size());
-    return call;
-}
-
-// (status, seconds, rank, [(instruction, tile, reason, target)]): plain values, which travel.
 nb::tuple to_tuple(const Outcome& outcome) {
     nb::list stuck;
     for (const auto& s : outcome.stuck) {
@@ -133,9 +118,28 @@ nb::tuple to_tuple(const Outcome& outcome) {
     return nb::make_tuple(static_cast<int>(outcome.status), outcome.seconds, outcome.rank, stuck);
 }
 
+Call make_call(std::int64_t count, std::int32_t type, std::int32_t op) {
+    if (type < 0 || type >= kDataTypes || op < 0 || op >= kReduceOps) {
+        throw std::invalid_argument("an unknown type or operation");
+    }
+    return {count, static_cast<DataType>(type), static_cast<ReduceOp>(op), {}, {}, {}};
+}
+
+namespace {
+
+Call call_on(std::int64_t count, std::int32_t type, std::int32_t op, const Bytes& input,
+             const Bytes& output) {
+    Call call = make_call(count, type, op);
+    call.memory[kInput] = reinterpret_cast<std::byte*>(input.data());
+    call.memory[kOutput] = reinterpret_cast<std::byte*>(output.data());
+    call.bytes[kInput] = static_cast<std::int64_t>(input.size());
+    call.bytes[kOutput] = static_cast<std::int64_t>(output.size());
+    return call;
+}
+
 nb::tuple run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32_t op,
                   Bytes input, Bytes output, std::int64_t iterations, double timeout_s) {
-    const auto call = make_call(count, type, op, input, output);
+    const auto call = call_on(count, type, op, input, output);
     engine.check(call);
     Outcome outcome;
     {
@@ -188,7 +192,7 @@ nb::list run_threads(std::vector<std::shared_ptr<Engine>> engines, std::int64_t 
     }
     std::vector<Call> calls;
     for (std::size_t i = 0; i < engines.size(); ++i) {
-        calls.push_back(make_call(count, type, op, inputs[i], outputs[i]));
+        calls.push_back(call_on(count, type, op, inputs[i], outputs[i]));
         engines[i]->check(calls.back());
     }
     std::vector<Outcome> outcomes;
@@ -199,94 +203,6 @@ nb::list run_threads(std::vector<std::shared_ptr<Engine>> engines, std::int64_t 
     nb::list list;
     for (const auto& outcome : outcomes) list.append(to_tuple(outcome));
     return list;
-}
-
-using Address = std::uintptr_t;
-
-std::byte* at(Address address) { return reinterpret_cast<std::byte*>(address); }
-
-// A call on memory that is given by address and bytes.
-struct Submission {
-    std::shared_ptr<Engine> engine;
-    Call call;
-};
-
-Submission make_submission(std::shared_ptr<Engine> engine, std::int64_t count, std::int32_t type,
-                           std::int32_t op, Address input, std::int64_t input_bytes, Address output,
-                           std::int64_t output_bytes, std::uint64_t what) {
-    Call call = make_call(count, type, op);
-    call.memory[kInput] = at(input);
-    call.memory[kOutput] = at(output);
-    call.bytes[kInput] = input_bytes;
-    call.bytes[kOutput] = output_bytes;
-    call.record = {0, what, static_cast<std::uint64_t>(count)};
-    return {std::move(engine), call};
-}
-
-// None for a call that went well, so that the usual case costs little.
-nb::object to_object(const Outcome& outcome) {
-    if (outcome.status == Status::kDone) return nb::none();
-    return to_tuple(outcome);
-}
-
-nb::object run_now(Calls& calls, std::shared_ptr<Engine> engine, std::int64_t count,
-                   std::int32_t type, std::int32_t op, Address input, std::int64_t input_bytes,
-                   Address output, std::int64_t output_bytes, std::uint64_t what,
-                   double timeout_s) {
-    const auto s = make_submission(std::move(engine), count, type, op, input, input_bytes, output,
-                                   output_bytes, what);
-    Outcome outcome;
-    {
-        nb::gil_scoped_release release;
-        outcome = calls.run(s.engine, s.call, timeout_s);
-    }
-    return to_object(outcome);
-}
-
-std::shared_ptr<Ticket> submit(Calls& calls, std::shared_ptr<Engine> engine, std::int64_t count,
-                               std::int32_t type, std::int32_t op, Address input,
-                               std::int64_t input_bytes, Address output, std::int64_t output_bytes,
-                               std::uint64_t what, double timeout_s) {
-    const auto s = make_submission(std::move(engine), count, type, op, input, input_bytes, output,
-                                   output_bytes, what);
-    return calls.submit(s.engine, s.call, timeout_s);
-}
-
-void call_when_done(Ticket& ticket, nb::callable then) {
-    auto* kept = then.release().ptr();
-    ticket.on_done([kept] {
-        const nb::gil_scoped_acquire acquire;
-        const auto function = nb::steal<nb::callable>(kept);
-        try {
-            function();
-        } catch (nb::python_error& error) {
-            error.discard_as_unraisable("a callback of a collective call");
-        }
-    });
-}
-
-// Descriptors of which each becomes readable when a rank's process has ended.
-void watch(Fabric& fabric, std::vector<std::pair<int, std::int32_t>> descriptors) {
-    fabric.control().is_dead = [descriptors = std::move(descriptors)](std::int32_t rank) {
-        for (const auto& [fd, of] : descriptors) {
-            pollfd polled{fd, POLLIN, 0};
-            if (of == rank && poll(&polled, 1, 0) > 0) return true;
-        }
-        return false;
-    };
-}
-
-void define_calls(nb::module_& m) {
-    nb::class_<Ticket>(m, "Ticket")
-        .def("is_done", &Ticket::is_done)
-        .def("wait", &Ticket::wait, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(),
-             "Whether the call ended within the time; below 0 without an end.")
-        .def("on_done", &call_when_done, "then"_a)
-        .def_prop_ro("outcome", [](const Ticket& self) { return to_object(self.outcome()); });
-    nb::class_<Calls>(m, "Calls")
-        .def(nb::init<std::shared_ptr<Fabric>>(), "fabric"_a)
-        .def("run", &run_now)
-        .def("submit", &submit);
 }
 
 // The kernel kills this process when the thread that forked it ends. Elsewhere than on Linux the
@@ -407,7 +323,18 @@ void define_memory(nb::module_& m) {
             },
             "rank"_a, "What a rank is at: (number of the call, what, count).")
         .def("close", [](Fabric& self) { self.control().close(); })
-        .def("watch", &watch, "descriptors"_a);
+        .def(
+            "abort",
+            [](Fabric& self) {
+                self.control().fail(Failure::kGaveUp, self.rank());
+                self.progress();
+            },
+            "Ends every call, on all ranks.")
+        .def("watch", &watch, "descriptors"_a,
+             "Pairs (descriptor, rank): one that becomes readable when the rank's process ends.")
+        .def(
+            "settle", &settle, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "Waits until what was sent has left this host; False if it didn't within the time.");
 }
 
 void define_engine(nb::module_& m) {
@@ -415,7 +342,12 @@ void define_engine(nb::module_& m) {
         .def_static("create", &make_engine, "fabric"_a, "src"_a, "dst"_a, "index"_a, "slots"_a,
                     "slot_bytes"_a, "columns"_a)
         .def("run", &run_one, "count"_a, "dtype"_a, "op"_a, "input"_a, "output"_a, "iterations"_a,
-             "timeout_s"_a);
+             "timeout_s"_a)
+        .def_prop_ro("tally", &Engine::tally);
+    nb::class_<Tally>(m, "Tally")
+        .def_ro("calls", &Tally::calls)
+        .def_ro("block_bytes", &Tally::block_bytes)
+        .def_ro("seconds", &Tally::seconds);
     m.def("run_threads", &run_threads, "engines"_a, "count"_a, "dtype"_a, "op"_a, "inputs"_a,
           "outputs"_a, "timeout_s"_a);
     m.def("check_program", &check_program, "rank"_a, "ranks"_a, "src"_a, "dst"_a, "index"_a,
@@ -433,4 +365,5 @@ NB_MODULE(_native, m) {
     sley::define_memory(m);
     sley::define_engine(m);
     sley::define_calls(m);
+    sley::define_network(m);
 }

@@ -76,11 +76,15 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
         outcome.status = control.failed() ? Status::kAborted : run_once(engine, patience);
     }
     outcome.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (outcome.status == Status::kDone) control.leave(call.record);
+    if (outcome.status == Status::kDone) {
+        control.leave(call.record);
+        engine.count(iterations, outcome.seconds);
+    }
     if (outcome.status == Status::kStalled || outcome.status == Status::kAborted) {
         outcome.stuck = engine.stuck();
     }
     if (outcome.status == Status::kMismatched) outcome.rank = engine.mismatched();
+    if (outcome.status != Status::kDone) fabric.progress();  // tells other hosts
     return outcome;
 }
 
@@ -94,14 +98,15 @@ Calls::~Calls() {
     if (thread_.joinable()) thread_.join();
 }
 
-Outcome Calls::run(const std::shared_ptr<Engine>& engine, Call call, double timeout_s) {
+Outcome Calls::run(const std::shared_ptr<Engine>& engine, Call call, double timeout_s,
+                   std::int64_t iterations) {
     engine->check(call);
     {
         std::unique_lock lock(mutex_);
         call.record.sequence = ++asked_;
         changed_.wait(lock, [&] { return ended_ + 1 == call.record.sequence; });
     }
-    auto outcome = run_call(*engine, call, 1, timeout_s, false);
+    auto outcome = run_call(*engine, call, iterations, timeout_s, false);
     pass_on();
     return outcome;
 }

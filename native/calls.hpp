@@ -25,8 +25,10 @@ public:
     explicit Calls(std::shared_ptr<Fabric> fabric) : fabric_(std::move(fabric)) {}
     ~Calls();
 
-    // Runs a call in the caller's thread, when its turn has come. Throws what `Engine::check` does.
-    Outcome run(const std::shared_ptr<Engine>& engine, Call call, double timeout_s);
+    // Runs a call, so many times back to back, in the caller's thread, when its turn has come.
+    // Throws what `Engine::check` does.
+    Outcome run(const std::shared_ptr<Engine>& engine, Call call, double timeout_s,
+                std::int64_t iterations = 1);
     // Has the thread run it. The memory of the call must stay until the ticket has ended.
     std::shared_ptr<Ticket> submit(const std::shared_ptr<Engine>& engine, Call call,
                                    double timeout_s);

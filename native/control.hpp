@@ -17,8 +17,9 @@ namespace sley {
 
 // kMismatched: the rank calls something else than the rank that noticed. kLeft: it has closed its
 // communicator. kCut: the network doesn't reach it any more. kNoMemory: it has none for a call.
+// kGaveUp: it was told to.
 enum class Failure : std::int32_t {
-    kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory
+    kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp
 };
 
 // What a rank is at: the number of its call, from 1 on, and two words that must be the same on all

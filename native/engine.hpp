@@ -57,6 +57,13 @@ struct Room {
     std::int64_t slot_bytes;
 };
 
+// Calls that an engine has ended well.
+struct Tally {
+    std::uint64_t calls = 0;
+    std::uint64_t block_bytes = 0;  // of one block of each, added up
+    double seconds = 0;
+};
+
 class Engine {
 public:
     Engine(std::shared_ptr<Fabric> fabric, const ProgramColumns& columns,
@@ -77,6 +84,13 @@ public:
     const CallRecord& record() const { return call_.record; }
     std::vector<Stuck> stuck();
     Fabric& fabric() const { return *fabric_; }
+
+    void count(std::int64_t calls, double seconds) {
+        tally_.calls += static_cast<std::uint64_t>(calls);
+        tally_.block_bytes += static_cast<std::uint64_t>(calls * call_.count * cut_.item);
+        tally_.seconds += seconds;
+    }
+    const Tally& tally() const { return tally_; }
 
     // Elements that memory (kInput or kOutput) must have for `count`.
     std::int64_t elements(Memory memory, std::int64_t count) const;
@@ -134,6 +148,7 @@ private:
     std::vector<FifoReceiver*> receivers_;
     std::vector<Position> positions_;
     std::size_t running_ = 0;
+    Tally tally_;
 
     // Of the current call.
     Phase phase_ = Phase::kDone;

@@ -1,119 +1,76 @@
-// The kernels, one for each type and operation, out of one template.
+// The kernels, compiled for several sets of vector instructions, and the choice among them.
 #include "reduce.hpp"
 
 #include <array>
+#include <cstring>
+#include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "half.hpp"
+#include "reduce_variants.hpp"
 
-// `out` may be `a`: no dependence is carried from one element to the next, but a compiler that
-// checks at run time for overlap would fall back to its scalar loop.
-#if defined(__clang__)
-#define SLEY_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define SLEY_INDEPENDENT _Pragma("GCC ivdep")
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define SLEY_VARIANT baseline
+#define SLEY_TARGET
+#define SLEY_VECTOR_BYTES 16
+#include "reduce_kernels.hpp"
+
+#if defined(__x86_64__)
+
+#define SLEY_VARIANT avx2
+#define SLEY_TARGET __attribute__((target("avx2,f16c")))
+#define SLEY_VECTOR_BYTES 32
+#include "reduce_kernels.hpp"
+
+#define SLEY_VARIANT avx512
+#define SLEY_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#define SLEY_VECTOR_BYTES 64
+#include "reduce_kernels.hpp"
+
 #endif
 
 namespace sley {
 namespace {
 
-template <class T>
-constexpr bool is_half = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
+#if defined(__x86_64__)
 
-// Integers wrap around: signed overflow is undefined in C++, so the sums and products are done
-// without sign. uint16 alone would be promoted to int and overflow in a product, so 32 bits.
-template <class T>
-using Wide = std::conditional_t<(sizeof(T) < 4), std::uint32_t, std::make_unsigned_t<T>>;
-
-struct Sum {
-    template <class T>
-    static T apply(T a, T b) {
-        if constexpr (std::is_integral_v<T>) {
-            return static_cast<T>(static_cast<Wide<T>>(a) + static_cast<Wide<T>>(b));
-        } else {
-            return a + b;
-        }
-    }
-};
-
-struct Product {
-    template <class T>
-    static T apply(T a, T b) {
-        if constexpr (std::is_integral_v<T>) {
-            return static_cast<T>(static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b));
-        } else {
-            return a * b;
-        }
-    }
-};
-
-// A NaN wins: then the result does not depend on the order of the operands, and nothing is lost.
-struct Min {
-    template <class T>
-    static T apply(T a, T b) {
-        return (a < b || a != a) ? a : b;
-    }
-};
-
-struct Max {
-    template <class T>
-    static T apply(T a, T b) {
-        return (a > b || a != a) ? a : b;
-    }
-};
-
-template <class T, class Op>
-void combine(std::byte* out_bytes, const std::byte* a_bytes, const std::byte* b_bytes,
-             std::size_t n) {
-    auto* out = reinterpret_cast<T*>(out_bytes);
-    const auto* a = reinterpret_cast<const T*>(a_bytes);
-    const auto* b = reinterpret_cast<const T*>(b_bytes);
-    SLEY_INDEPENDENT
-    for (std::size_t i = 0; i < n; ++i) {
-        if constexpr (is_half<T>) {
-            out[i] = T::from_float(Op::apply(a[i].to_float(), b[i].to_float()));
-        } else {
-            out[i] = Op::apply(a[i], b[i]);
-        }
-    }
+// Not every compiler's __builtin_cpu_supports knows F16C. It does ask whether the operating system
+// keeps the wide registers, which goes for AVX2 and F16C alike.
+bool has_avx2_and_f16c() {
+    unsigned eax, ebx, ecx, edx;
+    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 &&
+           (ecx & bit_F16C) != 0;
 }
 
-template <class T>
-void divide(std::byte* bytes, std::int32_t divisor, std::size_t n) {
-    auto* data = reinterpret_cast<T*>(bytes);
-    for (std::size_t i = 0; i < n; ++i) {
-        if constexpr (is_half<T>) {
-            data[i] = T::from_float(data[i].to_float() / static_cast<float>(divisor));
-        } else if constexpr (std::is_integral_v<T>) {
-            data[i] = static_cast<T>(static_cast<std::int64_t>(data[i]) / divisor);
-        } else {
-            data[i] = data[i] / static_cast<T>(divisor);
-        }
-    }
+bool has_avx512() {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-struct Kernels {
-    std::size_t item;
-    std::array<Combine, kReduceOps> combine;  // AVERAGE runs as SUM
-    Divide divide;
-};
+#endif
 
-template <class T>
-constexpr Kernels kernels_of() {
-    return {sizeof(T),
-            {combine<T, Sum>, combine<T, Product>, combine<T, Min>, combine<T, Max>,
-             combine<T, Sum>},
-            divide<T>};
+const Kernels& kernels(DataType type) {
+    static const KernelTable& fastest = *variants().back().kernels;
+    return fastest[static_cast<std::size_t>(type)];
 }
-
-constexpr std::array<Kernels, kDataTypes> kTable = {
-    kernels_of<Float16>(),      kernels_of<Bfloat16>(),     kernels_of<float>(),
-    kernels_of<double>(),       kernels_of<std::int8_t>(),  kernels_of<std::int16_t>(),
-    kernels_of<std::int32_t>(), kernels_of<std::int64_t>(), kernels_of<std::uint8_t>()};
-
-const Kernels& kernels(DataType type) { return kTable[static_cast<std::size_t>(type)]; }
 
 }  // namespace
+
+std::vector<Variant> variants() {
+    std::vector<Variant> found = {{"baseline", &baseline::kKernels}};
+#if defined(__x86_64__)
+    if (has_avx2_and_f16c()) found.push_back({"avx2", &avx2::kKernels});
+    if (has_avx512()) found.push_back({"avx512", &avx512::kKernels});
+#endif
+    return found;
+}
 
 std::size_t item_size(DataType type) { return kernels(type).item; }
 

@@ -5,6 +5,8 @@ Write an algorithm with `program`, `compile` it into a `Plan` of thread blocks, 
 """
 
 from sley import algorithms, topologies
+from sley.communicator import Communicator
+from sley.communicator.log import stats
 from sley.compiler import Choice, Choices, Options, Prediction, RunnerUp, choose, compile
 from sley.errors import Diagnostic, SleyError
 from sley.files import load, save
@@ -32,6 +34,7 @@ from sley.passes.lift import lift
 from sley.passes.timeline import Costs
 from sley.report.tables import pipeline_table, plan_table
 from sley.running import execute, run
+from sley.runtime.heap import empty
 from sley.simulate import Simulation, Simulator, simulate
 from sley.verify import Proof, verify
 
@@ -46,6 +49,7 @@ __all__ = [
     "Choice",
     "Choices",
     "Collective",
+    "Communicator",
     "CostModel",
     "Costs",
     "Custom",
@@ -74,6 +78,7 @@ __all__ = [
     "algorithms",
     "choose",
     "compile",
+    "empty",
     "execute",
     "lift",
     "load",
@@ -84,6 +89,7 @@ __all__ = [
     "run",
     "save",
     "simulate",
+    "stats",
     "topologies",
     "trace",
     "verify",

@@ -85,6 +85,11 @@ def test_arguments_reach_the_algorithm() -> None:
         ("binomial-reduce", {"ranks": 4, "root": 4}, "L101", "root=4"),
         ("binomial-broadcast", {"ranks": 4, "root": -1}, "L101", "root=-1"),
         ("binomial-broadcast", {"ranks": 4, "root": "0"}, "L101", "root='0'"),
+        ("flat-gather", {"ranks": 4, "root": 4}, "L101", "root=4"),
+        ("two-level-broadcast", {"nodes": 2, "gpus": 2, "root": 4}, "L101", "root=4"),
+        ("two-level-allreduce", {"nodes": 1, "gpus": 1}, "L121", "2 ranks or more"),
+        ("all-pairs-allreduce", {"ranks": 4, "stage_channels": (0,)}, "L111", "2 channels"),
+        ("two-level-allreduce", {"nodes": 2, "gpus": 2, "stage_channels": (0, -1)}, "L111", "-1"),
     ],
 )
 def test_mistakes(name: str, arguments: dict[str, Any], code: str, text: str) -> None:

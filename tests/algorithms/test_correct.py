@@ -9,6 +9,7 @@ import pytest
 
 import sley
 from algorithm_cases import cases, label, program
+from sley.algorithms import CATALOG
 from sley.ir.words import WRITES_DESTINATION, Buffer
 
 OPTIONS: list[dict[str, Any]] = [
@@ -40,12 +41,37 @@ def test_compiles_and_verifies(name: str, parameters: dict[str, Any]) -> None:
         ("hierarchical-allreduce", {"nodes": 4, "gpus": 4}),
         ("recursive-halving-doubling-allreduce", {"ranks": 24}),
         ("three-step-alltoall", {"nodes": 4, "gpus": 4}),
+        ("two-level-allgather", {"nodes": 4, "gpus": 4}),
+        ("two-level-allreduce", {"nodes": 4, "gpus": 4}),
+        ("two-level-broadcast", {"nodes": 4, "gpus": 4}),
+        ("two-level-reducescatter", {"nodes": 4, "gpus": 4}),
         ("two-step-alltoall", {"nodes": 4, "gpus": 4}),
     ],
 )
 @pytest.mark.parametrize("in_place", [False, True])
 def test_larger_clusters(name: str, parameters: dict[str, Any], in_place: bool) -> None:
     sley.compile(program(name, {**parameters, "in_place": in_place}))
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("all-pairs-allreduce", {"ranks": 4}),
+        ("all-pairs-reduce", {"ranks": 4}),
+        ("two-level-allreduce", {"nodes": 2, "gpus": 3}),
+        ("two-level-allgather", {"nodes": 2, "gpus": 3}),
+        ("two-level-reduce", {"nodes": 2, "gpus": 3}),
+    ],
+)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_stages_have_blocks_of_their_own(name: str, sizes: dict[str, int], in_place: bool) -> None:
+    """Else the first stage of a tile would wait for the second of the tile before."""
+    said = sley.algorithms.build(name, **sizes, stage_channels=(0, 1), in_place=in_place)
+    plan = sley.compile(said)
+    used = plan.instructions.channel >= 0
+    stages = [set(plan.block[used & (plan.instructions.channel == c)].tolist()) for c in (0, 1)]
+    assert all(stages)
+    assert not stages[0] & stages[1]
 
 
 @pytest.mark.parametrize("name", ["ring-allreduce", "ring-allgather", "ring-reducescatter"])
@@ -67,11 +93,12 @@ def test_hierarchical_phases_have_their_channels_and_instances() -> None:
     assert sley.compile(said).channels == 5
 
 
-@pytest.mark.parametrize("name", ["binomial-broadcast", "binomial-reduce"])
+@pytest.mark.parametrize("name", [name for name, a in CATALOG.items() if "root" in a.parameters])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_every_root(name: str, in_place: bool) -> None:
-    for root in range(5):
-        said = sley.algorithms.build(name, ranks=5, root=root, in_place=in_place)
+    sizes = {"nodes": 3, "gpus": 2} if "nodes" in CATALOG[name].parameters else {"ranks": 6}
+    for root in range(6):
+        said = sley.algorithms.build(name, **sizes, root=root, in_place=in_place)
         assert said.collective.root == root
         sley.compile(said)
 

@@ -17,7 +17,7 @@ Arrays = list[np.ndarray[Any, Any]]
 
 def blocks_in(name: str, ranks: int) -> int:
     """Blocks of a rank's input."""
-    return ranks if name in ("alltoall", "reducescatter") else 1
+    return ranks if name in ("alltoall", "reducescatter", "scatter") else 1
 
 
 def expected(collective: sley.Collective, blocks: np.ndarray[Any, Any]) -> Arrays:
@@ -38,14 +38,25 @@ def expected(collective: sley.Collective, blocks: np.ndarray[Any, Any]) -> Array
             return [blocks[collective.root].ravel()] * ranks
         case "reduce":
             return [blocks.sum(axis=0).ravel()] * ranks
+        case "gather":
+            return [blocks.ravel()] * ranks
+        case "scatter":
+            return list(blocks[collective.root])
     raise AssertionError(collective.name)
 
 
 def memory(collective: sley.Collective, blocks: np.ndarray[Any, Any]) -> Arrays:
     """What the runtime takes: each rank's input, or in place its data."""
     own = [rank.ravel() for rank in blocks]
-    if collective.name == "broadcast" and not collective.in_place:
-        return [a if r == collective.root else a[:0] for r, a in enumerate(own)]
+    root = collective.root
+    if collective.name == "scatter" or (collective.name == "broadcast" and not collective.in_place):
+        own = [a if r == root else a[:0] for r, a in enumerate(own)]
+    if collective.name == "scatter" and collective.in_place:
+        return [a if r == root else blocks[r, 0] for r, a in enumerate(own)]
+    if collective.name == "gather" and collective.in_place:
+        data = np.full((len(own), own[0].size), -(2**31), own[0].dtype)
+        data[root] = own[root]
+        return [data.ravel() if r == root else a for r, a in enumerate(own)]
     if collective.name == "allgather" and collective.in_place:
         data = np.full((len(own), len(own), own[0].size), -(2**31), own[0].dtype)
         data[np.arange(len(own)), np.arange(len(own))] = own
@@ -57,7 +68,7 @@ def promised(collective: sley.Collective, rank: int) -> bool:
     """Whether the collective says anything about the rank's output."""
     if collective.name == "alltonext":
         return rank > 0
-    return collective.name != "reduce" or rank == collective.root
+    return collective.name not in ("reduce", "gather") or rank == collective.root
 
 
 @pytest.mark.parametrize(("name", "parameters"), cases(), ids=label)

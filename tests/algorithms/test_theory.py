@@ -56,14 +56,22 @@ def depth(n: int) -> int:
 
 FLAT: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
     "ring-allreduce": (lambda n: 2 * (n - 1), two),
+    "one-step-allreduce": (lambda n: 1, lambda n: n - 1),
     "all-pairs-allreduce": (lambda n: 2, two),
     "direct-alltonext": (lambda n: 1, lambda n: 1),
     "ring-allgather": (lambda n: n - 1, lambda n: n - 1),
     "all-pairs-allgather": (lambda n: 1, lambda n: n - 1),
     "ring-reducescatter": (lambda n: n - 1, lambda n: n - 1),
+    "all-pairs-reducescatter": (lambda n: 1, lambda n: n - 1),
     "all-pairs-alltoall": (lambda n: 1, lambda n: n - 1),
     "binomial-broadcast": (lambda n: depth(n), lambda n: ceil(log2(n))),
     "binomial-reduce": (lambda n: depth(n), lambda n: 1),
+    "flat-broadcast": (lambda n: 1, lambda n: n - 1),
+    "all-pairs-broadcast": (lambda n: min(n - 1, 2), lambda n: 1),
+    "flat-reduce": (lambda n: 1, lambda n: 1),
+    "all-pairs-reduce": (lambda n: 2, lambda n: 1),
+    "flat-gather": (lambda n: 1, lambda n: 1),
+    "flat-scatter": (lambda n: 1, lambda n: n - 1),
 }
 POWER_OF_TWO: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
     "recursive-halving-doubling-allreduce": (lambda n: 2 * int(log2(n)), two),
@@ -117,6 +125,13 @@ def crossing(said: sley.Program, gpus: int) -> np.ndarray[Any, Any]:
     return np.flatnonzero(t.src // gpus != t.dst // gpus)
 
 
+def leaving(said: sley.Program, gpus: int) -> float:
+    """What the busiest node sends to others, in blocks."""
+    t, rows = said.transfers, crossing(said, gpus)
+    chunks = np.bincount(t.src[rows] // gpus, weights=t.count[rows])
+    return float(chunks.max(initial=0) / said.collective.chunks)
+
+
 @pytest.mark.parametrize(("nodes", "gpus"), GRIDS)
 @pytest.mark.parametrize("in_place", [False, True])
 class TestClusters:
@@ -126,6 +141,39 @@ class TestClusters:
         said = program("hierarchical-allreduce", locals_of(nodes, gpus, in_place))
         assert steps(said) == 2 * (nodes - 1) + 2 * (gpus - 1)
         assert sent(said) == pytest.approx(two(gpus) + two(nodes) / gpus)
+
+    def test_two_level_allreduce(self, nodes: int, gpus: int, in_place: bool) -> None:
+        said = program("two-level-allreduce", locals_of(nodes, gpus, in_place))
+        assert steps(said) == 2 * (nodes > 1) + 2 * (gpus > 1)
+        assert sent(said) == pytest.approx(two(gpus) + two(nodes) / gpus)
+        assert leaving(said, gpus) == pytest.approx(two(nodes))
+
+    def test_two_level_one_step_allreduce(self, nodes: int, gpus: int, in_place: bool) -> None:
+        said = program("two-level-one-step-allreduce", locals_of(nodes, gpus, in_place))
+        assert steps(said) == (nodes > 1) + (gpus > 1)
+        assert sent(said) == gpus - 1 + nodes - 1
+
+    def test_two_level_allgather(self, nodes: int, gpus: int, in_place: bool) -> None:
+        said = program("two-level-allgather", locals_of(nodes, gpus, in_place))
+        assert steps(said) == (nodes > 1) + (gpus > 1)
+        assert sent(said) == nodes * gpus - 1
+        assert leaving(said, gpus) == gpus * (nodes - 1)
+
+    def test_two_level_reducescatter(self, nodes: int, gpus: int, in_place: bool) -> None:
+        said = program("two-level-reducescatter", locals_of(nodes, gpus, in_place))
+        assert steps(said) == (nodes > 1) + (gpus > 1)
+        assert sent(said) == nodes * gpus - 1
+        assert leaving(said, gpus) == gpus * (nodes - 1)
+
+    def test_two_level_broadcast(self, nodes: int, gpus: int, in_place: bool) -> None:
+        said = program("two-level-broadcast", locals_of(nodes, gpus, in_place))
+        assert steps(said) == (gpus > 1) + (nodes > 1) * (1 + (gpus > 1)) + (nodes > 2)
+        assert leaving(said, gpus) == (nodes > 1), "the data leave the root's node once"
+
+    def test_two_level_reduce(self, nodes: int, gpus: int, in_place: bool) -> None:
+        said = program("two-level-reduce", locals_of(nodes, gpus, in_place))
+        assert steps(said) == (nodes > 1) + 2 * (gpus > 1)
+        assert leaving(said, gpus) == (nodes > 1)
 
     def test_two_step_alltoall(self, nodes: int, gpus: int, in_place: bool) -> None:
         said = program("two-step-alltoall", locals_of(nodes, gpus, in_place))

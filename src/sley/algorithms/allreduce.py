@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from sley.algorithms.rings import accumulator, ring_all_gather, ring_reduce_scatter
-from sley.algorithms.sizes import channel_numbers, check_sizes
+from sley.algorithms.sizes import channel_numbers, check_sizes, stage_numbers
 from sley.ir.collectives import AllReduce
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
@@ -32,22 +32,59 @@ def ring_allreduce(ranks: int, *, channels: int | None = None, in_place: bool = 
     return trace(AllReduce(ranks, ranks, in_place), body, name="ring-allreduce")
 
 
-def all_pairs_allreduce(ranks: int, *, in_place: bool = False) -> Program:
+def one_step_allreduce(ranks: int, *, in_place: bool = False) -> Program:
+    """AllReduce in one step: every rank sends its data to every other, and each sums up all of it
+    by itself.
+
+    Everybody sums in the order of the ranks, ((x0 + x1) + x2) + ..., so all have the same bits. In
+    place the sum is formed in scratch until a rank's own data have gone into it.
+    Source: MSCCLang 7.1.2's All Pairs without its second step. Errors: L102, L121.
+    """
+    check_sizes("one-step-allreduce", ranks=ranks)
+
+    def body(p: ChunkProgram) -> None:
+        rank = np.arange(ranks)
+        if not in_place:
+            p.chunk(np.zeros_like(rank), "in", 0).copy(rank, "out", 0)
+            for other in range(1, ranks):
+                p.chunk(rank, "out", 0).reduce(p.chunk(np.full_like(rank, other), "in", 0))
+            return
+        p.chunk(np.zeros_like(rank[1:]), "in", 0).copy(rank[1:], "scratch", 0)
+        for other in range(1, ranks):
+            before, after = rank[:other], rank[other:]
+            data = p.chunk(other, "in", 0)
+            total = p.chunk(other, "scratch", 0).reduce(data)
+            for who, buffer in ((before, "in"), (after[1:], "scratch")):
+                if len(who):
+                    sent = p.chunk(np.full_like(who, other), "in", 0)
+                    p.chunk(who, buffer, 0).reduce(sent)
+            total.copy(other, "in", 0)
+
+    return trace(AllReduce(ranks, 1, in_place), body, name="one-step-allreduce")
+
+
+def all_pairs_allreduce(
+    ranks: int, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
+) -> Program:
     """AllReduce in two steps: each rank sums up one chunk from all others, and sends them the
     sum.
 
-    Source: MSCCLang 7.1.2. Errors: L102, L121.
+    Rank r's chunk is summed in the order r, r + 1, ..., and from rank 0 on after the last.
+    stage_channels: a channel for each of the two steps; None leaves them to the compiler. With
+    channels of their own, the first step of a tile doesn't wait for the second of the tile before.
+    Source: MSCCLang 7.1.2. Errors: L102, L111, L121.
     """
     check_sizes("all-pairs-allreduce", ranks=ranks)
+    summing, sharing = stage_numbers("all-pairs-allreduce", stage_channels, 2)
     buffer = "in" if in_place else "out"
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
         total = accumulator(p, rank, "in", buffer, rank)
         for turn in range(1, ranks):
-            total = total.reduce(p.chunk((rank + turn) % ranks, "in", rank))
+            total = total.reduce(p.chunk((rank + turn) % ranks, "in", rank), channel=summing)
         for turn in range(1, ranks):
-            total.copy((rank + turn) % ranks, buffer, rank)
+            total.copy((rank + turn) % ranks, buffer, rank, channel=sharing)
 
     return trace(AllReduce(ranks, ranks, in_place), body, name="all-pairs-allreduce")
 

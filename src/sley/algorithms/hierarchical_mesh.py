@@ -13,15 +13,12 @@ from importlib.resources import files
 
 import numpy as np
 
-from sley.algorithms.sizes import check_sizes
-from sley.errors import Place
-from sley.errors.language import L111
+from sley.algorithms.sizes import check_sizes, stage_numbers
 from sley.ir.collective import Collective
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.ir.topology import Topology
-from sley.ir.words import is_integer
 from sley.lang import ChunkProgram, trace
 
 
@@ -156,15 +153,7 @@ class _Grid:
     ) -> _Grid:
         """Errors: L102, L111, L121, C308."""
         check_sizes(name, nodes=nodes, gpus=gpus)
-        if channels is None:
-            return cls(name, nodes, gpus, nics, [None] * stages)
-        if len(channels) != stages or not all(is_integer(c) and c >= 0 for c in channels):
-            raise L111.error(
-                at=Place(detail=name),
-                expected=f"stage_channels: {stages} channels from 0",
-                found=repr(channels),
-            )
-        return cls(name, nodes, gpus, nics, channels)
+        return cls(name, nodes, gpus, nics, stage_numbers(name, channels, stages))
 
     def peers(self) -> list[LongArray]:
         """For each distance in the mesh, every rank's peer at that distance."""

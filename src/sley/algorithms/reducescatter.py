@@ -10,6 +10,25 @@ from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
 
 
+def all_pairs_reducescatter(ranks: int, *, in_place: bool = False) -> Program:
+    """ReduceScatter in one step: every rank sends every other the chunk that it is to sum up.
+
+    Rank r sums in the order r, r + 1, ..., and from rank 0 on after the last.
+    Source: the first step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L121.
+    """
+    check_sizes("all-pairs-reducescatter", ranks=ranks)
+
+    def body(p: ChunkProgram) -> None:
+        rank = np.arange(ranks)
+        total = p.chunk(rank, "in", rank)
+        if not in_place:
+            total = total.copy(rank, "out", 0)
+        for turn in range(1, ranks):
+            total = total.reduce(p.chunk((rank + turn) % ranks, "in", rank))
+
+    return trace(ReduceScatter(ranks, 1, in_place), body, name="all-pairs-reducescatter")
+
+
 def ring_reducescatter(
     ranks: int, *, channels: int | None = None, in_place: bool = False
 ) -> Program:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from sley.errors import Place
@@ -57,6 +59,21 @@ def channel_numbers(algorithm: str, channels: int | None) -> tuple[int | None, .
             found=f"channels={channels!r}",
         )
     return tuple(range(channels))
+
+
+def stage_numbers(
+    algorithm: str, channels: Sequence[int] | None, stages: int
+) -> Sequence[int | None]:
+    """A channel for each stage, or the compiler's choice for all of them. Errors: L111."""
+    if channels is None:
+        return (None,) * stages
+    if len(channels) != stages or not all(is_integer(c) and c >= 0 for c in channels):
+        raise L111.error(
+            at=Place(detail=algorithm),
+            expected=f"stage_channels: {stages} channels from 0",
+            found=repr(channels),
+        )
+    return channels
 
 
 def is_integer(value: object) -> bool:

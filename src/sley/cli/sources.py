@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
-import traceback
 from contextlib import redirect_stdout
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
@@ -16,13 +13,11 @@ from sley.algorithms import CATALOG, build
 from sley.cli.options import Selection
 from sley.cli.output import Phases, report_notes
 from sley.compiler import AUTO, compile
-from sley.errors import Place, SleyError
-from sley.errors.language import L113, L114, L115, L117
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.ir.words import Allocation, LoopOrder, Schedule
-from sley.lang import rescclang
+from sley.lang import files, rescclang
 from sley.passes.lift import lift
 from sley.simulate.inputs import Connections
 from sley.topologies import find_with_notes
@@ -175,55 +170,11 @@ def _refuse_sizes(selection: Selection, words: tuple[str, ...]) -> None:
 
 
 def program_of_file(what: str) -> Program:
-    """The program of FILE.py or FILE.py:NAME. Errors: L113, L114, L115, and L1xx of the program."""
+    """The program of FILE.py or FILE.py:NAME. Errors: those of `lang.files`."""
     file, _, name = what.partition(".py:")
-    path = Path(f"{file}.py" if name else file)
-    values = _run_file(path)
-    programs = {key: value for key, value in values.items() if isinstance(value, Program)}
-    if not programs:
-        raise L113.error(
-            at=Place(str(path)),
-            expected="a function decorated with @sley.program(collective)",
-            found="no program in this file",
-        )
-    if name and name not in programs:
-        expected = f"one of {', '.join(programs)}"
-        raise L115.error(at=Place(str(path)), expected=expected, found=name)
-    if not name and len({id(p) for p in programs.values()}) > 1:
-        found = f"{len(programs)} programs: {', '.join(programs)}"
-        raise L115.error(at=Place(str(path)), expected="one program", found=found)
-    return programs[name] if name else next(iter(programs.values()))
-
-
-def _run_file(path: Path) -> dict[str, object]:
-    """The globals of a Python file after it has run, with its folder importable."""
-    if not path.is_file():
-        found = "a folder" if path.is_dir() else "nothing there"
-        raise L117.error(at=Place(str(path)), expected="a Python file", found=found)
-    sys.path.insert(0, str(path.resolve().parent))
-    try:
-        # What the file prints is for people; standard output is for the command's own.
-        with redirect_stdout(sys.stderr):
-            return runpy.run_path(str(path), run_name="__sley__")
-    except SleyError:
-        raise
-    except SyntaxError as error:
-        place = Place(error.filename or str(path), error.lineno or 0, error.offset or 0)
-        raise L114.error(at=place, expected="Python", found=str(error.msg)) from error
-    except (Exception, SystemExit) as error:
-        raise L114.error(
-            at=_own_line(path, error),
-            expected="code that runs to its end",
-            found=f"{type(error).__name__}: {error}",
-        ) from error
-    finally:
-        sys.path.pop(0)
-
-
-def _own_line(path: Path, error: BaseException) -> Place:
-    """The innermost line of the user's file that led to the error."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-    return Place(str(path), frames[-1].lineno or 0) if frames else Place(str(path))
+    # What the file prints is for people; standard output is for the command's own.
+    with redirect_stdout(sys.stderr):
+        return files.program_of_file(f"{file}.py" if name else file, name)
 
 
 def _imported(selection: Selection, phases: Phases, *, verify: bool) -> Plan:

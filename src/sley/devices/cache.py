@@ -1,10 +1,10 @@
-"""The cache of compiled kernels: files on disk, named by what they were made of.
+"""The cache of what was compiled: files on disk, named by what they were made of.
 
-They lie in the folder `kernels` of $SLEY_CACHE_DIR, or of $XDG_CACHE_HOME/sley, or of
-~/.cache/sley. A name holds a digest of what the file was made of and one of the file itself, so a
-file that was cut short or changed doesn't fit its name, and is made anew. Files appear whole or
-not at all. Of several processes that want the same kernel one makes it, and the others wait. A
-folder that can't be written is no error: nothing is kept then.
+Kernels lie in the folder `kernels` of $SLEY_CACHE_DIR, or of $XDG_CACHE_HOME/sley, or of
+~/.cache/sley; other things in folders beside it. A name holds a digest of what the file was made of
+and one of the file itself, so a file that was cut short or changed doesn't fit its name, and is
+made anew. Files appear whole or not at all. Of several processes that want the same file one makes
+it, and the others wait. A folder that can't be written is no error: nothing is kept then.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+KERNELS = "kernels"
+"""The folder of compiled kernels, within the cache."""
+
 _DIGEST_CHARACTERS = 32
 
 
-def folder() -> Path:
-    """The folder of compiled kernels; it may not exist."""
+def folder(section: str = KERNELS) -> Path:
+    """A folder of the cache; it may not exist."""
     named = os.environ.get("SLEY_CACHE_DIR")
     if named:
-        return Path(named) / "kernels"
+        return Path(named) / section
     caches = os.environ.get("XDG_CACHE_HOME")
     if caches:
-        return Path(caches) / "sley" / "kernels"
+        return Path(caches) / "sley" / section
     try:
-        return Path.home() / ".cache" / "sley" / "kernels"
+        return Path.home() / ".cache" / "sley" / section
     except RuntimeError:  # a user without a home: a place where nothing can be kept
-        return Path(os.devnull) / "kernels"
+        return Path(os.devnull) / section
 
 
 def cached(key_parts: Sequence[str | bytes], suffix: str, build: Callable[[Path], None]) -> Path:
@@ -43,9 +46,9 @@ def cached(key_parts: Sequence[str | bytes], suffix: str, build: Callable[[Path]
     it raises is passed on, and nothing is kept. Where the cache can't be written, the file lies
     in a folder that goes when this process ends.
     """
-    key = _key(key_parts)
-    with _locked(key):
-        found = _found(key, suffix)
+    key, place = _key(key_parts), folder()
+    with _locked(place, key):
+        found = _found(place, key, suffix)
         if found is not None:
             return found[0]
         handle, name = tempfile.mkstemp(suffix, f"{key}.", _folder_of_this_process().name)
@@ -53,7 +56,7 @@ def cached(key_parts: Sequence[str | bytes], suffix: str, build: Callable[[Path]
         path = Path(name)
         try:
             build(path)
-            kept = _keep(key, suffix, path.read_bytes())
+            kept = _keep(place, key, suffix, path.read_bytes())
         except BaseException:
             _remove(path)
             raise
@@ -64,17 +67,21 @@ def cached(key_parts: Sequence[str | bytes], suffix: str, build: Callable[[Path]
 
 
 def cached_bytes(
-    key_parts: Sequence[str | bytes], suffix: str, build: Callable[[], bytes]
+    key_parts: Sequence[str | bytes],
+    suffix: str,
+    build: Callable[[], bytes],
+    *,
+    section: str = KERNELS,
 ) -> bytes:
     """The bytes made of `key_parts`, from the cache if they are there, else those of `build`;
-    see `cached`."""
-    key = _key(key_parts)
-    with _locked(key):
-        found = _found(key, suffix)
+    see `cached`. section: the folder of the cache."""
+    key, place = _key(key_parts), folder(section)
+    with _locked(place, key):
+        found = _found(place, key, suffix)
         if found is not None:
             return found[1]
         content = build()
-        _keep(key, suffix, content)
+        _keep(place, key, suffix, content)
         return content
 
 
@@ -91,10 +98,10 @@ def _name(key: str, suffix: str, content: bytes) -> str:
     return f"{key}.{hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS]}{suffix}"
 
 
-def _found(key: str, suffix: str) -> tuple[Path, bytes] | None:
+def _found(place: Path, key: str, suffix: str) -> tuple[Path, bytes] | None:
     """A file of the key that fits its name, and what is in it; files that don't fit go."""
     with contextlib.suppress(OSError):
-        for path in sorted(folder().glob(f"{key}.*{suffix}")):
+        for path in sorted(place.glob(f"{key}.*{suffix}")):
             content = _content(path)
             if content is not None and path.name == _name(key, suffix, content):
                 return path, content
@@ -109,9 +116,9 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _keep(key: str, suffix: str, content: bytes) -> Path | None:
+def _keep(place: Path, key: str, suffix: str, content: bytes) -> Path | None:
     """Put a file into the cache; None where that can't be done."""
-    path = folder() / _name(key, suffix, content)
+    path = place / _name(key, suffix, content)
     try:
         handle, name = tempfile.mkstemp(".new", dir=path.parent)
     except OSError:
@@ -127,7 +134,7 @@ def _keep(key: str, suffix: str, content: bytes) -> Path | None:
 
 
 @contextlib.contextmanager
-def _locked(key: str) -> Iterator[None]:
+def _locked(place: Path, key: str) -> Iterator[None]:
     """Nobody else builds the key; where files can't be locked, somebody may, and does no harm.
 
     The lock's file is removed while it is held. Who waits for it then holds a file without a name,
@@ -135,8 +142,10 @@ def _locked(key: str) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            folder().mkdir(parents=True, exist_ok=True)
-            path = folder() / f"{key}.lock"
+            # For nobody else: what lies here is run.
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place.mkdir(mode=0o700, exist_ok=True)
+            path = place / f"{key}.lock"
             file = stack.enter_context(path.open("wb"))
             stack.callback(_remove, path)
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 
 from sley.errors import (
+    calls,
+    communicator,
     compiler,
     devices,
     formats,
@@ -12,6 +14,7 @@ from sley.errors import (
     report,
     rescclang,
     runtime,
+    selection,
     simulation,
     topology,
     verifier,
@@ -26,6 +29,9 @@ _FAMILIES: tuple[ModuleType, ...] = (
     formats,
     runtime,
     devices,
+    communicator,
+    calls,
+    selection,
     topology,
     simulation,
     report,

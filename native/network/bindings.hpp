@@ -1,0 +1,10 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace sley {
+
+// The transports, in the Python module `sley.runtime._native`.
+void define_network(nanobind::module_& m);
+
+}  // namespace sley

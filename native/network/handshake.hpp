@@ -1,0 +1,30 @@
+// How the ranks of different hosts get one TCP connection for each pair.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "socket.hpp"
+#include "wire.hpp"
+
+namespace sley {
+
+// Where a rank can be found, and where it finds others.
+struct TcpSite {
+    std::int32_t rank = 0;
+    std::vector<bool> remote;       // of each rank: whether it is on another host
+    std::vector<std::string> nics;  // addresses of this host
+    std::size_t nic = 0;            // the one that this rank uses
+    std::vector<Socket> listeners;  // one at each NIC
+
+    std::string address() const;
+};
+
+// One socket to each remote rank. The lower rank of a pair connects, through its NIC and the
+// other host's NIC with the same number, and both present the secret. Strangers are shut out, and
+// hold up nobody. Throws std::system_error, which names a rank.
+std::vector<Socket> shake_hands(const TcpSite& site, const Meeting& meeting);
+
+}  // namespace sley

@@ -1,0 +1,168 @@
+// Sockets, their addresses and options.
+#include "socket.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+namespace sley {
+namespace {
+
+// What the kernel may hold that is not yet on its way: enough to keep a line busy while this
+// process waits for a core, and no more, since credits queue behind it.
+constexpr int kUnsentBytes = 256 * 1024;
+
+void set(int fd, int level, int option, int value) {
+    if (setsockopt(fd, level, option, &value, sizeof value) != 0) raise_network(errno, "setsockopt");
+}
+
+Socket open_socket(int family) {
+    Socket socket(::socket(family, SOCK_STREAM, 0));
+    if (!socket.is_open()) raise_network(errno, "socket");
+    return socket;
+}
+
+void make_private_and_nonblocking(int fd) {
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    const int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) raise_network(errno, "fcntl");
+}
+
+void bind_to(const Socket& socket, const std::string& text) {
+    const auto address = SocketAddress::parse(text, 0);
+    if (bind(socket.fd(), address.get(), address.length) != 0) {
+        raise_network(errno, "bind to " + text);
+    }
+}
+
+}  // namespace
+
+void raise_network(int error, const std::string& what) {
+    throw std::system_error(error, std::generic_category(), what);
+}
+
+SocketAddress SocketAddress::parse(const std::string& text, std::uint16_t port) {
+    SocketAddress address;
+    auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
+    if (inet_pton(AF_INET, text.c_str(), &v4->sin_addr) == 1) {
+        v4->sin_family = AF_INET;
+        v4->sin_port = htons(port);
+        address.length = sizeof *v4;
+    } else if (inet_pton(AF_INET6, text.c_str(), &v6->sin6_addr) == 1) {
+        v6->sin6_family = AF_INET6;
+        v6->sin6_port = htons(port);
+        address.length = sizeof *v6;
+    } else {
+        raise_network(EINVAL, "'" + text + "' is no IP address");
+    }
+    return address;
+}
+
+std::uint16_t SocketAddress::port() const {
+    if (storage.ss_family == AF_INET) {
+        return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+    }
+    return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
+}
+
+Socket& Socket::operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+}
+
+Socket::~Socket() {
+    if (fd_ >= 0) close(fd_);
+}
+
+Socket Socket::listener(const std::string& address) {
+    auto socket = open_socket(SocketAddress::parse(address, 0).get()->sa_family);
+    make_private_and_nonblocking(socket.fd());
+    bind_to(socket, address);
+    if (listen(socket.fd(), SOMAXCONN) != 0) raise_network(errno, "listen at " + address);
+    return socket;
+}
+
+Socket Socket::connecting(const std::string& from, const SocketAddress& to) {
+    auto socket = open_socket(to.get()->sa_family);
+    make_private_and_nonblocking(socket.fd());
+    bind_to(socket, from);
+    if (::connect(socket.fd(), to.get(), to.length) != 0 && errno != EINPROGRESS) {
+        raise_network(errno, "connect");
+    }
+    return socket;
+}
+
+Socket Socket::accept() const {
+    Socket socket(::accept(fd_, nullptr, nullptr));
+    if (socket.is_open()) {
+        make_private_and_nonblocking(socket.fd());
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        raise_network(errno, "accept");
+    }
+    return socket;
+}
+
+std::uint16_t Socket::local_port() const {
+    SocketAddress address;
+    address.length = sizeof address.storage;
+    if (getsockname(fd_, address.get(), &address.length) != 0) raise_network(errno, "getsockname");
+    return address.port();
+}
+
+int Socket::take_error() const {
+    int error = 0;
+    socklen_t length = sizeof error;
+    if (getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+    return error;
+}
+
+void Socket::tune(std::chrono::seconds silence) const {
+    const int idle = std::max(1, static_cast<int>(silence.count() / 2));
+    const int interval = std::max(1, idle / 4);
+    set(fd_, IPPROTO_TCP, TCP_NODELAY, 1);
+    set(fd_, SOL_SOCKET, SO_KEEPALIVE, 1);
+#ifdef TCP_KEEPIDLE
+    set(fd_, IPPROTO_TCP, TCP_KEEPIDLE, idle);
+    set(fd_, IPPROTO_TCP, TCP_KEEPINTVL, interval);
+    set(fd_, IPPROTO_TCP, TCP_KEEPCNT,
+        std::max(1, (static_cast<int>(silence.count()) - idle) / interval));
+#endif
+#ifdef TCP_NOTSENT_LOWAT
+    set(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
+#endif
+}
+
+int Socket::undelivered_bytes() const {
+    int bytes = 0;
+    return ioctl(fd_, TIOCOUTQ, &bytes) == 0 ? bytes : 0;
+}
+
+#ifdef __linux__
+
+bool SilenceWatch::is_cut(const Socket& socket, std::chrono::milliseconds limit) {
+    constexpr auto kTick = std::chrono::milliseconds(20);  // the kernel's clock is a coarse one
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    if (getsockopt(socket.fd(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+    const auto now = std::chrono::steady_clock::now();
+    const auto heard = now - std::chrono::milliseconds(info.tcpi_last_ack_recv) + kTick;
+    if (!waits_ || heard > since_) since_ = now;
+    waits_ = info.tcpi_unacked > 0;
+    return waits_ && now - since_ >= limit;
+}
+
+#else
+
+bool SilenceWatch::is_cut(const Socket&, std::chrono::milliseconds) { return false; }
+
+#endif
+
+}  // namespace sley

@@ -1,0 +1,404 @@
+// Endpoints, and frames as active messages with a stamp in front.
+#include "ucx.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <thread>
+
+#include "socket.hpp"
+
+namespace sley {
+namespace {
+
+// Frames on their way to a peer: messages stay in their FIFOs until there is room.
+constexpr int kMostData = 16, kMostFrames = 64;
+constexpr auto kGlance = std::chrono::milliseconds(100);
+constexpr auto kNap = std::chrono::microseconds(200);
+constexpr auto kAnswerWait = std::chrono::milliseconds(250);
+constexpr auto kCloseWait = std::chrono::seconds(1);  // for UCX to let go of its endpoints
+
+// Connections within a host are not ours to make. The rest is for TCP, and nothing to other
+// networks: a message and its stamp shall fit in one of its segments, and a host that doesn't
+// answer must not block.
+UcxRail::Options options_for(const UcxSettings& settings) {
+    constexpr std::size_t kLeastSegment = 64 * 1024, kHeads = 1024;
+    const auto segment = std::max(kLeastSegment, settings.frame_bytes + kHeads);
+    const auto idle = std::max<std::int64_t>(1, settings.silence_s / 2);
+    const auto interval = std::max<std::int64_t>(1, idle / 4);
+    const auto count = std::max<std::int64_t>(1, (settings.silence_s - idle) / interval);
+    return {
+        {"TLS", "^sm"},
+        {"RNDV_THRESH", "inf"},
+        {"TCP_RX_SEG_SIZE", std::to_string(segment)},
+        {"TCP_CONN_NB", "y"},
+        {"TCP_KEEPIDLE", std::to_string(idle) + "s"},
+        {"TCP_KEEPINTVL", std::to_string(interval) + "s"},
+        {"TCP_KEEPCNT", std::to_string(count)},
+    };
+}
+
+Failure kind_of(ucp::Status status) {
+    switch (status) {
+        case ucp::Status::kTimedOut:
+        case ucp::Status::kEndpointTimeout:
+        case ucp::Status::kUnreachable:
+            return Failure::kCut;
+        default:
+            return Failure::kDied;
+    }
+}
+
+// An address: the number of the rank's NIC, and each NIC's part with its length before it.
+void put(std::string& bytes, std::size_t number) {
+    const auto word = static_cast<std::uint32_t>(number);
+    bytes.append(reinterpret_cast<const char*>(&word), sizeof word);
+}
+
+std::size_t take(const std::string& bytes, std::size_t& at) {
+    std::uint32_t word = 0;
+    if (at + sizeof word > bytes.size()) throw std::invalid_argument("an address that is cut short");
+    std::memcpy(&word, bytes.data() + at, sizeof word);
+    at += sizeof word;
+    return word;
+}
+
+struct RemoteAddress {
+    std::size_t nic;
+    std::vector<std::string> parts;
+};
+
+RemoteAddress parse_address(const std::string& bytes) {
+    std::size_t at = 0;
+    RemoteAddress address{take(bytes, at), {}};
+    while (at < bytes.size()) {
+        const auto length = take(bytes, at);
+        if (length > bytes.size() - at) throw std::invalid_argument("an address that is cut short");
+        address.parts.push_back(bytes.substr(at, length));
+        at += length;
+    }
+    if (address.parts.empty()) throw std::invalid_argument("an address without a NIC");
+    return address;
+}
+
+}  // namespace
+
+UcxWire::UcxWire(std::int32_t rank, const std::vector<bool>& remote, UcxSettings settings)
+    : rank_(rank),
+      settings_(std::move(settings)),
+      library_(std::make_shared<const UcxLibrary>(settings_.library)) {
+    if (settings_.nic >= settings_.nics.size()) {
+        throw std::invalid_argument("a NIC that the host doesn't have");
+    }
+    const auto count = static_cast<std::size_t>(std::count(remote.begin(), remote.end(), true));
+    for (std::size_t r = 0; r < remote.size(); ++r) {
+        peers_.push_back(remote[r] ? std::make_unique<Peer>() : nullptr);
+        if (remote[r]) peers_[r]->wire = this;
+        if (remote[r]) peers_[r]->rank = static_cast<std::int32_t>(r);
+    }
+    for (const auto& nic : settings_.nics) {
+        rails_.push_back(
+            std::make_unique<UcxRail>(library_, nic, count, options_for(settings_)));
+        rails_.back()->handle(kFrames, on_frame, this);
+        rails_.back()->handle(kGreetings, on_greeting, this);
+    }
+}
+
+// Nothing is waited for but the library itself.
+UcxWire::~UcxWire() {
+    const auto& f = (*library_)();
+    ucp::RequestParams force{};
+    force.attribute_mask = ucp::RequestParams::kFlags;
+    force.flags = ucp::RequestParams::kForceClose;
+    std::vector<ucp::Request> closing;
+    for (const auto& peer : peers_) {
+        if (!peer || peer->endpoint == nullptr) continue;
+        const auto request = f.ucp_ep_close_nbx(peer->endpoint, &force);
+        if (ucp::is_pending(request)) closing.push_back(request);
+    }
+    const auto end = Clock::now() + kCloseWait;
+    const auto is_open = [&](ucp::Request request) {
+        return f.ucp_request_check_status(request) == ucp::Status::kInProgress;
+    };
+    while (std::any_of(closing.begin(), closing.end(), is_open) && Clock::now() < end) progress();
+    for (const auto request : closing) f.ucp_request_free(request);
+    rails_.clear();
+}
+
+std::string UcxWire::address() const {
+    std::string bytes;
+    put(bytes, settings_.nic);
+    for (const auto& rail : rails_) {
+        const auto part = rail->address();
+        put(bytes, part.size());
+        bytes += part;
+    }
+    return bytes;
+}
+
+// As with TCP, the lower rank's NIC decides.
+void UcxWire::open(Peer& peer, const std::string& bytes) {
+    const auto address = parse_address(bytes);
+    const auto nic = rank_ < peer.rank ? settings_.nic : address.nic;
+    peer.rail = rails_[nic % rails_.size()].get();
+    if (std::find(used_.begin(), used_.end(), peer.rail) == used_.end()) {
+        used_.push_back(peer.rail);
+    }
+    const auto& part = address.parts[nic % address.parts.size()];
+    ucp::EndpointParams params{};
+    params.field_mask = ucp::EndpointParams::kRemoteAddress | ucp::EndpointParams::kErrorMode |
+                        ucp::EndpointParams::kErrorHandler;
+    params.address = reinterpret_cast<const ucp::Address*>(part.data());
+    params.error_mode = ucp::EndpointParams::kPeerErrors;
+    params.error_handler = {on_error, &peer};
+    const auto status = (*library_)().ucp_ep_create(peer.rail->worker(), &params, &peer.endpoint);
+    library_->check(status, "rank " + std::to_string(peer.rank));
+}
+
+void UcxWire::connect(const Meeting& meeting, FrameSink& sink) {
+    secret_ = meeting.secret;
+    std::memcpy(&key_, secret_.data(), sizeof key_);
+    for (const auto& peer : peers_) {
+        if (!peer) continue;
+        open(*peer, meeting.addresses[static_cast<std::size_t>(peer->rank)]);
+        say(*peer, Word::kHello);
+    }
+    auto glanced = Clock::now();
+    const auto is_met = [](const auto& peer) { return !peer || peer->is_met; };
+    while (!std::all_of(peers_.begin(), peers_.end(), is_met) || !is_sent()) {
+        const auto now = Clock::now();
+        raise_absent(now >= meeting.deadline);
+        if (meeting.glance && now - glanced >= kGlance) {
+            glanced = now;
+            meeting.glance();
+        }
+        sink_ = &sink;
+        progress();
+        sink_ = nullptr;
+        std::this_thread::sleep_for(kNap);
+    }
+}
+
+void UcxWire::raise_absent(bool is_late) const {
+    std::string lost, absent;
+    for (const auto& peer : peers_) {
+        if (!peer) continue;
+        const auto name = "rank " + std::to_string(peer->rank);
+        if (peer->loss != Failure::kNone) lost += (lost.empty() ? "" : ", ") + name;
+        if (!peer->is_met) absent += (absent.empty() ? "" : ", ") + name;
+    }
+    if (!lost.empty()) raise_network(ECONNREFUSED, lost);
+    if (is_late) raise_network(ETIMEDOUT, absent);
+}
+
+UcxWire::Peer* UcxWire::peer(std::int32_t rank) {
+    return peers_[static_cast<std::size_t>(rank)].get();
+}
+
+const UcxWire::Peer* UcxWire::peer(std::int32_t rank) const {
+    return peers_[static_cast<std::size_t>(rank)].get();
+}
+
+bool UcxWire::has_room(std::int32_t rank, FrameKind kind) const {
+    const auto* to = peer(rank);
+    if (!to->is_met || to->loss != Failure::kNone || to->frames >= kMostFrames) return false;
+    return kind != FrameKind::kData || to->data < kMostData;
+}
+
+bool UcxWire::is_lost(std::int32_t rank) const {
+    return !peer(rank)->is_met || peer(rank)->loss != Failure::kNone;
+}
+
+UcxWire::Transfer* UcxWire::take_transfer(Peer& peer) {
+    if (free_.empty()) {
+        transfers_.push_back(std::make_unique<Transfer>());
+        free_.push_back(transfers_.back().get());
+    }
+    auto* transfer = free_.back();
+    free_.pop_back();
+    transfer->peer = &peer;
+    return transfer;
+}
+
+void UcxWire::post(std::int32_t rank, const FrameHeader& header, const std::byte* payload) {
+    auto* transfer = take_transfer(*peer(rank));
+    transfer->frame = {{key_, rank_, rank}, header};
+    transfer->is_data = header.kind == FrameKind::kData;
+    send(transfer, kFrames, &transfer->frame, sizeof transfer->frame, payload, header.bytes);
+}
+
+void UcxWire::say(Peer& peer, Word word) {
+    auto* transfer = take_transfer(peer);
+    transfer->greeting = {{key_, rank_, peer.rank}, secret_, word};
+    transfer->is_data = false;
+    send(transfer, kGreetings, &transfer->greeting, sizeof transfer->greeting, nullptr, 0);
+}
+
+void UcxWire::send(Transfer* transfer, unsigned id, const void* header, std::size_t header_bytes,
+                   const void* payload, std::size_t bytes) {
+    Peer& to = *transfer->peer;
+    ++to.frames;
+    if (transfer->is_data) ++to.data;
+    ucp::RequestParams params{};
+    params.attribute_mask = ucp::RequestParams::kCallback | ucp::RequestParams::kUserData;
+    params.callback.sent = on_sent;
+    params.user_data = transfer;
+    const auto request = (*library_)().ucp_am_send_nbx(to.endpoint, id, header, header_bytes,
+                                                       payload, bytes, &params);
+    if (ucp::is_pending(request)) return;
+    end_sending(transfer);
+    if (ucp::is_error(request)) lose(to, ucp::error_of(request));
+}
+
+void UcxWire::end_sending(Transfer* transfer) {
+    --transfer->peer->frames;
+    if (transfer->is_data) --transfer->peer->data;
+    free_.push_back(transfer);
+}
+
+void UcxWire::on_sent(ucp::Request request, ucp::Status, void* user_data) {
+    auto* transfer = static_cast<Transfer*>(user_data);
+    auto& wire = *transfer->peer->wire;
+    wire.moved_ = wire.moved_ || transfer->is_data;
+    wire.end_sending(transfer);
+    (*wire.library_)().ucp_request_free(request);
+}
+
+void UcxWire::on_error(void* argument, ucp::Endpoint, ucp::Status status) {
+    auto& peer = *static_cast<Peer*>(argument);
+    peer.wire->lose(peer, status);
+}
+
+void UcxWire::lose(Peer& peer, ucp::Status status) {
+    if (peer.loss == Failure::kNone) peer.loss = kind_of(status);
+}
+
+void UcxWire::progress() {
+    for (auto* rail : used_) {
+        while ((*library_)().ucp_worker_progress(rail->worker()) != 0) {
+        }
+    }
+}
+
+bool UcxWire::receive(FrameSink& sink) {
+    moved_ = false;
+    sink_ = &sink;
+    progress();
+    sink_ = nullptr;
+    for (const auto& peer : peers_) {
+        if (!peer || peer->loss == Failure::kNone || peer->is_loss_told) continue;
+        peer->is_loss_told = true;
+        sink.lost(peer->rank, peer->loss);
+    }
+    return moved_;
+}
+
+bool UcxWire::is_sent() const {
+    return std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) {
+        return !peer || peer->frames == 0 || peer->loss != Failure::kNone;
+    });
+}
+
+// What the library has sent may still be in the kernel, and is lost there if this end closes with
+// something unread. So peers are asked; but who is not at a call doesn't answer.
+bool UcxWire::is_delivered() {
+    if (asked_ == Clock::time_point{}) asked_ = Clock::now();
+    bool is_answered = true;
+    for (const auto& peer : peers_) {
+        if (!peer || is_lost(peer->rank)) continue;
+        if (!peer->said_bye) say(*peer, Word::kBye);
+        peer->said_bye = true;
+        is_answered = is_answered && peer->bye_heard;
+    }
+    return (is_answered || Clock::now() - asked_ >= kAnswerWait) && is_sent();
+}
+
+// The peer that stamped this; nullptr for a stranger.
+UcxWire::Peer* UcxWire::sender(const Stamp& stamp) {
+    const auto ranks = static_cast<std::int32_t>(peers_.size());
+    if (stamp.key != key_ || stamp.to != rank_ || stamp.from < 0 || stamp.from >= ranks) {
+        return nullptr;
+    }
+    return peer(stamp.from);
+}
+
+ucp::Status UcxWire::on_greeting(void* argument, const void* header, std::size_t header_length,
+                                 void*, std::size_t, const ucp::ActiveMessageParams*) {
+    auto& wire = *static_cast<UcxWire*>(argument);
+    Greeting greeting;
+    if (header_length != sizeof greeting) return ucp::Status::kOk;
+    std::memcpy(&greeting, header, sizeof greeting);
+    Peer* from = wire.sender(greeting.stamp);
+    if (from == nullptr || !is_same(greeting.secret, wire.secret_)) return ucp::Status::kOk;
+    switch (greeting.word) {
+        case Word::kHello:
+            from->is_met = true;
+            break;
+        case Word::kBye:
+            if (!wire.is_lost(from->rank)) wire.say(*from, Word::kByeHeard);
+            break;
+        case Word::kByeHeard:
+            from->bye_heard = true;
+            break;
+    }
+    return ucp::Status::kOk;
+}
+
+ucp::Status UcxWire::on_frame(void* argument, const void* header, std::size_t header_length,
+                              void* data, std::size_t length,
+                              const ucp::ActiveMessageParams* params) {
+    auto& wire = *static_cast<UcxWire*>(argument);
+    StampedFrame frame;
+    if (header_length != sizeof frame || wire.sink_ == nullptr) return ucp::Status::kOk;
+    std::memcpy(&frame, header, sizeof frame);
+    Peer* from = wire.sender(frame.stamp);
+    if (from == nullptr || from->loss != Failure::kNone) return ucp::Status::kOk;
+    const bool is_rendezvous = params->attributes & ucp::ActiveMessageParams::kRendezvous;
+    bool is_right = length == frame.header.bytes;
+    if (is_right && frame.header.kind == FrameKind::kData) {
+        std::byte* place = wire.sink_->place(from->rank, frame.header);
+        is_right = place != nullptr;
+        if (is_right && is_rendezvous) return wire.fetch(*from, frame, data, place);
+        if (is_right) std::memcpy(place, data, length);
+    }
+    is_right = is_right && !is_rendezvous && wire.sink_->arrived(from->rank, frame.header);
+    if (!is_right) wire.lose(*from, ucp::Status::kUnreachable);
+    return ucp::Status::kOk;
+}
+
+// A long message comes when its place is known.
+ucp::Status UcxWire::fetch(Peer& from, const StampedFrame& frame, void* descriptor,
+                           std::byte* place) {
+    auto* transfer = take_transfer(from);
+    transfer->frame = frame;
+    ucp::RequestParams params{};
+    params.attribute_mask = ucp::RequestParams::kCallback | ucp::RequestParams::kUserData;
+    params.callback.received = on_received;
+    params.user_data = transfer;
+    const auto request = (*library_)().ucp_am_recv_data_nbx(
+        from.rail->worker(), descriptor, place, frame.header.bytes, &params);
+    if (ucp::is_pending(request)) return ucp::Status::kInProgress;
+    end_fetch(transfer, ucp::is_error(request) ? ucp::error_of(request) : ucp::Status::kOk);
+    return ucp::Status::kInProgress;
+}
+
+void UcxWire::end_fetch(Transfer* transfer, ucp::Status status) {
+    Peer& from = *transfer->peer;
+    if (status != ucp::Status::kOk) {
+        lose(from, status);
+    } else if (sink_ != nullptr) {
+        sink_->arrived(from.rank, transfer->frame.header);
+    }
+    free_.push_back(transfer);
+}
+
+void UcxWire::on_received(ucp::Request request, ucp::Status status, std::size_t, void* user_data) {
+    auto* transfer = static_cast<Transfer*>(user_data);
+    auto& wire = *transfer->peer->wire;
+    wire.end_fetch(transfer, status);
+    (*wire.library_)().ucp_request_free(request);
+}
+
+}  // namespace sley

@@ -1,0 +1,126 @@
+// The wire over UCX, for what networks offer beyond TCP: frames are active messages.
+//
+// UCX has no notion of who may connect. A greeting with the job's secret comes first, and every
+// frame carries a part of it, which keeps strangers and other jobs out, but not one who listens.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ucx_library.hpp"
+#include "wire.hpp"
+
+namespace sley {
+
+// How a rank uses UCX.
+struct UcxSettings {
+    std::string library;            // path of libucp.so.0
+    std::vector<std::string> nics;  // names of this host's NICs
+    std::size_t nic = 0;            // the one that this rank uses
+    std::size_t frame_bytes = 0;    // of the longest payload
+    std::int64_t silence_s = 0;     // after which a peer is cut off
+};
+
+class UcxWire final : public Wire {
+public:
+    // remote: of each rank, whether it is on another host.
+    UcxWire(std::int32_t rank, const std::vector<bool>& remote, UcxSettings settings);
+    ~UcxWire() override;
+
+    std::string address() const override;
+    void connect(const Meeting& meeting, FrameSink& sink) override;
+    bool has_room(std::int32_t peer, FrameKind kind) const override;
+    bool is_lost(std::int32_t peer) const override;
+    void post(std::int32_t peer, const FrameHeader& header, const std::byte* payload) override;
+    bool send() override { return false; }  // `post` does
+    bool receive(FrameSink& sink) override;
+    void watch(FrameSink&) override {}  // UCX does, on its own
+    bool is_sent() const override;
+    bool is_delivered() override;
+
+private:
+    using Clock = std::chrono::steady_clock;
+
+    // What comes first in every active message.
+    struct Stamp {
+        std::uint64_t key;  // of the job
+        std::int32_t from;
+        std::int32_t to;
+    };
+    struct StampedFrame {
+        Stamp stamp;
+        FrameHeader header;
+    };
+    // kBye asks whether all that came before has arrived, kByeHeard says so.
+    enum class Word : std::uint32_t { kHello, kBye, kByeHeard };
+    struct Greeting {
+        Stamp stamp;
+        Secret secret;
+        Word word;
+    };
+    enum MessageId : unsigned { kFrames, kGreetings };
+
+    struct Peer {
+        UcxWire* wire = nullptr;
+        std::int32_t rank = -1;
+        UcxRail* rail = nullptr;
+        ucp::Endpoint endpoint = nullptr;
+        int data = 0, frames = 0;  // on their way out
+        bool is_met = false, said_bye = false, bye_heard = false;
+        Failure loss = Failure::kNone;
+        bool is_loss_told = false;
+    };
+    // A frame on its way, out or in. UCX reads the heads of frames until they are sent.
+    struct Transfer {
+        Peer* peer = nullptr;
+        bool is_data = false;
+        StampedFrame frame{};
+        Greeting greeting{};
+    };
+
+    Peer* peer(std::int32_t rank);
+    const Peer* peer(std::int32_t rank) const;
+    void open(Peer& peer, const std::string& address);
+    void raise_absent(bool is_late) const;
+
+    Transfer* take_transfer(Peer& peer);
+    void say(Peer& peer, Word word);
+    void send(Transfer* transfer, unsigned id, const void* header, std::size_t header_bytes,
+              const void* payload, std::size_t bytes);
+    void end_sending(Transfer* transfer);
+    void lose(Peer& peer, ucp::Status status);
+    void progress();
+    Peer* sender(const Stamp& stamp);
+    ucp::Status fetch(Peer& from, const StampedFrame& frame, void* descriptor, std::byte* place);
+    void end_fetch(Transfer* transfer, ucp::Status status);
+
+    static void on_sent(ucp::Request request, ucp::Status status, void* user_data);
+    static void on_received(ucp::Request request, ucp::Status status, std::size_t length,
+                            void* user_data);
+    static void on_error(void* argument, ucp::Endpoint endpoint, ucp::Status status);
+    static ucp::Status on_frame(void* argument, const void* header, std::size_t header_length,
+                                void* data, std::size_t length,
+                                const ucp::ActiveMessageParams* params);
+    static ucp::Status on_greeting(void* argument, const void* header, std::size_t header_length,
+                                   void* data, std::size_t length,
+                                   const ucp::ActiveMessageParams* params);
+
+    std::int32_t rank_;
+    UcxSettings settings_;
+    std::shared_ptr<const UcxLibrary> library_;
+    std::vector<std::unique_ptr<UcxRail>> rails_;  // of each NIC
+    std::vector<std::unique_ptr<Peer>> peers_;     // of each rank; null for those of this host
+    std::vector<UcxRail*> used_;
+    std::vector<std::unique_ptr<Transfer>> transfers_;
+    std::vector<Transfer*> free_;
+    Secret secret_{};
+    std::uint64_t key_ = 0;
+    FrameSink* sink_ = nullptr;  // while something may arrive
+    bool moved_ = false;
+    Clock::time_point asked_{};  // when `is_delivered` was first
+};
+
+}  // namespace sley

@@ -1,0 +1,117 @@
+// Loading UCX, and setting it up for one NIC.
+#include "ucx_library.hpp"
+
+#include <dlfcn.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "socket.hpp"
+
+namespace sley {
+namespace {
+
+template <class Function>
+void find(void* library, const char* name, Function& function) {
+    function = reinterpret_cast<Function>(dlsym(library, name));
+    if (function == nullptr) raise_network(ENOSYS, std::string("UCX without ") + name);
+}
+
+}  // namespace
+
+UcxLibrary::UcxLibrary(const std::string& path) {
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (library == nullptr) raise_network(ENOENT, dlerror());
+    auto& f = functions_;
+    find(library, "ucp_get_version", f.ucp_get_version);
+    find(library, "ucp_config_read", f.ucp_config_read);
+    find(library, "ucp_config_modify", f.ucp_config_modify);
+    find(library, "ucp_config_release", f.ucp_config_release);
+    find(library, "ucp_init_version", f.ucp_init_version);
+    find(library, "ucp_cleanup", f.ucp_cleanup);
+    find(library, "ucp_worker_create", f.ucp_worker_create);
+    find(library, "ucp_worker_query", f.ucp_worker_query);
+    find(library, "ucp_worker_release_address", f.ucp_worker_release_address);
+    find(library, "ucp_worker_set_am_recv_handler", f.ucp_worker_set_am_recv_handler);
+    find(library, "ucp_worker_progress", f.ucp_worker_progress);
+    find(library, "ucp_worker_destroy", f.ucp_worker_destroy);
+    find(library, "ucp_ep_create", f.ucp_ep_create);
+    find(library, "ucp_ep_close_nbx", f.ucp_ep_close_nbx);
+    find(library, "ucp_am_send_nbx", f.ucp_am_send_nbx);
+    find(library, "ucp_am_recv_data_nbx", f.ucp_am_recv_data_nbx);
+    find(library, "ucp_request_check_status", f.ucp_request_check_status);
+    find(library, "ucp_request_free", f.ucp_request_free);
+    find(library, "ucs_status_string", f.ucs_status_string);
+    unsigned major, minor, release;
+    f.ucp_get_version(&major, &minor, &release);
+    if (major != ucp::kApiMajor || minor < ucp::kApiMinor) {
+        raise_network(ENOSYS, "UCX " + version() + " instead of 1.10 or newer");
+    }
+}
+
+std::string UcxLibrary::version() const {
+    unsigned major, minor, release;
+    functions_.ucp_get_version(&major, &minor, &release);
+    return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(release);
+}
+
+void UcxLibrary::check(ucp::Status status, const std::string& what) const {
+    if (status == ucp::Status::kOk) return;
+    raise_network(EIO, "UCX, " + what + ": " + functions_.ucs_status_string(status));
+}
+
+// Options that the environment sets stay as they are, but for the NIC: that is the ranks' choice.
+UcxRail::UcxRail(std::shared_ptr<const UcxLibrary> library, const std::string& nic,
+                 std::size_t peers, const Options& options)
+    : library_(std::move(library)) {
+    const auto& f = (*library_)();
+    ucp::Config config = nullptr;
+    library_->check(f.ucp_config_read(nullptr, nullptr, &config), "its configuration");
+    auto status = f.ucp_config_modify(config, "NET_DEVICES", nic.c_str());
+    for (const auto& [name, value] : options) {
+        if (std::getenv(("UCX_" + name).c_str()) != nullptr) continue;
+        if (status != ucp::Status::kOk) break;
+        status = f.ucp_config_modify(config, name.c_str(), value.c_str());
+    }
+    ucp::Params params{};
+    params.field_mask = ucp::Params::kFeatures | ucp::Params::kSharedWorkers | ucp::Params::kEndpoints;
+    params.features = ucp::Params::kActiveMessages;
+    params.estimated_num_eps = peers;
+    if (status == ucp::Status::kOk) {
+        status = f.ucp_init_version(ucp::kApiMajor, ucp::kApiMinor, &params, config, &context_);
+    }
+    f.ucp_config_release(config);
+    library_->check(status, "the NIC " + nic);
+    ucp::WorkerParams worker{};
+    worker.field_mask = ucp::WorkerParams::kThreadMode;
+    worker.thread_mode = ucp::WorkerParams::kSerialized;
+    status = f.ucp_worker_create(context_, &worker, &worker_);
+    if (status != ucp::Status::kOk) f.ucp_cleanup(context_);
+    library_->check(status, "a worker for " + nic);
+}
+
+UcxRail::~UcxRail() {
+    (*library_)().ucp_worker_destroy(worker_);
+    (*library_)().ucp_cleanup(context_);
+}
+
+std::string UcxRail::address() const {
+    ucp::WorkerAttributes attributes{};
+    attributes.field_mask = ucp::WorkerAttributes::kAddress;
+    library_->check((*library_)().ucp_worker_query(worker_, &attributes), "its address");
+    std::string bytes(reinterpret_cast<const char*>(attributes.address), attributes.address_length);
+    (*library_)().ucp_worker_release_address(worker_, attributes.address);
+    return bytes;
+}
+
+void UcxRail::handle(unsigned id, ucp::ActiveMessageCallback callback, void* argument) const {
+    ucp::ActiveMessageHandler handler{};
+    handler.field_mask = ucp::ActiveMessageHandler::kId | ucp::ActiveMessageHandler::kCallback |
+                         ucp::ActiveMessageHandler::kArgument;
+    handler.id = id;
+    handler.callback = callback;
+    handler.argument = argument;
+    library_->check((*library_)().ucp_worker_set_am_recv_handler(worker_, &handler), "a handler");
+}
+
+}  // namespace sley

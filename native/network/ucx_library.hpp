@@ -1,0 +1,49 @@
+// UCX, found at run time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ucx_abi.hpp"
+
+namespace sley {
+
+class UcxLibrary {
+public:
+    // `path`: of libucp.so.0; throws std::system_error where it cannot be used. It stays loaded.
+    explicit UcxLibrary(const std::string& path);
+
+    std::string version() const;
+    // Throws std::system_error for an error.
+    void check(ucp::Status status, const std::string& what) const;
+
+    const ucp::Functions& operator()() const { return functions_; }
+
+private:
+    ucp::Functions functions_{};
+};
+
+// A NIC through UCX: a context that uses it alone, and a worker. Not movable.
+class UcxRail {
+public:
+    using Options = std::vector<std::pair<std::string, std::string>>;
+
+    UcxRail(std::shared_ptr<const UcxLibrary> library, const std::string& nic, std::size_t peers,
+            const Options& options);
+    ~UcxRail();
+    UcxRail(const UcxRail&) = delete;
+    UcxRail& operator=(const UcxRail&) = delete;
+
+    ucp::Worker worker() const { return worker_; }
+    std::string address() const;
+    void handle(unsigned id, ucp::ActiveMessageCallback callback, void* argument) const;
+
+private:
+    std::shared_ptr<const UcxLibrary> library_;
+    ucp::Context context_ = nullptr;
+    ucp::Worker worker_ = nullptr;
+};
+
+}  // namespace sley

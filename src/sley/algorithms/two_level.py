@@ -1,0 +1,369 @@
+"""Two levels: all pairs within each host, and all pairs across hosts among their members.
+
+A host's ranks share a memory; a network joins the hosts. What crosses the network is spread over a
+host's ranks, its *lanes*, so that it uses all of the host's network cards, and crosses it as few
+times as any algorithm can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from sley.algorithms.rings import accumulator
+from sley.algorithms.sizes import check_root, check_sizes, is_integer, stage_numbers
+from sley.errors import Place
+from sley.errors.language import L112
+from sley.ir.collectives import AllGather, AllReduce, Broadcast, Reduce, ReduceScatter
+from sley.ir.program import Program
+from sley.ir.tables import LongArray, offsets_of
+from sley.lang import ChunkProgram, trace
+
+
+def two_level_allreduce(
+    nodes: int, gpus: int, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
+) -> Program:
+    """AllReduce by all pairs: hosts reduce among their ranks, then across hosts, and share the sums
+    the same way back.
+
+    `TwoLevel.allreduce` says more. Source: MSCCLang, figure 1, with all pairs (7.1.2) for rings.
+    Errors: L102, L111, L121.
+    """
+    hosts = TwoLevel.grid("two-level-allreduce", nodes, gpus)
+    return hosts.allreduce(stage_channels=stage_channels, in_place=in_place)
+
+
+def two_level_one_step_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+    """AllReduce in two steps for small data: every rank sums up its host's data by itself, then the
+    hosts' sums.
+
+    `TwoLevel.one_step_allreduce` says more. Source: MSCCLang, figure 1, with one-step-allreduce for
+    rings. Errors: L102, L121.
+    """
+    hosts = TwoLevel.grid("two-level-one-step-allreduce", nodes, gpus)
+    return hosts.one_step_allreduce(in_place=in_place)
+
+
+def two_level_allgather(
+    nodes: int, gpus: int, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
+) -> Program:
+    """AllGather in two steps: each rank sends its chunk to its host and to one rank of each other
+    host, which hands it on there.
+
+    `TwoLevel.allgather` says more. Source: ResCCL, appendix A, with all pairs for rings.
+    Errors: L102, L111, L121.
+    """
+    hosts = TwoLevel.grid("two-level-allgather", nodes, gpus)
+    return hosts.allgather(stage_channels=stage_channels, in_place=in_place)
+
+
+def two_level_reducescatter(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+    """ReduceScatter in two steps: each host sums up every rank's chunk, then that rank adds the
+    hosts' sums.
+
+    `TwoLevel.reducescatter` says more. Source: ResCCL, appendix A, with all pairs for rings.
+    Errors: L102, L121.
+    """
+    return TwoLevel.grid("two-level-reducescatter", nodes, gpus).reducescatter(in_place=in_place)
+
+
+def two_level_broadcast(nodes: int, gpus: int, *, root: int = 0, in_place: bool = False) -> Program:
+    """Broadcast that crosses the network once: the root's host scatters the data over the other
+    hosts, and they gather it.
+
+    `TwoLevel.broadcast` says more. Source: van de Geijn's algorithm, across hosts. Errors: L101,
+    L102, L121.
+    """
+    hosts = TwoLevel.grid("two-level-broadcast", nodes, gpus)
+    return hosts.broadcast(root=root, in_place=in_place)
+
+
+def two_level_reduce(
+    nodes: int,
+    gpus: int,
+    *,
+    root: int = 0,
+    stage_channels: Sequence[int] | None = None,
+    in_place: bool = False,
+) -> Program:
+    """Reduce in three steps: hosts reduce among their ranks, then to the root's host, whose ranks
+    send the root the sums.
+
+    `TwoLevel.reduce` says more. Source: Rabenseifner's algorithm within hosts. Errors: L101, L102,
+    L111, L121.
+    """
+    hosts = TwoLevel.grid("two-level-reduce", nodes, gpus)
+    return hosts.reduce(root=root, stage_channels=stage_channels, in_place=in_place)
+
+
+class TwoLevel:
+    """The algorithms for hosts of any size, with their ranks in any order.
+
+    hosts: the ranks of each host; every rank from 0 on stands in one of them.
+    lanes: how many ranks of each host send to other hosts: as many as the smallest host has.
+    host, local: int64 (ranks,), each rank's host, and its place in it.
+
+    Errors: L112 for what is no such division, L121 for fewer than two ranks.
+    """
+
+    def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
+        flat = [rank for members in hosts for rank in members]
+        sound = all(map(is_integer, flat)) and sorted(flat) == list(range(len(flat)))
+        if not sound or not all(len(members) for members in hosts):
+            raise L112.error(
+                at=Place(detail="two-level"),
+                expected="hosts as lists of their ranks, every rank from 0 on in one of them",
+                found=repr(hosts),
+            )
+        check_sizes("two-level", ranks=len(flat))
+        self.hosts: tuple[LongArray, ...] = tuple(np.array(members) for members in hosts)
+        self.number = len(self.hosts)
+        self.rank: LongArray = np.arange(len(flat))
+        self._members: LongArray = np.array(flat)
+        self.size: LongArray = np.array([len(members) for members in self.hosts])
+        self._first = offsets_of(self.size)
+        self.lanes = int(self.size.min())
+        self.host, self.local = np.empty((2, len(flat)), np.int64)
+        for host, members in enumerate(self.hosts):
+            self.host[members], self.local[members] = host, np.arange(len(members))
+
+    @classmethod
+    def grid(cls, name: str, nodes: int, gpus: int) -> TwoLevel:
+        """Hosts of one size, one after the other. Errors: L102, L121."""
+        check_sizes(name, nodes=nodes, gpus=gpus)
+        return cls(np.arange(nodes * gpus).reshape(nodes, gpus).tolist())
+
+    def allreduce(
+        self, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
+    ) -> Program:
+        """AllReduce. The data has a part for each lane, and each part a chunk for each host.
+
+        Within each host the rank of a lane sums up the lane's part, in the order of the host's
+        ranks from itself on; of these sums, the rank of that lane on host h sums up chunk h, in the
+        order of the hosts from h on. So every chunk is summed up once, and the sums go the same way
+        back. Of N hosts each sends 2 (N - 1) / N of the data to the others.
+        stage_channels: a channel for summing and one for sharing; None leaves them to the
+        compiler.
+        """
+        summing, sharing = stage_numbers("two-level-allreduce", stage_channels, 2)
+        hosts, buffer = self.number, "in" if in_place else "out"
+        host, lane, chunk = (a.ravel() for a in np.indices((hosts, self.lanes, hosts)))
+        owner, index = self._lane(host, lane), lane * hosts + chunk
+        own = host == chunk
+        final, place = owner[own], index[own]
+
+        def body(p: ChunkProgram) -> None:
+            accumulator(p, owner, "in", buffer, index)
+            for near, other in self._around(owner):
+                sent = p.chunk(other, "in", index[near])
+                p.chunk(owner[near], buffer, index[near]).reduce(sent, channel=summing)
+            for hop in range(1, hosts):
+                sent = p.chunk(self._lane(host[own] + hop, lane[own]), buffer, place)
+                p.chunk(final, buffer, place).reduce(sent, channel=summing)
+            for hop in range(1, hosts):
+                there = self._lane(host[own] + hop, lane[own])
+                p.chunk(final, buffer, place).copy(there, buffer, place, channel=sharing)
+            for hop in range(hosts):
+                part = lane[own] * hosts + (host[own] + hop) % hosts
+                for near, other in self._around(final):
+                    summed = p.chunk(final[near], buffer, part[near])
+                    summed.copy(other, buffer, part[near], channel=sharing)
+
+        collective = AllReduce(len(self.rank), self.lanes * hosts, in_place)
+        return trace(collective, body, name="two-level-allreduce")
+
+    def one_step_allreduce(self, *, in_place: bool = False) -> Program:
+        """AllReduce of whole data in two steps.
+
+        Every rank sums up its host's data, in the order of the host's ranks, and then, with the
+        sums that it gets from one rank of each other host, those of the hosts in their order. All
+        sum in the same order, so all have the same bits.
+        """
+        buffer = "in" if in_place else "out"
+        first = np.array([members[0] for members in self.hosts])
+
+        def body(p: ChunkProgram) -> None:
+            p.chunk(first[self.host], "in", 0).copy(self.rank, "scratch", 0)
+            for place in range(1, int(self.size.max())):
+                who = self.rank[self.size[self.host] > place]
+                other = np.array([self.hosts[host][place] for host in self.host[who]])
+                p.chunk(who, "scratch", 0).reduce(p.chunk(other, "in", 0))
+            for host in range(self.number):
+                summed = p.chunk(self._proxy(self.rank, host), "scratch", 0)
+                if host == 0:
+                    summed.copy(self.rank, buffer, 0)
+                else:
+                    p.chunk(self.rank, buffer, 0).reduce(summed)
+
+        collective = AllReduce(len(self.rank), 1, in_place)
+        return trace(collective, body, name="two-level-one-step-allreduce")
+
+    def allgather(
+        self, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
+    ) -> Program:
+        """AllGather. Each chunk crosses the network once to each other host.
+
+        stage_channels: a channel for the first step and one for handing on; None leaves them to the
+        compiler.
+        """
+        sending, handing = stage_numbers("two-level-allgather", stage_channels, 2)
+        rank = self.rank
+
+        def body(p: ChunkProgram) -> None:
+            if not in_place:
+                p.chunk(rank, "in", 0).copy(rank, "out", rank)
+            for hop in range(1, self.number):
+                there = self._proxy(rank, self.host + hop)
+                p.chunk(rank, "in", 0).copy(there, "out", rank, channel=sending)
+            for near, other in self._around(rank):
+                p.chunk(near, "in", 0).copy(other, "out", near, channel=sending)
+            for hop in range(1, self.number):
+                there = self._proxy(rank, self.host + hop)
+                for near, other in self._around(there):
+                    come = p.chunk(there[near], "out", rank[near])
+                    come.copy(other, "out", rank[near], channel=handing)
+
+        return trace(AllGather(len(rank), 1, in_place), body, name="two-level-allgather")
+
+    def reducescatter(self, *, in_place: bool = False) -> Program:
+        """ReduceScatter. Each chunk crosses the network once from each other host.
+
+        On every other host one rank sums up the chunk, in the order of the host's ranks from itself
+        on. The chunk's own rank sums up its host's contributions in that order, then adds those
+        sums, in the order of the hosts from its own on. In place the sums on their way are formed
+        in the data.
+        """
+        rank, used = self.rank, np.zeros(len(self.rank), np.int64)
+
+        def partial(p: ChunkProgram, there: LongArray) -> tuple[str, LongArray]:
+            """Where the ranks `there` form their sums of chunks 0, 1, ...: buffer, index."""
+            if in_place:
+                return "in", rank
+            index = np.empty_like(rank)
+            for chunk, who in enumerate(there.tolist()):
+                index[chunk] = used[who]
+                used[who] += 1
+            p.chunk(there, "in", rank).copy(there, "scratch", index)
+            return "scratch", index
+
+        def body(p: ChunkProgram) -> None:
+            sums = []
+            for hop in range(1, self.number):
+                there = self._proxy(rank, self.host + hop)
+                buffer, index = partial(p, there)
+                for near, other in self._around(there):
+                    sent = p.chunk(other, "in", rank[near])
+                    p.chunk(there[near], buffer, index[near]).reduce(sent)
+                sums.append((there, buffer, index))
+            buffer, index = ("in", rank) if in_place else ("out", np.zeros_like(rank))
+            total = p.chunk(rank, "in", rank)
+            if not in_place:
+                total.copy(rank, "out", 0)
+            for near, other in self._around(rank):
+                p.chunk(near, buffer, index[near]).reduce(p.chunk(other, "in", near))
+            for summed in sums:
+                p.chunk(rank, buffer, index).reduce(p.chunk(*summed))
+
+        return trace(ReduceScatter(len(rank), 1, in_place), body, name="two-level-reducescatter")
+
+    def broadcast(self, *, root: int = 0, in_place: bool = False) -> Program:
+        """Broadcast. The data has a part for each lane, and each part a chunk for each host but the
+        root's.
+
+        The root sends all to its host. The rank of a lane there sends each other host one chunk of
+        its part, and those gather the part from one another and hand it on to their ranks. So the
+        root's host sends the data once, and every other host sends less than that.
+        """
+        check_root("two-level-broadcast", root, len(self.rank))
+        home, lanes, parts = int(self.host[root]), self.lanes, self.number - 1
+        chunks = lanes * max(parts, 1)
+        hop, lane, part = (a.ravel() for a in np.indices((parts, lanes, parts)))
+        owner, index = self._lane(home + 1 + hop, lane), lane * parts + part
+        own = hop == part
+
+        def body(p: ChunkProgram) -> None:
+            if not in_place:
+                p.chunk(root, "in", 0, chunks).copy(root, "out", 0)
+            for turn in range(1, int(self.size[home])):
+                neighbour = self._lane(home, self.local[root] + turn)
+                at = (turn * parts + np.arange(chunks)) % chunks
+                p.chunk(np.full(chunks, root), "in", at).copy(np.full(chunks, neighbour), "out", at)
+            if not parts:
+                return
+            first = self._lane(home, self.local[root] + lane[own])
+            p.chunk(first, "out", index[own]).copy(owner[own], "out", index[own])
+            for step in range(1, parts):
+                there = self._lane(home + 1 + (hop[own] + step) % parts, lane[own])
+                p.chunk(owner[own], "out", index[own]).copy(there, "out", index[own])
+            for near, other in self._around(owner):
+                p.chunk(owner[near], "out", index[near]).copy(other, "out", index[near])
+
+        collective = Broadcast(len(self.rank), chunks, root, in_place)
+        return trace(collective, body, name="two-level-broadcast")
+
+    def reduce(
+        self,
+        *,
+        root: int = 0,
+        stage_channels: Sequence[int] | None = None,
+        in_place: bool = False,
+    ) -> Program:
+        """Reduce. The data has a chunk for each lane.
+
+        Within each host the rank of a lane sums up the lane's chunk, in the order of the host's
+        ranks from itself on (on the root's host the root has lane 0). On the root's host it then
+        adds the other hosts' sums, in the order of the hosts from there on, and sends the root the
+        result. Only the root's data change in place.
+        stage_channels: a channel for summing and one for what goes to the root.
+        """
+        check_root("two-level-reduce", root, len(self.rank))
+        summing, collecting = stage_numbers("two-level-reduce", stage_channels, 2)
+        home, result = int(self.host[root]), "in" if in_place else "out"
+        lane = np.arange(self.lanes)
+        owner = [
+            self._lane(home + hop, lane + (self.local[root] if hop == 0 else 0))
+            for hop in range(self.number)
+        ]
+
+        def body(p: ChunkProgram) -> None:
+            accumulator(p, root, "in", result, 0)
+            everyone, chunk = np.concatenate(owner), np.tile(lane, self.number)
+            sums = [(everyone[:1], chunk[:1], result), (everyone[1:], chunk[1:], "scratch")]
+            if len(everyone) > 1:
+                p.chunk(everyone[1:], "in", chunk[1:]).copy(everyone[1:], "scratch", 0)
+            for who, part, buffer in sums:
+                for near, other in self._around(who):
+                    sent = p.chunk(other, "in", part[near])
+                    p.chunk(who[near], buffer, 0).reduce(sent, channel=summing)
+            for there in owner[1:]:
+                for at, buffer in ((lane[:1], result), (lane[1:], "scratch")):
+                    if len(at):
+                        sent = p.chunk(there[at], "scratch", 0)
+                        p.chunk(owner[0][at], buffer, 0).reduce(sent, channel=summing)
+            if self.lanes > 1:
+                done, to = p.chunk(owner[0][1:], "scratch", 0), np.full_like(lane[1:], root)
+                done.copy(to, result, lane[1:], channel=collecting)
+
+        collective = Reduce(len(self.rank), self.lanes, root, in_place)
+        return trace(collective, body, name="two-level-reduce")
+
+    def _lane(self, host: LongArray | int, lane: LongArray | int) -> LongArray:
+        """The rank of a lane on a host; both count round."""
+        at = np.asarray(host) % self.number
+        rank: LongArray = self._members[self._first[at] + np.asarray(lane) % self.size[at]]
+        return rank
+
+    def _proxy(self, rank: LongArray, host: LongArray | int) -> LongArray:
+        """Who on a host deals with what belongs to a rank: the rank at its place there, round where
+        the host has fewer; on its own host the rank itself."""
+        return self._lane(host, self.local[rank])
+
+    def _around(self, rank: LongArray) -> Iterator[tuple[LongArray, LongArray]]:
+        """The other ranks on the hosts of `rank`, in turn: positions in `rank`, and for each the
+        rank that comes so many places after it on its host, round."""
+        host, local = self.host[rank], self.local[rank]
+        for turn in range(1, int(self.size.max())):
+            near = np.flatnonzero(self.size[host] > turn)
+            if len(near):
+                yield near, self._lane(host[near], local[near] + turn)

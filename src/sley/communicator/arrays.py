@@ -1,0 +1,227 @@
+"""The collectives of a communicator on NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sley.communicator.records import Call
+from sley.communicator.work import Work
+from sley.errors.calls import N627
+from sley.ir.words import ReduceOp
+from sley.runtime.types import Array, DataType, data_type, reduction
+
+
+class ArrayCollectives:
+    """What a communicator can do, on contiguous arrays of one of the types of
+    `sley.runtime.DATA_TYPES`; dtype="bfloat16" for uint16 arrays of its bits.
+
+    Every rank calls with arrays of the same sizes and type. With is_async=True a call returns
+    while it is at work, and its arrays are to be left alone until `Work.wait`; otherwise it has
+    ended on return. Output and input may be the same memory where the collective says so.
+    Errors: N620 to N627.
+    """
+
+    rank: int
+    ranks: int
+
+    def submit(self, call: Call, *, is_async: bool = False, kept: tuple[Any, ...] = ()) -> Work:
+        raise NotImplementedError
+
+    def send_memory(
+        self,
+        address: int,
+        size_bytes: int,
+        dst: int,
+        tag: int = 0,
+        *,
+        is_async: bool = False,
+        kept: tuple[Any, ...] = (),
+    ) -> Work:
+        raise NotImplementedError
+
+    def recv_memory(
+        self,
+        address: int,
+        size_bytes: int,
+        src: int | None,
+        tag: int = 0,
+        *,
+        is_async: bool = False,
+        kept: tuple[Any, ...] = (),
+    ) -> Work:
+        raise NotImplementedError
+
+    def all_reduce(
+        self,
+        data: Array,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        out: Array | None = None,
+        dtype: str | None = None,
+        is_async: bool = False,
+    ) -> Work:
+        """Replaces `data` (in `out`, where given) by the reduction of all ranks' data."""
+        return self._call("all_reduce", data, data if out is None else out, dtype, op, 0, is_async)
+
+    def all_gather(
+        self, out: Array, data: Array, *, dtype: str | None = None, is_async: bool = False
+    ) -> Work:
+        """Puts all ranks' data into `out`, one behind another; `data` may be the rank's part."""
+        return self._call("all_gather", data, out, dtype, ReduceOp.SUM, 0, is_async)
+
+    def reduce_scatter(
+        self,
+        out: Array,
+        data: Array,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        dtype: str | None = None,
+        is_async: bool = False,
+    ) -> Work:
+        """Puts the rank's part of the reduction of all ranks' data into `out`, which may be that
+        part of `data`."""
+        return self._call("reduce_scatter", data, out, dtype, op, 0, is_async)
+
+    def all_to_all(
+        self, out: Array, data: Array, *, dtype: str | None = None, is_async: bool = False
+    ) -> Work:
+        """Part r of `data` goes to rank r; what comes from rank r is part r of `out`, which may be
+        `data`."""
+        return self._call("all_to_all", data, out, dtype, ReduceOp.SUM, 0, is_async)
+
+    def broadcast(
+        self, data: Array, root: int = 0, *, dtype: str | None = None, is_async: bool = False
+    ) -> Work:
+        """Replaces `data` by the root's."""
+        return self._call("broadcast", data, data, dtype, ReduceOp.SUM, root, is_async)
+
+    def reduce(
+        self,
+        data: Array,
+        root: int = 0,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        dtype: str | None = None,
+        is_async: bool = False,
+    ) -> Work:
+        """Replaces the root's `data` by the reduction of all ranks'; theirs stay as they are."""
+        return self._call("reduce", data, data, dtype, op, root, is_async)
+
+    def gather(
+        self,
+        out: Array | None,
+        data: Array,
+        root: int = 0,
+        *,
+        dtype: str | None = None,
+        is_async: bool = False,
+    ) -> Work:
+        """Puts all ranks' data into the root's `out`, one behind another; others give none."""
+        return self._call("gather", data, out, dtype, ReduceOp.SUM, root, is_async)
+
+    def scatter(
+        self,
+        out: Array,
+        data: Array | None,
+        root: int = 0,
+        *,
+        dtype: str | None = None,
+        is_async: bool = False,
+    ) -> Work:
+        """Puts part r of the root's `data` into rank r's `out`; others give no data."""
+        return self._call("scatter", data, out, dtype, ReduceOp.SUM, root, is_async)
+
+    def send(self, data: Array, dst: int, tag: int = 0, *, is_async: bool = False) -> Work:
+        """Sends an array to a rank, which receives one of the same size with the same tag."""
+        _type_of("send", (data,), "uint8")
+        address, size_bytes = _span(data)
+        return self.send_memory(address, size_bytes, dst, tag, is_async=is_async, kept=(data,))
+
+    def recv(
+        self, out: Array, src: int | None = None, tag: int = 0, *, is_async: bool = False
+    ) -> Work:
+        """Receives an array from a rank, or without one from any: `Work.source` then says from
+        which."""
+        _type_of("recv", (out,), "uint8")
+        address, size_bytes = _span(out)
+        return self.recv_memory(address, size_bytes, src, tag, is_async=is_async, kept=(out,))
+
+    def barrier(self, *, is_async: bool = False) -> Work:
+        """Ends when all ranks have called it."""
+        here = np.zeros(1, np.int8)
+        return self._call("barrier", here, here, None, ReduceOp.SUM, 0, is_async)
+
+    def _call(
+        self,
+        kind: str,
+        data: Array | None,
+        out: Array | None,
+        dtype: str | None,
+        op: ReduceOp,
+        root: int,
+        is_async: bool,
+    ) -> Work:
+        given = tuple(array for array in (data, out) if array is not None)
+        element = _type_of(kind, given, dtype)
+        source, source_bytes = _span(data)
+        target, target_bytes = _span(out)
+        count = _count(kind, self.ranks, source_bytes, target_bytes) // element.size_bytes
+        call = Call(
+            kind,
+            source,
+            source_bytes,
+            target,
+            target_bytes,
+            count,
+            element,
+            reduction(op),
+            root,
+        )
+        return self.submit(call, is_async=is_async, kept=given)
+
+
+def _type_of(kind: str, arrays: tuple[Array, ...], name: str | None) -> DataType:
+    for array in arrays:
+        if not (isinstance(array, np.ndarray) and array.flags.c_contiguous):
+            raise N627.error(expected=f"contiguous arrays for {kind}", found=_shape_of(array))
+        if array.dtype != arrays[0].dtype:
+            found = f"{arrays[0].dtype} and {array.dtype}"
+            raise N627.error(expected=f"arrays of one type for {kind}", found=found)
+    return data_type(arrays[0].dtype.name if name is None else name)
+
+
+def _shape_of(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"strides {value.strides} for shape {value.shape}"
+    return type(value).__name__
+
+
+def _span(array: Array | None) -> tuple[int, int]:
+    if array is None:
+        return 0, 0
+    return int(array.__array_interface__["data"][0]), array.nbytes
+
+
+def _count(kind: str, ranks: int, source_bytes: int, target_bytes: int) -> int:
+    """Bytes of one block; N627 for arrays whose sizes don't go together."""
+    if kind == "all_gather":
+        fits, block = target_bytes == ranks * source_bytes, source_bytes
+    elif kind == "reduce_scatter":
+        fits, block = source_bytes == ranks * target_bytes, target_bytes
+    elif kind == "all_to_all":
+        fits = source_bytes == target_bytes and source_bytes % ranks == 0
+        block = source_bytes // ranks
+    elif kind == "gather":
+        fits, block = target_bytes in (0, ranks * source_bytes), source_bytes
+    elif kind == "scatter":
+        fits, block = source_bytes in (0, ranks * target_bytes), target_bytes
+    else:
+        fits, block = source_bytes == target_bytes, source_bytes
+    if not fits:
+        raise N627.error(
+            expected=f"arrays that fit a {kind} over {ranks} ranks",
+            found=f"{source_bytes} bytes in, {target_bytes} bytes out",
+        )
+    return block

@@ -1,0 +1,64 @@
+"""What a communicator says of itself: SLEY_DEBUG, and the numbers of its calls."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import weakref
+from typing import Any, NamedTuple
+
+logger = logging.getLogger("sley")
+
+_LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "DEBUG": logging.DEBUG}
+
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class CallStats(NamedTuple):
+    """The calls of a communicator that one plan has run.
+
+    begin_bytes, end_bytes: the sizes that the plan is for (None: no end). calls: that ended well.
+    size_bytes: of all of them, as nccl-tests counts sizes. time_us: of one call, on this rank, the
+    average; it includes waiting for other ranks. algbw_GBps: size_bytes / time in 10^9 bytes a
+    second.
+    """
+
+    communicator: str
+    rank: int
+    kind: str
+    plan: str
+    protocol: str
+    begin_bytes: int
+    end_bytes: int | None
+    calls: int
+    size_bytes: int
+    time_us: float
+    algbw_GBps: float  # noqa: N815
+
+
+def set_up() -> None:
+    """Has what SLEY_DEBUG asks for (WARN, INFO, DEBUG) written to standard error, once."""
+    level = _LEVELS.get(os.environ.get("SLEY_DEBUG", "").upper())
+    if level is None or any(isinstance(h, _Handler) for h in logger.handlers):
+        return
+    handler = _Handler(sys.stderr)
+    handler.setFormatter(logging.Formatter("sley %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(level)
+
+
+class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
+    pass
+
+
+def register(communicator: Any) -> None:
+    """Lets `stats` know a communicator, as long as it lives."""
+    _open.add(communicator)
+
+
+def stats() -> list[CallStats]:
+    """The numbers of all communicators of this process that are open: a row for each plan that has
+    run."""
+    rows = [row for communicator in list(_open) for row in communicator.stats()]
+    return sorted(rows, key=lambda row: (row.communicator, row.kind, row.begin_bytes))

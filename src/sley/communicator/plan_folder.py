@@ -1,0 +1,135 @@
+"""A folder of own plans (SLEY_PLAN_DIR): files with plans and programs, and plans.toml.
+
+    ["ring.py"]
+    min_bytes = "1M"                             # sizes, both included
+    max_bytes = "64M"
+    options = { protocol = "Direct", instances = 2 }     # of sley.Options
+
+A file that can't be used is reported, and doesn't disable the others.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from sley.communicator.own_plans import (
+    SUFFIXES,
+    OwnPlan,
+    Room,
+    Wanted,
+    own_plans,
+    size_wanted,
+)
+from sley.compiler import Options
+from sley.errors import Diagnostic, Place, SleyError, did_you_mean
+from sley.errors.selection import N651, N653
+from sley.ir.words import is_integer
+
+TABLE = "plans.toml"
+"""The file that says more about the others."""
+
+_OPTIONS = tuple(f.name for f in fields(Options) if f.name != "costs")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a folder holds: plans that fit, what is wrong, and plans that are for other groups."""
+
+    plans: tuple[OwnPlan, ...] = ()
+    problems: tuple[Diagnostic, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+def read_folder(folder: str | os.PathLike[str], room: Room) -> Found:
+    """The own plans of a folder, in the order of the files' names. Names that begin with "_" or "."
+    are left alone: modules that programs import."""
+    place = Path(folder)
+    try:
+        files = sorted(
+            path
+            for path in place.iterdir()
+            if path.suffix.lower() in SUFFIXES and path.name[0] not in "._"
+        )
+    except OSError as problem:
+        wrong = N653.diagnostic(
+            at=Place(str(place)),
+            expected="a folder that can be read",
+            found=problem.strerror or str(problem),
+        )
+        return Found(problems=(wrong,))
+    table, problems = _table(place / TABLE, {path.name for path in files})
+    plans: list[OwnPlan] = []
+    others: list[str] = []
+    for path in files:
+        try:
+            wanted = _wanted(table.get(path.name, {}), place / TABLE, path.name)
+            plans += own_plans(path, wanted, room)
+        except SleyError as error:
+            if error.code == N651.code:
+                others.append(f"{path.name}: it is for {error.diagnostics[0].found}")
+            else:
+                problems += error.diagnostics
+    return Found(tuple(plans), tuple(problems), tuple(others))
+
+
+def _table(path: Path, files: set[str]) -> tuple[dict[str, Any], list[Diagnostic]]:
+    """What plans.toml says of each file, and what is wrong with it as a whole."""
+    at = Place(str(path))
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}, []
+    except (OSError, ValueError) as problem:  # bad TOML and bad UTF-8 are ValueErrors
+        expected = "a file in TOML"
+        return {}, [N653.diagnostic(at=at, expected=expected, found=str(problem))]
+    problems = [
+        N653.diagnostic(
+            at=at,
+            expected="tables with the names of files in this folder",
+            found=f"[{name!r}]",
+            remedy=did_you_mean(name, files),
+        )
+        for name in table
+        if name not in files
+    ]
+    return table, problems
+
+
+def _wanted(said: object, path: Path, name: str) -> Wanted:
+    """What a table says of a file. Errors: N653, N656, C304."""
+    at = Place(str(path), detail=name)
+    words = tuple(f.name for f in fields(Wanted))
+    entry = _checked(said, words, at)
+    if not isinstance(entry.get("in_place", False), bool):
+        found = f"in_place = {entry['in_place']!r}"
+        raise N653.error(at=at, expected="in_place = true or false", found=found)
+    if "root" in entry and not is_integer(entry["root"]):
+        raise N653.error(at=at, expected="root = a rank", found=f"root = {entry['root']!r}")
+    options = _checked(entry.get("options", {}), _OPTIONS, at)
+    return Wanted(
+        min_bytes=size_wanted("min_bytes", entry.get("min_bytes"), at),
+        max_bytes=size_wanted("max_bytes", entry.get("max_bytes"), at),
+        in_place=entry.get("in_place"),
+        root=entry.get("root"),
+        options=Options(**options) if options else None,
+    )
+
+
+def _checked(said: object, words: tuple[str, ...], at: Place) -> Mapping[str, Any]:
+    """A table with no other words. Errors: N653."""
+    if not isinstance(said, dict):
+        raise N653.error(at=at, expected=f"a table with {', '.join(words)}", found=repr(said))
+    for word in said:
+        if word not in words:
+            raise N653.error(
+                at=at,
+                expected=f"one of {', '.join(words)}",
+                found=repr(word),
+                remedy=did_you_mean(word, words),
+            )
+    return said

@@ -1,0 +1,59 @@
+"""A call as a rank asks for it, and the record of it that other ranks see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sley.communicator.calls import KINDS
+from sley.ir.words import ReduceOp
+from sley.runtime.types import DATA_TYPES, DataType
+
+_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
+
+_BYTE, _ROOT, _DIGEST = 8, 20, 24
+"""Bits of the parts of a record's word."""
+
+_TYPE_NAMES = tuple(DATA_TYPES)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective call of one rank.
+
+    kind: one of `calls.KINDS`. input, output: addresses, with their bytes; a rank that has none
+        (the input of a scatter, but for the root) gives 0 bytes. In place they overlap as the
+        collective's definition says. count: elements of one block: of the whole buffer for
+        all_reduce, broadcast and reduce, of one rank's part for the others.
+    """
+
+    kind: str
+    input: int
+    input_bytes: int
+    output: int
+    output_bytes: int
+    count: int
+    dtype: DataType
+    op: ReduceOp = ReduceOp.SUM
+    root: int = 0
+
+
+def record_of(kind: str, dtype: DataType, op: ReduceOp, root: int, digest: bytes) -> int:
+    """A word of 64 bits that is the same on all ranks if they call the same: kind, type, operation
+    and root, readable for messages, and a part of the plan's digest."""
+    word = _NUMBER[kind]
+    word = word << _BYTE | dtype.number
+    word = word << 4 | int(op)
+    word = word << _ROOT | root
+    return word << _DIGEST | int.from_bytes(digest[: _DIGEST // 8], "little")
+
+
+def describe_record(what: int, count: int) -> str:
+    """What another rank is at, in words, from its record."""
+    rest, digest = what >> _DIGEST, what & ((1 << _DIGEST) - 1)
+    rest, root = rest >> _ROOT, rest & ((1 << _ROOT) - 1)
+    rest, op = rest >> 4, rest & 15
+    number, dtype = rest >> _BYTE, rest & ((1 << _BYTE) - 1)
+    kind = KINDS[number] if number < len(KINDS) else f"call {number}"
+    name = _TYPE_NAMES[dtype] if dtype < len(_TYPE_NAMES) else f"type {dtype}"
+    reduction = ReduceOp(op).name if op in ReduceOp.__members__.values() else f"operation {op}"
+    return f"{kind} of {count} x {name}, {reduction}, root {root}, plan {digest:06x}"

@@ -1,0 +1,80 @@
+"""Settings of a communicator."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from sley.errors.runtime import R514
+from sley.runtime.settings import TIMEOUT_S, check_settings, whole
+
+
+class Network(Enum):
+    """What carries messages between hosts. AUTO is UCX where its library is found, else TCP."""
+
+    AUTO = "auto"
+    UCX = "ucx"
+    TCP = "tcp"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a communicator may be told; all ranks must be told the same.
+
+    timeout_s: how long nothing may move on any rank before a call gives up. slots, slot_bytes,
+        channels: of the connection between any two ranks; memory is behind those in use alone.
+    network: between hosts. plan_dir: a folder of own plans. use_cache: whether compiled plans are
+        kept on disk.
+    """
+
+    timeout_s: float = TIMEOUT_S
+    slots: int = 8
+    slot_bytes: int = 64 * 1024
+    channels: int = 32
+    network: Network = Network.AUTO
+    plan_dir: str | None = None
+    use_cache: bool = True
+
+    def __post_init__(self) -> None:
+        check_settings(self.slots, self.slot_bytes, self.timeout_s)
+        whole(self.channels, "channels", 1)
+        try:
+            object.__setattr__(self, "network", Network(self.network))
+        except ValueError:
+            names = ", ".join(repr(n.value) for n in Network)
+            raise R514.error(
+                expected=f"network to be one of {names}", found=f"network={self.network!r}"
+            ) from None
+
+    @classmethod
+    def from_environment(cls, **settings: Any) -> Settings:
+        """The settings given, and of others those of the environment: SLEY_TIMEOUT_S,
+        SLEY_NETWORK, SLEY_PLAN_DIR."""
+        found: dict[str, Any] = {}
+        if timeout := os.environ.get("SLEY_TIMEOUT_S"):
+            found["timeout_s"] = _seconds(timeout)
+        if network := os.environ.get("SLEY_NETWORK"):
+            found["network"] = network.lower()
+        if folder := os.environ.get("SLEY_PLAN_DIR"):
+            found["plan_dir"] = folder
+        return cls(**(found | settings))
+
+    def agreed(self) -> dict[str, str]:
+        """What must be the same on all ranks, as text."""
+        return {
+            "slots": str(self.slots),
+            "slot_bytes": str(self.slot_bytes),
+            "channels": str(self.channels),
+            "network": self.network.value,
+        }
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise R514.error(
+            expected="SLEY_TIMEOUT_S as a number of seconds", found=f"SLEY_TIMEOUT_S={text!r}"
+        ) from None

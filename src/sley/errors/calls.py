@@ -1,0 +1,94 @@
+"""Rules of calls: what may stop ranks of a communicator at work (N62x)."""
+
+from sley.errors.diagnostic import Rule
+
+N620 = Rule(
+    "N620",
+    "rank-ended",
+    what="A rank's process ended during a call, or before it came to it.",
+    why="The others need its messages. A rank that waits sees the end of a process of its host, "
+    "or of a connection between hosts, within a few hundredths of a second; all ranks then give "
+    "up. The usual causes are an exception on that rank, the kernel's out-of-memory killer, or a "
+    "limit.",
+    example="os._exit(1)  # on rank 1, while the others are in comm.all_reduce(x)",
+    instead="Look at the output of the rank that is named. Then close the communicator on all "
+    "ranks and make it again, or end the job.",
+)
+N621 = Rule(
+    "N621",
+    "call-stalled",
+    what="Nothing moved on any rank for `timeout_s`, and this rank's call is not done.",
+    why="A rank has not made the call, or its process stands still (stopped, swapped out, in an "
+    "endless loop). The notes say what this rank waits for, and which ranks are at an earlier "
+    "call.",
+    example="if comm.rank == 0:\n    comm.all_reduce(x)  # the others never do",
+    instead="Let all ranks make the same calls in the same order. Raise timeout_s if a rank is "
+    "only slow: one that writes a checkpoint, say.",
+)
+N622 = Rule(
+    "N622",
+    "calls-differ",
+    what="Two ranks made different calls: another collective, size, type, reduction, root or plan.",
+    why="Every call has a number on each rank. Ranks whose calls of the same number differ would "
+    "take one another's messages for what they are not.",
+    example="comm.all_reduce(np.ones(10 + comm.rank, np.float32))",
+    instead="Look at what the two ranks do, and let all make the same calls in the same order. "
+    "Where the calls are the same and only the plan differs, the ranks have different own plans.",
+)
+N623 = Rule(
+    "N623",
+    "rank-left",
+    what="A rank closed its communicator, while others still wanted to make a call with it.",
+    why="A call needs every rank. A rank may close its communicator when all its own calls are "
+    "done.",
+    example="if comm.rank == 1:\n    comm.close()\ncomm.all_reduce(x)",
+    instead="Close the communicator on all ranks after the last call.",
+)
+N624 = Rule(
+    "N624",
+    "rank-out-of-reach",
+    what="The network doesn't carry anything to a rank of another host any more.",
+    why="Its machine, a cable, a switch or a network interface is down, or packets are dropped on "
+    "the way. The connection is there, but what was sent is not acknowledged.",
+    example="ip link set eth0 down  # on one of the hosts, during a call",
+    instead="Look at the network between the two hosts; choose other interfaces with SLEY_NICS.",
+)
+N625 = Rule(
+    "N625",
+    "no-memory-for-call",
+    what="A rank has no memory for the scratch buffer of a call.",
+    why="Some plans keep chunks in a buffer of the engine's own, as large as a part of the data.",
+    example="comm.all_to_all(x, x)  # in place, with most of the memory in use",
+    instead="Make room, use smaller calls, or call out of place.",
+)
+N626 = Rule(
+    "N626",
+    "other-rank-gave-up",
+    what="A rank gave up a call, after its timeout or because it was aborted: all others must too.",
+    why="A communicator that has failed on one rank has failed on all, or they would wait for "
+    "ever.",
+    example="# rank 0: timeout_s=1, rank 1: timeout_s=60, and rank 2 does nothing",
+    instead="Look at the error of the rank that is named: it says what it waited for.",
+)
+N627 = Rule(
+    "N627",
+    "wrong-arrays",
+    what="The arrays of a call don't fit it: their sizes, types or layout.",
+    why="An engine works on memory without gaps. The gathered array has one part for each rank, "
+    "and so has the one that is scattered; all others are of one size.",
+    example="comm.all_gather(np.zeros(8), np.zeros(3))  # over 4 ranks",
+    instead="Give contiguous arrays (np.ascontiguousarray) of one type, with the sizes that the "
+    "message names.",
+)
+N628 = Rule(
+    "N628",
+    "hosts-not-connected",
+    what="Ranks of different hosts could not connect over the network.",
+    why="Every rank listens on a port that the system gives it, on the address of the interface "
+    "that it is bound to, and connects to the ranks of other hosts over the same numbered "
+    "interface. A firewall between the hosts, interfaces in different networks, or an interface "
+    "that only leads to containers stands in the way.",
+    example="SLEY_NICS=docker0 torchrun --nnodes 2 train.py",
+    instead="Choose the interfaces that lead to the other hosts, in the same order on all of "
+    "them: SLEY_NICS=eth0,eth1. Open the ports between the hosts.",
+)

@@ -1,0 +1,66 @@
+"""Programs in Python files."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+from sley.errors import Place, SleyError
+from sley.errors.language import L113, L114, L115, L117
+from sley.ir.program import Program
+
+
+def program_of_file(path: str | os.PathLike[str], name: str = "") -> Program:
+    """The one program of a Python file, or the one called `name`. The file is run, with its folder
+    importable.
+
+    Errors: L113, L114, L115, L117, and L1xx of the program.
+    """
+    path = Path(path)
+    values = _run(path)
+    programs = {key: value for key, value in values.items() if isinstance(value, Program)}
+    if not programs:
+        raise L113.error(
+            at=Place(str(path)),
+            expected="a function decorated with @sley.program(collective)",
+            found="no program in this file",
+        )
+    if name and name not in programs:
+        expected = f"one of {', '.join(programs)}"
+        raise L115.error(at=Place(str(path)), expected=expected, found=name)
+    if not name and len({id(p) for p in programs.values()}) > 1:
+        found = f"{len(programs)} programs: {', '.join(programs)}"
+        raise L115.error(at=Place(str(path)), expected="one program", found=found)
+    return programs[name] if name else next(iter(programs.values()))
+
+
+def _run(path: Path) -> dict[str, object]:
+    """The globals of a Python file after it has run."""
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "nothing there"
+        raise L117.error(at=Place(str(path)), expected="a Python file", found=found)
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        return runpy.run_path(str(path), run_name="__sley__")
+    except SleyError:
+        raise
+    except SyntaxError as error:
+        place = Place(error.filename or str(path), error.lineno or 0, error.offset or 0)
+        raise L114.error(at=place, expected="Python", found=str(error.msg)) from error
+    except (Exception, SystemExit) as error:
+        raise L114.error(
+            at=_own_line(path, error),
+            expected="code that runs to its end",
+            found=f"{type(error).__name__}: {error}",
+        ) from error
+    finally:
+        sys.path.pop(0)
+
+
+def _own_line(path: Path, error: BaseException) -> Place:
+    """The innermost line of the user's file that led to the error."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    return Place(str(path), frames[-1].lineno or 0) if frames else Place(str(path))

@@ -1,0 +1,111 @@
+"""Communicators whose ranks are processes, for what threads can't show: deaths, signals, leaks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from sley.communicator import Communicator, FolderStore, Settings
+from sley.errors import SleyError
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["sley", "communicator.processes"])
+
+GIVEN_UP_S = 60.0
+
+
+@dataclass(frozen=True)
+class End:
+    """How a rank ended: what its function returned, or the text of its error, or by itself
+    (exit)."""
+
+    value: Any = None
+    error: str = ""
+    exit: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass
+class Started:
+    """Processes at work; `pids` by rank."""
+
+    processes: list[Any]
+    pipes: list[Connection]
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.processes]
+
+    def ends(self) -> list[End]:
+        """How each rank ended; those that do not within a minute are killed, and fail the test."""
+        deadline = time.monotonic() + GIVEN_UP_S
+        ends: list[End | None] = [None] * len(self.pipes)
+        while any(end is None for end in ends) and time.monotonic() < deadline:
+            open_pipes = {p: r for r, p in enumerate(self.pipes) if ends[r] is None}
+            for pipe in wait(list(open_pipes), timeout=deadline - time.monotonic()):
+                rank = open_pipes[pipe]  # type: ignore[index]
+                try:
+                    ends[rank] = pipe.recv()  # type: ignore[union-attr]
+                except EOFError:
+                    self.processes[rank].join(5)
+                    ends[rank] = End(exit=self.processes[rank].exitcode)
+        hanging = [rank for rank, end in enumerate(ends) if end is None]
+        for process in self.processes:
+            process.join(0 if hanging else 5)
+            process.kill()
+        assert not hanging, f"ranks {hanging} hang"
+        return [end for end in ends if end is not None]
+
+
+def start(
+    ranks: int,
+    function: Callable[..., Any],
+    *arguments: Any,
+    settings: Settings | None = None,
+    environ: Callable[[int], Mapping[str, str]] = lambda rank: {},
+    folder: str | None = None,
+) -> Started:
+    """Starts `function(comm, *arguments)` on so many ranks."""
+    folder = folder or tempfile.mkdtemp(prefix="sley-test-")
+    settings = settings or Settings(timeout_s=10, use_cache=False)
+    processes, pipes = [], []
+    for rank in range(ranks):
+        ours, theirs = _PROCESSES.Pipe(duplex=False)
+        process = _PROCESSES.Process(
+            target=_live,
+            args=(theirs, folder, rank, ranks, settings, dict(environ(rank)), function, arguments),
+            daemon=True,
+        )
+        process.start()
+        theirs.close()
+        processes.append(process)
+        pipes.append(ours)
+    return Started(processes, pipes)
+
+
+def _live(
+    pipe: Connection,
+    folder: str,
+    rank: int,
+    ranks: int,
+    settings: Settings,
+    environ: dict[str, str],
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> None:
+    os.environ.update(environ)
+    begun = time.monotonic()
+    try:
+        with Communicator(FolderStore(folder), rank, ranks, settings=settings) as comm:
+            begun = time.monotonic()
+            value = function(comm, *arguments)
+        end = End(value=value)
+    except SleyError as error:
+        end = End(error=str(error), seconds=time.monotonic() - begun)
+    pipe.send(end)

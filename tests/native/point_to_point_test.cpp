@@ -1,0 +1,554 @@
+// Point-to-point messages without Python, for the sanitizers: ranks as threads over one segment.
+//
+// Random messages of many sizes and tags, posted in random orders, waiting in every way there is,
+// each checked byte by byte; then what must not block, and what must fail. Says what went wrong
+// and exits with 1. Arguments: the first seed and the number of random worlds.
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "point_to_point.hpp"
+
+namespace {
+
+using namespace sley;
+
+constexpr double kLong = 100.0;  // seconds that no sound test waits
+constexpr double kShort = 0.2;
+constexpr std::size_t kHeapBytes = std::size_t{1} << 22;
+
+void require(bool holds, const char* what) {
+    if (holds) return;
+    std::fprintf(stderr, "not so: %s\n", what);
+    std::exit(1);
+}
+
+struct World {
+    World(std::int32_t ranks, FifoShape fifo) {
+        FabricShape shape;
+        shape.fifos.assign(static_cast<std::size_t>(ranks), ranks);
+        shape.fifo = fifo;
+        const auto bytes = Fabric::bytes_side_by_side(shape);
+        const auto memory = std::make_shared<Segment>(Segment::create(bytes, false));
+        std::vector<Region> heaps;
+        for (std::int32_t r = 0; r < ranks; ++r) {
+            heaps.push_back({std::make_shared<Segment>(Segment::create(kHeapBytes, false)), 0});
+            heap.push_back(heaps.back().data());
+        }
+        for (std::int32_t r = 0; r < ranks; ++r) {
+            fabric.push_back(std::make_shared<Fabric>(
+                shape, r, Fabric::side_by_side(shape, memory), heaps));
+            messages.push_back(std::make_unique<PointToPoint>(fabric.back(), 1, 0));
+        }
+    }
+
+    PointToPoint& of(std::int32_t rank) { return *messages[static_cast<std::size_t>(rank)]; }
+    Control& control(std::int32_t rank) { return fabric[static_cast<std::size_t>(rank)]->control(); }
+
+    void run(const std::function<void(std::int32_t)>& life) {
+        std::vector<std::thread> threads;
+        for (std::size_t r = 0; r < fabric.size(); ++r) {
+            threads.emplace_back(life, static_cast<std::int32_t>(r));
+        }
+        for (auto& thread : threads) thread.join();
+    }
+
+    std::vector<std::shared_ptr<Fabric>> fabric;
+    std::vector<std::unique_ptr<PointToPoint>> messages;
+    std::vector<std::byte*> heap;
+};
+
+const FifoShape kUsual{4, 1024, 8};
+
+// The k-th message of a flow: what it holds is known to both ends. The messages of a tag that is
+// received from any source are of one size.
+struct Flow {
+    std::int32_t src, dst;
+    std::int64_t tag;
+    bool any;
+
+    auto key() const { return std::tuple(src, dst, tag); }
+    std::uint32_t hash(std::int64_t k) const {
+        auto h = static_cast<std::uint64_t>(src * 1009 + dst * 31 + tag * 7 + k * 131 + 1);
+        h *= 0x9e3779b97f4a7c15u;
+        return static_cast<std::uint32_t>(h >> 32);
+    }
+    std::int64_t bytes(std::int64_t k, std::int64_t slot) const {
+        const std::int64_t sizes[] = {0, 1, 8, slot - 17, slot - 16, slot - 15, slot, 3 * slot,
+                                      5 * slot + 3, 8191, 8192, 40000};
+        const auto h = any ? static_cast<std::uint32_t>(tag) * 2654435761u : hash(k);
+        return sizes[(h >> 8) % (sizeof sizes / sizeof sizes[0])];
+    }
+    std::byte content(std::int64_t k, std::int64_t i) const {
+        return static_cast<std::byte>(hash(k) + static_cast<std::uint32_t>(i) * 151u);
+    }
+};
+
+// One random traffic, the same for all ranks.
+struct Traffic {
+    std::vector<Flow> flows;
+    std::vector<int> counts;
+    bool receives_first;  // then the sends may block
+    std::int64_t slot_bytes;
+
+    Traffic(std::mt19937& random, std::int32_t ranks, std::int64_t slot) : slot_bytes(slot) {
+        receives_first = random() % 2 == 0;
+        const auto number = 1 + random() % 12;
+        const auto rank = [&] { return static_cast<std::int32_t>(random()) & 0xffff; };
+        std::map<std::tuple<std::int32_t, std::int32_t, std::int64_t>, bool> known;
+        for (std::uint32_t i = 0; i < number; ++i) {
+            const bool any = random() % 4 == 0;
+            Flow flow{rank() % ranks, rank() % ranks, static_cast<std::int64_t>(random() % 3), any};
+            flow.tag += any ? 10 : -1;
+            if (!known.emplace(flow.key(), true).second) continue;
+            flows.push_back(flow);
+            counts.push_back(static_cast<int>(1 + random() % 6));
+        }
+    }
+};
+
+struct Posted {
+    const Flow* flow;
+    std::int64_t k = 0;
+    std::vector<std::byte> own;
+    std::byte* data = nullptr;
+    std::int64_t bytes = 0;
+    std::shared_ptr<Ticket> ticket;
+    Outcome outcome;
+};
+
+void fill(const Posted& post) {
+    for (std::int64_t i = 0; i < post.bytes; ++i) post.data[i] = post.flow->content(post.k, i);
+}
+
+// One rank's part of a traffic.
+class Life {
+public:
+    Life(World& world, std::int32_t rank, const Traffic& traffic, unsigned seed)
+        : world_(world), rank_(rank), traffic_(traffic), random_(seed) {}
+
+    void live() {
+        std::vector<std::pair<const Flow*, bool>> posts;  // and whether it is a send
+        for (std::size_t f = 0; f < traffic_.flows.size(); ++f) {
+            const auto& flow = traffic_.flows[f];
+            for (int k = 0; k < traffic_.counts[f]; ++k) {
+                if (flow.src == rank_) posts.emplace_back(&flow, true);
+                if (flow.dst == rank_) posts.emplace_back(&flow, false);
+            }
+        }
+        std::shuffle(posts.begin(), posts.end(), random_);
+        if (traffic_.receives_first) {
+            std::stable_partition(posts.begin(), posts.end(), [](auto& p) { return !p.second; });
+        }
+        for (const auto& [flow, is_send] : posts) is_send ? send(*flow) : receive(*flow);
+        finish();
+    }
+
+private:
+    void memory_for(Posted& post) {
+        const bool in_heap = random_() % 2 == 0;
+        if (in_heap && heap_used_ + static_cast<std::size_t>(post.bytes) <= kHeapBytes) {
+            post.data = world_.heap[static_cast<std::size_t>(rank_)] + heap_used_;
+            heap_used_ += static_cast<std::size_t>(post.bytes);
+        } else {
+            post.own.resize(static_cast<std::size_t>(post.bytes));
+            post.data = post.own.data();
+        }
+    }
+
+    void watch(Posted& post) {
+        if (random_() % 4 == 0) {
+            ++callbacks_;
+            post.ticket->on_done([this] { --callbacks_; });
+        }
+        if (random_() % 8 == 0) std::this_thread::yield();
+    }
+
+    void send(const Flow& flow) {
+        auto& post = *posts_.emplace_back(std::make_unique<Posted>());
+        post.flow = &flow;
+        post.k = sent_[flow.key()]++;
+        post.bytes = flow.bytes(post.k, traffic_.slot_bytes);
+        memory_for(post);
+        fill(post);
+        auto& messages = world_.of(rank_);
+        if (traffic_.receives_first && random_() % 2 == 0) {
+            post.outcome = messages.send_now(post.data, post.bytes, flow.dst, flow.tag, kLong);
+            require(post.outcome.status == Status::kDone, "a send in the caller's thread is done");
+            for (std::int64_t i = 0; i < post.bytes; ++i) post.data[i] = std::byte{0xee};
+            return;
+        }
+        post.ticket = messages.send(post.data, post.bytes, flow.dst, flow.tag, kLong);
+        watch(post);
+    }
+
+    void receive(const Flow& flow) {
+        auto& post = *posts_.emplace_back(std::make_unique<Posted>());
+        receives_.push_back(&post);
+        post.flow = &flow;
+        if (!flow.any) post.k = received_[flow.key()]++;
+        post.bytes = flow.bytes(post.k, traffic_.slot_bytes);
+        memory_for(post);
+        const auto src = flow.any ? kAnySource : flow.src;
+        post.ticket = world_.of(rank_).recv(post.data, post.bytes, src, flow.tag, kLong);
+        watch(post);
+    }
+
+    void await(Posted& post) {
+        switch (random_() % 3) {
+            case 0: require(post.ticket->wait(kLong), "an operation ends"); break;
+            case 1: require(world_.of(rank_).wait(*post.ticket, kLong), "an operation ends"); break;
+            default:
+                while (!post.ticket->is_done()) std::this_thread::yield();
+        }
+        post.outcome = post.ticket->outcome();
+        require(post.outcome.status == Status::kDone, "an operation is done");
+    }
+
+    void finish() {
+        std::vector<Posted*> open;
+        for (auto& post : posts_) {
+            if (post->ticket) open.push_back(post.get());
+        }
+        std::shuffle(open.begin(), open.end(), random_);
+        for (auto* post : open) await(*post);
+        while (callbacks_ > 0) std::this_thread::yield();
+        for (auto* post : receives_) check(*post);
+    }
+
+    // Receives from any source take messages in the order of posting.
+    void check(Posted& post) {
+        auto flow = *post.flow;
+        if (flow.any) {
+            flow.src = post.outcome.rank;
+            post.k = received_[flow.key()]++;
+        }
+        require(post.outcome.rank == flow.src, "a receive knows its source");
+        require(post.outcome.bytes == post.bytes, "a receive knows its size");
+        for (std::int64_t i = 0; i < post.bytes; ++i) {
+            require(post.data[i] == flow.content(post.k, i), "what was sent is what came");
+        }
+    }
+
+    World& world_;
+    std::int32_t rank_;
+    const Traffic& traffic_;
+    std::mt19937 random_;
+    std::atomic<int> callbacks_{0};
+    std::size_t heap_used_ = 0;
+    std::map<std::tuple<std::int32_t, std::int32_t, std::int64_t>, std::int64_t> sent_, received_;
+    std::vector<std::unique_ptr<Posted>> posts_;
+    std::vector<Posted*> receives_;
+};
+
+void test_random_traffic(unsigned seed) {
+    std::mt19937 random(seed);
+    const auto ranks = static_cast<std::int32_t>(1 + random() % 5);
+    const std::int64_t slot_sizes[] = {64, 100, 1024, 16384};
+    const FifoShape fifo{static_cast<std::int64_t>(1 + random() % 4), slot_sizes[random() % 4],
+                         static_cast<std::int64_t>(1 + random() % 8)};
+    World world(ranks, fifo);
+    for (int round = 0; round < 4; ++round) {
+        const Traffic traffic(random, ranks, fifo.slot_bytes);
+        const auto lives = random();
+        world.run([&](std::int32_t rank) {
+            Life(world, rank, traffic, static_cast<unsigned>(lives) + static_cast<unsigned>(rank))
+                .live();
+        });
+    }
+}
+
+std::vector<std::byte> bytes_of(std::size_t size, int value) {
+    return std::vector<std::byte>(size, static_cast<std::byte>(value));
+}
+
+// Threads of one rank talk to the others at the same time, each waiting in its own call.
+void test_threads_of_a_rank() {
+    World world(2, kUsual);
+    world.run([&](std::int32_t rank) {
+        std::vector<std::thread> threads;
+        for (int t = 0; t < 3; ++t) {
+            threads.emplace_back([&, t] {
+                for (int i = 0; i < 50; ++i) {
+                    auto out = bytes_of(static_cast<std::size_t>(i * 40), i + t + rank);
+                    auto in = bytes_of(out.size(), 0);
+                    const auto size = static_cast<std::int64_t>(out.size());
+                    auto& messages = world.of(rank);
+                    const auto got = messages.recv(in.data(), size, 1 - rank, t, kLong);
+                    messages.send_now(out.data(), size, 1 - rank, t, kLong);
+                    require(messages.wait(*got, kLong), "a message among threads comes");
+                    require(in == bytes_of(out.size(), i + t + 1 - rank), "it is its thread's");
+                }
+            });
+        }
+        for (auto& thread : threads) thread.join();
+    });
+}
+
+// A peer that takes nothing must not keep others from being served.
+void test_peers_do_not_block_one_another() {
+    World world(3, kUsual);
+    const auto large = bytes_of(100000, 1);
+    auto pending = world.of(0).send(large.data(), 100000, 2, 0, kLong);
+    auto in = bytes_of(100000, 0);
+    std::thread other([&] { world.of(1).recv_now(in.data(), 100000, 0, 0, kLong); });
+    const auto sent = world.of(0).send_now(large.data(), 100000, 1, 0, kLong);
+    other.join();
+    require(sent.status == Status::kDone && in == large, "a send to a peer that listens is done");
+    require(!pending->is_done(), "a send to a peer that doesn't listen is not");
+    world.of(2).recv_now(in.data(), 100000, 0, 0, kLong);
+    require(pending->wait(kLong), "until it does");
+}
+
+// An earlier message of another tag is taken aside, however large.
+void test_tags_overtake() {
+    World world(2, kUsual);
+    const auto large = bytes_of(100000, 1), small = bytes_of(10, 2);
+    auto first = world.of(0).send(large.data(), 100000, 1, 5, kLong);
+    auto second = world.of(0).send(small.data(), 10, 1, 6, kLong);
+    auto in = bytes_of(10, 0);
+    require(world.of(1).recv_now(in.data(), 10, 0, 6, kLong).status == Status::kDone, "it comes");
+    require(in == small, "with what was sent");
+    require(first->wait(kLong) && second->wait(kLong), "both sends are done");
+    auto rest = bytes_of(100000, 0);
+    require(world.of(1).recv_now(rest.data(), 100000, kAnySource, 5, kLong).rank == 0, "rank 0's");
+    require(rest == large, "the earlier message waits in memory of its own");
+}
+
+// A message that nobody asked for is left where it is.
+void test_unwanted_messages_wait_in_the_fifo() {
+    World world(2, kUsual);
+    auto data = bytes_of(8, 1);
+    std::vector<std::shared_ptr<Ticket>> sends;
+    for (int i = 0; i < 6; ++i) sends.push_back(world.of(0).send(data.data(), 8, 1, 0, kLong));
+    require(sends[3]->is_done(), "as many sends are done as there are slots");
+    require(!sends[4]->is_done(), "and no more");
+    auto in = bytes_of(8, 0);
+    for (int i = 0; i < 6; ++i) world.of(1).recv_now(in.data(), 8, 0, 0, kLong);
+    require(sends[5]->wait(kLong), "and all in the end");
+}
+
+// Data in the heap are the sender's again when they have been read, which is seen without slots.
+void test_heap_data_are_read_in_place() {
+    World world(2, {1, 64, 8});
+    auto* data = world.heap[0];
+    for (std::size_t i = 0; i < 1000000; ++i) data[i] = static_cast<std::byte>(i % 251);
+    auto send = world.of(0).send(data, 1000000, 1, 0, kLong);
+    data[999999] = std::byte{77};
+    require(!send->is_done(), "a send from the heap waits for its reader");
+    auto in = bytes_of(1000000, 0);
+    world.of(1).recv_now(in.data(), 1000000, 0, 0, kLong);
+    require(send->wait(kLong), "and is done then");
+    require(in[999999] == std::byte{77} && in[500] == std::byte{500 % 251}, "it read in place");
+}
+
+void test_any_source_is_fair() {
+    World world(3, kUsual);
+    auto data = bytes_of(8, 1);
+    for (int i = 0; i < 4; ++i) {
+        for (std::int32_t src = 1; src < 3; ++src) world.of(src).send_now(data.data(), 8, 0, 0, kLong);
+    }
+    int from[3] = {};
+    for (int i = 0; i < 4; ++i) ++from[world.of(0).recv_now(data.data(), 8, -1, 0, kLong).rank];
+    require(from[1] == 2 && from[2] == 2, "sources take turns");
+}
+
+void test_callbacks_may_post() {
+    World world(2, kUsual);
+    auto data = bytes_of(8, 3), in = bytes_of(8, 0);
+    std::shared_ptr<Ticket> answer;
+    std::atomic<bool> posted{false};
+    auto asked = world.of(0).recv(in.data(), 8, 1, 0, kLong);
+    asked->on_done([&] {
+        answer = world.of(0).send(in.data(), 8, 1, 1, kLong);
+        posted = true;
+    });
+    world.of(1).send_now(data.data(), 8, 0, 0, kLong);
+    auto back = bytes_of(8, 0);
+    world.of(1).recv_now(back.data(), 8, 0, 1, kLong);
+    while (!posted) std::this_thread::yield();
+    require(back == data && answer->wait(kLong), "a callback's message arrives");
+}
+
+void require_failed(World& world, std::int32_t rank, Failure kind, std::int32_t culprit) {
+    require(world.control(rank).failure_kind() == kind, "the failure has its kind");
+    require(world.control(rank).failure_rank() == culprit, "and its rank");
+}
+
+void test_mismatch(bool posted_first, std::int32_t src) {
+    World world(2, kUsual);
+    auto data = bytes_of(20, 1), in = bytes_of(10, 0);
+    Outcome got;
+    if (posted_first) {
+        auto ticket = world.of(0).recv(in.data(), 10, src == 0 ? kAnySource : src, 7, kLong);
+        world.of(src).send_now(data.data(), 20, 0, 7, kLong);
+        require(ticket->wait(kLong), "a receive of another size ends");
+        got = ticket->outcome();
+    } else {
+        world.of(src).send_now(data.data(), 20, 0, 7, kLong);
+        got = world.of(0).recv_now(in.data(), 10, src, 7, kLong);
+    }
+    require(got.status == Status::kMismatched, "a receive of another size is one");
+    require(got.rank == src && got.bytes == 20, "it says whose and how large");
+    require(in == bytes_of(10, 0), "it wrote nothing");
+    require_failed(world, 1, Failure::kMismatched, src);
+    const auto later = world.of(1).send_now(data.data(), 20, 0, 7, kLong);
+    require(later.status == Status::kAborted, "the sender learns of it");
+}
+
+void test_stalls() {
+    auto data = bytes_of(100000, 1);
+    for (int kind = 0; kind < 4; ++kind) {
+        World world(2, kUsual);
+        auto patient = world.of(1).recv(data.data(), 8, 0, 3, kLong);
+        auto& messages = world.of(0);
+        Outcome end;
+        if (kind == 0) end = messages.recv_now(data.data(), 8, 1, 0, kShort);
+        if (kind == 1) end = messages.recv_now(data.data(), 8, kAnySource, 0, kShort);
+        if (kind == 2) end = messages.send_now(data.data(), 100000, 1, 3000, kShort);
+        if (kind == 3) {
+            auto ticket = messages.send(world.heap[0], 100000, 1, 3000, kShort);
+            require(ticket->wait(kLong), "a stalled operation ends");
+            end = ticket->outcome();
+        }
+        // Rank 1 waits for another tag, and so takes what is sent: then its receive is what hangs.
+        if (kind >= 2 && end.status == Status::kDone) continue;
+        require(end.status == Status::kStalled, "an operation that doesn't move stalls");
+        require(end.rank == (kind == 1 ? kAnySource : 1), "it says whom it waited for");
+        require_failed(world, 1, Failure::kStalled, 0);
+        require(patient->wait(kLong), "the others' operations end");
+        require(patient->outcome().status == Status::kAborted, "as aborted");
+    }
+}
+
+// Sends that nobody takes stall, staged and pulled.
+void test_sends_stall() {
+    for (const bool pulled : {false, true}) {
+        World world(2, kUsual);
+        const auto data = bytes_of(100000, 1);
+        const auto end =
+            world.of(0).send_now(pulled ? world.heap[0] : data.data(), 100000, 1, 0, kShort);
+        require(end.status == Status::kStalled && end.rank == 1, "a send that nobody takes stalls");
+    }
+}
+
+// The time of an operation runs while it is its turn and nothing moves.
+void test_turns_are_not_stalls() {
+    World world(2, kUsual);
+    auto in = bytes_of(8, 0), data = bytes_of(8, 1);
+    std::vector<std::shared_ptr<Ticket>> receives;
+    for (int i = 0; i < 6; ++i) receives.push_back(world.of(0).recv(in.data(), 8, 1, 0, 1.5));
+    for (int i = 0; i < 6; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(400));
+        world.of(1).send_now(data.data(), 8, 0, 0, kLong);
+    }
+    for (auto& ticket : receives) {
+        require(ticket->wait(kLong), "a receive ends");
+        require(ticket->outcome().status == Status::kDone, "a receive behind others doesn't stall");
+    }
+}
+
+void test_gone(bool dead, std::int32_t src) {
+    World world(3, kUsual);
+    auto data = bytes_of(8, 1);
+    world.of(1).send_now(data.data(), 8, 0, 0, kLong);
+    if (dead) {
+        world.control(0).is_dead = [](std::int32_t) { return true; };
+    } else {
+        world.control(1).close();
+        world.control(2).close();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // longer than a glance
+    const auto last = world.of(0).recv_now(data.data(), 8, src, 0, kLong);
+    require(last.status == Status::kDone && last.rank == 1, "what a rank sent before it left comes");
+    auto none = world.of(0).recv(data.data(), 8, src, 0, kLong);
+    require(world.of(0).wait(*none, kLong), "nothing comes from a rank that is gone");
+    require(none->outcome().status == Status::kAborted, "waiting for it is aborted");
+    const auto culprit = world.control(0).failure_rank();
+    require(culprit == 1 || (src == kAnySource && culprit == 2), "the failure names who is gone");
+    require_failed(world, 0, dead ? Failure::kDied : Failure::kLeft, culprit);
+}
+
+void test_send_to_one_who_left() {
+    World world(2, kUsual);
+    world.control(1).close();
+    const auto data = bytes_of(100000, 1);
+    const auto end = world.of(0).send_now(data.data(), 100000, 1, 0, kLong);
+    require(end.status == Status::kAborted, "a send to a rank that has left is aborted");
+    require_failed(world, 0, Failure::kLeft, 1);
+}
+
+void test_ending() {
+    World world(2, kUsual);
+    auto data = bytes_of(100000, 1);
+    std::vector<std::shared_ptr<Ticket>> tickets;
+    tickets.push_back(world.of(0).recv(data.data(), 8, 1, 0, kLong));
+    tickets.push_back(world.of(0).recv(data.data(), 8, kAnySource, 1, kLong));
+    tickets.push_back(world.of(0).send(data.data(), 100000, 1, 0, kLong));
+    tickets.push_back(world.of(0).send(world.heap[0], 100000, 1, 0, kLong));
+    require(!world.of(0).wait(*tickets[0], 0.01), "waiting ends at its time");
+    world.messages[0].reset();
+    for (auto& ticket : tickets) {
+        require(ticket->is_done(), "with the object all operations end");
+        require(ticket->outcome().status == Status::kAborted, "as aborted");
+    }
+}
+
+template <class Do>
+void require_refused(Do&& refused, const char* what) {
+    try {
+        refused();
+    } catch (const std::invalid_argument&) {
+        return;
+    }
+    require(false, what);
+}
+
+void test_refusals() {
+    World world(2, kUsual);
+    auto data = bytes_of(8, 1);
+    auto& messages = world.of(0);
+    require_refused([&] { messages.send(data.data(), 8, 2, 0, kLong); }, "there is no rank 2");
+    require_refused([&] { messages.send_now(data.data(), 8, -1, 0, kLong); }, "nor -1 to send to");
+    require_refused([&] { messages.recv(data.data(), 8, -2, 0, kLong); }, "nor -2 to receive from");
+    require_refused([&] { messages.recv_now(data.data(), -1, 1, 0, kLong); }, "nor -1 bytes");
+    require_refused([] { World({2, {4, 63, 8}}); }, "a header needs 64 bytes");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const unsigned first = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 1;
+    const unsigned worlds = argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : 40;
+    for (unsigned seed = first; seed < first + worlds; ++seed) test_random_traffic(seed);
+    test_threads_of_a_rank();
+    test_peers_do_not_block_one_another();
+    test_tags_overtake();
+    test_unwanted_messages_wait_in_the_fifo();
+    test_heap_data_are_read_in_place();
+    test_any_source_is_fair();
+    test_callbacks_may_post();
+    for (const bool posted_first : {false, true}) {
+        for (std::int32_t src = 0; src < 2; ++src) test_mismatch(posted_first, src);
+    }
+    test_stalls();
+    test_sends_stall();
+    test_turns_are_not_stalls();
+    for (const bool dead : {false, true}) {
+        test_gone(dead, 1);
+        test_gone(dead, kAnySource);
+    }
+    test_send_to_one_who_left();
+    test_ending();
+    test_refusals();
+    return 0;
+}

@@ -1,0 +1,42 @@
+"""Every kernel that reduces or copies, of every variant that this CPU can run."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_sanitizers import HERE, NATIVE, PRIMITIVES, build, compiler, run
+
+SOURCES = ("reduce.cpp", "copy.cpp")
+CPU = Path("/proc/cpuinfo")
+NEEDS = {"avx2": {"avx2", "f16c"}, "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"}}
+
+
+def variants() -> list[str]:
+    """The variants that this machine should run."""
+    if platform.machine() != "x86_64":
+        return ["baseline"]
+    if not CPU.exists():
+        pytest.skip("no list of the CPU's features")
+    lines = CPU.read_text().splitlines()
+    flags = set(next(line for line in lines if line.startswith("flags")).split())
+    return ["baseline", *(name for name, needs in NEEDS.items() if needs <= flags)]
+
+
+@pytest.mark.parametrize("options", [("-O3",), ("-O2", "-ffp-contract=fast")])
+def test_all_variants_write_the_expected_bits(tmp_path: Path, options: tuple[str, ...]) -> None:
+    program = tmp_path / "program"
+    sources = [str(path) for path in (HERE / "reduce_test.cpp", *(NATIVE / s for s in SOURCES))]
+    command = [compiler(), "-std=c++17", *options, f"-I{NATIVE}", f"-I{PRIMITIVES}", *sources]
+    built = subprocess.run([*command, "-o", program], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    done = run(program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == variants()
+
+
+def test_memory_is_respected(tmp_path: Path) -> None:
+    done = run(build(tmp_path, "address,undefined", test="reduce_test.cpp", of=SOURCES))
+    assert done.returncode == 0, done.stderr[-4000:]
