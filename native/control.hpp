@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -183,9 +184,21 @@ inline void pause_cpu() {
 #endif
 }
 
-// How a rank waits when nothing of its own can move. Ranks usually outnumber cores, and the rank
-// that is waited for may need this very core: so at most kPauses pause instructions, then
-// sched_yield. Gives up when somebody failed, or when no rank has moved for `timeout_s`.
+// Cores that this process may use.
+inline int cores() {
+    static const int number = [] {
+#ifdef __linux__
+        cpu_set_t set;
+        if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+        return static_cast<int>(std::thread::hardware_concurrency());
+    }();
+    return number;
+}
+
+// How a rank waits when nothing of its own can move: some pause instructions, then sched_yield.
+// Where ranks outnumber cores, the rank that is waited for may need this very core, and pauses only
+// cost. Gives up when somebody failed, or when no rank has moved for `timeout_s`.
 class Patience {
 public:
     enum class Verdict { kWait, kAborted, kTimedOut };
@@ -193,13 +206,14 @@ public:
     Patience(Control& control, double timeout_s, const CallRecord& call = {})
         : control_(control),
           call_(call),
+          pauses_(control.ranks() <= cores() ? kPauses : kFewPauses),
           timeout_(std::chrono::duration_cast<Clock::duration>(
               std::chrono::duration<double>(timeout_s))) {}
 
     void moved() { rounds_ = 0; }
 
     Verdict wait() {
-        if (++rounds_ <= kPauses) {
+        if (++rounds_ <= pauses_) {
             pause_cpu();
             return Verdict::kWait;
         }
@@ -210,14 +224,14 @@ public:
 
 private:
     using Clock = std::chrono::steady_clock;
-    static constexpr int kPauses = 100;
+    static constexpr int kPauses = 100, kFewPauses = 10;
     static constexpr int kSamples = 8;  // looks at the others' beats per timeout
     static constexpr auto kGlance = std::chrono::milliseconds(20);
 
     Verdict look() {
         if (control_.failed()) return Verdict::kAborted;
         const auto now = Clock::now();
-        if (rounds_ == kPauses + 1) {
+        if (rounds_ == pauses_ + 1) {
             beats_ = control_.beats();
             since_ = sampled_ = glanced_ = now;
             return Verdict::kWait;
@@ -246,6 +260,7 @@ private:
 
     Control& control_;
     CallRecord call_;
+    int pauses_;
     Clock::duration timeout_;
     std::int64_t rounds_ = 0;
     std::uint64_t beats_ = 0;

@@ -1,0 +1,102 @@
+"""What sley is to reach against its peers, and where it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cpu_peers.cells import Cell, Collective, Engine, Times
+
+KB, MB = 2**10, 2**20
+
+
+@dataclass(frozen=True)
+class Aim:
+    """One aim: in every cell that it covers, the other's time over the engine's is at least so.
+
+    other: gloo, or None for the best peer of the cell.
+    """
+
+    text: str
+    engine: Engine
+    other: Engine | None
+    least: float
+    covers: Callable[[Cell], bool]
+
+    def ratio(self, times: Times, cell: Cell) -> float | None:
+        """What the aim is about, in a cell; None where it wasn't measured."""
+        if self.other is None:
+            return times.over_best_peer(cell, self.engine)
+        return times.over(cell, self.other, self.engine)
+
+
+def _every(cell: Cell) -> bool:
+    return True
+
+
+def _all_reduce(cell: Cell) -> bool:
+    return cell.collective is Collective.ALL_REDUCE
+
+
+AIMS = (
+    Aim("private buffers: not slower than the best peer", Engine.SLEY, None, 1.0, _every),
+    Aim(
+        "symmetric buffers: not slower than the best peer",
+        Engine.SLEY_SYMMETRIC,
+        None,
+        1.0,
+        _every,
+    ),
+    Aim(
+        "AllReduce, private buffers: 1.5x the best peer from 1 MB up",
+        Engine.SLEY,
+        None,
+        1.5,
+        lambda cell: _all_reduce(cell) and cell.size_bytes >= MB,
+    ),
+    Aim(
+        "AllReduce, private buffers: 2x the best peer at 8 ranks",
+        Engine.SLEY,
+        None,
+        2.0,
+        lambda cell: _all_reduce(cell) and cell.ranks == 8,
+    ),
+    Aim(
+        "AllReduce, symmetric buffers: 3x the best peer at 4 and 8 ranks from 1 MB up",
+        Engine.SLEY_SYMMETRIC,
+        None,
+        3.0,
+        lambda cell: _all_reduce(cell) and cell.ranks in (4, 8) and cell.size_bytes >= MB,
+    ),
+    Aim("through PyTorch: 2x gloo", Engine.SLEY_TORCH, Engine.GLOO, 2.0, _every),
+    Aim(
+        "through PyTorch: 5x gloo at 1 KB",
+        Engine.SLEY_TORCH,
+        Engine.GLOO,
+        5.0,
+        lambda cell: cell.size_bytes == KB,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An aim and its ratios: of the cells that meet it, of those that miss it, and the cells that
+    have none."""
+
+    aim: Aim
+    met: dict[Cell, float]
+    missed: dict[Cell, float]
+    unknown: list[Cell]
+
+
+def verdict(aim: Aim, times: Times) -> Verdict:
+    """Where an aim is met and where it is missed."""
+    found = Verdict(aim, {}, {}, [])
+    for cell in filter(aim.covers, times.cells):
+        ratio = aim.ratio(times, cell)
+        if ratio is None:
+            found.unknown.append(cell)
+        else:
+            (found.met if ratio >= aim.least else found.missed)[cell] = ratio
+    return found

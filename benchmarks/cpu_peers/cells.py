@@ -1,0 +1,134 @@
+"""What is compared: engines, and the cells of the tables, which are collective, ranks and size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from statistics import median
+from typing import Any
+
+from sley.ir.sizes import size_text
+
+FLOAT32_BYTES = 4
+
+Row = dict[str, Any]
+"""One engine's times in one cell; the fields are listed in command.py."""
+
+
+class Collective(Enum):
+    """The collectives, by the names they have in results and in commands to ranks."""
+
+    ALL_REDUCE = "AllReduce"
+    ALL_GATHER = "AllGather"
+    REDUCE_SCATTER = "ReduceScatter"
+    ALL_TO_ALL = "AllToAll"
+
+
+class Engine(Enum):
+    """Who runs a collective, by the names they have in results."""
+
+    GLOO = "gloo"
+    OPEN_MPI = "openmpi"
+    MPICH = "mpich"
+    SLEY = "sley"
+    SLEY_SYMMETRIC = "sley-symmetric"
+    SLEY_TORCH = "sley-torch"
+
+    @property
+    def title(self) -> str:
+        return TITLES[self]
+
+
+TITLES = {
+    Engine.GLOO: "gloo",
+    Engine.OPEN_MPI: "Open MPI",
+    Engine.MPICH: "MPICH",
+    Engine.SLEY: "sley, private buffers",
+    Engine.SLEY_SYMMETRIC: "sley, symmetric buffers",
+    Engine.SLEY_TORCH: "sley through PyTorch",
+}
+
+PEERS = (Engine.GLOO, Engine.OPEN_MPI, Engine.MPICH)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: `size_bytes` is the larger buffer of a rank, as in nccl-tests."""
+
+    collective: Collective
+    ranks: int
+    size_bytes: int
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where it stands in tables."""
+        return list(Collective).index(self.collective), self.ranks, self.size_bytes
+
+    def __str__(self) -> str:
+        return f"{self.collective.value}, {self.ranks} ranks, {size_text(self.size_bytes)}"
+
+    @property
+    def buffers_bytes(self) -> int:
+        """The memory of one engine's buffers, of all ranks."""
+        part = self.size_bytes // self.ranks
+        second = {
+            Collective.ALL_REDUCE: 0,  # in place
+            Collective.ALL_GATHER: part,
+            Collective.REDUCE_SCATTER: part,
+            Collective.ALL_TO_ALL: self.size_bytes,
+        }[self.collective]
+        return self.ranks * (self.size_bytes + second)
+
+
+def cells(collectives: Iterable[Collective], ranks: int, sizes_bytes: Sequence[int]) -> list[Cell]:
+    """The cells of one number of ranks, in the order in which they are measured."""
+    return [Cell(collective, ranks, size) for collective in collectives for size in sizes_bytes]
+
+
+def cell_of(row: Row) -> Cell:
+    """The cell that a row of the results belongs to."""
+    return Cell(Collective(row["collective"]), row["ranks"], row["size_bytes"])
+
+
+class Times:
+    """The times in ms of engines in cells; what failed or wasn't measured has none.
+
+    Ratios are medians over the rounds of the ratio in each round: two engines' turns in one round
+    are close to each other in time, and the machine is not the same all the time.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._ms: dict[tuple[Cell, Engine], list[float]] = {}
+        cells: dict[Cell, None] = {}
+        engines: set[Engine] = set()
+        for row in rows:
+            cell, engine = cell_of(row), Engine(row["engine"])
+            cells[cell] = None
+            engines.add(engine)
+            if "ms" in row:
+                self._ms[cell, engine] = row["ms"]
+        self.cells = sorted(cells, key=lambda cell: cell.place)
+        self.engines = [engine for engine in Engine if engine in engines]
+
+    def ms(self, cell: Cell, engine: Engine) -> float | None:
+        """The median over the rounds."""
+        found = self._ms.get((cell, engine))
+        return median(found) if found else None
+
+    def best_peer(self, cell: Cell) -> tuple[Engine, float] | None:
+        """The fastest peer of a cell and its time."""
+        found = [(peer, ms) for peer in PEERS if (ms := self.ms(cell, peer)) is not None]
+        return min(found, key=lambda pair: pair[1], default=None)
+
+    def over_best_peer(self, cell: Cell, engine: Engine) -> float | None:
+        """The best peer's time over that of the engine; above 1 the engine is faster."""
+        peer = self.best_peer(cell)
+        return self.over(cell, peer[0], engine) if peer else None
+
+    def over(self, cell: Cell, other: Engine, engine: Engine) -> float | None:
+        """The other's time over that of the engine."""
+        theirs, own = self._ms.get((cell, other)), self._ms.get((cell, engine))
+        if not theirs or not own:
+            return None
+        return median(their / ours for their, ours in zip(theirs, own, strict=True))

@@ -1,0 +1,135 @@
+"""The ranks of an engine, seen from the process that measures: started, asked, ended."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from cpu_peers.launch import Command
+
+ANSWER_S = 90.0
+"""A rank that hasn't answered by then is stuck; the longest calls take a few seconds."""
+
+START_S = 60.0
+END_S = 5.0
+POLL_S = 0.2
+SHOWN = 400
+"""Characters of an engine's own words that a failure quotes."""
+
+
+class GroupError(Exception):
+    """An engine that couldn't be started, failed, or gave no answer."""
+
+
+class Group:
+    """An engine's ranks, which wait for commands (worker.py lists them).
+
+    ranks: how many. commands: makes the processes to start, given the folder of the pipes.
+    Raises GroupError if they don't come up; `version` is what rank 0 says it is.
+    """
+
+    def __init__(self, ranks: int, commands: Callable[[Path], Sequence[Command]]) -> None:
+        self.ranks = ranks
+        self._folder = Path(tempfile.mkdtemp(prefix="cpu-peers-"))
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._pipes: list[int] = []
+        self._rest = b""
+        try:
+            # Open for reading and writing: so nobody waits for the other end, and what this
+            # process holds open is closed at its death, which is how the ranks learn of it.
+            self._answers = self._pipe("answers")
+            self._asking = [self._pipe(f"commands-{rank}") for rank in range(ranks)]
+            with (self._folder / "log").open("wb") as log:
+                for command in commands(self._folder):
+                    self._start(command, log.fileno())
+            self.version = " ".join(self._gather(START_S)[0].split()[1:])
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, command: str) -> list[str]:
+        """The answers of all ranks to a command, by rank; GroupError if one has none."""
+        for pipe in self._asking:
+            os.write(pipe, f"{command}\n".encode())
+        return self._gather(ANSWER_S)
+
+    def close(self) -> None:
+        """Ends the ranks, if need be by force."""
+        for pipe in self._asking if self._processes else []:
+            with suppress(OSError):
+                os.write(pipe, b"stop\n")
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            self._end(number)
+        for pipe in self._pipes:
+            os.close(pipe)
+        self._processes, self._pipes, self._asking = [], [], []
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _pipe(self, name: str) -> int:
+        path = self._folder / name
+        os.mkfifo(path)
+        self._pipes.append(os.open(path, os.O_RDWR))
+        return self._pipes[-1]
+
+    def _start(self, command: Command, log: int) -> None:
+        self._processes.append(
+            subprocess.Popen(
+                command.words,
+                env={**os.environ, **command.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        )
+
+    def _gather(self, timeout_s: float) -> list[str]:
+        answers: dict[int, str] = {}
+        until = time.monotonic() + timeout_s
+        while len(answers) < self.ranks:
+            for line in self._lines():
+                rank, text = line.split(" ", 1)
+                if text.startswith("error "):
+                    raise GroupError(f"rank {rank}: {text.removeprefix('error ')}")
+                answers[int(rank)] = text
+            ended = next((p for p in self._processes if p.poll() is not None), None)
+            if ended is not None and len(answers) < self.ranks:
+                raise GroupError(f"a process ended with {ended.returncode}: {self._words()}")
+            if time.monotonic() > until:
+                missing = [str(rank) for rank in range(self.ranks) if rank not in answers]
+                raise GroupError(
+                    f"no answer of rank {', '.join(missing)} in {timeout_s:g} s: {self._words()}"
+                )
+        return [answers[rank] for rank in range(self.ranks)]
+
+    def _lines(self) -> list[str]:
+        """The whole lines that have come, after a moment if there are none."""
+        if not select.select([self._answers], [], [], POLL_S)[0]:
+            return []
+        *lines, self._rest = (self._rest + os.read(self._answers, 65536)).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+    def _words(self) -> str:
+        """The end of what the processes have printed."""
+        text = (self._folder / "log").read_text(errors="replace")
+        return " ".join(text.split())[-SHOWN:] or "it said nothing"
+
+    def _end(self, number: signal.Signals | None) -> None:
+        """Waits for the processes to end, after a signal to those that are left."""
+        left = [process for process in self._processes if process.poll() is None]
+        for process in left:
+            if number is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+        until = time.monotonic() + END_S
+        for process in left:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))

@@ -1,0 +1,73 @@
+"""How the ranks of each engine are started, so that none is at a disadvantage.
+
+Ranks may outnumber cores, and then waiting decides: an engine that spins takes the core from the
+rank it waits for. So Open MPI is told to yield, and MPICH gets what makes it yield
+(MPI_THREAD_MULTIPLE and heavy yields) where ranks outnumber cores, and is left plain where they
+don't. Python's ranks have one thread for arithmetic each, as torchrun starts them; gloo talks over
+the loopback interface.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cpu_peers import mpi
+from cpu_peers.cells import Engine
+
+PYTHON_WORKERS = {
+    Engine.GLOO: ("torch_worker", "gloo"),
+    Engine.SLEY: ("sley_worker", "private"),
+    Engine.SLEY_SYMMETRIC: ("sley_worker", "symmetric"),
+    Engine.SLEY_TORCH: ("torch_worker", "sley"),
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A process to start: its words, and what its environment has besides this one's."""
+
+    words: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def commands(
+    engine: Engine, ranks: int, folder: Path, cache: Path, huge_pages: bool
+) -> list[Command]:
+    """The processes that make up an engine's ranks: one each, or an mpiexec for all.
+
+    folder: where the pipes are. cache: of the MPIs; mpi.UnavailableError where there is none.
+    huge_pages: whether the system is asked for them for large private buffers.
+    """
+    if engine in PYTHON_WORKERS:
+        return [_python(engine, rank, ranks, folder, huge_pages) for rank in range(ranks)]
+    mpiexec, worker = mpi.ready(engine, cache)
+    start, end = [str(mpiexec), "-n", str(ranks)], [str(worker), str(folder)]
+    end += ["huge-pages"] if huge_pages else []
+    if engine is Engine.OPEN_MPI:
+        options = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
+        as_root = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+        return [Command([*start, *options, *end], dict.fromkeys(as_root, "1"))]
+    if ranks > cores():
+        return [Command([*start, *end, "multiple"], {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"})]
+    return [Command([*start, *end])]
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _python(engine: Engine, rank: int, ranks: int, folder: Path, huge_pages: bool) -> Command:
+    module, kind = PYTHON_WORKERS[engine]
+    path = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "NUMPY_MADVISE_HUGEPAGE": str(int(huge_pages)),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    words = [sys.executable, "-m", f"cpu_peers.{module}", kind, str(folder), str(rank), str(ranks)]
+    return Command(words, environment)

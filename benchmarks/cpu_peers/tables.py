@@ -1,0 +1,112 @@
+"""The results as tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from papers_common import table
+
+from cpu_peers.aims import AIMS, Verdict, verdict
+from cpu_peers.cells import Cell, Collective, Engine, Row, Times, cell_of
+from sley.ir.sizes import size_text
+
+MISSING = "-"
+
+
+def pages(results: dict[str, Any]) -> str:
+    """All tables of a run's results."""
+    rows: list[Row] = results["rows"]
+    times = Times(rows)
+    parts = [("Machine", _facts(results))]
+    for collective in Collective:
+        cells = [cell for cell in times.cells if cell.collective is collective]
+        if cells:
+            parts.append((f"{collective.value}, ms", _times(times, cells)))
+    verdicts = [verdict(aim, times) for aim in AIMS]
+    parts.append(("Aims", _summary(verdicts)))
+    parts += [(found.aim.text, _aim(found)) for found in verdicts]
+    parts.append(("Left out", _left_out(rows, results["left_out"])))
+    return "\n\n".join(f"## {title}\n\n{text}" for title, text in parts if text) + "\n"
+
+
+def ms_text(ms: float | None) -> str:
+    """A time in ms, to three digits."""
+    if ms is None:
+        return MISSING
+    digits = next((d for d, least in enumerate((100, 10, 1, 0.1, 0.01)) if ms >= least), 5)
+    return f"{ms:.{digits}f}"
+
+
+def ratio_text(ratio: float | None) -> str:
+    """A ratio of times, cut and not rounded: 0.999 is no 1.00."""
+    return MISSING if ratio is None else f"{int(ratio * 100 + 1e-9) / 100:.2f}"
+
+
+def _facts(results: dict[str, Any]) -> str:
+    found = {**results["machine"], **results["options"], "seconds": results["seconds"]}
+    return table(("what", "value"), found.items())
+
+
+def _times(times: Times, cells: Iterable[Cell]) -> str:
+    """A line for each cell: times, the best peer's over ours, gloo's over ours in PyTorch."""
+    own = [e for e in (Engine.SLEY, Engine.SLEY_SYMMETRIC) if e in times.engines]
+    in_torch = Engine.SLEY_TORCH in times.engines
+    head = ["ranks", "size", *(engine.title for engine in times.engines), "best peer"]
+    head += [f"best peer / {engine.title}" for engine in own]
+    head += ["gloo / sley through PyTorch"] if in_torch else []
+    lines = []
+    for cell in cells:
+        peer = times.best_peer(cell)
+        line = [str(cell.ranks), size_text(cell.size_bytes)]
+        line += [ms_text(times.ms(cell, engine)) for engine in times.engines]
+        line += [peer[0].title if peer else MISSING]
+        line += [ratio_text(times.over_best_peer(cell, engine)) for engine in own]
+        if in_torch:
+            line.append(ratio_text(times.over(cell, Engine.GLOO, Engine.SLEY_TORCH)))
+        lines.append(line)
+    return table(head, lines)
+
+
+def _summary(verdicts: Iterable[Verdict]) -> str:
+    lines = [
+        (found.aim.text, _word(found), len(found.met), len(found.missed), len(found.unknown))
+        for found in verdicts
+    ]
+    return table(("aim", "", "cells that meet it", "miss it", "not measured"), lines)
+
+
+def _word(found: Verdict) -> str:
+    if found.missed:
+        return "**missed**"
+    return "met" if found.met else "not measured"
+
+
+def _aim(found: Verdict) -> str:
+    """The ratio of each cell, and whether it meets the aim; nothing if none was measured."""
+    measured = {**found.met, **found.missed}
+    if not measured:
+        return ""
+    sizes = sorted({cell.size_bytes for cell in measured})
+    lines = []
+    for group in dict.fromkeys((cell.collective, cell.ranks) for cell in _in_order(measured)):
+        line = [group[0].value, str(group[1])]
+        for size in sizes:
+            cell = Cell(*group, size)
+            word = "met" if cell in found.met else "**missed**"
+            line.append(f"{ratio_text(measured[cell])} {word}" if cell in measured else MISSING)
+        lines.append(line)
+    return table(("collective", "ranks", *map(size_text, sizes)), lines)
+
+
+def _in_order(cells: Iterable[Cell]) -> list[Cell]:
+    return sorted(cells, key=lambda cell: cell.place)
+
+
+def _left_out(rows: Iterable[Row], left_out: Iterable[str]) -> str:
+    lines = [f"- {text}" for text in left_out]
+    for row in rows:
+        if "failure" in row:
+            cell, engine = cell_of(row), Engine(row["engine"])
+            lines.append(f"- {engine.title}, {cell}: {row['failure']}")
+    return "\n".join(lines)
