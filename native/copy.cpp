@@ -2,6 +2,8 @@
 #include "copy.hpp"
 
 #include <cstdint>
+#include <fstream>
+#include <string>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -47,5 +49,20 @@ void stream_bytes(std::byte* to, const std::byte* from, std::size_t n) {
 void stream_bytes(std::byte* to, const std::byte* from, std::size_t n) { copy_bytes(to, from, n); }
 
 #endif
+
+// Not from sysconf, which adds up the caches of all sockets on some machines.
+std::int64_t last_level_cache_bytes() {
+    static const std::int64_t bytes = [] {
+        for (const char* level : {"index3", "index2"}) {
+            std::ifstream file(std::string("/sys/devices/system/cpu/cpu0/cache/") + level + "/size");
+            std::int64_t size = 0;
+            char unit = 'K';
+            if (file >> size >> unit && size > 0) return size << (unit == 'M' ? 20 : 10);
+        }
+        constexpr std::int64_t kUsual = 32 << 20;
+        return kUsual;
+    }();
+    return bytes;
+}
 
 }  // namespace sley

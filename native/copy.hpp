@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 namespace sley {
-
-using Copy = void (*)(std::byte* to, const std::byte* from, std::size_t n);
 
 inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t n) {
     std::memcpy(to, from, n);
@@ -17,5 +16,8 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t n) {
 // no cache holds; where one does, this is up to three times slower than copy_bytes. What it has
 // written is ordered before the caller's later stores, as with copy_bytes.
 void stream_bytes(std::byte* to, const std::byte* from, std::size_t n);
+
+// The cache that the cores share, as far as the system tells.
+std::int64_t last_level_cache_bytes();
 
 }  // namespace sley

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "copy.hpp"
+
 namespace sley {
 
 Engine::Engine(std::shared_ptr<Fabric> fabric, const ProgramColumns& columns,
@@ -129,6 +131,8 @@ void Engine::prepare(const Call& call) {
     base_[kOutput] = call.memory[kOutput];
     base_[kScratch] = reinterpret_cast<std::byte*>(scratch_.data());
     choose_pulled();
+    const auto written = (call.bytes[kInput] + call.bytes[kOutput]) * fabric_->local_ranks();
+    streams_ = written > last_level_cache_bytes();
     if (cut_.left_over == 0) return;
 
     std::size_t total = 0;
@@ -314,6 +318,17 @@ std::int64_t Engine::length_of(std::int64_t tile) const {
     return std::min(cut_.tile, cut_.chunk - tile * cut_.tile);
 }
 
+// Results that nobody here reads soon bypass the caches where they would only push others out.
+void Engine::copy(const Instruction& in, std::byte* to, const std::byte* from,
+                  std::size_t bytes) const {
+    constexpr std::size_t kLeast = 4096;
+    if (streams_ && in.is_final && bytes >= kLeast && !in.shifted) {
+        stream_bytes(to, from, bytes);
+    } else {
+        std::memmove(to, from, bytes);
+    }
+}
+
 void Engine::work(const Instruction& in, std::int64_t tile, const std::byte* message,
                   std::byte* out) {
     const bool tail = tile == cut_.full_tiles;
@@ -339,8 +354,8 @@ void Engine::work(const Instruction& in, std::int64_t tile, const std::byte* mes
         switch (in.op) {
             case Op::kNop: break;
             case Op::kSend: std::memcpy(to, src, bytes); break;
-            case Op::kRecv: std::memcpy(dst, from, bytes); break;
-            case Op::kCopy: std::memmove(dst, src, bytes); break;
+            case Op::kRecv: copy(in, dst, from, bytes); break;
+            case Op::kCopy: copy(in, dst, src, bytes); break;
             case Op::kReduce: combine_(dst, dst, src, n); break;
             case Op::kRecvReduceCopy: combine_(dst, src, from, n); break;
             case Op::kRecvReduceSend: combine_(to, src, from, n); break;

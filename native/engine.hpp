@@ -129,6 +129,7 @@ private:
     void send(const Instruction& in, std::int64_t tile, const std::byte* message);
     const Staged* shared(const Instruction& in, std::int64_t tile) const;
     void forget_overwritten(const Instruction& in);
+    void copy(const Instruction& in, std::byte* to, const std::byte* from, std::size_t bytes) const;
     void work(const Instruction& in, std::int64_t tile, const std::byte* message, std::byte* out);
     std::int64_t length_of(std::int64_t tile) const;
     std::byte* address(Memory memory, std::int64_t cell, std::int64_t tile) const;
@@ -156,6 +157,7 @@ private:
     Call call_{};
     std::uint32_t signature_ = 0;
     std::int32_t mismatched_ = -1;
+    bool streams_ = false;  // the host's ranks write more than their cache holds
     Combine combine_ = nullptr;
     std::byte* base_[kMemories] = {};
     std::byte* tail_[kMemories] = {};

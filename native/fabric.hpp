@@ -5,6 +5,7 @@
 // has the same FabricShape computes the same layout.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -82,6 +83,10 @@ public:
 
     bool is_remote(std::int32_t rank) const {
         return remote_[static_cast<std::size_t>(rank)];
+    }
+
+    std::int32_t local_ranks() const {
+        return static_cast<std::int32_t>(std::count(remote_.begin(), remote_.end(), false));
     }
 
     // Where the data of a message from `src` lie.

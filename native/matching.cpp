@@ -101,7 +101,7 @@ void Matching::take_posted(Operation& receive) {
 
 void Matching::post(Operation& operation) {
     operation.number = ++operations_;
-    if (fabric_->control().failed()) return end(operation, Status::kAborted);
+    if (is_closed_ || fabric_->control().failed()) return end(operation, Status::kAborted);
     operation.is_send ? post_send(operation) : post_receive(operation);
 }
 
@@ -198,6 +198,11 @@ void Matching::abort(OperationList& list) {
         list.remove(operation);
         end(operation, Status::kAborted);
     }
+}
+
+void Matching::close() {
+    is_closed_ = true;
+    abort_all();
 }
 
 void Matching::abort_all() {

@@ -101,7 +101,8 @@ public:
     // Fails the fabric if an operation waits for a rank that is gone, or hasn't moved for its own
     // timeout. gone: of each rank, kLeft, kDied or kNone.
     void look(const std::vector<Failure>& gone, Clock::time_point now);
-    void abort_all();
+    // Ends all operations, and those that are posted later, as kAborted.
+    void close();
 
     OperationList finished;
 
@@ -145,6 +146,7 @@ private:
     void end(Operation& operation, Status status, std::int32_t rank = -1, std::int64_t bytes = 0);
     void mismatch(Operation& receive, std::int32_t src, std::int64_t bytes);
     void abort(OperationList& list);
+    void abort_all();
 
     bool send_pieces(std::int32_t dst);
     std::int64_t send_piece(FifoSender& sender, Operation& send) const;
@@ -165,6 +167,7 @@ private:
     std::vector<Peer> peers_;
     OperationList any_;  // receives from any source that no message has come for
     std::uint64_t operations_ = 0;
+    bool is_closed_ = false;
     std::int32_t turn_ = 0;  // the peer that is looked at first
 };
 

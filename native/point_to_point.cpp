@@ -25,15 +25,19 @@ PointToPoint::PointToPoint(std::shared_ptr<Fabric> fabric, std::int32_t stride, 
     for (std::int32_t r = 0; r < fabric_->shape().ranks(); ++r) has_remote_ |= fabric_->is_remote(r);
 }
 
-PointToPoint::~PointToPoint() {
+PointToPoint::~PointToPoint() { close(); }
+
+void PointToPoint::close() {
+    std::thread thread;
     {
         const auto lock = enter();
-        stop_ = true;
+        is_closed_ = true;
+        thread.swap(thread_);
     }
     wake_.notify_all();
-    if (thread_.joinable()) thread_.join();
+    if (thread.joinable()) thread.join();
     auto lock = enter();
-    matching_.abort_all();
+    matching_.close();
     tell(lock);
 }
 
@@ -107,16 +111,16 @@ bool PointToPoint::wait(Ticket& ticket, double timeout_s) {
 // What can throw comes first: an operation that has been posted stays.
 void PointToPoint::start(Operation& operation) {
     matching_.open(operation);
-    const bool may_need_thread = operation.ticket || has_remote_;
+    const bool may_need_thread = (operation.ticket || has_remote_) && !is_closed_;
     if (may_need_thread && !thread_.joinable()) thread_ = std::thread([this] { run(); });
     matching_.post(operation);
 }
 
 void PointToPoint::run() {
     Lock lock(mutex_);
-    while (!stop_) {
-        wake_.wait(lock, [this] { return stop_ || needs_thread(); });
-        drive(lock, [this] { return stop_ || !needs_thread(); }, true);
+    while (!is_closed_) {
+        wake_.wait(lock, [this] { return is_closed_ || needs_thread(); });
+        drive(lock, [this] { return is_closed_ || !needs_thread(); }, true);
     }
 }
 

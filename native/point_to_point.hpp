@@ -25,15 +25,15 @@ namespace sley {
 // An operation ends as kDone (rank: the other rank, bytes: of the message); kMismatched, a receive
 // into memory of another size than the message's (rank: its source, bytes: what came); kStalled
 // when it hasn't moved for its own timeout (rank: whom it waited for); or kAborted, because of a
-// failure that the control block names, or because the object ends. All but kDone and the object's
-// end fail the fabric. A send is done when its data may be overwritten: the message may still be on
+// failure that the control block names, or because the object is closed. All but kDone and
+// closing fail the fabric. A send is done when its data may be overwritten: the message may still be on
 // its way.
 class PointToPoint {
 public:
     // The FIFO that carries messages to rank `dst` is number dst * stride + offset of the sender's.
     // Throws std::invalid_argument where a slot has less than a cache line.
     PointToPoint(std::shared_ptr<Fabric> fabric, std::int32_t stride, std::int32_t offset);
-    // Pending operations end as kAborted. No other thread may be in a function of the object.
+    // Closes. No other thread may be in a function of the object.
     ~PointToPoint();
 
     PointToPoint(const PointToPoint&) = delete;
@@ -57,6 +57,10 @@ public:
     // Like ticket.wait, but works on the operations meanwhile, which is faster than leaving them to
     // the thread.
     bool wait(Ticket& ticket, double timeout_s);
+
+    // Ends the thread and, as kAborted, what is pending and all that comes later. What a ticket
+    // calls at its end must be able to run meanwhile.
+    void close();
 
 private:
     using Lock = std::unique_lock<std::mutex>;
@@ -83,7 +87,7 @@ private:
     int asynchronous_ = 0;  // operations whose tickets have not ended
     int synchronous_ = 0;   // callers who drive
     Matching::Clock::time_point looked_{};
-    bool stop_ = false;
+    bool is_closed_ = false;
     std::condition_variable wake_;
     std::thread thread_;
 };

@@ -30,6 +30,7 @@ public:
         build_blocks();
         for (std::int64_t row = 0; row < rows_; ++row) build_instruction(row);
         find_payloads();
+        find_final();
         return std::move(program_);
     }
 
@@ -229,6 +230,23 @@ private:
             in.overwrites_begin = static_cast<std::int32_t>(program_.overwrites.size());
             if (writes_destination(in.op)) note_overwritten(in, shared);
             in.overwrites_end = static_cast<std::int32_t>(program_.overwrites.size());
+        }
+    }
+
+    void find_final() {
+        std::vector<bool> is_read[kMemories];
+        for (std::size_t m = 0; m < kMemories; ++m) {
+            is_read[m].resize(static_cast<std::size_t>(program_.cells[m]));
+        }
+        for (const auto& in : program_.instructions) {
+            if (!reads_source(in.op)) continue;
+            const auto first = is_read[in.src_memory].begin() + in.src_cell;
+            std::fill(first, first + in.count, true);
+        }
+        for (auto& in : program_.instructions) {
+            if (!writes_destination(in.op)) continue;
+            const auto first = is_read[in.dst_memory].begin() + in.dst_cell;
+            in.is_final = std::find(first, first + in.count, true) == first + in.count;
         }
     }
 

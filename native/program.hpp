@@ -81,6 +81,7 @@ struct Instruction {
     // and done from the end that keeps what is still to be read.
     bool shifted;
     bool descending;
+    bool is_final;  // nothing of the rank reads what it writes
 };
 
 struct Wait {

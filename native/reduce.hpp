@@ -16,7 +16,7 @@ constexpr std::int32_t kDataTypes = 9;
 enum class ReduceOp : std::int32_t { kSum, kProduct, kMin, kMax, kAverage };
 constexpr std::int32_t kReduceOps = 5;
 
-// out[i] = a[i] o b[i] for i < n, as docs/machine.md says; the same bits on every CPU, and for b o a.
+// out[i] = a[i] o b[i] for i < n as docs/machine.md says, the same bits on every CPU and for b o a.
 // A NaN is written as the positive quiet one without payload; MIN and MAX order -0 before +0. `out`
 // may be `a` or `b`; they must not overlap otherwise. None needs to be aligned.
 using Combine = void (*)(std::byte* out, const std::byte* a, const std::byte* b, std::size_t n);

@@ -1,10 +1,10 @@
 // The kernels for one set of vector instructions, out of one template for each type and operation.
 //
-// reduce.cpp includes this file once for each set, so there is no include guard. Before each time it
+// reduce.cpp includes this file once for each set, so there is no include guard. Each time it
 // defines (and this file undefines)
 //   SLEY_VARIANT       the namespace of the set,
 //   SLEY_TARGET        the attribute that lets a function use the set's instructions,
-//   SLEY_VECTOR_BYTES  the width of its registers.
+//   SLEY_VECTOR_BYTES  the width of the registers to use, 16 or 32 (32: AVX2 and F16C at least).
 // Every function here has the attribute, rather than the whole file a compiler option: with an
 // option, the linker could keep the copy of a shared inline function (half.hpp, the standard
 // library) that only the newest CPUs can run.
@@ -14,7 +14,7 @@
 //   - every NaN that is written is the positive quiet one without payload,
 //   - MIN and MAX take a NaN from either side, and order -0 before +0,
 //   - the last elements of an array go through the same code as the others, padded,
-//   - no kernel has a product that feeds a sum, which a compiler could fuse.
+//   - no product feeds a sum, which a compiler could fuse (but in half.hpp, where it is exact).
 
 namespace sley::SLEY_VARIANT {
 
@@ -160,7 +160,7 @@ struct Format<Bfloat16> {
 };
 
 // Forgets where `v` comes from: Clang 14 would compare halves before it widens them, one by one.
-#if SLEY_VECTOR_BYTES > 16
+#if SLEY_VECTOR_BYTES == 32
 SLEY_STEP Floats opaque(Floats v) {
     __asm__("" : "+x"(v));
     return v;
@@ -175,15 +175,7 @@ struct Format<Float16> {
         Part part[kParts];
     };
 
-#if SLEY_VECTOR_BYTES == 64
-    static constexpr __mmask16 kAll = 0xFFFF;  // GCC 12 warns of the unmasked intrinsics' insides
-    SLEY_STEP Parts read(const std::byte* from) {
-        return {{opaque(_mm512_maskz_cvtph_ps(kAll, load<__m256i>(from)))}};
-    }
-    SLEY_STEP void write(std::byte* to, const Parts& parts) {
-        store(to, _mm512_maskz_cvtps_ph(kAll, parts.part[0], _MM_FROUND_TO_NEAREST_INT));
-    }
-#elif SLEY_VECTOR_BYTES == 32
+#if SLEY_VECTOR_BYTES == 32
     SLEY_STEP Parts read(const std::byte* from) {
         return {{opaque(_mm256_cvtph_ps(load<__m128i>(from)))}};
     }

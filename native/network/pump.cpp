@@ -11,6 +11,9 @@ namespace {
 // How often a rank tells the others what it is at. Much less than any timeout, and so seldom that
 // it costs nothing.
 constexpr auto kStatePeriod = std::chrono::milliseconds(50);
+// How often it does without news, so that a wire always has something that must be acknowledged: a
+// network that is cut shows in no other way.
+constexpr auto kHeartbeat = std::chrono::milliseconds(500);
 constexpr std::uint64_t kMostKinds = 255;                // of failures
 constexpr auto kNap = std::chrono::microseconds(200);  // between the rounds of `close`
 
@@ -168,9 +171,11 @@ void Pump::note_state(Clock::time_point now) {
     news.index = closed;
     news.state = {arrived,    beats,     call.sequence, call.what, call.count,
                   load(own.call_ended)};
-    if (news.index == state_.index && news.state == state_.state) return;
+    const bool is_same = news.index == state_.index && news.state == state_.state;
+    if (is_same && now - renewed_ < kHeartbeat) return;
     news.number = state_.number + 1;
     state_ = news;
+    renewed_ = now;
 }
 
 // `Control::fail` writes to the copies of the peers' memory too: what is there is for the peers.

@@ -102,7 +102,7 @@ private:
     bool closed_ = false;
     bool moved_ = false;  // in this round
     FrameHeader state_;   // of this rank, as it is told
-    Clock::time_point noted_{};
+    Clock::time_point noted_{}, renewed_{};
 };
 
 }  // namespace sley

@@ -8,7 +8,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -124,17 +123,8 @@ int Socket::take_error() const {
     return error;
 }
 
-void Socket::tune(std::chrono::seconds silence) const {
-    const int idle = std::max(1, static_cast<int>(silence.count() / 2));
-    const int interval = std::max(1, idle / 4);
+void Socket::tune() const {
     set(fd_, IPPROTO_TCP, TCP_NODELAY, 1);
-    set(fd_, SOL_SOCKET, SO_KEEPALIVE, 1);
-#ifdef TCP_KEEPIDLE
-    set(fd_, IPPROTO_TCP, TCP_KEEPIDLE, idle);
-    set(fd_, IPPROTO_TCP, TCP_KEEPINTVL, interval);
-    set(fd_, IPPROTO_TCP, TCP_KEEPCNT,
-        std::max(1, (static_cast<int>(silence.count()) - idle) / interval));
-#endif
 #ifdef TCP_NOTSENT_LOWAT
     set(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
 #endif

@@ -52,9 +52,8 @@ public:
     std::uint16_t local_port() const;
     int take_error() const;
 
-    // For messages: no delay, and the kernel says when `silence` has passed without a sign of the
-    // peer's host.
-    void tune(std::chrono::seconds silence) const;
+    // For messages: without delay, and with little in front of the next one.
+    void tune() const;
     // What the peer's host has not acknowledged, in bytes.
     int undelivered_bytes() const;
 

@@ -19,10 +19,9 @@ TcpWire::TcpWire(std::int32_t rank, std::vector<bool> remote, std::vector<std::s
 
 void TcpWire::connect(const Meeting& meeting, FrameSink&) {
     auto sockets = shake_hands(site_, meeting);
-    const auto silence = std::chrono::duration_cast<std::chrono::seconds>(silence_);
     for (std::size_t r = 0; r < sockets.size(); ++r) {
         if (!sockets[r].is_open()) continue;
-        sockets[r].tune(silence);
+        sockets[r].tune();
         link_of_[r] = static_cast<std::int32_t>(links_.size());
         polled_.push_back({sockets[r].fd(), POLLIN, 0});
         links_.emplace_back(static_cast<std::int32_t>(r), std::move(sockets[r]));

@@ -20,31 +20,36 @@ constexpr auto kNap = std::chrono::microseconds(200);
 constexpr auto kAnswerWait = std::chrono::milliseconds(250);
 constexpr auto kCloseWait = std::chrono::seconds(1);  // for UCX to let go of its endpoints
 
+// From these minor versions on, an option of a transport has the name that it has in the environment
+// (TCP_TX_SEG_SIZE, once TX_SEG_SIZE), and there is one for TCP's user timeout. Unknown ones would
+// make the library complain on the standard output.
+constexpr unsigned kPrefixedOptions = 17, kUserTimeout = 20;
+
 // Connections within a host are not ours to make. The rest is for TCP, and nothing to other
-// networks: a message and its stamp shall fit in one of its segments, and a host that doesn't
-// answer must not block.
-UcxRail::Options options_for(const UcxSettings& settings) {
-    constexpr std::size_t kLeastSegment = 64 * 1024, kHeads = 1024;
-    const auto segment = std::max(kLeastSegment, settings.frame_bytes + kHeads);
-    const auto idle = std::max<std::int64_t>(1, settings.silence_s / 2);
-    const auto interval = std::max<std::int64_t>(1, idle / 4);
-    const auto count = std::max<std::int64_t>(1, (settings.silence_s - idle) / interval);
-    return {
+// networks: a message goes as one segment (8 KB ones take three times as long), and a host that
+// doesn't answer must not block, and is noticed.
+UcxRail::Options options_for(const UcxSettings& settings, const UcxLibrary& library) {
+    constexpr std::size_t kLeastSegment = 64 * 1024, kMostSegment = 1024 * 1024, kHeads = 1024;
+    const auto segment = std::clamp(settings.frame_bytes + kHeads, kLeastSegment, kMostSegment);
+    const std::string tcp = library.minor() >= kPrefixedOptions ? "TCP_" : "";
+    UcxRail::Options options = {
         {"TLS", "^sm"},
-        {"RNDV_THRESH", "inf"},
-        {"TCP_RX_SEG_SIZE", std::to_string(segment)},
-        {"TCP_CONN_NB", "y"},
-        {"TCP_KEEPIDLE", std::to_string(idle) + "s"},
-        {"TCP_KEEPINTVL", std::to_string(interval) + "s"},
-        {"TCP_KEEPCNT", std::to_string(count)},
+        {tcp + "TX_SEG_SIZE", std::to_string(segment)},
+        {tcp + "RX_SEG_SIZE", std::to_string(segment)},
+        {tcp + "CONN_NB", "y"},
     };
+    if (library.minor() >= kUserTimeout) {
+        const auto silence = std::to_string(settings.silence.count()) + "ms";
+        options.emplace_back(tcp + "USER_TIMEOUT", silence);
+    }
+    return options;
 }
 
 Failure kind_of(ucp::Status status) {
     switch (status) {
-        case ucp::Status::kTimedOut:
-        case ucp::Status::kEndpointTimeout:
+        case ucp::Status::kInputOutput:  // of a socket that timed out, too
         case ucp::Status::kUnreachable:
+        case ucp::Status::kTimedOut:
             return Failure::kCut;
         default:
             return Failure::kDied;
@@ -98,9 +103,9 @@ UcxWire::UcxWire(std::int32_t rank, const std::vector<bool>& remote, UcxSettings
         if (remote[r]) peers_[r]->wire = this;
         if (remote[r]) peers_[r]->rank = static_cast<std::int32_t>(r);
     }
+    const auto options = options_for(settings_, *library_);
     for (const auto& nic : settings_.nics) {
-        rails_.push_back(
-            std::make_unique<UcxRail>(library_, nic, count, options_for(settings_)));
+        rails_.push_back(std::make_unique<UcxRail>(library_, nic, count, options));
         rails_.back()->handle(kFrames, on_frame, this);
         rails_.back()->handle(kGreetings, on_greeting, this);
     }
@@ -154,7 +159,7 @@ void UcxWire::open(Peer& peer, const std::string& bytes) {
     params.error_mode = ucp::EndpointParams::kPeerErrors;
     params.error_handler = {on_error, &peer};
     const auto status = (*library_)().ucp_ep_create(peer.rail->worker(), &params, &peer.endpoint);
-    library_->check(status, "rank " + std::to_string(peer.rank));
+    if (status != ucp::Status::kOk) lose(peer, status);
 }
 
 void UcxWire::connect(const Meeting& meeting, FrameSink& sink) {
@@ -163,7 +168,7 @@ void UcxWire::connect(const Meeting& meeting, FrameSink& sink) {
     for (const auto& peer : peers_) {
         if (!peer) continue;
         open(*peer, meeting.addresses[static_cast<std::size_t>(peer->rank)]);
-        say(*peer, Word::kHello);
+        if (peer->loss == Failure::kNone) say(*peer, Word::kHello);
     }
     auto glanced = Clock::now();
     const auto is_met = [](const auto& peer) { return !peer || peer->is_met; };

@@ -20,9 +20,9 @@ using Request = void*;  // a request, nullptr for done at once, or an error
 enum class Status : std::int8_t {
     kOk = 0,
     kInProgress = 1,
+    kInputOutput = -3,
     kUnreachable = -6,
     kTimedOut = -20,
-    kEndpointTimeout = -80,
     kLast = -100,
 };
 

@@ -42,17 +42,14 @@ UcxLibrary::UcxLibrary(const std::string& path) {
     find(library, "ucp_request_check_status", f.ucp_request_check_status);
     find(library, "ucp_request_free", f.ucp_request_free);
     find(library, "ucs_status_string", f.ucs_status_string);
-    unsigned major, minor, release;
-    f.ucp_get_version(&major, &minor, &release);
-    if (major != ucp::kApiMajor || minor < ucp::kApiMinor) {
+    f.ucp_get_version(&major_, &minor_, &release_);
+    if (major_ != ucp::kApiMajor || minor_ < ucp::kApiMinor) {
         raise_network(ENOSYS, "UCX " + version() + " instead of 1.10 or newer");
     }
 }
 
 std::string UcxLibrary::version() const {
-    unsigned major, minor, release;
-    functions_.ucp_get_version(&major, &minor, &release);
-    return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(release);
+    return std::to_string(major_) + "." + std::to_string(minor_) + "." + std::to_string(release_);
 }
 
 void UcxLibrary::check(ucp::Status status, const std::string& what) const {
@@ -60,7 +57,8 @@ void UcxLibrary::check(ucp::Status status, const std::string& what) const {
     raise_network(EIO, "UCX, " + what + ": " + functions_.ucs_status_string(status));
 }
 
-// Options that the environment sets stay as they are, but for the NIC: that is the ranks' choice.
+// The NIC is the ranks' choice. Options that the environment sets stay as they are, and one that a
+// version or a build doesn't have, does without.
 UcxRail::UcxRail(std::shared_ptr<const UcxLibrary> library, const std::string& nic,
                  std::size_t peers, const Options& options)
     : library_(std::move(library)) {
@@ -70,8 +68,7 @@ UcxRail::UcxRail(std::shared_ptr<const UcxLibrary> library, const std::string& n
     auto status = f.ucp_config_modify(config, "NET_DEVICES", nic.c_str());
     for (const auto& [name, value] : options) {
         if (std::getenv(("UCX_" + name).c_str()) != nullptr) continue;
-        if (status != ucp::Status::kOk) break;
-        status = f.ucp_config_modify(config, name.c_str(), value.c_str());
+        f.ucp_config_modify(config, name.c_str(), value.c_str());
     }
     ucp::Params params{};
     params.field_mask = ucp::Params::kFeatures | ucp::Params::kSharedWorkers | ucp::Params::kEndpoints;

@@ -16,6 +16,7 @@ public:
     explicit UcxLibrary(const std::string& path);
 
     std::string version() const;
+    unsigned minor() const { return minor_; }
     // Throws std::system_error for an error.
     void check(ucp::Status status, const std::string& what) const;
 
@@ -23,6 +24,7 @@ public:
 
 private:
     ucp::Functions functions_{};
+    unsigned major_ = 0, minor_ = 0, release_ = 0;  // the version
 };
 
 // A NIC through UCX: a context that uses it alone, and a worker. Not movable.

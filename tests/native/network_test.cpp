@@ -50,7 +50,7 @@ bool is_tcp() { return std::strcmp(g_wire, "tcp") == 0; }
 std::unique_ptr<Wire> make_wire(std::int32_t rank, const std::vector<bool>& remote,
                                 std::chrono::milliseconds silence) {
     if (!is_tcp()) {
-        UcxSettings settings{std::getenv("SLEY_TEST_UCX"), {"lo"}, 0, 0, silence.count() / 1000};
+        UcxSettings settings{std::getenv("SLEY_TEST_UCX"), {"lo"}, 0, 0, silence};
         return std::make_unique<UcxWire>(rank, remote, settings);
     }
     return std::make_unique<TcpWire>(rank, remote, std::vector<std::string>{"127.0.0.1"}, 0,

@@ -405,29 +405,24 @@ void test_mismatch(bool posted_first, std::int32_t src) {
     require(later.status == Status::kAborted, "the sender learns of it");
 }
 
-void test_stalls() {
-    auto data = bytes_of(100000, 1);
-    for (int kind = 0; kind < 4; ++kind) {
-        World world(2, kUsual);
-        auto patient = world.of(1).recv(data.data(), 8, 0, 3, kLong);
-        auto& messages = world.of(0);
-        Outcome end;
-        if (kind == 0) end = messages.recv_now(data.data(), 8, 1, 0, kShort);
-        if (kind == 1) end = messages.recv_now(data.data(), 8, kAnySource, 0, kShort);
-        if (kind == 2) end = messages.send_now(data.data(), 100000, 1, 3000, kShort);
-        if (kind == 3) {
-            auto ticket = messages.send(world.heap[0], 100000, 1, 3000, kShort);
-            require(ticket->wait(kLong), "a stalled operation ends");
-            end = ticket->outcome();
-        }
-        // Rank 1 waits for another tag, and so takes what is sent: then its receive is what hangs.
-        if (kind >= 2 && end.status == Status::kDone) continue;
-        require(end.status == Status::kStalled, "an operation that doesn't move stalls");
-        require(end.rank == (kind == 1 ? kAnySource : 1), "it says whom it waited for");
-        require_failed(world, 1, Failure::kStalled, 0);
-        require(patient->wait(kLong), "the others' operations end");
-        require(patient->outcome().status == Status::kAborted, "as aborted");
+void test_receives_stall(std::int32_t src, bool now) {
+    World world(2, kUsual);
+    auto in = bytes_of(8, 0), others = bytes_of(8, 0);
+    auto patient = world.of(1).recv(others.data(), 8, 0, 3, kLong);
+    auto& messages = world.of(0);
+    Outcome end;
+    if (now) {
+        end = messages.recv_now(in.data(), 8, src, 0, kShort);
+    } else {
+        auto ticket = messages.recv(in.data(), 8, src, 0, kShort);
+        require(ticket->wait(kLong), "a stalled operation ends");
+        end = ticket->outcome();
     }
+    require(end.status == Status::kStalled, "a receive that nobody sends to stalls");
+    require(end.rank == src, "it says whom it waited for");
+    require_failed(world, 1, Failure::kStalled, 0);
+    require(patient->wait(kLong), "the others' operations end");
+    require(patient->outcome().status == Status::kAborted, "as aborted");
 }
 
 // Sends that nobody takes stall, staged and pulled.
@@ -496,9 +491,17 @@ void test_ending() {
     tickets.push_back(world.of(0).send(data.data(), 100000, 1, 0, kLong));
     tickets.push_back(world.of(0).send(world.heap[0], 100000, 1, 0, kLong));
     require(!world.of(0).wait(*tickets[0], 0.01), "waiting ends at its time");
+    Outcome waiting;
+    std::thread other([&] { waiting = world.of(0).recv_now(data.data(), 8, 1, 2, kLong); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    world.of(0).close();
+    other.join();
+    require(waiting.status == Status::kAborted, "a caller who waits is sent away");
+    const auto late = world.of(0).send(data.data(), 8, 1, 2, kLong);
+    require(late->outcome().status == Status::kAborted, "and so is one who comes later");
     world.messages[0].reset();
     for (auto& ticket : tickets) {
-        require(ticket->is_done(), "with the object all operations end");
+        require(ticket->is_done(), "with closing all operations end");
         require(ticket->outcome().status == Status::kAborted, "as aborted");
     }
 }
@@ -540,7 +543,10 @@ int main(int argc, char** argv) {
     for (const bool posted_first : {false, true}) {
         for (std::int32_t src = 0; src < 2; ++src) test_mismatch(posted_first, src);
     }
-    test_stalls();
+    for (const bool now : {false, true}) {
+        test_receives_stall(1, now);
+        test_receives_stall(kAnySource, now);
+    }
     test_sends_stall();
     test_turns_are_not_stalls();
     for (const bool dead : {false, true}) {

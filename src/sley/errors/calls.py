@@ -92,3 +92,13 @@ N628 = Rule(
     instead="Choose the interfaces that lead to the other hosts, in the same order on all of "
     "them: SLEY_NICS=eth0,eth1. Open the ports between the hosts.",
 )
+N629 = Rule(
+    "N629",
+    "no-ucx",
+    what="UCX was asked for between hosts, and its library can't be used on every rank.",
+    why="UCX is not part of sley: it is looked for in Python's packages and in the system. Without "
+    "being asked, a communicator falls back to TCP and says so.",
+    example="SLEY_NETWORK=ucx torchrun --nnodes 2 train.py",
+    instead="Install it on all hosts (pip install libucx-cu12, or the system's libucx0), or leave "
+    "SLEY_NETWORK out.",
+)
