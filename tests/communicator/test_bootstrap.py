@@ -189,8 +189,8 @@ def test_ranks_are_bound_to_the_interfaces_of_their_host_in_turn(
     nics = [Nic(f"eth{number}", (f"10.0.{number}.1",)) for number in range(3)]
     found = [Interface(nic, False) for nic in nics]
     monkeypatch.setattr(hosts_module, "interfaces", lambda: found)
-    outcomes = meet(LocalStore(), 6, hosts=[0, 0, 1, 1, 0, 0], environ={"SLEY_NICS": "^eth1"})
-    bound = ["eth0", "eth2", "eth0", "eth2", "eth0", "eth2"]
+    outcomes = meet(LocalStore(), 6, hosts=[0, 1, 1, 1, 0, 0], environ={"SLEY_NICS": "^eth1"})
+    bound = ["eth0", "eth0", "eth2", "eth0", "eth2", "eth0"]
     assert [on.nic.name for on in outcomes] == bound
     assert [outcomes[3].nic_of(rank).name for rank in range(6)] == bound
     close(outcomes)

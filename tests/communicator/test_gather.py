@@ -54,6 +54,20 @@ def test_everybody_gets_what_all_say(values: list[bytes]) -> None:
         assert len(store) == 0
 
 
+def test_rank_0_goes_on_when_all_have_their_answers() -> None:
+    store = LocalStore()
+
+    def first() -> int:
+        all_gather(member(store, 0, 4), "topic", b"", Deadline.after(TIMEOUT_S))
+        return len(store)  # which may end with it
+
+    others = [
+        lambda r=r: all_gather(member(store, r, 4), "topic", b"", Deadline.after(TIMEOUT_S))
+        for r in (1, 2, 3)
+    ]
+    assert on_threads([first, *others])[0] == 0
+
+
 @pytest.mark.parametrize("absent", [[2], [0], [1, 3], [0, 3]])
 def test_everybody_names_the_ranks_that_are_missing(absent: list[int]) -> None:
     store = LocalStore()

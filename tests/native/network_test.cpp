@@ -2,6 +2,9 @@
 // which the ranks of other hosts are remote. The first argument names the case, the second the
 // wire. Exits with 1, and says where, at the first thing that is wrong.
 #include <arpa/inet.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +25,6 @@
 #include <vector>
 
 #include "fabric.hpp"
-#include "network/handshake.hpp"
 #include "network/pump.hpp"
 #include "network/tcp.hpp"
 #include "network/ucx.hpp"
@@ -41,6 +43,7 @@ using Clock = std::chrono::steady_clock;
     } while (false)
 
 constexpr double kTimeout = 60.0;
+constexpr int kSkipped = 77;
 constexpr std::size_t kHeapBytes = 1 << 16;
 
 const char* g_wire = "tcp";
@@ -467,6 +470,55 @@ void killed() {
     CHECK(Clock::now() - since < std::chrono::seconds(20));
 }
 
+// A network of this process' own, that can be cut.
+void own_network() {
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0) return;
+    std::printf("no network namespace for this user\n");
+    std::exit(kSkipped);
+}
+
+void set_network(bool up) {
+    const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    ifreq request{};
+    std::strcpy(request.ifr_name, "lo");
+    request.ifr_flags = static_cast<short>(up ? IFF_UP | IFF_RUNNING : 0);
+    CHECK(ioctl(fd, SIOCSIFFLAGS, &request) == 0);
+    close(fd);
+}
+
+// Ranks that wait notice that the network between them is cut, also where nothing is on its way.
+void cut() {
+    own_network();
+    set_network(true);
+    Job job({0, 1}, {1, 8, 1}, 1, std::chrono::milliseconds(1000));
+    job.connect();
+    job.run([&](std::int32_t r) { live(job, r, 1, 10); });
+    set_network(false);
+    job.run([&](std::int32_t r) {
+        Control& control = job.fabric(r).control();
+        pump_until(job.fabric(r), [&] { return control.failed(); });
+        CHECK(control.failure_kind() == Failure::kCut && control.failure_rank() == 1 - r);
+        CHECK(job.pump(r).loss_of(1 - r) == Failure::kCut);
+    });
+}
+
+// A rank that is there and takes nothing, however much is on its way to it, is not cut off.
+void busy() {
+    const auto silence = std::chrono::milliseconds(200);
+    Job job({0, 1}, {8, 4 << 20, 8}, 1, silence);
+    job.connect();
+    FifoSender& out = job.fabric(0).sender(1, 1);
+    while (out.has_slot(8)) out.publish({out.where(out.take_slot(8)), 4 << 20, 1});
+    const auto end = Clock::now() + 8 * silence;
+    pump_until(job.fabric(0), [&] { return Clock::now() > end; });
+    CHECK(!job.fabric(0).control().failed() && !job.fabric(0).is_settled());
+    FifoReceiver& in = job.fabric(1).receiver(0, 1);
+    for (int i = 0; i < 8; ++i) {
+        pump_until(job.fabric(1), [&] { return job.fabric(0).progress(), in.has_message(); });
+        in.release();
+    }
+}
+
 // What connects to a rank's listener, and what it sends there.
 int dial(const std::string& address) {
     char host[64];
@@ -554,6 +606,14 @@ void absentees() {
     }
 }
 
+struct Nowhere final : FrameSink {
+    std::byte* place(std::int32_t, const FrameHeader&) override { return bytes; }
+    bool arrived(std::int32_t, const FrameHeader&) override { return true; }
+    void lost(std::int32_t, Failure) override {}
+
+    std::byte bytes[64];
+};
+
 // Frames that cannot be right end the connection, whatever they are.
 void garbage() {
     const auto frame = [](FrameKind kind, std::int32_t index, std::uint32_t bytes,
@@ -574,23 +634,21 @@ void garbage() {
     };
     for (const auto& header : wrong) {
         Job job({0, 1}, {2, 8, 2}, 1);
-        TcpSite site;
-        site.rank = 1;
-        site.remote = {true, false};
-        site.nics = {"127.0.0.1"};
-        site.listeners.push_back(Socket::listener("127.0.0.1"));
+        const auto wire = make_wire(1, {true, false}, job.silence);
         auto meeting = job.meeting();
-        meeting.addresses[1] = site.address();
+        meeting.addresses[1] = wire->address();
+        Nowhere nowhere;
         std::thread other([&] { job.pump(0).connect(meeting); });
-        const auto sockets = shake_hands(site, meeting);
+        wire->connect(meeting, nowhere);
         other.join();
         FifoSender& out = job.fabric(0).sender(1, 1);
         out.publish({out.where(out.take_slot(1)), 8, 9});
         const std::byte payload[16] = {};
-        CHECK(write(sockets[0].fd(), &header, sizeof header) == sizeof header);
-        CHECK(write(sockets[0].fd(), payload, sizeof payload) == sizeof payload);
+        wire->post(0, header, payload);
+        wire->send();
+        const auto pump_both = [&] { return wire->receive(nowhere), wire->send(); };
         Control& control = job.fabric(0).control();
-        pump_until(job.fabric(0), [&] { return control.failed(); });
+        pump_until(job.fabric(0), [&] { return pump_both(), control.failed(); });
         CHECK(control.failure_kind() == Failure::kCut && control.failure_rank() == 1);
         CHECK(job.fabric(0).is_settled());
     }
@@ -604,7 +662,8 @@ int main(int count, char** arguments) {
     const std::pair<const char*, void (*)()> cases[] = {
         {"exchange", exchange}, {"threads", threads},     {"credits", credits},
         {"states", states},     {"ends", ends},           {"killed", killed},
-        {"strangers", strangers}, {"absentees", absentees}, {"garbage", garbage},
+        {"cut", cut},           {"busy", busy},           {"strangers", strangers},
+        {"absentees", absentees}, {"garbage", garbage},
     };
     for (const auto& [its_name, body] : cases) {
         if (name == its_name) {

@@ -52,7 +52,9 @@ struct World {
     }
 
     PointToPoint& of(std::int32_t rank) { return *messages[static_cast<std::size_t>(rank)]; }
-    Control& control(std::int32_t rank) { return fabric[static_cast<std::size_t>(rank)]->control(); }
+    Control& control(std::int32_t rank) {
+        return fabric[static_cast<std::size_t>(rank)]->control();
+    }
 
     void run(const std::function<void(std::int32_t)>& life) {
         std::vector<std::thread> threads;
@@ -324,12 +326,16 @@ void test_tags_overtake() {
     require(rest == large, "the earlier message waits in memory of its own");
 }
 
-// A message that nobody asked for is left where it is.
+// A message that nobody asked for is left where it is, whatever else its receiver does.
 void test_unwanted_messages_wait_in_the_fifo() {
-    World world(2, kUsual);
-    auto data = bytes_of(8, 1);
+    World world(3, kUsual);
+    auto data = bytes_of(8, 1), other = bytes_of(8, 0);
+    world.of(0).send_now(data.data(), 8, 1, 0, kLong);
+    world.of(1).recv_now(other.data(), 8, 0, 0, kLong);
+    auto pending = world.of(1).recv(other.data(), 8, 2, 0, kLong);
     std::vector<std::shared_ptr<Ticket>> sends;
     for (int i = 0; i < 6; ++i) sends.push_back(world.of(0).send(data.data(), 8, 1, 0, kLong));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     require(sends[3]->is_done(), "as many sends are done as there are slots");
     require(!sends[4]->is_done(), "and no more");
     auto in = bytes_of(8, 0);
@@ -351,15 +357,30 @@ void test_heap_data_are_read_in_place() {
     require(in[999999] == std::byte{77} && in[500] == std::byte{500 % 251}, "it read in place");
 }
 
-void test_any_source_is_fair() {
+// Whether the messages still lie in the FIFOs or have been taken into memory of their own.
+void test_any_source_is_fair(bool taken) {
     World world(3, kUsual);
     auto data = bytes_of(8, 1);
-    for (int i = 0; i < 4; ++i) {
-        for (std::int32_t src = 1; src < 3; ++src) world.of(src).send_now(data.data(), 8, 0, 0, kLong);
+    for (std::int32_t src = 1; src < 3; ++src) {
+        for (int i = 0; i < 3; ++i) world.of(src).send_now(data.data(), 8, 0, 0, kLong);
+        world.of(src).send_now(data.data(), 8, 0, 1, kLong);
+        if (taken) world.of(0).recv_now(data.data(), 8, src, 1, kLong);
     }
     int from[3] = {};
     for (int i = 0; i < 4; ++i) ++from[world.of(0).recv_now(data.data(), 8, -1, 0, kLong).rank];
     require(from[1] == 2 && from[2] == 2, "sources take turns");
+}
+
+// Of two receives that a message fits, the one that was posted first takes it.
+void test_receives_take_turns(std::int32_t first, std::int32_t second) {
+    World world(2, kUsual);
+    auto data = bytes_of(8, 1), in = bytes_of(8, 0);
+    auto one = world.of(0).recv(in.data(), 8, first, 0, kLong);
+    auto two = world.of(0).recv(in.data(), 8, second, 0, kLong);
+    world.of(1).send_now(data.data(), 8, 0, 0, kLong);
+    require(one->wait(kLong) && !two->is_done(), "the first receive takes the first message");
+    world.of(1).send_now(data.data(), 8, 0, 0, kLong);
+    require(two->wait(kLong), "and the second one the second");
 }
 
 void test_callbacks_may_post() {
@@ -464,7 +485,7 @@ void test_gone(bool dead, std::int32_t src) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // longer than a glance
     const auto last = world.of(0).recv_now(data.data(), 8, src, 0, kLong);
-    require(last.status == Status::kDone && last.rank == 1, "what a rank sent before it left comes");
+    require(last.status == Status::kDone && last.rank == 1, "what a rank sent before comes");
     auto none = world.of(0).recv(data.data(), 8, src, 0, kLong);
     require(world.of(0).wait(*none, kLong), "nothing comes from a rank that is gone");
     require(none->outcome().status == Status::kAborted, "waiting for it is aborted");
@@ -538,7 +559,9 @@ int main(int argc, char** argv) {
     test_tags_overtake();
     test_unwanted_messages_wait_in_the_fifo();
     test_heap_data_are_read_in_place();
-    test_any_source_is_fair();
+    for (const bool taken : {false, true}) test_any_source_is_fair(taken);
+    test_receives_take_turns(1, kAnySource);
+    test_receives_take_turns(kAnySource, 1);
     test_callbacks_may_post();
     for (const bool posted_first : {false, true}) {
         for (std::int32_t src = 0; src < 2; ++src) test_mismatch(posted_first, src);

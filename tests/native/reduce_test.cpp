@@ -256,7 +256,7 @@ void check_copies(Random& random) {
         const Bytes blank(to + n + kAfter, std::byte{0xA5});
         Bytes wanted = blank;
         for (std::size_t i = 0; i < n; ++i) wanted[to + i] = from[at + i];
-        for (const Copy copy : {copy_bytes, stream_bytes}) {
+        for (auto* const copy : {copy_bytes, stream_bytes}) {
             Bytes found = blank;
             copy(found.data() + to, from.data() + at, n);
             compare<std::uint8_t>(found, wanted, {"copies", "copied", 0, 0, n});

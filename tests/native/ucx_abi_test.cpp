@@ -20,9 +20,6 @@ namespace ours = sley::ucp;
 static_assert(sizeof(ours::Status) == sizeof(ucs_status_t), "ucs_status_t");
 SAME_VALUE(ours::Status::kOk, UCS_OK);
 SAME_VALUE(ours::Status::kInProgress, UCS_INPROGRESS);
-SAME_VALUE(ours::Status::kInputOutput, UCS_ERR_IO_ERROR);
-SAME_VALUE(ours::Status::kUnreachable, UCS_ERR_UNREACHABLE);
-SAME_VALUE(ours::Status::kTimedOut, UCS_ERR_TIMED_OUT);
 SAME_VALUE(ours::Status::kLast, UCS_ERR_LAST);
 
 using OwnParams = ours::Params;
