@@ -261,7 +261,7 @@ bool Matching::send_pieces(std::int32_t dst) {
     return moved;
 }
 
-// Publishes the header or the next piece, if there is room. Returns the bytes of the FIFO's message.
+// Publishes the header or the next piece, if there is room. Returns the bytes that it took.
 std::int64_t Matching::send_piece(FifoSender& sender, Operation& send) const {
     if (send.heap != 0 && send.sent >= 0) {
         if (!sender.has_envelope()) return 0;

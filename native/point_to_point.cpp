@@ -22,7 +22,9 @@ constexpr int kRoundsToSettle = 16;  // before the thread is woken for that
 
 PointToPoint::PointToPoint(std::shared_ptr<Fabric> fabric, std::int32_t stride, std::int32_t offset)
     : fabric_(std::move(fabric)), matching_(fabric_, stride, offset) {
-    for (std::int32_t r = 0; r < fabric_->shape().ranks(); ++r) has_remote_ |= fabric_->is_remote(r);
+    for (std::int32_t r = 0; r < fabric_->shape().ranks(); ++r) {
+        has_remote_ |= fabric_->is_remote(r);
+    }
 }
 
 PointToPoint::~PointToPoint() { close(); }

@@ -25,9 +25,9 @@ namespace sley {
 // An operation ends as kDone (rank: the other rank, bytes: of the message); kMismatched, a receive
 // into memory of another size than the message's (rank: its source, bytes: what came); kStalled
 // when it hasn't moved for its own timeout (rank: whom it waited for); or kAborted, because of a
-// failure that the control block names, or because the object is closed. All but kDone and
-// closing fail the fabric. A send is done when its data may be overwritten: the message may still be on
-// its way.
+// failure that the control block names, or because the object is closed. All but kDone and closing
+// fail the fabric. A send is done when its data may be overwritten: the message may still be on its
+// way.
 class PointToPoint {
 public:
     // The FIFO that carries messages to rank `dst` is number dst * stride + offset of the sender's.

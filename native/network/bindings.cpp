@@ -10,10 +10,12 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pump.hpp"
 #include "tcp.hpp"
+#include "ucx.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -47,6 +49,21 @@ std::shared_ptr<Pump> make_tcp(const std::shared_ptr<Fabric>& fabric,
     const auto silence = to_duration<std::chrono::milliseconds>(timeout_s / 2);
     return attach(fabric, std::make_unique<TcpWire>(fabric->rank(), remote_ranks(*fabric),
                                                     std::move(nics), nic, silence));
+}
+
+// UCX leaves it to the kernel, which counts a host as silent, too, whose rank doesn't read. So it
+// gets nearly all of the time.
+std::shared_ptr<Pump> make_ucx(const std::shared_ptr<Fabric>& fabric,
+                               std::vector<std::string> nics, std::size_t nic, double timeout_s,
+                               std::string library) {
+    UcxSettings settings;
+    settings.library = std::move(library);
+    settings.nics = std::move(nics);
+    settings.nic = nic;
+    settings.frame_bytes = static_cast<std::size_t>(fabric->shape().fifo.slot_bytes);
+    settings.silence = to_duration<std::chrono::milliseconds>(timeout_s * 7 / 8);
+    return attach(fabric, std::make_unique<UcxWire>(fabric->rank(), remote_ranks(*fabric),
+                                                    std::move(settings)));
 }
 
 void check_signals() {
@@ -94,6 +111,13 @@ void define_network(nb::module_& m) {
           nb::keep_alive<0, 1>(),
           "Let `fabric` reach other hosts over TCP. nics: IP addresses of this host, of which this "
           "rank uses number `nic`.");
+    m.def("ucx_transport", &make_ucx, "fabric"_a, "nics"_a, "nic"_a, "timeout_s"_a, "library"_a,
+          nb::keep_alive<0, 1>(),
+          "Let `fabric` reach other hosts over UCX. nics: names of this host's, of which this rank "
+          "uses number `nic`. library: path of libucp.so.0; OSError where it cannot be used.");
+    m.def(
+        "ucx_version", [](const std::string& library) { return UcxLibrary(library).version(); },
+        "library"_a, "The version of a libucp.so.0; OSError where it cannot be used.");
 }
 
 }  // namespace sley

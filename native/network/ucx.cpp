@@ -23,7 +23,7 @@ constexpr auto kCloseWait = std::chrono::seconds(1);  // for UCX to let go of it
 // From these minor versions on, an option of a transport has the name that it has in the environment
 // (TCP_TX_SEG_SIZE, once TX_SEG_SIZE), and there is one for TCP's user timeout. Unknown ones would
 // make the library complain on the standard output.
-constexpr unsigned kPrefixedOptions = 17, kUserTimeout = 20;
+constexpr unsigned kPrefixedOptions = 17, kUserTimeout = 22;
 
 // Connections within a host are not ours to make. The rest is for TCP, and nothing to other
 // networks: a message goes as one segment (8 KB ones take three times as long), and a host that
@@ -43,17 +43,6 @@ UcxRail::Options options_for(const UcxSettings& settings, const UcxLibrary& libr
         options.emplace_back(tcp + "USER_TIMEOUT", silence);
     }
     return options;
-}
-
-Failure kind_of(ucp::Status status) {
-    switch (status) {
-        case ucp::Status::kInputOutput:  // of a socket that timed out, too
-        case ucp::Status::kUnreachable:
-        case ucp::Status::kTimedOut:
-            return Failure::kCut;
-        default:
-            return Failure::kDied;
-    }
 }
 
 // An address: the number of the rank's NIC, and each NIC's part with its length before it.
@@ -159,7 +148,8 @@ void UcxWire::open(Peer& peer, const std::string& bytes) {
     params.error_mode = ucp::EndpointParams::kPeerErrors;
     params.error_handler = {on_error, &peer};
     const auto status = (*library_)().ucp_ep_create(peer.rail->worker(), &params, &peer.endpoint);
-    if (status != ucp::Status::kOk) lose(peer, status);
+    if (status != ucp::Status::kOk) lose(peer);
+    peer.heard = Clock::now();
 }
 
 void UcxWire::connect(const Meeting& meeting, FrameSink& sink) {
@@ -254,7 +244,7 @@ void UcxWire::send(Transfer* transfer, unsigned id, const void* header, std::siz
                                                        payload, bytes, &params);
     if (ucp::is_pending(request)) return;
     end_sending(transfer);
-    if (ucp::is_error(request)) lose(to, ucp::error_of(request));
+    if (ucp::is_error(request)) lose(to);
 }
 
 void UcxWire::end_sending(Transfer* transfer) {
@@ -271,13 +261,17 @@ void UcxWire::on_sent(ucp::Request request, ucp::Status, void* user_data) {
     (*wire.library_)().ucp_request_free(request);
 }
 
-void UcxWire::on_error(void* argument, ucp::Endpoint, ucp::Status status) {
+void UcxWire::on_error(void* argument, ucp::Endpoint, ucp::Status) {
     auto& peer = *static_cast<Peer*>(argument);
-    peer.wire->lose(peer, status);
+    peer.wire->lose(peer);
 }
 
-void UcxWire::lose(Peer& peer, ucp::Status status) {
-    if (peer.loss == Failure::kNone) peer.loss = kind_of(status);
+// The library says the same of a peer that has ended and of one that is out of reach. But who waits
+// is heard several times a second.
+void UcxWire::lose(Peer& peer) {
+    if (peer.loss != Failure::kNone) return;
+    const bool is_silent = Clock::now() - peer.heard >= settings_.silence;
+    peer.loss = is_silent ? Failure::kCut : Failure::kDied;
 }
 
 void UcxWire::progress() {
@@ -360,6 +354,7 @@ ucp::Status UcxWire::on_frame(void* argument, const void* header, std::size_t he
     std::memcpy(&frame, header, sizeof frame);
     Peer* from = wire.sender(frame.stamp);
     if (from == nullptr || from->loss != Failure::kNone) return ucp::Status::kOk;
+    from->heard = Clock::now();
     const bool is_rendezvous = params->attributes & ucp::ActiveMessageParams::kRendezvous;
     bool is_right = length == frame.header.bytes;
     if (is_right && frame.header.kind == FrameKind::kData) {
@@ -369,7 +364,7 @@ ucp::Status UcxWire::on_frame(void* argument, const void* header, std::size_t he
         if (is_right) std::memcpy(place, data, length);
     }
     is_right = is_right && !is_rendezvous && wire.sink_->arrived(from->rank, frame.header);
-    if (!is_right) wire.lose(*from, ucp::Status::kUnreachable);
+    if (!is_right) from->loss = Failure::kCut;
     return ucp::Status::kOk;
 }
 
@@ -385,14 +380,14 @@ ucp::Status UcxWire::fetch(Peer& from, const StampedFrame& frame, void* descript
     const auto request = (*library_)().ucp_am_recv_data_nbx(
         from.rail->worker(), descriptor, place, frame.header.bytes, &params);
     if (ucp::is_pending(request)) return ucp::Status::kInProgress;
-    end_fetch(transfer, ucp::is_error(request) ? ucp::error_of(request) : ucp::Status::kOk);
+    end_fetch(transfer, !ucp::is_error(request));
     return ucp::Status::kInProgress;
 }
 
-void UcxWire::end_fetch(Transfer* transfer, ucp::Status status) {
+void UcxWire::end_fetch(Transfer* transfer, bool is_whole) {
     Peer& from = *transfer->peer;
-    if (status != ucp::Status::kOk) {
-        lose(from, status);
+    if (!is_whole) {
+        lose(from);
     } else if (sink_ != nullptr) {
         sink_->arrived(from.rank, transfer->frame.header);
     }
@@ -402,7 +397,7 @@ void UcxWire::end_fetch(Transfer* transfer, ucp::Status status) {
 void UcxWire::on_received(ucp::Request request, ucp::Status status, std::size_t, void* user_data) {
     auto* transfer = static_cast<Transfer*>(user_data);
     auto& wire = *transfer->peer->wire;
-    wire.end_fetch(transfer, status);
+    wire.end_fetch(transfer, status == ucp::Status::kOk);
     (*wire.library_)().ucp_request_free(request);
 }
 

@@ -70,6 +70,7 @@ private:
         ucp::Endpoint endpoint = nullptr;
         int data = 0, frames = 0;  // on their way out
         bool is_met = false, said_bye = false, bye_heard = false;
+        Clock::time_point heard{};  // the last time
         Failure loss = Failure::kNone;
         bool is_loss_told = false;
     };
@@ -91,11 +92,11 @@ private:
     void send(Transfer* transfer, unsigned id, const void* header, std::size_t header_bytes,
               const void* payload, std::size_t bytes);
     void end_sending(Transfer* transfer);
-    void lose(Peer& peer, ucp::Status status);
+    void lose(Peer& peer);
     void progress();
     Peer* sender(const Stamp& stamp);
     ucp::Status fetch(Peer& from, const StampedFrame& frame, void* descriptor, std::byte* place);
-    void end_fetch(Transfer* transfer, ucp::Status status);
+    void end_fetch(Transfer* transfer, bool is_whole);
 
     static void on_sent(ucp::Request request, ucp::Status status, void* user_data);
     static void on_received(ucp::Request request, ucp::Status status, std::size_t length,

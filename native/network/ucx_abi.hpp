@@ -20,9 +20,6 @@ using Request = void*;  // a request, nullptr for done at once, or an error
 enum class Status : std::int8_t {
     kOk = 0,
     kInProgress = 1,
-    kInputOutput = -3,
-    kUnreachable = -6,
-    kTimedOut = -20,
     kLast = -100,
 };
 
@@ -31,9 +28,6 @@ inline bool is_error(Request request) {
            static_cast<std::uintptr_t>(static_cast<std::intptr_t>(Status::kLast));
 }
 inline bool is_pending(Request request) { return request != nullptr && !is_error(request); }
-inline Status error_of(Request request) {
-    return static_cast<Status>(reinterpret_cast<std::intptr_t>(request));
-}
 
 constexpr unsigned kApiMajor = 1, kApiMinor = 10;
 
