@@ -8,10 +8,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
 from typing import Any
+
+import pytest
 
 from sley.communicator import bootstrap as bootstrapping
 from sley.communicator.bootstrap import Rendezvous, bootstrap
@@ -208,3 +211,12 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "it doesn't come"
         time.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_open() -> Iterator[None]:
+    """For modules that import it: every test closes what it opens."""
+    resource_tracker.ensure_running()  # which Python starts with the first process, and keeps
+    before = descriptors()
+    yield
+    assert descriptors() == before

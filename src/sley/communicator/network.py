@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def _agreed(rendezvous: Rendezvous, settings: Settings) -> str:
         )
     reason = why or f"rank {missing[0]} has no UCX"
     log.logger.log(
-        log.logging.INFO if settings.network is Network.TCP else log.logging.WARNING,
+        logging.INFO if settings.network is Network.TCP else logging.WARNING,
         "%s: TCP between hosts: %s",
         rendezvous.name,
         reason,

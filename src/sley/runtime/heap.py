@@ -107,9 +107,9 @@ def empty(shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
     """A NumPy array, all zeros, in memory that the other ranks of this host can read where it
     lies: collectives on it need not copy it for them first.
 
-    shape: elements, or a tuple of them. dtype: one of `sley.runtime.DATA_TYPES`; bfloat16 arrays
+    shape: elements, or a tuple of sizes. dtype: one of `sley.runtime.DATA_TYPES`; bfloat16 arrays
     are uint16 bits. Errors: R504, R507, R514."""
-    sizes = (shape,) if is_integer(shape) else tuple(shape)  # type: ignore[arg-type]
+    sizes = shape if isinstance(shape, tuple) else (shape,)
     if not all(is_integer(size) and 0 <= size <= LARGEST for size in sizes):
         raise R514.error(expected="shape as integers from 0 on", found=f"shape={shape!r}")
     kind = data_type(dtype)

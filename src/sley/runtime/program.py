@@ -193,10 +193,13 @@ def _wire(
     _check_messages(plan, send, recv)
     index = np.arange(len(keys)) - np.searchsorted(src, src)  # the keys are in order of src
     wiring = Wiring(
-        plan.collective.ranks,
-        *(column.astype(np.int32) for column in (src, dst, channel, index)),
-        slots,
-        slot_bytes,
+        ranks=plan.collective.ranks,
+        src=src.astype(np.int32),
+        dst=dst.astype(np.int32),
+        channel=channel.astype(np.int32),
+        index=index.astype(np.int32),
+        slots=slots,
+        slot_bytes=slot_bytes,
     )
     return wiring, send, recv
 
