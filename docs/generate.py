@@ -55,6 +55,7 @@ FAMILIES = {
     "R": ("Runtime", "What can go wrong while a plan runs."),
     "K": ("Kernels and devices", "What can go wrong while a plan runs on GPUs."),
     "N": ("Communicator", "What can go wrong while ranks find one another and work together."),
+    "B": ("PyTorch backend", "What can go wrong in collectives of torch.distributed."),
     "T": ("Topologies", "What the description of a cluster must look like."),
     "P": ("Pictures and reports", "What can be drawn, and into which files."),
     "S": ("Simulation", "What a question about speed must look like."),

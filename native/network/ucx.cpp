@@ -356,8 +356,9 @@ ucp::Status UcxWire::on_frame(void* argument, const void* header, std::size_t he
     if (from == nullptr || from->loss != Failure::kNone) return ucp::Status::kOk;
     from->heard = Clock::now();
     const bool is_rendezvous = params->attributes & ucp::ActiveMessageParams::kRendezvous;
-    bool is_right = length == frame.header.bytes;
-    if (is_right && frame.header.kind == FrameKind::kData) {
+    const bool is_data = frame.header.kind == FrameKind::kData;
+    bool is_right = length == frame.header.bytes && (is_data || length == 0);
+    if (is_right && is_data) {
         std::byte* place = wire.sink_->place(from->rank, frame.header);
         is_right = place != nullptr;
         if (is_right && is_rendezvous) return wire.fetch(*from, frame, data, place);

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_sanitizers import build, run
+from test_sanitizers import HERE, build, run
 
-SOURCES = ("fabric.cpp", "matching.cpp", "point_to_point.cpp", "segment.cpp")
+TRAFFIC = str(HERE / "messages_traffic.cpp")
+SOURCES = ("fabric.cpp", "matching.cpp", "point_to_point.cpp", "segment.cpp", TRAFFIC)
 
 
 @pytest.mark.parametrize("sanitizers", ["thread", "address,undefined"])

@@ -1,8 +1,8 @@
 """Errors: diagnostics, the rules they cite, and the exception that carries them.
 
 A rule's first letter says which stage speaks: L language, C compiler, V verifier, F formats,
-R runtime, T topologies, S simulation, P pictures and reports. (Wrong usage of the command line is
-click's matter and ends in exit code 2.)
+R runtime, K kernels and devices, N communicator, B PyTorch's backend, T topologies, S simulation, P
+pictures and reports. (Wrong usage of the command line is click's matter and ends in exit code 2.)
 """
 
 from sley.errors.diagnostic import (

@@ -17,6 +17,7 @@ from sley.errors import (
     selection,
     simulation,
     topology,
+    torch,
     verifier,
 )
 from sley.errors.diagnostic import Rule
@@ -32,6 +33,7 @@ _FAMILIES: tuple[ModuleType, ...] = (
     communicator,
     calls,
     selection,
+    torch,
     topology,
     simulation,
     report,

@@ -1,0 +1,103 @@
+"""What callers give a process group: options objects, or the plain values that stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sley.errors.torch import B902
+from sley.torch.work import CollectiveError
+
+
+def options(kind: type, given: Any, timeout: timedelta | None = None, **fields: Any) -> Any:
+    """An object of PyTorch's options class `kind`.
+
+    `given` is one; or None or the value of the first of `fields` that is None.
+    """
+    if isinstance(given, kind):
+        return given
+    made = kind()
+    for name, value in fields.items():
+        if value is None and given is not None:
+            value, given = given, None
+        if value is not None:
+            setattr(made, name, value)
+    if timeout is not None:
+        made.timeout = timeout
+    return made
+
+
+def listed(tensors: Tensor | Sequence[Any]) -> Sequence[Any]:
+    """`tensors` as a list, where one tensor stands for a list of one."""
+    return [tensors] if isinstance(tensors, Tensor) else tensors
+
+
+def only(name: str, tensors: Sequence[Any]) -> Any:
+    """The single one of `tensors`, whose list PyTorch has from times of several GPUs a process."""
+    if len(tensors) != 1:
+        raise unfit(name, "one tensor a rank", f"a list of {len(tensors)}")
+    return tensors[0]
+
+
+def same_parts(name: str, whole: Tensor, numel: int, other: Tensor, ranks: int) -> None:
+    """Refuses a `whole` that isn't `ranks` parts of `numel` elements, of the kind of `other`."""
+    if whole.numel() != ranks * numel or not _same_kind(whole, other):
+        raise unfit(
+            name,
+            f"{ranks} x {numel} elements of {_kind(other)}, for {ranks} ranks",
+            f"{whole.numel()} elements of {_kind(whole)}",
+        )
+
+
+def same_lists(name: str, tensors: Sequence[Tensor], part: Tensor, ranks: int) -> None:
+    """Refuses a list that doesn't have a tensor like `part` for every rank."""
+    for_every_rank(name, tensors, ranks)
+    numel = part.numel()
+    for index, tensor in enumerate(tensors):
+        if tensor.numel() != numel or not _same_kind(tensor, part):
+            raise unfit(
+                name,
+                f"tensors of {numel} elements of {_kind(part)} in the list",
+                f"{tensor.numel()} elements of {_kind(tensor)} at index {index}",
+            )
+
+
+def for_every_rank(name: str, tensors: Sequence[Tensor], ranks: int) -> None:
+    """Refuses a list that doesn't have a tensor for every rank."""
+    if len(tensors) != ranks:
+        raise unfit(name, f"a list of {ranks} tensors, one for each rank", f"one of {len(tensors)}")
+
+
+def split_rows(name: str, tensor: Tensor, sizes: Sequence[int], ranks: int) -> list[Tensor]:
+    """The parts of `tensor`, with `sizes` rows each; of equal sizes where there are none."""
+    rows = len(tensor) if tensor.dim() else 1
+    sizes = list(sizes) or [rows // ranks] * ranks
+    if len(sizes) != ranks or sum(sizes) != rows or min(sizes) < 0:
+        raise unfit(
+            name,
+            f"{ranks} split sizes, none negative, whose sum is the {rows} rows of the tensor",
+            f"{sizes}",
+        )
+    return list(tensor.split(sizes))
+
+
+def unfit(name: str, expected: str, found: str) -> CollectiveError:
+    """B902 for the tensors of a call of the collective `name`."""
+    return CollectiveError([B902.diagnostic(expected=f"{name}: {expected}", found=found)])
+
+
+def _same_kind(tensor: Tensor, other: Tensor) -> bool:
+    return (
+        tensor.dtype == other.dtype
+        and tensor.is_cpu == other.is_cpu
+        and tensor.layout == other.layout
+    )
+
+
+def _kind(tensor: Tensor) -> str:
+    dense = "" if tensor.layout == torch.strided else f", {tensor.layout}"
+    return f"{tensor.dtype} on {tensor.device}{dense}"

@@ -1,0 +1,88 @@
+"""What the engine makes of PyTorch's element types and reductions.
+
+The engine reduces the types of `DATA_TYPES`. To move elements it need not understand them, so
+there every type travels as one of the same size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sley.ir.words import ReduceOp
+from sley.runtime.types import DATA_TYPES, DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element of a tensor, as the engine sees it: `parts` elements of `dtype`."""
+
+    dtype: DataType
+    parts: int = 1
+
+
+_SAME: dict[torch.dtype, Element] = {
+    getattr(torch, name): Element(dtype) for name, dtype in DATA_TYPES.items()
+}
+_PAIRS: dict[torch.dtype, Element] = {
+    torch.complex32: Element(DATA_TYPES["float16"], 2),
+    torch.complex64: Element(DATA_TYPES["float32"], 2),
+    torch.complex128: Element(DATA_TYPES["float64"], 2),
+}
+_BY_SIZE = {
+    1: Element(DATA_TYPES["uint8"]),
+    2: Element(DATA_TYPES["int16"]),
+    4: Element(DATA_TYPES["int32"]),
+    8: Element(DATA_TYPES["int64"]),
+    16: Element(DATA_TYPES["int64"], 2),
+}
+_QUANTIZED = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+
+
+def _every_type() -> set[torch.dtype]:
+    return {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+
+
+_MOVED: dict[torch.dtype, Element] = {
+    dtype: _SAME.get(dtype, _BY_SIZE[dtype.itemsize])
+    for dtype in _every_type() - _QUANTIZED
+    if dtype.itemsize in _BY_SIZE
+}
+"""Quantized types are absent: their tensors also hold scales."""
+
+_REDUCTIONS = {
+    dist.ReduceOp(dist.ReduceOp.SUM): ReduceOp.SUM,
+    dist.ReduceOp(dist.ReduceOp.PRODUCT): ReduceOp.PRODUCT,
+    dist.ReduceOp(dist.ReduceOp.MIN): ReduceOp.MIN,
+    dist.ReduceOp(dist.ReduceOp.MAX): ReduceOp.MAX,
+    dist.ReduceOp(dist.ReduceOp.AVG): ReduceOp.AVERAGE,
+}
+_OF_PAIRS = (ReduceOp.SUM, ReduceOp.AVERAGE)
+
+
+def moved(tensor: Tensor) -> Element | None:
+    """How the elements of `tensor` travel; None for what isn't plain memory of the CPU."""
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
+        return None
+    return _MOVED.get(tensor.dtype)
+
+
+def reduced(tensor: Tensor, op: Any) -> tuple[Element, ReduceOp] | None:
+    """How the elements of `tensor` are reduced with torch.distributed's `op`; None where the
+    engine can't.
+
+    A complex number is two real ones, which is right for sums and averages alone.
+    """
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
+        return None
+    reduction = _REDUCTIONS.get(op)
+    if reduction is None:
+        return None
+    element = _SAME.get(tensor.dtype)
+    if element is None and reduction in _OF_PAIRS:
+        element = _PAIRS.get(tensor.dtype)
+    return None if element is None else (element, reduction)

@@ -1,0 +1,121 @@
+"""Where the elements of tensors lie: addresses for the engine, and copies where it needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sley.runtime.heap import empty as empty_array
+
+
+@dataclass(slots=True)
+class Memory:
+    """A row of `size_bytes` at `address`: the elements of tensors, one after another.
+
+    `owner` keeps it from being freed. `unpack` copies what was received to the tensors; None where
+    the row is their own memory.
+    """
+
+    address: int
+    size_bytes: int
+    owner: object
+    unpack: Callable[[], None] | None = None
+
+    def overlaps(self, other: Memory) -> bool:
+        """Whether the two share bytes."""
+        return (
+            self.address < other.address + other.size_bytes
+            and other.address < self.address + self.size_bytes
+        )
+
+
+NOWHERE = Memory(0, 0, None)
+"""No memory, for a rank that gives or receives nothing."""
+
+
+def to_read(tensors: Sequence[Tensor]) -> Memory:
+    """The elements of `tensors`, which are only read."""
+    size_bytes = _in_a_row(tensors)
+    if size_bytes is not None:
+        return Memory(tensors[0].data_ptr(), size_bytes, tensors)
+    return copied(tensors)
+
+
+def to_write(tensors: Sequence[Tensor]) -> Memory:
+    """Room for the elements of `tensors`, which are only written."""
+    size_bytes = _in_a_row(tensors)
+    if size_bytes is not None:
+        return Memory(tensors[0].data_ptr(), size_bytes, tensors)
+    row = tensors[0].new_empty(sum(tensor.numel() for tensor in tensors))
+    return Memory(row.data_ptr(), row.nbytes, row, _Unpack(row, tensors))
+
+
+def to_update(tensor: Tensor) -> Memory:
+    """The elements of `tensor`, which are read and then written."""
+    if _is_plain(tensor):
+        return Memory(tensor.data_ptr(), tensor.nbytes, tensor)
+    memory = copied([tensor])
+    memory.unpack = _Unpack(memory.owner, [tensor])
+    return memory
+
+
+def copied(tensors: Sequence[Tensor]) -> Memory:
+    """A copy of the elements of `tensors`."""
+    row = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    return Memory(row.data_ptr(), row.nbytes, row)
+
+
+def span(memories: Sequence[Memory]) -> Memory:
+    """All memory from the first of `memories` to the last."""
+    start = min(memory.address for memory in memories)
+    end = max(memory.address + memory.size_bytes for memory in memories)
+    return Memory(start, end - start, memories)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether the memory of `tensor` holds its elements in order, each as it is: views may be
+    conjugated or negated only when they are read."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _in_a_row(tensors: Sequence[Tensor]) -> int | None:
+    """The bytes of `tensors`, if they are plain and lie one behind another."""
+    if len(tensors) == 1:
+        return tensors[0].nbytes if _is_plain(tensors[0]) else None
+    start = after = tensors[0].data_ptr()
+    for tensor in tensors:
+        if not _is_plain(tensor) or tensor.data_ptr() != after:
+            return None
+        after += tensor.nbytes
+    return after - start
+
+
+@dataclass(frozen=True, slots=True)
+class _Unpack:
+    """Copies the elements of `row` to `tensors`."""
+
+    row: Tensor
+    tensors: Sequence[Tensor]
+
+    def __call__(self) -> None:
+        start = 0
+        for tensor in self.tensors:
+            part = self.row[start : start + tensor.numel()]
+            tensor.detach().copy_(part.view(tensor.shape))
+            start += tensor.numel()
+
+
+def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+    """A CPU tensor, all zeros, in memory that the other ranks of this host can read where it lies:
+    collectives on it need not copy it for them first.
+
+    `size` and `dtype` are those of `torch.empty`. The memory is given back when the last tensor
+    that views it is gone. Errors: R507, R514.
+    """
+    shape = torch.Size(size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size)
+    kind = dtype or torch.get_default_dtype()
+    bits = empty_array(shape.numel() * kind.itemsize, "uint8")
+    return torch.from_numpy(bits).view(kind).view(*shape)

@@ -1,0 +1,250 @@
+"""Work objects: what a collective gives back, and what `torch.distributed` waits for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import cache
+from itertools import count
+from typing import Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future, collect_all
+
+from sley.errors import SleyError
+from sley.errors.torch import B904
+
+UNSET = timedelta(0)
+"""What torch.distributed passes for "no timeout of its own"."""
+
+_CALLBACK_THREADS = 32
+
+
+class CollectiveError(SleyError, dist.DistBackendError):  # type: ignore[misc,unused-ignore]
+    """A failed collective: the diagnostics of a SleyError, and for those who catch PyTorch's own
+    exceptions a `DistBackendError`, which is a `RuntimeError`."""
+
+
+def collective_error(error: SleyError) -> CollectiveError:
+    """`error`, as users of torch.distributed expect it."""
+    return CollectiveError(error.diagnostics)
+
+
+class Part(Protocol):
+    """One call that runs: the communicator's work objects."""
+
+    def wait(self, timeout_s: float | None = None) -> bool: ...
+    def is_done(self) -> bool: ...
+    def on_done(self, callback: Callable[[], None]) -> None: ...
+
+
+class Finished(dist.Work):
+    """A collective that ended before the call returned. `outputs` are its result."""
+
+    outputs: Sequence[Tensor] = ()
+
+    def wait(self, timeout: timedelta = UNSET) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list[Tensor]:
+        return list(self.outputs)
+
+    def get_future(self) -> Future[list[Tensor]]:
+        future: Future[list[Tensor]] = Future()
+        future.set_result(self.result())
+        return future
+
+
+class Pending(dist.Work):
+    """A collective that runs. It has ended when each of its parts has, and `unpack` after them.
+
+    The parts hold this object, by their callbacks, until they have ended; and it holds the memory
+    that they read and write. So a caller may let go of it.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        outputs: Sequence[Tensor],
+        *,
+        owners: object = None,
+        unpack: Callable[[], None] | None = None,
+        timeout_s: float | None = None,
+        source: Callable[[], int] | None = None,
+    ) -> None:
+        super().__init__()
+        self._parts = parts
+        self._outputs = outputs
+        self._owners = owners
+        self._unpack = unpack
+        self._timeout_s = timeout_s
+        self._source = source
+        self._lock = threading.Lock()
+        self._has_ended = False
+        self._error: CollectiveError | None = None
+        self._ending: Future[None] | None = None
+        self._future: Future[list[Tensor]] | None = None
+        if len(parts) == 1:
+            parts[0].on_done(self._ended)
+            return
+        ended = count(1)
+        for part in parts:
+            part.on_done(lambda: self._ended() if next(ended) == len(parts) else None)
+
+    def wait(self, timeout: timedelta = UNSET) -> bool:
+        """Blocks until the collective has ended; True.
+
+        `timeout` overrides that of the call. Raises CollectiveError, when the collective failed or
+        didn't end in time.
+        """
+        if not self._has_ended:
+            timeout_s = timeout.total_seconds() if timeout > UNSET else self._timeout_s
+            self._await(timeout_s)
+            self._finish()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _await(self, timeout_s: float | None) -> None:
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            for part in self._parts:
+                left_s = None if end is None else max(end - time.monotonic(), 0.0)
+                if not part.wait(left_s):
+                    raise B904.error(
+                        expected=f"the end of the call within {timeout_s} s",
+                        found="a call that is still at work",
+                    )
+        except SleyError as error:
+            raise collective_error(error) from error
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        if not self._has_ended and all(part.is_done() for part in self._parts):
+            self._finish()
+        return self._has_ended
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> CollectiveError | None:
+        return self._error if self.is_completed() else None
+
+    def result(self) -> list[Tensor]:
+        return list(self._outputs)
+
+    def source_rank(self) -> int:
+        """Which rank of the group a message came from; -1 for what is no receive."""
+        return -1 if self._source is None else self._source()
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+    def get_future(self) -> Future[list[Tensor]]:
+        """What completes with the output tensors, or with the error, when the collective ends."""
+        with self._lock:
+            if self._future is None:
+                # An error in a callback is the only one that PyTorch's C++ sees: what is set as
+                # a Python future's exception is an ordinary value there.
+                self._ending = Future()
+                self._future = self._ending.then(lambda _: self._value())
+                if self._has_ended:
+                    self._ending.set_result(None)
+            return self._future
+
+    def _value(self) -> list[Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self.result()
+
+    def _ended(self) -> None:
+        """In the thread that ended the last part."""
+        ending = self._settle()
+        if ending is not None:
+            # The future's own callbacks may wait for further collectives of the group. In this
+            # thread, which runs those, they would wait for ever.
+            _callbacks().submit(ending.set_result, None)
+
+    def _finish(self) -> None:
+        """In a thread of the caller's."""
+        ending = self._settle()
+        if ending is not None:
+            ending.set_result(None)
+
+    def _settle(self) -> Future[None] | None:
+        """What is left to do when every part has ended, by who comes first: the future that he
+        must complete, if there is one."""
+        with self._lock:
+            if self._has_ended:
+                return None
+            try:
+                for part in self._parts:
+                    part.wait()
+                if self._unpack is not None:
+                    self._unpack()
+            except SleyError as error:
+                self._error = collective_error(error)
+            self._has_ended = True
+            self._owners = self._unpack = None
+            return self._ending
+
+
+class Together(dist.Work):
+    """Several collectives as one, which has ended when each of them has."""
+
+    def __init__(self, works: Sequence[dist.Work], outputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._works = works
+        self._outputs = outputs
+
+    def wait(self, timeout: timedelta = UNSET) -> bool:
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> Exception | None:
+        return next((e for work in self._works if (e := work.exception()) is not None), None)
+
+    def result(self) -> list[Tensor]:
+        return list(self._outputs)
+
+    def get_future(self) -> Future[list[Tensor]]:
+        def value(ended: Future[list[Future[list[Tensor]]]]) -> list[Tensor]:
+            for future in ended.value():
+                future.wait()
+            return self.result()
+
+        return collect_all([work.get_future() for work in self._works]).then(value)
+
+
+@cache
+def _callbacks() -> ThreadPoolExecutor:
+    """The threads that run what waits for the end of a collective."""
+    return ThreadPoolExecutor(_CALLBACK_THREADS, thread_name_prefix="sley-callback")

@@ -1,0 +1,121 @@
+"""The transports between hosts: over TCP, and over UCX where its library is found.
+
+`SLEY_TEST_UCX` may name a libucp.so.0, with UCX's headers beside its folder in include/.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+from test_sanitizers import HERE, NATIVE, build, compiler
+
+SOURCES = tuple(
+    f"network/{name}.cpp"
+    for name in ("handshake", "link", "pump", "socket", "tcp", "ucx", "ucx_library")
+)
+ALL_SOURCES = ("fabric.cpp", "segment.cpp", *SOURCES)
+SANITIZERS = ("thread", "address,undefined")
+CASES = (
+    "exchange",
+    "threads",
+    "credits",
+    "states",
+    "ends",
+    "killed",
+    "cut",
+    "absentees",
+    "garbage",
+)
+TCP_CASES = (*CASES, "busy", "strangers")
+SKIPPED = 77
+
+
+@cache
+def ucx_library() -> Path:
+    """Path of libucp.so.0; skips where there is none."""
+    if named := os.environ.get("SLEY_TEST_UCX"):
+        return Path(named)
+    wheel = importlib.util.find_spec("libucx")
+    for folder in (wheel.submodule_search_locations or ()) if wheel else ():
+        if (library := Path(folder) / "lib" / "libucp.so.0").exists():
+            return library
+    pytest.skip("no UCX")
+
+
+@pytest.fixture(scope="module", params=SANITIZERS)
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(
+        tmp_path_factory.mktemp("network"),
+        request.param,
+        "-ldl",
+        test="network_test.cpp",
+        of=ALL_SOURCES,
+    )
+
+
+def run(program: Path, case: str, wire: str, **environment: str) -> None:
+    everything = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"} | environment
+    command = [program, case, wire]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=everything)
+    if done.returncode == SKIPPED:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("case", TCP_CASES)
+def test_tcp(program: Path, case: str) -> None:
+    run(program, case, "tcp")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ucx(program: Path, case: str) -> None:
+    """UCX' hooks of memory calls, which only other networks need, don't bear sanitizers."""
+    library = str(ucx_library())
+    run(program, case, "ucx", SLEY_TEST_UCX=library, UCX_MEM_EVENTS="n")
+
+
+def test_a_lost_release_is_noticed(tmp_path: Path) -> None:
+    """With relaxed stores for the counters of fifo.hpp the thread sanitizer must object."""
+    broken = build(
+        tmp_path,
+        "thread",
+        "-DSLEY_BREAK_RELEASE",
+        "-ldl",
+        test="network_test.cpp",
+        of=ALL_SOURCES,
+    )
+    environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}
+    command = [broken, "exchange", "tcp"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+    assert done.returncode != 0
+    assert "data race" in done.stderr
+
+
+def test_ucx_is_as_declared() -> None:
+    """What ucx_abi.hpp declares is what UCX' own headers say."""
+    headers = ucx_library().resolve().parent.parent / "include"
+    if not (headers / "ucp" / "api" / "ucp.h").exists():
+        pytest.skip("UCX without headers")
+    command = [compiler(), "-std=c++17", "-fsyntax-only", f"-I{NATIVE}", "-isystem", headers]
+    done = subprocess.run([*command, HERE / "ucx_abi_test.cpp"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_a_false_declaration_is_noticed(tmp_path: Path) -> None:
+    headers = ucx_library().resolve().parent.parent / "include"
+    if not (headers / "ucp" / "api" / "ucp.h").exists():
+        pytest.skip("UCX without headers")
+    false = tmp_path / "network" / "ucx_abi.hpp"
+    shutil.copytree(NATIVE / "network", false.parent)
+    right = false.read_text()
+    false.write_text(right.replace("int mt_workers_shared", "long mt_workers_shared[2]"))
+    assert false.read_text() != right
+    command = [compiler(), "-std=c++17", "-fsyntax-only", f"-I{tmp_path}", "-isystem", headers]
+    done = subprocess.run([*command, HERE / "ucx_abi_test.cpp"], capture_output=True, text=True)
+    assert "estimated_num_eps" in done.stderr

@@ -1,0 +1,222 @@
+"""Groups: their names, several at once, destroyed and made again, with other devices."""
+
+from __future__ import annotations
+
+import importlib
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from rank_pool import RankPool
+from torch.distributed.device_mesh import init_device_mesh
+
+from sley.torch import CollectiveError, ProcessGroupSley
+
+
+def check_names() -> None:
+    world = dist.group.WORLD
+    assert isinstance(world, ProcessGroupSley)
+    assert world.name() == "sley"
+    assert dist.get_backend() == "sley"
+    assert (world.rank(), world.size()) == (dist.get_rank(), dist.get_world_size())
+    assert world._get_backend(torch.device("cpu")) is world
+    assert [device.type for device in world._device_types] == ["cpu"]
+    again = dist.distributed_c10d._resolve_process_group(world.group_name)
+    assert again is world
+    part = dist.new_group([0, 1], group_desc="two")
+    if dist.get_rank() < 2:
+        assert part.group_desc == "two"
+        assert part.group_name != world.group_name
+        dist.destroy_process_group(part)
+
+
+def test_names(four_ranks: RankPool) -> None:
+    four_ranks.run(check_names)
+
+
+def check_subgroups() -> None:
+    rank = dist.get_rank()
+    evens, odds = dist.new_group([0, 2]), dist.new_group([1, 3])
+    three = dist.new_group([3, 1, 0])
+    mine = odds if rank % 2 else evens
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor, group=mine)
+    assert tensor.item() == (4.0 if rank % 2 else 2.0)
+    if rank != 2:
+        tensor = torch.tensor([float(rank)])
+        dist.broadcast(tensor, 3, group=three)
+        assert tensor.item() == 3.0
+        gathered = [torch.empty(1) for _ in range(3)]
+        dist.all_gather(gathered, torch.tensor([float(rank)]), group=three)
+        assert [part.item() for part in gathered] == [0.0, 1.0, 3.0]
+    if rank in (1, 3):
+        if rank == 1:
+            dist.send(torch.tensor([7.0]), 3, group=odds)
+        else:
+            tensor = torch.zeros(1)
+            assert dist.recv(tensor, group=odds) == 1
+            assert tensor.item() == 7.0
+    alone = dist.new_group([rank], use_local_synchronization=True)
+    dist.all_reduce(tensor := torch.tensor([5.0]), group=alone)
+    assert tensor.item() == 5.0
+
+
+def test_subgroups(four_ranks: RankPool) -> None:
+    four_ranks.run(check_subgroups)
+
+
+def check_groups_at_once() -> None:
+    """Many calls on several groups, all under way at the same time."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    groups = [dist.new_group() for _ in range(3)]
+    tensors = [
+        [torch.full((1000 * turn + 1,), float(rank + index)) for index in range(3)]
+        for turn in range(4)
+    ]
+    works = []
+    for turn in range(4):
+        for index in range(3):
+            # Ranks call on the groups in orders of their own.
+            at = (index + rank) % 3
+            works.append(dist.all_reduce(tensors[turn][at], group=groups[at], async_op=True))
+    for work in reversed(works):
+        work.wait()
+    base = ranks * (ranks - 1) / 2
+    for turn in range(4):
+        for index in range(3):
+            assert (tensors[turn][index] == base + ranks * index).all()
+
+
+def test_several_groups_at_once(four_ranks: RankPool) -> None:
+    four_ranks.run(check_groups_at_once)
+
+
+def check_split() -> None:
+    rank, world = dist.get_rank(), dist.group.WORLD
+    halves = [[0, 1], [2, 3]]
+    group = world.split_group(halves[rank // 2], group_name=f"half-{rank // 2}")
+    assert group is not None
+    assert (group.rank(), group.size()) == (rank % 2, 2)
+    assert group.group_name == f"half-{rank // 2}"
+    group.allreduce(tensor := torch.tensor([float(rank)])).wait()
+    assert tensor.item() == (1.0 if rank < 2 else 5.0)
+    group.shutdown()
+    assert world.split_group([r for r in range(4) if r != rank]) is None
+
+
+def test_split_group(four_ranks: RankPool) -> None:
+    four_ranks.run(check_split)
+
+
+def check_mesh() -> None:
+    rank = dist.get_rank()
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+    for name, expected in (("rows", [rank % 2, rank % 2 + 2]), ("columns", None)):
+        group = mesh[name].get_group()
+        assert isinstance(group, ProcessGroupSley)
+        tensor = torch.tensor([float(rank)])
+        dist.all_reduce(tensor, group=group)
+        members = expected or [rank // 2 * 2, rank // 2 * 2 + 1]
+        assert tensor.item() == sum(members)
+
+
+def test_device_mesh(four_ranks: RankPool) -> None:
+    four_ranks.run(check_mesh)
+
+
+def check_tensors_sharded() -> None:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (4,))
+    whole = torch.arange(24.0).reshape(8, 3)
+    sharded = distribute_tensor(whole, mesh, [Shard(0)])
+    assert torch.equal((sharded * 2).full_tensor(), whole * 2)
+    columns = sharded.redistribute(mesh, [Shard(1)]).redistribute(mesh, [Replicate()])
+    assert torch.equal(columns.to_local(), whole)
+
+
+def test_distributed_tensors(four_ranks: RankPool) -> None:
+    four_ranks.run(check_tensors_sharded)
+
+
+def check_monitored_barrier() -> None:
+    dist.group.WORLD.monitored_barrier(timedelta(seconds=30), wait_all_ranks=True)
+
+
+def test_monitored_barrier(four_ranks: RankPool) -> None:
+    four_ranks.run(check_monitored_barrier)
+
+
+def check_life(file: str, backend: str) -> None:
+    """The default group ends and a new one begins, several times."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    timeout = timedelta(seconds=60)
+    for turn in range(3):
+        dist.destroy_process_group()
+        assert not dist.is_initialized()
+        dist.init_process_group(
+            backend,
+            init_method=f"file://{file}-{turn}",
+            rank=rank,
+            world_size=ranks,
+            timeout=timeout,
+        )
+        dist.all_reduce(tensor := torch.tensor([float(rank)]))
+        assert tensor.item() == ranks * (ranks - 1) / 2
+        part = dist.new_group([0, 1])
+        if rank < 2:
+            dist.all_reduce(tensor := torch.tensor([1.0]), group=part)
+            assert tensor.item() == 2.0
+            dist.destroy_process_group(part)
+
+
+@pytest.mark.parametrize("backend", ["sley", "cpu:sley,cuda:nccl", "cuda:nccl,cpu:sley"])
+def test_destroyed_and_made_again(four_ranks: RankPool, tmp_path: Path, backend: str) -> None:
+    if backend.startswith("cuda") and not torch.cuda.is_available():
+        pytest.skip("PyTorch makes the backends in this order, and NCCL needs a GPU")
+    four_ranks.run(check_life, str(tmp_path / "store"), backend)
+    four_ranks.run(check_life, str(tmp_path / "after"), "sley")
+
+
+def check_other_device(file: str) -> None:
+    """A tensor on a device without a backend."""
+    tensor = torch.empty(3, device="meta")
+    with pytest.raises(CollectiveError, match="B903") as error:
+        dist.all_reduce(tensor)
+    assert isinstance(error.value, RuntimeError)
+    with pytest.raises(dist.DistBackendError, match="B903"):
+        dist.send(tensor, (dist.get_rank() + 1) % dist.get_world_size())
+    with pytest.raises(RuntimeError, match="B903"):
+        dist.group.WORLD._get_backend(torch.device("cuda"))
+
+
+def test_device_without_a_backend(four_ranks: RankPool, tmp_path: Path) -> None:
+    four_ranks.run(check_other_device, str(tmp_path / "store"))
+
+
+def check_devices_of_both(file: str) -> None:
+    """Two backends in one group: the second has a group of PyTorch's own."""
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    dist.init_process_group(
+        "cpu:sley,meta:fake", init_method=f"file://{file}", rank=rank, world_size=ranks
+    )
+    world = dist.group.WORLD
+    assert sorted(device.type for device in world._device_types) == ["cpu", "meta"]
+    dist.all_reduce(tensor := torch.ones(2))
+    assert (tensor == ranks).all()
+    other = world._group_of(torch.device("meta"))
+    assert not isinstance(other, ProcessGroupSley)
+    assert other is world._group_of(torch.device("meta"))
+    assert other.size() == ranks
+    assert world._get_backend(torch.device("meta")) is not world
+    dist.all_reduce(torch.empty(3, device="meta"))
+    dist.destroy_process_group()
+    dist.init_process_group("sley", init_method=f"file://{file}-after", rank=rank, world_size=ranks)
+
+
+def test_backends_for_other_devices(four_ranks: RankPool, tmp_path: Path) -> None:
+    four_ranks.run(check_devices_of_both, str(tmp_path / "store"))
