@@ -118,4 +118,4 @@ def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> Tenso
     shape = torch.Size(size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size)
     kind = dtype or torch.get_default_dtype()
     bits = empty_array(shape.numel() * kind.itemsize, "uint8")
-    return torch.from_numpy(bits).view(kind).view(*shape)
+    return torch.from_numpy(bits).view(kind).view(shape)
