@@ -152,7 +152,7 @@ private:
     std::int64_t send_piece(FifoSender& sender, Operation& send) const;
     bool receive_pieces(std::int32_t src);
     bool begin_message(std::int32_t src);
-    void take_piece(std::int32_t src, const std::byte* from, std::int64_t bytes);
+    void take_piece(std::int32_t src, const std::byte* from, std::int64_t bytes, bool is_pulled);
 
     void look_for_gone(const std::vector<Failure>& gone);
     void look_for_stalled(Clock::time_point now);
@@ -164,6 +164,7 @@ private:
     std::int32_t stride_, offset_, ranks_;
     std::size_t slots_;
     std::int64_t slot_bytes_;
+    std::int64_t least_streamed_;
     std::vector<Peer> peers_;
     OperationList any_;  // receives from any source that no message has come for
     std::uint64_t operations_ = 0;

@@ -18,7 +18,7 @@
 namespace sley {
 
 constexpr double kLong = 100.0;  // seconds that no sound test waits
-constexpr std::size_t kHeapBytes = std::size_t{1} << 22;
+constexpr std::size_t kHeapBytes = std::size_t{1} << 25;
 
 inline void require(bool holds, const char* what) {
     if (holds) return;

@@ -153,6 +153,11 @@ void pump_until(Fabric& fabric, const std::function<bool()>& condition) {
     }
 }
 
+void pump_for(Fabric& fabric, std::chrono::milliseconds time) {
+    const auto end = Clock::now() + time;
+    pump_until(fabric, [&] { return Clock::now() > end; });
+}
+
 void settle(Fabric& fabric) {
     pump_until(fabric, [&] { return fabric.is_settled(); });
 }
@@ -171,11 +176,13 @@ public:
     bool in_heap() const { return seed_ % 5 == 0; }
     int done() const { return done_; }
 
-    void write(std::byte* data) const {
-        for (std::size_t i = 0; i < bytes_; ++i) data[i] = byte_at(i);
+    void write(std::byte* data) const { write(data, bytes_); }
+    void write(std::byte* data, std::size_t bytes) const {
+        for (std::size_t i = 0; i < bytes; ++i) data[i] = byte_at(i);
     }
-    bool is_right(const std::byte* data) const {
-        for (std::size_t i = 0; i < bytes_; ++i) {
+    bool is_right(const std::byte* data) const { return is_right(data, bytes_); }
+    bool is_right(const std::byte* data, std::size_t bytes) const {
+        for (std::size_t i = 0; i < bytes; ++i) {
             if (data[i] != byte_at(i)) return false;
         }
         return true;
@@ -186,7 +193,7 @@ public:
     }
 
 private:
-    std::byte byte_at(std::size_t i) const { return static_cast<std::byte>(seed_ + 31 * i); }
+    std::byte byte_at(std::size_t i) const { return static_cast<std::byte>(seed_ + 31 * i + i / 251); }
     // Some are empty, some as long as a slot, many short.
     void draw() {
         seed_ = static_cast<std::uint32_t>(random_());
@@ -387,6 +394,7 @@ void states() {
     job.fabric(0).control().enter({3, 4, 5});
     job.fabric(1).control().beat();
     job.fabric(1).control().arrive();
+    job.fabric(1).control().leave({2, 4, 5});
     const auto pump_all = [&] {
         bool moved = false;
         for (std::int32_t r = 0; r < 4; ++r) moved = job.fabric(r).progress() || moved;
@@ -395,10 +403,13 @@ void states() {
     Control& there = job.fabric(2).control();
     pump_until(job.fabric(2), [&] {
         pump_all();
-        return there.call_of(0).sequence == 3 && there.beats() == 2 && there.absent(1) == 0;
+        return there.call_of(0).sequence == 3 && there.beats() == 2 && there.absent(1) == 0 &&
+               job.fabric(2).state(1).call_ended == 2;
     });
     CHECK(there.mismatched({3, 4, 6}) == 0 && there.mismatched({3, 4, 5}) == -1);
-    CHECK(job.fabric(0).control().beats() == 1);  // none of its own comes back
+    const auto end = Clock::now() + std::chrono::milliseconds(200);
+    while (Clock::now() < end) pump_all();
+    CHECK(job.fabric(0).control().beats() == 1 && there.beats() == 2);  // none comes back
     job.fabric(3).control().fail(Failure::kMismatched, 2);
     pump_until(job.fabric(0), [&] {
         pump_all();
@@ -493,6 +504,7 @@ void cut() {
     Job job({0, 1}, {1, 8, 1}, 1, std::chrono::milliseconds(1000));
     job.connect();
     job.run([&](std::int32_t r) { live(job, r, 1, 10); });
+    job.run([&](std::int32_t r) { pump_for(job.fabric(r), std::chrono::milliseconds(200)); });
     set_network(false);
     job.run([&](std::int32_t r) {
         Control& control = job.fabric(r).control();
@@ -508,13 +520,21 @@ void busy() {
     Job job({0, 1}, {8, 4 << 20, 8}, 1, silence);
     job.connect();
     FifoSender& out = job.fabric(0).sender(1, 1);
-    while (out.has_slot(8)) out.publish({out.where(out.take_slot(8)), 4 << 20, 1});
-    const auto end = Clock::now() + 8 * silence;
-    pump_until(job.fabric(0), [&] { return Clock::now() > end; });
+    const auto stream = [] { return Stream(0, 1, 0, 4 << 20); };
+    auto sent = stream(), received = stream();
+    while (out.has_slot(8)) {
+        const auto slot = out.take_slot(8);
+        sent.write(out.data(slot), 4 << 20);
+        out.publish({out.where(slot), 4 << 20, 1});
+        sent.next();
+    }
+    pump_for(job.fabric(0), 8 * silence);
     CHECK(!job.fabric(0).control().failed() && !job.fabric(0).is_settled());
     FifoReceiver& in = job.fabric(1).receiver(0, 1);
     for (int i = 0; i < 8; ++i) {
         pump_until(job.fabric(1), [&] { return job.fabric(0).progress(), in.has_message(); });
+        CHECK(received.is_right(job.fabric(1).resolve(0, in.message().where), 4 << 20));
+        received.next();
         in.release();
     }
 }
@@ -533,8 +553,21 @@ int dial(const std::string& address) {
     return fd;
 }
 
-// Strangers hold up nobody: one who says nothing, one who speaks another language, and one who
-// knows all but the secret.
+// What a rank says first. `secret_bytes`: how many of the secret's it knows.
+void greet(int fd, std::int32_t peer, const Secret& secret, std::size_t secret_bytes) {
+    struct {
+        char magic[4] = {'s', 'l', 'e', 'y'};
+        std::uint32_t version = 1;
+        std::int32_t rank = 0, peer = 0;
+        std::byte secret[32] = {};
+    } greeting;
+    greeting.peer = peer;
+    std::memcpy(greeting.secret, secret.data(), secret_bytes);
+    CHECK(write(fd, &greeting, sizeof greeting) == sizeof greeting);
+}
+
+// Strangers hold up nobody: one who says nothing, one who speaks another language, one who knows
+// all but the secret, and one who looks for another rank.
 void strangers() {
     Job job({0, 1}, {1, 8, 1}, 1);
     const auto all = job.meeting();
@@ -542,14 +575,9 @@ void strangers() {
     const int foreign = dial(all.addresses[1]);
     CHECK(write(foreign, "GET / HTTP/1.0\r\n\r\n", 18) == 18);
     const int false_one = dial(all.addresses[1]);
-    struct {
-        char magic[4] = {'s', 'l', 'e', 'y'};
-        std::uint32_t version = 1;
-        std::int32_t rank = 0, peer = 1;
-        std::byte secret[32] = {};
-    } greeting;
-    std::memcpy(greeting.secret, all.secret.data(), 31);
-    CHECK(write(false_one, &greeting, sizeof greeting) == sizeof greeting);
+    greet(false_one, 1, all.secret, kSecretBytes - 1);
+    const int lost_one = dial(all.addresses[1]);
+    greet(lost_one, 2, all.secret, kSecretBytes);
     std::atomic<bool> is_called{false};
     std::thread called([&] {
         auto with_glance = all;
@@ -557,13 +585,14 @@ void strangers() {
         job.pump(1).connect(with_glance);
     });
     char byte;
-    CHECK(read(foreign, &byte, 1) <= 0);    // shut out at once,
-    CHECK(read(false_one, &byte, 1) <= 0);  // both of them, and nothing said
+    for (const int fd : {foreign, false_one, lost_one}) {
+        CHECK(read(fd, &byte, 1) <= 0);  // shut out at once, and nothing said
+    }
     job.pump(0).connect(all);
     called.join();
     CHECK(is_called);
     job.run([&](std::int32_t r) { live(job, r, 1, 10); });
-    for (const int fd : {silent, foreign, false_one}) close(fd);
+    for (const int fd : {silent, foreign, false_one, lost_one}) close(fd);
     close_all(job);
 }
 
@@ -604,6 +633,45 @@ void absentees() {
         const auto what = error_of([&] { job.pump(0).connect(all); }, ECONNREFUSED);
         CHECK(what.find("rank 1") == 0);
     }
+}
+
+// Frames arrive in pieces of any size.
+void pieces() {
+    Job job({0, 1}, {8, 9000, 8}, 1);
+    const auto meeting = job.meeting();
+    const int fd = dial(meeting.addresses[1]);
+    greet(fd, 1, meeting.secret, kSecretBytes);
+    job.pump(1).connect(meeting);
+    char heard[48];
+    CHECK(read(fd, heard, sizeof heard) == sizeof heard);
+    Fabric& fabric = job.fabric(1);
+    FifoReceiver& in = fabric.receiver(0, 1);
+    Stream sent(0, 1, 0, 9000), received(0, 1, 0, 9000);
+    std::mt19937 random(7);
+    for (std::uint64_t number = 0; number < 100; ++number) {
+        FrameHeader header;
+        header.kind = FrameKind::kData;
+        header.index = 1;
+        header.bytes = static_cast<std::uint32_t>(sent.bytes());
+        header.number = number;
+        std::vector<std::byte> bytes(sizeof header + sent.bytes());
+        std::memcpy(bytes.data(), &header, sizeof header);
+        sent.write(bytes.data() + sizeof header);
+        sent.next();
+        for (std::size_t at = 0; at < bytes.size();) {
+            const auto most = random() % 4 == 0 ? bytes.size() : 80;
+            const auto piece = std::min<std::size_t>(1 + random() % most, bytes.size() - at);
+            CHECK(write(fd, bytes.data() + at, piece) == static_cast<ssize_t>(piece));
+            at += piece;
+            if (random() % 2 == 0) fabric.progress();
+        }
+        pump_until(fabric, [&] { return in.has_message(); });
+        CHECK(in.message().bytes == received.bytes());
+        CHECK(received.is_right(fabric.resolve(0, in.message().where)));
+        received.next();
+        in.release();
+    }
+    close(fd);
 }
 
 struct Nowhere final : FrameSink {
@@ -663,7 +731,7 @@ int main(int count, char** arguments) {
         {"exchange", exchange}, {"threads", threads},     {"credits", credits},
         {"states", states},     {"ends", ends},           {"killed", killed},
         {"cut", cut},           {"busy", busy},           {"strangers", strangers},
-        {"absentees", absentees}, {"garbage", garbage},
+        {"absentees", absentees}, {"garbage", garbage},   {"pieces", pieces},
     };
     for (const auto& [its_name, body] : cases) {
         if (name == its_name) {

@@ -32,7 +32,7 @@ CASES = (
     "absentees",
     "garbage",
 )
-TCP_CASES = (*CASES, "busy", "strangers")
+TCP_CASES = (*CASES, "busy", "strangers", "pieces")
 SKIPPED = 77
 
 

@@ -8,7 +8,7 @@ import pytest
 from test_sanitizers import HERE, build, run
 
 TRAFFIC = str(HERE / "messages_traffic.cpp")
-SOURCES = ("fabric.cpp", "matching.cpp", "point_to_point.cpp", "segment.cpp", TRAFFIC)
+SOURCES = ("copy.cpp", "fabric.cpp", "matching.cpp", "point_to_point.cpp", "segment.cpp", TRAFFIC)
 
 
 @pytest.mark.parametrize("sanitizers", ["thread", "address,undefined"])

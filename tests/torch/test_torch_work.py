@@ -35,13 +35,16 @@ class Part:
         return self._end.is_set()
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        self._callbacks.append(callback)
+        if self._end.is_set():
+            callback()
+        else:
+            self._callbacks.append(callback)
 
     def end(self, error: SleyError | None = None) -> None:
         self._error = error
         self._end.set()
-        for callback in self._callbacks:
-            callback()
+        while self._callbacks:
+            self._callbacks.pop()()
 
 
 def failure() -> SleyError:
@@ -172,7 +175,6 @@ def test_work_keeps_memory_until_it_has_ended() -> None:
     Pending([part], [tensor], owners=[Owner()])  # let go at once
     assert not freed.is_set()
     part.end()
-    part._callbacks.clear()
     assert freed.wait(60)
 
 
