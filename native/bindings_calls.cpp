@@ -140,7 +140,8 @@ void define_calls(nb::module_& m) {
     nb::class_<Calls>(m, "Calls")
         .def(nb::init<std::shared_ptr<Fabric>>(), "fabric"_a)
         .def("run", &run_now)
-        .def("submit", &submit);
+        .def("submit", &submit)
+        .def("close", &Calls::close, nb::call_guard<nb::gil_scoped_release>());
     nb::class_<PointToPoint>(m, "PointToPoint")
         .def(nb::init<std::shared_ptr<Fabric>, std::int32_t, std::int32_t>(), "fabric"_a,
              "stride"_a, "offset"_a)
@@ -160,7 +161,8 @@ void define_calls(nb::module_& m) {
                 return self.recv(at(data), bytes, src, tag, timeout_s);
             },
             nb::call_guard<nb::gil_scoped_release>())
-        .def("wait", &PointToPoint::wait, nb::call_guard<nb::gil_scoped_release>());
+        .def("wait", &PointToPoint::wait, nb::call_guard<nb::gil_scoped_release>())
+        .def("close", &PointToPoint::close, nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace sley

@@ -88,7 +88,7 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
     return outcome;
 }
 
-Calls::~Calls() {
+void Calls::close() {
     {
         const std::lock_guard lock(mutex_);
         is_closing_ = true;

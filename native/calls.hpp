@@ -23,7 +23,10 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
 class Calls {
 public:
     explicit Calls(std::shared_ptr<Fabric> fabric) : fabric_(std::move(fabric)) {}
-    ~Calls();
+    ~Calls() { close(); }
+
+    // Ends the thread; calls that it has still to run abort. Later ones must not be asked for.
+    void close();
 
     // Runs a call, so many times back to back, in the caller's thread, when its turn has come.
     // Throws what `Engine::check` does.

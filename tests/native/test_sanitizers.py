@@ -46,7 +46,7 @@ def build(
         pytest.skip(f"programs with -fsanitize={sanitizers} do not start here")
     sources = [HERE / test, *(NATIVE / name for name in of)]
     command = [cxx, *flags, "-fno-sanitize-recover=all", *options, f"-I{NATIVE}", f"-I{PRIMITIVES}"]
-    command += sources
+    command += map(str, sources)
     built = subprocess.run([*command, "-o", program], capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     return program

@@ -25,8 +25,8 @@ from sley.communicator.records import Call, describe_record, record_of
 from sley.communicator.settings import Settings
 from sley.communicator.stores import Store
 from sley.communicator.work import DONE, Work
-from sley.errors import SleyError
-from sley.errors.calls import N627
+from sley.errors import Place, SleyError
+from sley.errors.calls import N623, N627
 from sley.ir.words import is_integer
 from sley.runtime.native import native
 from sley.runtime.settings import whole
@@ -209,7 +209,8 @@ class Communicator(ArrayCollectives):
         self._is_closed = True
         self._fabric.settle(_SETTLED_S)
         self._fabric.close()
-        del self._calls, self._messages
+        self._messages.close()
+        self._calls.close()
         if self._transport is not None:
             self._transport.close(_SETTLED_S)
         self._prepared.clear()
@@ -229,6 +230,7 @@ class Communicator(ArrayCollectives):
 
     def _arguments(self, call: Call) -> tuple[Prepared, int, tuple[Any, ...]]:
         """The plan of a call, its record, and what the engine is told."""
+        self._check_open()
         in_place = _is_in_place(call)
         key = (call.kind, call.count, call.dtype.number, int(call.op), in_place, call.root)
         prepared, what = self._ready.get(key) or self._make_ready(key, call, in_place)
@@ -275,7 +277,16 @@ class Communicator(ArrayCollectives):
         if error is not None:
             raise error
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise N623.error(
+                at=Place(detail=f"{self.name}, rank {self.rank}"),
+                expected="a communicator that is open",
+                found="this rank has closed it",
+            )
+
     def _check_peer(self, rank: int) -> None:
+        self._check_open()
         if not (is_integer(rank) and 0 <= rank < self.ranks):
             raise N627.error(expected=f"a rank from 0 to {self.ranks - 1}", found=repr(rank))
 

@@ -70,6 +70,10 @@ class Messages:
         _raise(explain(report))
         return Done(source)
 
+    def close(self) -> None:
+        """Ends what is under way."""
+        self._native.close()
+
     def _explained(self, what: str) -> Explain:
         def explain(report: Any) -> SleyError | None:
             return call_error(self._fabric, self._rank, self._name, what, None, report)
