@@ -109,7 +109,8 @@ void call_when_done(Ticket& ticket, nb::callable then) {
 }  // namespace
 
 void watch(Fabric& fabric, std::vector<std::pair<int, std::int32_t>> descriptors) {
-    fabric.control().is_dead = [descriptors = std::move(descriptors)](std::int32_t rank) {
+    fabric.control().is_dead = [&fabric, descriptors = std::move(descriptors)](std::int32_t rank) {
+        if (fabric.has_lost(rank)) return true;
         for (const auto& [fd, of] : descriptors) {
             pollfd polled{fd, POLLIN, 0};
             if (of == rank && poll(&polled, 1, 0) > 0) return true;

@@ -56,6 +56,8 @@ public:
     // Whether all that was published or consumed here has been told to the others: nobody makes
     // progress between calls.
     virtual bool is_settled() = 0;
+    // How a rank was lost; any thread may ask.
+    virtual Failure loss_of(std::int32_t rank) const = 0;
 };
 
 class Fabric {
@@ -102,6 +104,9 @@ public:
     void set_transport(std::shared_ptr<Transport> transport) { transport_ = std::move(transport); }
     bool progress() { return transport_ && transport_->progress(); }
     bool is_settled() { return !transport_ || transport_->is_settled(); }
+    bool has_lost(std::int32_t rank) const {
+        return transport_ && is_remote(rank) && transport_->loss_of(rank) != Failure::kNone;
+    }
 
 private:
     std::size_t number(std::int32_t src, std::int32_t index) const;

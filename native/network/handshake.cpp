@@ -191,8 +191,8 @@ void Handshake::listen(Candidate& candidate) {
 
 bool Handshake::is_right(const Candidate& candidate) const {
     const auto& heard = candidate.heard;
-    if (heard.version != Greeting{}.version || !is_same(heard.secret, meeting_.secret)) return false;
-    if (heard.peer != site_.rank) return false;
+    if (!is_same(heard.secret, meeting_.secret)) return false;
+    if (heard.version != Greeting{}.version || heard.peer != site_.rank) return false;
     if (candidate.peer >= 0) return heard.rank == candidate.peer;
     return heard.rank >= 0 && heard.rank < site_.rank &&
            site_.remote[static_cast<std::size_t>(heard.rank)] &&

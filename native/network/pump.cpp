@@ -222,8 +222,8 @@ void Pump::close(double wait_s) {
     const auto wait = std::chrono::duration<double>(wait_s);
     const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
     const auto is_told = [this](const Peer& peer) {
-        return wire_->is_lost(peer.rank) ||
-               (is_settled(peer) && peer.told_state == state_.number);
+        const bool is_done = is_settled(peer) || fabric_.control().failed();
+        return wire_->is_lost(peer.rank) || (is_done && peer.told_state == state_.number);
     };
     for (;;) {
         round();

@@ -37,7 +37,7 @@ public:
     bool is_settled() override;
 
     // kNone, while a remote rank can be reached, or has closed. Any thread may ask.
-    Failure loss_of(std::int32_t rank) const;
+    Failure loss_of(std::int32_t rank) const override;
 
     // Tells the peers all that is still to be told, `closed` above all, for at most `wait_s`, and
     // ends. Without it peers take this rank for dead.

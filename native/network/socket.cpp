@@ -19,7 +19,9 @@ namespace {
 constexpr int kUnsentBytes = 256 * 1024;
 
 void set(int fd, int level, int option, int value) {
-    if (setsockopt(fd, level, option, &value, sizeof value) != 0) raise_network(errno, "setsockopt");
+    if (setsockopt(fd, level, option, &value, sizeof value) != 0) {
+        raise_network(errno, "setsockopt");
+    }
 }
 
 Socket open_socket(int family) {

@@ -16,7 +16,8 @@ namespace sley {
 class TcpWire final : public Wire {
 public:
     // remote: of each rank, whether it is on another host. nics: addresses of this host, of which
-    // this rank uses number `nic`. A peer from whose host nothing is heard for `silence` is cut off.
+    // this rank uses number `nic`. silence: after so long without a sign of its host, a peer is cut
+    // off.
     TcpWire(std::int32_t rank, std::vector<bool> remote, std::vector<std::string> nics,
             std::size_t nic, std::chrono::milliseconds silence);
 
@@ -37,8 +38,8 @@ private:
     TcpSite site_;
     std::chrono::milliseconds silence_;
     std::vector<Link> links_;
-    std::vector<pollfd> polled_;             // of each link
-    std::vector<std::int32_t> link_of_;      // by rank; -1 for a rank of this host
+    std::vector<pollfd> polled_;         // of each link
+    std::vector<std::int32_t> link_of_;  // by rank; -1 for a rank of this host
 };
 
 }  // namespace sley

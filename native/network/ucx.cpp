@@ -20,31 +20,6 @@ constexpr auto kNap = std::chrono::microseconds(200);
 constexpr auto kAnswerWait = std::chrono::milliseconds(250);
 constexpr auto kCloseWait = std::chrono::seconds(1);  // for UCX to let go of its endpoints
 
-// From these minor versions on, an option of a transport has the name that it has in the environment
-// (TCP_TX_SEG_SIZE, once TX_SEG_SIZE), and there is one for TCP's user timeout. Unknown ones would
-// make the library complain on the standard output.
-constexpr unsigned kPrefixedOptions = 17, kUserTimeout = 22;
-
-// Connections within a host are not ours to make. The rest is for TCP, and nothing to other
-// networks: a message goes as one segment (8 KB ones take three times as long), and a host that
-// doesn't answer must not block, and is noticed.
-UcxRail::Options options_for(const UcxSettings& settings, const UcxLibrary& library) {
-    constexpr std::size_t kLeastSegment = 64 * 1024, kMostSegment = 1024 * 1024, kHeads = 1024;
-    const auto segment = std::clamp(settings.frame_bytes + kHeads, kLeastSegment, kMostSegment);
-    const std::string tcp = library.minor() >= kPrefixedOptions ? "TCP_" : "";
-    UcxRail::Options options = {
-        {"TLS", "^sm"},
-        {tcp + "TX_SEG_SIZE", std::to_string(segment)},
-        {tcp + "RX_SEG_SIZE", std::to_string(segment)},
-        {tcp + "CONN_NB", "y"},
-    };
-    if (library.minor() >= kUserTimeout) {
-        const auto silence = std::to_string(settings.silence.count()) + "ms";
-        options.emplace_back(tcp + "USER_TIMEOUT", silence);
-    }
-    return options;
-}
-
 // An address: the number of the rank's NIC, and each NIC's part with its length before it.
 void put(std::string& bytes, std::size_t number) {
     const auto word = static_cast<std::uint32_t>(number);
@@ -53,7 +28,7 @@ void put(std::string& bytes, std::size_t number) {
 
 std::size_t take(const std::string& bytes, std::size_t& at) {
     std::uint32_t word = 0;
-    if (at + sizeof word > bytes.size()) throw std::invalid_argument("an address that is cut short");
+    if (at + sizeof word > bytes.size()) throw std::invalid_argument("an address cut short");
     std::memcpy(&word, bytes.data() + at, sizeof word);
     at += sizeof word;
     return word;
@@ -69,7 +44,7 @@ RemoteAddress parse_address(const std::string& bytes) {
     RemoteAddress address{take(bytes, at), {}};
     while (at < bytes.size()) {
         const auto length = take(bytes, at);
-        if (length > bytes.size() - at) throw std::invalid_argument("an address that is cut short");
+        if (length > bytes.size() - at) throw std::invalid_argument("an address cut short");
         address.parts.push_back(bytes.substr(at, length));
         at += length;
     }
@@ -92,9 +67,8 @@ UcxWire::UcxWire(std::int32_t rank, const std::vector<bool>& remote, UcxSettings
         if (remote[r]) peers_[r]->wire = this;
         if (remote[r]) peers_[r]->rank = static_cast<std::int32_t>(r);
     }
-    const auto options = options_for(settings_, *library_);
     for (const auto& nic : settings_.nics) {
-        rails_.push_back(std::make_unique<UcxRail>(library_, nic, count, options));
+        rails_.push_back(std::make_unique<UcxRail>(library_, nic, count, settings_));
         rails_.back()->handle(kFrames, on_frame, this);
         rails_.back()->handle(kGreetings, on_greeting, this);
     }

@@ -15,15 +15,6 @@
 
 namespace sley {
 
-// How a rank uses UCX.
-struct UcxSettings {
-    std::string library;                   // path of libucp.so.0
-    std::vector<std::string> nics;         // names of this host's NICs
-    std::size_t nic = 0;                   // the one that this rank uses
-    std::size_t frame_bytes = 0;           // of the longest payload
-    std::chrono::milliseconds silence{0};  // after which a peer is cut off
-};
-
 class UcxWire final : public Wire {
 public:
     // remote: of each rank, whether it is on another host.

@@ -3,8 +3,10 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <utility>
 
 #include "socket.hpp"
 
@@ -15,6 +17,33 @@ template <class Function>
 void find(void* library, const char* name, Function& function) {
     function = reinterpret_cast<Function>(dlsym(library, name));
     if (function == nullptr) raise_network(ENOSYS, std::string("UCX without ") + name);
+}
+
+using Options = std::vector<std::pair<std::string, std::string>>;
+
+// From these minor versions on, a transport's option has the name that it has in the environment
+// (TCP_TX_SEG_SIZE, once TX_SEG_SIZE), and there is one for TCP's user timeout. Of unknown ones the
+// library complains on the standard output.
+constexpr unsigned kPrefixedOptions = 17, kUserTimeout = 22;
+
+// Connections within a host are not ours to make. The rest is for TCP, and nothing to other
+// networks: a message goes as one segment (8 KB ones take three times as long), and a host that
+// doesn't answer must not block, and is noticed.
+Options options_for(const UcxSettings& settings, const UcxLibrary& library) {
+    constexpr std::size_t kLeastSegment = 64 * 1024, kMostSegment = 1024 * 1024, kHeads = 1024;
+    const auto segment = std::clamp(settings.frame_bytes + kHeads, kLeastSegment, kMostSegment);
+    const std::string tcp = library.minor() >= kPrefixedOptions ? "TCP_" : "";
+    Options options = {
+        {"TLS", "^sm"},
+        {tcp + "TX_SEG_SIZE", std::to_string(segment)},
+        {tcp + "RX_SEG_SIZE", std::to_string(segment)},
+        {tcp + "CONN_NB", "y"},
+    };
+    if (library.minor() >= kUserTimeout) {
+        const auto silence = std::to_string(settings.silence.count()) + "ms";
+        options.emplace_back(tcp + "USER_TIMEOUT", silence);
+    }
+    return options;
 }
 
 }  // namespace
@@ -60,18 +89,19 @@ void UcxLibrary::check(ucp::Status status, const std::string& what) const {
 // The NIC is the ranks' choice. Options that the environment sets stay as they are, and one that a
 // version or a build doesn't have, does without.
 UcxRail::UcxRail(std::shared_ptr<const UcxLibrary> library, const std::string& nic,
-                 std::size_t peers, const Options& options)
+                 std::size_t peers, const UcxSettings& settings)
     : library_(std::move(library)) {
     const auto& f = (*library_)();
     ucp::Config config = nullptr;
     library_->check(f.ucp_config_read(nullptr, nullptr, &config), "its configuration");
     auto status = f.ucp_config_modify(config, "NET_DEVICES", nic.c_str());
-    for (const auto& [name, value] : options) {
+    for (const auto& [name, value] : options_for(settings, *library_)) {
         if (std::getenv(("UCX_" + name).c_str()) != nullptr) continue;
         f.ucp_config_modify(config, name.c_str(), value.c_str());
     }
     ucp::Params params{};
-    params.field_mask = ucp::Params::kFeatures | ucp::Params::kSharedWorkers | ucp::Params::kEndpoints;
+    params.field_mask = ucp::Params::kFeatures | ucp::Params::kSharedWorkers |
+                        ucp::Params::kEndpoints;
     params.features = ucp::Params::kActiveMessages;
     params.estimated_num_eps = peers;
     if (status == ucp::Status::kOk) {

@@ -1,14 +1,24 @@
 // UCX, found at run time.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ucx_abi.hpp"
 
 namespace sley {
+
+// How a rank uses UCX.
+struct UcxSettings {
+    std::string library;            // path of libucp.so.0
+    std::vector<std::string> nics;  // names of this host's NICs
+    std::size_t nic = 0;            // the one that this rank uses
+    std::size_t frame_bytes = 0;    // of the longest payload
+    std::chrono::milliseconds silence{0};  // after which a peer is cut off
+};
 
 class UcxLibrary {
 public:
@@ -30,10 +40,8 @@ private:
 // A NIC through UCX: a context that uses it alone, and a worker. Not movable.
 class UcxRail {
 public:
-    using Options = std::vector<std::pair<std::string, std::string>>;
-
     UcxRail(std::shared_ptr<const UcxLibrary> library, const std::string& nic, std::size_t peers,
-            const Options& options);
+            const UcxSettings& settings);
     ~UcxRail();
     UcxRail(const UcxRail&) = delete;
     UcxRail& operator=(const UcxRail&) = delete;

@@ -111,6 +111,7 @@ public:
     }
     bool progress() override { return wire_->progress(rank_); }
     bool is_settled() override { return wire_->is_settled(rank_); }
+    Failure loss_of(std::int32_t) const override { return Failure::kNone; }
 
 private:
     std::shared_ptr<Wire> wire_;

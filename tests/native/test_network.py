@@ -19,7 +19,8 @@ SOURCES = tuple(
     f"network/{name}.cpp"
     for name in ("handshake", "link", "pump", "socket", "tcp", "ucx", "ucx_library")
 )
-ALL_SOURCES = ("fabric.cpp", "segment.cpp", *SOURCES)
+TESTS = tuple(str(HERE / f"network_{name}.cpp") for name in ("failures", "strangers"))
+ALL_SOURCES = ("fabric.cpp", "segment.cpp", *SOURCES, *TESTS)
 SANITIZERS = ("thread", "address,undefined")
 CASES = (
     "exchange",
@@ -61,7 +62,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def run(program: Path, case: str, wire: str, **environment: str) -> None:
     everything = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"} | environment
-    command = [program, case, wire]
+    command = [str(program), case, wire]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=everything)
     if done.returncode == SKIPPED:
         pytest.skip(done.stdout.strip())
@@ -91,7 +92,7 @@ def test_a_lost_release_is_noticed(tmp_path: Path) -> None:
         of=ALL_SOURCES,
     )
     environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}
-    command = [broken, "exchange", "tcp"]
+    command = [str(broken), "exchange", "tcp"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode != 0
     assert "data race" in done.stderr
@@ -102,8 +103,10 @@ def test_ucx_is_as_declared() -> None:
     headers = ucx_library().resolve().parent.parent / "include"
     if not (headers / "ucp" / "api" / "ucp.h").exists():
         pytest.skip("UCX without headers")
-    command = [compiler(), "-std=c++17", "-fsyntax-only", f"-I{NATIVE}", "-isystem", headers]
-    done = subprocess.run([*command, HERE / "ucx_abi_test.cpp"], capture_output=True, text=True)
+    command = [compiler(), "-std=c++17", "-fsyntax-only", f"-I{NATIVE}", "-isystem", str(headers)]
+    done = subprocess.run(
+        [*command, str(HERE / "ucx_abi_test.cpp")], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-4000:]
 
 
@@ -116,6 +119,8 @@ def test_a_false_declaration_is_noticed(tmp_path: Path) -> None:
     right = false.read_text()
     false.write_text(right.replace("int mt_workers_shared", "long mt_workers_shared[2]"))
     assert false.read_text() != right
-    command = [compiler(), "-std=c++17", "-fsyntax-only", f"-I{tmp_path}", "-isystem", headers]
-    done = subprocess.run([*command, HERE / "ucx_abi_test.cpp"], capture_output=True, text=True)
+    command = [compiler(), "-std=c++17", "-fsyntax-only", f"-I{tmp_path}", "-isystem", str(headers)]
+    done = subprocess.run(
+        [*command, str(HERE / "ucx_abi_test.cpp")], capture_output=True, text=True
+    )
     assert "estimated_num_eps" in done.stderr

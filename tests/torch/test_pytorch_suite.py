@@ -90,7 +90,7 @@ def cases(name: str, rank: int) -> list[Any]:
     features["ddp"].add(BACKEND)
     features["subgroup"].add(BACKEND)
 
-    class Case(suite.TestDistBackend, suite.DistributedTest._DistTestBase):  # type: ignore[misc]
+    class Case(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
         pass
 
     instances = [name] if hasattr(Case, name) else [n for n in dir(Case) if n.startswith(name)]

@@ -61,7 +61,7 @@ def test_ddp_has_the_losses_of_gloo(four_ranks: RankPool) -> None:
     four_ranks.run(check_data_parallel)
 
 
-def _twice(group, bucket):  # type: ignore[no-untyped-def]  # DDP wants real types or none
+def _twice(group, bucket):  # DDP wants real types or none
     """A hook that waits for a collective in the callback of another."""
     buffer = bucket.buffer().div_(dist.get_world_size())
     first = dist.all_reduce(buffer, async_op=True).get_future()

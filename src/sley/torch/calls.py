@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sley.communicator.communicator import Communicator
-from sley.communicator.records import Call
+from sley.communicator import Call, Communicator
 from sley.errors import SleyError
 from sley.torch.memory import Memory
 from sley.torch.work import UNSET, Finished, Part, Pending, Together, collective_error

@@ -27,7 +27,7 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from sley.communicator.records import Call
+from sley.communicator import Call
 from sley.ir.words import ReduceOp
 from sley.runtime.types import DATA_TYPES
 from sley.torch.arguments import listed, only, options, same_lists, same_parts

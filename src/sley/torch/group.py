@@ -11,11 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import Backend
 
-from sley.communicator.communicator import Communicator
-from sley.communicator.settings import Settings
-from sley.communicator.stores import TorchStore
+from sley.communicator import Communicator, Settings, TorchStore
 from sley.errors.torch import B903
 from sley.torch.memory import empty
 from sley.torch.messages import Messages
@@ -99,17 +96,13 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
     # The group is its own backend for CPU tensors.
 
     supports_coalescing = False
-    supports_splitting = True
+    supports_splitting = False
     supports_shrinking = False
     supports_time_estimate = False
 
     @property
     def _device_types(self) -> list[torch.device]:
         return [torch.device(name) for name in self._backend_names()]
-
-    @property
-    def options(self) -> Any:
-        return Backend.Options("sley", self._timeout)
 
     def _get_backend(self, device: torch.device) -> Any:
         # Before PyTorch has registered the group, it may ask for the device it is bound to.
@@ -118,9 +111,6 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
         return self._group_of(device)._get_backend(device)
 
     get_backend = _get_backend
-
-    def eager_connect_single_device(self, device: torch.device | None) -> None:
-        """Nothing to do: a group is connected when it is made."""
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         return device.type == "cpu"

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from sley.communicator.settings import Settings
+from sley.communicator import Settings
 from sley.torch.group import ProcessGroupSley
 
 

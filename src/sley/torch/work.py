@@ -24,7 +24,7 @@ UNSET = timedelta(0)
 _CALLBACK_THREADS = 32
 
 
-class CollectiveError(SleyError, dist.DistBackendError):  # type: ignore[misc,unused-ignore]
+class CollectiveError(SleyError, dist.DistBackendError):
     """A failed collective: the diagnostics of a SleyError, and for those who catch PyTorch's own
     exceptions a `DistBackendError`, which is a `RuntimeError`."""
 

@@ -1,0 +1,107 @@
+"""What users see when ranks fail, are late, or don't agree."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from rank_pool import RankPool
+from torch.nn.parallel import DistributedDataParallel
+
+from sley.errors import SleyError
+from sley.torch import CollectiveError
+
+
+def fails(code: str) -> pytest.RaisesContext[CollectiveError]:
+    return pytest.raises(CollectiveError, match=code)
+
+
+def check_mismatch() -> None:
+    rank = dist.get_rank()
+    for is_async in (False, True):
+        group = dist.new_group()
+        with fails("N622") as error:
+            work = dist.all_reduce(torch.ones(rank + 1), group=group, async_op=is_async)
+            assert work is not None
+            work.wait()
+        assert isinstance(error.value, SleyError)
+        assert isinstance(error.value, RuntimeError)
+        with pytest.raises(CollectiveError):  # nothing goes through any more
+            dist.all_reduce(torch.ones(1), group=group)
+        dist.destroy_process_group(group)
+    dist.all_reduce(torch.ones(1))  # other groups are as they were
+
+
+def test_calls_that_do_not_agree(four_ranks: RankPool) -> None:
+    four_ranks.run(check_mismatch)
+
+
+def check_late() -> None:
+    rank = dist.get_rank()
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    began = time.monotonic()
+    if rank == 0:
+        with fails("N621"):
+            dist.all_reduce(torch.ones(1), group=group)
+    dist.barrier()
+    dist.destroy_process_group(group)
+
+    group = dist.new_group()
+    group.set_timeout(timedelta(seconds=1))
+    if rank == 0:
+        with fails("N62"):
+            dist.recv(torch.ones(1), 1, group=group)
+    dist.barrier()
+    dist.destroy_process_group(group)
+
+    group = dist.new_group()
+    if rank == 0:
+        with fails("B904"):
+            dist.barrier(group, timeout=timedelta(seconds=1))
+        work = dist.barrier(group, async_op=True)
+        with fails("B904"):
+            work.wait(timedelta(milliseconds=10))
+        assert not work.is_completed()
+    assert time.monotonic() - began < 40  # the group's own timeout is 60 s
+    dist.barrier()
+    if rank:
+        dist.barrier(group)  # the one that rank 0 no longer waited for
+        dist.barrier(group)
+    else:
+        assert work.wait()
+    dist.destroy_process_group(group)
+
+
+def test_timeouts(four_ranks: RankPool) -> None:
+    four_ranks.run(check_late)
+
+
+def check_death(file: str) -> None:
+    """The last rank dies; the others hear of it and go on without it."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    net = DistributedDataParallel(torch.nn.Linear(4, 4))
+    if rank == ranks - 1:
+        threading.Timer(0.5, os._exit, (1,)).start()
+        return
+    with fails("N620"):
+        dist.all_reduce(torch.ones(1000))
+    with pytest.raises(RuntimeError):
+        net(torch.ones(2, 4)).sum().backward()
+    dist.destroy_process_group()
+    dist.init_process_group("sley", init_method=f"file://{file}", rank=rank, world_size=ranks - 1)
+    dist.all_reduce(tensor := torch.ones(1))
+    assert tensor.item() == ranks - 1
+
+
+def test_death_of_a_rank(tmp_path: Path) -> None:
+    pool = RankPool(3)
+    try:
+        pool.run(check_death, str(tmp_path / "store"))
+    finally:
+        pool.stop()

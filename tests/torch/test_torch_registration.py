@@ -1,0 +1,49 @@
+"""How PyTorch comes to know the backend, and what a group is made with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from importlib.metadata import entry_points
+
+import torch.distributed as dist
+from rank_pool import RankPool
+
+import sley.torch
+from sley.communicator import Settings
+
+
+def test_registered_once() -> None:
+    sley.torch.register()
+    sley.torch.register()
+    assert dist.Backend.backend_list.count("sley") == 1
+    assert dist.Backend.backend_capability["sley"] == ["cpu"]
+    assert dist.Backend("SLEY") == "sley"
+    assert dist.Backend.default_device_backend_map["cpu"] == "gloo"  # as it was
+
+
+def test_entry_point_for_newer_releases() -> None:
+    (entry,) = entry_points(group="torch.distributed.backends", name="sley")
+    assert entry.load() is sley.torch.register
+
+
+def test_without_pytorch() -> None:
+    code = "import sys; sys.modules['torch'] = None; import sley.torch"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "B901" in ended.stderr
+    assert "sley[torch]" in ended.stderr
+
+
+def check_settings() -> None:
+    group = dist.new_group(timeout=timedelta(seconds=77), pg_options=Settings(slots=3))
+    found = group._communicator.settings
+    assert (found.slots, found.timeout_s) == (3, 77.0)
+    group.set_timeout(timedelta(seconds=5))
+    assert group._communicator.settings.timeout_s == 5.0
+    dist.destroy_process_group(group)
+
+
+def test_settings_are_options_of_the_group(four_ranks: RankPool) -> None:
+    four_ranks.run(check_settings)
