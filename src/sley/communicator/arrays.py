@@ -135,7 +135,7 @@ class ArrayCollectives:
 
     def send(self, data: Array, dst: int, tag: int = 0, *, is_async: bool = False) -> Work:
         """Sends an array to a rank, which receives one of the same size with the same tag."""
-        _type_of("send", (data,), "uint8")
+        _check_arrays("send", (data,))
         address, size_bytes = _span(data)
         return self.send_memory(address, size_bytes, dst, tag, is_async=is_async, kept=(data,))
 
@@ -144,7 +144,7 @@ class ArrayCollectives:
     ) -> Work:
         """Receives an array from a rank, or without one from any: `Work.source` then says from
         which."""
-        _type_of("recv", (out,), "uint8")
+        _check_arrays("recv", (out,))
         address, size_bytes = _span(out)
         return self.recv_memory(address, size_bytes, src, tag, is_async=is_async, kept=(out,))
 
@@ -167,7 +167,8 @@ class ArrayCollectives:
         element = _type_of(kind, given, dtype)
         source, source_bytes = _span(data)
         target, target_bytes = _span(out)
-        count = _count(kind, self.ranks, source_bytes, target_bytes) // element.size_bytes
+        item = element.size_bytes
+        count = _count(kind, self.ranks, source_bytes // item, target_bytes // item)
         call = Call(
             kind,
             source,
@@ -182,14 +183,22 @@ class ArrayCollectives:
         return self.submit(call, is_async=is_async, kept=given)
 
 
-def _type_of(kind: str, arrays: tuple[Array, ...], name: str | None) -> DataType:
+def _check_arrays(kind: str, arrays: tuple[Array, ...]) -> None:
     for array in arrays:
         if not (isinstance(array, np.ndarray) and array.flags.c_contiguous):
             raise N627.error(expected=f"contiguous arrays for {kind}", found=_shape_of(array))
         if array.dtype != arrays[0].dtype:
             found = f"{arrays[0].dtype} and {array.dtype}"
             raise N627.error(expected=f"arrays of one type for {kind}", found=found)
-    return data_type(arrays[0].dtype.name if name is None else name)
+
+
+def _type_of(kind: str, arrays: tuple[Array, ...], name: str | None) -> DataType:
+    _check_arrays(kind, arrays)
+    element = data_type(arrays[0].dtype.name if name is None else name)
+    if element.array != arrays[0].dtype:
+        found = f"{arrays[0].dtype}"
+        raise N627.error(expected=f"arrays of {element.array} for {element.name}", found=found)
+    return element
 
 
 def _shape_of(value: object) -> str:
@@ -204,24 +213,23 @@ def _span(array: Array | None) -> tuple[int, int]:
     return int(array.__array_interface__["data"][0]), array.nbytes
 
 
-def _count(kind: str, ranks: int, source_bytes: int, target_bytes: int) -> int:
-    """Bytes of one block; N627 for arrays whose sizes don't go together."""
+def _count(kind: str, ranks: int, source: int, target: int) -> int:
+    """Elements of one block, for so many in the two arrays; N627 where they don't go together."""
     if kind == "all_gather":
-        fits, block = target_bytes == ranks * source_bytes, source_bytes
+        fits, block = target == ranks * source, source
     elif kind == "reduce_scatter":
-        fits, block = source_bytes == ranks * target_bytes, target_bytes
+        fits, block = source == ranks * target, target
     elif kind == "all_to_all":
-        fits = source_bytes == target_bytes and source_bytes % ranks == 0
-        block = source_bytes // ranks
+        fits, block = source == target and source % ranks == 0, source // ranks
     elif kind == "gather":
-        fits, block = target_bytes in (0, ranks * source_bytes), source_bytes
+        fits, block = target in (0, ranks * source), source
     elif kind == "scatter":
-        fits, block = source_bytes in (0, ranks * target_bytes), target_bytes
+        fits, block = source in (0, ranks * target), target
     else:
-        fits, block = source_bytes == target_bytes, source_bytes
+        fits, block = source == target, source
     if not fits:
         raise N627.error(
             expected=f"arrays that fit a {kind} over {ranks} ranks",
-            found=f"{source_bytes} bytes in, {target_bytes} bytes out",
+            found=f"{source} elements in, {target} out",
         )
     return block

@@ -1,0 +1,121 @@
+"""Messages between ranks, statistics, and what a communicator says of itself."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sley
+from communicator.group import Ranks
+from sley.communicator import Communicator
+from sley.errors import SleyError
+from sley.ir.words import ReduceOp
+from sley.runtime.heap import empty
+
+
+def to_the_next(comm: Communicator) -> list[int]:
+    got = []
+    for size, heap in ((0, False), (5, False), (100_000, True), (3_000_000, False)):
+        data = empty(size, "int32") if heap else np.zeros(size, np.int32)
+        data[:] = comm.rank
+        out = np.full(size, -1, np.int32)
+        sent = comm.send(data, (comm.rank + 1) % comm.ranks, tag=size, is_async=True)
+        work = comm.recv(out, (comm.rank - 1) % comm.ranks, tag=size)
+        sent.wait()
+        assert (out == (comm.rank - 1) % comm.ranks).all()
+        got.append(work.source)
+    return got
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_ring_of_messages(ranks: int) -> None:
+    with Ranks(ranks) as group:
+        found = group.each(to_the_next)
+    assert found == [[(rank - 1) % ranks] * 4 for rank in range(ranks)]
+
+
+def from_anybody(comm: Communicator) -> set[int]:
+    if comm.rank:
+        comm.send(np.full(3, comm.rank, np.int8), 0)
+        return set()
+    out, sources = np.zeros(3, np.int8), set()
+    for _ in range(1, comm.ranks):
+        source = comm.recv(out).source
+        assert (out == source).all()
+        sources.add(source)
+    return sources
+
+
+def test_from_any_source() -> None:
+    with Ranks(4) as group:
+        assert group.each(from_anybody)[0] == {1, 2, 3}
+
+
+def test_a_message_of_another_size() -> None:
+    def differ(comm: Communicator) -> None:
+        if comm.rank == 0:
+            comm.send(np.zeros(4, np.int8), 1)
+            comm.recv(np.zeros(1, np.int8), 1)
+        else:
+            comm.recv(np.zeros(5, np.int8), 0)
+
+    with Ranks(2) as group:
+        for error in group.errors(differ):
+            assert isinstance(error, SleyError)
+            assert error.code == "N622"
+
+
+@pytest.mark.parametrize("rank", [-1, 2, "1", 0.5])
+def test_no_such_rank(rank: Any) -> None:
+    with Ranks(2) as group:
+        for error in group.errors(lambda comm: comm.send(np.zeros(1), rank)):
+            assert isinstance(error, SleyError)
+            assert error.code == "N627"
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        (lambda c: c.all_reduce(np.ones((4, 4))[:, 1]), "strides"),
+        (lambda c: c.all_gather(np.zeros(3), np.zeros(1)), "1 elements in, 3 out"),
+        (lambda c: c.reduce_scatter(np.zeros(1), np.zeros(3)), "3 elements in, 1 out"),
+        (lambda c: c.all_to_all(np.zeros(3), np.zeros(3)), "3 elements in, 3 out"),
+        (lambda c: c.all_gather(np.zeros(2), np.zeros(2, np.float32)), "float32 and float64"),
+        (lambda c: c.all_reduce(np.zeros(2), dtype="bfloat16"), "float64"),
+        (lambda c: c.all_reduce([1, 2]), "list"),
+    ],
+)
+def test_arrays_that_do_not_fit(call: Any, found: str) -> None:
+    with Ranks(2) as group:
+        for error in group.errors(call):
+            assert isinstance(error, SleyError)
+            assert error.code == "N627"
+            assert found in str(error)
+
+
+def test_what_it_counts() -> None:
+    def calls(comm: Communicator) -> Any:
+        for _ in range(3):
+            comm.all_reduce(np.ones(256, np.float32), ReduceOp.MAX)
+        comm.all_gather(np.zeros(200, np.int8), np.zeros(100, np.int8))
+        return {row.kind: row for row in comm.stats()}
+
+    with Ranks(2) as group:
+        rows = group.each(calls)[0]
+        assert rows["all_reduce"].calls == 3
+        assert rows["all_reduce"].size_bytes == 3 * 1024
+        assert rows["all_gather"].size_bytes == 200
+        assert rows["all_gather"].time_us > 0
+        assert len([row for row in sley.stats() if row.kind == "all_gather"]) == 2
+    assert not sley.stats()
+
+
+def test_what_it_says(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="sley"), Ranks(2) as group:
+        group.each(lambda comm: comm.all_reduce(np.ones(300, np.float32)))
+    said = "\n".join(record.getMessage() for record in caplog.records)
+    assert "all_reduce of 1200 on 2 ranks: one-step-allreduce" in said
+    assert "not all-pairs-allreduce" in said
