@@ -360,6 +360,7 @@ void define_engine(nb::module_& m) {
 
 NB_MODULE(_native, m) {
     m.doc() = "The CPU engine of sley: shared memory, connections, and the interpreter of a rank.";
+    nb::set_leak_warnings(false);  // a process may end with arrays of the heap alive
     sley::define_errors(m);
     nb::register_exception_translator(&sley::translate);
     sley::define_memory(m);

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from rank_pool import RankPool
+from rank_values import end, everybody, own, reduced, same
 
 TYPES = [
     torch.float16,
@@ -22,55 +23,6 @@ MOVED_ONLY = [torch.bool, torch.uint16, torch.uint32, torch.complex64, torch.com
 if hasattr(torch, "float8_e4m3fn"):
     MOVED_ONLY.append(torch.float8_e4m3fn)
 SIZES = [(1,), (7,), (3, 5), (257,), (4, 33, 9), (0,), ()]
-
-
-def values(rank: int, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    """The elements of `rank`: small whole numbers, whose sums are exact in every type."""
-    generator = torch.Generator().manual_seed(1000 * seed + rank)
-    numbers = torch.randint(0, 4, shape, generator=generator)
-    if dtype.is_complex:
-        return torch.complex(numbers.double(), numbers.double() + rank).to(dtype)
-    return numbers.to(dtype)
-
-
-def everybody(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
-    return [values(rank, shape, dtype, seed) for rank in range(dist.get_world_size())]
-
-
-def same(found: torch.Tensor, expected: torch.Tensor) -> None:
-    assert found.dtype == expected.dtype
-    assert found.shape == expected.shape
-    if found.dtype.itemsize == 1 and found.dtype.is_floating_point:
-        found, expected = found.view(torch.uint8), expected.view(torch.uint8)
-    assert torch.equal(found, expected), f"{found} instead of {expected}"
-
-
-def own(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    return values(dist.get_rank(), shape, dtype, seed)
-
-
-def end(work: dist.Work | None, is_async: bool) -> None:
-    if not is_async:
-        assert work is None
-        return
-    assert work is not None
-    assert work.wait()
-    assert work.is_completed()
-    assert work.is_success()
-    assert work.exception() is None
-
-
-def reduced(inputs: list[torch.Tensor], op: object) -> torch.Tensor:
-    stack = torch.stack(inputs)
-    wide = stack.double() if stack.is_floating_point() else stack
-    total = {
-        dist.ReduceOp.SUM: lambda: wide.sum(0),
-        dist.ReduceOp.AVG: lambda: wide.sum(0) / len(inputs),
-        dist.ReduceOp.PRODUCT: lambda: wide.prod(0),
-        dist.ReduceOp.MIN: lambda: wide.amin(0),
-        dist.ReduceOp.MAX: lambda: wide.amax(0),
-    }[op]()
-    return total.to(inputs[0].dtype)
 
 
 def check_reductions(dtype: torch.dtype, is_async: bool) -> None:
@@ -233,17 +185,21 @@ def check_views() -> None:
             end(dist.all_gather_into_tensor(output, tensor, async_op=is_async), is_async)
             same(output, torch.stack(parts))
 
+            outputs = [torch.empty_like(tensor) for _ in range(ranks)]
+            end(dist.all_to_all(outputs, [tensor] * ranks, async_op=is_async), is_async)
+            same(torch.stack(outputs), torch.stack(parts))
+
 
 def test_tensors_that_are_not_contiguous(four_ranks: RankPool) -> None:
     four_ranks.run(check_views)
 
 
 def check_lazy_views() -> None:
-    """The imaginary part of a conjugated tensor is negated when it is read."""
+    """A tensor whose memory holds other numbers than its elements."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
-    numbers = torch.complex(torch.arange(4.0), torch.arange(4.0) + rank)
-    negated = numbers.conj().imag
+    negated = torch._neg_view(torch.arange(4.0) + rank)
     assert negated.is_neg()
+    assert negated.is_contiguous()
     outputs = [torch.empty(4) for _ in range(ranks)]
     dist.all_gather(outputs, negated)
     for other, output in enumerate(outputs):
@@ -296,6 +252,11 @@ def check_in_place() -> None:
     same(whole, 10.0 * torch.arange(float(ranks)) + rank)
 
     whole = 10.0 * rank + torch.arange(float(ranks))
+    output = whole if rank == 0 else torch.empty(ranks)  # in place on this rank alone
+    dist.all_to_all_single(output, whole)
+    same(output, 10.0 * torch.arange(float(ranks)) + rank)
+
+    whole = 10.0 * rank + torch.arange(float(ranks))
     parts = list(whole.split(1))
     dist.all_to_all(parts, parts)
     same(whole, 10.0 * torch.arange(float(ranks)) + rank)
@@ -307,126 +268,3 @@ def check_in_place() -> None:
 
 def test_inputs_that_share_memory_with_outputs(four_ranks: RankPool) -> None:
     four_ranks.run(check_in_place)
-
-
-def check_coalesced() -> None:
-    ranks, rank = dist.get_world_size(), dist.get_rank()
-    sizes = [3, 1, 8]
-    for is_async in (False, True):
-        tensors = [torch.full((size,), rank + 1.0) for size in sizes]
-        with dist.distributed_c10d._coalescing_manager(async_ops=is_async) as manager:
-            for tensor in tensors:
-                dist.all_reduce(tensor)
-        if is_async:
-            manager.wait()
-        for tensor in tensors:
-            same(tensor, torch.full(tensor.shape, ranks * (ranks + 1) / 2))
-
-        inputs = [torch.full((size,), rank) for size in sizes]
-        outputs = [torch.empty(ranks * size, dtype=torch.int64) for size in sizes]
-        with dist.distributed_c10d._coalescing_manager(async_ops=is_async) as manager:
-            for output, tensor in zip(outputs, inputs, strict=True):
-                dist.all_gather_into_tensor(output, tensor)
-        if is_async:
-            manager.wait()
-        for output, size in zip(outputs, sizes, strict=True):
-            same(output, torch.arange(ranks).repeat_interleave(size))
-
-        inputs = [torch.arange(ranks).repeat_interleave(size) for size in sizes]
-        outputs = [torch.empty(size, dtype=torch.int64) for size in sizes]
-        with dist.distributed_c10d._coalescing_manager(async_ops=is_async) as manager:
-            for output, tensor in zip(outputs, inputs, strict=True):
-                dist.reduce_scatter_tensor(output, tensor)
-        if is_async:
-            manager.wait()
-        for output, size in zip(outputs, sizes, strict=True):
-            same(output, torch.full((size,), ranks * rank))
-
-    lists = [[torch.empty(size) for size in sizes] for _ in range(ranks)]
-    dist.all_gather_coalesced(lists, [torch.full((size,), float(rank)) for size in sizes])
-    for other, tensors in enumerate(lists):
-        for tensor in tensors:
-            same(tensor, torch.full(tensor.shape, float(other)))
-    dist.all_reduce_coalesced(tensors := [torch.ones(size) for size in sizes])
-    for tensor in tensors:
-        same(tensor, torch.full(tensor.shape, float(ranks)))
-
-
-def test_coalesced_collectives(four_ranks: RankPool) -> None:
-    four_ranks.run(check_coalesced)
-
-
-def check_objects() -> None:
-    ranks, rank = dist.get_world_size(), dist.get_rank()
-    mine = {"rank": rank, "text": "x" * 100 * rank}
-    everything = [{"rank": r, "text": "x" * 100 * r} for r in range(ranks)]
-    found: list[object] = [None] * ranks
-    dist.all_gather_object(found, mine)
-    assert found == everything
-    found = [None] * ranks
-    dist.gather_object(mine, found if rank == 2 else None, 2)
-    assert found == (everything if rank == 2 else [None] * ranks)
-    given = everything[:2] if rank == 1 else [None, None]
-    dist.broadcast_object_list(given, 1)
-    assert given == everything[:2]
-    taken: list[object] = [None]
-    dist.scatter_object_list(taken, everything if rank == 3 else None, 3)
-    assert taken == [mine]
-
-
-def test_object_collectives(four_ranks: RankPool) -> None:
-    four_ranks.run(check_objects)
-
-
-def check_functional() -> None:
-    import torch.distributed._functional_collectives as functional
-
-    ranks, rank = dist.get_world_size(), dist.get_rank()
-    world = dist.group.WORLD
-    tensor = torch.full((ranks, 2), rank + 1.0)
-    total = ranks * (ranks + 1) / 2
-    same(functional.all_reduce(tensor, "sum", world).wait(), torch.full((ranks, 2), total))
-    gathered = functional.all_gather_tensor(tensor, 0, world).wait()
-    same(gathered, torch.arange(1.0, ranks + 1).repeat_interleave(ranks)[:, None].repeat(1, 2))
-    part = functional.reduce_scatter_tensor(tensor, "avg", 0, world).wait()
-    same(part, torch.full((1, 2), total / ranks))
-    exchanged = functional.all_to_all_single(tensor, None, None, world).wait()
-    same(exchanged, torch.arange(1.0, ranks + 1)[:, None].repeat(1, 2))
-    same(functional.broadcast(tensor, 1, world).wait(), torch.full((ranks, 2), 2.0))
-    one, two = functional.all_reduce_coalesced([tensor, 2 * tensor], "max", world)
-    same(one.wait() + two.wait(), torch.full((ranks, 2), 3.0 * ranks))
-
-
-def test_functional_collectives(four_ranks: RankPool) -> None:
-    four_ranks.run(check_functional)
-
-
-def check_options_as_values() -> None:
-    """The forms of a group's own methods that take plain values."""
-    ranks, rank = dist.get_world_size(), dist.get_rank()
-    group = dist.group.WORLD
-    tensor = torch.full((3,), rank + 1.0)
-    group.allreduce(tensor, dist.ReduceOp.MAX).wait()
-    same(tensor, torch.full((3,), float(ranks)))
-    group.allreduce([tensor]).wait()
-    same(tensor, torch.full((3,), float(ranks * ranks)))
-    tensor = torch.full((3,), float(rank))
-    group.broadcast(tensor, 2).wait()
-    same(tensor, torch.full((3,), 2.0))
-    group.reduce(tensor, 1, dist.ReduceOp.SUM).wait()
-    same(tensor, torch.full((3,), 2.0 * ranks if rank == 1 else 2.0))
-    outputs = [torch.empty(1) for _ in range(ranks)]
-    group.allgather(outputs, torch.tensor([float(rank)])).wait()
-    same(torch.cat(outputs), torch.arange(float(ranks)))
-    output = torch.empty(1)
-    group.reduce_scatter(output, outputs, dist.ReduceOp.SUM).wait()
-    same(output, torch.tensor([float(ranks * rank)]))
-    group.gather(outputs if rank == 0 else [], output, 0).wait()
-    group.scatter(output, outputs if rank == 0 else [], 0).wait()
-    same(output, torch.tensor([float(ranks * rank)]))
-    group.barrier().wait()
-    assert group._get_sequence_number_for_group() > 0
-
-
-def test_options_as_plain_values(four_ranks: RankPool) -> None:
-    four_ranks.run(check_options_as_values)

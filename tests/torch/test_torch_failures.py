@@ -63,7 +63,7 @@ def check_late() -> None:
     group = dist.new_group()
     if rank == 0:
         with fails("B904"):
-            dist.barrier(group, timeout=timedelta(seconds=1))
+            group.barrier(timeout=timedelta(seconds=1)).wait()
         work = dist.barrier(group, async_op=True)
         with fails("B904"):
             work.wait(timedelta(milliseconds=10))

@@ -65,6 +65,7 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
         self._backends: dict[str, str] = {}
         self._gloo: Any = None
         self._others: Any = None
+        self._makes_others = False
         self._told: set[str] = set()
 
     # What PyTorch asks a group about itself; from C++ by these names.
@@ -105,8 +106,8 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
         return [torch.device(name) for name in self._backend_names()]
 
     def _get_backend(self, device: torch.device) -> Any:
-        # Before PyTorch has registered the group, it may ask for the device it is bound to.
-        if device.type == "cpu" or not self._backend_names():
+        # PyTorch may ask before it has registered the group, and while it makes the other one.
+        if device.type == "cpu" or not self._backend_names() or self._makes_others:
             return self
         return self._group_of(device)._get_backend(device)
 
@@ -160,12 +161,16 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
                 [B903.diagnostic(expected=f"a tensor on {served}", found=f"one on {device}")]
             )
         if self._others is None:
-            self._others = dist.new_group(
-                dist.get_process_group_ranks(self),
-                timeout=self._timeout,
-                backend=",".join(f"{name}:{backend}" for name, backend in others.items()),
-                use_local_synchronization=True,
-            )
+            self._makes_others = True
+            try:
+                self._others = dist.new_group(
+                    dist.get_process_group_ranks(self),
+                    timeout=self._timeout,
+                    backend=",".join(f"{name}:{backend}" for name, backend in others.items()),
+                    use_local_synchronization=True,
+                )
+            finally:
+                self._makes_others = False
         return self._others
 
     def monitored_barrier(
