@@ -282,13 +282,16 @@ void Engine::send(const Instruction& in, std::int64_t tile, const std::byte* fro
                         signature_});
         return;
     }
-    const auto slot = sender.take_slot(static_cast<std::size_t>(room_.slots));
+    const auto limit = static_cast<std::size_t>(room_.slots);
     if (const auto* staged = shared(in, tile)) {
         auto& owner = *senders_[static_cast<std::size_t>(staged->sender)];
-        owner.share(staged->slot, sender);
-        sender.publish({owner.where(staged->slot), bytes, signature_});
-        return;
+        if (owner.share(staged->slot, sender, limit)) {
+            sender.take_turn();
+            sender.publish({owner.where(staged->slot), bytes, signature_});
+            return;
+        }
     }
+    const auto slot = sender.take_slot();
     work(in, tile, from, sender.data(slot));
     forget_overwritten(in);
     if (in.payload >= 0) {

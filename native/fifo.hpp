@@ -80,7 +80,9 @@ struct Message {
 class FifoSender {
 public:
     explicit FifoSender(const FifoMemory& memory)
-        : memory_(memory), uses_(static_cast<std::size_t>(memory.shape.slots)) {}
+        : memory_(memory),
+          turns_(static_cast<std::size_t>(memory.shape.slots)),
+          uses_(static_cast<std::size_t>(memory.shape.slots)) {}
 
     std::uint64_t next() const { return next_; }
 
@@ -97,27 +99,23 @@ public:
         return next_ < room || has_consumed(next_ - room);
     }
 
-    // Whether the next message may be staged, using the first `slots` of the slots in turn.
-    bool has_slot(std::size_t slots) {
-        if (!has_envelope()) return false;
-        Use& use = uses_[turn_ < slots ? turn_ : 0];
-        if (use.taken && !has_consumed(use.number)) return false;
-        while (!use.shared.empty()) {
-            auto& [sender, number] = use.shared.back();
-            if (!sender->has_consumed(number)) return false;
-            use.shared.pop_back();
-        }
-        return true;
+    // Whether the next message may be staged: fewer than `limit` staged ones are under way, and a
+    // slot is free.
+    bool has_slot(std::size_t limit) {
+        return has_envelope() && has_turn(limit) && free_slot() < uses_.size();
     }
 
-    // Takes the slot that `has_slot` found, for the next message.
-    std::size_t take_slot(std::size_t slots) {
-        if (turn_ >= slots) turn_ = 0;
-        const auto slot = turn_++;
+    // Takes a slot, for the next message; after `has_slot`.
+    std::size_t take_slot() {
+        const auto slot = free_slot();
         uses_[slot].taken = true;
         uses_[slot].number = next_;
+        take_turn();
         return slot;
     }
+
+    // Counts the next message as a staged one, though its data are elsewhere.
+    void take_turn() { turns_[turn_++ % turns_.size()] = next_; }
 
     std::byte* data(std::size_t slot) const { return memory_.slots + slot * memory_.shape.stride(); }
     std::uint64_t where(std::size_t slot) const {
@@ -129,9 +127,15 @@ public:
         return uses_[slot].taken && uses_[slot].number == number;
     }
 
-    // The slot isn't used again before `other`'s next message has been consumed too.
-    void share(std::size_t slot, FifoSender& other) {
+    // Keeps a slot until `other`'s next message has been consumed too. False where so many are kept
+    // already that the `limit` staged messages of this connection might find none: it must never
+    // wait for another connection, of which the plan's proof knows nothing.
+    bool share(std::size_t slot, FifoSender& other, std::size_t limit) {
+        std::size_t kept = is_kept(uses_[slot]) ? 0 : 1;
+        for (auto& use : uses_) kept += is_kept(use);
+        if (kept + limit > uses_.size()) return false;
         uses_[slot].shared.emplace_back(&other, other.next());
+        return true;
     }
 
     void publish(const Message& message) {
@@ -151,10 +155,32 @@ private:
         std::vector<std::pair<FifoSender*, std::uint64_t>> shared;
     };
 
+    bool has_turn(std::size_t limit) {
+        return turn_ < limit || has_consumed(turns_[(turn_ - limit) % turns_.size()]);
+    }
+
+    bool is_kept(Use& use) {
+        while (!use.shared.empty()) {
+            auto& [sender, number] = use.shared.back();
+            if (!sender->has_consumed(number)) return true;
+            use.shared.pop_back();
+        }
+        return false;
+    }
+
+    // The first one: what was used last is still in the cache.
+    std::size_t free_slot() {
+        for (std::size_t s = 0; s < uses_.size(); ++s) {
+            if ((!uses_[s].taken || has_consumed(uses_[s].number)) && !is_kept(uses_[s])) return s;
+        }
+        return uses_.size();
+    }
+
     FifoMemory memory_;
     std::uint64_t next_ = 0;
     std::uint64_t consumed_ = 0;
-    std::size_t turn_ = 0;
+    std::size_t turn_ = 0;  // staged messages so far
+    std::vector<std::uint64_t> turns_;  // the numbers of the last ones
     std::vector<Use> uses_;
 };
 

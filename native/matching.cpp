@@ -275,7 +275,7 @@ std::int64_t Matching::send_piece(FifoSender& sender, Operation& send) const {
         return piece;
     }
     if (!sender.has_slot(slots_)) return 0;
-    const auto slot = sender.take_slot(slots_);
+    const auto slot = sender.take_slot();
     auto* to = sender.data(slot);
     std::int64_t bytes = 0;
     if (send.sent < 0) {

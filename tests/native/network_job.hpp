@@ -217,7 +217,7 @@ struct SendingEnd {
             message.where = fabric.in_heap(heap, stream.bytes());
         } else {
             if (!fifo.has_slot(slots)) return false;
-            const auto slot = fifo.take_slot(slots);
+            const auto slot = fifo.take_slot();
             stream.write(fifo.data(slot));
             message.where = fifo.where(slot);
         }

@@ -136,7 +136,7 @@ void ends() {
     Job job({0, 1, 2}, {1, 8, 1}, 1);
     job.connect();
     FifoSender& out = job.fabric(0).sender(1, 1);
-    out.publish({out.where(out.take_slot(1)), 8, 9});
+    out.publish({out.where(out.take_slot()), 8, 9});
     job.pump(0).close(5.0);
     FifoReceiver& in = job.fabric(1).receiver(0, 1);
     pump_until(job.fabric(1), [&] { return in.has_message(); });
