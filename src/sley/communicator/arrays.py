@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from sley.ir.words import ReduceOp
 from sley.runtime.types import Array, DataType, data_type, reduction
 
 
-class ArrayCollectives:
+class ArrayCollectives(ABC):
     """What a communicator can do, on contiguous arrays of one of the types of
     `sley.runtime.DATA_TYPES`; dtype="bfloat16" for uint16 arrays of its bits.
 
@@ -26,9 +27,11 @@ class ArrayCollectives:
     rank: int
     ranks: int
 
+    @abstractmethod
     def submit(self, call: Call, *, is_async: bool = False, kept: tuple[Any, ...] = ()) -> Work:
-        raise NotImplementedError
+        """Makes a call on memory."""
 
+    @abstractmethod
     def send_memory(
         self,
         address: int,
@@ -39,8 +42,9 @@ class ArrayCollectives:
         is_async: bool = False,
         kept: tuple[Any, ...] = (),
     ) -> Work:
-        raise NotImplementedError
+        """Sends memory."""
 
+    @abstractmethod
     def recv_memory(
         self,
         address: int,
@@ -51,7 +55,7 @@ class ArrayCollectives:
         is_async: bool = False,
         kept: tuple[Any, ...] = (),
     ) -> Work:
-        raise NotImplementedError
+        """Receives into memory."""
 
     def all_reduce(
         self,
