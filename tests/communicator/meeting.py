@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -86,7 +87,8 @@ def close(outcomes: Sequence[Any]) -> None:
 
 
 def descriptors() -> dict[str, str]:
-    """What this process has open."""
+    """What this process has open, and somebody still refers to."""
+    gc.collect()
     found = {}
     for link in Path("/proc/self/fd").iterdir():
         try:

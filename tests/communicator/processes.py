@@ -42,9 +42,9 @@ class Started:
     def pids(self) -> list[int]:
         return [process.pid for process in self.processes]
 
-    def ends(self) -> list[End]:
-        """How each rank ended; those that do not within a minute are killed, and fail the test."""
-        deadline = time.monotonic() + GIVEN_UP_S
+    def ends(self, within_s: float = GIVEN_UP_S) -> list[End]:
+        """How each rank ended; those that do not in time are killed, and fail the test."""
+        deadline = time.monotonic() + within_s
         ends: list[End | None] = [None] * len(self.pipes)
         while any(end is None for end in ends) and time.monotonic() < deadline:
             open_pipes = {p: r for r, p in enumerate(self.pipes) if ends[r] is None}

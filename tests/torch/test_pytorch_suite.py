@@ -39,8 +39,6 @@ SKIPPED = {
     "test_accumulate_gradients_no_sync_allreduce_hook": _NEEDS_GPU,
     "test_accumulate_gradients_no_sync_allreduce_with_then_hook": _NEEDS_GPU,
     "test_SyncBatchNorm_process_group": "uses torchvision whether it is there or not",
-    "test_barrier_timeout_global": "looks for the words of gloo's error",
-    "test_barrier_timeout_full_group": "looks for the words of gloo's error",
     "test_monitored_barrier_gloo": _GLOO_ONLY,
     "test_monitored_barrier_gloo_subgroup": _GLOO_ONLY,
     "test_monitored_barrier_gloo_rank_0_timeout": _GLOO_ONLY,

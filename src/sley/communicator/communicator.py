@@ -1,45 +1,24 @@
-"""Communicator: ranks that run collectives together (ResCCL's control plane, section 4)."""
+"""Communicator: ranks that run collectives together, on NumPy arrays."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
 
-from sley.communicator import log
-from sley.communicator.arrays import ArrayCollectives
-from sley.communicator.bootstrap import Rendezvous, bootstrap
-from sley.communicator.calls import KINDS, Request, size_of
-from sley.communicator.failures import call_error
-from sley.communicator.hosts import Hosts
-from sley.communicator.memory import Memory
-from sley.communicator.messages import ANY, Messages
-from sley.communicator.network import connect
-from sley.communicator.plans import Plans
-from sley.communicator.prepared import Prepared, prepare
-from sley.communicator.records import Call, describe_record, record_of
-from sley.communicator.settings import Settings
-from sley.communicator.stores import Store
-from sley.communicator.work import DONE, Work
-from sley.errors import Place, SleyError
-from sley.errors.calls import N623, N627
-from sley.ir.words import is_integer
-from sley.runtime.native import native
+import numpy as np
+
+from sley.communicator.endpoint import Endpoint, overlap
+from sley.communicator.records import OWN, Call
+from sley.communicator.work import Work
+from sley.errors.calls import N627
+from sley.ir.plan import Plan
+from sley.ir.words import ReduceOp
+from sley.runtime.program import buffer_sizes
 from sley.runtime.settings import whole
-from sley.runtime.types import DATA_TYPES, DataType
-
-_SETTLED_S = 2.0
-"""How long closing may wait for other hosts to take what was sent."""
-
-_MOST_KEYS = 4096
-"""Sizes whose plans are looked up once; a program that uses more looks them up again."""
+from sley.runtime.types import Array, DataType, data_type, reduction
 
 
-class Communicator(ArrayCollectives):
+class Communicator(Endpoint):
     """Ranks that run collectives together, each in a process of its own (or a thread).
 
     store: over which they find one another. name: for messages; communicators of one store have
@@ -49,173 +28,13 @@ class Communicator(ArrayCollectives):
     All ranks make it together, make the same calls in the same order, and close it. Which plan runs
     for a call is `plans`' choice. After an error that a call ended with, no call goes through any
     more: close it on all ranks, and make it again. Errors: N60x, R507.
+
+    Arrays are contiguous, of one of the types of `sley.runtime.DATA_TYPES`; dtype="bfloat16" for
+    uint16 arrays of its bits. Every rank calls with arrays of the same sizes and type. With
+    is_async=True a call returns while it is at work, and its arrays are to be left alone until
+    `Work.wait`; otherwise it has ended on return. Output and input may be the same memory where
+    the collective says so. Errors: N620 to N627.
     """
-
-    def __init__(
-        self,
-        store: Store,
-        rank: int,
-        ranks: int,
-        *,
-        name: str = "sley",
-        settings: Settings | None = None,
-        environ: Mapping[str, str] = os.environ,
-    ) -> None:
-        log.set_up()
-        settings = Settings.from_environment() if settings is None else settings
-        self.rank, self.ranks, self.name, self.settings = rank, ranks, name, settings
-        self._closing = contextlib.ExitStack()
-        memory = Memory.create(rank, ranks, settings)
-        with contextlib.ExitStack() as opened:
-            self._rendezvous: Rendezvous = opened.enter_context(
-                bootstrap(
-                    store,
-                    rank,
-                    ranks,
-                    name=name,
-                    timeout_s=settings.timeout_s,
-                    segments=memory.descriptors,
-                    agreed=settings.agreed(),
-                    environ=environ,
-                )
-            )
-            self.hosts: Hosts = self._rendezvous.hosts
-            self._fabric = memory.fabric(self._rendezvous)
-            self._fabric.watch(self._watched(opened))
-            self._transport = connect(self._fabric, self._rendezvous, settings)
-            self._closing = opened.pop_all()
-        self._calls = native().Calls(self._fabric)
-        self._messages = Messages(self._fabric, rank, name, settings)
-        self.plans = Plans(
-            self.hosts,
-            slots=settings.slots,
-            channels=settings.channels,
-            plan_dir=settings.plan_dir,
-            cache=settings.use_cache,
-        )
-        for problem in self.plans.problems:
-            log.logger.warning("%s: %s", name, problem)
-        self._prepared: dict[tuple[str, bytes], Prepared] = {}
-        self._ready: dict[tuple[str, int, int, int, bool, int], tuple[Prepared, int]] = {}
-        self._is_closed = False
-        log.register(self)
-
-    def submit(self, call: Call, *, is_async: bool = False, kept: tuple[Any, ...] = ()) -> Work:
-        """Makes a call. All ranks make the same calls in the same order.
-
-        is_async: has the communicator's thread run it; otherwise it has ended on return. kept:
-        what must live until then. Errors: N62x, N65x; of an asynchronous call, when it is waited
-        for."""
-        prepared, what, arguments = self._arguments(call)
-        if is_async:
-            ticket = self._calls.submit(*arguments)
-            return Work(ticket, lambda report: self._error(prepared, what, call, report), kept)
-        report = self._calls.run(*arguments, 1)
-        if report is not None:
-            self._raise(prepared, what, call, report)
-        return DONE
-
-    def time_us(self, call: Call, iterations: int) -> float:
-        """The time of one of so many equal calls back to back, on this rank, without Python between
-        them: for measuring. Errors: as `submit`."""
-        prepared, what, arguments = self._arguments(call)
-        before = prepared.engine.tally.seconds
-        report = self._calls.run(*arguments, whole(iterations, "iterations", 1))
-        if report is not None:
-            self._raise(prepared, what, call, report)
-        return float(prepared.engine.tally.seconds - before) / iterations * 1e6
-
-    def send_memory(
-        self,
-        address: int,
-        size_bytes: int,
-        dst: int,
-        tag: int = 0,
-        *,
-        is_async: bool = False,
-        kept: tuple[Any, ...] = (),
-    ) -> Work:
-        """Sends memory to a rank; it may be overwritten when the work is done. Errors: N62x."""
-        self._check_peer(dst)
-        return self._messages.send(address, size_bytes, dst, tag, is_async, kept)
-
-    def recv_memory(
-        self,
-        address: int,
-        size_bytes: int,
-        src: int | None,
-        tag: int = 0,
-        *,
-        is_async: bool = False,
-        kept: tuple[Any, ...] = (),
-    ) -> Work:
-        """Receives into memory, from a rank or (None) from any; `Work.source` says from which.
-        Errors: N62x."""
-        if src is None:
-            src = ANY
-        else:
-            self._check_peer(src)
-        return self._messages.recv(address, size_bytes, src, tag, is_async, kept)
-
-    def supports(self, kind: str, dtype: DataType | str) -> bool:
-        """Whether there are plans for a kind of call on elements of a type."""
-        name = dtype if isinstance(dtype, str) else dtype.name
-        return kind in KINDS and name in DATA_TYPES
-
-    def set_timeout(self, timeout_s: float) -> None:
-        """How long nothing may move from the next call on."""
-        self.settings = replace(self.settings, timeout_s=timeout_s)
-        self._messages.timeout_s = timeout_s
-
-    def stats(self) -> list[log.CallStats]:
-        """The numbers of this rank's calls: a row for each plan that has run."""
-        rows = []
-        for (kind, _), prepared in self._prepared.items():
-            plan, selection, tally = (
-                prepared.chosen.plan,
-                prepared.chosen.selection,
-                prepared.engine.tally,
-            )
-            if tally.calls == 0:
-                continue
-            size_bytes = tally.block_bytes * plan.collective.blocks
-            seconds = tally.seconds
-            rows.append(
-                log.CallStats(
-                    communicator=self.name,
-                    rank=self.rank,
-                    kind=kind,
-                    plan=selection.name,
-                    protocol=plan.protocol.value,
-                    begin_bytes=selection.begin_bytes,
-                    end_bytes=selection.end_bytes,
-                    calls=tally.calls,
-                    size_bytes=size_bytes,
-                    time_us=seconds / tally.calls * 1e6,
-                    algbw_GBps=size_bytes / seconds / 1e9 if seconds > 0 else 0.0,
-                )
-            )
-        return rows
-
-    def abort(self) -> None:
-        """Ends every call under way, on all ranks; then no call goes through any more."""
-        if not self._is_closed:
-            self._fabric.abort()
-
-    def close(self) -> None:
-        """Leaves the communicator; closing twice does nothing. Calls under way end with N623."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._fabric.settle(_SETTLED_S)
-        self._fabric.close()
-        self._messages.close()
-        self._calls.close()
-        if self._transport is not None:
-            self._transport.close(_SETTLED_S)
-        self._prepared.clear()
-        self._ready.clear()
-        self._closing.close()
 
     def __enter__(self) -> Communicator:
         return self
@@ -228,97 +47,237 @@ class Communicator(ArrayCollectives):
     ) -> None:
         self.close()
 
-    def _arguments(self, call: Call) -> tuple[Prepared, int, tuple[Any, ...]]:
-        """The plan of a call, its record, and what the engine is told."""
-        self._check_open()
-        in_place = _is_in_place(call)
-        key = (call.kind, call.count, call.dtype.number, int(call.op), in_place, call.root)
-        prepared, what = self._ready.get(key) or self._make_ready(key, call, in_place)
-        arguments = (
-            prepared.engine,
-            call.count,
-            call.dtype.number,
-            int(call.op),
-            *_memory(call, in_place),
-            what,
-            self.settings.timeout_s,
+    def all_reduce(
+        self,
+        data: Array,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        out: Array | None = None,
+        dtype: str | None = None,
+        is_async: bool = False,
+    ) -> Work:
+        """Replaces `data` (in `out`, where given) by the reduction of all ranks' data."""
+        return self._call("all_reduce", data, data if out is None else out, dtype, op, 0, is_async)
+
+    def all_gather(
+        self, out: Array, data: Array, *, dtype: str | None = None, is_async: bool = False
+    ) -> Work:
+        """Puts all ranks' data into `out`, one behind another; `data` may be the rank's part."""
+        return self._call("all_gather", data, out, dtype, ReduceOp.SUM, 0, is_async)
+
+    def reduce_scatter(
+        self,
+        out: Array,
+        data: Array,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        dtype: str | None = None,
+        is_async: bool = False,
+    ) -> Work:
+        """Puts the rank's part of the reduction of all ranks' data into `out`, which may be that
+        part of `data`."""
+        return self._call("reduce_scatter", data, out, dtype, op, 0, is_async)
+
+    def all_to_all(
+        self, out: Array, data: Array, *, dtype: str | None = None, is_async: bool = False
+    ) -> Work:
+        """Part r of `data` goes to rank r; what comes from rank r is part r of `out`, which may be
+        `data`."""
+        return self._call("all_to_all", data, out, dtype, ReduceOp.SUM, 0, is_async)
+
+    def broadcast(
+        self, data: Array, root: int = 0, *, dtype: str | None = None, is_async: bool = False
+    ) -> Work:
+        """Replaces `data` by the root's."""
+        return self._call("broadcast", data, data, dtype, ReduceOp.SUM, root, is_async)
+
+    def reduce(
+        self,
+        data: Array,
+        root: int = 0,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        dtype: str | None = None,
+        is_async: bool = False,
+    ) -> Work:
+        """Replaces the root's `data` by the reduction of all ranks'; theirs stay as they are."""
+        return self._call("reduce", data, data, dtype, op, root, is_async)
+
+    def gather(
+        self,
+        out: Array | None,
+        data: Array,
+        root: int = 0,
+        *,
+        dtype: str | None = None,
+        is_async: bool = False,
+    ) -> Work:
+        """Puts all ranks' data into the root's `out`, one behind another; others give none."""
+        return self._call("gather", data, out, dtype, ReduceOp.SUM, root, is_async)
+
+    def scatter(
+        self,
+        out: Array,
+        data: Array | None,
+        root: int = 0,
+        *,
+        dtype: str | None = None,
+        is_async: bool = False,
+    ) -> Work:
+        """Puts part r of the root's `data` into rank r's `out`; others give no data."""
+        return self._call("scatter", data, out, dtype, ReduceOp.SUM, root, is_async)
+
+    def run(
+        self,
+        plan: Plan,
+        data: Array,
+        out: Array | None = None,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        count: int | None = None,
+        dtype: str | None = None,
+        is_async: bool = False,
+    ) -> Work:
+        """Runs a plan of the caller's (`sley.compile`), whatever its collective. It is proven
+        first, once.
+
+        data, out: the rank's input and output, of whole blocks as in `sley.execute`; empty where
+        it has none. In place there is no `out`, and `data` is all of the rank's data. count:
+        elements of a block, for a rank that has no data. Errors: N651, N652, V2xx.
+        """
+        given = (data,) if out is None else (data, out)
+        element = _type_of("run", given, dtype)
+        spans = [_span(array) for array in given]
+        elements = [size_bytes // element.size_bytes for _, size_bytes in spans]
+        call = Call(
+            OWN,
+            *spans[0],
+            *spans[-1],
+            _count_of(plan, self.rank, elements, count),
+            element,
+            reduction(op),
+            plan=plan,
         )
-        return prepared, what, arguments
+        if not plan.collective.in_place and overlap(call):
+            raise N627.error(expected="data and out apart", found="arrays that share memory")
+        return self.submit(call, is_async=is_async, kept=given)
 
-    def _make_ready(
-        self, key: tuple[str, int, int, int, bool, int], call: Call, in_place: bool
-    ) -> tuple[Prepared, int]:
-        size_bytes = size_of(call.kind, self.ranks, call.count, call.dtype.size_bytes)
-        chosen = self.plans.find(call.kind, size_bytes, in_place=in_place, root=call.root)
-        prepared = self._prepared.get((call.kind, chosen.digest))
-        if prepared is None:
-            prepared = prepare(chosen, self._fabric, self.rank, self.settings)
-            self._prepared[call.kind, chosen.digest] = prepared
-        if self.rank == 0 and log.logger.isEnabledFor(logging.INFO):
-            self._tell(call, size_bytes, in_place)
-        if len(self._ready) >= _MOST_KEYS:
-            self._ready.clear()
-        found = prepared, record_of(call.kind, call.dtype, call.op, call.root, chosen.digest)
-        self._ready[key] = found
-        return found
+    def send(self, data: Array, dst: int, tag: int = 0, *, is_async: bool = False) -> Work:
+        """Sends an array to a rank, which receives one of the same size with the same tag."""
+        _check_arrays("send", (data,))
+        address, size_bytes = _span(data)
+        return self.send_memory(address, size_bytes, dst, tag, is_async=is_async, kept=(data,))
 
-    def _tell(self, call: Call, size_bytes: int, in_place: bool) -> None:
-        """Which plan runs for a size that is new, and why no other."""
-        request = Request(call.kind, self.hosts, size_bytes, in_place, call.root)
-        for line in self.plans.considered(request):
-            log.logger.info("%s: %s", self.name, line)
+    def recv(
+        self, out: Array, src: int | None = None, tag: int = 0, *, is_async: bool = False
+    ) -> Work:
+        """Receives an array from a rank, or without one from any: `Work.source` then says from
+        which."""
+        _check_arrays("recv", (out,))
+        address, size_bytes = _span(out)
+        return self.recv_memory(address, size_bytes, src, tag, is_async=is_async, kept=(out,))
 
-    def _error(self, prepared: Prepared, what: int, call: Call, report: Any) -> SleyError | None:
-        words = describe_record(what, call.count)
-        return call_error(self._fabric, self.rank, self.name, words, prepared.loaded, report)
+    def barrier(self, *, is_async: bool = False) -> Work:
+        """Ends when all ranks have called it."""
+        here = np.zeros(1, np.int8)
+        return self._call("barrier", here, here, None, ReduceOp.SUM, 0, is_async)
 
-    def _raise(self, prepared: Prepared, what: int, call: Call, report: Any) -> None:
-        error = self._error(prepared, what, call, report)
-        if error is not None:
-            raise error
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise N623.error(
-                at=Place(detail=f"{self.name}, rank {self.rank}"),
-                expected="a communicator that is open",
-                found="this rank has closed it",
-            )
-
-    def _check_peer(self, rank: int) -> None:
-        self._check_open()
-        if not (is_integer(rank) and 0 <= rank < self.ranks):
-            raise N627.error(expected=f"a rank from 0 to {self.ranks - 1}", found=repr(rank))
-
-    def _watched(self, opened: contextlib.ExitStack) -> list[tuple[int, int]]:
-        """Descriptors that become readable when the process of a rank of this host has ended."""
-        watched = [(sock.fileno(), rank) for rank, sock in self._rendezvous.sockets.items()]
-        own = self._rendezvous.descriptions[self.rank].process
-        for rank in self._rendezvous.fds:
-            process = self._rendezvous.descriptions[rank].process
-            if process.namespace != own.namespace or process.is_gone():
-                continue
-            with contextlib.suppress(OSError):
-                fd = os.pidfd_open(process.pid)
-                opened.callback(os.close, fd)
-                watched.append((fd, rank))
-        return watched
+    def _call(
+        self,
+        kind: str,
+        data: Array | None,
+        out: Array | None,
+        dtype: str | None,
+        op: ReduceOp,
+        root: int,
+        is_async: bool,
+    ) -> Work:
+        given = tuple(array for array in (data, out) if array is not None)
+        element = _type_of(kind, given, dtype)
+        source, source_bytes = _span(data)
+        target, target_bytes = _span(out)
+        item = element.size_bytes
+        count = _count(kind, self.ranks, source_bytes // item, target_bytes // item)
+        call = Call(
+            kind,
+            source,
+            source_bytes,
+            target,
+            target_bytes,
+            count,
+            element,
+            reduction(op),
+            root,
+        )
+        return self.submit(call, is_async=is_async, kept=given)
 
 
-def _is_in_place(call: Call) -> bool:
-    # Of the memory of a gather and a scatter only the root's could overlap, so other ranks would
-    # have to know; a plan out of place does no harm to it.
-    if call.input_bytes == 0 or call.output_bytes == 0 or call.kind in ("gather", "scatter"):
-        return False
-    return (
-        call.input < call.output + call.output_bytes and call.output < call.input + call.input_bytes
+def _check_arrays(kind: str, arrays: tuple[Array, ...]) -> None:
+    for array in arrays:
+        if not (isinstance(array, np.ndarray) and array.flags.c_contiguous):
+            raise N627.error(expected=f"contiguous arrays for {kind}", found=_shape_of(array))
+        if array.dtype != arrays[0].dtype:
+            found = f"{arrays[0].dtype} and {array.dtype}"
+            raise N627.error(expected=f"arrays of one type for {kind}", found=found)
+
+
+def _type_of(kind: str, arrays: tuple[Array, ...], name: str | None) -> DataType:
+    _check_arrays(kind, arrays)
+    element = data_type(arrays[0].dtype.name if name is None else name)
+    if element.array != arrays[0].dtype:
+        found = f"{arrays[0].dtype}"
+        raise N627.error(expected=f"arrays of {element.array} for {element.name}", found=found)
+    return element
+
+
+def _shape_of(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"strides {value.strides} for shape {value.shape}"
+    return type(value).__name__
+
+
+def _span(array: Array | None) -> tuple[int, int]:
+    if array is None:
+        return 0, 0
+    return int(array.__array_interface__["data"][0]), array.nbytes
+
+
+def _count(kind: str, ranks: int, source: int, target: int) -> int:
+    """Elements of one block, for so many in the two arrays; N627 where they don't go together."""
+    if kind == "all_gather":
+        fits, block = target == ranks * source, source
+    elif kind == "reduce_scatter":
+        fits, block = source == ranks * target, target
+    elif kind == "all_to_all":
+        fits, block = source == target and source % ranks == 0, source // ranks
+    elif kind == "gather":
+        fits, block = target in (0, ranks * source), source
+    elif kind == "scatter":
+        fits, block = source in (0, ranks * target), target
+    else:
+        fits, block = source == target, source
+    if not fits:
+        raise N627.error(
+            expected=f"arrays that fit a {kind} over {ranks} ranks",
+            found=f"{source} elements in, {target} out",
+        )
+    return block
+
+
+def _count_of(plan: Plan, rank: int, elements: Sequence[int], count: int | None) -> int:
+    """Elements of a block of a call with its own plan, for so many in the rank's arrays; N627 where
+    they don't go together."""
+    c = plan.collective
+    if rank >= c.ranks:
+        return 0  # refused with the plan
+    one = buffer_sizes(plan, rank, 1)
+    blocks = [one.data] if c.in_place else [one.input, one.output]
+    if len(blocks) == len(elements):
+        if count is None:
+            count = next((have // of for have, of in zip(elements, blocks, strict=True) if of), 0)
+        if list(elements) == [count * of for of in blocks]:
+            return whole(count, "count", 0)
+    raise N627.error(
+        expected=f"{' and '.join(f'{of} blocks' for of in blocks)} on rank {rank} for {c}",
+        found=f"{' and '.join(map(str, elements))} elements",
     )
-
-
-def _memory(call: Call, in_place: bool) -> tuple[int, int, int, int]:
-    """The two memories of the engine: input and output, or all of the rank's data and nothing."""
-    if not in_place:
-        return call.input, call.input_bytes, call.output, call.output_bytes
-    start = min(call.input, call.output)
-    end = max(call.input + call.input_bytes, call.output + call.output_bytes)
-    return start, end - start, 0, 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
 from sley.communicator.records import describe_record
-from sley.errors import Place, SleyError
+from sley.errors import Place, Rule, SleyError
 from sley.errors.calls import N620, N621, N622, N623, N624, N625, N626
 from sley.runtime.outcomes import Outcome, Status, describe
 from sley.runtime.program import Loaded
@@ -25,8 +26,25 @@ class Failure(IntEnum):
     GAVE_UP = 7
 
 
+_CAUSES: Mapping[Failure, tuple[Rule, str, str]] = {
+    Failure.DIED: (N620, "every rank to live until the call ends", "has no process any more"),
+    Failure.LEFT: (N623, "every rank to take part in the call", "has closed the communicator"),
+    Failure.CUT: (N624, "every rank to be within reach", "is out of reach: nothing comes through"),
+    Failure.NO_MEMORY: (N625, "memory for the call's scratch", "has none"),
+    Failure.STALLED: (N626, "every rank to get on", "gave up: nothing had moved for its timeout"),
+    Failure.GAVE_UP: (N626, "every rank to get on", "gave up: it was aborted"),
+}
+"""The rule for each cause that is one rank's, what was expected, and what that rank did."""
+
+
 def call_error(
-    fabric: Any, rank: int, name: str, what: str, loaded: Loaded | None, report: Any
+    fabric: Any,
+    rank: int,
+    name: str,
+    what: str,
+    loaded: Loaded | None,
+    report: Any,
+    timeout_s: float,
 ) -> SleyError | None:
     """The error that the outcome of a call is; None for a good one.
 
@@ -38,56 +56,27 @@ def call_error(
     outcome = Outcome.of(report)
     kind, culprit = (int(part) for part in fabric.failure)
     failure = Failure(kind)
+    if outcome.status is Status.MISMATCHED:
+        failure, culprit = Failure.MISMATCHED, outcome.rank
+    elif outcome.status is Status.NO_MEMORY:
+        failure = Failure.NO_MEMORY
+    elif failure is Failure.STALLED and culprit == rank:
+        failure = Failure.NONE  # this rank is the one to say what it waits for
     places, notes = ([], []) if loaded is None else describe(loaded, {rank: outcome})
-    place = Place(detail=f"{name}, rank {rank}, {what}")
-    at = [place, *places]
-    if outcome.status is Status.NO_MEMORY or failure is Failure.NO_MEMORY:
-        return N625.error(
-            at=at, expected="memory for the call's scratch", found=f"none on rank {culprit}"
-        )
-    if outcome.status is Status.MISMATCHED or failure is Failure.MISMATCHED:
-        other = outcome.rank if outcome.status is Status.MISMATCHED else culprit
-        return N622.error(
-            at=at, expected=f"{what} on every rank", found=_other_call(fabric, other), notes=notes
-        )
-    if failure is Failure.DIED:
-        return N620.error(
+    at = [Place(detail=f"{name}, rank {rank}, {what}"), *places]
+    if failure is Failure.NONE:
+        return N621.error(
             at=at,
-            expected="every rank to live until the call ends",
-            found=f"the process of rank {culprit} has ended",
-            notes=notes,
+            expected=f"something to move on some rank within the timeout of {timeout_s:g} s",
+            found=notes[0] if notes else "nothing moved",
+            notes=notes[1:] + _lagging(fabric, rank),
         )
-    if failure is Failure.LEFT:
-        mine = culprit == rank
-        found = "this rank has" if mine else f"rank {culprit} has"
-        return N623.error(
-            at=at,
-            expected="every rank to take part in the call",
-            found=f"{found} closed the communicator",
-            notes=notes,
-        )
-    if failure is Failure.CUT:
-        return N624.error(
-            at=at,
-            expected=f"rank {culprit} to be within reach",
-            found="nothing comes through",
-            notes=notes,
-        )
-    if failure is Failure.GAVE_UP or (failure is Failure.STALLED and culprit != rank):
-        stalled = failure is Failure.STALLED
-        why = "nothing had moved for its timeout" if stalled else "it was aborted"
-        return N626.error(
-            at=at,
-            expected="every rank to get on",
-            found=f"rank {culprit} gave up: {why}",
-            notes=notes,
-        )
-    return N621.error(
-        at=at,
-        expected="something to move on some rank within the timeout",
-        found=notes[0] if notes else "nothing moved",
-        notes=notes[1:] + _lagging(fabric, rank),
-    )
+    if failure is Failure.MISMATCHED:
+        expected, found = f"{what} on every rank", _other_call(fabric, culprit)
+        return N622.error(at=at, expected=expected, found=found, notes=notes)
+    who = "this rank" if culprit == rank else f"rank {culprit}"
+    rule, expected, found = _CAUSES[failure]
+    return rule.error(at=at, expected=expected, found=f"{who} {found}", notes=notes)
 
 
 def _other_call(fabric: Any, rank: int) -> str:

@@ -75,8 +75,10 @@ class Messages:
         self._native.close()
 
     def _explained(self, what: str) -> Explain:
+        timeout_s = self.timeout_s
+
         def explain(report: Any) -> SleyError | None:
-            return call_error(self._fabric, self._rank, self._name, what, None, report)
+            return call_error(self._fabric, self._rank, self._name, what, None, report, timeout_s)
 
         return explain
 

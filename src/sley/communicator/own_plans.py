@@ -180,9 +180,27 @@ def _own(loaded: Plan | Program, origin: str, wanted: Wanted, room: Room) -> Own
     if isinstance(loaded, Program):
         options = wanted.options or Options(protocol=loaded.protocol)
         plan = compile(loaded, **options.arguments())
+        check_room(plan, room, origin)
     else:
         plan = loaded
-        verify(plan)
+        check(plan, room, origin)
+    return OwnPlan(plan, origin, kinds, least, most)
+
+
+def check(plan: Plan, room: Room, origin: str) -> None:
+    """Proves a plan, and refuses it where it doesn't fit. Errors: N651, N652, V2xx."""
+    if plan.collective.ranks != room.ranks:
+        raise N651.error(
+            at=Place(origin),
+            expected=f"a collective on {room.ranks} ranks",
+            found=str(plan.collective),
+        )
+    verify(plan)
+    check_room(plan, room, origin)
+
+
+def check_room(plan: Plan, room: Room, origin: str) -> None:
+    """Refuses a plan that needs more than connections have. Errors: N652."""
     for word, needed, there in (
         ("slots", plan.slots, room.slots),
         ("channels", plan.channels, room.channels),
@@ -193,7 +211,6 @@ def _own(loaded: Plan | Program, origin: str, wanted: Wanted, room: Room) -> Own
                 expected=f"at most {there} {word}, which the connections have",
                 found=f"{needed} {word}",
             )
-    return OwnPlan(plan, origin, kinds, least, most)
 
 
 def size_wanted(word: str, value: object, at: Place = Place()) -> int | None:

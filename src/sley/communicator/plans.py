@@ -18,6 +18,7 @@ from sley.communicator.own_plans import (
     Room,
     Source,
     Wanted,
+    check,
     own_plans,
     size_wanted,
 )
@@ -38,7 +39,7 @@ class Chosen:
     """A plan that is ready to run.
 
     selection: for which sizes, and why.
-    origin: "compiled", "disk" (it was in the cache) or "registered".
+    origin: "compiled", "disk" (it was in the cache), "registered" or "given" with the call.
     digest: 16 bytes, equal on all ranks that chose the same.
     ready_ms: how long it took to make it ready.
     """
@@ -111,6 +112,7 @@ class Plans:
         self._lock = threading.RLock()
         self._tables: dict[tuple[str, bool, int], _Table] = {}
         self._made: dict[tuple[object, ...], Chosen] = {}
+        self._given: dict[int, Chosen] = {}
         self._registered: list[OwnPlan] = []
         self._folder = Found() if plan_dir is None else read_folder(plan_dir, self._room)
         refused = refusal() if cache else None
@@ -171,6 +173,18 @@ class Plans:
             self._registered = [*found, *self._registered]
             self._tables = {}
         return [str(own) for own in found]
+
+    def proven(self, plan: Plan) -> Chosen:
+        """A plan that comes with a call, once it is proven. Errors: N651, N652, V2xx."""
+        with self._lock:
+            if id(plan) not in self._given:
+                started = time.perf_counter()
+                check(plan, self._room, plan.name)
+                took = (time.perf_counter() - started) * 1e3
+                selection = Selection(plan.name, (), Options(), "it came with the call")
+                chosen = Chosen(plan, selection, "given", digest(plan), took)
+                self._given[id(plan)] = chosen  # which keeps it, so that no other has its id
+            return self._given[id(plan)]
 
     def considered(self, request: Request) -> list[str]:
         """Which plan runs for a call and why, and why others don't, a line each. Errors: as

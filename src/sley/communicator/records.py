@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from sley.communicator.calls import KINDS
+from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.runtime.types import DATA_TYPES, DataType
 
-_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
+OWN: Final = "run"
+"""A call that brings its own plan."""
+
+_NAMES = (*KINDS, OWN)
+_NUMBER = {kind: number for number, kind in enumerate(_NAMES)}
 
 _BYTE, _ROOT, _DIGEST = 8, 20, 24
 """Bits of the parts of a record's word."""
@@ -20,10 +26,10 @@ _TYPE_NAMES = tuple(DATA_TYPES)
 class Call:
     """One collective call of one rank.
 
-    kind: one of `calls.KINDS`. input, output: addresses, with their bytes; a rank that has none
-        (the input of a scatter, but for the root) gives 0 bytes. In place they overlap as the
-        collective's definition says. count: elements of one block: of the whole buffer for
-        all_reduce, broadcast and reduce, of one rank's part for the others.
+    kind: one of `calls.KINDS`, or `OWN` for a call with a plan. input, output: addresses, with
+        their bytes; a rank that has none (the input of a scatter, but for the root) gives 0 bytes.
+        In place they overlap as the collective's definition says. count: elements of one block: of
+        the whole buffer for all_reduce, broadcast and reduce, of one rank's part for the others.
     """
 
     kind: str
@@ -35,6 +41,7 @@ class Call:
     dtype: DataType
     op: ReduceOp = ReduceOp.SUM
     root: int = 0
+    plan: Plan | None = None
 
 
 def record_of(kind: str, dtype: DataType, op: ReduceOp, root: int, digest: bytes) -> int:
@@ -53,7 +60,7 @@ def describe_record(what: int, count: int) -> str:
     rest, root = rest >> _ROOT, rest & ((1 << _ROOT) - 1)
     rest, op = rest >> 4, rest & 15
     number, dtype = rest >> _BYTE, rest & ((1 << _BYTE) - 1)
-    kind = KINDS[number] if number < len(KINDS) else f"call {number}"
+    kind = _NAMES[number] if number < len(_NAMES) else f"call {number}"
     name = _TYPE_NAMES[dtype] if dtype < len(_TYPE_NAMES) else f"type {dtype}"
     reduction = ReduceOp(op).name if op in ReduceOp.__members__.values() else f"operation {op}"
     return f"{kind} of {count} x {name}, {reduction}, root {root}, plan {digest:06x}"

@@ -13,27 +13,21 @@ from torch import Tensor
 from sley.communicator import Call, Communicator
 from sley.errors import SleyError
 from sley.torch.memory import Memory
+from sley.torch.others import OtherBackends
 from sley.torch.work import UNSET, Finished, Part, Pending, Together, collective_error
 
 
 class Calls:
     """A communicator's calls as work objects, and who else runs what it has no plan for."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator, others: OtherBackends) -> None:
         self._communicator = communicator
+        self._others = others
         self._rank = communicator.rank
         self._ranks = communicator.ranks
         self._coalesced: list[Pending] | None = None
         self._sequence_number = 0
         self._token = torch.zeros(1, dtype=torch.int8)
-
-    def _elsewhere(self, name: str, tensor: Tensor, op: Any = None) -> Any:
-        """The backend that runs the collective `name` on what sley doesn't serve."""
-        raise NotImplementedError
-
-    def _group_of(self, device: torch.device) -> Any:
-        """The group for tensors on `device`, which isn't the CPU."""
-        raise NotImplementedError
 
     def _run(
         self, call: Call, opts: Any, outputs: Sequence[Tensor], *memories: Memory

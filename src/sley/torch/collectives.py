@@ -70,7 +70,9 @@ class Collectives(Calls):
         tensor = only("all_reduce", tensors)
         found = reduced(tensor, opts.reduceOp)
         if found is None:
-            return self._elsewhere("all_reduce", tensor, opts.reduceOp).allreduce(tensors, opts)
+            return self._others.serving("all_reduce", tensor, opts.reduceOp).allreduce(
+                tensors, opts
+            )
         return self._here("all_reduce", opts, tensor, to_update(tensor), *found)
 
     def allreduce_coalesced(
@@ -96,7 +98,7 @@ class Collectives(Calls):
         tensor = only("broadcast", tensors)
         element = moved(tensor)
         if element is None:
-            return self._elsewhere("broadcast", tensor).broadcast(tensors, opts)
+            return self._others.serving("broadcast", tensor).broadcast(tensors, opts)
         is_root = opts.rootRank == self._rank
         memory = to_read(tensors) if is_root else to_write(tensors)
         return self._here("broadcast", opts, tensor, memory, element, root=opts.rootRank)
@@ -115,7 +117,7 @@ class Collectives(Calls):
         tensor = only("reduce", tensors)
         found = reduced(tensor, opts.reduceOp)
         if found is None:
-            return self._elsewhere("reduce", tensor, opts.reduceOp).reduce(tensors, opts)
+            return self._others.serving("reduce", tensor, opts.reduceOp).reduce(tensors, opts)
         is_root = opts.rootRank == self._rank
         memory = to_update(tensor) if is_root else to_read(tensors)  # the others' stay as they are
         return self._here("reduce", opts, tensor, memory, *found, opts.rootRank)
@@ -136,7 +138,7 @@ class Collectives(Calls):
         part = only("gather", inputs)
         element = moved(part)
         if element is None:
-            return self._elsewhere("gather", part).gather(output_tensors, inputs, opts)
+            return self._others.serving("gather", part).gather(output_tensors, inputs, opts)
         outputs: Sequence[Tensor] = []
         if opts.rootRank == self._rank:
             outputs = only("gather", output_tensors)
@@ -149,7 +151,7 @@ class Collectives(Calls):
         opts = options(GatherOptions, opts)
         element = moved(input)
         if element is None:
-            return self._elsewhere("gather", input).gather_single(output, input, opts)
+            return self._others.serving("gather", input).gather_single(output, input, opts)
         outputs = []
         if opts.rootRank == self._rank:
             outputs = [output]
@@ -174,7 +176,7 @@ class Collectives(Calls):
         part = only("scatter", outputs)
         element = moved(part)
         if element is None:
-            return self._elsewhere("scatter", part).scatter(outputs, input_tensors, opts)
+            return self._others.serving("scatter", part).scatter(outputs, input_tensors, opts)
         inputs: Sequence[Tensor] = []
         if opts.rootRank == self._rank:
             inputs = only("scatter", input_tensors)
@@ -199,7 +201,7 @@ class Collectives(Calls):
         part = only("all_gather", inputs)
         element = moved(part)
         if element is None:
-            return self._elsewhere("all_gather", part).allgather(output_tensors, inputs, opts)
+            return self._others.serving("all_gather", part).allgather(output_tensors, inputs, opts)
         outputs = only("all_gather", output_tensors)
         same_lists("all_gather", outputs, part, self._ranks)
         return self._between("all_gather", opts, part.numel(), inputs, outputs, element)
@@ -208,7 +210,7 @@ class Collectives(Calls):
         opts = options(AllgatherOptions, opts)
         element = moved(input)
         if element is None:
-            return self._elsewhere("all_gather", input)._allgather_base(output, input, opts)
+            return self._others.serving("all_gather", input)._allgather_base(output, input, opts)
         same_parts("all_gather", output, input.numel(), input, self._ranks)
         return self._between("all_gather", opts, input.numel(), [input], [output], element)
 
@@ -249,7 +251,7 @@ class Collectives(Calls):
         part = only("reduce_scatter", outputs)
         found = reduced(part, opts.reduceOp)
         if found is None:
-            other = self._elsewhere("reduce_scatter", part, opts.reduceOp)
+            other = self._others.serving("reduce_scatter", part, opts.reduceOp)
             return other.reduce_scatter(outputs, input_tensors, opts)
         inputs = only("reduce_scatter", input_tensors)
         same_lists("reduce_scatter", inputs, part, self._ranks)
@@ -259,7 +261,7 @@ class Collectives(Calls):
         opts = options(ReduceScatterOptions, opts)
         found = reduced(output, opts.reduceOp)
         if found is None:
-            other = self._elsewhere("reduce_scatter", output, opts.reduceOp)
+            other = self._others.serving("reduce_scatter", output, opts.reduceOp)
             return other._reduce_scatter_base(output, input, opts)
         same_parts("reduce_scatter", input, output.numel(), output, self._ranks)
         return self._between("reduce_scatter", opts, output.numel(), [input], [output], *found)
@@ -279,7 +281,7 @@ class Collectives(Calls):
         opts = options(BarrierOptions, opts, timeout)
         device = opts.device
         if device is not None and device.type != "cpu":
-            return self._group_of(device).barrier(opts)
+            return self._others.on(device).barrier(opts)
         return self._here("barrier", opts, self._token, to_update(self._token), _TOKEN)
 
     def _here(

@@ -29,7 +29,7 @@ class Messages(Collectives):
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> dist.Work:
         tensor = only("send", tensors)
         if moved(tensor) is None:
-            return self._elsewhere("send", tensor).send(tensors, dst, tag)
+            return self._others.serving("send", tensor).send(tensors, dst, tag)
         memory = to_read(tensors)
         try:
             part = self._communicator.send_memory(
@@ -42,13 +42,13 @@ class Messages(Collectives):
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> dist.Work:
         tensor = only("recv", tensors)
         if moved(tensor) is None:
-            return self._elsewhere("recv", tensor).recv(tensors, src, tag)
+            return self._others.serving("recv", tensor).recv(tensors, src, tag)
         return self._receive(tensor, src, tag)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> dist.Work:
         tensor = only("recv", tensors)
         if moved(tensor) is None:
-            return self._elsewhere("recv", tensor).recv_anysource(tensors, tag)
+            return self._others.serving("recv", tensor).recv_anysource(tensors, tag)
         return self._receive(tensor, None, tag)
 
     def _receive(self, tensor: Tensor, src: int | None, tag: int) -> dist.Work:
@@ -83,7 +83,7 @@ class Messages(Collectives):
         opts = options(AllToAllOptions, opts, timeout)
         element = moved(input)
         if element is None:
-            other = self._elsewhere("all_to_all", input)
+            other = self._others.serving("all_to_all", input)
             splits = list(output_split_sizes), list(input_split_sizes)
             return other.alltoall_base(output, input, *splits, opts)
         if not output_split_sizes and not input_split_sizes:
@@ -106,7 +106,7 @@ class Messages(Collectives):
         opts = options(AllToAllOptions, opts, timeout)
         for tensor in (*input_tensors, *output_tensors):
             if moved(tensor) is None:
-                other = self._elsewhere("all_to_all", tensor)
+                other = self._others.serving("all_to_all", tensor)
                 return other.alltoall(output_tensors, input_tensors, opts)
         for tensors in (output_tensors, input_tensors):
             for_every_rank("all_to_all", tensors, self._ranks)

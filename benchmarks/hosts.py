@@ -1,0 +1,278 @@
+"""sley between hosts: against the links' bound and gloo, over one network interface and several.
+
+    torchrun --nnodes 2 --nproc-per-node 4 ... benchmarks/hosts.py --gbps 1 --nics eth0
+    torchrun ... benchmarks/hosts.py --gbps 0.2 --nics eth0 --nics eth0,eth1,eth2,eth3
+
+All ranks run it, with as many on every host. Float32, in place. The engines are sley over TCP and
+UCX, each over every list of interfaces that is given, and gloo over the first of the first list.
+They take turns, round by round; a time is that of calls back to back from one barrier on, on
+average over the ranks, and a cell has the median over the rounds. A result is checked before it is
+timed, and an engine with a wrong one ends the run.
+
+bound: no AllReduce over H hosts takes less than 2 (H-1)/H x size / what a host's interfaces carry;
+--gbps says what one carries. AllToNext moves every rank's buffer to the next rank: the program of
+MSCCLang 7.4, over all interfaces of a host, beside one step that sends it straight to its place,
+which crosses between two hosts over one.
+
+Rank 0 prints the tables, and writes all times as JSON to benchmarks/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from cpu_peers import machine
+from cpu_peers.tables import ms_text, ratio_text
+from papers_common import table
+
+import sley
+from sley.communicator import Communicator, Network, Settings, TorchStore
+from sley.ir.sizes import size_in_bytes, size_text
+
+RESULTS = Path(__file__).resolve().parent / "results"
+TIMEOUT_S = 60.0
+ENOUGH_S = 0.2
+"""How long the calls of one turn take together, at least."""
+
+Run = Callable[[np.ndarray[Any, Any]], None]
+
+
+@dataclass
+class Times:
+    """The times of one engine for one size, in ms: a call's, one a round."""
+
+    what: str
+    engine: str
+    nics: int
+    size_bytes: int
+    ms: list[float] = field(default_factory=list)
+
+    @property
+    def median_ms(self) -> float:
+        return median(self.ms)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Something that runs a collective on a rank's buffer, over so many interfaces a host."""
+
+    name: str
+    nics: int
+    run: Run
+
+
+def mean_over_ranks(value: float) -> float:
+    """The mean of the ranks' values, on each."""
+    found = torch.tensor([value], dtype=torch.float64)
+    dist.all_reduce(found)
+    return float(found) / dist.get_world_size()
+
+
+def seconds(run: Run, data: np.ndarray[Any, Any], calls: int) -> float:
+    """The time of a call, of so many back to back, on average over the ranks."""
+    dist.barrier()
+    begin = time.perf_counter()
+    for _ in range(calls):
+        run(data)
+    return mean_over_ranks((time.perf_counter() - begin) / calls)
+
+
+def measure(what: str, engines: Sequence[Engine], size_bytes: int, rounds: int) -> list[Times]:
+    """The times of all engines for one size, in turn."""
+    data = np.zeros(size_bytes // 4, np.float32)
+    found = [Times(what, engine.name, engine.nics, size_bytes) for engine in engines]
+    calls = []
+    for engine in engines:
+        engine.run(data)  # plans and connections
+        calls.append(max(1, round(ENOUGH_S / seconds(engine.run, data, 1))))
+    for turn in range(rounds):
+        for index in np.roll(np.arange(len(engines)), -turn):
+            found[index].ms.append(1e3 * seconds(engines[index].run, data, calls[index]))
+    return found
+
+
+def check_sum(engine: Engine) -> None:
+    """Ends the run where an engine doesn't sum up."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    data = np.arange(10_007, dtype=np.float32) + rank
+    engine.run(data)
+    expected = np.arange(10_007, dtype=np.float32) * ranks + ranks * (ranks - 1) / 2
+    if not np.array_equal(data, expected):
+        raise SystemExit(f"{engine.name}: a wrong sum on rank {rank}")
+
+
+def check_next(engine: Engine) -> None:
+    """Ends the run where an engine doesn't give each rank the data of the one before."""
+    rank = dist.get_rank()
+    data = np.full(12_000, rank, np.float32)
+    engine.run(data)
+    if rank and not (data == rank - 1).all():
+        raise SystemExit(f"{engine.name}: wrong data on rank {rank}")
+
+
+def all_reduce(name: str, comm: Communicator, nics: int) -> Engine:
+    return Engine(name, nics, lambda data: void(comm.all_reduce(data)))
+
+
+def own(name: str, comm: Communicator, nics: int, plan: sley.Plan) -> Engine:
+    return Engine(name, nics, lambda data: void(comm.run(plan, data)))
+
+
+def void(_: object) -> None:
+    """Nothing."""
+
+
+def gloo(data: np.ndarray[Any, Any]) -> None:
+    dist.all_reduce(torch.from_numpy(data))
+
+
+def bound_ms(hosts: int, size_bytes: int, gbps: float) -> float:
+    """What no AllReduce between so many hosts is faster than, for what a host's links carry."""
+    return 2 * (hosts - 1) / hosts * size_bytes * 8 / gbps / 1e6
+
+
+def all_reduce_table(times: Sequence[Times], hosts: int, gbps: float) -> str:
+    head = ("size", "engine", "interfaces", "ms", "bound, ms", "times the bound")
+    lines = []
+    for t in times:
+        bound = bound_ms(hosts, t.size_bytes, gbps * t.nics)
+        ratio = ratio_text(t.median_ms / bound)
+        row = size_text(t.size_bytes), t.engine, t.nics, ms_text(t.median_ms), ms_text(bound), ratio
+        lines.append(row)
+    return table(head, lines)
+
+
+def speedup_table(times: Sequence[Times], over: Callable[[Times], Times | None], what: str) -> str:
+    """How much faster engines are than others in the same round: the median of the ratios."""
+    lines = []
+    for t in times:
+        slow = over(t)
+        if slow is not None:
+            ratio = median(s / f for s, f in zip(slow.ms, t.ms, strict=True))
+            name = f"{slow.engine}, {slow.nics}"
+            own = f"{t.engine}, {t.nics}"
+            lines.append((t.what, size_text(t.size_bytes), own, name, ratio_text(ratio)))
+    return table(("what", "size", "engine, interfaces", what, "times faster"), lines)
+
+
+def find(times: Sequence[Times], **wanted: Any) -> Times | None:
+    return next((t for t in times if all(getattr(t, k) == v for k, v in wanted.items())), None)
+
+
+def sizes(text: str) -> list[int]:
+    found = [size_in_bytes(part) for part in text.split(",")]
+    if None in found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes such as 1M,16M")
+    return [size for size in found if size is not None]
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    made.add_argument("--gbps", type=float, required=True, help="of one interface, Gbit/s")
+    made.add_argument("--nics", action="append", required=True, help="interfaces: eth0,eth1")
+    made.add_argument("--sizes", type=sizes, default=sizes("1M,16M,64M"))
+    made.add_argument("--next-sizes", type=sizes, default=sizes("16M"), help="of AllToNext")
+    made.add_argument("--networks", default="tcp,ucx")
+    made.add_argument("--rounds", type=int, default=5)
+    made.add_argument("--note", default="", help="kept with the results")
+    made.add_argument("--output", type=Path, default=RESULTS)
+    return made
+
+
+def engines_of(
+    options: argparse.Namespace, opened: ExitStack
+) -> tuple[list[Engine], list[Engine], int]:
+    """Those of AllReduce, those of AllToNext, and the number of hosts."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    store = TorchStore(dist.PrefixStore("sley", dist.group.WORLD.get_group_store()))
+    sums, shifts, hosts = [Engine("gloo", 1, gloo)], [], 1
+    for nics in options.nics:
+        for network in options.networks.split(","):
+            settings = Settings(timeout_s=TIMEOUT_S, network=Network(network))
+            environ = {**os.environ, "SLEY_NICS": nics}
+            name = f"sley over {network.upper()}"
+            made = Communicator(
+                store, rank, ranks, name=f"{network} {nics}", settings=settings, environ=environ
+            )
+            comm = opened.enter_context(made)
+            hosts, count = comm.hosts.count, len(nics.split(","))
+            sums.append(all_reduce(name, comm, count))
+            shifted = sley.compile(sley.algorithms.alltonext(hosts, ranks // hosts, in_place=True))
+            straight = sley.compile(sley.algorithms.direct_alltonext(ranks, in_place=True))
+            shifts += [
+                own(f"{name}, alltonext", comm, count, shifted),
+                own(f"{name}, direct", comm, count, straight),
+            ]
+    return sums, shifts, hosts
+
+
+def report(times: list[Times], hosts: int, gbps: float) -> str:
+    sums = [t for t in times if t.what == "AllReduce"]
+    shifts = [t for t in times if t.what == "AllToNext"]
+    fewest = min((t.nics for t in sums if t.engine != "gloo"), default=1)
+
+    def one_interface(t: Times) -> Times | None:
+        if t.nics == fewest or "direct" in t.engine:
+            return None
+        return find(times, what=t.what, engine=t.engine, size_bytes=t.size_bytes, nics=fewest)
+
+    def direct(t: Times) -> Times | None:
+        if not t.engine.endswith("alltonext"):
+            return None
+        name = t.engine.replace("alltonext", "direct")
+        return find(shifts, engine=name, size_bytes=t.size_bytes, nics=t.nics)
+
+    parts = [
+        all_reduce_table(sums, hosts, gbps),
+        speedup_table(sums, one_interface, "than over fewest") if fewest else "",
+        speedup_table(shifts, direct, "than straight"),
+    ]
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    options = parser().parse_args()
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", options.nics[0].split(",")[0])
+    dist.init_process_group("gloo")
+    facts, quietness, times = machine.facts(), machine.Quietness(), []
+    with ExitStack() as opened:
+        sums, shifts, hosts = engines_of(options, opened)
+        for engine in sums:
+            check_sum(engine)
+        for engine in shifts:
+            check_next(engine)
+        for size_bytes in options.sizes:
+            times += measure("AllReduce", sums, size_bytes, options.rounds)
+        for size_bytes in options.next_sizes:
+            times += measure("AllToNext", shifts, size_bytes, options.rounds)
+    if dist.get_rank() == 0:
+        print(report(times, hosts, options.gbps))
+        results = {
+            "machine": {**facts, "others on its cores": f"{quietness.others():.0%}"},
+            "options": {k: str(v) for k, v in vars(options).items()},
+            "hosts": hosts,
+            "ranks": dist.get_world_size(),
+            "times": [asdict(t) for t in times],
+        }
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        most = max(len(nics.split(",")) for nics in options.nics)
+        name = f"hosts-{hosts}x{dist.get_world_size() // hosts}-{most}-interfaces-{stamp}.json"
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / name).write_text(json.dumps(results, indent=1) + "\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+"""A rank's end of a communicator: calls on memory (ResCCL's control plane, section 4)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from sley.communicator import log
+from sley.communicator.bootstrap import Rendezvous, bootstrap
+from sley.communicator.calls import KINDS, Request, size_of
+from sley.communicator.failures import call_error
+from sley.communicator.hosts import Hosts
+from sley.communicator.memory import Memory
+from sley.communicator.messages import ANY, Messages
+from sley.communicator.network import connect
+from sley.communicator.plans import Chosen, Plans
+from sley.communicator.prepared import Prepared, prepare
+from sley.communicator.records import Call, describe_record, record_of
+from sley.communicator.settings import Settings
+from sley.communicator.stores import Store
+from sley.communicator.work import DONE, Work
+from sley.errors import Place, SleyError
+from sley.errors.calls import N623, N627
+from sley.ir.words import is_integer
+from sley.runtime.native import native
+from sley.runtime.settings import whole
+from sley.runtime.types import DATA_TYPES, DataType
+
+_SETTLED_S = 2.0
+"""How long closing may wait for other hosts to take what was sent."""
+
+_Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
+"""The kind of a call, or its plan's id; then count, type, operation, in place or not, and root."""
+
+_MOST_KEYS = 4096
+"""Sizes whose plans are looked up once; a program that uses more looks them up again."""
+
+
+class Endpoint:
+    """A rank's end of a communicator, with calls on memory; `Communicator` has them on arrays.
+
+    Arguments as `Communicator`'s.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        ranks: int,
+        *,
+        name: str = "sley",
+        settings: Settings | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        log.set_up()
+        settings = Settings.from_environment() if settings is None else settings
+        self.rank, self.ranks, self.name, self.settings = rank, ranks, name, settings
+        self._closing = contextlib.ExitStack()
+        memory = Memory.create(rank, ranks, settings)
+        with contextlib.ExitStack() as opened:
+            self._rendezvous: Rendezvous = opened.enter_context(
+                bootstrap(
+                    store,
+                    rank,
+                    ranks,
+                    name=name,
+                    timeout_s=settings.timeout_s,
+                    segments=memory.descriptors,
+                    agreed=settings.agreed(),
+                    environ=environ,
+                )
+            )
+            self.hosts: Hosts = self._rendezvous.hosts
+            self._fabric = memory.fabric(self._rendezvous)
+            self._fabric.watch(self._watched(opened))
+            self._transport = connect(self._fabric, self._rendezvous, settings)
+            self._closing = opened.pop_all()
+        self._calls = native().Calls(self._fabric)
+        self._messages = Messages(self._fabric, rank, name, settings)
+        self.plans = Plans(
+            self.hosts,
+            slots=settings.slots,
+            channels=settings.channels,
+            plan_dir=settings.plan_dir,
+            cache=settings.use_cache,
+        )
+        for problem in self.plans.problems:
+            log.logger.warning("%s: %s", name, problem)
+        self._prepared: dict[tuple[str, bytes], Prepared] = {}
+        self._ready: dict[_Key, tuple[Prepared, int]] = {}
+        self._is_closed = False
+        log.register(self)
+
+    def submit(self, call: Call, *, is_async: bool = False, kept: tuple[Any, ...] = ()) -> Work:
+        """Makes a call. All ranks make the same calls in the same order.
+
+        is_async: has the communicator's thread run it; otherwise it has ended on return. kept:
+        what must live until then. Errors: N62x, N65x; of an asynchronous call, when it is waited
+        for."""
+        prepared, what, arguments = self._arguments(call)
+        if is_async:
+            ticket = self._calls.submit(*arguments)
+            return Work(ticket, lambda report: self._error(prepared, what, call, report), kept)
+        report = self._calls.run(*arguments, 1)
+        if report is not None:
+            self._raise(prepared, what, call, report)
+        return DONE
+
+    def time_us(self, call: Call, iterations: int) -> float:
+        """The time of one of so many equal calls back to back, on this rank, without Python between
+        them: for measuring. Errors: as `submit`."""
+        prepared, what, arguments = self._arguments(call)
+        before = prepared.engine.tally.seconds
+        report = self._calls.run(*arguments, whole(iterations, "iterations", 1))
+        if report is not None:
+            self._raise(prepared, what, call, report)
+        return float(prepared.engine.tally.seconds - before) / iterations * 1e6
+
+    def send_memory(
+        self,
+        address: int,
+        size_bytes: int,
+        dst: int,
+        tag: int = 0,
+        *,
+        is_async: bool = False,
+        kept: tuple[Any, ...] = (),
+    ) -> Work:
+        """Sends memory to a rank; it may be overwritten when the work is done. Errors: N62x."""
+        self._check_peer(dst)
+        return self._messages.send(address, size_bytes, dst, tag, is_async, kept)
+
+    def recv_memory(
+        self,
+        address: int,
+        size_bytes: int,
+        src: int | None,
+        tag: int = 0,
+        *,
+        is_async: bool = False,
+        kept: tuple[Any, ...] = (),
+    ) -> Work:
+        """Receives into memory, from a rank or (None) from any; `Work.source` says from which.
+        Errors: N62x."""
+        if src is None:
+            src = ANY
+        else:
+            self._check_peer(src)
+        return self._messages.recv(address, size_bytes, src, tag, is_async, kept)
+
+    def supports(self, kind: str, dtype: DataType | str) -> bool:
+        """Whether there are plans for a kind of call on elements of a type."""
+        name = dtype if isinstance(dtype, str) else dtype.name
+        return kind in KINDS and name in DATA_TYPES
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """How long nothing may move from the next call on."""
+        self.settings = replace(self.settings, timeout_s=timeout_s)
+        self._messages.timeout_s = timeout_s
+
+    def stats(self) -> list[log.CallStats]:
+        """The numbers of this rank's calls: a row for each plan that has run."""
+        rows = []
+        for (kind, _), prepared in self._prepared.items():
+            plan, selection, tally = (
+                prepared.chosen.plan,
+                prepared.chosen.selection,
+                prepared.engine.tally,
+            )
+            if tally.calls == 0:
+                continue
+            size_bytes = tally.block_bytes * plan.collective.blocks
+            seconds = tally.seconds
+            rows.append(
+                log.CallStats(
+                    communicator=self.name,
+                    rank=self.rank,
+                    kind=kind,
+                    plan=selection.name,
+                    protocol=plan.protocol.value,
+                    begin_bytes=selection.begin_bytes,
+                    end_bytes=selection.end_bytes,
+                    calls=tally.calls,
+                    size_bytes=size_bytes,
+                    time_us=seconds / tally.calls * 1e6,
+                    algbw_GBps=size_bytes / seconds / 1e9 if seconds > 0 else 0.0,
+                )
+            )
+        return rows
+
+    def abort(self) -> None:
+        """Ends every call under way, on all ranks; then no call goes through any more."""
+        if not self._is_closed:
+            self._fabric.abort()
+
+    def close(self) -> None:
+        """Leaves the communicator; closing twice does nothing. Calls under way end with N623."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._fabric.settle(_SETTLED_S)
+        self._fabric.close()
+        self._messages.close()
+        self._calls.close()
+        if self._transport is not None:
+            self._transport.close(_SETTLED_S)
+        self._prepared.clear()
+        self._ready.clear()
+        self._closing.close()
+
+    def _arguments(self, call: Call) -> tuple[Prepared, int, tuple[Any, ...]]:
+        """The plan of a call, its record, and what the engine is told."""
+        self._check_open()
+        in_place = _is_in_place(call)
+        which = call.kind if call.plan is None else id(call.plan)
+        key = (which, call.count, call.dtype.number, int(call.op), in_place, call.root)
+        prepared, what = self._ready.get(key) or self._make_ready(key, call, in_place)
+        arguments = (
+            prepared.engine,
+            call.count,
+            call.dtype.number,
+            int(call.op),
+            *_memory(call, in_place),
+            what,
+            self.settings.timeout_s,
+        )
+        return prepared, what, arguments
+
+    def _make_ready(self, key: _Key, call: Call, in_place: bool) -> tuple[Prepared, int]:
+        chosen = self._chosen(call, in_place)
+        prepared = self._prepared.get((call.kind, chosen.digest))
+        if prepared is None:
+            prepared = prepare(chosen, self._fabric, self.rank, self.settings)
+            self._prepared[call.kind, chosen.digest] = prepared
+        if len(self._ready) >= _MOST_KEYS:
+            self._ready.clear()
+        found = prepared, record_of(call.kind, call.dtype, call.op, call.root, chosen.digest)
+        self._ready[key] = found
+        return found
+
+    def _chosen(self, call: Call, in_place: bool) -> Chosen:
+        """The plan for a call; rank 0 tells which, and why no other."""
+        if call.plan is not None:
+            return self.plans.proven(call.plan)
+        size_bytes = size_of(call.kind, self.ranks, call.count, call.dtype.size_bytes)
+        chosen = self.plans.find(call.kind, size_bytes, in_place=in_place, root=call.root)
+        if self.rank == 0 and log.logger.isEnabledFor(logging.INFO):
+            request = Request(call.kind, self.hosts, size_bytes, in_place, call.root)
+            for line in self.plans.considered(request):
+                log.logger.info("%s: %s", self.name, line)
+        return chosen
+
+    def _error(self, prepared: Prepared, what: int, call: Call, report: Any) -> SleyError | None:
+        words = describe_record(what, call.count)
+        timeout_s = self.settings.timeout_s
+        return call_error(
+            self._fabric, self.rank, self.name, words, prepared.loaded, report, timeout_s
+        )
+
+    def _raise(self, prepared: Prepared, what: int, call: Call, report: Any) -> None:
+        error = self._error(prepared, what, call, report)
+        if error is not None:
+            raise error
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise N623.error(
+                at=Place(detail=f"{self.name}, rank {self.rank}"),
+                expected="a communicator that is open",
+                found="this rank has closed it",
+            )
+
+    def _check_peer(self, rank: int) -> None:
+        self._check_open()
+        if not (is_integer(rank) and 0 <= rank < self.ranks):
+            raise N627.error(expected=f"a rank from 0 to {self.ranks - 1}", found=repr(rank))
+
+    def _watched(self, opened: contextlib.ExitStack) -> list[tuple[int, int]]:
+        """Descriptors that become readable when the process of a rank of this host has ended."""
+        watched = [(sock.fileno(), rank) for rank, sock in self._rendezvous.sockets.items()]
+        own = self._rendezvous.descriptions[self.rank].process
+        for rank in self._rendezvous.fds:
+            process = self._rendezvous.descriptions[rank].process
+            if process.namespace != own.namespace or process.is_gone():
+                continue
+            with contextlib.suppress(OSError):
+                fd = os.pidfd_open(process.pid)
+                opened.callback(os.close, fd)
+                watched.append((fd, rank))
+        return watched
+
+
+def overlap(call: Call) -> bool:
+    """Whether a call's input and output share memory."""
+    if call.input_bytes == 0 or call.output_bytes == 0:
+        return False
+    return (
+        call.input < call.output + call.output_bytes and call.output < call.input + call.input_bytes
+    )
+
+
+def _is_in_place(call: Call) -> bool:
+    if call.plan is not None:
+        return call.plan.collective.in_place
+    # Of the memory of a gather and a scatter only the root's could overlap, so other ranks would
+    # have to know; a plan out of place does no harm to it.
+    return call.kind not in ("gather", "scatter") and overlap(call)
+
+
+def _memory(call: Call, in_place: bool) -> tuple[int, int, int, int]:
+    """The two memories of the engine: input and output, or all of the rank's data and nothing."""
+    if not in_place:
+        return call.input, call.input_bytes, call.output, call.output_bytes
+    start = min(call.input, call.output)
+    end = max(call.input + call.input_bytes, call.output + call.output_bytes)
+    return start, end - start, 0, 0

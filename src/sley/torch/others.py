@@ -1,0 +1,104 @@
+"""The other backends of a group: they run what its communicator doesn't serve."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sley.errors.torch import B903
+from sley.torch.work import CollectiveError
+
+logger = logging.getLogger("sley.torch")
+
+
+class OtherBackends:
+    """The backends beside the communicator of `group`, made when they are first needed.
+
+    - gloo runs reductions of types or with operations that the engine lacks, and sparse tensors.
+    - With a backend string such as "cpu:sley,cuda:nccl", a group of PyTorch's own with the
+      backends of the other devices ("cuda:nccl") serves tensors on those.
+
+    Errors: B903.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._names: dict[str, str] = {}
+        self._gloo: Any = None
+        self._rest: Any = None
+        self._is_making = False
+        self._told: set[str] = set()
+
+    def names(self) -> dict[str, str]:
+        """The backend of each type of device, from the string that the group was made with; none
+        before PyTorch has registered the group."""
+        if not self._names:
+            try:
+                config = dist.get_backend_config(self._group)
+            except (AssertionError, TypeError, ValueError):
+                return {}
+            self._names = dict(pair.split(":", 1) for pair in config.split(","))
+        return self._names
+
+    def has(self, device: torch.device) -> bool:
+        """Whether tensors on `device` are another backend's. PyTorch asks a group for its backends
+        before it has registered it, too, and while the group of the rest is made."""
+        return device.type != "cpu" and bool(self.names()) and not self._is_making
+
+    def split_from(self, other: OtherBackends) -> None:
+        """Has the backends of the group that this one's group was split from."""
+        self._names = other.names()
+
+    def serving(self, name: str, tensor: Tensor, op: Any = None) -> Any:
+        """The backend that runs the collective `name` on what the communicator doesn't serve."""
+        if not tensor.is_cpu:
+            return self.on(tensor.device)
+        what = f"{name} of {tensor.dtype}"
+        if tensor.layout is not torch.strided:
+            what += f", {tensor.layout}"
+        if op is not None:
+            what += f", with {getattr(op, 'op', op)}"
+        if what not in self._told:
+            self._told.add(what)
+            where = self._group.getGroupName()
+            logger.info("group %s: %s runs on gloo, the engine has none", where, what)
+        return self.gloo()
+
+    def gloo(self) -> Any:
+        if self._gloo is None:
+            group = self._group
+            self._gloo = dist.ProcessGroupGloo(
+                dist.PrefixStore("gloo/", group.get_group_store()),
+                group.rank(),
+                group.size(),
+                timeout=group.timeout,
+            )
+        return self._gloo
+
+    def on(self, device: torch.device) -> Any:
+        """The group for tensors on `device`, which isn't the CPU."""
+        rest = {name: backend for name, backend in self.names().items() if name != "cpu"}
+        if device.type not in rest:
+            served = ", ".join(self.names()) or "cpu"
+            raise CollectiveError(
+                [B903.diagnostic(expected=f"a tensor on {served}", found=f"one on {device}")]
+            )
+        if self._rest is None:
+            self._is_making = True
+            try:
+                self._rest = dist.new_group(
+                    dist.get_process_group_ranks(self._group),
+                    timeout=self._group.timeout,
+                    backend=",".join(f"{name}:{backend}" for name, backend in rest.items()),
+                    use_local_synchronization=True,
+                )
+            finally:
+                self._is_making = False
+        return self._rest
+
+    def close(self) -> None:
+        self._gloo = None

@@ -1,0 +1,118 @@
+"""Plans that come with their call, whatever they bring about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sley
+from communicator.group import Ranks
+from sley.communicator import Communicator
+from sley.errors import SleyError
+from sley.ir.plan import Plan
+from sley.ir.words import ReduceOp
+
+COUNT = 1003
+
+
+def outputs(ranks: Ranks, plan: Plan, count: int = COUNT, **options: Any) -> list[Any]:
+    def one(comm: Communicator) -> Any:
+        data = np.arange(count, dtype=np.int32) + 10000 * comm.rank
+        if plan.collective.in_place:
+            comm.run(plan, data, **options)
+            return data
+        out = np.full(count, -1, np.int32)
+        comm.run(plan, data, out, **options)
+        return out
+
+    return ranks.each(one)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_all_to_next(in_place: bool) -> None:
+    """Not a collective of any library: what a rank gets is the data of the one before."""
+    plan = sley.compile(sley.algorithms.alltonext(2, 2, in_place=in_place))
+    with Ranks(4) as ranks:
+        for count in (1000, 4):
+            found = outputs(ranks, plan, count)
+            for rank in range(1, 4):
+                assert (found[rank] == np.arange(count) + 10000 * (rank - 1)).all()
+
+
+def test_plans_take_turns_with_calls() -> None:
+    first = sley.compile(sley.algorithms.ring_allreduce(3, in_place=True))
+    second = sley.compile(sley.algorithms.direct_alltonext(3))
+    with Ranks(3) as ranks:
+
+        def mixed(comm: Communicator) -> None:
+            for turn in range(5):
+                data = np.full(COUNT, comm.rank + turn, np.float32)
+                works = [comm.run(first, data, op=ReduceOp.MAX, is_async=True)]
+                total = np.ones(COUNT, np.float32)
+                works.append(comm.all_reduce(total, is_async=True))
+                out = np.zeros(COUNT, np.float32)
+                comm.run(second, total, out)
+                for work in works:
+                    work.wait()
+                assert (data == 2 + turn).all()
+                assert (out == 3).all() or comm.rank == 0
+
+        ranks.each(mixed)
+        kinds = {row.kind for row in ranks.comms[0].stats()}
+        assert kinds == {"run", "all_reduce"}
+
+
+def test_a_plan_that_is_wrong_never_runs() -> None:
+    plan = sley.compile(sley.algorithms.ring_allreduce(2, in_place=True))
+    index = plan.instructions.src_index.copy()
+    index[0] = 1 - index[0]  # another chunk than the one that is wanted
+    wrong = replace(plan, instructions=replace(plan.instructions, src_index=index))
+    with Ranks(2) as ranks:
+        for error in ranks.errors(lambda comm: comm.run(wrong, np.ones(4, np.float32))):
+            assert isinstance(error, SleyError)
+            assert error.code.startswith("V2")
+        ranks.each(lambda comm: comm.run(plan, np.ones(4, np.float32)))
+
+
+def test_a_plan_for_others() -> None:
+    plan = sley.compile(sley.algorithms.ring_allreduce(3, in_place=True))
+    slots = sley.compile(sley.algorithms.ring_allreduce(2, in_place=True), slots=64)
+    with Ranks(2) as ranks:
+        for bad, code in ((plan, "N651"), (slots, "N652")):
+            for error in ranks.errors(lambda comm, bad=bad: comm.run(bad, np.ones(6))):
+                assert isinstance(error, SleyError)
+                assert error.code == code, error
+
+
+def test_arrays_that_do_not_fit() -> None:
+    plan = sley.compile(sley.algorithms.direct_alltonext(2))
+    inside = sley.compile(sley.algorithms.direct_alltonext(2, in_place=True))
+    data, out = np.ones(6), np.ones(5)
+    with Ranks(2) as ranks:
+
+        def refused(comm: Communicator) -> None:
+            for bad in (
+                lambda: comm.run(plan, data, out),
+                lambda: comm.run(plan, data),
+                lambda: comm.run(inside, data, data.copy()),
+                lambda: comm.run(plan, data, data),
+                lambda: comm.run(inside, data, count=5),
+            ):
+                with pytest.raises(SleyError, match="N627"):
+                    bad()
+
+        ranks.each(refused)
+
+
+def test_other_plans_on_other_ranks() -> None:
+    plans = [
+        sley.compile(sley.algorithms.ring_allreduce(2, in_place=True), instances=instances)
+        for instances in (1, 2)
+    ]
+    with Ranks(2) as ranks:
+        errors = ranks.errors(lambda comm: comm.run(plans[comm.rank], np.ones(64, np.float32)))
+        assert all(isinstance(error, SleyError) and error.code == "N622" for error in errors)
+        assert "run of 64 x float32" in str(errors[0])

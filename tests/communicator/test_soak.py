@@ -1,0 +1,41 @@
+"""Ranks that live long: nothing wrong, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from communicator import processes
+from communicator.soak import Soaked, soak
+from sley.communicator import Settings
+
+RANKS = 8
+LONG_S = float(os.environ.get("SLEY_SOAK_S", "600"))
+SHARED = Path("/dev/shm")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slack_bytes"),  # much of what a process grows by at first is its modules
+    [
+        pytest.param(3.0, 64 << 20, id="seconds"),
+        pytest.param(LONG_S, 16 << 20, id="long", marks=pytest.mark.slow),
+    ],
+)
+def test_random_calls_on_random_groups(seconds: float, slack_bytes: int, tmp_path: Path) -> None:
+    before = set(SHARED.iterdir())
+    settings = Settings(timeout_s=60, use_cache=False)
+    seed = 2025 if seconds < 60 else int.from_bytes(os.urandom(4), "little")
+    print(f"seed {seed}")
+    ranks = processes.start(RANKS, soak, str(tmp_path), seconds, seed, settings=settings)
+    ends = ranks.ends(within_s=2 * seconds + 120)
+    assert all(isinstance(end.value, Soaked) for end in ends), ends
+    assert set(SHARED.iterdir()) == before
+    print(f"{sum(end.value.calls for end in ends)} calls, {ends[0].value.groups} groups")
+    for end in ends:
+        early, late = end.value.holding[len(end.value.holding) // 4], end.value.holding[-1]
+        print(early, late)
+        assert late.descriptors <= early.descriptors
+        assert late.threads <= early.threads
+        assert late.own_bytes < early.own_bytes + slack_bytes
