@@ -42,7 +42,6 @@ def test_blocks_never_overlap_and_all_come_back(steps: list[tuple[bool, int]]) -
         assert all((array == array[:1]).all() for array in held)
     held.clear()
     array = None
-    gc.collect()
     assert own.empty(4 * MIB).nbytes == 4 * MIB
 
 

@@ -234,7 +234,7 @@ class Endpoint:
         chosen = self._chosen(call, in_place)
         prepared = self._prepared.get((call.kind, chosen.digest))
         if prepared is None:
-            prepared = prepare(chosen, self._fabric, self.rank, self.settings)
+            prepared = prepare(chosen, self._fabric, self.rank, self.hosts, self.settings)
             self._prepared[call.kind, chosen.digest] = prepared
         if len(self._ready) >= _MOST_KEYS:
             self._ready.clear()

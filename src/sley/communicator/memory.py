@@ -10,6 +10,7 @@ import numpy as np
 
 from sley.communicator.bootstrap import Rendezvous
 from sley.communicator.settings import Settings
+from sley.communicator.tiles import slot_bytes
 from sley.runtime.heap import Heap, heap
 from sley.runtime.memory import allocate
 from sley.runtime.native import native
@@ -32,7 +33,7 @@ class Memory:
         """Errors: R507."""
         fifos = np.full(ranks, ranks * stride(settings), np.int32)
         shape = native().FabricShape.create(
-            fifos, settings.slots, settings.slot_bytes, max(settings.slots, _ENVELOPES)
+            fifos, settings.slots, slot_bytes(ranks, settings), max(settings.slots, _ENVELOPES)
         )
         size_bytes = shape.bytes_of(rank)
         segment = allocate(lambda: native().Segment.sparse(size_bytes), "the connections", 0)

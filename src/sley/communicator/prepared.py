@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from sley.communicator.hosts import Hosts
 from sley.communicator.memory import stride
 from sley.communicator.plans import Chosen
 from sley.communicator.settings import Settings
+from sley.communicator.tiles import tile_bytes
 from sley.direct import pulls
 from sley.ir.plan import Plan
 from sley.ir.words import Protocol
 from sley.runtime.program import Loaded, Pullable, load
+from sley.runtime.settings import SLOT_BYTES
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,14 @@ class Prepared:
     engine: Any
 
 
-def prepare(chosen: Chosen, fabric: Any, rank: int, settings: Settings) -> Prepared:
+def prepare(chosen: Chosen, fabric: Any, rank: int, hosts: Hosts, settings: Settings) -> Prepared:
     """The rank's part of a plan, on connections of the communicator. Errors: R507, R510."""
     plan = chosen.plan
-    loaded = load(plan, None, settings.slot_bytes, _pullable(plan))
+    loaded = load(plan, None, SLOT_BYTES, _pullable(plan))
     wiring = loaded.wiring
     index = (wiring.dst * stride(settings) + wiring.channel).astype(np.int32)
-    loaded = replace(loaded, wiring=replace(wiring, index=index))
+    tile = tile_bytes(loaded, hosts, settings)
+    loaded = replace(loaded, wiring=replace(wiring, index=index, slot_bytes=tile))
     return Prepared(chosen, loaded, loaded.programs[rank].engine(fabric, loaded.wiring))
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from sley.errors.runtime import R514
-from sley.runtime.settings import TIMEOUT_S, check_settings, whole
+from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S, check_settings, whole
 
 
 class Network(Enum):
@@ -25,20 +25,23 @@ class Settings:
 
     timeout_s: how long nothing may move on any rank before a call gives up. slots, slot_bytes,
         channels: of the connection between any two ranks; memory is behind those in use alone.
+        Without slot_bytes it depends on the number of ranks, and plans with many connections use
+        less of it (`tiles`).
     network: between hosts. plan_dir: a folder of own plans. use_cache: whether compiled plans are
         kept on disk.
     """
 
     timeout_s: float = TIMEOUT_S
     slots: int = 8
-    slot_bytes: int = 64 * 1024
+    slot_bytes: int | None = None
     channels: int = 32
     network: Network = Network.AUTO
     plan_dir: str | None = None
     use_cache: bool = True
 
     def __post_init__(self) -> None:
-        check_settings(self.slots, self.slot_bytes, self.timeout_s)
+        slot_bytes = SLOT_BYTES if self.slot_bytes is None else self.slot_bytes
+        check_settings(self.slots, slot_bytes, self.timeout_s)
         whole(self.channels, "channels", 1)
         try:
             object.__setattr__(self, "network", Network(self.network))
