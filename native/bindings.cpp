@@ -20,6 +20,7 @@
 #endif
 #include <csignal>
 
+#include "attach.hpp"
 #include "bindings.hpp"
 #include "calls.hpp"
 #include "engine.hpp"
@@ -262,6 +263,10 @@ void define_memory(nb::module_& m) {
             "fd"_a, "bytes"_a, "writable"_a = true)
         .def("reserve", &Segment::reserve, "offset"_a, "bytes"_a)
         .def("release", &Segment::release, "offset"_a, "bytes"_a)
+        .def(
+            "announce",
+            [](Segment& self) { announce(*reinterpret_cast<RankState*>(self.data())); },
+            "Lets other processes find this one's memory: the segment is a rank's.")
         .def_prop_ro("size", &Segment::size)
         .def_prop_ro("fd", &Segment::fd)
         .def_prop_ro(
@@ -322,6 +327,9 @@ void define_memory(nb::module_& m) {
                 return nb::make_tuple(call.sequence, call.what, call.count);
             },
             "rank"_a, "What a rank is at: (number of the call, what, count).")
+        .def("probe", &Fabric::probe,
+             "Finds out whether this rank can read the memory of the others' processes.")
+        .def("is_read_by", &Fabric::is_read_by, "rank"_a)
         .def("close", [](Fabric& self) { self.control().close(); })
         .def(
             "abort",

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attach.hpp"
 #include "copy.hpp"
 
 namespace sley {
@@ -147,22 +148,33 @@ void Engine::prepare(const Call& call) {
 
 // Pulled are messages whose data lie, in one piece, in memory that the receiver can read.
 void Engine::choose_pulled() {
-    pulls_ = false;
     for (const auto memory : {kInput, kOutput}) {
         heap_[memory] =
             fabric_->in_heap(call_.memory[memory], static_cast<std::size_t>(call_.bytes[memory]));
-        pulls_ |= heap_[memory] != 0;
     }
-    if (!pulls_) return;
     pulls_ = false;
     const bool whole = cut_.full_tiles == 1 && cut_.left_over == 0;
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
         const auto& in = program_.instructions[i];
         const auto memory = in.op == Op::kSend ? in.src_memory : in.dst_memory;
         const bool one_piece = in.count == 1 || (whole && !in.shifted);
-        pulled_[i] = in.pullable && one_piece && heap_[memory] != 0;
+        pulled_[i] = in.pullable != Pull::kNever && in.send >= 0 && one_piece &&
+                     (heap_[memory] != 0 || is_attached(in));
         pulls_ |= pulled_[i] != 0;
     }
+}
+
+// Whether the receiver copies a message out of this process with the kernel's help. Each copy is a
+// system call that looks up every page, which large pieces alone are worth. Ranks that take turns on
+// a core find what is staged in its cache, unless there is too much of it.
+bool Engine::is_attached(const Instruction& in) const {
+    constexpr std::int64_t kLeastPiece = 128 << 10, kLeastInTurns = 1 << 20;
+    if (in.pullable != Pull::kAnywhere) return false;
+    if (in.count * std::min(cut_.tile, cut_.chunk) * cut_.item < kLeastPiece) return false;
+    const bool in_turns = fabric_->local_ranks() > cores();
+    if (in_turns && in.count * cut_.chunk * cut_.item < kLeastInTurns) return false;
+    const auto connection = program_.senders[static_cast<std::size_t>(in.send)];
+    return fabric_->is_read_by(connections_[static_cast<std::size_t>(connection)].dst);
 }
 
 // Runs a block as far as it gets, but not for ever: the other blocks want their turn, and the
@@ -254,6 +266,9 @@ bool Engine::perform(const Instruction& in, std::int64_t tile) {
             mismatched_ = src;
             return false;
         }
+        if ((message.where & (kInHeap | kInProcess)) == kInProcess) {
+            return fetch(in, tile, src, message.where & ~kInProcess);
+        }
         from = fabric_->resolve(src, message.where);
     }
     if (in.send >= 0) {
@@ -263,6 +278,21 @@ bool Engine::perform(const Instruction& in, std::int64_t tile) {
         forget_overwritten(in);
     }
     if (in.recv >= 0) receivers_[static_cast<std::size_t>(in.recv)]->release();
+    return true;
+}
+
+// The work of an instruction that only receives, from another process' memory. What it writes is
+// one piece, as what it reads is.
+bool Engine::fetch(const Instruction& in, std::int64_t tile, std::int32_t src,
+                   std::uint64_t where) {
+    const auto bytes = static_cast<std::size_t>(in.count * length_of(tile) * cut_.item);
+    auto* to = address(in.dst_memory, in.dst_cell, tile);
+    if (in.op != Op::kRecv || !read_memory(fabric_->state(src), where, to, bytes)) {
+        fabric_->control().fail(Failure::kDied, src);
+        return false;
+    }
+    forget_overwritten(in);
+    receivers_[static_cast<std::size_t>(in.recv)]->release();
     return true;
 }
 
@@ -278,8 +308,10 @@ void Engine::send(const Instruction& in, std::int64_t tile, const std::byte* fro
         const bool own = in.op == Op::kSend;
         const auto memory = own ? in.src_memory : in.dst_memory;
         const auto* data = address(memory, own ? in.src_cell : in.dst_cell, tile);
-        sender.publish({heap_[memory] + static_cast<std::uint64_t>(data - base_[memory]), bytes,
-                        signature_});
+        const auto where = heap_[memory] != 0
+                               ? heap_[memory] + static_cast<std::uint64_t>(data - base_[memory])
+                               : kInProcess | reinterpret_cast<std::uint64_t>(data);
+        sender.publish({where, bytes, signature_});
         return;
     }
     const auto limit = static_cast<std::size_t>(room_.slots);

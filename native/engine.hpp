@@ -124,12 +124,14 @@ private:
         return pulls_ && tile != cut_.full_tiles &&
                pulled_[static_cast<std::size_t>(&in - program_.instructions.data())] != 0;
     }
+    bool is_attached(const Instruction& in) const;
     bool has_been_read(std::int32_t instruction, std::int64_t tile);
     bool perform(const Instruction& in, std::int64_t tile);
     void send(const Instruction& in, std::int64_t tile, const std::byte* message);
     const Staged* shared(const Instruction& in, std::int64_t tile) const;
     void forget_overwritten(const Instruction& in);
     void copy(const Instruction& in, std::byte* to, const std::byte* from, std::size_t bytes) const;
+    bool fetch(const Instruction& in, std::int64_t tile, std::int32_t src, std::uint64_t where);
     void work(const Instruction& in, std::int64_t tile, const std::byte* message, std::byte* out);
     std::int64_t length_of(std::int64_t tile) const;
     std::byte* address(Memory memory, std::int64_t cell, std::int64_t tile) const;

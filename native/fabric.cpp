@@ -5,6 +5,8 @@
 #include <new>
 #include <stdexcept>
 
+#include "attach.hpp"
+
 namespace sley {
 namespace {
 
@@ -126,6 +128,13 @@ FifoReceiver& Fabric::receiver(std::int32_t src, std::int32_t index) {
         end = std::make_unique<FifoReceiver>(memory);
     }
     return *end;
+}
+
+void Fabric::probe() {
+    for (std::int32_t r = 0; r < shape_.ranks(); ++r) {
+        if (!is_remote(r) && !can_read(state(r))) return;
+    }
+    state(rank()).reads_others.store(1, std::memory_order_release);
 }
 
 std::uint64_t Fabric::in_heap(const std::byte* data, std::size_t bytes) const {

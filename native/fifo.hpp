@@ -3,7 +3,7 @@
 // It lies in memory of the sending rank that both ranks see: a counter of the messages ever
 // consumed, a ring of envelopes, and a ring of slots. Message k has envelope k % envelopes, which
 // says where its data lie: in a slot, in one that another connection of the sender shares with this
-// one, or in the sender's heap, from which the receiver reads them where they are. The envelope's
+// one, or where the receiver reads them: in the sender's heap or its process. The envelope's
 // `sequence` says that it has been published, so that one cache line brings both news and place.
 // Nothing is ever reset, so calls follow one another without a barrier: a sender that is a call
 // ahead finds no room.
@@ -29,6 +29,8 @@ constexpr std::memory_order kPublish = std::memory_order_release;
 
 // In `where`: an offset in the sender's heap rather than in its segment.
 constexpr std::uint64_t kInHeap = std::uint64_t{1} << 63;
+// In `where`: an address in the sender's process.
+constexpr std::uint64_t kInProcess = std::uint64_t{1} << 62;
 
 struct alignas(kCacheLine) Envelope {
     std::atomic<std::uint64_t> sequence;  // number of the message + 1, once it is published

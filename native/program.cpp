@@ -119,7 +119,9 @@ private:
             in.send = end_of(row, c_.send[row], true);
             program_.messages.resize(program_.senders.size());
             in.turn = program_.messages[static_cast<std::size_t>(in.send)]++;
-            in.pullable = c_.pullable[row] != 0 && in.op != Op::kRecvReduceSend;
+            const auto most = in.op == Op::kRecvReduceSend ? Pull::kNever : Pull::kAnywhere;
+            in.pullable = static_cast<Pull>(
+                std::clamp(c_.pullable[row], 0, static_cast<std::int32_t>(most)));
         }
         if (receives(in.op)) in.recv = end_of(row, c_.recv[row], false);
         if ((sends(in.op) || receives(in.op)) && in.count > c_.max_count) {

@@ -105,18 +105,23 @@ def soak(world: Communicator, folder: str, seconds: float, seed: int) -> Soaked:
     rng, soaked, until = random.Random(seed), Soaked(), time.monotonic() + seconds
     over = np.zeros(1, np.int8)
     while not over[0]:
-        with ExitStack() as opened:
-            groups: list[Communicator | None] = [world]
-            for _ in range(GROUPS):
-                name = f"group {soaked.groups}"
-                soaked.groups += 1
-                groups.append(_joined(world, folder, name, members(rng, world.ranks), opened))
-                for _ in range(ROUND):
-                    _one_turn(groups, rng, soaked)
+        _life(world, folder, rng, soaked)
         over[0] = time.monotonic() > until
         world.all_reduce(over, ReduceOp.MAX)
         soaked.holding.append(Holding.now())
     return soaked
+
+
+def _life(world: Communicator, folder: str, rng: random.Random, soaked: Soaked) -> None:
+    """Some groups, one after another, and calls on all of them."""
+    with ExitStack() as opened:
+        groups: list[Communicator | None] = [world]
+        for _ in range(GROUPS):
+            name = f"group {soaked.groups}"
+            soaked.groups += 1
+            groups.append(_joined(world, folder, name, members(rng, world.ranks), opened))
+            for _ in range(ROUND):
+                _one_turn(groups, rng, soaked)
 
 
 def _one_turn(groups: list[Communicator | None], rng: random.Random, soaked: Soaked) -> None:

@@ -20,7 +20,7 @@ SOURCES = tuple(
     for name in ("handshake", "link", "pump", "socket", "tcp", "ucx", "ucx_library")
 )
 TESTS = tuple(str(HERE / f"network_{name}.cpp") for name in ("failures", "strangers"))
-ALL_SOURCES = ("fabric.cpp", "segment.cpp", *SOURCES, *TESTS)
+ALL_SOURCES = ("attach.cpp", "fabric.cpp", "segment.cpp", *SOURCES, *TESTS)
 SANITIZERS = ("thread", "address,undefined")
 CASES = (
     "exchange",

@@ -8,7 +8,15 @@ import pytest
 from test_sanitizers import HERE, build, run
 
 TRAFFIC = str(HERE / "messages_traffic.cpp")
-SOURCES = ("copy.cpp", "fabric.cpp", "matching.cpp", "point_to_point.cpp", "segment.cpp", TRAFFIC)
+SOURCES = (
+    "attach.cpp",
+    "copy.cpp",
+    "fabric.cpp",
+    "matching.cpp",
+    "point_to_point.cpp",
+    "segment.cpp",
+    TRAFFIC,
+)
 
 
 @pytest.mark.parametrize("sanitizers", ["thread", "address,undefined"])

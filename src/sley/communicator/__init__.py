@@ -12,6 +12,7 @@ hosts.py, nics.py         what a rank says of itself; which ranks share a host; 
 local.py                  descriptors handed around among the ranks of a host
 bootstrap.py              all of it in order: the rendezvous
 memory.py, prepared.py    the memory of the ranks of a host; a plan's engine over it
+tiles.py                  the size of the pieces that messages are cut into
 calls.py, rules.py        kinds of calls; which algorithm for which sizes
 selection.py, plans.py    what runs for a call; plans made ready, once
 own_plans.py              plans of the user's

@@ -112,7 +112,9 @@ class Communicator(Endpoint):
         dtype: str | None = None,
         is_async: bool = False,
     ) -> Work:
-        """Puts all ranks' data into the root's `out`, one behind another; others give none."""
+        """Puts all ranks' data into the root's `out`, one behind another; that of others is left
+        alone."""
+        out = out if self.rank == root else None
         return self._call("gather", data, out, dtype, ReduceOp.SUM, root, is_async)
 
     def scatter(
@@ -124,7 +126,8 @@ class Communicator(Endpoint):
         dtype: str | None = None,
         is_async: bool = False,
     ) -> Work:
-        """Puts part r of the root's `data` into rank r's `out`; others give no data."""
+        """Puts part r of the root's `data` into rank r's `out`; that of others is left alone."""
+        data = data if self.rank == root else None
         return self._call("scatter", data, out, dtype, ReduceOp.SUM, root, is_async)
 
     def run(

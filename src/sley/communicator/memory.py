@@ -39,6 +39,8 @@ class Memory:
         segment = allocate(lambda: native().Segment.sparse(size_bytes), "the connections", 0)
         head = size_bytes - int(fifos[rank]) * shape.fifo_bytes
         allocate(lambda: segment.reserve(0, head), "a rank's state", head)
+        if settings.cma:
+            segment.announce()
         return cls(shape, segment, heap())
 
     @property
@@ -55,7 +57,9 @@ class Memory:
             segments[rank] = _attach(segment, self.shape.bytes_of(rank), True)
             heaps[rank] = _attach(of_heap, os.fstat(of_heap).st_size, False)
         rendezvous.close_descriptors()
-        return native().Fabric.join(self.shape, segments, heaps, rendezvous.rank)
+        fabric = native().Fabric.join(self.shape, segments, heaps, rendezvous.rank)
+        fabric.probe()
+        return fabric
 
 
 def stride(settings: Settings) -> int:

@@ -27,6 +27,8 @@ class Settings:
         channels: of the connection between any two ranks; memory is behind those in use alone.
         Without slot_bytes it depends on the number of ranks, and plans with many connections use
         less of it (`tiles`).
+    cma: whether ranks of a host copy large messages straight out of one another's memory, where
+        the system allows it (cross memory attach).
     network: between hosts. plan_dir: a folder of own plans. use_cache: whether compiled plans are
         kept on disk.
     """
@@ -35,6 +37,7 @@ class Settings:
     slots: int = 8
     slot_bytes: int | None = None
     channels: int = 32
+    cma: bool = True
     network: Network = Network.AUTO
     plan_dir: str | None = None
     use_cache: bool = True
@@ -54,10 +57,12 @@ class Settings:
     @classmethod
     def from_environment(cls, **settings: Any) -> Settings:
         """The settings given, and of others those of the environment: SLEY_TIMEOUT_S,
-        SLEY_NETWORK, SLEY_PLAN_DIR."""
+        SLEY_CMA, SLEY_NETWORK, SLEY_PLAN_DIR."""
         found: dict[str, Any] = {}
         if timeout := os.environ.get("SLEY_TIMEOUT_S"):
             found["timeout_s"] = _seconds(timeout)
+        if cma := os.environ.get("SLEY_CMA"):
+            found["cma"] = cma != "0"
         if network := os.environ.get("SLEY_NETWORK"):
             found["network"] = network.lower()
         if folder := os.environ.get("SLEY_PLAN_DIR"):

@@ -7,6 +7,7 @@ The engine trusts nothing: what could make it leave its memory is checked when i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.runtime import R505, R510
 from sley.ir.faults import faults
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, BoolArray, Edges, spans
+from sley.ir.tables import NONE, Edges, IntArray, spans
 from sley.ir.words import LoopOrder
 from sley.runtime.memory import allocate
 from sley.runtime.native import native
@@ -77,15 +78,25 @@ class RankProgram:
         )
 
 
+class Pull(IntEnum):
+    """How a receiver may read a message where it lies: not at all; from memory that it has mapped;
+    or, since it does no more than copy it, from another process too. Numbers as in
+    native/program.hpp."""
+
+    NEVER = 0
+    MAPPED = 1
+    ANYWHERE = 2
+
+
 @dataclass(frozen=True)
 class Pullable:
     """What receivers may read where it lies (docs/machine.md, protocol Direct).
 
-    pulled: bool (instructions,), sends. holds: CSR, instruction -> sends whose messages must then
-    have been read before it starts.
+    pulled: (instructions,), a `Pull` for each send. holds: CSR, instruction -> sends whose messages
+    must then have been read before it starts.
     """
 
-    pulled: BoolArray
+    pulled: IntArray
     holds: Edges
 
 
