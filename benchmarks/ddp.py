@@ -1,0 +1,107 @@
+"""Training with DistributedDataParallel: steps and losses over sley and over gloo.
+
+    torchrun --nproc-per-node 4 benchmarks/ddp.py [--width 256,1024] [--steps 20] [--rounds 7]
+
+Every rank has one model for each backend, from the same seed, and its own part of the data. The two
+take turns, `--steps` steps a round; a time is a round's on the rank that takes longest, over the
+steps. Rank 0 prints the medians and the median of the ratios, and how far the loss curves are
+apart. One thread a rank computes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from cpu_peers import machine
+from cpu_peers.tables import ms_text, ratio_text
+from papers_common import table
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import sley.torch  # noqa: F401 - registers the backend
+
+BATCH, INPUTS, OUTPUTS = 32, 64, 8
+BACKENDS = ("sley", "gloo")
+
+
+class Trained:
+    """A model in training over one backend."""
+
+    def __init__(self, backend: str, width: int) -> None:
+        torch.manual_seed(7)
+        layers = [nn.Linear(INPUTS, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()]
+        net = nn.Sequential(*layers, nn.Linear(width, OUTPUTS))
+        self.net = DistributedDataParallel(net, process_group=dist.new_group(backend=backend))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05)
+        self.data = batches(dist.get_rank())
+        self.losses: list[float] = []
+        self.ms: list[float] = []
+
+    def step(self) -> None:
+        inputs, targets = next(self.data)
+        self.optimizer.zero_grad()
+        loss = nn.functional.mse_loss(self.net(inputs), targets)
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+
+    def round(self, steps: int) -> None:
+        dist.barrier()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            self.step()
+        taken = torch.tensor([time.perf_counter() - begin])
+        dist.all_reduce(taken, dist.ReduceOp.MAX)
+        self.ms.append(1e3 * float(taken) / steps)
+
+
+def batches(rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The rank's data: random inputs, and a function of them to learn."""
+    generator = torch.Generator().manual_seed(1000 + rank)
+    while True:
+        inputs = torch.randn(BATCH, INPUTS, generator=generator)
+        yield inputs, torch.sin(inputs[:, :OUTPUTS])
+
+
+def row(width: int, options: argparse.Namespace) -> tuple[object, ...]:
+    """What one width takes, and how far the losses are apart on any rank."""
+    trained = {backend: Trained(backend, width) for backend in BACKENDS}
+    for one in trained.values():
+        one.step()
+    for turn in range(options.rounds):
+        for backend in BACKENDS if turn % 2 else BACKENDS[::-1]:
+            trained[backend].round(options.steps)
+    own, other = (trained[backend] for backend in BACKENDS)
+    ratio = median(g / s for g, s in zip(other.ms, own.ms, strict=True))
+    apart = torch.tensor(own.losses).sub(torch.tensor(other.losses)).abs().max()
+    dist.all_reduce(apart, dist.ReduceOp.MAX)
+    parameters = sum(p.numel() for p in own.net.parameters())
+    curve = f"{own.losses[0]:.4f} to {own.losses[-1]:.4f}"
+    times = (ms_text(median(own.ms)), ms_text(median(other.ms)), ratio_text(ratio))
+    return width, parameters, *times, curve, f"{float(apart):.1e}"
+
+
+def main() -> None:
+    made = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    made.add_argument("--width", default="256,1024", help="of the hidden layers")
+    made.add_argument("--steps", type=int, default=20)
+    made.add_argument("--rounds", type=int, default=7)
+    options = made.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    head = ("width", "parameters", "sley, ms", "gloo, ms", "gloo / sley", "loss", "losses apart")
+    rows = [row(int(width), options) for width in options.width.split(",")]
+    if dist.get_rank() == 0:
+        print("\n".join(f"{name}: {value}" for name, value in machine.facts().items()))
+        print(f"ranks: {dist.get_world_size()}\n")
+        print(table(head, rows))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
