@@ -246,7 +246,7 @@ def main() -> None:
     options = parser().parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", options.nics[0].split(",")[0])
     dist.init_process_group("gloo")
-    facts, quietness, times = machine.facts(), machine.Quietness(), []
+    facts, times = machine.facts(), []
     with ExitStack() as opened:
         sums, shifts, hosts = engines_of(options, opened)
         for engine in sums:
@@ -260,7 +260,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         print(report(times, hosts, options.gbps))
         results = {
-            "machine": {**facts, "others on its cores": f"{quietness.others():.0%}"},
+            "machine": facts,
             "options": {k: str(v) for k, v in vars(options).items()},
             "hosts": hosts,
             "ranks": dist.get_world_size(),

@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 #include <poll.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <memory>
@@ -49,7 +50,56 @@ nb::object to_object(const Outcome& outcome) {
     return to_tuple(outcome);
 }
 
-nb::object run_now(Calls& calls, std::shared_ptr<Engine> engine, std::int64_t count,
+// A time without Python's lock in which the thread waits for other ranks. Python's handlers of
+// signals have their turn meanwhile, in the main thread; what they raise ends the call, and is
+// raised when it has ended.
+class Waiting {
+public:
+    Waiting() {
+        is_interrupted = [] {
+            const nb::gil_scoped_acquire acquire;
+            return PyErr_CheckSignals() != 0;
+        };
+    }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    ~Waiting() { is_interrupted = nullptr; }
+
+private:
+    nb::gil_scoped_release release_;
+};
+
+void raise_if_interrupted() {
+    if (PyErr_Occurred()) throw nb::python_error();
+}
+
+// What has threads. It ends without Python's lock, which a thread that it joins may want for a
+// callback. In a forked child it never ends: its threads, and whoever waits for its locks, are the
+// parent's.
+template <class Base>
+class Owned {
+public:
+    template <class... More>
+    explicit Owned(std::shared_ptr<Fabric> fabric, More... more)
+        : base_(std::make_unique<Base>(std::move(fabric), more...)) {}
+    Owned(const Owned&) = delete;
+    Owned& operator=(const Owned&) = delete;
+    ~Owned() {
+        const nb::gil_scoped_release release;
+        if (getpid() == process_) {
+            base_.reset();
+        } else {
+            static_cast<void>(base_.release());
+        }
+    }
+    Base* operator->() const { return base_.get(); }
+
+private:
+    std::unique_ptr<Base> base_;
+    pid_t process_ = getpid();
+};
+
+nb::object run_now(Owned<Calls>& calls, std::shared_ptr<Engine> engine, std::int64_t count,
                    std::int32_t type, std::int32_t op, Address input, std::int64_t input_bytes,
                    Address output, std::int64_t output_bytes, std::uint64_t what,
                    double timeout_s, std::int64_t iterations) {
@@ -57,39 +107,42 @@ nb::object run_now(Calls& calls, std::shared_ptr<Engine> engine, std::int64_t co
                                    output_bytes, what);
     Outcome outcome;
     {
-        nb::gil_scoped_release release;
-        outcome = calls.run(s.engine, s.call, timeout_s, iterations);
+        const Waiting waiting;
+        outcome = calls->run(s.engine, s.call, timeout_s, iterations);
     }
+    raise_if_interrupted();
     return to_object(outcome);
 }
 
-std::shared_ptr<Ticket> submit(Calls& calls, std::shared_ptr<Engine> engine, std::int64_t count,
+std::shared_ptr<Ticket> submit(Owned<Calls>& calls, std::shared_ptr<Engine> engine, std::int64_t count,
                                std::int32_t type, std::int32_t op, Address input,
                                std::int64_t input_bytes, Address output, std::int64_t output_bytes,
                                std::uint64_t what, double timeout_s) {
     const auto s = make_submission(std::move(engine), count, type, op, input, input_bytes, output,
                                    output_bytes, what);
-    return calls.submit(s.engine, s.call, timeout_s);
+    return calls->submit(s.engine, s.call, timeout_s);
 }
 
-nb::object send_now(PointToPoint& messages, Address data, std::int64_t bytes, std::int32_t dst,
+nb::object send_now(Owned<PointToPoint>& messages, Address data, std::int64_t bytes, std::int32_t dst,
                     std::int64_t tag, double timeout_s) {
     Outcome outcome;
     {
-        nb::gil_scoped_release release;
-        outcome = messages.send_now(at(data), bytes, dst, tag, timeout_s);
+        const Waiting waiting;
+        outcome = messages->send_now(at(data), bytes, dst, tag, timeout_s);
     }
+    raise_if_interrupted();
     return to_object(outcome);
 }
 
 // (what `to_object` gives, source)
-nb::tuple recv_now(PointToPoint& messages, Address data, std::int64_t bytes, std::int32_t src,
+nb::tuple recv_now(Owned<PointToPoint>& messages, Address data, std::int64_t bytes, std::int32_t src,
                    std::int64_t tag, double timeout_s) {
     Outcome outcome;
     {
-        nb::gil_scoped_release release;
-        outcome = messages.recv_now(at(data), bytes, src, tag, timeout_s);
+        const Waiting waiting;
+        outcome = messages->recv_now(at(data), bytes, src, tag, timeout_s);
     }
+    raise_if_interrupted();
     return nb::make_tuple(to_object(outcome), outcome.rank);
 }
 
@@ -138,32 +191,42 @@ void define_calls(nb::module_& m) {
         .def("on_done", &call_when_done, "then"_a)
         .def_prop_ro("rank", [](const Ticket& self) { return self.outcome().rank; })
         .def_prop_ro("outcome", [](const Ticket& self) { return to_object(self.outcome()); });
-    nb::class_<Calls>(m, "Calls")
+    nb::class_<Owned<Calls>>(m, "Calls")
         .def(nb::init<std::shared_ptr<Fabric>>(), "fabric"_a)
+        .def("is_own_thread", [](const Owned<Calls>& self) { return self->is_own_thread(); })
         .def("run", &run_now)
         .def("submit", &submit)
-        .def("close", &Calls::close, nb::call_guard<nb::gil_scoped_release>());
-    nb::class_<PointToPoint>(m, "PointToPoint")
+        .def(
+            "close", [](Owned<Calls>& self) { self->close(); },
+            nb::call_guard<nb::gil_scoped_release>());
+    nb::class_<Owned<PointToPoint>>(m, "PointToPoint")
         .def(nb::init<std::shared_ptr<Fabric>, std::int32_t, std::int32_t>(), "fabric"_a,
              "stride"_a, "offset"_a)
         .def("send_now", &send_now)
         .def("recv_now", &recv_now)
         .def(
             "send",
-            [](PointToPoint& self, Address data, std::int64_t bytes, std::int32_t dst,
+            [](Owned<PointToPoint>& self, Address data, std::int64_t bytes, std::int32_t dst,
                std::int64_t tag, double timeout_s) {
-                return self.send(at(data), bytes, dst, tag, timeout_s);
+                return self->send(at(data), bytes, dst, tag, timeout_s);
             },
             nb::call_guard<nb::gil_scoped_release>())
         .def(
             "recv",
-            [](PointToPoint& self, Address data, std::int64_t bytes, std::int32_t src,
+            [](Owned<PointToPoint>& self, Address data, std::int64_t bytes, std::int32_t src,
                std::int64_t tag, double timeout_s) {
-                return self.recv(at(data), bytes, src, tag, timeout_s);
+                return self->recv(at(data), bytes, src, tag, timeout_s);
             },
             nb::call_guard<nb::gil_scoped_release>())
-        .def("wait", &PointToPoint::wait, nb::call_guard<nb::gil_scoped_release>())
-        .def("close", &PointToPoint::close, nb::call_guard<nb::gil_scoped_release>());
+        .def(
+            "wait",
+            [](Owned<PointToPoint>& self, Ticket& ticket, double timeout_s) {
+                return self->wait(ticket, timeout_s);
+            },
+            nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "close", [](Owned<PointToPoint>& self) { self->close(); },
+            nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace sley

@@ -1,14 +1,17 @@
 // The loop of a call, and the queue of calls.
 #include "calls.hpp"
 
+#include <atomic>
 #include <chrono>
-#include <new>
+#include <exception>
 #include <utility>
 
 namespace sley {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr auto kGlance = std::chrono::milliseconds(20);
 
 Status meet_all(Control& control, Fabric& fabric, Patience& patience, Outcome& outcome) {
     const auto epoch = control.arrive();
@@ -32,7 +35,11 @@ Status run_once(Engine& engine, Patience& patience) {
     patience.moved();
     for (;;) {
         const bool moved = engine.advance();
-        if (engine.is_done() && fabric.is_settled()) return Status::kDone;
+        if (engine.is_done() && fabric.is_settled()) {
+            // A rank that has given up may have written anew what was read from it.
+            std::atomic_thread_fence(std::memory_order_acquire);
+            return engine.has_pulled() && control.failed() ? Status::kAborted : Status::kDone;
+        }
         if (engine.mismatched() >= 0) {
             control.fail(Failure::kMismatched, engine.mismatched());
             return Status::kMismatched;
@@ -62,7 +69,7 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
     Outcome outcome;
     try {
         engine.begin(call);
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {  // of vectors: there is no memory, or no such length
         control.fail(Failure::kNoMemory, control.rank());
         outcome.status = Status::kNoMemory;
         return outcome;
@@ -89,11 +96,16 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
 }
 
 void Calls::close() {
+    bool is_at_work;
     {
         const std::lock_guard lock(mutex_);
         is_closing_ = true;
+        is_at_work = asked_ != ended_;
     }
-    fabric_->control().fail_here(Failure::kLeft, fabric_->rank());
+    auto& control = fabric_->control();
+    // Who still reads this rank's memory must hear of it before that is the caller's again.
+    if (is_at_work) control.fail(Failure::kLeft, fabric_->rank());
+    control.fail_here(Failure::kLeft, fabric_->rank());
     changed_.notify_all();
     if (thread_.joinable()) thread_.join();
 }
@@ -104,7 +116,14 @@ Outcome Calls::run(const std::shared_ptr<Engine>& engine, Call call, double time
     {
         std::unique_lock lock(mutex_);
         call.record.sequence = ++asked_;
-        changed_.wait(lock, [&] { return ended_ + 1 == call.record.sequence; });
+        const auto is_next = [&] { return ended_ + 1 == call.record.sequence; };
+        while (!changed_.wait_for(lock, kGlance, is_next)) {
+            if (!is_interrupted) continue;
+            lock.unlock();
+            auto& control = fabric_->control();
+            if (is_interrupted()) control.fail(Failure::kGaveUp, control.rank());
+            lock.lock();
+        }
     }
     auto outcome = run_call(*engine, call, iterations, timeout_s, false);
     pass_on();

@@ -25,6 +25,9 @@ public:
     explicit Calls(std::shared_ptr<Fabric> fabric) : fabric_(std::move(fabric)) {}
     ~Calls() { close(); }
 
+    // Whether this is the thread that runs submitted calls, which must not wait for one.
+    bool is_own_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
+
     // Ends the thread; calls that it has still to run abort. Later ones must not be asked for.
     void close();
 

@@ -200,9 +200,15 @@ inline int cores() {
     return number;
 }
 
+// Asked now and then by a thread that waits for other ranks: whether it is to give up, because
+// somebody wants something else of it (Ctrl-C). Set by who calls from such a thread.
+inline thread_local bool (*is_interrupted)() = nullptr;
+
 // How a rank waits when nothing of its own can move: some pause instructions, then sched_yield.
 // Where ranks outnumber cores, the rank that is waited for may need this very core, and pauses only
-// cost. Gives up when somebody failed, or when no rank has moved for `timeout_s`.
+// cost. When no rank moves at all, somebody computes instead: then this one naps, since who sleeps
+// gets a core sooner when it wakes than who keeps yielding it. Gives up when somebody failed, or when
+// no rank has moved for `timeout_s`.
 class Patience {
 public:
     enum class Verdict { kWait, kAborted, kTimedOut };
@@ -222,41 +228,47 @@ public:
             return Verdict::kWait;
         }
         const auto verdict = look();
-        if (verdict == Verdict::kWait) sched_yield();
+        if (verdict == Verdict::kWait) rest();
         return verdict;
     }
 
 private:
     using Clock = std::chrono::steady_clock;
     static constexpr int kPauses = 100, kFewPauses = 10;
-    static constexpr int kSamples = 8;  // looks at the others' beats per timeout
+    static constexpr auto kQuiet = std::chrono::microseconds(200);
+    static constexpr auto kNap = std::chrono::microseconds(50);
     static constexpr auto kGlance = std::chrono::milliseconds(20);
 
     Verdict look() {
         if (control_.failed()) return Verdict::kAborted;
         const auto now = Clock::now();
+        const auto beats = control_.beats();
+        if (rounds_ == pauses_ + 1 || beats != beats_) moved_ = now;
+        is_quiet_ = now - moved_ >= kQuiet;
+        beats_ = beats;
         if (rounds_ == pauses_ + 1) {
-            beats_ = control_.beats();
-            since_ = sampled_ = glanced_ = now;
+            glanced_ = now;
             return Verdict::kWait;
         }
-        if (now - glanced_ >= std::min<Clock::duration>(kGlance, timeout_ / kSamples)) {
+        if (now - glanced_ >= std::min<Clock::duration>(kGlance, timeout_ / 8)) {
             glanced_ = now;
             glance();
             if (control_.failed()) return Verdict::kAborted;
         }
-        if (now - sampled_ >= timeout_ / kSamples) {
-            sampled_ = now;
-            const auto beats = control_.beats();
-            if (beats != beats_) since_ = now;
-            beats_ = beats;
-            if (now - since_ >= timeout_) return Verdict::kTimedOut;
+        return now - moved_ >= timeout_ ? Verdict::kTimedOut : Verdict::kWait;
+    }
+
+    void rest() const {
+        if (is_quiet_) {
+            std::this_thread::sleep_for(kNap);
+        } else {
+            sched_yield();
         }
-        return Verdict::kWait;
     }
 
     // What costs more than a look: has anybody gone, or called something else?
     void glance() {
+        if (is_interrupted && is_interrupted()) control_.fail(Failure::kGaveUp, control_.rank());
         const auto other = control_.mismatched(call_);
         if (other >= 0) control_.fail(Failure::kMismatched, other);
         control_.fail_for_missing(call_.sequence);
@@ -268,7 +280,8 @@ private:
     Clock::duration timeout_;
     std::int64_t rounds_ = 0;
     std::uint64_t beats_ = 0;
-    Clock::time_point since_, sampled_, glanced_;
+    bool is_quiet_ = false;  // no rank has moved for some time
+    Clock::time_point moved_, glanced_;
 };
 
 }  // namespace sley

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <new>
 
 #include "attach.hpp"
 #include "copy.hpp"
@@ -54,6 +56,7 @@ void Engine::begin_again() {
     }
     for (std::size_t s = 0; s < senders_.size(); ++s) first_number_[s] = senders_[s]->next();
     for (auto& staged : staged_) staged.tile = -1;
+    has_pulled_ = false;
     if (cut_.left_over > 0) load_tail();
     phase_ = Phase::kRunning;
 }
@@ -127,6 +130,10 @@ void Engine::prepare(const Call& call) {
     const auto grow = [](std::vector<std::uint64_t>& memory, std::size_t size) {
         if (memory.size() < size) memory.resize(size);
     };
+    constexpr auto kMost = std::numeric_limits<std::int64_t>::max() / 2;
+    if (cut_.chunk > kMost / (std::max(1, program_.cells[kScratch]) * cut_.item)) {
+        throw std::bad_alloc();
+    }
     grow(scratch_, words(program_.cells[kScratch] * cut_.chunk * cut_.item));
     base_[kInput] = call.memory[kInput];
     base_[kOutput] = call.memory[kOutput];
@@ -266,6 +273,7 @@ bool Engine::perform(const Instruction& in, std::int64_t tile) {
             mismatched_ = src;
             return false;
         }
+        has_pulled_ |= (message.where & (kInHeap | kInProcess)) != 0;
         if ((message.where & (kInHeap | kInProcess)) == kInProcess) {
             return fetch(in, tile, src, message.where & ~kInProcess);
         }

@@ -78,6 +78,8 @@ public:
     // Goes round the blocks once; says whether anything moved.
     bool advance();
     bool is_done() const { return phase_ == Phase::kDone; }
+    // Whether the call has read memory of other ranks, which is theirs again once it has failed.
+    bool has_pulled() const { return has_pulled_; }
     // The rank whose message was of another call, or -1.
     std::int32_t mismatched() const { return mismatched_; }
 
@@ -165,6 +167,7 @@ private:
     std::byte* tail_[kMemories] = {};
     std::uint64_t heap_[kMemories] = {};  // `where` of the memory, 0 if it isn't in the heap
     bool pulls_ = false;
+    bool has_pulled_ = false;
     std::vector<std::uint8_t> pulled_;         // of each instruction: in full tiles
     std::vector<std::uint64_t> first_number_;  // of each sender's messages in this call
     std::vector<Staged> staged_;               // of each shared payload

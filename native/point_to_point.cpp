@@ -189,7 +189,8 @@ void PointToPoint::look(Lock& lock) {
     if (now - looked_ < kGlance) return;
     looked_ = now;
     lock.unlock();
-    const auto& control = fabric_->control();
+    auto& control = fabric_->control();
+    if (is_interrupted && is_interrupted()) control.fail(Failure::kGaveUp, control.rank());
     std::vector<Failure> gone(static_cast<std::size_t>(control.ranks()), Failure::kNone);
     for (std::int32_t r = 0; r < control.ranks(); ++r) {
         if (r == control.rank()) continue;

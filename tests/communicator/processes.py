@@ -69,9 +69,10 @@ def start(
     *arguments: Any,
     settings: Settings | None = None,
     environ: Callable[[int], Mapping[str, str]] = lambda rank: {},
+    enter: Callable[[int], None] | None = None,
     folder: str | None = None,
 ) -> Started:
-    """Starts `function(comm, *arguments)` on so many ranks."""
+    """Starts `function(comm, *arguments)` on so many ranks; enter: what each does before."""
     folder = folder or tempfile.mkdtemp(prefix="sley-test-")
     settings = settings or Settings(timeout_s=10, use_cache=False)
     processes, pipes = [], []
@@ -79,7 +80,17 @@ def start(
         ours, theirs = _PROCESSES.Pipe(duplex=False)
         process = _PROCESSES.Process(
             target=_live,
-            args=(theirs, folder, rank, ranks, settings, dict(environ(rank)), function, arguments),
+            args=(
+                theirs,
+                folder,
+                rank,
+                ranks,
+                settings,
+                dict(environ(rank)),
+                enter,
+                function,
+                arguments,
+            ),
             daemon=True,
         )
         process.start()
@@ -96,10 +107,13 @@ def _live(
     ranks: int,
     settings: Settings,
     environ: dict[str, str],
+    enter: Callable[[int], None] | None,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
     os.environ.update(environ)
+    if enter is not None:
+        enter(rank)
     begun = time.monotonic()
     try:
         with Communicator(FolderStore(folder), rank, ranks, settings=settings) as comm:

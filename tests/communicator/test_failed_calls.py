@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from communicator.processes import End, start
 from sley.communicator import Communicator, Settings
+from sley.communicator.failures import Failure, call_error
+from sley.communicator.records import describe_record, record_of
+from sley.errors import SleyError
 from sley.ir.words import ReduceOp
+from sley.runtime.outcomes import Status
+from sley.runtime.types import DATA_TYPES
 
 QUICK_S = 5.0
 """More than any of these errors needs, on a busy machine; the timeout is twice that."""
+
+
+LINE = re.compile("  (expected|found):")
 
 
 def coded(ends: list[End], code: str, *but: int) -> None:
@@ -87,13 +100,40 @@ def differs(comm: Communicator, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["size", "large size", "type", "reduction", "root", "kind", "place"]
+    ("what", "usual", "odd"),
+    [
+        ("size", "all_reduce of 10 x float32, SUM", "all_reduce of 11 x float32, SUM"),
+        ("large size", "all_reduce of 2000000 x float32", "all_reduce of 2000001 x float32"),
+        ("type", "all_reduce of 10 x int32", "all_reduce of 10 x float32"),
+        ("reduction", "all_reduce of 10 x float32, SUM", "all_reduce of 10 x float32, MAX"),
+        ("kind", "all_reduce of 10 x float32, SUM", "broadcast of 10 x float32, root 0"),
+    ],
 )
-def test_calls_that_differ(what: str) -> None:
+def test_calls_that_differ(what: str, usual: str, odd: str) -> None:
     ends = start(3, differs, what).ends()
     coded(ends, "N622")
     for end in ends:
         assert end.seconds < QUICK_S
+        wanted, found = (line for line in end.error.splitlines() if LINE.match(line))
+        assert usual in wanted + found
+        assert odd in wanted + found
+        assert "plan" not in wanted + found
+
+
+def test_roots_that_differ() -> None:
+    ends = start(3, differs, "root").ends()
+    coded(ends, "N622")
+    for end in ends:
+        assert end.seconds < QUICK_S
+
+
+def test_plans_that_differ() -> None:
+    ends = start(3, differs, "place").ends()
+    coded(ends, "N622")
+    for rank, end in enumerate(ends):
+        assert "all_reduce of 10 x float32, SUM, with the same plan" in end.error
+        assert "different plans on this rank and rank" in end.error
+        assert f"{'in' if rank == 2 else 'out of'} place" in end.error.split("note:")[-1]
 
 
 def goes(comm: Communicator) -> None:
@@ -124,19 +164,78 @@ def test_who_is_done_may_go() -> None:
 
 
 def after_a_failure(comm: Communicator) -> list[str]:
+    calls = [
+        lambda: comm.all_reduce(np.ones(10 + comm.rank, np.float32)),
+        lambda: comm.all_reduce(np.ones(10, np.float32)),
+        lambda: comm.barrier(is_async=True).wait(),
+        lambda: comm.send(np.ones(10, np.float32), 1 - comm.rank),
+    ]
     errors = []
-    for _ in range(2):
+    for call in calls:
         try:
-            comm.all_reduce(np.ones(10 + comm.rank, np.float32))
-        except Exception as error:
+            call()
+        except SleyError as error:
             errors.append(str(error))
     return errors
 
 
 def test_no_call_goes_through_after_a_failure() -> None:
-    for end in start(2, after_a_failure).ends():
-        assert len(end.value) == 2
-        assert all("N622" in error for error in end.value)
+    for rank, end in enumerate(start(2, after_a_failure).ends()):
+        first, *later = end.value
+        assert "N622" in first
+        assert len(later) == 3
+        for error in later:
+            assert "N630" in error
+            call = f"sley, rank {rank}, all_reduce of {10 + rank} x float32, SUM: N622"
+            assert call in error.split("found:")[1]
+
+
+def after_work_nobody_waited_for(comm: Communicator) -> None:
+    work = comm.all_reduce(np.ones(10 + comm.rank, np.float32), is_async=True)
+    while not work.is_done():
+        time.sleep(0.01)
+    comm.all_reduce(np.ones(10, np.float32))
+
+
+def test_a_failure_that_nobody_heard_of() -> None:
+    ends = start(2, after_work_nobody_waited_for).ends()
+    coded(ends, "N630")
+    for end in ends:
+        assert "N622" in end.error.split("found:")[1]
+
+
+class Records:
+    """What an error asks of a fabric, as the test wants it."""
+
+    def __init__(self, calls: list[tuple[int, int, int]], culprit: int) -> None:
+        self.ranks, self._calls = len(calls), calls
+        self.failure = int(Failure.MISMATCHED), culprit
+
+    def call_of(self, rank: int) -> tuple[int, int, int]:
+        return self._calls[rank]
+
+
+_WHATS = [
+    record_of(kind, DATA_TYPES["float32"], ReduceOp.SUM, 0, digest)
+    for kind in ("all_reduce", "broadcast")
+    for digest in (b"aaa", b"bbb")
+]
+_CALLS = st.tuples(st.integers(0, 2), st.sampled_from(_WHATS), st.integers(1, 2))
+
+
+@given(st.lists(_CALLS, min_size=2, max_size=4), st.data())
+def test_two_calls_that_are_named_differ(calls: list[tuple[int, int, int]], data: Any) -> None:
+    rank, culprit = (data.draw(st.integers(0, len(calls) - 1)) for _ in range(2))
+    status = data.draw(st.sampled_from([Status.ABORTED, Status.MISMATCHED]))
+    report = (int(status), 0.0, culprit, [])
+    error = call_error(Records(calls, culprit), rank, "sley", "it", None, report, 1.0)
+    assert error is not None
+    assert error.code == "N622"
+    told = error.diagnostics[0]
+    assert told.expected.removeprefix("on every rank ") not in told.found
+    number, what, count = calls[rank]
+    if any(number == same > 0 and [what, count] != other for same, *other in calls):
+        assert describe_record(what, count) in told.expected
 
 
 def test_made_again_after_a_failure(tmp_path: Any) -> None:
@@ -144,3 +243,20 @@ def test_made_again_after_a_failure(tmp_path: Any) -> None:
     coded(start(3, differs, "size", folder=folder).ends(), "N622")
     ends = start(3, finishes_early, folder=folder).ends()
     assert [end.value for end in ends] == [0.0, 0.0, 0.0]
+
+
+def starves(comm: Communicator) -> None:
+    data = np.zeros(64 << 20, np.uint8)
+    comm.all_to_all(data[: 1 << 20], data[: 1 << 20])
+    if comm.rank == 1:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        room = pages * resource.getpagesize() + (8 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (room, room))
+    comm.all_to_all(data, data)  # in place, which takes scratch for half of it
+
+
+def test_a_rank_without_memory() -> None:
+    ends = start(2, starves).ends()
+    coded(ends, "N625")
+    assert "this rank has none" in ends[1].error
+    assert "rank 1 has none" in ends[0].error

@@ -11,6 +11,7 @@ import pytest
 import sley
 from communicator.group import Ranks
 from sley.communicator import Communicator
+from sley.communicator.messages import ALL_TO_ALL_TAG
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from sley.runtime.heap import empty
@@ -63,9 +64,46 @@ def test_a_message_of_another_size() -> None:
             comm.recv(np.zeros(5, np.int8), 0)
 
     with Ranks(2) as group:
-        for error in group.errors(differ):
-            assert isinstance(error, SleyError)
-            assert error.code == "N622"
+        group.each(lambda comm: comm.barrier())
+        sender, receiver = group.errors(differ)
+        assert isinstance(receiver, SleyError)
+        assert receiver.code == "N631"
+        told = receiver.diagnostics[0]
+        assert told.expected == "a message of 5 bytes from rank 0, tag 0"
+        assert told.found == "one of another size, rank 0's"
+        assert isinstance(sender, SleyError)
+        assert sender.code == "N631"
+        assert "this rank sent what doesn't fit" in str(sender)
+
+
+def test_a_message_of_another_size_to_itself() -> None:
+    def differ(comm: Communicator) -> None:
+        received = comm.recv(np.zeros(5, np.int8), 0, is_async=True)
+        with pytest.raises(SleyError, match="a receive of 4 bytes on rank 0, tag 0"):
+            comm.send(np.zeros(4, np.int8), 0)
+        received.wait()
+
+    with Ranks(1) as group:
+        (error,) = group.errors(differ)
+        assert "one of another size, this rank's" in str(error) or "N630" in str(error)
+
+
+def test_parts_of_an_all_to_all_that_do_not_fit() -> None:
+    def differ(comm: Communicator) -> None:
+        data = np.zeros(8, np.int8)
+        address = data.__array_interface__["data"][0]
+        if comm.rank == 0:
+            comm.send_memory(address, 4, 1, ALL_TO_ALL_TAG)
+        else:
+            comm.recv_memory(address, 8, 0, ALL_TO_ALL_TAG)
+
+    with Ranks(2) as group:
+        error = group.errors(differ)[1]
+        assert isinstance(error, SleyError)
+        assert error.code == "N631"
+        told = error.diagnostics[0]
+        assert told.expected == "all_to_all's part from rank 0, 8 bytes"
+        assert "tag" not in f"{told.places} {told.expected} {told.found}"
 
 
 @pytest.mark.parametrize("rank", [-1, 2, "1", 0.5])
@@ -74,6 +112,24 @@ def test_no_such_rank(rank: Any) -> None:
         for error in group.errors(lambda comm: comm.send(np.zeros(1), rank)):
             assert isinstance(error, SleyError)
             assert error.code == "N627"
+            assert "Give a rank of the communicator." in error.diagnostics[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("call", "remedy"),
+    [
+        (lambda c: c.all_reduce(np.ones(3), "max"), "an operation of sley.ReduceOp"),
+        (lambda c: c.all_reduce(np.ones(3, bool)), "a type of sley.runtime.DATA_TYPES"),
+        (lambda c: c.all_reduce(np.ones(3, np.uint32)), "a type of sley.runtime.DATA_TYPES"),
+        (lambda c: c.plans.find("broadcast", 8, root=5), "the rank that the call is about"),
+    ],
+)
+def test_remedies_that_fit(call: Any, remedy: str) -> None:
+    with Ranks(2) as group:
+        for error in group.errors(call):
+            assert isinstance(error, SleyError)
+            assert error.code in ("R504", "N650")
+            assert remedy in error.diagnostics[0].remedy
 
 
 @pytest.mark.parametrize(

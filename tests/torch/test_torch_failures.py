@@ -105,3 +105,35 @@ def test_death_of_a_rank(tmp_path: Path) -> None:
         pool.run(check_death, str(tmp_path / "store"))
     finally:
         pool.stop()
+
+
+def check_misuse() -> None:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    expanded = torch.ones(1).expand(4)
+    for wrong in (
+        lambda: dist.all_reduce(expanded),
+        lambda: dist.all_gather_into_tensor(torch.ones(1).expand(4 * ranks), torch.ones(4)),
+        lambda: dist.send(torch.ones(1), (rank + 1) % ranks, tag=-1),
+        lambda: dist.recv(torch.ones(1), (rank + 1) % ranks, tag=-1),
+    ):
+        with fails("B902"):
+            wrong()
+    dist.broadcast(expanded if rank == 0 else torch.zeros(4), 0)  # may well be read
+    dist.all_reduce(total := torch.ones(2))
+    assert (total == ranks).all()
+
+
+def test_what_is_refused(four_ranks: RankPool) -> None:
+    four_ranks.run(check_misuse)
+
+
+def check_dropped() -> None:
+    for _ in range(5):
+        dist.all_reduce(torch.ones(1 << 18), async_op=True)
+        dist.barrier(async_op=True)
+    dist.all_reduce(total := torch.ones(1 << 18))
+    assert (total == dist.get_world_size()).all()
+
+
+def test_work_that_nobody_keeps(four_ranks: RankPool) -> None:
+    four_ranks.run(check_dropped)

@@ -27,9 +27,12 @@ from sley.communicator.stores import Store
 from sley.errors import SleyError
 from sley.errors.communicator import N603, N604, N605
 from sley.errors.runtime import R514
+from sley.ir.words import is_integer
 
 _SECRET_BYTES = 32
 _JOB_DIGITS = 32
+
+_MOST_RANKS = 1 << 16
 
 _NAMED = 8
 """How many ranks a message names."""
@@ -137,7 +140,7 @@ def bootstrap(
     timeout_s: float,
     segments: Sequence[int] = (),
     agreed: Mapping[str, str] | None = None,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
 ) -> Rendezvous:
     """Brings the ranks of a communicator together: all of them come here.
 
@@ -146,10 +149,11 @@ def bootstrap(
         name may be used again once its communicator is closed.
     segments: descriptors for the other ranks of the host; they stay the caller's.
     agreed: settings that must be the same on every rank, as sley's version must.
-    environ: where SLEY_NICS and SLEY_HOST_ID are looked up.
+    environ: where SLEY_NICS and SLEY_HOST_ID are looked up, in place of the environment.
     Errors: N601-N605, N607-N610, R514; within `timeout_s` and gather.GRACE_S more. After an error
     nothing is left open, and the call may be tried again, by all ranks.
     """
+    environ = os.environ if environ is None else environ
     deadline = Deadline.after(timeout_s)
     _check(store, rank, ranks, name, segments)
     what = f"communicator {name!r}"
@@ -218,11 +222,7 @@ def _check(store: Any, rank: Any, ranks: Any, name: Any, segments: Sequence[int]
             remedy="Wrap it: TorchStore(store) for a store of torch.distributed, MpiStore(comm) "
             "for a communicator of mpi4py, FolderStore(folder) for a folder.",
         )
-    if not (isinstance(rank, int) and isinstance(ranks, int) and 0 <= rank < ranks):
-        raise N603.error(
-            expected="a rank from 0 on, below the number of ranks",
-            found=f"rank {rank!r} of {ranks!r}",
-        )
+    check_place(rank, ranks)
     if not (isinstance(name, str) and name):
         raise R514.error(expected="a communicator's name", found=f"{name!r}")
     if len(segments) > MOST_DESCRIPTORS:
@@ -234,6 +234,15 @@ def _check(store: Any, rank: Any, ranks: Any, name: Any, segments: Sequence[int]
             os.fstat(fd)
         except (OSError, TypeError):
             raise R514.error(expected="open descriptors", found=f"{fd!r}") from None
+
+
+def check_place(rank: Any, ranks: Any) -> None:
+    """Refuses what is no rank of so many. Errors: N603."""
+    if not (is_integer(rank) and is_integer(ranks) and 0 <= rank < ranks <= _MOST_RANKS):
+        raise N603.error(
+            expected=f"a rank from 0 on, below the number of ranks, which is at most {_MOST_RANKS}",
+            found=f"rank {rank!r} of {ranks!r}",
+        )
 
 
 def _check_agreement(descriptions: Sequence[Description], what: str) -> None:

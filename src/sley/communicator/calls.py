@@ -129,6 +129,14 @@ def check_call(kind: str, ranks: int, size_bytes: int, root: int) -> None:
     """Refuses what is no call of a communicator with so many ranks. Errors: N650."""
     check_kind(kind)
     if not is_integer(size_bytes) or size_bytes < 0:
-        raise N650.error(expected="a size in bytes, from 0 on", found=repr(size_bytes))
+        raise N650.error(
+            expected="a size in bytes, from 0 on",
+            found=repr(size_bytes),
+            remedy="Give the bytes of the largest buffer of any rank.",
+        )
     if not is_integer(root) or not 0 <= root < ranks:
-        raise N650.error(expected=f"a root from 0 to {ranks - 1}", found=repr(root))
+        raise N650.error(
+            expected=f"a root from 0 to {ranks - 1}",
+            found=repr(root),
+            remedy="Give the number of the rank that the call is about.",
+        )

@@ -8,11 +8,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 from sley.communicator import log
-from sley.communicator.bootstrap import Rendezvous, bootstrap
+from sley.communicator.arrays import is_in_place
+from sley.communicator.bootstrap import Rendezvous, bootstrap, check_place
 from sley.communicator.calls import KINDS, Request, size_of
-from sley.communicator.failures import call_error
+from sley.communicator.failures import FirstError, call_error
 from sley.communicator.hosts import Hosts
 from sley.communicator.memory import Memory
 from sley.communicator.messages import ANY, Messages
@@ -24,7 +26,7 @@ from sley.communicator.settings import Settings
 from sley.communicator.stores import Store
 from sley.communicator.work import DONE, Work
 from sley.errors import Place, SleyError
-from sley.errors.calls import N623, N627
+from sley.errors.calls import N623, N627, N632
 from sley.ir.words import is_integer
 from sley.runtime.native import native
 from sley.runtime.settings import whole
@@ -54,9 +56,11 @@ class Endpoint:
         *,
         name: str = "sley",
         settings: Settings | None = None,
-        environ: Mapping[str, str] = os.environ,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         log.set_up()
+        check_place(rank, ranks)
+        rank, ranks = int(rank), int(ranks)
         settings = Settings.from_environment() if settings is None else settings
         self.rank, self.ranks, self.name, self.settings = rank, ranks, name, settings
         self._closing = contextlib.ExitStack()
@@ -78,21 +82,24 @@ class Endpoint:
             self._fabric = memory.fabric(self._rendezvous)
             self._fabric.watch(self._watched(opened))
             self._transport = connect(self._fabric, self._rendezvous, settings)
+            self._calls = native().Calls(self._fabric)
+            self._first = FirstError()
+            self._messages = Messages(self._fabric, rank, name, settings, self._first)
+            self.plans = Plans(
+                self.hosts,
+                slots=settings.slots,
+                channels=settings.channels,
+                plan_dir=settings.plan_dir,
+                cache=settings.use_cache,
+            )
             self._closing = opened.pop_all()
-        self._calls = native().Calls(self._fabric)
-        self._messages = Messages(self._fabric, rank, name, settings)
-        self.plans = Plans(
-            self.hosts,
-            slots=settings.slots,
-            channels=settings.channels,
-            plan_dir=settings.plan_dir,
-            cache=settings.use_cache,
-        )
         for problem in self.plans.problems:
             log.logger.warning("%s: %s", name, problem)
         self._prepared: dict[tuple[str, bytes], Prepared] = {}
         self._ready: dict[_Key, tuple[Prepared, int]] = {}
-        self._is_closed = False
+        self._registrations = 0
+        self._is_closed = self._is_inherited = False
+        _OPEN.add(self)
         log.register(self)
 
     def submit(self, call: Call, *, is_async: bool = False, kept: tuple[Any, ...] = ()) -> Work:
@@ -104,7 +111,10 @@ class Endpoint:
         prepared, what, arguments = self._arguments(call)
         if is_async:
             ticket = self._calls.submit(*arguments)
-            return Work(ticket, lambda report: self._error(prepared, what, call, report), kept)
+            work = Work(ticket, lambda report: self._error(prepared, what, call, report), kept)
+            self._first.latest = work
+            return work
+        self._check_thread()
         report = self._calls.run(*arguments, 1)
         if report is not None:
             self._raise(prepared, what, call, report)
@@ -201,13 +211,16 @@ class Endpoint:
         """Leaves the communicator; closing twice does nothing. Calls under way end with N623."""
         if self._is_closed:
             return
+        self._check_thread()
         self._is_closed = True
+        _OPEN.discard(self)
         self._fabric.settle(_SETTLED_S)
         self._fabric.close()
-        self._messages.close()
         self._calls.close()
+        self._messages.close()
         if self._transport is not None:
             self._transport.close(_SETTLED_S)
+        self._first.latest = None
         self._prepared.clear()
         self._ready.clear()
         self._closing.close()
@@ -215,7 +228,10 @@ class Endpoint:
     def _arguments(self, call: Call) -> tuple[Prepared, int, tuple[Any, ...]]:
         """The plan of a call, its record, and what the engine is told."""
         self._check_open()
-        in_place = _is_in_place(call)
+        if self.plans.registrations != self._registrations:
+            self._registrations = self.plans.registrations
+            self._ready.clear()
+        in_place = is_in_place(call, self.rank)
         which = call.kind if call.plan is None else id(call.plan)
         key = (which, call.count, call.dtype.number, int(call.op), in_place, call.root)
         prepared, what = self._ready.get(key) or self._make_ready(key, call, in_place)
@@ -258,10 +274,18 @@ class Endpoint:
         words = describe_record(what, call.count)
         timeout_s = self.settings.timeout_s
         return call_error(
-            self._fabric, self.rank, self.name, words, prepared.loaded, report, timeout_s
+            self._fabric,
+            self.rank,
+            self.name,
+            words,
+            prepared.loaded,
+            report,
+            timeout_s,
+            first=self._first,
         )
 
     def _raise(self, prepared: Prepared, what: int, call: Call, report: Any) -> None:
+        self._first.hear()
         error = self._error(prepared, what, call, report)
         if error is not None:
             raise error
@@ -271,13 +295,27 @@ class Endpoint:
             raise N623.error(
                 at=Place(detail=f"{self.name}, rank {self.rank}"),
                 expected="a communicator that is open",
-                found="this rank has closed it",
+                found="that of the process which this one was forked from"
+                if self._is_inherited
+                else "this rank has closed it",
+            )
+
+    def _check_thread(self) -> None:
+        if self._calls.is_own_thread():
+            raise N632.error(
+                at=Place(detail=f"{self.name}, rank {self.rank}"),
+                expected="a thread of the caller's",
+                found="the communicator's own, which runs what is called at the end of a call",
             )
 
     def _check_peer(self, rank: int) -> None:
         self._check_open()
         if not (is_integer(rank) and 0 <= rank < self.ranks):
-            raise N627.error(expected=f"a rank from 0 to {self.ranks - 1}", found=repr(rank))
+            raise N627.error(
+                expected=f"a rank from 0 to {self.ranks - 1}",
+                found=repr(rank),
+                remedy="Give a rank of the communicator.",
+            )
 
     def _watched(self, opened: contextlib.ExitStack) -> list[tuple[int, int]]:
         """Descriptors that become readable when the process of a rank of this host has ended."""
@@ -294,21 +332,16 @@ class Endpoint:
         return watched
 
 
-def overlap(call: Call) -> bool:
-    """Whether a call's input and output share memory."""
-    if call.input_bytes == 0 or call.output_bytes == 0:
-        return False
-    return (
-        call.input < call.output + call.output_bytes and call.output < call.input + call.input_bytes
-    )
+_OPEN: WeakSet[Endpoint] = WeakSet()
 
 
-def _is_in_place(call: Call) -> bool:
-    if call.plan is not None:
-        return call.plan.collective.in_place
-    # Of the memory of a gather and a scatter only the root's could overlap, so other ranks would
-    # have to know; a plan out of place does no harm to it.
-    return call.kind not in ("gather", "scatter") and overlap(call)
+def _leave_to_parent() -> None:
+    for endpoint in list(_OPEN):
+        endpoint._is_closed = endpoint._is_inherited = True
+
+
+# A forked child has its parent's memory, but not its threads, and is none of the ranks.
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _memory(call: Call, in_place: bool) -> tuple[int, int, int, int]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from sley.communicator.gather import Deadline
 from sley.communicator.mpi import MpiStore
@@ -32,9 +31,8 @@ _LAUNCHERS = (
 """Variables that hold this process' rank and the number of ranks."""
 
 
-@dataclass(frozen=True)
-class Started:
-    """What `bootstrap` takes. store: over which the ranks find one another."""
+class Started(NamedTuple):
+    """What a communicator takes. store: over which the ranks find one another."""
 
     store: Store
     rank: int
@@ -42,13 +40,15 @@ class Started:
 
 
 def from_environment(
-    environ: Mapping[str, str] = os.environ, *, timeout_s: float = 300.0
+    environ: Mapping[str, str] | None = None, *, timeout_s: float = 300.0
 ) -> Started:
     """The rank, the number of ranks and the store that the launcher gave this process.
 
-    timeout_s: how long to wait for the process that serves the store.
+    environ: in place of this process' environment. timeout_s: how long to wait for the process that
+        serves the store.
     Errors: N603, N605, N606, N611.
     """
+    environ = os.environ if environ is None else environ
     Deadline.after(timeout_s)  # or R514
     place = _place(environ)
     address, port = environ.get(_ADDRESS), environ.get(_PORT)

@@ -39,8 +39,9 @@ class Process:
     started: int
 
     @classmethod
-    def here(cls, environ: Mapping[str, str] = os.environ) -> Process:
-        """This process."""
+    def here(cls, environ: Mapping[str, str] | None = None) -> Process:
+        """This process. environ: in place of its environment."""
+        environ = os.environ if environ is None else environ
         machine = _boot_id()
         parts = [machine, _namespace("net"), environ.get(HOST_VARIABLE, "")]
         return cls(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from sley.communicator.failures import call_error
+from sley.communicator.failures import FirstError, Message, call_error
 from sley.communicator.memory import stride
 from sley.communicator.settings import Settings
 from sley.communicator.work import DONE, Done, Explain, Work
@@ -14,7 +15,8 @@ from sley.runtime.native import native
 ANY = -1
 """Any source."""
 
-_FOR_EVER_S = 365 * 24 * 3600.0
+ALL_TO_ALL_TAG = -1
+"""The tag of messages that are parts of an AllToAll; those of users aren't negative."""
 
 
 class MessageWork(Work):
@@ -26,10 +28,8 @@ class MessageWork(Work):
         super().__init__(ticket, explain, kept)
         self._messages = messages
 
-    def _await(self, timeout_s: float | None) -> bool:
-        return bool(
-            self._messages.wait(self._ticket, _FOR_EVER_S if timeout_s is None else timeout_s)
-        )
+    def _await_briefly(self, timeout_s: float) -> bool:
+        return bool(self._messages.wait(self._ticket, timeout_s))
 
 
 class Messages:
@@ -40,8 +40,17 @@ class Messages:
     don't wait for one another.
     """
 
-    def __init__(self, fabric: Any, rank: int, name: str, settings: Settings) -> None:
+    def __init__(
+        self,
+        fabric: Any,
+        rank: int,
+        name: str,
+        settings: Settings,
+        first: FirstError | None = None,
+    ) -> None:
+        """first: the memory of the communicator's first error, if other calls share it."""
         self._fabric, self._rank, self._name = fabric, rank, name
+        self._first = FirstError() if first is None else first
         self.timeout_s = settings.timeout_s
         self._native = native().PointToPoint(fabric, stride(settings), settings.channels)
 
@@ -49,7 +58,7 @@ class Messages:
         self, address: int, size_bytes: int, dst: int, tag: int, is_async: bool, kept: Any = ()
     ) -> Work:
         """Sends memory. Errors: N62x."""
-        explain = self._explained(f"send of {size_bytes} bytes to rank {dst}, tag {tag}")
+        explain = self._explained(_sent, size_bytes, dst, tag)
         if is_async:
             ticket = self._native.send(address, size_bytes, dst, tag, self.timeout_s)
             return MessageWork(self._native, ticket, explain, kept)
@@ -61,8 +70,7 @@ class Messages:
         self, address: int, size_bytes: int, src: int, tag: int, is_async: bool, kept: Any = ()
     ) -> Work:
         """Receives into memory, from a rank or from `ANY`. Errors: N62x."""
-        origin = "any rank" if src == ANY else f"rank {src}"
-        explain = self._explained(f"recv of {size_bytes} bytes from {origin}, tag {tag}")
+        explain = self._explained(_received, size_bytes, src, tag)
         if is_async:
             ticket = self._native.recv(address, size_bytes, src, tag, self.timeout_s)
             return MessageWork(self._native, ticket, explain, kept)
@@ -74,13 +82,49 @@ class Messages:
         """Ends what is under way."""
         self._native.close()
 
-    def _explained(self, what: str) -> Explain:
+    def _explained(
+        self, told: Callable[[int, int, int], Message], size_bytes: int, other: int, tag: int
+    ) -> Explain:
         timeout_s = self.timeout_s
 
         def explain(report: Any) -> SleyError | None:
-            return call_error(self._fabric, self._rank, self._name, what, None, report, timeout_s)
+            if report is None:
+                return None
+            message = told(size_bytes, other, tag)
+            return call_error(
+                self._fabric,
+                self._rank,
+                self._name,
+                message.what,
+                None,
+                report,
+                timeout_s,
+                message=message,
+                first=self._first,
+            )
 
         return explain
+
+
+def _sent(size_bytes: int, dst: int, tag: int) -> Message:
+    if tag == ALL_TO_ALL_TAG:
+        part = f"all_to_all's part for rank {dst}, {size_bytes} bytes"
+        return Message(part, part)
+    return Message(
+        f"send of {size_bytes} bytes to rank {dst}, tag {tag}",
+        f"a receive of {size_bytes} bytes on rank {dst}, tag {tag}",
+    )
+
+
+def _received(size_bytes: int, src: int, tag: int) -> Message:
+    origin = "any rank" if src == ANY else f"rank {src}"
+    if tag == ALL_TO_ALL_TAG:
+        part = f"all_to_all's part from {origin}, {size_bytes} bytes"
+        return Message(part, part)
+    return Message(
+        f"recv of {size_bytes} bytes from {origin}, tag {tag}",
+        f"a message of {size_bytes} bytes from {origin}, tag {tag}",
+    )
 
 
 def _raise(error: SleyError | None) -> None:

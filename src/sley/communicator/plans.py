@@ -92,6 +92,7 @@ class Plans:
     cache: whether compiled plans are kept on disk.
 
     problems: what is wrong with files of `plan_dir` and with the cache; none of it stops anything.
+    registrations: how often `register` has taken something.
 
     Own plans win over the library's algorithms within their sizes: those registered, the latest
     first, then those of the folder in the order of their names. Threads may share it.
@@ -112,6 +113,7 @@ class Plans:
         self._lock = threading.RLock()
         self._tables: dict[tuple[str, bool, int], _Table] = {}
         self._made: dict[tuple[object, ...], Chosen] = {}
+        self.registrations = 0
         self._given: dict[int, Chosen] = {}
         self._registered: list[OwnPlan] = []
         self._folder = Found() if plan_dir is None else read_folder(plan_dir, self._room)
@@ -172,6 +174,7 @@ class Plans:
         with self._lock:
             self._registered = [*found, *self._registered]
             self._tables = {}
+            self.registrations += 1
         return [str(own) for own in found]
 
     def proven(self, plan: Plan) -> Chosen:

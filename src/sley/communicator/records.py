@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sley.communicator.calls import KINDS
+from sley.communicator.calls import BARRIER, KINDS, ROOTED
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.runtime.types import DATA_TYPES, DataType
@@ -20,6 +20,8 @@ _BYTE, _ROOT, _DIGEST = 8, 20, 24
 """Bits of the parts of a record's word."""
 
 _TYPE_NAMES = tuple(DATA_TYPES)
+
+_REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce", OWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,25 @@ def record_of(kind: str, dtype: DataType, op: ReduceOp, root: int, digest: bytes
     return word << _DIGEST | int.from_bytes(digest[: _DIGEST // 8], "little")
 
 
+def differ_in_plan(what: int, other: int) -> bool:
+    """Whether two records are equal but for the plan."""
+    return what != other and what >> _DIGEST == other >> _DIGEST
+
+
 def describe_record(what: int, count: int) -> str:
-    """What another rank is at, in words, from its record."""
-    rest, digest = what >> _DIGEST, what & ((1 << _DIGEST) - 1)
+    """A call in words, from its record. Calls that differ only in their plan read the same."""
+    rest = what >> _DIGEST
     rest, root = rest >> _ROOT, rest & ((1 << _ROOT) - 1)
     rest, op = rest >> 4, rest & 15
     number, dtype = rest >> _BYTE, rest & ((1 << _BYTE) - 1)
     kind = _NAMES[number] if number < len(_NAMES) else f"call {number}"
     name = _TYPE_NAMES[dtype] if dtype < len(_TYPE_NAMES) else f"type {dtype}"
     reduction = ReduceOp(op).name if op in ReduceOp.__members__.values() else f"operation {op}"
-    return f"{kind} of {count} x {name}, {reduction}, root {root}, plan {digest:06x}"
+    if kind == BARRIER:
+        return kind
+    words = [f"{kind} of {count} x {name}"]
+    if kind in _REDUCING:
+        words.append(reduction)
+    if kind in ROOTED:
+        words.append(f"root {root}")
+    return ", ".join(words)

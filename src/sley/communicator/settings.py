@@ -19,6 +19,9 @@ class Network(Enum):
     TCP = "tcp"
 
 
+_MOST_SLOTS, _MOST_SLOT_BYTES, _MOST_CHANNELS = 1 << 12, 1 << 30, 1 << 10
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a communicator may be told; all ranks must be told the same.
@@ -39,13 +42,25 @@ class Settings:
     channels: int = 32
     cma: bool = True
     network: Network = Network.AUTO
-    plan_dir: str | None = None
+    plan_dir: str | os.PathLike[str] | None = None
     use_cache: bool = True
 
     def __post_init__(self) -> None:
         slot_bytes = SLOT_BYTES if self.slot_bytes is None else self.slot_bytes
         check_settings(self.slots, slot_bytes, self.timeout_s)
-        whole(self.channels, "channels", 1)
+        for name, value, least, most in (
+            ("slots", self.slots, 2, _MOST_SLOTS),
+            ("slot_bytes", slot_bytes, 64, _MOST_SLOT_BYTES),
+            ("channels", self.channels, 1, _MOST_CHANNELS),
+        ):
+            if not least <= whole(value, name, least) <= most:
+                raise R514.error(
+                    expected=f"{name} from {least} to {most}", found=f"{name}={value!r}"
+                )
+        if not isinstance(self.plan_dir, str | os.PathLike | None):
+            raise R514.error(
+                expected="plan_dir as the path of a folder", found=f"plan_dir={self.plan_dir!r}"
+            )
         try:
             object.__setattr__(self, "network", Network(self.network))
         except ValueError:

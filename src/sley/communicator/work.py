@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,16 +14,22 @@ Explain = Callable[[Any], SleyError | None]
 """The error that an outcome of the engine is; None for a good one."""
 
 
+_PIECE_S = 0.1
+
+
 class Work:
-    """A call under way. It keeps the arrays that it is about until it has ended.
+    """A call under way. The arrays that it is about are kept until it has ended, whoever lets go of
+    this object.
 
     source: after a receive has ended, the rank that it was from.
     """
 
-    __slots__ = ("_error", "_explain", "_kept", "_lock", "_ticket", "source")
+    __slots__ = ("_error", "_explain", "_lock", "_ticket", "source")
 
     def __init__(self, ticket: Any, explain: Explain, kept: tuple[Any, ...] = ()) -> None:
-        self._ticket, self._explain, self._kept = ticket, explain, kept
+        self._ticket, self._explain = ticket, explain
+        if kept:
+            ticket.on_done(lambda kept=kept: None)
         self.source = NONE
         self._error: SleyError | None = None
         self._lock = threading.Lock()
@@ -56,7 +63,15 @@ class Work:
             self._ticket.on_done(then)
 
     def _await(self, timeout_s: float | None) -> bool:
-        return bool(self._ticket.wait(-1.0 if timeout_s is None else timeout_s))
+        """Waits in pieces: between them, Python's handlers of signals have their turn."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._await_briefly(_PIECE_S if end is None else _left_s(end)):
+            if end is not None and time.monotonic() >= end:
+                return False
+        return True
+
+    def _await_briefly(self, timeout_s: float) -> bool:
+        return bool(self._ticket.wait(timeout_s))
 
     def _finish(self) -> None:
         with self._lock:
@@ -65,7 +80,11 @@ class Work:
                 return
             self._error = self._explain(ticket.outcome)
             self.source = ticket.rank
-            self._ticket, self._kept = None, ()
+            self._ticket = None
+
+
+def _left_s(end: float) -> float:
+    return min(_PIECE_S, max(0.0, end - time.monotonic()))
 
 
 class Done(Work):

@@ -102,3 +102,35 @@ N629 = Rule(
     instead="Install it on all hosts (pip install libucx-cu12, or the system's libucx0), or leave "
     "SLEY_NETWORK out.",
 )
+N630 = Rule(
+    "N630",
+    "failed-before",
+    what="A call was made with a communicator, or was still under way, after another call failed.",
+    why="A failure leaves messages in the connections, which a later call would take for its own. "
+    "So no call goes through any more, and what stopped this one is what stopped the first.",
+    example="try:\n    comm.all_reduce(x)\nexcept sley.SleyError:\n    comm.all_reduce(x)",
+    instead="Mend what the first error names. Close the communicator on all ranks and make it "
+    "again; with PyTorch, destroy the process group on all ranks and make a new one.",
+)
+N631 = Rule(
+    "N631",
+    "message-size",
+    what="A message from one rank to another is not as large as the memory that receives it.",
+    why="A receive takes the first message from its source with its tag, and that must fill it. "
+    "Parts of different sizes that all ranks exchange (PyTorch's all_to_all_single with split "
+    "sizes) are messages, too: what a rank gives to another must be what that one takes.",
+    example="if comm.rank == 0:\n    comm.send(np.ones(10), 1)\nelse:\n"
+    "    comm.recv(np.ones(5), 0)",
+    instead="Let both ranks use the same size, or tags of their own for messages of each size. For "
+    "split sizes: rank a's input split for rank b is rank b's output split for rank a.",
+)
+N632 = Rule(
+    "N632",
+    "call-in-a-callback",
+    what="A call was waited for, or the communicator closed, where a call's end is told.",
+    why="`Work.on_done` runs what it is given in the communicator's own thread, which runs the "
+    "calls. While that waits, no call can end.",
+    example="work.on_done(lambda: comm.all_reduce(x))",
+    instead="Make calls there with is_async=True and don't wait for them, or let a thread of your "
+    "own make them.",
+)

@@ -40,7 +40,7 @@ R504 = Rule(
     why="It reduces float16, bfloat16, float32, float64, int8, int16, int32, int64 and uint8 with "
     "sum, product, min, max and average.",
     example='sley.runtime.run(plan, [1024], dtype="complex64")',
-    instead="Reduce the real and imaginary parts as float32, or use another of the types named; "
+    instead="Use an operation of sley.ReduceOp, and elements of a type of sley.runtime.DATA_TYPES; "
     'bfloat16 arrays are uint16 bits with dtype="bfloat16".',
 )
 R505 = Rule(

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import weakref
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +54,7 @@ class Heap:
         self._start = int(self.segment.array.ctypes.data)
         self._free: list[Span] = [(0, self.size_bytes)]
         self._lock = threading.Lock()
+        self._returned: deque[Span] = deque()
         self._owner = os.getpid()
 
     @property
@@ -65,11 +67,12 @@ class Heap:
         size = -(-max(size_bytes, 1) // _ALIGNMENT) * _ALIGNMENT
         start = allocate(lambda: self._take(size), "an array of the heap", size)
         block = _Block(self._start + start, size_bytes)
-        weakref.finalize(block, self._give, start, size)
+        weakref.finalize(block, self._give, start, start + size)
         return np.asarray(block)
 
     def _take(self, size: int) -> int:
         with self._lock:
+            self._collect()
             for at, (start, end) in enumerate(self._free):
                 if end - start >= size:
                     self.segment.reserve(start, size)
@@ -77,18 +80,22 @@ class Heap:
                     return start
         raise OSError(errno.ENOMEM, "the heap has no addresses left")
 
-    def _give(self, start: int, size: int) -> None:
-        if self.is_inherited:
-            return
-        with self._lock:
-            self.segment.release(start, size)
-            free: list[Span] = []
-            for span in sorted([*self._free, (start, start + size)]):
-                if free and free[-1][1] == span[0]:
-                    free[-1] = (free[-1][0], span[1])
-                elif span[0] < span[1]:
-                    free.append(span)
-            self._free = free
+    def _give(self, start: int, end: int) -> None:
+        """Called by the garbage collector, at any point of any thread's work: so without locks."""
+        if not self.is_inherited:
+            self.segment.release(start, end - start)
+            self._returned.append((start, end))
+
+    def _collect(self) -> None:
+        """What has come back is free again."""
+        back = [self._returned.popleft() for _ in range(len(self._returned))]
+        free: list[Span] = []
+        for span in sorted([*self._free, *back]):
+            if free and free[-1][1] == span[0]:
+                free[-1] = (free[-1][0], span[1])
+            elif span[0] < span[1]:
+                free.append(span)
+        self._free = free
 
 
 _heaps: list[Heap] = []

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sley.communicator import Communicator, Settings, TorchStore
+from sley.communicator.plans import Plans
 from sley.torch.memory import empty
 from sley.torch.messages import Messages
 from sley.torch.others import OtherBackends
@@ -70,6 +71,11 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
 
     def get_group_store(self) -> dist.Store:
         return self._store
+
+    @property
+    def plans(self) -> Plans:
+        """Which plan runs for a call; own plans are registered here."""
+        return self._communicator.plans
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing to agree on: every group counts its collectives from 0."""

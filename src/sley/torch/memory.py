@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sley.runtime.heap import empty as empty_array
+from sley.torch.arguments import unfit
 
 
 @dataclass(slots=True)
@@ -49,6 +50,7 @@ def to_write(tensors: Sequence[Tensor]) -> Memory:
     size_bytes = _in_a_row(tensors)
     if size_bytes is not None:
         return Memory(tensors[0].data_ptr(), size_bytes, tensors)
+    _check_apart(tensors)
     row = tensors[0].new_empty(sum(tensor.numel() for tensor in tensors))
     return Memory(row.data_ptr(), row.nbytes, row, _Unpack(row, tensors))
 
@@ -57,9 +59,20 @@ def to_update(tensor: Tensor) -> Memory:
     """The elements of `tensor`, which are read and then written."""
     if _is_plain(tensor):
         return Memory(tensor.data_ptr(), tensor.nbytes, tensor)
+    _check_apart([tensor])
     memory = copied([tensor])
     memory.unpack = _Unpack(memory.owner, [tensor])
     return memory
+
+
+def _check_apart(tensors: Sequence[Tensor]) -> None:
+    """B902 for a result whose elements share memory, as those of an expanded tensor do."""
+    for tensor in tensors:
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+            if size > 1 and stride == 0:
+                shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+                found = f"strides {strides} for shape {shape}"
+                raise unfit("a result", "elements with memory of their own", found)
 
 
 def copied(tensors: Sequence[Tensor]) -> Memory:

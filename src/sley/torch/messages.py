@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllToAllOptions
 
+from sley.communicator.messages import ALL_TO_ALL_TAG
 from sley.errors import SleyError
 from sley.torch.arguments import for_every_rank, only, options, same_parts, split_rows, unfit
 from sley.torch.calls import all_unpacked
@@ -18,9 +19,6 @@ from sley.torch.collectives import Collectives
 from sley.torch.elements import moved
 from sley.torch.memory import copied, span, to_read, to_write
 from sley.torch.work import Together, collective_error
-
-_ALL_TO_ALL_TAG = -1
-"""The tag of messages of an AllToAll; those of users aren't negative."""
 
 
 class Messages(Collectives):
@@ -30,6 +28,7 @@ class Messages(Collectives):
         tensor = only("send", tensors)
         if moved(tensor) is None:
             return self._others.serving("send", tensor).send(tensors, dst, tag)
+        _check_tag("send", tag)
         memory = to_read(tensors)
         try:
             part = self._communicator.send_memory(
@@ -52,6 +51,7 @@ class Messages(Collectives):
         return self._receive(tensor, None, tag)
 
     def _receive(self, tensor: Tensor, src: int | None, tag: int) -> dist.Work:
+        _check_tag("recv", tag)
         memory = to_write([tensor])
         try:
             part = self._communicator.recv_memory(
@@ -136,7 +136,7 @@ class Messages(Collectives):
             own = own.clone()
         outputs[rank].detach().copy_(own.reshape(outputs[rank].shape))
         send, receive = self._communicator.send_memory, self._communicator.recv_memory
-        tag = _ALL_TO_ALL_TAG
+        tag = ALL_TO_ALL_TAG
         try:
             parts = [
                 receive(targets[r].address, targets[r].size_bytes, r, tag, is_async=True)
@@ -168,3 +168,8 @@ class Messages(Collectives):
         return Together(works, [tensor for work in works for tensor in work.result()])
 
     alltoall_base = all_to_all_single
+
+
+def _check_tag(name: str, tag: int) -> None:
+    if not 0 <= tag < 2**63:
+        raise unfit(name, "a tag from 0 to 2**63 - 1", f"tag {tag}")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
 from sley.communicator import Settings
+from sley.runtime.settings import TIMEOUT_S
 from sley.torch.group import ProcessGroupSley
 
 
@@ -22,12 +26,18 @@ def register() -> None:
 
 def _create(options: Any, settings: Settings | None) -> ProcessGroupSley:
     """The group that c10d's DistributedBackendOptions describe. `settings` are what the user gave
-    as `pg_options`; their timeout gives way to the group's."""
+    as `pg_options`; their timeout, or that of the environment, holds where PyTorch's is its
+    default, since nobody asked for that one."""
+    is_set = "SLEY_TIMEOUT_S" in os.environ if settings is None else settings.timeout_s != TIMEOUT_S
+    settings = settings or Settings.from_environment()
+    timeout = options.timeout
+    if is_set and timeout == default_pg_timeout:
+        timeout = timedelta(seconds=settings.timeout_s)
     return ProcessGroupSley(
         options.store,
         options.group_rank,
         options.group_size,
         name=options.group_id,
-        timeout=options.timeout,
+        timeout=timeout,
         settings=settings,
     )

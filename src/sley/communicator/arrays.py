@@ -1,0 +1,154 @@
+"""What is checked of the arrays of a call, and what they say of it. All errors are N627."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sley.communicator.records import Call
+from sley.errors.calls import N627
+from sley.ir.plan import Plan
+from sley.ir.words import is_integer
+from sley.runtime.program import buffer_sizes
+from sley.runtime.settings import whole
+from sley.runtime.types import Array, DataType, data_type
+
+_MOST_TAGS = 2**63
+
+
+def check_arrays(kind: str, arrays: Sequence[Any]) -> None:
+    """Refuses what is no memory for a call: several types, gaps, references to objects."""
+    if not arrays:
+        raise N627.error(expected=f"an array for {kind}", found="None")
+    for array in arrays:
+        if not isinstance(array, np.ndarray):
+            raise N627.error(expected=f"arrays for {kind}", found=type(array).__name__)
+        if not (array.flags.c_contiguous and array.flags.aligned):
+            found = f"strides {array.strides} for shape {array.shape}"
+            if not array.flags.aligned:
+                found = f"{array.dtype} that are not aligned to their size"
+            raise N627.error(expected=f"contiguous arrays for {kind}", found=found)
+        if array.dtype.hasobject:
+            found = "references to objects, which mean nothing to another process"
+            raise N627.error(expected=f"numbers for {kind}", found=found)
+    types = list(dict.fromkeys(str(array.dtype) for array in arrays))
+    if len(types) > 1:
+        raise N627.error(expected=f"arrays of one type for {kind}", found=" and ".join(types))
+
+
+def check_writable(kind: str, out: Array) -> None:
+    """Refuses read-only memory for a result."""
+    if not out.flags.writeable:
+        raise N627.error(expected=f"an array that {kind} may write to", found="a read-only one")
+
+
+def check_root(root: Any, ranks: int) -> None:
+    """Refuses what is no rank."""
+    if not (is_integer(root) and 0 <= root < ranks):
+        found, remedy = f"root={root!r}", "Give a rank of the communicator."
+        raise N627.error(expected=f"a root from 0 to {ranks - 1}", found=found, remedy=remedy)
+
+
+def check_tag(tag: Any) -> None:
+    """Refuses what is no tag of a user's message."""
+    if not (is_integer(tag) and 0 <= tag < _MOST_TAGS):
+        found, remedy = f"tag={tag!r}", "Give an integer from 0 on."
+        raise N627.error(expected="a tag from 0 to 2**63 - 1", found=found, remedy=remedy)
+
+
+def type_of(kind: str, arrays: tuple[Array, ...], name: str | None) -> DataType:
+    """The elements' type. Errors: R504, too."""
+    check_arrays(kind, arrays)
+    element = data_type(arrays[0].dtype.name if name is None else str(name))
+    if element.array != arrays[0].dtype:
+        found = f"{arrays[0].dtype}"
+        raise N627.error(expected=f"arrays of {element.array} for {element.name}", found=found)
+    return element
+
+
+def span(array: Array | None) -> tuple[int, int]:
+    """Address and bytes; zeros without an array."""
+    if array is None:
+        return 0, 0
+    return int(array.__array_interface__["data"][0]), array.nbytes
+
+
+def count_of(kind: str, ranks: int, source: int, target: int) -> int:
+    """Elements of one block, for so many in the two arrays."""
+    if kind == "all_gather":
+        fits, block = target == ranks * source, source
+    elif kind == "reduce_scatter":
+        fits, block = source == ranks * target, target
+    elif kind == "all_to_all":
+        fits, block = source == target and source % ranks == 0, source // ranks
+    elif kind == "gather":
+        fits, block = target in (0, ranks * source), source
+    elif kind == "scatter":
+        fits, block = source in (0, ranks * target), target
+    else:
+        fits, block = source == target, source
+    if not fits:
+        raise N627.error(
+            expected=f"arrays that fit a {kind} over {ranks} ranks",
+            found=f"{source} elements in, {target} out",
+        )
+    return block
+
+
+def own_count_of(plan: Plan, rank: int, elements: Sequence[int], count: int | None) -> int:
+    """Elements of a block of a call with its own plan, for so many in the rank's arrays."""
+    c = plan.collective
+    if rank >= c.ranks:
+        return 0  # refused with the plan
+    one = buffer_sizes(plan, rank, 1)
+    blocks = [one.data] if c.in_place else [one.input, one.output]
+    if count is None and not any(blocks):
+        raise N627.error(
+            expected=f"count, since rank {rank} has no data of which to tell it", found="none"
+        )
+    if len(blocks) == len(elements):
+        if count is None:
+            count = next(have // of for have, of in zip(elements, blocks, strict=True) if of)
+        if list(elements) == [whole(count, "count", 0) * of for of in blocks]:
+            return count
+    words = ("data",) if c.in_place else ("data", "out")
+    raise N627.error(
+        expected=f"{' and '.join(f'{w} of {n} blocks' for w, n in zip(words, blocks, strict=True))}"
+        f" on rank {rank}, for {c}",
+        found=f"{' and '.join(map(str, elements))} elements",
+        remedy="Give whole blocks in each array that the plan's collective has, and no other.",
+    )
+
+
+def is_in_place(call: Call, rank: int) -> bool:
+    """Whether a call is in place. Memory that input and output share in any other way is refused:
+    what would be read may have been written."""
+    starts, ends = (
+        (call.input, call.output),
+        (
+            call.input + call.input_bytes,
+            call.output + call.output_bytes,
+        ),
+    )
+    is_shared = call.input_bytes and call.output_bytes and max(starts) < min(ends)
+    if call.plan is not None:
+        in_place = call.plan.collective.in_place
+        if is_shared and not in_place:
+            raise N627.error(expected="data and out apart", found="arrays that share memory")
+        return in_place
+    if not is_shared:
+        return False
+    less, more = sorted([(call.input_bytes, call.input), (call.output_bytes, call.output)])
+    own = rank * less[0] if less[0] != more[0] else 0
+    if less[1] != more[1] + own:
+        raise N627.error(
+            expected=f"a {call.kind} whose smaller array is the rank's part of the other, or whose "
+            "arrays are the same, or apart",
+            found=f"arrays that share memory otherwise: one begins {less[1] - more[1]} bytes after "
+            "the other",
+        )
+    # Of a gather and a scatter only the root's arrays can overlap, of which the other ranks know
+    # nothing; a plan out of place copies the root's own part onto itself, and does no harm.
+    return call.kind not in ("gather", "scatter")

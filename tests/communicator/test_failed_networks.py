@@ -1,0 +1,79 @@
+"""What ends a call between hosts: a rank that dies or stands still, and a cable that is cut."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from communicator import networks, processes
+from sley.communicator import Communicator, Network, Settings
+
+TIMEOUT_S = 3.0
+QUICK_S = 2.0
+
+
+def settings(network: Network) -> Settings:
+    return Settings(timeout_s=TIMEOUT_S, use_cache=False, network=network)
+
+
+def two_hosts(rank: int) -> dict[str, str]:
+    """Hosts of two ranks each, which reach one another over the loopback interface."""
+    return {"SLEY_HOST_ID": str(rank // 2), "SLEY_NICS": "lo"}
+
+
+def working(comm: Communicator, signal_number: int | None) -> None:
+    data = np.ones(50_000, np.float32)
+    for turn in range(100_000):
+        if signal_number is not None and comm.rank == 1 and turn == 10:
+            os.kill(os.getpid(), signal_number)
+        comm.all_reduce(data)
+
+
+@pytest.mark.parametrize("network", [Network.TCP, Network.AUTO])
+def test_a_rank_of_another_host_dies(network: Network) -> None:
+    started = processes.start(
+        4, working, signal.SIGKILL, settings=settings(network), environ=two_hosts
+    )
+    ends = started.ends()
+    for rank in (0, 2, 3):
+        assert "N620" in ends[rank].error, ends[rank]
+        assert "rank 1" in ends[rank].error
+        assert ends[rank].seconds < TIMEOUT_S + QUICK_S
+
+
+def test_a_rank_of_another_host_stands_still() -> None:
+    started = processes.start(
+        4, working, signal.SIGSTOP, settings=settings(Network.TCP), environ=two_hosts
+    )
+    time.sleep(TIMEOUT_S + QUICK_S)
+    os.kill(started.pids[1], signal.SIGKILL)
+    ends = started.ends()
+    for rank in (0, 2, 3):
+        assert "N621" in ends[rank].error or "N626" in ends[rank].error, ends[rank]
+
+
+def calling(comm: Communicator) -> None:
+    data = np.ones(50_000, np.float32)
+    while True:
+        comm.all_reduce(data)
+
+
+@pytest.mark.skipif(not networks.is_possible(), reason="needs network namespaces, so root")
+@pytest.mark.parametrize("network", [Network.TCP, Network.AUTO])
+def test_a_cable_that_is_cut(network: Network) -> None:
+    with networks.cable() as cable:
+        started = processes.start(
+            2, calling, settings=settings(network), environ=cable.environ, enter=cable.enter
+        )
+        time.sleep(1.5)
+        cable.cut()
+        begin = time.monotonic()
+        ends = started.ends()
+        assert time.monotonic() - begin < TIMEOUT_S + 2 * QUICK_S
+    for end in ends:
+        assert any(code in end.error for code in ("N621", "N624", "N626")), end
+        assert "all_reduce of 50000 x float32" in end.error

@@ -1,0 +1,234 @@
+"""What callers may do wrong: refused with a code where it can be told, and harmless where not."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from communicator.group import Ranks
+from communicator.processes import start
+from sley.communicator import Communicator, LocalStore, Settings
+from sley.errors import SleyError
+from sley.runtime.heap import empty
+
+N = 6
+
+
+def read_only() -> np.ndarray[Any, Any]:
+    array = np.ones(N, np.float32)
+    array.flags.writeable = False
+    return array
+
+
+REFUSED: dict[str, Callable[[Communicator], Any]] = {
+    "none": lambda c: c.all_reduce(None),  # type: ignore[arg-type]
+    "a list": lambda c: c.all_reduce([1.0, 2.0]),  # type: ignore[arg-type]
+    "gaps": lambda c: c.all_reduce(np.ones(2 * N)[::2]),
+    "objects": lambda c: c.recv(np.array([None] * N), 1 - c.rank),
+    "not aligned": lambda c: c.all_reduce(np.zeros(4 * N + 1, np.uint8)[1:].view(np.float32)),
+    "read-only": lambda c: c.all_reduce(read_only()),
+    "read-only bytes": lambda c: c.all_reduce(np.frombuffer(bytes(16), np.int32)),
+    "read-only out": lambda c: c.all_gather(np.frombuffer(bytes(16), np.int32), np.ones(2, "i4")),
+    "read-only receive": lambda c: c.recv(read_only(), 1 - c.rank),
+    "root too large": lambda c: c.broadcast(np.ones(N), 2),
+    "root of no kind": lambda c: c.reduce(np.ones(N), [0]),  # type: ignore[arg-type]
+    "negative tag": lambda c: c.send(np.ones(N), 1 - c.rank, -1),
+    "tag of no kind": lambda c: c.send(np.ones(N), 1 - c.rank, "1"),  # type: ignore[arg-type]
+    "shifted": lambda c: c.all_reduce((a := np.ones(2 * N))[:N], out=a[1 : N + 1]),
+    "part of another": lambda c: c.all_gather(
+        a := np.ones(2 * N), a[(1 - c.rank) * N : (2 - c.rank) * N]
+    ),
+    "no plan": lambda c: c.run("ring", np.ones(N)),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused_before_anything_is_sent(what: str) -> None:
+    with Ranks(2) as group:
+        for error in group.errors(REFUSED[what]):
+            assert isinstance(error, SleyError)
+            assert error.code == "N627", error
+        group.each(lambda comm: comm.all_reduce(np.ones(N)))
+
+
+def test_read_only_memory_may_be_read() -> None:
+    def read(comm: Communicator) -> Any:
+        data = read_only() if comm.rank == 0 else np.zeros(N, np.float32)
+        comm.broadcast(data)
+        comm.reduce(read_only() if comm.rank == 0 else data, root=1)
+        return data
+
+    with Ranks(2) as group:
+        first, second = group.each(read)
+        assert (first == 1).all()
+        assert (second == 2).all()
+
+
+def test_a_root_without_its_array() -> None:
+    def rootless(comm: Communicator) -> None:
+        comm.scatter(np.ones(N), None, root=comm.rank)
+
+    with Ranks(2) as group:
+        assert all("root's array" in str(error) for error in group.errors(rootless))
+
+
+@pytest.mark.parametrize(
+    ("rank", "ranks"), [(2, 2), (-1, 2), (10**6, 2), (0, 0), (0, 2**31), ("0", 1), (0, None)]
+)
+def test_what_is_no_rank(rank: Any, ranks: Any) -> None:
+    with pytest.raises(SleyError, match="N603"):
+        Communicator(LocalStore(), rank, ranks)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slots": 1},
+        {"slots": 2**40},
+        {"slot_bytes": 63},
+        {"slot_bytes": 2**62},
+        {"channels": 0},
+        {"channels": 2**31},
+        {"plan_dir": 5},
+    ],
+)
+def test_settings_that_make_no_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SleyError, match="R514"):
+        Settings(**wrong)
+
+
+def forgets(comm: Communicator, turns: int) -> float:
+    total = 0.0
+    for turn in range(turns):
+        comm.all_reduce(np.ones(1 << 20, np.float32), is_async=True)
+        comm.barrier(is_async=True)
+        comm.send(np.full(1 << 16, turn, np.uint8), 1 - comm.rank, is_async=True)
+        comm.recv(got := np.zeros(1 << 16, np.uint8), 1 - comm.rank)
+        gc.collect()
+        comm.all_reduce(data := np.ones(1 << 20, np.float32))
+        total += float(data.sum()) + float(got.sum() - turn * got.size)
+    return total
+
+
+def test_work_that_nobody_keeps() -> None:
+    ends = start(2, forgets, 5).ends()
+    assert [end.value for end in ends] == [5 * 2.0 * (1 << 20)] * 2, ends
+
+
+def test_a_call_where_the_end_of_another_is_told() -> None:
+    def inner(comm: Communicator) -> str:
+        found: list[BaseException] = []
+
+        def call() -> None:
+            for act in (comm.barrier, comm.close):
+                try:
+                    act()
+                except SleyError as error:
+                    found.append(error)
+
+        work = comm.all_reduce(np.ones(1 << 20), is_async=True)
+        work.on_done(call)
+        comm.barrier(is_async=True).wait()
+        return " ".join(error.code for error in found)  # type: ignore[attr-defined]
+
+    with Ranks(2) as group:
+        assert set(group.each(inner)) <= {"N632 N632", ""}  # at once, where it had ended
+
+
+def drops(comm: Communicator) -> str:
+    """Lets go of a communicator that has a callback to make."""
+    comm.barrier()
+    if comm.rank == 1:
+        time.sleep(0.5)
+        return "late"
+    other = Communicator(LocalStore(), 0, 1)
+    other.all_reduce(np.ones(1 << 22), is_async=True).on_done(lambda: None)
+    del other
+    gc.collect()
+    return "dropped"
+
+
+def test_a_communicator_that_nobody_keeps() -> None:
+    assert [end.value for end in start(2, drops).ends()] == ["dropped", "late"]
+
+
+def forks(comm: Communicator) -> bool:
+    comm.all_reduce(np.ones(N), is_async=True).wait()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            comm.barrier()
+        except SleyError as error:
+            wrong = "forked" not in str(error)
+        else:
+            wrong = True
+        comm.close()
+        del comm
+        gc.collect()
+        sys.exit(int(wrong))
+    _, status = os.waitpid(pid, 0)
+    data = np.ones(N)
+    comm.all_reduce(data)
+    return status == 0 and bool((data == 2).all())
+
+
+def test_a_forked_child_is_no_rank() -> None:
+    assert [end.value for end in start(2, forks).ends()] == [True, True]
+
+
+def test_arrays_of_the_heap_in_circles() -> None:
+    """The collector may come at any point of taking a block, and give others back."""
+    before = gc.get_threshold()
+    gc.set_threshold(5)
+    try:
+        for _ in range(2000):
+            circle: list[Any] = [empty(10)]
+            circle.append(circle)
+    finally:
+        gc.set_threshold(*before)
+
+
+def stops_while_read(comm: Communicator, private: bool) -> Any:
+    count = 1 << 20
+    data = np.zeros(count, np.float32) if private else empty(count)
+    comm.broadcast(data)
+    data[:] = 1 + comm.rank
+    comm.barrier()
+    if comm.rank == 1:
+        pid = os.getpid()
+        threading.Timer(0.0005, os.kill, (pid, signal.SIGSTOP)).start()
+    try:
+        comm.broadcast(data)
+    except SleyError as error:
+        data[:] = 99  # its own again
+        if comm.rank == 0:
+            time.sleep(0.5)
+        return error.code
+    return sorted({float(x) for x in data})
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_nobody_takes_what_was_overwritten_after_a_failure(private: bool) -> None:
+    settings = Settings(timeout_s=1, use_cache=False)
+    ranks = start(2, stops_while_read, private, settings=settings)
+    time.sleep(3.0)
+    os.kill(ranks.pids[1], signal.SIGCONT)
+    ends = ranks.ends()
+    assert ends[1].value in ([1.0], "N626", "N623"), ends
+
+
+def test_memory_that_cannot_be_written() -> None:
+    file = mmap.mmap(-1, 4096, prot=mmap.PROT_READ)
+    with Ranks(2) as group:
+        errors = group.errors(lambda comm: comm.all_reduce(np.frombuffer(file, np.float32)))
+        assert all(isinstance(error, SleyError) for error in errors)
