@@ -327,9 +327,9 @@ void define_memory(nb::module_& m) {
                 return nb::make_tuple(call.sequence, call.what, call.count);
             },
             "rank"_a, "What a rank is at: (number of the call, what, count).")
-        .def("probe", &Fabric::probe,
-             "Finds out whether this rank can read the memory of the others' processes.")
-        .def("is_read_by", &Fabric::is_read_by, "rank"_a)
+        .def("reads_others", &Fabric::reads_others,
+             "Whether this rank can read the memory of the others' processes.")
+        .def_rw("is_attached", &Fabric::is_attached, "Whether all ranks can: they have agreed.")
         .def("close", [](Fabric& self) { self.control().close(); })
         .def(
             "abort",

@@ -56,9 +56,9 @@ struct alignas(kCacheLine) RankState {
     std::atomic<std::uint64_t> call_what, call_count;
     std::atomic<std::uint64_t> call_ended;  // number of the last call that the rank has ended
     // Where others find the rank's memory (attach.hpp): its process, 0 if they don't, and a word at
-    // an address there. And whether the rank can read that of all ranks of its host.
+    // an address there.
     alignas(kCacheLine) std::atomic<std::uint64_t> process;
-    std::atomic<std::uint64_t> word, word_at, reads_others;
+    std::atomic<std::uint64_t> word, word_at;
 };
 
 class Control {

@@ -10,6 +10,13 @@
 #include "copy.hpp"
 
 namespace sley {
+namespace {
+
+// Each copy with the kernel's help is a system call that looks up every page: large pieces alone
+// are worth it, and where nothing goes through slots, they are larger than those.
+constexpr std::int64_t kLeastPiece = 128 << 10, kLeastInTurns = 1 << 20, kAttachedBytes = 512 << 10;
+
+}  // namespace
 
 Engine::Engine(std::shared_ptr<Fabric> fabric, const ProgramColumns& columns,
                std::vector<Connection> connections, Room room)
@@ -29,6 +36,11 @@ Engine::Engine(std::shared_ptr<Fabric> fabric, const ProgramColumns& columns,
         const auto& connection = connections_[static_cast<std::size_t>(c)];
         receivers_.push_back(&fabric_->receiver(connection.src, connection.index));
     }
+    const auto& instructions = program_.instructions;
+    only_copies_ = fabric_->local_ranks() == fabric_->shape().ranks() &&
+                   std::all_of(instructions.begin(), instructions.end(), [](const auto& in) {
+                       return in.send < 0 || (in.pullable == Pull::kAnywhere && in.count == 1);
+                   });
     positions_.resize(program_.blocks.size());
     pulled_.resize(program_.instructions.size());
     first_number_.resize(senders_.size());
@@ -112,6 +124,9 @@ Cut Engine::cut_of(const Call& call) const {
     cut.chunk = call.count / program_.chunks;
     cut.left_over = call.count % program_.chunks;
     cut.tile = room_.slot_bytes / (program_.max_count * cut.item);
+    if (only_copies_ && fabric_->is_attached && cut.chunk * cut.item >= least_attached()) {
+        cut.tile = std::max(cut.tile, kAttachedBytes / cut.item);
+    }
     cut.full_tiles = (cut.chunk + cut.tile - 1) / cut.tile;
     cut.tiles = cut.full_tiles + (cut.left_over > 0 ? 1 : 0);
     return cut;
@@ -171,17 +186,19 @@ void Engine::choose_pulled() {
     }
 }
 
-// Whether the receiver copies a message out of this process with the kernel's help. Each copy is a
-// system call that looks up every page, which large pieces alone are worth. Ranks that take turns on
-// a core find what is staged in its cache, unless there is too much of it.
+// The bytes from which on a chunk is copied with the kernel's help. Ranks that take turns on a core
+// find what is staged in its cache, unless there is too much of it.
+std::int64_t Engine::least_attached() const {
+    return fabric_->local_ranks() > cores() ? kLeastInTurns : kLeastPiece;
+}
+
+// Whether the receiver copies a message out of this process with the kernel's help.
 bool Engine::is_attached(const Instruction& in) const {
-    constexpr std::int64_t kLeastPiece = 128 << 10, kLeastInTurns = 1 << 20;
-    if (in.pullable != Pull::kAnywhere) return false;
-    if (in.count * std::min(cut_.tile, cut_.chunk) * cut_.item < kLeastPiece) return false;
-    const bool in_turns = fabric_->local_ranks() > cores();
-    if (in_turns && in.count * cut_.chunk * cut_.item < kLeastInTurns) return false;
+    if (in.pullable != Pull::kAnywhere || !fabric_->is_attached) return false;
     const auto connection = program_.senders[static_cast<std::size_t>(in.send)];
-    return fabric_->is_read_by(connections_[static_cast<std::size_t>(connection)].dst);
+    if (fabric_->is_remote(connections_[static_cast<std::size_t>(connection)].dst)) return false;
+    return in.count * std::min(cut_.tile, cut_.chunk) * cut_.item >= kLeastPiece &&
+           in.count * cut_.chunk * cut_.item >= least_attached();
 }
 
 // Runs a block as far as it gets, but not for ever: the other blocks want their turn, and the

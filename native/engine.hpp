@@ -126,6 +126,7 @@ private:
         return pulls_ && tile != cut_.full_tiles &&
                pulled_[static_cast<std::size_t>(&in - program_.instructions.data())] != 0;
     }
+    std::int64_t least_attached() const;
     bool is_attached(const Instruction& in) const;
     bool has_been_read(std::int32_t instruction, std::int64_t tile);
     bool perform(const Instruction& in, std::int64_t tile);
@@ -151,6 +152,7 @@ private:
     Room room_;
     std::vector<FifoSender*> senders_;
     std::vector<FifoReceiver*> receivers_;
+    bool only_copies_ = false;  // no message needs a slot, if the kernel helps
     std::vector<Position> positions_;
     std::size_t running_ = 0;
     Tally tally_;

@@ -130,11 +130,11 @@ FifoReceiver& Fabric::receiver(std::int32_t src, std::int32_t index) {
     return *end;
 }
 
-void Fabric::probe() {
+bool Fabric::reads_others() const {
     for (std::int32_t r = 0; r < shape_.ranks(); ++r) {
-        if (!is_remote(r) && !can_read(state(r))) return;
+        if (!is_remote(r) && !can_read(state(r))) return false;
     }
-    state(rank()).reads_others.store(1, std::memory_order_release);
+    return true;
 }
 
 std::uint64_t Fabric::in_heap(const std::byte* data, std::size_t bytes) const {

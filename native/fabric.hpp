@@ -98,12 +98,10 @@ public:
         return region.data() + (where & ~kInHeap);
     }
 
-    // Finds out whether this rank can read the memory of the others on its host, and tells them.
-    void probe();
-    // Whether a rank reads this rank's memory, wherever it lies.
-    bool is_read_by(std::int32_t rank) const {
-        return !is_remote(rank) && state(rank).reads_others.load(std::memory_order_acquire) != 0;
-    }
+    // Whether this rank can read the memory of the others on its host, wherever it lies.
+    bool reads_others() const;
+    // Whether all ranks can; they have agreed on it.
+    bool is_attached = false;
 
     // `where` for data in this rank's heap; 0 for other data.
     std::uint64_t in_heap(const std::byte* data, std::size_t bytes) const;

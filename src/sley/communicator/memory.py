@@ -58,7 +58,8 @@ class Memory:
             heaps[rank] = _attach(of_heap, os.fstat(of_heap).st_size, False)
         rendezvous.close_descriptors()
         fabric = native().Fabric.join(self.shape, segments, heaps, rendezvous.rank)
-        fabric.probe()
+        can = b"1" if fabric.reads_others() else b"0"
+        fabric.is_attached = all(said == b"1" for said in rendezvous.exchange(can))
         return fabric
 
 
