@@ -93,6 +93,8 @@ ProgramColumns make_columns(const nb::kwargs& k) {
     c.max_count = nb::cast<std::int32_t>(k["max_count"]);
     c.in_place = nb::cast<bool>(k["in_place"]);
     c.tile_major = nb::cast<bool>(k["tile_major"]);
+    c.all_pullable = nb::cast<bool>(k["all_pullable"]);
+    c.reduces = nb::cast<bool>(k["reduces"]);
     return c;
 }
 

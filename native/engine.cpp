@@ -14,7 +14,7 @@ namespace {
 
 // Each copy with the kernel's help is a system call that looks up every page: large pieces alone
 // are worth it, and where nothing goes through slots, they are larger than those.
-constexpr std::int64_t kLeastPiece = 128 << 10, kLeastInTurns = 1 << 20, kAttachedBytes = 512 << 10;
+constexpr std::int64_t kLeastPiece = 128 << 10, kLeastChunk = 1 << 20, kAttachedBytes = 512 << 10;
 
 }  // namespace
 
@@ -36,11 +36,7 @@ Engine::Engine(std::shared_ptr<Fabric> fabric, const ProgramColumns& columns,
         const auto& connection = connections_[static_cast<std::size_t>(c)];
         receivers_.push_back(&fabric_->receiver(connection.src, connection.index));
     }
-    const auto& instructions = program_.instructions;
-    only_copies_ = fabric_->local_ranks() == fabric_->shape().ranks() &&
-                   std::all_of(instructions.begin(), instructions.end(), [](const auto& in) {
-                       return in.send < 0 || (in.pullable == Pull::kAnywhere && in.count == 1);
-                   });
+    needs_no_slots_ = program_.all_pullable && fabric_->local_ranks() == fabric_->shape().ranks();
     positions_.resize(program_.blocks.size());
     pulled_.resize(program_.instructions.size());
     first_number_.resize(senders_.size());
@@ -124,8 +120,8 @@ Cut Engine::cut_of(const Call& call) const {
     cut.chunk = call.count / program_.chunks;
     cut.left_over = call.count % program_.chunks;
     cut.tile = room_.slot_bytes / (program_.max_count * cut.item);
-    if (only_copies_ && fabric_->is_attached && cut.chunk * cut.item >= least_attached()) {
-        cut.tile = std::max(cut.tile, kAttachedBytes / cut.item);
+    if (needs_no_slots_ && fabric_->is_attached && cut.chunk * cut.item >= least_attached()) {
+        cut.tile = kAttachedBytes / cut.item;
     }
     cut.full_tiles = (cut.chunk + cut.tile - 1) / cut.tile;
     cut.tiles = cut.full_tiles + (cut.left_over > 0 ? 1 : 0);
@@ -180,21 +176,21 @@ void Engine::choose_pulled() {
         const auto& in = program_.instructions[i];
         const auto memory = in.op == Op::kSend ? in.src_memory : in.dst_memory;
         const bool one_piece = in.count == 1 || (whole && !in.shifted);
-        pulled_[i] = in.pullable != Pull::kNever && in.send >= 0 && one_piece &&
-                     (heap_[memory] != 0 || is_attached(in));
+        pulled_[i] = in.pullable && one_piece && (heap_[memory] != 0 || is_attached(in));
         pulls_ |= pulled_[i] != 0;
     }
 }
 
-// The bytes from which on a chunk is copied with the kernel's help. Ranks that take turns on a core
-// find what is staged in its cache, unless there is too much of it.
+// The bytes from which on a chunk is copied with the kernel's help. What was just reduced is in a
+// cache, and so is what is staged where ranks take turns on a core, unless there is too much of it.
 std::int64_t Engine::least_attached() const {
-    return fabric_->local_ranks() > cores() ? kLeastInTurns : kLeastPiece;
+    const bool in_turns = fabric_->local_ranks() > cores();
+    return in_turns || program_.reduces ? kLeastChunk : kLeastPiece;
 }
 
 // Whether the receiver copies a message out of this process with the kernel's help.
 bool Engine::is_attached(const Instruction& in) const {
-    if (in.pullable != Pull::kAnywhere || !fabric_->is_attached) return false;
+    if (!fabric_->is_attached) return false;
     const auto connection = program_.senders[static_cast<std::size_t>(in.send)];
     if (fabric_->is_remote(connections_[static_cast<std::size_t>(connection)].dst)) return false;
     return in.count * std::min(cut_.tile, cut_.chunk) * cut_.item >= kLeastPiece &&
@@ -281,6 +277,7 @@ bool Engine::finished(const Wait& wait, std::int64_t tile) const {
 bool Engine::perform(const Instruction& in, std::int64_t tile) {
     if (in.op == Op::kNop) return true;
     const std::byte* from = nullptr;
+    landed_ = nullptr;
     if (in.recv >= 0) {
         const auto connection = program_.receivers[static_cast<std::size_t>(in.recv)];
         const auto src = connections_[static_cast<std::size_t>(connection)].src;
@@ -292,33 +289,35 @@ bool Engine::perform(const Instruction& in, std::int64_t tile) {
         }
         has_pulled_ |= (message.where & (kInHeap | kInProcess)) != 0;
         if ((message.where & (kInHeap | kInProcess)) == kInProcess) {
-            return fetch(in, tile, src, message.where & ~kInProcess);
+            from = fetch(in, tile, src, message.where & ~kInProcess);
+            if (!from) return false;
+        } else {
+            from = fabric_->resolve(src, message.where);
         }
-        from = fabric_->resolve(src, message.where);
     }
     if (in.send >= 0) {
         send(in, tile, from);
     } else {
-        work(in, tile, from, nullptr);
+        if (!landed_) work(in, tile, from, nullptr);
         forget_overwritten(in);
     }
     if (in.recv >= 0) receivers_[static_cast<std::size_t>(in.recv)]->release();
     return true;
 }
 
-// The work of an instruction that only receives, from another process' memory. What it writes is
-// one piece, as what it reads is.
-bool Engine::fetch(const Instruction& in, std::int64_t tile, std::int32_t src,
-                   std::uint64_t where) {
+// A message out of another process' memory: where it is to be, if it only has to be there (then it
+// is one piece, as what is read), or else here for a moment. Null if it can't be read.
+const std::byte* Engine::fetch(const Instruction& in, std::int64_t tile, std::int32_t src,
+                               std::uint64_t where) {
     const auto bytes = static_cast<std::size_t>(in.count * length_of(tile) * cut_.item);
-    auto* to = address(in.dst_memory, in.dst_cell, tile);
-    if (in.op != Op::kRecv || !read_memory(fabric_->state(src), where, to, bytes)) {
-        fabric_->control().fail(Failure::kDied, src);
-        return false;
+    landed_ = in.op == Op::kRecv ? address(in.dst_memory, in.dst_cell, tile) : nullptr;
+    if (!landed_ && bounce_.size() * sizeof(std::uint64_t) < bytes) {
+        bounce_.resize((bytes + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
     }
-    forget_overwritten(in);
-    receivers_[static_cast<std::size_t>(in.recv)]->release();
-    return true;
+    auto* to = landed_ ? landed_ : reinterpret_cast<std::byte*>(bounce_.data());
+    if (read_memory(fabric_->state(src), where, to, bytes)) return to;
+    fabric_->control().fail(Failure::kDied, src);
+    return nullptr;
 }
 
 // The work of an instruction that sends, and its message: pulled, shared with one that has been

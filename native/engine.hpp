@@ -134,7 +134,8 @@ private:
     const Staged* shared(const Instruction& in, std::int64_t tile) const;
     void forget_overwritten(const Instruction& in);
     void copy(const Instruction& in, std::byte* to, const std::byte* from, std::size_t bytes) const;
-    bool fetch(const Instruction& in, std::int64_t tile, std::int32_t src, std::uint64_t where);
+    const std::byte* fetch(const Instruction& in, std::int64_t tile, std::int32_t src,
+                           std::uint64_t where);
     void work(const Instruction& in, std::int64_t tile, const std::byte* message, std::byte* out);
     std::int64_t length_of(std::int64_t tile) const;
     std::byte* address(Memory memory, std::int64_t cell, std::int64_t tile) const;
@@ -152,7 +153,7 @@ private:
     Room room_;
     std::vector<FifoSender*> senders_;
     std::vector<FifoReceiver*> receivers_;
-    bool only_copies_ = false;  // no message needs a slot, if the kernel helps
+    bool needs_no_slots_ = false;  // if the kernel helps
     std::vector<Position> positions_;
     std::size_t running_ = 0;
     Tally tally_;
@@ -173,7 +174,8 @@ private:
     std::vector<std::uint8_t> pulled_;         // of each instruction: in full tiles
     std::vector<std::uint64_t> first_number_;  // of each sender's messages in this call
     std::vector<Staged> staged_;               // of each shared payload
-    std::vector<std::uint64_t> scratch_, tail_memory_;  // 64-bit words, for alignment
+    std::byte* landed_ = nullptr;  // a message that is where it is to be
+    std::vector<std::uint64_t> scratch_, tail_memory_, bounce_;  // 64-bit words, for alignment
 };
 
 }  // namespace sley

@@ -80,6 +80,8 @@ private:
         program_.max_count = c_.max_count;
         program_.in_place = c_.in_place;
         program_.tile_major = c_.tile_major;
+        program_.all_pullable = c_.all_pullable;
+        program_.reduces = c_.reduces;
         program_.output_base = c_.in_place ? c_.output_base : 0;
         std::copy(std::begin(c_.sizes), std::end(c_.sizes), std::begin(program_.cells));
         if (!c_.in_place) return;
@@ -119,9 +121,7 @@ private:
             in.send = end_of(row, c_.send[row], true);
             program_.messages.resize(program_.senders.size());
             in.turn = program_.messages[static_cast<std::size_t>(in.send)]++;
-            const auto most = in.op == Op::kRecvReduceSend ? Pull::kNever : Pull::kAnywhere;
-            in.pullable = static_cast<Pull>(
-                std::clamp(c_.pullable[row], 0, static_cast<std::int32_t>(most)));
+            in.pullable = c_.pullable[row] != 0 && in.op != Op::kRecvReduceSend;
         }
         if (receives(in.op)) in.recv = end_of(row, c_.recv[row], false);
         if ((sends(in.op) || receives(in.op)) && in.count > c_.max_count) {

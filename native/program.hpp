@@ -37,19 +37,16 @@ constexpr bool writes_destination(Op op) {
 // cell lies in. In place the output is the memory kInput (the rank's data) too.
 enum Memory : std::int32_t { kInput = 0, kOutput = 1, kScratch = 2, kMemories = 3 };
 
-// How a receiver may read a message where it lies: not at all; from memory that it has mapped; or,
-// since it does no more than copy it, from another process too.
-enum class Pull : std::int32_t { kNever, kMapped, kAnywhere };
-
 // The connections of a plan; `index` is the connection's number among the FIFOs of its `src`.
 struct Connection {
     std::int32_t src, dst, index;
 };
 
 // A rank's part of a plan, as columns. `send` and `recv` are numbers of the plan's connections;
-// waits name instructions of this rank, holds its sends. `pullable` (a Pull) says whether the
+// waits name instructions of this rank, holds its sends. `pullable` (0 or 1) says whether the
 // receiver may read a message where it lies at this rank, `holds` which sends' messages must then
-// have been consumed before an instruction starts (machine.md, "Protocols and slots").
+// have been consumed before an instruction starts (machine.md, "Protocols and slots"). all_pullable:
+// whether each message of the plan, of any rank, is, and is a single chunk.
 struct ProgramColumns {
     std::vector<std::int32_t> op, src_buffer, src_index, dst_buffer, dst_index, count, send, recv;
     std::vector<std::int64_t> wait_offset;
@@ -65,6 +62,8 @@ struct ProgramColumns {
     std::int32_t max_count = 1;  // the longest message of the whole plan, in chunks
     bool in_place = false;
     bool tile_major = true;
+    bool all_pullable = false;
+    bool reduces = false;  // any rank
 };
 
 struct Instruction {
@@ -76,7 +75,7 @@ struct Instruction {
     std::int32_t wait_begin, wait_end;
     std::int32_t hold_begin, hold_end;
     std::int32_t turn;  // its number among the instructions that send on its connection
-    Pull pullable;
+    bool pullable;
     // Payloads that several of the rank's messages have in common are staged once: the payload's
     // number, or -1; and those (a range of `overwrites`) that the destination overlaps.
     std::int32_t payload;
@@ -120,6 +119,7 @@ struct Program {
     std::int32_t max_count;
     bool in_place;
     bool tile_major;
+    bool all_pullable, reduces;
     bool writes_input = false;  // out of place
 };
 

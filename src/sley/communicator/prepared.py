@@ -14,9 +14,8 @@ from sley.communicator.settings import Settings
 from sley.communicator.tiles import tile_bytes
 from sley.direct import pulls
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE
-from sley.ir.words import REDUCES, Op, Protocol
-from sley.runtime.program import Loaded, Pull, Pullable, load
+from sley.ir.words import Protocol
+from sley.runtime.program import Loaded, Pullable, load
 from sley.runtime.settings import SLOT_BYTES
 
 
@@ -43,9 +42,5 @@ def prepare(chosen: Chosen, fabric: Any, rank: int, hosts: Hosts, settings: Sett
 def _pullable(plan: Plan) -> Pullable | None:
     if plan.protocol is not Protocol.DIRECT:
         return None
-    found, op = pulls(plan), plan.instructions.op
-    ways = np.where(found.pulled, Pull.MAPPED, Pull.NEVER)
-    if not REDUCES[op].any():  # what was just reduced is in the cache, where staging it is cheap
-        copied = found.source_of[(op == Op.RECV) & (found.source_of != NONE)]
-        ways[copied] = np.where(found.pulled[copied], Pull.ANYWHERE, Pull.NEVER)
-    return Pullable(ways, found.holds)
+    found = pulls(plan)
+    return Pullable(found.pulled, found.holds)

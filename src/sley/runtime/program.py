@@ -7,7 +7,6 @@ The engine trusts nothing: what could make it leave its memory is checked when i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.runtime import R505, R510
 from sley.ir.faults import faults
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, Edges, IntArray, spans
-from sley.ir.words import LoopOrder
+from sley.ir.tables import NONE, BoolArray, Edges, spans
+from sley.ir.words import REDUCES, SENDS, LoopOrder
 from sley.runtime.memory import allocate
 from sley.runtime.native import native
 
@@ -78,26 +77,21 @@ class RankProgram:
         )
 
 
-class Pull(IntEnum):
-    """How a receiver may read a message where it lies: not at all; from memory that it has mapped;
-    or, since it does no more than copy it, from another process too. Numbers as in
-    native/program.hpp."""
-
-    NEVER = 0
-    MAPPED = 1
-    ANYWHERE = 2
-
-
 @dataclass(frozen=True)
 class Pullable:
     """What receivers may read where it lies (docs/machine.md, protocol Direct).
 
-    pulled: (instructions,), a `Pull` for each send. holds: CSR, instruction -> sends whose messages
-    must then have been read before it starts.
+    pulled: bool (instructions,), sends. holds: CSR, instruction -> sends whose messages must then
+    have been read before it starts.
     """
 
-    pulled: IntArray
+    pulled: BoolArray
     holds: Edges
+
+    def covers(self, plan: Plan) -> bool:
+        """Whether it is every message of the plan, and each is a single chunk."""
+        sends = SENDS[plan.instructions.op]
+        return bool(self.pulled[sends].all() and (plan.instructions.count[sends] == 1).all())
 
 
 @dataclass(frozen=True)
@@ -269,6 +263,8 @@ def _program(
         "max_count": max_count,
         "in_place": c.in_place,
         "tile_major": plan.loop_order is LoopOrder.TILE,
+        "all_pullable": pullable is not None and pullable.covers(plan),
+        "reduces": bool(REDUCES[t.op].any()),
     }
     return RankProgram(rank, first, columns)
 
