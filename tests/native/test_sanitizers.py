@@ -13,7 +13,18 @@ HERE = Path(__file__).parent
 NATIVE = HERE.parent.parent / "native"
 PRIMITIVES = HERE.parent.parent / "src" / "sley" / "codegen" / "primitives"  # half.hpp
 ENGINE = tuple(
-    f"{name}.cpp" for name in ("calls", "copy", "engine", "fabric", "program", "reduce", "segment")
+    f"{name}.cpp"
+    for name in (
+        "attach",
+        "calls",
+        "copy",
+        "engine",
+        "execution",
+        "fabric",
+        "program",
+        "reduce",
+        "segment",
+    )
 )
 SIMULATOR = ("simulator/sharing.cpp", "simulator/simulator.cpp")
 
