@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from communicator import processes
 from sley.communicator import Communicator, Settings
+from sley.runtime.heap import empty
 
 LARGE = 1 << 20  # elements of a byte
 
@@ -105,3 +107,27 @@ def test_a_rank_that_dies_while_it_is_read() -> None:
     ends = processes.start(2, dies, settings=settings(True)).ends()
     assert "N620" in ends[0].error
     assert ends[1].exit == -signal.SIGKILL
+
+
+def sums(comm: Communicator, counts: list[int]) -> list[bytes]:
+    found = []
+    for count in counts:
+        values = np.random.default_rng(comm.rank).standard_normal(count).astype(np.float32)
+        for array in (values.copy(), empty(count)):
+            array[:] = values
+            comm.all_reduce(array)
+            found.append(hashlib.sha256(array.tobytes()).digest())
+    return found
+
+
+def test_a_sum_has_the_same_bits_however_its_parts_travel() -> None:
+    """Staged, pulled from the heap or from another process; on every rank, and in every run."""
+    counts = [1000, 300_001, 1_500_001]
+    runs = [
+        end.value
+        for cma in (True, False, True)
+        for end in processes.start(3, sums, counts, settings=settings(cma)).ends()
+    ]
+    private, shared = (run_of[::2] for run_of in (runs[0], runs[0][1:]))
+    assert private == shared
+    assert all(run == runs[0] for run in runs)
