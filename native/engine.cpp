@@ -34,7 +34,8 @@ Engine::Engine(std::shared_ptr<Fabric> fabric, const ProgramColumns& columns,
         const auto& connection = connections_[static_cast<std::size_t>(c)];
         receivers_.push_back(&fabric_->receiver(connection.src, connection.index));
     }
-    needs_no_slots_ = program_.all_pullable && fabric_->local_ranks() == fabric_->shape().ranks();
+    needs_no_slots_ = program_.all_pullable && !program_.reduces &&
+                      fabric_->local_ranks() == fabric_->shape().ranks();
     positions_.resize(program_.blocks.size());
     pulled_.resize(program_.instructions.size());
     first_number_.resize(senders_.size());
@@ -179,16 +180,15 @@ void Engine::choose_pulled() {
     }
 }
 
-// The bytes from which on a chunk is copied with the kernel's help. What was just reduced is in a
-// cache, and so is what is staged where ranks take turns on a core, unless there is too much of it.
+// The bytes from which on a chunk is copied with the kernel's help. Where ranks take turns on a core,
+// what is staged is in its cache, unless there is too much of it.
 std::int64_t Engine::least_attached() const {
-    const bool in_turns = fabric_->local_ranks() > cores();
-    return in_turns || program_.reduces ? kLeastChunk : kLeastPiece;
+    return fabric_->local_ranks() > cores() ? kLeastChunk : kLeastPiece;
 }
 
 // Whether the receiver copies a message out of this process with the kernel's help.
 bool Engine::is_attached(const Instruction& in) const {
-    if (!fabric_->is_attached) return false;
+    if (!fabric_->is_attached || program_.reduces) return false;
     const auto connection = program_.senders[static_cast<std::size_t>(in.send)];
     if (fabric_->is_remote(connections_[static_cast<std::size_t>(connection)].dst)) return false;
     return in.count * std::min(cut_.tile, cut_.chunk) * cut_.item >= kLeastPiece &&
