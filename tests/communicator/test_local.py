@@ -74,6 +74,8 @@ def _is_sent_away(sock: socket.socket) -> bool:
         return sock.recv(1) == b""
     except BlockingIOError:
         return False
+    except ConnectionResetError:
+        return True
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,8 @@ class Plans:
     def _table(self, kind: str, in_place: bool, root: int) -> _Table:
         """The ranges of a kind of call, own plans laid over the library's. Errors: N650."""
         with self._lock:
+            if (kind, in_place, root) in self._tables:  # another thread was first
+                return self._tables[kind, in_place, root]
             library = ladder(kind, self._hosts, in_place=in_place, root=root, limits=self._limits)
             fitting = [
                 own
