@@ -46,7 +46,7 @@ TIMEOUT_S = 60.0
 ENOUGH_S = 0.2
 """How long the calls of one turn take together, at least."""
 
-Run = Callable[[np.ndarray[Any, Any]], None]
+Run = Callable[[np.ndarray[Any, Any]], object]
 
 
 @dataclass
@@ -123,15 +123,11 @@ def check_next(engine: Engine) -> None:
 
 
 def all_reduce(name: str, comm: Communicator, nics: int) -> Engine:
-    return Engine(name, nics, lambda data: void(comm.all_reduce(data)))
+    return Engine(name, nics, comm.all_reduce)
 
 
 def own(name: str, comm: Communicator, nics: int, plan: sley.Plan) -> Engine:
-    return Engine(name, nics, lambda data: void(comm.run(plan, data)))
-
-
-def void(_: object) -> None:
-    """Nothing."""
+    return Engine(name, nics, lambda data: comm.run(plan, data))
 
 
 def gloo(data: np.ndarray[Any, Any]) -> None:

@@ -114,17 +114,17 @@ nb::object run_now(Owned<Calls>& calls, std::shared_ptr<Engine> engine, std::int
     return to_object(outcome);
 }
 
-std::shared_ptr<Ticket> submit(Owned<Calls>& calls, std::shared_ptr<Engine> engine, std::int64_t count,
-                               std::int32_t type, std::int32_t op, Address input,
-                               std::int64_t input_bytes, Address output, std::int64_t output_bytes,
-                               std::uint64_t what, double timeout_s) {
+std::shared_ptr<Ticket> submit(Owned<Calls>& calls, std::shared_ptr<Engine> engine,
+                               std::int64_t count, std::int32_t type, std::int32_t op,
+                               Address input, std::int64_t input_bytes, Address output,
+                               std::int64_t output_bytes, std::uint64_t what, double timeout_s) {
     const auto s = make_submission(std::move(engine), count, type, op, input, input_bytes, output,
                                    output_bytes, what);
     return calls->submit(s.engine, s.call, timeout_s);
 }
 
-nb::object send_now(Owned<PointToPoint>& messages, Address data, std::int64_t bytes, std::int32_t dst,
-                    std::int64_t tag, double timeout_s) {
+nb::object send_now(Owned<PointToPoint>& messages, Address data, std::int64_t bytes,
+                    std::int32_t dst, std::int64_t tag, double timeout_s) {
     Outcome outcome;
     {
         const Waiting waiting;
@@ -135,8 +135,8 @@ nb::object send_now(Owned<PointToPoint>& messages, Address data, std::int64_t by
 }
 
 // (what `to_object` gives, source)
-nb::tuple recv_now(Owned<PointToPoint>& messages, Address data, std::int64_t bytes, std::int32_t src,
-                   std::int64_t tag, double timeout_s) {
+nb::tuple recv_now(Owned<PointToPoint>& messages, Address data, std::int64_t bytes,
+                   std::int32_t src, std::int64_t tag, double timeout_s) {
     Outcome outcome;
     {
         const Waiting waiting;

@@ -11,8 +11,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kGlance = std::chrono::milliseconds(20);
-
 Status meet_all(Control& control, Fabric& fabric, Patience& patience, Outcome& outcome) {
     const auto epoch = control.arrive();
     for (;;) {
@@ -104,8 +102,11 @@ void Calls::close() {
     }
     auto& control = fabric_->control();
     // Who still reads this rank's memory must hear of it before that is the caller's again.
-    if (is_at_work) control.fail(Failure::kLeft, fabric_->rank());
-    control.fail_here(Failure::kLeft, fabric_->rank());
+    if (is_at_work) {
+        control.fail(Failure::kLeft, fabric_->rank());
+    } else {
+        control.fail_here(Failure::kLeft, fabric_->rank());
+    }
     changed_.notify_all();
     if (thread_.joinable()) thread_.join();
 }
@@ -117,11 +118,9 @@ Outcome Calls::run(const std::shared_ptr<Engine>& engine, Call call, double time
         std::unique_lock lock(mutex_);
         call.record.sequence = ++asked_;
         const auto is_next = [&] { return ended_ + 1 == call.record.sequence; };
-        while (!changed_.wait_for(lock, kGlance, is_next)) {
-            if (!is_interrupted) continue;
+        while (!changed_.wait_for(lock, kLookInterval, is_next)) {
             lock.unlock();
-            auto& control = fabric_->control();
-            if (is_interrupted()) control.fail(Failure::kGaveUp, control.rank());
+            fabric_->control().fail_if_interrupted();
             lock.lock();
         }
     }

@@ -61,6 +61,13 @@ struct alignas(kCacheLine) RankState {
     std::atomic<std::uint64_t> word, word_at;
 };
 
+// Asked now and then by a thread that waits for other ranks: whether it is to give up, because
+// somebody wants something else of it (Ctrl-C). Set by who calls from such a thread.
+inline thread_local bool (*is_interrupted)() = nullptr;
+
+// How often a rank that waits looks at what costs more than memory: signals, deaths.
+constexpr auto kLookInterval = std::chrono::milliseconds(20);
+
 class Control {
 public:
     Control(std::int32_t rank, std::vector<RankState*> states)
@@ -82,6 +89,10 @@ public:
     void fail_here(Failure kind, std::int32_t rank) {
         std::uint64_t none = 0;
         own().failure.compare_exchange_strong(none, packed(kind, rank), std::memory_order_acq_rel);
+    }
+
+    void fail_if_interrupted() {
+        if (is_interrupted && is_interrupted()) fail(Failure::kGaveUp, rank_);
     }
 
     std::uint64_t failure() const { return own().failure.load(std::memory_order_acquire); }
@@ -200,10 +211,6 @@ inline int cores() {
     return number;
 }
 
-// Asked now and then by a thread that waits for other ranks: whether it is to give up, because
-// somebody wants something else of it (Ctrl-C). Set by who calls from such a thread.
-inline thread_local bool (*is_interrupted)() = nullptr;
-
 // How a rank waits when nothing of its own can move: some pause instructions, then sched_yield.
 // Where ranks outnumber cores, the rank that is waited for may need this very core, and pauses only
 // cost. When no rank moves at all, somebody computes instead: then this one naps, since who sleeps
@@ -237,7 +244,6 @@ private:
     static constexpr int kPauses = 100, kFewPauses = 10;
     static constexpr auto kQuiet = std::chrono::microseconds(200);
     static constexpr auto kNap = std::chrono::microseconds(50);
-    static constexpr auto kGlance = std::chrono::milliseconds(20);
 
     Verdict look() {
         if (control_.failed()) return Verdict::kAborted;
@@ -250,7 +256,7 @@ private:
             glanced_ = now;
             return Verdict::kWait;
         }
-        if (now - glanced_ >= std::min<Clock::duration>(kGlance, timeout_ / 8)) {
+        if (now - glanced_ >= std::min<Clock::duration>(kLookInterval, timeout_ / 8)) {
             glanced_ = now;
             glance();
             if (control_.failed()) return Verdict::kAborted;
@@ -268,7 +274,7 @@ private:
 
     // What costs more than a look: has anybody gone, or called something else?
     void glance() {
-        if (is_interrupted && is_interrupted()) control_.fail(Failure::kGaveUp, control_.rank());
+        control_.fail_if_interrupted();
         const auto other = control_.mismatched(call_);
         if (other >= 0) control_.fail(Failure::kMismatched, other);
         control_.fail_for_missing(call_.sequence);

@@ -36,6 +36,9 @@ Engine::Engine(std::shared_ptr<Fabric> fabric, const ProgramColumns& columns,
     }
     needs_no_slots_ = program_.all_pullable && !program_.reduces &&
                       fabric_->local_ranks() == fabric_->shape().ranks();
+    lands_first_ = !program_.reduces &&
+                   std::any_of(program_.instructions.begin(), program_.instructions.end(),
+                               [](const auto& in) { return in.recv >= 0 && in.op != Op::kRecv; });
     positions_.resize(program_.blocks.size());
     pulled_.resize(program_.instructions.size());
     first_number_.resize(senders_.size());
@@ -145,6 +148,10 @@ void Engine::prepare(const Call& call) {
         throw std::bad_alloc();
     }
     grow(scratch_, words(program_.cells[kScratch] * cut_.chunk * cut_.item));
+    if (lands_first_ && fabric_->is_attached) {
+        const auto longest = std::min(cut_.tile, cut_.chunk);
+        grow(bounce_, words(program_.max_count * longest * cut_.item));
+    }
     base_[kInput] = call.memory[kInput];
     base_[kOutput] = call.memory[kOutput];
     base_[kScratch] = reinterpret_cast<std::byte*>(scratch_.data());

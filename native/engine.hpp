@@ -154,6 +154,7 @@ private:
     std::vector<FifoSender*> senders_;
     std::vector<FifoReceiver*> receivers_;
     bool needs_no_slots_ = false;  // if the kernel helps
+    bool lands_first_ = false;     // what the kernel copies may not be where it is to be
     std::vector<Position> positions_;
     std::size_t running_ = 0;
     Tally tally_;

@@ -46,9 +46,6 @@ const std::byte* Engine::fetch(const Instruction& in, std::int64_t tile, std::in
                                std::uint64_t where) {
     const auto bytes = static_cast<std::size_t>(in.count * length_of(tile) * cut_.item);
     landed_ = in.op == Op::kRecv ? address(in.dst_memory, in.dst_cell, tile) : nullptr;
-    if (!landed_ && bounce_.size() * sizeof(std::uint64_t) < bytes) {
-        bounce_.resize((bytes + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
-    }
     auto* to = landed_ ? landed_ : reinterpret_cast<std::byte*>(bounce_.data());
     if (read_memory(fabric_->state(src), where, to, bytes)) return to;
     fabric_->control().fail(Failure::kDied, src);

@@ -14,7 +14,6 @@ constexpr int kPauses = 100;
 // The thread may wait for hours; after so many rounds in vain it leaves the core alone for a while.
 constexpr int kRoundsBeforeSleep = 2000;
 constexpr auto kSleep = std::chrono::microseconds(50);
-constexpr auto kGlance = std::chrono::milliseconds(20);
 constexpr unsigned kRoundsBeforeGlance = 256;  // where something moves all the time
 constexpr int kRoundsToSettle = 16;  // before the thread is woken for that
 
@@ -186,11 +185,11 @@ void PointToPoint::tell(Lock& lock) {
 // What costs more than a round, now and then: has anybody gone, does anything stand still?
 void PointToPoint::look(Lock& lock) {
     const auto now = Matching::Clock::now();
-    if (now - looked_ < kGlance) return;
+    if (now - looked_ < kLookInterval) return;
     looked_ = now;
     lock.unlock();
     auto& control = fabric_->control();
-    if (is_interrupted && is_interrupted()) control.fail(Failure::kGaveUp, control.rank());
+    control.fail_if_interrupted();
     std::vector<Failure> gone(static_cast<std::size_t>(control.ranks()), Failure::kNone);
     for (std::int32_t r = 0; r < control.ranks(); ++r) {
         if (r == control.rank()) continue;

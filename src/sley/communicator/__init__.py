@@ -1,6 +1,7 @@
 """The communicator: ranks in processes, on one host or several, that run collectives together.
 
 communicator.py           the front: collectives and messages on NumPy arrays
+arrays.py                 what is checked of arrays, and what they say of a call
 endpoint.py               a rank's end of it: calls on memory, their plans, closing
 records.py, work.py       a call, its record for other ranks, and a call under way
 failures.py               what ended a call, in words

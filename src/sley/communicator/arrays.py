@@ -125,14 +125,9 @@ def own_count_of(plan: Plan, rank: int, elements: Sequence[int], count: int | No
 def is_in_place(call: Call, rank: int) -> bool:
     """Whether a call is in place. Memory that input and output share in any other way is refused:
     what would be read may have been written."""
-    starts, ends = (
-        (call.input, call.output),
-        (
-            call.input + call.input_bytes,
-            call.output + call.output_bytes,
-        ),
-    )
-    is_shared = call.input_bytes and call.output_bytes and max(starts) < min(ends)
+    start = max(call.input, call.output)
+    end = min(call.input + call.input_bytes, call.output + call.output_bytes)
+    is_shared = call.input_bytes > 0 and call.output_bytes > 0 and start < end
     if call.plan is not None:
         in_place = call.plan.collective.in_place
         if is_shared and not in_place:

@@ -114,10 +114,7 @@ class Endpoint:
             work = Work(ticket, lambda report: self._error(prepared, what, call, report), kept)
             self._first.latest = work
             return work
-        self._check_thread()
-        report = self._calls.run(*arguments, 1)
-        if report is not None:
-            self._raise(prepared, what, call, report)
+        self._run(prepared, what, call, arguments, 1)
         return DONE
 
     def time_us(self, call: Call, iterations: int) -> float:
@@ -125,9 +122,7 @@ class Endpoint:
         them: for measuring. Errors: as `submit`."""
         prepared, what, arguments = self._arguments(call)
         before = prepared.engine.tally.seconds
-        report = self._calls.run(*arguments, whole(iterations, "iterations", 1))
-        if report is not None:
-            self._raise(prepared, what, call, report)
+        self._run(prepared, what, call, arguments, whole(iterations, "iterations", 1))
         return float(prepared.engine.tally.seconds - before) / iterations * 1e6
 
     def send_memory(
@@ -284,7 +279,14 @@ class Endpoint:
             first=self._first,
         )
 
-    def _raise(self, prepared: Prepared, what: int, call: Call, report: Any) -> None:
+    def _run(
+        self, prepared: Prepared, what: int, call: Call, arguments: tuple[Any, ...], iterations: int
+    ) -> None:
+        """A call in this thread, to its end."""
+        self._check_thread()
+        report = self._calls.run(*arguments, iterations)
+        if report is None:
+            return
         self._first.hear()
         error = self._error(prepared, what, call, report)
         if error is not None:

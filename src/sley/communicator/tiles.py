@@ -18,16 +18,16 @@ pieces of 256 KB or 512 KB as with 64 KB, 8 ranks 1.2 times as fast with 32 KB a
 _STAGED = 2
 """Messages under way on a connection: plans are ordered for two."""
 
-_LARGEST_ELEMENT = 8
+_LARGEST_ELEMENT_BYTES = 8
 
-_LEAST, _DEFAULT, _MOST = 32 << 10, 64 << 10, 512 << 10
+_LEAST_BYTES, _DEFAULT_BYTES, _MOST_BYTES = 32 << 10, 64 << 10, 512 << 10
 
 
 def slot_bytes(ranks: int, settings: Settings) -> int:
     """Room of a slot of any connection among so many ranks."""
     if settings.slot_bytes is not None:
         return settings.slot_bytes
-    return max(_DEFAULT, _fitting(ranks * (ranks - 1), _STAGED))
+    return max(_DEFAULT_BYTES, _fitting(ranks * (ranks - 1), _STAGED))
 
 
 def tile_bytes(loaded: Loaded, hosts: Hosts, settings: Settings) -> int:
@@ -39,11 +39,11 @@ def tile_bytes(loaded: Loaded, hosts: Hosts, settings: Settings) -> int:
         return largest
     pairs = np.unique(np.stack([wiring.src, wiring.dst]), axis=1)
     busiest = np.bincount(np.array(hosts.host)[pairs[0]]).max()
-    element_of_each = loaded.max_count * _LARGEST_ELEMENT
+    element_of_each = loaded.max_count * _LARGEST_ELEMENT_BYTES
     return min(largest, max(element_of_each, _fitting(int(busiest), wiring.slots)))
 
 
 def _fitting(pairs: int, staged: int) -> int:
     """The largest power of two so that the messages of all pairs fit."""
     room = UNDER_WAY_BYTES // max(1, pairs * staged)
-    return min(_MOST, max(_LEAST, 1 << max(room, 1).bit_length() - 1))
+    return min(_MOST_BYTES, max(_LEAST_BYTES, 1 << max(room, 1).bit_length() - 1))

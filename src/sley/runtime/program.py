@@ -156,9 +156,16 @@ def load(
     wiring, send, recv = _wire(plan, slots, int(slot_bytes))
     messages = np.concatenate([plan.sends, plan.receives])
     max_count = int(plan.instructions.count[messages].max(initial=1))
+    of_all = {
+        "chunks": plan.collective.chunks,
+        "max_count": max_count,
+        "in_place": plan.collective.in_place,
+        "tile_major": plan.loop_order is LoopOrder.TILE,
+        "all_pullable": pullable is not None and pullable.covers(plan),
+        "reduces": bool(REDUCES[plan.instructions.op].any()),
+    }
     programs = tuple(
-        _program(plan, rank, send, recv, max_count, pullable)
-        for rank in range(plan.collective.ranks)
+        _program(plan, rank, send, recv, of_all, pullable) for rank in range(plan.collective.ranks)
     )
     _check_programs(plan, wiring, programs)
     return Loaded(plan, wiring, programs, max_count)
@@ -234,7 +241,7 @@ def _program(
     rank: int,
     send: NDArray[np.int32],
     recv: NDArray[np.int32],
-    max_count: int,
+    of_all: dict[str, Any],
     pullable: Pullable | None,
 ) -> RankProgram:
     t, c = plan.instructions, plan.collective
@@ -253,19 +260,14 @@ def _program(
         **_pullable(pullable, first, last),
         "block_offset": block_offset - first,
         "divisor": _divisors(plan, rank),
-        "chunks": c.chunks,
         "sizes": (
             int(c.input_chunks[rank]),
             int(c.output_chunks[rank]),
             int(plan.scratch_chunks[rank]),
         ),
         "bases": (int(c.input_base[rank]), int(c.output_base[rank])),
-        "max_count": max_count,
-        "in_place": c.in_place,
-        "tile_major": plan.loop_order is LoopOrder.TILE,
-        "all_pullable": pullable is not None and pullable.covers(plan),
-        "reduces": bool(REDUCES[t.op].any()),
     }
+    columns |= of_all
     return RankProgram(rank, first, columns)
 
 
