@@ -95,6 +95,7 @@ ProgramColumns make_columns(const nb::kwargs& k) {
     c.tile_major = nb::cast<bool>(k["tile_major"]);
     c.all_pullable = nb::cast<bool>(k["all_pullable"]);
     c.reduces = nb::cast<bool>(k["reduces"]);
+    c.all_to_all = nb::cast<bool>(k["all_to_all"]);
     return c;
 }
 
@@ -332,6 +333,9 @@ void define_memory(nb::module_& m) {
         .def("reads_others", &Fabric::reads_others,
              "Whether this rank can read the memory of the others' processes.")
         .def_rw("is_attached", &Fabric::is_attached, "Whether all ranks can: they have agreed.")
+        .def(
+            "go_only", [](Fabric& self, std::uint64_t way) { self.ways().only = Way{way}; },
+            "way"_a, "Calls that can go a way (by its number) all do.")
         .def("close", [](Fabric& self) { self.control().close(); })
         .def(
             "abort",
@@ -357,7 +361,10 @@ void define_engine(nb::module_& m) {
     nb::class_<Tally>(m, "Tally")
         .def_ro("calls", &Tally::calls)
         .def_ro("block_bytes", &Tally::block_bytes)
-        .def_ro("seconds", &Tally::seconds);
+        .def_ro("seconds", &Tally::seconds)
+        .def_prop_ro("ways", [](const Tally& self) {
+            return std::vector<std::uint64_t>(self.ways.begin(), self.ways.end());
+        });
     m.def("run_threads", &run_threads, "engines"_a, "count"_a, "dtype"_a, "op"_a, "inputs"_a,
           "outputs"_a, "timeout_s"_a);
     m.def("check_program", &check_program, "rank"_a, "ranks"_a, "src"_a, "dst"_a, "index"_a,

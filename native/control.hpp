@@ -43,6 +43,8 @@ struct CallRecord {
     }
 };
 
+constexpr std::size_t kWayWords = 4;
+
 // The head of a rank's memory, zeroed at the start. `failure` is written by anybody, the rest by
 // the rank alone (or by what pumps its news from another host). `beat` counts the rounds in which
 // the rank moved something: a rank that waits looks at the others' beats, since a plan in which
@@ -59,6 +61,8 @@ struct alignas(kCacheLine) RankState {
     // an address there.
     alignas(kCacheLine) std::atomic<std::uint64_t> process;
     std::atomic<std::uint64_t> word, word_at;
+    // Of rank 0: which way calls go, said in turns (ways.hpp).
+    alignas(kCacheLine) std::atomic<std::uint64_t> ways[2][kWayWords];
 };
 
 // Asked now and then by a thread that waits for other ranks: whether it is to give up, because
@@ -177,15 +181,14 @@ public:
         }
     }
 
+    RankState& state(std::int32_t rank) const { return *states_[static_cast<std::size_t>(rank)]; }
+
 private:
     static std::uint64_t packed(Failure kind, std::int32_t rank) {
         return static_cast<std::uint64_t>(kind) << 32 | static_cast<std::uint32_t>(rank);
     }
 
-    const RankState& state(std::int32_t rank) const {
-        return *states_[static_cast<std::size_t>(rank)];
-    }
-    RankState& own() const { return *states_[static_cast<std::size_t>(rank_)]; }
+    RankState& own() const { return state(rank_); }
 
     std::int32_t rank_;
     std::vector<RankState*> states_;

@@ -10,9 +10,22 @@
 namespace sley {
 namespace {
 
-// Each copy with the kernel's help is a system call that looks up every page: large pieces alone
-// are worth it, and where nothing goes through slots, they are larger than those.
+using Clock = std::chrono::steady_clock;
+
+// Each copy by the kernel is a system call that looks up every page: large pieces alone are worth
+// it, and where nothing goes through slots, they are larger than those.
 constexpr std::int64_t kLeastPiece = 128 << 10, kLeastChunk = 1 << 20, kAttachedBytes = 512 << 10;
+// Smaller calls are over before the way makes a difference.
+constexpr std::int64_t kLeastChoice = 4 << 10;
+// What lands on the way to its place stays in a cache.
+constexpr std::size_t kBounceBytes = 128 << 10;
+
+// Equal for calls of one plan, type and operation whose chunks are of about one size.
+std::uint64_t alike(const CallRecord& record, std::int64_t chunk_bytes) {
+    std::uint64_t power = 0;
+    while (chunk_bytes >>= 1) ++power;
+    return (record.what * 64 + power) * 0x9e3779b97f4a7c15u >> 32;
+}
 
 }  // namespace
 
@@ -34,15 +47,12 @@ Engine::Engine(std::shared_ptr<Fabric> fabric, const ProgramColumns& columns,
         const auto& connection = connections_[static_cast<std::size_t>(c)];
         receivers_.push_back(&fabric_->receiver(connection.src, connection.index));
     }
-    needs_no_slots_ = program_.all_pullable && !program_.reduces &&
-                      fabric_->local_ranks() == fabric_->shape().ranks();
-    lands_first_ = !program_.reduces &&
-                   std::any_of(program_.instructions.begin(), program_.instructions.end(),
-                               [](const auto& in) { return in.recv >= 0 && in.op != Op::kRecv; });
+    is_one_host_ = fabric_->local_ranks() == fabric_->shape().ranks();
+    if (fabric_->is_attached) bounce_.resize(kBounceBytes / sizeof(std::uint64_t));
     positions_.resize(program_.blocks.size());
     pulled_.resize(program_.instructions.size());
     first_number_.resize(senders_.size());
-    staged_.resize(static_cast<std::size_t>(program_.payloads));
+    staged_.resize(static_cast<std::size_t>(program_.payloads * fifo.slots));
 }
 
 std::int64_t Engine::elements(Memory memory, std::int64_t count) const {
@@ -57,6 +67,7 @@ void Engine::begin(const Call& call) {
 }
 
 void Engine::begin_again() {
+    choose_way();
     running_ = 0;
     for (std::size_t b = 0; b < positions_.size(); ++b) {
         const auto& block = program_.blocks[b];
@@ -97,6 +108,10 @@ void Engine::finish() {
     if (cut_.left_over > 0) store_tail();
     if (call_.op == ReduceOp::kAverage) divide_outputs();
     phase_ = Phase::kDone;
+    ++tally_.ways[static_cast<std::size_t>(way_)];
+    if (!has_choice_) return;
+    const std::chrono::duration<double> took = Clock::now() - began_;
+    fabric_->ways().end(took.count() / static_cast<double>(cut_.chunk * cut_.item));
 }
 
 // Who got as far as this has checked his memory; what is wrong here is a caller's mistake.
@@ -116,23 +131,40 @@ void Engine::check(const Call& call) const {
     }
 }
 
-Cut Engine::cut_of(const Call& call) const {
-    Cut cut{};
-    cut.item = static_cast<std::int64_t>(item_size(call.type));
-    cut.chunk = call.count / program_.chunks;
-    cut.left_over = call.count % program_.chunks;
-    cut.tile = room_.slot_bytes / (program_.max_count * cut.item);
-    if (needs_no_slots_ && fabric_->is_attached && cut.chunk * cut.item >= least_attached()) {
-        cut.tile = kAttachedBytes / cut.item;
+// Bytes of a message at most. What need not stay in a cache has all the room there is.
+std::int64_t Engine::tile_room(bool can_attach) const {
+    if (way_ == Way::kAttached && can_attach) return kAttachedBytes;
+    return way_ == Way::kStreamed ? fabric_->shape().fifo.slot_bytes : room_.slot_bytes;
+}
+
+// Which way messages go is found out by trying, where all ranks share a host and nobody ends the
+// call before all have begun it. Else the kernel copies large ones where nothing is reduced: a
+// reduction wants its operands in a cache.
+void Engine::choose_way() {
+    const auto bytes = cut_.chunk * cut_.item;
+    const bool can_attach = fabric_->is_attached && is_one_host_ && program_.all_pullable;
+    has_choice_ = is_one_host_ && program_.all_to_all && bytes >= kLeastChoice;
+    if (has_choice_) {
+        const std::size_t ways = can_attach && bytes >= kLeastPiece ? 3 : 2;
+        way_ = fabric_->ways().begin(alike(call_.record, bytes), ways);
+        began_ = Clock::now();
+    } else {
+        const bool can = fabric_->is_attached && !program_.reduces && bytes >= kLeastChunk;
+        way_ = fabric_->ways().only.value_or(can ? Way::kAttached : Way::kCached);
+        if (way_ == Way::kAttached && !can) way_ = Way::kCached;
     }
-    cut.full_tiles = (cut.chunk + cut.tile - 1) / cut.tile;
-    cut.tiles = cut.full_tiles + (cut.left_over > 0 ? 1 : 0);
-    return cut;
+    cut_.tile = tile_room(can_attach) / program_.max_count / cut_.item;
+    cut_.full_tiles = (cut_.chunk + cut_.tile - 1) / cut_.tile;
+    cut_.tiles = cut_.full_tiles + (cut_.left_over > 0 ? 1 : 0);
+    choose_pulled();
 }
 
 void Engine::prepare(const Call& call) {
     call_ = call;
-    cut_ = cut_of(call);
+    cut_ = {};
+    cut_.item = static_cast<std::int64_t>(item_size(call.type));
+    cut_.chunk = call.count / program_.chunks;
+    cut_.left_over = call.count % program_.chunks;
     signature_ = call.record.signature();
     mismatched_ = -1;
     combine_ = combine_kernel(call.type, call.op);
@@ -148,14 +180,9 @@ void Engine::prepare(const Call& call) {
         throw std::bad_alloc();
     }
     grow(scratch_, words(program_.cells[kScratch] * cut_.chunk * cut_.item));
-    if (lands_first_ && fabric_->is_attached) {
-        const auto longest = std::min(cut_.tile, cut_.chunk);
-        grow(bounce_, words(program_.max_count * longest * cut_.item));
-    }
     base_[kInput] = call.memory[kInput];
     base_[kOutput] = call.memory[kOutput];
     base_[kScratch] = reinterpret_cast<std::byte*>(scratch_.data());
-    choose_pulled();
     const auto written = (call.bytes[kInput] + call.bytes[kOutput]) * fabric_->local_ranks();
     streams_ = written > last_level_cache_bytes();
     if (cut_.left_over == 0) return;
@@ -182,24 +209,18 @@ void Engine::choose_pulled() {
         const auto& in = program_.instructions[i];
         const auto memory = in.op == Op::kSend ? in.src_memory : in.dst_memory;
         const bool one_piece = in.count == 1 || (whole && !in.shifted);
-        pulled_[i] = in.pullable && one_piece && (heap_[memory] != 0 || is_attached(in));
+        const bool in_heap = heap_[memory] != 0 && way_ != Way::kStreamed;
+        pulled_[i] = in.pullable && one_piece && (in_heap || is_attached(in));
         pulls_ |= pulled_[i] != 0;
     }
 }
 
-// The bytes from which on a chunk is copied with the kernel's help. Where ranks take turns on a core,
-// what is staged is in its cache, unless there is too much of it.
-std::int64_t Engine::least_attached() const {
-    return fabric_->local_ranks() > cores() ? kLeastChunk : kLeastPiece;
-}
-
-// Whether the receiver copies a message out of this process with the kernel's help.
+// Whether the receiver has a message copied out of this process by the kernel.
 bool Engine::is_attached(const Instruction& in) const {
-    if (!fabric_->is_attached || program_.reduces) return false;
+    if (way_ != Way::kAttached) return false;
     const auto connection = program_.senders[static_cast<std::size_t>(in.send)];
     if (fabric_->is_remote(connections_[static_cast<std::size_t>(connection)].dst)) return false;
-    return in.count * std::min(cut_.tile, cut_.chunk) * cut_.item >= kLeastPiece &&
-           in.count * cut_.chunk * cut_.item >= least_attached();
+    return in.count * std::min(cut_.tile, cut_.chunk) * cut_.item >= kLeastPiece;
 }
 
 // Runs a block as far as it gets, but not for ever: the other blocks want their turn, and the

@@ -5,6 +5,8 @@
 // Blocks of a rank share nothing but the positions that waits look at, so those need no atomics.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -62,6 +64,7 @@ struct Tally {
     std::uint64_t calls = 0;
     std::uint64_t block_bytes = 0;  // of one block of each, added up
     double seconds = 0;
+    std::array<std::uint64_t, kWays> ways{};  // the calls that went each
 };
 
 class Engine {
@@ -108,7 +111,24 @@ private:
         Reason reason;
         std::int32_t target;
     };
-    // Where a payload that several messages share was staged last.
+    // A message that has come: data that can be read, or an address in the process of its sender.
+    struct Incoming {
+        const std::byte* data = nullptr;
+        std::int32_t sender = -1;
+        std::uint64_t address = 0;
+
+        Incoming from(std::size_t offset) const {
+            return {data ? data + offset : nullptr, sender, address + offset};
+        }
+    };
+    // The operands of an instruction, or of a part of it.
+    struct Operands {
+        std::byte* dst;
+        const std::byte* src;
+        const std::byte* message;
+        std::byte* slot;
+    };
+    // Where a tile of a payload that several messages share was staged.
     struct Staged {
         std::int64_t tile;
         std::int32_t sender;
@@ -116,8 +136,9 @@ private:
         std::uint64_t number;
     };
 
-    Cut cut_of(const Call& call) const;
     void prepare(const Call& call);
+    void choose_way();
+    std::int64_t tile_room(bool can_attach) const;
     void choose_pulled();
     bool advance_block(std::size_t block);
     Obstacle obstacle(const Position& at);
@@ -126,17 +147,19 @@ private:
         return pulls_ && tile != cut_.full_tiles &&
                pulled_[static_cast<std::size_t>(&in - program_.instructions.data())] != 0;
     }
-    std::int64_t least_attached() const;
     bool is_attached(const Instruction& in) const;
     bool has_been_read(std::int32_t instruction, std::int64_t tile);
     bool perform(const Instruction& in, std::int64_t tile);
-    void send(const Instruction& in, std::int64_t tile, const std::byte* message);
+    bool send(const Instruction& in, std::int64_t tile, const Incoming& message);
     const Staged* shared(const Instruction& in, std::int64_t tile) const;
-    void forget_overwritten(const Instruction& in);
+    std::size_t staged_index(std::int32_t payload, std::int64_t tile) const;
+    void forget_overwritten(const Instruction& in, std::int64_t tile);
+    bool work(const Instruction& in, std::int64_t tile, const Incoming& message, std::byte* slot);
+    bool work_fetched(const Instruction& in, const Incoming& message, Operands at, std::size_t n);
+    bool fetch(const Incoming& message, std::byte* to, std::size_t bytes);
+    void compute(const Instruction& in, const Operands& at, std::size_t n) const;
+    void stage(std::byte* to, const std::byte* from, std::size_t bytes) const;
     void copy(const Instruction& in, std::byte* to, const std::byte* from, std::size_t bytes) const;
-    const std::byte* fetch(const Instruction& in, std::int64_t tile, std::int32_t src,
-                           std::uint64_t where);
-    void work(const Instruction& in, std::int64_t tile, const std::byte* message, std::byte* out);
     std::int64_t length_of(std::int64_t tile) const;
     std::byte* address(Memory memory, std::int64_t cell, std::int64_t tile) const;
     void step(std::size_t block);
@@ -153,8 +176,7 @@ private:
     Room room_;
     std::vector<FifoSender*> senders_;
     std::vector<FifoReceiver*> receivers_;
-    bool needs_no_slots_ = false;  // if the kernel helps
-    bool lands_first_ = false;     // what the kernel copies may not be where it is to be
+    bool is_one_host_ = false;
     std::vector<Position> positions_;
     std::size_t running_ = 0;
     Tally tally_;
@@ -166,6 +188,9 @@ private:
     std::uint32_t signature_ = 0;
     std::int32_t mismatched_ = -1;
     bool streams_ = false;  // the host's ranks write more than their cache holds
+    Way way_ = Way::kCached;
+    bool has_choice_ = false;
+    std::chrono::steady_clock::time_point began_;  // where there is a choice
     Combine combine_ = nullptr;
     std::byte* base_[kMemories] = {};
     std::byte* tail_[kMemories] = {};
@@ -174,8 +199,7 @@ private:
     bool has_pulled_ = false;
     std::vector<std::uint8_t> pulled_;         // of each instruction: in full tiles
     std::vector<std::uint64_t> first_number_;  // of each sender's messages in this call
-    std::vector<Staged> staged_;               // of each shared payload
-    std::byte* landed_ = nullptr;  // a message that is where it is to be
+    std::vector<Staged> staged_;               // of each shared payload: its last tiles
     std::vector<std::uint64_t> scratch_, tail_memory_, bounce_;  // 64-bit words, for alignment
 };
 

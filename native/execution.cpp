@@ -8,11 +8,10 @@
 
 namespace sley {
 
-// False if the message is not of this call.
+// False if the message is not of this call, or can't be read any more.
 bool Engine::perform(const Instruction& in, std::int64_t tile) {
     if (in.op == Op::kNop) return true;
-    const std::byte* from = nullptr;
-    landed_ = nullptr;
+    Incoming incoming;
     if (in.recv >= 0) {
         const auto connection = program_.receivers[static_cast<std::size_t>(in.recv)];
         const auto src = connections_[static_cast<std::size_t>(connection)].src;
@@ -22,45 +21,33 @@ bool Engine::perform(const Instruction& in, std::int64_t tile) {
             mismatched_ = src;
             return false;
         }
-        has_pulled_ |= (message.where & (kInHeap | kInProcess)) != 0;
-        if ((message.where & (kInHeap | kInProcess)) == kInProcess) {
-            from = fetch(in, tile, src, message.where & ~kInProcess);
-            if (!from) return false;
+        const auto place = message.where & (kInHeap | kInProcess);
+        has_pulled_ |= place != 0;
+        if (place == kInProcess) {
+            incoming = {nullptr, src, message.where & ~kInProcess};
         } else {
-            from = fabric_->resolve(src, message.where);
+            incoming.data = fabric_->resolve(src, message.where);
         }
     }
     if (in.send >= 0) {
-        send(in, tile, from);
+        if (!send(in, tile, incoming)) return false;
     } else {
-        if (!landed_) work(in, tile, from, nullptr);
-        forget_overwritten(in);
+        if (!work(in, tile, incoming, nullptr)) return false;
+        forget_overwritten(in, tile);
     }
     if (in.recv >= 0) receivers_[static_cast<std::size_t>(in.recv)]->release();
     return true;
 }
 
-// A message out of another process' memory: where it is to be, if it only has to be there (then it
-// is one piece, as what is read), or else here for a moment. Null if it can't be read.
-const std::byte* Engine::fetch(const Instruction& in, std::int64_t tile, std::int32_t src,
-                               std::uint64_t where) {
-    const auto bytes = static_cast<std::size_t>(in.count * length_of(tile) * cut_.item);
-    landed_ = in.op == Op::kRecv ? address(in.dst_memory, in.dst_cell, tile) : nullptr;
-    auto* to = landed_ ? landed_ : reinterpret_cast<std::byte*>(bounce_.data());
-    if (read_memory(fabric_->state(src), where, to, bytes)) return to;
-    fabric_->control().fail(Failure::kDied, src);
-    return nullptr;
-}
-
 // The work of an instruction that sends, and its message: pulled, shared with one that has been
 // staged already, or staged. A shared one takes its turn among the slots all the same, so that
 // connections hold as many messages as the plan was proven for.
-void Engine::send(const Instruction& in, std::int64_t tile, const std::byte* from) {
+bool Engine::send(const Instruction& in, std::int64_t tile, const Incoming& incoming) {
     auto& sender = *senders_[static_cast<std::size_t>(in.send)];
     const auto bytes = static_cast<std::uint32_t>(in.count * length_of(tile) * cut_.item);
     if (is_pulled(in, tile)) {
-        if (in.op != Op::kSend) work(in, tile, from, nullptr);
-        forget_overwritten(in);
+        if (in.op != Op::kSend && !work(in, tile, incoming, nullptr)) return false;
+        forget_overwritten(in, tile);
         const bool own = in.op == Op::kSend;
         const auto memory = own ? in.src_memory : in.dst_memory;
         const auto* data = address(memory, own ? in.src_cell : in.dst_cell, tile);
@@ -68,7 +55,7 @@ void Engine::send(const Instruction& in, std::int64_t tile, const std::byte* fro
                                ? heap_[memory] + static_cast<std::uint64_t>(data - base_[memory])
                                : kInProcess | reinterpret_cast<std::uint64_t>(data);
         sender.publish({where, bytes, signature_});
-        return;
+        return true;
     }
     const auto limit = static_cast<std::size_t>(room_.slots);
     if (const auto* staged = shared(in, tile)) {
@@ -76,30 +63,40 @@ void Engine::send(const Instruction& in, std::int64_t tile, const std::byte* fro
         if (owner.share(staged->slot, sender, limit)) {
             sender.take_turn();
             sender.publish({owner.where(staged->slot), bytes, signature_});
-            return;
+            return true;
         }
     }
     const auto slot = sender.take_slot();
-    work(in, tile, from, sender.data(slot));
-    forget_overwritten(in);
+    if (!work(in, tile, incoming, sender.data(slot))) return false;
+    forget_overwritten(in, tile);
     if (in.payload >= 0) {
-        staged_[static_cast<std::size_t>(in.payload)] = {tile, in.send, slot, sender.next()};
+        staged_[staged_index(in.payload, tile)] = {tile, in.send, slot, sender.next()};
     }
     sender.publish({sender.where(slot), bytes, signature_});
+    return true;
 }
 
-// Where the payload of a send has been staged for the same tile, if it is still there.
+// Where the payload of a send has been staged for the same tile, if it is still there. The messages
+// to one peer may be tiles ahead of those to another.
 const Engine::Staged* Engine::shared(const Instruction& in, std::int64_t tile) const {
     if (in.op != Op::kSend || in.payload < 0) return nullptr;
-    const auto& staged = staged_[static_cast<std::size_t>(in.payload)];
+    const auto& staged = staged_[staged_index(in.payload, tile)];
     if (staged.tile != tile) return nullptr;
     const auto& owner = *senders_[static_cast<std::size_t>(staged.sender)];
     return owner.holds(staged.slot, staged.number) ? &staged : nullptr;
 }
 
-void Engine::forget_overwritten(const Instruction& in) {
+// As many tiles as a connection has slots: of more, none is still there.
+std::size_t Engine::staged_index(std::int32_t payload, std::int64_t tile) const {
+    const auto kept = fabric_->shape().fifo.slots;
+    return static_cast<std::size_t>(payload * kept + tile % kept);
+}
+
+void Engine::forget_overwritten(const Instruction& in, std::int64_t tile) {
     for (auto o = in.overwrites_begin; o < in.overwrites_end; ++o) {
-        staged_[static_cast<std::size_t>(program_.overwrites[static_cast<std::size_t>(o)])].tile = -1;
+        const auto payload = program_.overwrites[static_cast<std::size_t>(o)];
+        auto& staged = staged_[staged_index(payload, tile)];
+        if (staged.tile == tile) staged.tile = -1;
     }
 }
 
@@ -109,19 +106,9 @@ std::int64_t Engine::length_of(std::int64_t tile) const {
     return std::min(cut_.tile, cut_.chunk - tile * cut_.tile);
 }
 
-// Results that nobody here reads soon bypass the caches where they would only push others out.
-void Engine::copy(const Instruction& in, std::byte* to, const std::byte* from,
-                  std::size_t bytes) const {
-    constexpr std::size_t kLeast = 4096;
-    if (streams_ && in.is_final && bytes >= kLeast && !in.shifted) {
-        stream_bytes(to, from, bytes);
-    } else {
-        std::memmove(to, from, bytes);
-    }
-}
-
-void Engine::work(const Instruction& in, std::int64_t tile, const std::byte* message,
-                  std::byte* out) {
+// False if the message can't be read any more.
+bool Engine::work(const Instruction& in, std::int64_t tile, const Incoming& message,
+                  std::byte* slot) {
     const bool tail = tile == cut_.full_tiles;
     std::int64_t length = length_of(tile);
     std::int64_t pieces = in.count;
@@ -132,33 +119,88 @@ void Engine::work(const Instruction& in, std::int64_t tile, const std::byte* mes
         pieces = 1;
     }
     const auto n = static_cast<std::size_t>(length);
-    const auto bytes = static_cast<std::size_t>(length * cut_.item);
     for (std::int64_t i = 0; i < pieces; ++i) {
         const auto piece = in.descending ? pieces - 1 - i : i;
-        const std::byte* src =
-            reads_source(in.op) ? address(in.src_memory, in.src_cell + piece, tile) : nullptr;
-        std::byte* dst =
-            writes_destination(in.op) ? address(in.dst_memory, in.dst_cell + piece, tile) : nullptr;
-        const auto offset = static_cast<std::size_t>(piece) * bytes;
-        const std::byte* from = message ? message + offset : nullptr;
-        std::byte* to = out ? out + offset : nullptr;
-        switch (in.op) {
-            case Op::kNop: break;
-            case Op::kSend: std::memcpy(to, src, bytes); break;
-            case Op::kRecv: copy(in, dst, from, bytes); break;
-            case Op::kCopy: copy(in, dst, src, bytes); break;
-            case Op::kReduce: combine_(dst, dst, src, n); break;
-            case Op::kRecvReduceCopy: combine_(dst, src, from, n); break;
-            case Op::kRecvReduceSend: combine_(to, src, from, n); break;
-            case Op::kRecvCopySend:
-                std::memcpy(dst, from, bytes);
-                if (to) std::memcpy(to, from, bytes);
-                break;
-            case Op::kRecvReduceCopySend:
-                combine_(dst, src, from, n);
-                if (to) std::memcpy(to, dst, bytes);
-                break;
+        const auto offset = static_cast<std::size_t>(piece * length * cut_.item);
+        const auto from = message.from(offset);
+        const Operands at{
+            writes_destination(in.op) ? address(in.dst_memory, in.dst_cell + piece, tile) : nullptr,
+            reads_source(in.op) ? address(in.src_memory, in.src_cell + piece, tile) : nullptr,
+            from.data, slot ? slot + offset : nullptr};
+        if (from.sender < 0) {
+            compute(in, at, n);
+        } else if (!work_fetched(in, from, at, n)) {
+            return false;
         }
+    }
+    return true;
+}
+
+// On a message in another process: what only has to be here is copied to its place, else it is
+// worked on part by part.
+bool Engine::work_fetched(const Instruction& in, const Incoming& message, Operands at,
+                          std::size_t n) {
+    const auto item = static_cast<std::size_t>(cut_.item);
+    if (in.op == Op::kRecv) return fetch(message, at.dst, n * item);
+    const auto bounce = reinterpret_cast<std::byte*>(bounce_.data());
+    const auto most = bounce_.size() * sizeof(std::uint64_t) / item;
+    at.message = bounce;
+    for (std::size_t done = 0; done < n; done += most) {
+        const auto part = std::min(most, n - done), bytes = part * item;
+        if (!fetch(message.from(done * item), bounce, bytes)) return false;
+        compute(in, at, part);
+        if (at.dst) at.dst += bytes;
+        if (at.src) at.src += bytes;
+        if (at.slot) at.slot += bytes;
+    }
+    return true;
+}
+
+bool Engine::fetch(const Incoming& message, std::byte* to, std::size_t bytes) {
+    if (read_memory(fabric_->state(message.sender), message.address, to, bytes)) return true;
+    fabric_->control().fail(Failure::kDied, message.sender);
+    return false;
+}
+
+void Engine::compute(const Instruction& in, const Operands& at, std::size_t n) const {
+    const auto bytes = n * static_cast<std::size_t>(cut_.item);
+    switch (in.op) {
+        case Op::kNop: break;
+        case Op::kSend: stage(at.slot, at.src, bytes); break;
+        case Op::kRecv: copy(in, at.dst, at.message, bytes); break;
+        case Op::kCopy: copy(in, at.dst, at.src, bytes); break;
+        case Op::kReduce: combine_(at.dst, at.dst, at.src, n); break;
+        case Op::kRecvReduceCopy: combine_(at.dst, at.src, at.message, n); break;
+        case Op::kRecvReduceSend: combine_(at.slot, at.src, at.message, n); break;
+        case Op::kRecvCopySend:
+            std::memcpy(at.dst, at.message, bytes);
+            if (at.slot) stage(at.slot, at.message, bytes);
+            break;
+        case Op::kRecvReduceCopySend:
+            combine_(at.dst, at.src, at.message, n);
+            if (at.slot) stage(at.slot, at.dst, bytes);
+            break;
+    }
+}
+
+constexpr std::size_t kLeastStreamed = 4096;
+
+// Into a slot.
+void Engine::stage(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    if (way_ == Way::kStreamed && bytes >= kLeastStreamed) {
+        stream_bytes(to, from, bytes);
+    } else {
+        std::memcpy(to, from, bytes);
+    }
+}
+
+// Results that nobody here reads soon bypass the caches where they would only push others out.
+void Engine::copy(const Instruction& in, std::byte* to, const std::byte* from,
+                  std::size_t bytes) const {
+    if (streams_ && in.is_final && bytes >= kLeastStreamed && !in.shifted) {
+        stream_bytes(to, from, bytes);
+    } else {
+        std::memmove(to, from, bytes);
     }
 }
 

@@ -57,7 +57,8 @@ Fabric::Fabric(FabricShape shape, std::int32_t rank, std::vector<Region> memory,
       memory_(with_copies(shape_, memory)),
       heaps_(std::move(heaps)),
       remote_(without_segment(memory)),
-      control_(rank, states_of(memory_)) {
+      control_(rank, states_of(memory_)),
+      ways_(control_) {
     heaps_.resize(memory_.size());
 }
 

@@ -15,6 +15,7 @@
 #include "control.hpp"
 #include "fifo.hpp"
 #include "segment.hpp"
+#include "ways.hpp"
 
 namespace sley {
 
@@ -75,6 +76,7 @@ public:
     const FabricShape& shape() const { return shape_; }
     std::int32_t rank() const { return control_.rank(); }
     Control& control() { return control_; }
+    Ways& ways() { return ways_; }
     RankState& state(std::int32_t rank) const;
 
     // The ends of connections; made, with memory behind them, when they are first asked for. Any
@@ -121,6 +123,7 @@ private:
     std::vector<Region> memory_, heaps_;
     std::vector<bool> remote_;
     Control control_;
+    Ways ways_;
     std::shared_ptr<Transport> transport_;
     std::mutex mutex_;  // of the ends
     std::unordered_map<std::size_t, std::unique_ptr<FifoSender>> senders_;

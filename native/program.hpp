@@ -45,8 +45,7 @@ struct Connection {
 // A rank's part of a plan, as columns. `send` and `recv` are numbers of the plan's connections;
 // waits name instructions of this rank, holds its sends. `pullable` (0 or 1) says whether the
 // receiver may read a message where it lies at this rank, `holds` which sends' messages must then
-// have been consumed before an instruction starts (machine.md, "Protocols and slots"). all_pullable:
-// whether each message of the plan, of any rank, is, and is a single chunk.
+// have been consumed before an instruction starts (machine.md, "Protocols and slots").
 struct ProgramColumns {
     std::vector<std::int32_t> op, src_buffer, src_index, dst_buffer, dst_index, count, send, recv;
     std::vector<std::int64_t> wait_offset;
@@ -62,8 +61,11 @@ struct ProgramColumns {
     std::int32_t max_count = 1;  // the longest message of the whole plan, in chunks
     bool in_place = false;
     bool tile_major = true;
+    // Of all ranks together: whether each message is pullable, and is a single chunk; whether
+    // anything is reduced; whether every rank needs something of every other.
     bool all_pullable = false;
-    bool reduces = false;  // any rank
+    bool reduces = false;
+    bool all_to_all = false;
 };
 
 struct Instruction {
@@ -119,7 +121,7 @@ struct Program {
     std::int32_t max_count;
     bool in_place;
     bool tile_major;
-    bool all_pullable, reduces;
+    bool all_pullable, reduces, all_to_all;
     bool writes_input = false;  // out of place
 };
 

@@ -14,6 +14,10 @@ MOST_ITERATIONS = 100_000
 ENOUGH = 0.25
 """A trial this part of the wanted time long tells how many calls fill it."""
 
+FIRST_CALLS = 12
+"""Of any engine in a cell, untimed: the first one makes plans and connections, and then sley tries
+three ways of copying, three calls each."""
+
 WARMUP = 0.1
 """Untimed calls at the start of a turn, as a part of the timed ones."""
 
@@ -37,7 +41,7 @@ def iterations_for(seconds: float, wanted_s: float) -> int:
 
 def calibrated(ranks: Ranks, wanted_s: float) -> int:
     """The number of calls that fill the wanted time, found by trials."""
-    seconds_a_call(ranks, 1)  # the first call makes plans and connections
+    seconds_a_call(ranks, FIRST_CALLS)
     calls = 1
     while True:
         seconds = seconds_a_call(ranks, calls)

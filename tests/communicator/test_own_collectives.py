@@ -14,6 +14,7 @@ from sley.communicator import Communicator
 from sley.errors import SleyError
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
+from sley.lang import ChunkProgram, trace
 
 COUNT = 1003
 
@@ -40,6 +41,28 @@ def test_all_to_next(in_place: bool) -> None:
             found = outputs(ranks, plan, count)
             for rank in range(1, 4):
                 assert (found[rank] == np.arange(count) + 10000 * (rank - 1)).all()
+
+
+def test_one_place_for_different_messages() -> None:
+    """The root hands its parts out by way of one chunk of scratch, in one tile and in several."""
+    size = 4
+
+    def body(p: ChunkProgram) -> None:
+        p.chunk(0, "in", 0).copy(0, "out", 0)
+        for rank in range(1, size):
+            p.chunk(0, "in", rank).copy(0, "scratch", 0).copy(rank, "out", 0)
+
+    plan = sley.compile(trace(sley.Scatter(size), body, name="by-scratch"))
+    for count in (COUNT, 200 * COUNT):
+        data = np.arange(size * count, dtype=np.int32)
+
+        def part(comm: Communicator, data: Any = data, count: int = count) -> Any:
+            out = np.full(count, -1, np.int32)
+            comm.run(plan, data if comm.rank == 0 else data[:0], out)
+            return out
+
+        with Ranks(size) as ranks:
+            np.testing.assert_array_equal(np.concatenate(ranks.each(part)), data)
 
 
 def test_plans_take_turns_with_calls() -> None:

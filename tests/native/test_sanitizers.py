@@ -74,6 +74,12 @@ def test_the_engine_is_clean(tmp_path: Path, sanitizers: str) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+@pytest.mark.parametrize("sanitizers", ["thread", "address,undefined"])
+def test_ranks_agree_on_how_calls_go(tmp_path: Path, sanitizers: str) -> None:
+    done = run(build(tmp_path, sanitizers, test="ways_test.cpp", of=()))
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 def test_the_simulator_is_clean(tmp_path: Path) -> None:
     checked = "-D_GLIBCXX_ASSERTIONS"
     program = build(tmp_path, "address,undefined", checked, test="simulator_test.cpp", of=SIMULATOR)

@@ -24,13 +24,14 @@ from sley.communicator.communicator import Communicator
 from sley.communicator.environment import Started, from_environment
 from sley.communicator.mpi import MpiStore
 from sley.communicator.records import Call
-from sley.communicator.settings import Network, Settings
+from sley.communicator.settings import Copies, Network, Settings
 from sley.communicator.stores import FolderStore, LocalStore, Store, TorchStore
 from sley.communicator.work import Work
 
 __all__ = [
     "Call",
     "Communicator",
+    "Copies",
     "FolderStore",
     "LocalStore",
     "MpiStore",

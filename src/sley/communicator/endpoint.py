@@ -16,7 +16,7 @@ from sley.communicator.bootstrap import Rendezvous, bootstrap, check_place
 from sley.communicator.calls import KINDS, Request, size_of
 from sley.communicator.failures import FirstError, call_error
 from sley.communicator.hosts import Hosts
-from sley.communicator.memory import Memory
+from sley.communicator.memory import WAYS, Memory
 from sley.communicator.messages import ANY, Messages
 from sley.communicator.network import connect
 from sley.communicator.plans import Chosen, Plans
@@ -79,7 +79,7 @@ class Endpoint:
                 )
             )
             self.hosts: Hosts = self._rendezvous.hosts
-            self._fabric = memory.fabric(self._rendezvous)
+            self._fabric = memory.fabric(self._rendezvous, settings)
             self._fabric.watch(self._watched(opened))
             self._transport = connect(self._fabric, self._rendezvous, settings)
             self._calls = native().Calls(self._fabric)
@@ -193,6 +193,7 @@ class Endpoint:
                     size_bytes=size_bytes,
                     time_us=seconds / tally.calls * 1e6,
                     algbw_GBps=size_bytes / seconds / 1e9 if seconds > 0 else 0.0,
+                    **{way.value: calls for way, calls in zip(WAYS, tally.ways, strict=True)},
                 )
             )
         return rows

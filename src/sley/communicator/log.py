@@ -21,7 +21,7 @@ class CallStats(NamedTuple):
     begin_bytes, end_bytes: the sizes that the plan is for (None: no end). calls: that ended well.
     size_bytes: of all of them, as nccl-tests counts sizes. time_us: of one call, on this rank, the
     average; it includes waiting for other ranks. algbw_GBps: size_bytes / time in 10^9 bytes a
-    second.
+    second. cached, streamed, attached: calls whose messages were copied so (`settings.Copies`).
     """
 
     communicator: str
@@ -35,6 +35,9 @@ class CallStats(NamedTuple):
     size_bytes: int
     time_us: float
     algbw_GBps: float  # noqa: N815
+    cached: int
+    streamed: int
+    attached: int
 
 
 def set_up() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sley.communicator.bootstrap import Rendezvous
-from sley.communicator.settings import Settings
+from sley.communicator.settings import Copies, Settings
 from sley.communicator.tiles import slot_bytes
 from sley.runtime.heap import Heap, heap
 from sley.runtime.memory import allocate
@@ -17,6 +17,9 @@ from sley.runtime.native import native
 
 _ENVELOPES = 64
 """Messages of a connection under way at once, where they are read where they lie."""
+
+WAYS = (Copies.CACHED, Copies.STREAMED, Copies.ATTACHED)
+"""In the order of the engine's numbers."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Memory:
         """What the other ranks of this host need."""
         return self.segment.fd, self.heap.segment.fd
 
-    def fabric(self, rendezvous: Rendezvous) -> Any:
+    def fabric(self, rendezvous: Rendezvous, settings: Settings) -> Any:
         """The connections to all ranks (`native.Fabric`). Errors: R507."""
         segments: list[Any] = [None] * rendezvous.ranks
         heaps: list[Any] = [None] * rendezvous.ranks
@@ -60,6 +63,8 @@ class Memory:
         fabric = native().Fabric.join(self.shape, segments, heaps, rendezvous.rank)
         can = b"1" if fabric.reads_others() else b"0"
         fabric.is_attached = all(said == b"1" for said in rendezvous.exchange(can))
+        if settings.copies is not Copies.AUTO:
+            fabric.go_only(WAYS.index(settings.copies))
         return fabric
 
 

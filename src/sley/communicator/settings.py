@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from sley.errors.runtime import R514
 from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S, check_settings, whole
+
+_E = TypeVar("_E", bound=Enum)
 
 
 class Network(Enum):
@@ -17,6 +19,20 @@ class Network(Enum):
     AUTO = "auto"
     UCX = "ucx"
     TCP = "tcp"
+
+
+class Copies(Enum):
+    """How the messages of large calls are copied between the ranks of a host.
+
+    CACHED: through slots that stay in a cache; what lies in shared memory is read there. STREAMED:
+    through slots that are written past the caches. ATTACHED: by the kernel, straight out of the
+    sender's memory; what lies in shared memory is read there. AUTO tries them.
+    """
+
+    AUTO = "auto"
+    CACHED = "cached"
+    STREAMED = "streamed"
+    ATTACHED = "attached"
 
 
 _MOST_SLOTS, _MOST_SLOT_BYTES, _MOST_CHANNELS = 1 << 12, 1 << 30, 1 << 10
@@ -32,6 +48,7 @@ class Settings:
         less of it (`tiles`).
     cma: whether ranks of a host copy large messages straight out of one another's memory, where
         the system allows it (cross memory attach).
+    copies: how large messages are copied within a host; calls that can't go this way are CACHED.
     network: between hosts. plan_dir: a folder of own plans. use_cache: whether compiled plans are
         kept on disk.
     """
@@ -41,6 +58,7 @@ class Settings:
     slot_bytes: int | None = None
     channels: int = 32
     cma: bool = True
+    copies: Copies = Copies.AUTO
     network: Network = Network.AUTO
     plan_dir: str | os.PathLike[str] | None = None
     use_cache: bool = True
@@ -61,23 +79,20 @@ class Settings:
             raise R514.error(
                 expected="plan_dir as the path of a folder", found=f"plan_dir={self.plan_dir!r}"
             )
-        try:
-            object.__setattr__(self, "network", Network(self.network))
-        except ValueError:
-            names = ", ".join(repr(n.value) for n in Network)
-            raise R514.error(
-                expected=f"network to be one of {names}", found=f"network={self.network!r}"
-            ) from None
+        object.__setattr__(self, "network", _member(Network, "network", self.network))
+        object.__setattr__(self, "copies", _member(Copies, "copies", self.copies))
 
     @classmethod
     def from_environment(cls, **settings: Any) -> Settings:
         """The settings given, and of others those of the environment: SLEY_TIMEOUT_S,
-        SLEY_CMA, SLEY_NETWORK, SLEY_PLAN_DIR."""
+        SLEY_CMA, SLEY_COPIES, SLEY_NETWORK, SLEY_PLAN_DIR."""
         found: dict[str, Any] = {}
         if timeout := os.environ.get("SLEY_TIMEOUT_S"):
             found["timeout_s"] = _seconds(timeout)
         if cma := os.environ.get("SLEY_CMA"):
             found["cma"] = cma != "0"
+        if copies := os.environ.get("SLEY_COPIES"):
+            found["copies"] = copies.lower()
         if network := os.environ.get("SLEY_NETWORK"):
             found["network"] = network.lower()
         if folder := os.environ.get("SLEY_PLAN_DIR"):
@@ -90,8 +105,19 @@ class Settings:
             "slots": str(self.slots),
             "slot_bytes": str(self.slot_bytes),
             "channels": str(self.channels),
+            "copies": self.copies.value,
             "network": self.network.value,
         }
+
+
+def _member(words: type[_E], name: str, value: object) -> _E:
+    try:
+        return words(value)
+    except ValueError:
+        names = ", ".join(repr(word.value) for word in words)
+        raise R514.error(
+            expected=f"{name} to be one of {names}", found=f"{name}={value!r}"
+        ) from None
 
 
 def _seconds(text: str) -> float:

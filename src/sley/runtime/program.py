@@ -163,6 +163,7 @@ def load(
         "tile_major": plan.loop_order is LoopOrder.TILE,
         "all_pullable": pullable is not None and pullable.covers(plan),
         "reduces": bool(REDUCES[plan.instructions.op].any()),
+        "all_to_all": _is_all_to_all(plan),
     }
     programs = tuple(
         _program(plan, rank, send, recv, of_all, pullable) for rank in range(plan.collective.ranks)
@@ -298,6 +299,22 @@ def promised(plan: Plan, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int32
     width[known] = np.diff(c.values.offset)[expected[known]]
     _, position = spans(start, width)
     return np.concatenate([[0], np.cumsum(width)]), c.values.target[position]
+
+
+def _is_all_to_all(plan: Plan) -> bool:
+    """Whether every rank's output needs something of every rank's input."""
+    c = plan.collective
+    owner = np.searchsorted(c.input_offset, c.values.target, side="right") - 1
+    for rank in range(c.ranks):
+        expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]]
+        needed = np.zeros(c.ranks, bool)
+        for value in np.unique(expected[expected != NONE]):
+            needed[owner[c.values.offset[value] : c.values.offset[value + 1]]] = True
+            if needed.all():
+                break
+        if not needed.all():
+            return False
+    return True
 
 
 def _divisors(plan: Plan, rank: int) -> NDArray[np.int32]:

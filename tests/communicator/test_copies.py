@@ -1,4 +1,4 @@
-"""Large messages that the kernel copies from one process to the other."""
+"""How large messages are copied between the ranks of a host."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from communicator import processes
-from sley.communicator import Communicator, Settings
+from sley.communicator import Communicator, Copies, Settings
 from sley.runtime.heap import empty
 
 LARGE = 1 << 20  # elements of a byte
 
 
-def settings(cma: bool) -> Settings:
-    return Settings(timeout_s=10, use_cache=False, cma=cma)
+def settings(cma: bool, copies: Copies = Copies.AUTO) -> Settings:
+    return Settings(timeout_s=10, use_cache=False, cma=cma, copies=copies)
 
 
 def allowed() -> bool:
@@ -35,7 +35,7 @@ needs_permission = pytest.mark.skipif(
 
 def sent_early(comm: Communicator) -> bool:
     """Whether the root's broadcast ends before another rank has come to it."""
-    data = np.full(2 * LARGE // 16, comm.rank, np.uint8)
+    data = np.full(LARGE, comm.rank, np.uint8)
     if comm.rank == 1:
         comm.barrier()
         time.sleep(0.3)
@@ -86,13 +86,62 @@ def all_kinds(comm: Communicator, counts: list[int]) -> None:
             left = wanted if root < rank else parts * (rank + 1)  # what the last gather here gave
             np.testing.assert_array_equal(out, parts * (root + 1) if rank == root else left)
 
+        data = (parts % 97 + rank).astype(np.float32)
+        total = (n * (parts % 97) + n * (n - 1) // 2).astype(np.float32)
+        comm.all_reduce(summed := data.copy())
+        np.testing.assert_array_equal(summed, total)
+        comm.reduce_scatter(summed[:count], data)
+        np.testing.assert_array_equal(summed[:count], total[own])
 
+
+EDGES = [4 << 10, 64 << 10, 128 << 10, 1 << 20]
+"""Bytes of a chunk from which on there is a choice, a second tile, a third way, another rule."""
+
+COUNTS = [edge // 4 + more for edge in EDGES for more in (-1, 0, 1)]
+
+
+@pytest.mark.parametrize("copies", Copies)
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_everything_that_only_moves_data(ranks: int) -> None:
-    edge = (128 << 10) // 4
-    counts = [edge - 1, edge, edge + 1, 2 * edge + 3, LARGE // 4 + 1, 3 * LARGE // 4]
-    ends = processes.start(ranks, all_kinds, counts, settings=settings(True)).ends()
+def test_every_kind_of_call(ranks: int, copies: Copies) -> None:
+    counts = [*COUNTS, LARGE // 2 + 3]
+    ends = processes.start(ranks, all_kinds, counts, settings=settings(True, copies)).ends()
     assert [end.error for end in ends] == [""] * ranks
+
+
+def counted(comm: Communicator, calls: int) -> list[tuple[int, int, int]]:
+    for count in (1000, LARGE):
+        for _ in range(calls):
+            comm.all_reduce(np.zeros(count, np.float32))
+    return [(row.cached, row.streamed, row.attached) for row in comm.stats()]
+
+
+@needs_permission
+def test_all_ways_are_tried_and_counted() -> None:
+    first, second = (end.value for end in processes.start(2, counted, 40).ends())
+    assert first == second
+    (small, large) = first
+    assert small == (40, 0, 0)
+    assert min(large) >= 1
+    assert sum(large) == 40
+
+
+@pytest.mark.parametrize(
+    ("copies", "wanted"),
+    [
+        (Copies.CACHED, (5, 0, 0)),
+        (Copies.STREAMED, (0, 5, 0)),
+        pytest.param(Copies.ATTACHED, (0, 0, 5), marks=needs_permission),
+    ],
+)
+def test_one_way_alone(copies: Copies, wanted: tuple[int, int, int]) -> None:
+    for end in processes.start(2, counted, 5, settings=settings(True, copies)).ends():
+        assert end.value[1] == wanted
+
+
+def test_without_permission_the_kernel_copies_nothing() -> None:
+    for copies in (Copies.AUTO, Copies.ATTACHED):
+        for end in processes.start(2, counted, 40, settings=settings(False, copies)).ends():
+            assert end.value[1][2] == 0
 
 
 def dies(comm: Communicator) -> None:
@@ -121,12 +170,12 @@ def sums(comm: Communicator, counts: list[int]) -> list[bytes]:
 
 
 def test_a_sum_has_the_same_bits_however_its_parts_travel() -> None:
-    """Staged, pulled from the heap or from another process; on every rank, and in every run."""
+    """On every rank, and in every run."""
     counts = [1000, 300_001, 1_500_001]
     runs = [
         end.value
-        for cma in (True, False, True)
-        for end in processes.start(3, sums, counts, settings=settings(cma)).ends()
+        for copies in (*Copies, Copies.AUTO)
+        for end in processes.start(3, sums, counts, settings=settings(True, copies)).ends()
     ]
     private, shared = (run_of[::2] for run_of in (runs[0], runs[0][1:]))
     assert private == shared

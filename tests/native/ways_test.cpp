@@ -1,0 +1,132 @@
+// How calls go: what a trial prefers, and that ranks as threads go the same way without waiting.
+// Exits with 1 at the first thing that is wrong.
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "ways.hpp"
+
+namespace {
+
+using namespace sley;
+
+void expect(bool holds, const char* what) {
+    if (holds) return;
+    std::fprintf(stderr, "%s\n", what);
+    std::exit(1);
+}
+
+// So many calls, which take so many seconds each way; those that went each.
+std::vector<int> tried(Trial& trial, const std::vector<double>& seconds, int calls) {
+    std::vector<int> went(seconds.size());
+    for (int i = 0; i < calls; ++i) {
+        const auto way = static_cast<std::size_t>(trial.next());
+        ++went[way];
+        trial.note(Way{way}, seconds[way]);
+    }
+    return went;
+}
+
+void check_trials() {
+    Trial trial(3);
+    const auto first = tried(trial, {4, 3, 2.5}, 9);
+    expect(first == std::vector<int>{3, 3, 3}, "not every way was tried three times");
+    expect(tried(trial, {4, 3, 2.5}, 100)[2] == 100, "not the fastest way");
+    const auto all = tried(trial, {4, 3, 2.5}, 2560);
+    expect(all[0] == 30 && all[1] == 30, "the slower ways weren't tried again");
+
+    Trial far(3);
+    const auto behind = tried(far, {1, 2.5, 9}, 100);
+    expect(behind[1] == 1 && behind[2] == 1, "a way far behind got a second call");
+
+    // The machine changes: the way that was the fastest takes four times as long.
+    expect(tried(trial, {4, 3, 10}, 40)[1] >= 20, "what has become slow is still preferred");
+
+    // One that is late now and then, and so slow whichever way it goes.
+    Trial noisy(2);
+    std::mt19937 random(7);
+    int wrong = 0;
+    for (int i = 0; i < 2000; ++i) {
+        const auto way = noisy.next();
+        const double late = random() % 3 == 0 ? 10 : 0;
+        wrong += way == Way::kCached;
+        noisy.note(way, (way == Way::kCached ? 2 : 1) + late);
+    }
+    expect(wrong < 200, "the slower way was preferred");
+
+    Trial two(2);
+    expect(tried(two, {2, 1, 0}, 100)[2] == 0, "a way that there isn't");
+}
+
+// What a call is for `Ways`: nobody ends it before everybody has begun it, but some run ahead.
+class Meeting {
+public:
+    explicit Meeting(int ranks) : begun_(static_cast<std::size_t>(ranks)) {}
+
+    void begin(int rank) { begun_[static_cast<std::size_t>(rank)].fetch_add(1); }
+    void end(int rank) {
+        const auto mine = begun_[static_cast<std::size_t>(rank)].load();
+        for (auto& other : begun_) {
+            while (other.load() < mine) std::this_thread::yield();
+        }
+    }
+
+private:
+    std::vector<std::atomic<int>> begun_;
+};
+
+void check_agreement(int ranks, int calls) {
+    std::vector<std::unique_ptr<RankState>> states;
+    std::vector<RankState*> pointers;
+    for (int r = 0; r < ranks; ++r) {
+        states.push_back(std::make_unique<RankState>());
+        pointers.push_back(states.back().get());
+    }
+    Meeting meeting(ranks);
+    std::vector<std::vector<Way>> went(static_cast<std::size_t>(ranks));
+    const auto body = [&](int rank) {
+        Control control(rank, pointers);
+        Ways ways(control);
+        std::mt19937 sizes(1), times(2);
+        for (int i = 0; i < calls; ++i) {
+            const std::uint64_t alike = sizes() % 200;
+            const auto way = ways.begin(alike, 2 + alike % 2);
+            went[static_cast<std::size_t>(rank)].push_back(way);
+            meeting.begin(rank);
+            meeting.end(rank);
+            ways.end(static_cast<double>(times()));
+        }
+    };
+    std::vector<std::thread> threads;
+    for (int r = 0; r < ranks; ++r) threads.emplace_back(body, r);
+    for (auto& thread : threads) thread.join();
+    bool any[kWays] = {};
+    for (const auto way : went[0]) any[static_cast<std::size_t>(way)] = true;
+    expect(any[0] && any[1] && any[2], "not all ways were gone");
+    for (const auto& of_rank : went) expect(of_rank == went[0], "ranks went different ways");
+}
+
+void check_only() {
+    auto state = std::make_unique<RankState>();
+    Control control(0, {state.get()});
+    Ways ways(control);
+    ways.only = Way::kAttached;
+    for (int i = 0; i < 20; ++i) {
+        expect(ways.begin(5, 3) == Way::kAttached, "not the only way");
+        ways.end(1);
+        expect(ways.begin(5, 2) == Way::kCached, "a way that can't be gone");
+        ways.end(1);
+    }
+}
+
+}  // namespace
+
+int main() {
+    check_trials();
+    check_agreement(3, 20000);
+    check_only();
+    return 0;
+}
