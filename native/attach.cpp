@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <random>
 
 namespace sley {
@@ -21,22 +22,23 @@ bool can_read(const RankState& peer) {
     if (peer.process.load(std::memory_order_acquire) == 0) return false;
     std::uint64_t found = 0;
     return read_memory(peer, peer.word_at.load(std::memory_order_relaxed),
-                       reinterpret_cast<std::byte*>(&found), sizeof found) &&
+                       reinterpret_cast<std::byte*>(&found), sizeof found) == Failure::kNone &&
            found == peer.word.load(std::memory_order_relaxed);
 }
 
-bool read_memory(const RankState& peer, std::uint64_t address, std::byte* to, std::size_t bytes) {
+Failure read_memory(const RankState& peer, std::uint64_t address, std::byte* to,
+                    std::size_t bytes) {
     const auto process = static_cast<pid_t>(peer.process.load(std::memory_order_relaxed));
     while (bytes > 0) {
         const iovec here{to, bytes};
         const iovec there{reinterpret_cast<void*>(address), bytes};
         const auto read = process_vm_readv(process, &here, 1, &there, 1, 0);
-        if (read <= 0) return false;
+        if (read <= 0) return errno == ESRCH ? Failure::kDied : Failure::kUnreadable;
         to += read;
         address += static_cast<std::uint64_t>(read);
         bytes -= static_cast<std::size_t>(read);
     }
-    return true;
+    return Failure::kNone;
 }
 
 }  // namespace sley

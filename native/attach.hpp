@@ -15,7 +15,8 @@ void announce(RankState& state);
 // Whether a rank's memory can be read; false for one that hasn't announced itself.
 bool can_read(const RankState& peer);
 
-// False if not all of it could be read: the process has ended, or its memory is gone.
-bool read_memory(const RankState& peer, std::uint64_t address, std::byte* to, std::size_t bytes);
+// kNone if all of it was read.
+Failure read_memory(const RankState& peer, std::uint64_t address, std::byte* to,
+                    std::size_t bytes);
 
 }  // namespace sley

@@ -119,7 +119,8 @@ nb::tuple to_tuple(const Outcome& outcome) {
     for (const auto& s : outcome.stuck) {
         stuck.append(nb::make_tuple(s.instruction, s.tile, static_cast<int>(s.reason), s.target));
     }
-    return nb::make_tuple(static_cast<int>(outcome.status), outcome.seconds, outcome.rank, stuck);
+    return nb::make_tuple(static_cast<int>(outcome.status), outcome.seconds, outcome.rank,
+                          outcome.bytes, stuck);
 }
 
 Call make_call(std::int64_t count, std::int32_t type, std::int32_t op) {

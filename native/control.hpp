@@ -18,9 +18,9 @@ namespace sley {
 
 // kMismatched: the rank calls something else than the rank that noticed. kLeft: it has closed its
 // communicator. kCut: the network doesn't reach it any more. kNoMemory: it has none for a call.
-// kGaveUp: it was told to.
+// kGaveUp: it was told to. kUnreadable: its memory isn't there any more, or not for others.
 enum class Failure : std::int32_t {
-    kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp
+    kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp, kUnreadable
 };
 
 // What a rank is at: the number of its call, from 1 on, and two words that must be the same on all
@@ -75,7 +75,12 @@ constexpr auto kLookInterval = std::chrono::milliseconds(20);
 class Control {
 public:
     Control(std::int32_t rank, std::vector<RankState*> states)
-        : rank_(rank), states_(std::move(states)) {}
+        : local_ranks(static_cast<std::int32_t>(states.size())),
+          rank_(rank),
+          states_(std::move(states)) {}
+
+    // Those that share the host's cores with this one.
+    std::int32_t local_ranks;
 
     std::int32_t rank() const { return rank_; }
     std::int32_t ranks() const { return static_cast<std::int32_t>(states_.size()); }
@@ -226,7 +231,7 @@ public:
     Patience(Control& control, double timeout_s, const CallRecord& call = {})
         : control_(control),
           call_(call),
-          pauses_(control.ranks() <= cores() ? kPauses : kFewPauses),
+          pauses_(control.local_ranks <= cores() ? kPauses : kFewPauses),
           timeout_(std::chrono::duration_cast<Clock::duration>(
               std::chrono::duration<double>(timeout_s))) {}
 

@@ -7,8 +7,9 @@
 
 namespace sley {
 
+// Null pointers are fine for no bytes, which they aren't for memcpy.
 inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t n) {
-    std::memcpy(to, from, n);
+    if (n > 0) std::memcpy(to, from, n);
 }
 
 // The same with stores that bypass the caches, where the CPU has such (x86-64 with AVX): the lines

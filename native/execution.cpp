@@ -157,9 +157,10 @@ bool Engine::work_fetched(const Instruction& in, const Incoming& message, Operan
 }
 
 bool Engine::fetch(const Incoming& message, std::byte* to, std::size_t bytes) {
-    if (read_memory(fabric_->state(message.sender), message.address, to, bytes)) return true;
-    fabric_->control().fail(Failure::kDied, message.sender);
-    return false;
+    const auto& sender = fabric_->state(message.sender);
+    const auto failure = read_memory(sender, message.address, to, bytes);
+    if (failure != Failure::kNone) fabric_->control().fail(failure, message.sender);
+    return failure == Failure::kNone;
 }
 
 void Engine::compute(const Instruction& in, const Operands& at, std::size_t n) const {

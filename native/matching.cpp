@@ -1,4 +1,4 @@
-// Posting and matching, the pieces of messages, and what ends operations that cannot go on.
+// Posting and matching, and what ends operations that cannot go on.
 #include "matching.hpp"
 
 #include <algorithm>
@@ -13,19 +13,8 @@
 namespace sley {
 namespace {
 
-struct Header {
-    std::int64_t tag, bytes;
-};
-
 // Shorter data are staged though they lie in the heap: the sender needn't wait for the receiver.
 constexpr std::int64_t kLeastPulled = 8192;
-// A peer is served for so long before the next one's turn, and data in the heap are cut so.
-constexpr std::int64_t kBurst = std::int64_t{1} << 20;
-
-// Null pointers are fine for no bytes, which they aren't for memcpy.
-void copy_piece(std::byte* to, const std::byte* from, std::int64_t bytes) {
-    if (bytes > 0) copy_bytes(to, from, static_cast<std::size_t>(bytes));
-}
 
 }  // namespace
 
@@ -55,7 +44,6 @@ Matching::Matching(std::shared_ptr<Fabric> fabric, std::int32_t stride, std::int
       slots_(static_cast<std::size_t>(fabric_->shape().fifo.slots)),
       slot_bytes_(std::min<std::int64_t>(fabric_->shape().fifo.slot_bytes,
                                          std::numeric_limits<std::int32_t>::max())),
-      least_streamed_(std::max(last_level_cache_bytes() / 2, kBurst)),
       peers_(static_cast<std::size_t>(ranks_)) {
     if (slot_bytes_ < static_cast<std::int64_t>(kCacheLine)) {
         throw std::invalid_argument("a slot has no room for a message's header");
@@ -132,15 +120,16 @@ void Matching::post_receive(Operation& receive) {
 void Matching::send_to_self(Operation& send) {
     auto* receive = first_match(send.peer, send.tag);
     if (!receive) {
-        copy_piece(store_unexpected(send.peer, send.tag, send.bytes), send.data, send.bytes);
+        copy_bytes(store_unexpected(send.peer, send.tag, send.bytes), send.data,
+                   static_cast<std::size_t>(send.bytes));
         return end(send, Status::kDone, send.peer, send.bytes);
     }
     take_posted(*receive);
-    if (receive->bytes != send.bytes) {
+    if (const auto expected = receive->bytes; expected != send.bytes) {
         mismatch(*receive, send.peer, send.bytes);
-        return end(send, Status::kMismatched, send.peer, send.bytes);
+        return end(send, Status::kMismatched, send.peer, expected);
     }
-    copy_piece(receive->data, send.data, send.bytes);
+    copy_bytes(receive->data, send.data, static_cast<std::size_t>(send.bytes));
     end(*receive, Status::kDone, send.peer, send.bytes);
     end(send, Status::kDone, send.peer, send.bytes);
 }
@@ -167,12 +156,12 @@ bool Matching::take_unexpected(Operation& receive) {
         if (found->bytes != receive.bytes) {
             mismatch(receive, src, found->bytes);
         } else if (coming.is_active && coming.to == found->data.get()) {
-            copy_piece(receive.data, coming.to, coming.at);
+            copy_bytes(receive.data, coming.to, static_cast<std::size_t>(coming.at));
             coming.to = receive.data;
             coming.receive = &receive;
             list.erase(found);
         } else {
-            copy_piece(receive.data, found->data.get(), found->bytes);
+            copy_bytes(receive.data, found->data.get(), static_cast<std::size_t>(found->bytes));
             end(receive, Status::kDone, src, found->bytes);
             list.erase(found);
         }
@@ -234,132 +223,6 @@ bool Matching::advance() {
     }
     if (moved) control.beat();
     return moved;
-}
-
-bool Matching::send_pieces(std::int32_t dst) {
-    auto& to = peer(dst);
-    bool moved = false;
-    for (std::int64_t sent = 0; sent < kBurst && !to.sends.empty();) {
-        auto& send = *to.sends.first();
-        const auto bytes = send_piece(*to.sender, send);
-        if (bytes == 0) break;
-        sent += bytes;
-        moved = true;
-        send.watch.moved();
-        if (send.sent < send.bytes) continue;
-        to.sends.remove(send);
-        if (send.heap == 0) {
-            end(send, Status::kDone, dst, send.bytes);
-        } else {
-            send.last_piece = to.sender->next() - 1;
-            to.pulled.push(send);
-        }
-    }
-    while (!to.pulled.empty() && !to.is_unread()) {
-        auto& send = *to.pulled.first();
-        to.pulled.remove(send);
-        end(send, Status::kDone, dst, send.bytes);
-        moved = true;
-    }
-    return moved;
-}
-
-// Publishes the header or the next piece, if there is room. Returns the bytes that it took.
-std::int64_t Matching::send_piece(FifoSender& sender, Operation& send) const {
-    if (send.heap != 0 && send.sent >= 0) {
-        if (!sender.has_envelope()) return 0;
-        const auto piece = std::min(kBurst, send.bytes - send.sent);
-        sender.publish({send.heap + static_cast<std::uint64_t>(send.sent),
-                        static_cast<std::uint32_t>(piece), 0});
-        send.sent += piece;
-        return piece;
-    }
-    if (!sender.has_slot(slots_)) return 0;
-    const auto slot = sender.take_slot();
-    auto* to = sender.data(slot);
-    std::int64_t bytes = 0;
-    if (send.sent < 0) {
-        const Header header{send.tag, send.bytes};
-        std::memcpy(to, &header, sizeof header);
-        bytes = sizeof header;
-        send.sent = 0;
-    }
-    const auto piece = send.heap != 0 ? 0 : std::min(slot_bytes_ - bytes, send.bytes - send.sent);
-    copy_piece(to + bytes, send.data + send.sent, piece);
-    bytes += piece;
-    send.sent += piece;
-    sender.publish({sender.where(slot), static_cast<std::uint32_t>(bytes), 0});
-    return bytes;
-}
-
-bool Matching::receive_pieces(std::int32_t src) {
-    auto& from = peer(src);
-    if (!from.receiver) return false;
-    bool moved = false;
-    for (std::int64_t taken = 0; taken < kBurst;) {
-        const bool is_wanted = from.coming.receive || !from.posted.empty() || !any_.empty();
-        if (!is_wanted || !from.receiver->has_message()) break;
-        const auto message = from.receiver->message();
-        if (from.coming.is_active) {
-            const bool is_pulled = (message.where & kInHeap) != 0;
-            take_piece(src, fabric_->resolve(src, message.where), message.bytes, is_pulled);
-        } else if (!begin_message(src)) {
-            break;
-        }
-        taken += message.bytes;
-        moved = true;
-    }
-    return moved;
-}
-
-// Takes the header and what is behind it. False if the message cannot be taken: it doesn't fit its
-// receive, or there is no memory for a message that nobody has asked for.
-bool Matching::begin_message(std::int32_t src) {
-    auto& from = peer(src);
-    const auto message = from.receiver->message();
-    const auto* data = fabric_->resolve(src, message.where);
-    Header header;
-    std::memcpy(&header, data, sizeof header);
-    auto* receive = first_match(src, header.tag);
-    std::byte* to = nullptr;
-    if (!receive) {
-        try {
-            to = store_unexpected(src, header.tag, header.bytes);
-        } catch (const std::bad_alloc&) {
-            return false;
-        }
-    } else {
-        take_posted(*receive);
-        if (receive->bytes != header.bytes) {
-            mismatch(*receive, src, header.bytes);
-            return false;
-        }
-        if (receive->peer == kAnySource) turn_ = (src + 1) % ranks_;
-        to = receive->data;
-    }
-    from.coming = {true, true, receive, to, header.bytes, 0};
-    take_piece(src, data + sizeof header, message.bytes - static_cast<std::int64_t>(sizeof header),
-               false);
-    return true;
-}
-
-// A large pulled message goes past the caches: with 32 MiB of them and 16 MiB of data, 20 GB/s
-// instead of 14 were measured (with 4 MiB it lost). Staged ones lost at any size.
-void Matching::take_piece(std::int32_t src, const std::byte* from, std::int64_t bytes,
-                          bool is_pulled) {
-    auto& coming = peer(src).coming;
-    if (is_pulled && coming.bytes >= least_streamed_) {
-        stream_bytes(coming.to + coming.at, from, static_cast<std::size_t>(bytes));
-    } else {
-        copy_piece(coming.to + coming.at, from, bytes);
-    }
-    peer(src).receiver->release();
-    coming.at += bytes;
-    coming.has_moved = true;
-    if (coming.receive) coming.receive->watch.moved();
-    if (coming.at < coming.bytes) return;
-    if (coming.receive) end(*coming.receive, Status::kDone, src, coming.bytes);
-    coming = {};
 }
 
 void Matching::look(const std::vector<Failure>& gone, Clock::time_point now) {

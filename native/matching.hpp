@@ -164,7 +164,6 @@ private:
     std::int32_t stride_, offset_, ranks_;
     std::size_t slots_;
     std::int64_t slot_bytes_;
-    std::int64_t least_streamed_;
     std::vector<Peer> peers_;
     OperationList any_;  // receives from any source that no message has come for
     std::uint64_t operations_ = 0;

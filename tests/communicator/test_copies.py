@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import signal
@@ -12,8 +13,9 @@ import numpy as np
 import pytest
 
 from communicator import processes
-from sley.communicator import Communicator, Copies, Settings
+from sley.communicator import Call, Communicator, Copies, Settings
 from sley.runtime.heap import empty
+from sley.runtime.types import DATA_TYPES
 
 LARGE = 1 << 20  # elements of a byte
 
@@ -142,6 +144,30 @@ def test_without_permission_the_kernel_copies_nothing() -> None:
     for copies in (Copies.AUTO, Copies.ATTACHED):
         for end in processes.start(2, counted, 40, settings=settings(False, copies)).ends():
             assert end.value[1][2] == 0
+
+
+def gives_back(comm: Communicator) -> None:
+    """Rank 1 unmaps its part of an AllGather in place before the other comes to read it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype, libc.munmap.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_size_t)
+    out = libc.mmap(None, ctypes.c_size_t(2 * LARGE), 3, 0x22, -1, ctypes.c_long(0))
+    own = out + comm.rank * LARGE
+    call = Call("all_gather", own, LARGE, out, 2 * LARGE, LARGE, DATA_TYPES["uint8"])
+    if comm.rank != 1:
+        time.sleep(0.5)
+    work = comm.submit(call, is_async=True)
+    if comm.rank == 1:
+        time.sleep(0.2)
+        libc.munmap(own, LARGE)
+    work.wait()
+
+
+@needs_permission
+def test_memory_that_is_given_back_too_early() -> None:
+    ends = processes.start(2, gives_back, settings=settings(True, Copies.ATTACHED)).ends()
+    assert "N633" in ends[0].error
+    assert "rank 1 has memory in the call that can't be read any more" in ends[0].error
+    assert "N633" in ends[1].error
 
 
 def dies(comm: Communicator) -> None:

@@ -227,7 +227,7 @@ _CALLS = st.tuples(st.integers(0, 2), st.sampled_from(_WHATS), st.integers(1, 2)
 def test_two_calls_that_are_named_differ(calls: list[tuple[int, int, int]], data: Any) -> None:
     rank, culprit = (data.draw(st.integers(0, len(calls) - 1)) for _ in range(2))
     status = data.draw(st.sampled_from([Status.ABORTED, Status.MISMATCHED]))
-    report = (int(status), 0.0, culprit, [])
+    report = (int(status), 0.0, culprit, 0, [])
     error = call_error(Records(calls, culprit), rank, "sley", "it", None, report, 1.0)
     assert error is not None
     assert error.code == "N622"

@@ -70,7 +70,7 @@ def test_a_message_of_another_size() -> None:
         assert receiver.code == "N631"
         told = receiver.diagnostics[0]
         assert told.expected == "a message of 5 bytes from rank 0, tag 0"
-        assert told.found == "one of another size, rank 0's"
+        assert told.found == "one of 4 bytes, rank 0's"
         assert isinstance(sender, SleyError)
         assert sender.code == "N631"
         assert "this rank sent what doesn't fit" in str(sender)
@@ -79,13 +79,14 @@ def test_a_message_of_another_size() -> None:
 def test_a_message_of_another_size_to_itself() -> None:
     def differ(comm: Communicator) -> None:
         received = comm.recv(np.zeros(5, np.int8), 0, is_async=True)
-        with pytest.raises(SleyError, match="a receive of 4 bytes on rank 0, tag 0"):
+        with pytest.raises(SleyError, match="a receive of 4 bytes on rank 0, tag 0") as caught:
             comm.send(np.zeros(4, np.int8), 0)
+        assert caught.value.diagnostics[0].found == "one of 5 bytes, this rank's"
         received.wait()
 
     with Ranks(1) as group:
         (error,) = group.errors(differ)
-        assert "one of another size, this rank's" in str(error) or "N630" in str(error)
+        assert "one of 4 bytes, this rank's" in str(error) or "N630" in str(error)
 
 
 def test_parts_of_an_all_to_all_that_do_not_fit() -> None:
@@ -175,3 +176,46 @@ def test_what_it_says(caplog: pytest.LogCaptureFixture) -> None:
     said = "\n".join(record.getMessage() for record in caplog.records)
     assert "all_reduce of 1200 on 2 ranks: one-step-allreduce" in said
     assert "not all-pairs-allreduce" in said
+
+
+MOVED = ["bool", "uint16", "uint32", "uint64", "complex64", "complex128", "longdouble", ">i4", "S3"]
+MOVED += ["datetime64[s]", [("a", "i4"), ("b", "f8")], np.dtype([("a", "i4"), ("b", "f8")], True)]
+
+
+@pytest.mark.parametrize("dtype", MOVED, ids=str)
+def test_what_is_only_moved_may_be_of_any_type(dtype: Any) -> None:
+    count = 6
+
+    def moved(comm: Communicator) -> None:
+        def of(rank: int) -> Any:
+            return np.arange(rank, rank + count).astype("i2").astype(dtype)
+
+        out = np.zeros(2 * count, dtype)
+        comm.all_gather(out, of(comm.rank))
+        assert (out == np.concatenate([of(0), of(1)])).all()
+        comm.all_to_all(out, out.copy())
+        comm.broadcast(data := of(comm.rank), 1)
+        assert (data == of(1)).all()
+        comm.gather(out, of(comm.rank), 0)
+        comm.scatter(data, out, 0)
+        assert (data == of(comm.rank)).all()
+
+    with Ranks(2) as group:
+        group.each(moved)
+
+
+def test_a_plan_that_only_moves_takes_any_type() -> None:
+    moves = sley.compile(sley.algorithms.ring_allgather(2))
+    reduces = sley.compile(sley.algorithms.ring_allreduce(2, in_place=True))
+    with Ranks(2) as group:
+        for out in group.each(lambda c: _run(c, moves, np.full(1, 1j + c.rank))):
+            assert (out == [1j, 1 + 1j]).all()
+        for error in group.errors(lambda c: c.run(reduces, np.zeros(2, complex))):
+            assert isinstance(error, SleyError)
+            assert error.code == "R504"
+
+
+def _run(comm: Communicator, plan: Any, data: Any) -> Any:
+    out = np.zeros(2 * len(data), data.dtype)
+    comm.run(plan, data, out)
+    return out

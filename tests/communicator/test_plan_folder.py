@@ -129,6 +129,17 @@ def test_mistakes_in_the_table(tmp_path: Path, table: str, text: str) -> None:
     assert name(found, "all_gather") == "all-pairs-allgather"
 
 
+def test_without_a_readable_table_no_file_is_used(tmp_path: Path) -> None:
+    """It may say that a plan is for some sizes alone."""
+    (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
+    (tmp_path / "plans.toml").write_text('["ring.py"]\nmin_bytes = "1M"')
+    assert name(plans(tmp_path), "all_reduce", 1 << 20, in_place=True) == "own-ring"
+    (tmp_path / "plans.toml").write_text('["ring.py]\nmin_bytes = "1M"')
+    found = plans(tmp_path)
+    assert "until then no plan of the folder is used" in str(found.problems[0])
+    assert name(found, "all_reduce", 1 << 20, in_place=True) != "own-ring"
+
+
 def test_options_are_those_of_the_compiler(tmp_path: Path) -> None:
     (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
     (tmp_path / "plans.toml").write_text('["ring.py"]\noptions = { protocol = "Simpel" }')

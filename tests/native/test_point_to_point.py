@@ -13,6 +13,7 @@ SOURCES = (
     "copy.cpp",
     "fabric.cpp",
     "matching.cpp",
+    "pieces.cpp",
     "point_to_point.cpp",
     "segment.cpp",
     TRAFFIC,

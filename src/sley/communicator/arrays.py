@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +14,13 @@ from sley.ir.plan import Plan
 from sley.ir.words import is_integer
 from sley.runtime.program import buffer_sizes
 from sley.runtime.settings import whole
-from sley.runtime.types import Array, DataType, data_type
+from sley.runtime.types import DATA_TYPES, Array, DataType, data_type
 
 _MOST_TAGS = 2**63
+
+_WORDS = {
+    DATA_TYPES[name].size_bytes: DATA_TYPES[name] for name in ("uint8", "int16", "int32", "int64")
+}
 
 
 def check_arrays(kind: str, arrays: Sequence[Any]) -> None:
@@ -58,13 +63,17 @@ def check_tag(tag: Any) -> None:
         raise N627.error(expected="a tag from 0 to 2**63 - 1", found=found, remedy=remedy)
 
 
-def type_of(kind: str, arrays: tuple[Array, ...], name: str | None) -> DataType:
-    """The elements' type. Errors: R504, too."""
+def type_of(kind: str, arrays: tuple[Array, ...], name: str | None, *, reduces: bool) -> DataType:
+    """The elements' type. Elements that are only moved may be of any type: of one that the engine
+    has no number for, they are made of words that it has. Errors: R504, too."""
     check_arrays(kind, arrays)
-    element = data_type(arrays[0].dtype.name if name is None else str(name))
-    if element.array != arrays[0].dtype:
-        found = f"{arrays[0].dtype}"
-        raise N627.error(expected=f"arrays of {element.array} for {element.name}", found=found)
+    given = arrays[0].dtype
+    known = DATA_TYPES.get(given.name)
+    if name is None and not reduces and (known is None or known.array != given):
+        return _WORDS[min(8, math.gcd(given.itemsize, given.alignment))]
+    element = data_type(given.name if name is None else str(name))
+    if element.array != given:
+        raise N627.error(expected=f"arrays of {element.array} for {element.name}", found=f"{given}")
     return element
 
 

@@ -17,7 +17,7 @@ from sley.communicator.arrays import (
     type_of,
 )
 from sley.communicator.endpoint import Endpoint
-from sley.communicator.records import OWN, Call
+from sley.communicator.records import OWN, REDUCING, Call
 from sley.communicator.work import Work
 from sley.errors.calls import N627
 from sley.ir.plan import Plan
@@ -36,11 +36,11 @@ class Communicator(Endpoint):
     for a call is `plans`' choice. After an error that a call ended with, no call goes through any
     more: close it on all ranks, and make it again. Errors: N60x, R507.
 
-    Arrays are contiguous, of one of the types of `sley.runtime.DATA_TYPES`; dtype="bfloat16" for
-    uint16 arrays of its bits. Every rank calls with arrays of the same sizes and type. With
-    is_async=True a call returns while it is at work, and its arrays are to be left alone until
-    `Work.wait`; otherwise it has ended on return. Output and input may be the same memory where
-    the collective says so. Errors: N620 to N627.
+    Arrays are contiguous. What is reduced is of one of the types of `sley.runtime.DATA_TYPES`, with
+    dtype="bfloat16" for uint16 arrays of its bits; what is moved, of any. Every rank calls with
+    arrays of the same sizes and type. With is_async=True a call returns while it is at work, and
+    its arrays are to be left alone until `Work.wait`; otherwise it has ended on return. Output and
+    input may be the same memory where the collective says so. Errors: N620 to N633.
     """
 
     def __enter__(self) -> Communicator:
@@ -159,7 +159,7 @@ class Communicator(Endpoint):
         if not isinstance(plan, Plan):
             found, remedy = type(plan).__name__, "Give a Plan; sley.compile makes one of a program."
             raise N627.error(expected="a plan to run", found=found, remedy=remedy)
-        element = type_of("run", given, dtype)
+        element = type_of("run", given, dtype, reduces=plan.reduces)
         check_writable("run", given[-1])
         spans = [span(array) for array in given]
         elements = [size_bytes // element.size_bytes for _, size_bytes in spans]
@@ -209,7 +209,7 @@ class Communicator(Endpoint):
     ) -> Work:
         check_root(root, self.ranks)
         given = tuple(array for array in (data, out) if array is not None)
-        element = type_of(kind, given, dtype)
+        element = type_of(kind, given, dtype, reduces=kind in REDUCING)
         gives_only = {"broadcast": self.rank == root, "reduce": self.rank != root}
         if out is not None and not gives_only.get(kind, False):
             check_writable(kind, out)

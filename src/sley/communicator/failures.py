@@ -12,7 +12,7 @@ from typing import Any
 from sley.communicator.records import describe_record, differ_in_plan
 from sley.communicator.work import Work
 from sley.errors import Place, Rule, SleyError
-from sley.errors.calls import N620, N621, N622, N623, N624, N625, N626, N630, N631
+from sley.errors.calls import N620, N621, N622, N623, N624, N625, N626, N630, N631, N633
 from sley.runtime.outcomes import Outcome, Status, describe
 from sley.runtime.program import Loaded
 
@@ -28,6 +28,7 @@ class Failure(IntEnum):
     CUT = 5
     NO_MEMORY = 6
     GAVE_UP = 7
+    UNREADABLE = 8
 
 
 _CAUSES: Mapping[Failure, tuple[Rule, str, str]] = {
@@ -35,6 +36,11 @@ _CAUSES: Mapping[Failure, tuple[Rule, str, str]] = {
     Failure.LEFT: (N623, "every rank to take part in the call", "has closed the communicator"),
     Failure.CUT: (N624, "every rank to be within reach", "is out of reach: nothing comes through"),
     Failure.NO_MEMORY: (N625, "memory for the call's scratch", "has none"),
+    Failure.UNREADABLE: (
+        N633,
+        "the memory of a call to stay until the call ends",
+        "has memory in the call that can't be read any more",
+    ),
     Failure.STALLED: (N626, "every rank to get on", "gave up: nothing had moved for its timeout"),
     Failure.GAVE_UP: (N626, "every rank to get on", "gave up: it was aborted"),
     Failure.MISMATCHED: (
@@ -183,7 +189,7 @@ class _Ended:
         at, notes = self._stuck()
         who = _who(self.rank, culprit)
         if self.message is not None and self.outcome.status is Status.MISMATCHED:
-            found = f"one of another size, {who}'s"
+            found = f"one of {self.outcome.size_bytes} bytes, {who}'s"
             return N631.error(at=at, expected=self.message.wanted, found=found)
         pair = self._differing(culprit)
         if pair is not None:

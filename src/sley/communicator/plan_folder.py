@@ -5,7 +5,7 @@
     max_bytes = "64M"
     options = { protocol = "Direct", instances = 2 }     # of sley.Options
 
-A file that can't be used is reported, and doesn't disable the others.
+A file that can't be used is reported, and doesn't disable the others, but for plans.toml.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def read_folder(folder: str | os.PathLike[str], room: Room) -> Found:
         )
         return Found(problems=(wrong,))
     table, problems = _table(place / TABLE, {path.name for path in files})
+    if table is None:
+        return Found(problems=tuple(problems))
     plans: list[OwnPlan] = []
     others: list[str] = []
     for path in files:
@@ -77,16 +79,23 @@ def read_folder(folder: str | os.PathLike[str], room: Room) -> Found:
     return Found(tuple(plans), tuple(problems), tuple(others))
 
 
-def _table(path: Path, files: set[str]) -> tuple[dict[str, Any], list[Diagnostic]]:
-    """What plans.toml says of each file, and what is wrong with it as a whole."""
+def _table(path: Path, files: set[str]) -> tuple[dict[str, Any] | None, list[Diagnostic]]:
+    """What plans.toml says of each file, and what is wrong with it as a whole. None if it can't be
+    read: then nobody knows what the files are for."""
     at = Place(str(path))
     try:
         table = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}, []
     except (OSError, ValueError) as problem:  # bad TOML and bad UTF-8 are ValueErrors
-        expected = "a file in TOML"
-        return {}, [N653.diagnostic(at=at, expected=expected, found=str(problem))]
+        unread = N653.diagnostic(
+            at=at,
+            expected="a file in TOML",
+            found=str(problem),
+            remedy="Mend it: until then no plan of the folder is used, for they may not be for "
+            "all sizes.",
+        )
+        return None, [unread]
     problems = [
         N653.diagnostic(
             at=at,

@@ -21,7 +21,8 @@ _BYTE, _ROOT, _DIGEST = 8, 20, 24
 
 _TYPE_NAMES = tuple(DATA_TYPES)
 
-_REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce", OWN})
+REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
+"""The kinds of calls that combine elements; of those with their own plan, the plan says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def describe_record(what: int, count: int) -> str:
     if kind == BARRIER:
         return kind
     words = [f"{kind} of {count} x {name}"]
-    if kind in _REDUCING:
+    if kind in REDUCING or kind == OWN:
         words.append(reduction)
     if kind in ROOTED:
         words.append(f"root {root}")

@@ -46,7 +46,7 @@ def failure(
 def _outcome(found: list[tuple[Status, Stuck]]) -> Outcome:
     """A rank's blocks as one outcome: those that noticed first, then those that heard of it."""
     ordered = sorted(found, key=lambda pair: pair[0])
-    return Outcome(ordered[0][0], 0.0, -1, tuple(s for _, s in ordered))
+    return Outcome(ordered[0][0], 0.0, -1, 0, tuple(s for _, s in ordered))
 
 
 def _stuck(loaded: Loaded, kernels: Kernels, block: int, report: Rows) -> Stuck:

@@ -134,3 +134,13 @@ N632 = Rule(
     instead="Make calls there with is_async=True and don't wait for them, or let a thread of your "
     "own make them.",
 )
+N633 = Rule(
+    "N633",
+    "memory-gone",
+    what="The memory of a call could not be read any more while the call was at work.",
+    why="The kernel copies large messages straight out of the sender's process, and refuses where "
+    "that memory has been given back or protected, or the process no longer allows it.",
+    example="work = comm.all_gather(out, x, is_async=True)\nlibc.munmap(address, length)  # of x",
+    instead="Leave the memory of a call alone until the call has ended. With SLEY_CMA=0 the kernel "
+    "copies nothing.",
+)

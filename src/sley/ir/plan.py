@@ -24,7 +24,7 @@ from sley.ir.tables import (
     frozen_array,
 )
 from sley.ir.topology import Topology
-from sley.ir.words import RECEIVES, SENDS, LoopOrder, Op, Protocol
+from sley.ir.words import RECEIVES, REDUCES, SENDS, LoopOrder, Op, Protocol
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -152,6 +152,11 @@ class Plan:
     def pipelines(self) -> int:
         """How many sub-pipelines it has (ResCCL 4.3); 0 for plans scheduled without."""
         return int(self.instructions.pipeline.max(initial=NONE)) + 1
+
+    @cached_property
+    def reduces(self) -> bool:
+        """Whether any instruction combines two operands."""
+        return bool(REDUCES[self.instructions.op].any())
 
     @cached_property
     def rank_block(self) -> LongArray:

@@ -51,19 +51,20 @@ class Stuck:
 @dataclass(frozen=True)
 class Outcome:
     """What a rank's engine reports of a call. rank: who did not come (ABSENT), or called something
-    else (MISMATCHED); NONE without."""
+    else (MISMATCHED); NONE without. size_bytes: of a message from rank to rank, the sender's."""
 
     status: Status
     seconds: float
     rank: int
+    size_bytes: int
     stuck: tuple[Stuck, ...]
 
     @classmethod
-    def of(cls, report: tuple[int, float, int, list[tuple[int, int, int, int]]]) -> Outcome:
+    def of(cls, report: tuple[int, float, int, int, list[tuple[int, int, int, int]]]) -> Outcome:
         """From the plain values that the engine returns."""
-        status, seconds, rank, stuck = report
+        status, seconds, rank, size_bytes, stuck = report
         rows = tuple(Stuck(i, tile, Reason(reason), target) for i, tile, reason, target in stuck)
-        return cls(Status(status), seconds, rank, rows)
+        return cls(Status(status), seconds, rank, size_bytes, rows)
 
 
 def failure(loaded: Loaded, outcomes: Mapping[int, Outcome], timeout_s: float) -> SleyError | None:

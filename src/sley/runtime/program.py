@@ -17,7 +17,7 @@ from sley.errors.runtime import R505, R510
 from sley.ir.faults import faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, spans
-from sley.ir.words import REDUCES, SENDS, LoopOrder
+from sley.ir.words import SENDS, LoopOrder
 from sley.runtime.memory import allocate
 from sley.runtime.native import native
 
@@ -162,7 +162,7 @@ def load(
         "in_place": plan.collective.in_place,
         "tile_major": plan.loop_order is LoopOrder.TILE,
         "all_pullable": pullable is not None and pullable.covers(plan),
-        "reduces": bool(REDUCES[plan.instructions.op].any()),
+        "reduces": plan.reduces,
         "all_to_all": _is_all_to_all(plan),
     }
     programs = tuple(
