@@ -75,12 +75,7 @@ constexpr auto kLookInterval = std::chrono::milliseconds(20);
 class Control {
 public:
     Control(std::int32_t rank, std::vector<RankState*> states)
-        : local_ranks(static_cast<std::int32_t>(states.size())),
-          rank_(rank),
-          states_(std::move(states)) {}
-
-    // Those that share the host's cores with this one.
-    std::int32_t local_ranks;
+        : rank_(rank), states_(std::move(states)) {}
 
     std::int32_t rank() const { return rank_; }
     std::int32_t ranks() const { return static_cast<std::int32_t>(states_.size()); }
@@ -231,7 +226,7 @@ public:
     Patience(Control& control, double timeout_s, const CallRecord& call = {})
         : control_(control),
           call_(call),
-          pauses_(control.local_ranks <= cores() ? kPauses : kFewPauses),
+          pauses_(control.ranks() <= cores() ? kPauses : kFewPauses),
           timeout_(std::chrono::duration_cast<Clock::duration>(
               std::chrono::duration<double>(timeout_s))) {}
 

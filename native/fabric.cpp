@@ -59,7 +59,6 @@ Fabric::Fabric(FabricShape shape, std::int32_t rank, std::vector<Region> memory,
       remote_(without_segment(memory)),
       control_(rank, states_of(memory_)),
       ways_(control_) {
-    control_.local_ranks = local_ranks();
     heaps_.resize(memory_.size());
 }
 
