@@ -177,6 +177,7 @@ private:
     std::vector<FifoSender*> senders_;
     std::vector<FifoReceiver*> receivers_;
     bool is_one_host_ = false;
+    std::int64_t shared_tiles_ = 1;  // that may be ahead of one another
     std::vector<Position> positions_;
     std::size_t running_ = 0;
     Tally tally_;

@@ -86,10 +86,8 @@ const Engine::Staged* Engine::shared(const Instruction& in, std::int64_t tile) c
     return owner.holds(staged.slot, staged.number) ? &staged : nullptr;
 }
 
-// As many tiles as a connection has slots: of more, none is still there.
 std::size_t Engine::staged_index(std::int32_t payload, std::int64_t tile) const {
-    const auto kept = fabric_->shape().fifo.slots;
-    return static_cast<std::size_t>(payload * kept + tile % kept);
+    return static_cast<std::size_t>(payload * shared_tiles_ + tile % shared_tiles_);
 }
 
 void Engine::forget_overwritten(const Instruction& in, std::int64_t tile) {
