@@ -8,6 +8,16 @@
 #include <random>
 
 namespace sley {
+namespace {
+
+bool can_read_byte(pid_t process, iovec there) {
+    std::byte byte;
+    const iovec here{&byte, 1};
+    there.iov_len = 1;
+    return process_vm_readv(process, &here, 1, &there, 1, 0) == 1;
+}
+
+}  // namespace
 
 void announce(RankState& state) {
     std::random_device random;
@@ -22,23 +32,24 @@ bool can_read(const RankState& peer) {
     if (peer.process.load(std::memory_order_acquire) == 0) return false;
     std::uint64_t found = 0;
     return read_memory(peer, peer.word_at.load(std::memory_order_relaxed),
-                       reinterpret_cast<std::byte*>(&found), sizeof found) == Failure::kNone &&
+                       reinterpret_cast<std::byte*>(&found), sizeof found) == ReadEnd::kDone &&
            found == peer.word.load(std::memory_order_relaxed);
 }
 
-Failure read_memory(const RankState& peer, std::uint64_t address, std::byte* to,
+ReadEnd read_memory(const RankState& peer, std::uint64_t address, std::byte* to,
                     std::size_t bytes) {
     const auto process = static_cast<pid_t>(peer.process.load(std::memory_order_relaxed));
     while (bytes > 0) {
         const iovec here{to, bytes};
         const iovec there{reinterpret_cast<void*>(address), bytes};
         const auto read = process_vm_readv(process, &here, 1, &there, 1, 0);
-        if (read <= 0) return errno == ESRCH ? Failure::kDied : Failure::kUnreadable;
+        if (read < 0 && errno == ESRCH) return ReadEnd::kDied;
+        if (read <= 0) return can_read_byte(process, there) ? ReadEnd::kNowhere : ReadEnd::kGone;
         to += read;
         address += static_cast<std::uint64_t>(read);
         bytes -= static_cast<std::size_t>(read);
     }
-    return Failure::kNone;
+    return ReadEnd::kDone;
 }
 
 }  // namespace sley

@@ -15,8 +15,11 @@ void announce(RankState& state);
 // Whether a rank's memory can be read; false for one that hasn't announced itself.
 bool can_read(const RankState& peer);
 
-// kNone if all of it was read.
-Failure read_memory(const RankState& peer, std::uint64_t address, std::byte* to,
+// kDied: the process has ended. kGone: its memory is there no more, or not for others. kNowhere: the
+// memory to read it into isn't there.
+enum class ReadEnd { kDone, kDied, kGone, kNowhere };
+
+ReadEnd read_memory(const RankState& peer, std::uint64_t address, std::byte* to,
                     std::size_t bytes);
 
 }  // namespace sley

@@ -95,7 +95,7 @@ ProgramColumns make_columns(const nb::kwargs& k) {
     c.tile_major = nb::cast<bool>(k["tile_major"]);
     c.all_pullable = nb::cast<bool>(k["all_pullable"]);
     c.reduces = nb::cast<bool>(k["reduces"]);
-    c.all_to_all = nb::cast<bool>(k["all_to_all"]);
+    c.needs_all = nb::cast<bool>(k["needs_all"]);
     return c;
 }
 
@@ -335,7 +335,11 @@ void define_memory(nb::module_& m) {
              "Whether this rank can read the memory of the others' processes.")
         .def_rw("is_attached", &Fabric::is_attached, "Whether all ranks can: they have agreed.")
         .def(
-            "go_only", [](Fabric& self, std::uint64_t way) { self.ways().only = Way{way}; },
+            "go_only",
+            [](Fabric& self, std::uint64_t way) {
+                if (way >= kWays) throw std::invalid_argument("no such way");
+                self.ways().only = Way{way};
+            },
             "way"_a, "Calls that can go a way (by its number) all do.")
         .def("close", [](Fabric& self) { self.control().close(); })
         .def(

@@ -42,6 +42,7 @@ Status run_once(Engine& engine, Patience& patience) {
             control.fail(Failure::kMismatched, engine.mismatched());
             return Status::kMismatched;
         }
+        if (engine.has_failed()) return Status::kAborted;
         const bool carried = fabric.progress();
         if (moved) control.beat();
         if (moved || carried) {
@@ -77,7 +78,7 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
     if (meet) outcome.status = meet_all(control, fabric, patience, outcome);
     const auto start = Clock::now();
     for (std::int64_t i = 0; i < iterations && outcome.status == Status::kDone; ++i) {
-        if (i > 0) engine.begin_again();
+        if (i > 0) engine.begin_again();  // which needs no more memory
         outcome.status = control.failed() ? Status::kAborted : run_once(engine, patience);
     }
     outcome.seconds = std::chrono::duration<double>(Clock::now() - start).count();

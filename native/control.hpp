@@ -18,7 +18,7 @@ namespace sley {
 
 // kMismatched: the rank calls something else than the rank that noticed. kLeft: it has closed its
 // communicator. kCut: the network doesn't reach it any more. kNoMemory: it has none for a call.
-// kGaveUp: it was told to. kUnreadable: its memory isn't there any more, or not for others.
+// kGaveUp: it was told to. kUnreadable: memory of its call isn't there.
 enum class Failure : std::int32_t {
     kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp, kUnreadable
 };
@@ -43,6 +43,7 @@ struct CallRecord {
     }
 };
 
+// Words in which rank 0 says how calls go: a cache line for two calls.
 constexpr std::size_t kWayWords = 4;
 
 // The head of a rank's memory, zeroed at the start. `failure` is written by anybody, the rest by
@@ -217,8 +218,8 @@ inline int cores() {
 // How a rank waits when nothing of its own can move: some pause instructions, then sched_yield.
 // Where ranks outnumber cores, the rank that is waited for may need this very core, and pauses only
 // cost. When no rank moves at all, somebody computes instead: then this one naps, since who sleeps
-// gets a core sooner when it wakes than who keeps yielding it. Gives up when somebody failed, or when
-// no rank has moved for `timeout_s`.
+// gets a core sooner when it wakes than who keeps yielding it. Gives up when somebody failed, or
+// when no rank has moved for `timeout_s`.
 class Patience {
 public:
     enum class Verdict { kWait, kAborted, kTimedOut };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <new>
+#include <stdexcept>
 
 #include "copy.hpp"
 
@@ -15,16 +16,21 @@ using Clock = std::chrono::steady_clock;
 // Each copy by the kernel is a system call that looks up every page: large pieces alone are worth
 // it, and where nothing goes through slots, they are larger than those.
 constexpr std::int64_t kLeastPiece = 128 << 10, kLeastChunk = 1 << 20, kAttachedBytes = 512 << 10;
+// What lands on the way to its place stays in a cache.
+constexpr std::size_t kLandingBytes = 128 << 10;
 // Smaller calls are over before the way makes a difference.
 constexpr std::int64_t kLeastChoice = 4 << 10;
-// What lands on the way to its place stays in a cache.
-constexpr std::size_t kBounceBytes = 128 << 10;
 
 // Equal for calls of one plan, type and operation whose chunks are of about one size.
 std::uint64_t alike(const CallRecord& record, std::int64_t chunk_bytes) {
     std::uint64_t power = 0;
     while (chunk_bytes >>= 1) ++power;
-    return (record.what * 64 + power) * 0x9e3779b97f4a7c15u >> 32;
+    std::uint64_t h = record.what ^ (power * 0x9e3779b97f4a7c15u);
+    for (int i = 0; i < 2; ++i) {
+        h ^= h >> 32;
+        h *= 0xd6e8feb86659fd93u;
+    }
+    return h >> 32;
 }
 
 }  // namespace
@@ -48,7 +54,6 @@ Engine::Engine(std::shared_ptr<Fabric> fabric, const ProgramColumns& columns,
         receivers_.push_back(&fabric_->receiver(connection.src, connection.index));
     }
     is_one_host_ = fabric_->local_ranks() == fabric_->shape().ranks();
-    if (fabric_->is_attached) bounce_.resize(kBounceBytes / sizeof(std::uint64_t));
     positions_.resize(program_.blocks.size());
     pulled_.resize(program_.instructions.size());
     first_number_.resize(senders_.size());
@@ -80,7 +85,7 @@ void Engine::begin_again() {
         running_ += empty ? 0 : 1;
     }
     for (std::size_t s = 0; s < senders_.size(); ++s) first_number_[s] = senders_[s]->next();
-    for (auto& staged : staged_) staged.tile = -1;
+    ++iteration_;
     has_pulled_ = false;
     if (cut_.left_over > 0) load_tail();
     phase_ = Phase::kRunning;
@@ -112,7 +117,7 @@ void Engine::finish() {
     if (cut_.left_over > 0) store_tail();
     if (call_.op == ReduceOp::kAverage) divide_outputs();
     phase_ = Phase::kDone;
-    ++tally_.ways[static_cast<std::size_t>(way_)];
+    ++went_[static_cast<std::size_t>(way_)];
     if (!has_choice_) return;
     const std::chrono::duration<double> took = Clock::now() - began_;
     fabric_->ways().end(took.count() / static_cast<double>(cut_.chunk * cut_.item));
@@ -126,7 +131,8 @@ void Engine::check(const Call& call) const {
         if (call.bytes[memory] != elements(memory, call.count) * item) {
             throw std::invalid_argument("memory of the wrong size");
         }
-        if (reinterpret_cast<std::uintptr_t>(call.memory[memory]) % static_cast<std::size_t>(item)) {
+        const auto start = reinterpret_cast<std::uintptr_t>(call.memory[memory]);
+        if (start % static_cast<std::size_t>(item)) {
             throw std::invalid_argument("memory that is not aligned to its elements");
         }
     }
@@ -146,16 +152,16 @@ std::int64_t Engine::tile_room(bool can_attach) const {
 // reduction wants its operands in a cache.
 void Engine::choose_way() {
     const auto bytes = cut_.chunk * cut_.item;
-    const bool can_attach = fabric_->is_attached && is_one_host_ && program_.all_pullable;
-    has_choice_ = is_one_host_ && program_.all_to_all && bytes >= kLeastChoice;
+    const bool can_attach = fabric_->is_attached && is_one_host_ && program_.all_pullable &&
+                            bytes >= kLeastPiece;
+    has_choice_ = is_one_host_ && program_.needs_all && bytes >= kLeastChoice;
     if (has_choice_) {
-        const std::size_t ways = can_attach && bytes >= kLeastPiece ? 3 : 2;
+        const std::size_t ways = can_attach ? 3 : 2;
         way_ = fabric_->ways().begin(alike(call_.record, bytes), ways);
         began_ = Clock::now();
     } else {
-        const bool can = fabric_->is_attached && !program_.reduces && bytes >= kLeastChunk;
-        way_ = fabric_->ways().only.value_or(can ? Way::kAttached : Way::kCached);
-        if (way_ == Way::kAttached && !can) way_ = Way::kCached;
+        const bool attaches = fabric_->is_attached && !program_.reduces && bytes >= kLeastChunk;
+        way_ = attaches ? Way::kAttached : Way::kCached;
     }
     cut_.tile = tile_room(can_attach) / program_.max_count / cut_.item;
     cut_.full_tiles = (cut_.chunk + cut_.tile - 1) / cut_.tile;
@@ -171,6 +177,8 @@ void Engine::prepare(const Call& call) {
     cut_.left_over = call.count % program_.chunks;
     signature_ = call.record.signature();
     mismatched_ = -1;
+    has_failed_ = false;
+    went_ = {};
     combine_ = combine_kernel(call.type, call.op);
     constexpr std::int64_t kWord = sizeof(std::uint64_t);
     const auto words = [](std::int64_t bytes) {
@@ -184,6 +192,7 @@ void Engine::prepare(const Call& call) {
         throw std::bad_alloc();
     }
     grow(scratch_, words(program_.cells[kScratch] * cut_.chunk * cut_.item));
+    if (fabric_->is_attached) grow(fabric_->landing, kLandingBytes / sizeof(std::uint64_t));
     base_[kInput] = call.memory[kInput];
     base_[kOutput] = call.memory[kOutput];
     base_[kScratch] = reinterpret_cast<std::byte*>(scratch_.data());

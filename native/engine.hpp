@@ -85,6 +85,8 @@ public:
     bool has_pulled() const { return has_pulled_; }
     // The rank whose message was of another call, or -1.
     std::int32_t mismatched() const { return mismatched_; }
+    // Whether a message could not be read any more.
+    bool has_failed() const { return has_failed_; }
 
     const CallRecord& record() const { return call_.record; }
     std::vector<Stuck> stuck();
@@ -94,6 +96,7 @@ public:
         tally_.calls += static_cast<std::uint64_t>(calls);
         tally_.block_bytes += static_cast<std::uint64_t>(calls * call_.count * cut_.item);
         tally_.seconds += seconds;
+        for (std::size_t way = 0; way < kWays; ++way) tally_.ways[way] += went_[way];
     }
     const Tally& tally() const { return tally_; }
 
@@ -128,8 +131,9 @@ private:
         const std::byte* message;
         std::byte* slot;
     };
-    // Where a tile of a payload that several messages share was staged.
+    // Where a tile of a payload that several messages share was staged, in which call.
     struct Staged {
+        std::uint64_t call;
         std::int64_t tile;
         std::int32_t sender;
         std::size_t slot;
@@ -188,9 +192,12 @@ private:
     Call call_{};
     std::uint32_t signature_ = 0;
     std::int32_t mismatched_ = -1;
+    bool has_failed_ = false;
     bool streams_ = false;  // the host's ranks write more than their cache holds
     Way way_ = Way::kCached;
     bool has_choice_ = false;
+    std::array<std::uint64_t, kWays> went_{};  // the ways of its iterations
+    std::uint64_t iteration_ = 0;              // of any call
     std::chrono::steady_clock::time_point began_;  // where there is a choice
     Combine combine_ = nullptr;
     std::byte* base_[kMemories] = {};
@@ -201,7 +208,7 @@ private:
     std::vector<std::uint8_t> pulled_;         // of each instruction: in full tiles
     std::vector<std::uint64_t> first_number_;  // of each sender's messages in this call
     std::vector<Staged> staged_;               // of each shared payload: its last tiles
-    std::vector<std::uint64_t> scratch_, tail_memory_, bounce_;  // 64-bit words, for alignment
+    std::vector<std::uint64_t> scratch_, tail_memory_;  // 64-bit words, for alignment
 };
 
 }  // namespace sley

@@ -70,7 +70,8 @@ bool Engine::send(const Instruction& in, std::int64_t tile, const Incoming& inco
     if (!work(in, tile, incoming, sender.data(slot))) return false;
     forget_overwritten(in, tile);
     if (in.payload >= 0) {
-        staged_[staged_index(in.payload, tile)] = {tile, in.send, slot, sender.next()};
+        staged_[staged_index(in.payload, tile)] = {
+            iteration_, tile, in.send, slot, sender.next()};
     }
     sender.publish({sender.where(slot), bytes, signature_});
     return true;
@@ -81,7 +82,7 @@ bool Engine::send(const Instruction& in, std::int64_t tile, const Incoming& inco
 const Engine::Staged* Engine::shared(const Instruction& in, std::int64_t tile) const {
     if (in.op != Op::kSend || in.payload < 0) return nullptr;
     const auto& staged = staged_[staged_index(in.payload, tile)];
-    if (staged.tile != tile) return nullptr;
+    if (staged.call != iteration_ || staged.tile != tile) return nullptr;
     const auto& owner = *senders_[static_cast<std::size_t>(staged.sender)];
     return owner.holds(staged.slot, staged.number) ? &staged : nullptr;
 }
@@ -140,12 +141,13 @@ bool Engine::work_fetched(const Instruction& in, const Incoming& message, Operan
                           std::size_t n) {
     const auto item = static_cast<std::size_t>(cut_.item);
     if (in.op == Op::kRecv) return fetch(message, at.dst, n * item);
-    const auto bounce = reinterpret_cast<std::byte*>(bounce_.data());
-    const auto most = bounce_.size() * sizeof(std::uint64_t) / item;
-    at.message = bounce;
+    auto& words = fabric_->landing;
+    const auto landing = reinterpret_cast<std::byte*>(words.data());
+    const auto most = words.size() * sizeof(std::uint64_t) / item;
+    at.message = landing;
     for (std::size_t done = 0; done < n; done += most) {
         const auto part = std::min(most, n - done), bytes = part * item;
-        if (!fetch(message.from(done * item), bounce, bytes)) return false;
+        if (!fetch(message.from(done * item), landing, bytes)) return false;
         compute(in, at, part);
         if (at.dst) at.dst += bytes;
         if (at.src) at.src += bytes;
@@ -156,9 +158,13 @@ bool Engine::work_fetched(const Instruction& in, const Incoming& message, Operan
 
 bool Engine::fetch(const Incoming& message, std::byte* to, std::size_t bytes) {
     const auto& sender = fabric_->state(message.sender);
-    const auto failure = read_memory(sender, message.address, to, bytes);
-    if (failure != Failure::kNone) fabric_->control().fail(failure, message.sender);
-    return failure == Failure::kNone;
+    const auto end = read_memory(sender, message.address, to, bytes);
+    if (end == ReadEnd::kDone) return true;
+    const auto failure = end == ReadEnd::kDied ? Failure::kDied : Failure::kUnreadable;
+    fabric_->control().fail(failure,
+                            end == ReadEnd::kNowhere ? fabric_->rank() : message.sender);
+    has_failed_ = true;
+    return false;
 }
 
 void Engine::compute(const Instruction& in, const Operands& at, std::size_t n) const {

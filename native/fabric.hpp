@@ -104,6 +104,8 @@ public:
     bool reads_others() const;
     // Whether all ranks can; they have agreed on it.
     bool is_attached = false;
+    // Where messages out of other processes land for a moment: of the one call that runs.
+    std::vector<std::uint64_t> landing;
 
     // `where` for data in this rank's heap; 0 for other data.
     std::uint64_t in_heap(const std::byte* data, std::size_t bytes) const;

@@ -62,10 +62,10 @@ struct ProgramColumns {
     bool in_place = false;
     bool tile_major = true;
     // Of all ranks together: whether each message is pullable, and is a single chunk; whether
-    // anything is reduced; whether every rank needs something of every other.
+    // anything is reduced; whether each rank needs something of every other before it ends.
     bool all_pullable = false;
     bool reduces = false;
-    bool all_to_all = false;
+    bool needs_all = false;
 };
 
 struct Instruction {
@@ -121,7 +121,7 @@ struct Program {
     std::int32_t max_count;
     bool in_place;
     bool tile_major;
-    bool all_pullable, reduces, all_to_all;
+    bool all_pullable, reduces, needs_all;
     bool writes_input = false;  // out of place
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -31,32 +32,37 @@ public:
     Way next() const {
         for (std::size_t i = 0; i < ways_; ++i) {
             const auto way = (first_ + i) % ways_;
-            const auto& tried = tried_[way];
-            // A way that is far behind isn't worth another call.
-            if (tried.calls < kCalls && tried.best < kFarBehind * best()) return Way{way};
-            if (tried.calls == 0) return Way{way};
+            if (tried_[way].calls < kCalls) return Way{way};
         }
         return Way{fastest()};
     }
 
-    // seconds: that a call took, for as many bytes as any other.
+    // seconds: that a call took, for as many bytes as any other. The way is one of those that there
+    // are, if not the one that was next: that is said a call before.
     void note(Way way, double seconds) {
         auto& tried = tried_[static_cast<std::size_t>(way)];
+        const bool was_open = is_open();
         ++tried.calls;
         tried.best = std::min(tried.best, seconds);
         latest_ = std::min(latest_, seconds);
         ++calls_;
-        if (calls_ % kLatest == 0) {
-            const bool is_slower = latest_ > kSlower * best();
-            latest_ = kNever;
-            if (is_slower || calls_ >= kCallsBetween) *this = Trial(ways_, fastest());
+        if (was_open) {
+            lost_ += seconds;
+            if (!is_open()) lost_ -= calls_ * best();
+            return;
         }
+        if (calls_ % kLatest != 0) return;
+        const bool is_slower = latest_ > kSlower * best();
+        latest_ = kNever;
+        const bool is_paid = calls_ >= kCallsBetween && calls_ * best() >= kShare * lost_;
+        if (is_slower || is_paid || calls_ >= kMostBetween) *this = Trial(ways_, fastest());
     }
 
 private:
+    // kShare: a trial may cost one part in so many of the time.
     static constexpr double kNever = std::numeric_limits<double>::infinity();
-    static constexpr double kFarBehind = 2, kSlower = 1.5;
-    static constexpr int kCalls = 3, kLatest = 8, kCallsBetween = 256;
+    static constexpr double kSlower = 1.5, kShare = 50;
+    static constexpr int kCalls = 2, kLatest = 8, kCallsBetween = 64, kMostBetween = 4096;
 
     // Calls that a rank is late for are slow whichever way they go: the best one counts.
     struct Tried {
@@ -66,15 +72,22 @@ private:
 
     Trial(std::size_t ways, std::size_t first) : ways_(ways), first_(first) {}
 
+    bool is_open() const {
+        return std::any_of(tried_.begin(), tried_.begin() + static_cast<std::ptrdiff_t>(ways_),
+                           [](const auto& tried) { return tried.calls < kCalls; });
+    }
+
     std::size_t fastest() const {
         const auto is_faster = [](const auto& a, const auto& b) { return a.best < b.best; };
-        return static_cast<std::size_t>(
-            std::min_element(tried_.begin(), tried_.end(), is_faster) - tried_.begin());
+        const auto end = tried_.begin() + static_cast<std::ptrdiff_t>(ways_);
+        return static_cast<std::size_t>(std::min_element(tried_.begin(), end, is_faster) -
+                                        tried_.begin());
     }
     double best() const { return tried_[fastest()].best; }
 
     std::size_t ways_, first_ = 0;
     std::array<Tried, kWays> tried_;
+    double lost_ = 0;         // seconds that the trial took longer than with the best way
     double latest_ = kNever;  // the best of the last calls
     int calls_ = 0;
 };
@@ -82,7 +95,8 @@ private:
 // All ranks of a host go the same way, and don't wait to agree on it: rank 0 leads. When it begins
 // a call, it says how the next one goes; when another rank begins that one, rank 0 has said so, and
 // doesn't write there again before that rank has begun. So the calls must be such that nobody ends
-// one before everybody has begun it, and all ranks must begin them in the same order.
+// one before everybody has begun it, all ranks must begin them in the same order, and each must do
+// so before it sends anything of the call. The messages of the calls order what is said and read.
 class Ways {
 public:
     explicit Ways(Control& control) : control_(control) {}
@@ -90,19 +104,22 @@ public:
     // The way of all calls that can go it, on all ranks; none to try.
     std::optional<Way> only;
 
-    // Which way a call goes, of so many that there are. `alike`: a number that calls which are
-    // alike have in common, on all ranks.
+    // Which way a call goes, of so many that there are (from the first on, the same number on all
+    // ranks). `alike`: a number that calls which are alike have in common, on all ranks. What is
+    // said is said for all numbers that fall into one bucket: calls with two ways may be told of
+    // a third one.
     Way begin(std::uint64_t alike, std::size_t ways) {
         if (only) return static_cast<std::size_t>(*only) < ways ? *only : Way::kCached;
         const auto bucket = alike % kBuckets;
-        auto* said = control_.state(0).ways[turn_ % 2];
-        const auto word = said[bucket / kPerWord].load(std::memory_order_acquire);
-        way_ = Way{word >> bucket % kPerWord * kBits & kMask};
+        const auto shift = bucket % kPerWord * kBits;
+        const auto& said = control_.state(0).ways[turn_ % 2][bucket / kPerWord];
+        way_ = Way{(said.load(std::memory_order_relaxed) >> shift) & kMask};
+        if (static_cast<std::size_t>(way_) >= ways) way_ = Way::kCached;
         ++turn_;
         if (control_.rank() == 0) {
             auto* next = control_.state(0).ways[turn_ % 2];
             for (std::size_t i = 0; i < kWayWords; ++i) {
-                next[i].store(next_[i], std::memory_order_release);
+                next[i].store(next_[i], std::memory_order_relaxed);
             }
             trial_ = &trials_.try_emplace(alike, ways).first->second;
             bucket_ = bucket;

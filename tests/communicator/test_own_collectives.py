@@ -139,3 +139,19 @@ def test_other_plans_on_other_ranks() -> None:
         errors = ranks.errors(lambda comm: comm.run(plans[comm.rank], np.ones(64, np.float32)))
         assert all(isinstance(error, SleyError) and error.code == "N622" for error in errors)
         assert "run of 64 x float32" in str(errors[0])
+
+
+def test_elements_that_are_made_of_words() -> None:
+    """`count` is of elements, also on a rank that has no data."""
+    plan = sley.compile(sley.algorithms.flat_gather(2, root=0))
+    count = 5
+
+    def gathered(comm: Communicator) -> Any:
+        data = np.arange(count) + 1j * comm.rank
+        out = np.zeros(2 * count if comm.rank == 0 else 0, complex)
+        comm.run(plan, data, out, count=count)
+        return out
+
+    with Ranks(2) as ranks:
+        both = np.concatenate([np.arange(count) + 1j * rank for rank in range(2)])
+        assert (ranks.each(gathered)[0] == both).all()

@@ -22,6 +22,7 @@ from sley.communicator.work import Work
 from sley.errors.calls import N627
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
+from sley.runtime.settings import whole
 from sley.runtime.types import Array, reduction
 
 
@@ -163,6 +164,8 @@ class Communicator(Endpoint):
         check_writable("run", given[-1])
         spans = [span(array) for array in given]
         elements = [size_bytes // element.size_bytes for _, size_bytes in spans]
+        if count is not None:
+            count = whole(count, "count", 0) * max(1, data.itemsize // element.size_bytes)
         call = Call(
             OWN,
             *spans[0],

@@ -39,7 +39,7 @@ _CAUSES: Mapping[Failure, tuple[Rule, str, str]] = {
     Failure.UNREADABLE: (
         N633,
         "the memory of a call to stay until the call ends",
-        "has memory in the call that can't be read any more",
+        "has memory in the call that is gone, or that others may not read",
     ),
     Failure.STALLED: (N626, "every rank to get on", "gave up: nothing had moved for its timeout"),
     Failure.GAVE_UP: (N626, "every rank to get on", "gave up: it was aborted"),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.runtime import R505, R510
+from sley.ir.collective import Collective
 from sley.ir.faults import faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, spans
@@ -163,7 +164,7 @@ def load(
         "tile_major": plan.loop_order is LoopOrder.TILE,
         "all_pullable": pullable is not None and pullable.covers(plan),
         "reduces": plan.reduces,
-        "all_to_all": _is_all_to_all(plan),
+        "needs_all": needs_all(plan.collective),
     }
     programs = tuple(
         _program(plan, rank, send, recv, of_all, pullable) for rank in range(plan.collective.ranks)
@@ -301,18 +302,22 @@ def promised(plan: Plan, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int32
     return np.concatenate([[0], np.cumsum(width)]), c.values.target[position]
 
 
-def _is_all_to_all(plan: Plan) -> bool:
-    """Whether every rank's output needs something of every rank's input."""
-    c = plan.collective
+def needs_all(c: Collective) -> bool:
+    """Whether each rank's output, as the collective promises it, needs something of every rank's
+    input. Then no rank can end the call before all have begun it, if the plan keeps the promise.
+    """
+    width = np.diff(c.values.offset)
     owner = np.searchsorted(c.input_offset, c.values.target, side="right") - 1
+    value = np.repeat(np.arange(len(width), dtype=np.int64), width)
+    pairs = np.unique(value * c.ranks + owner)
+    owners = np.bincount(pairs // c.ranks, minlength=len(width))
     for rank in range(c.ranks):
-        expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]]
-        needed = np.zeros(c.ranks, bool)
-        for value in np.unique(expected[expected != NONE]):
-            needed[owner[c.values.offset[value] : c.values.offset[value + 1]]] = True
-            if needed.all():
-                break
-        if not needed.all():
+        expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]].astype(np.int64)
+        expected = np.unique(expected[expected != NONE])
+        if (owners[expected] == c.ranks).any():
+            continue
+        _, position = spans(c.values.offset[expected].astype(np.int64), width[expected])
+        if len(np.unique(owner[position])) < c.ranks:
             return False
     return True
 
