@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from communicator import processes
-from sley.communicator import Call, Communicator, Copies, Settings
+from sley.communicator import Call, Communicator, Copies, LocalStore, Settings
 from sley.runtime.heap import empty
 from sley.runtime.types import DATA_TYPES
 
@@ -176,6 +176,13 @@ def test_all_ways_are_tried_and_counted() -> None:
 def test_one_way_alone(copies: Copies, wanted: tuple[int, int, int]) -> None:
     for end in processes.start(2, counted, 5, settings=settings(True, copies)).ends():
         assert end.value[1] == wanted
+
+
+def test_without_permission_a_rank_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    told = settings(False, Copies.ATTACHED)
+    with caplog.at_level("WARNING", "sley"), Communicator(LocalStore(), 0, 1, settings=told):
+        pass
+    assert "copies are CACHED" in caplog.text
 
 
 def test_without_permission_the_kernel_copies_nothing() -> None:

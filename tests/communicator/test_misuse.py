@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sley
 from communicator.group import Ranks
 from communicator.processes import start
 from sley.communicator import Communicator, LocalStore, Settings
 from sley.errors import SleyError
+from sley.lang import ChunkProgram, trace
 from sley.runtime.heap import empty
 
 N = 6
@@ -29,6 +31,15 @@ def read_only() -> np.ndarray[Any, Any]:
     array.flags.writeable = False
     return array
 
+
+def _writes_input(p: ChunkProgram) -> None:
+    for here in range(2):
+        for there in range(2):
+            c = p.chunk(here, "in", 0).copy(there, "out", here)
+    c.copy(1, "in", 0)
+
+
+WRITES_INPUT = sley.compile(trace(sley.AllGather(2), _writes_input, name="writes-input"))
 
 REFUSED: dict[str, Callable[[Communicator], Any]] = {
     "none": lambda c: c.all_reduce(None),  # type: ignore[arg-type]
@@ -48,6 +59,8 @@ REFUSED: dict[str, Callable[[Communicator], Any]] = {
     "part of another": lambda c: c.all_gather(
         a := np.ones(2 * N), a[(1 - c.rank) * N : (2 - c.rank) * N]
     ),
+    "part of an element": lambda c: c.all_to_all(np.zeros(3, complex), np.zeros(3, complex)),
+    "read-only input": lambda c: c.run(WRITES_INPUT, read_only(), np.zeros(2 * N, np.float32)),
     "no plan": lambda c: c.run("ring", np.ones(N)),  # type: ignore[arg-type]
 }
 

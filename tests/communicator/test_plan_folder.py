@@ -134,10 +134,19 @@ def test_without_a_readable_table_no_file_is_used(tmp_path: Path) -> None:
     (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
     (tmp_path / "plans.toml").write_text('["ring.py"]\nmin_bytes = "1M"')
     assert name(plans(tmp_path), "all_reduce", 1 << 20, in_place=True) == "own-ring"
-    (tmp_path / "plans.toml").write_text('["ring.py]\nmin_bytes = "1M"')
-    found = plans(tmp_path)
-    assert "until then no plan of the folder is used" in str(found.problems[0])
-    assert name(found, "all_reduce", 1 << 20, in_place=True) != "own-ring"
+    for broken in (
+        '["ring.py]\nmin_bytes = "1M"',
+        '["rings.py"]\nmin_bytes = "1M"',
+        "a=" + "[" * 9999,
+    ):
+        (tmp_path / "plans.toml").write_text(broken)
+        found = plans(tmp_path)
+        assert codes(found) == ["N653"]
+        assert "no plan of the folder is used" in str(found.problems[0])
+        assert name(found, "all_reduce", 1 << 20, in_place=True) != "own-ring"
+    (tmp_path / "plans.toml").unlink()
+    (tmp_path / "plans.toml").symlink_to(tmp_path / "elsewhere.toml")
+    assert codes(plans(tmp_path)) == ["N653"]
 
 
 def test_options_are_those_of_the_compiler(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from sley.communicator import plans as module
 from sley.communicator.calls import Request
 from sley.communicator.plans import Chosen, Plans
 from sley.errors import SleyError
+from sley.ir.words import Protocol
 
 HOSTS = hosts_of(4)
 
@@ -97,6 +98,14 @@ def test_threads_that_want_one_plan_get_one() -> None:
         thread.join(30)
     assert len(found) == 8
     assert len({id(chosen) for chosen in found}) == 1
+
+
+def test_options_may_be_a_dict() -> None:
+    made = Plans(hosts_of(4), cache=False)
+    made.register(ring(), options={"protocol": "Direct"})
+    assert made.find("all_reduce", 1000, in_place=True).plan.protocol is Protocol.DIRECT
+    with pytest.raises(SleyError, match="Did you mean protocol"):
+        made.register(ring(), options={"protocoll": "Direct"})
 
 
 def test_an_own_plan_wins_within_its_sizes() -> None:

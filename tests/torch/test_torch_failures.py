@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 import time
 from datetime import timedelta
@@ -137,3 +138,11 @@ def check_dropped() -> None:
 
 def test_work_that_nobody_keeps(four_ranks: RankPool) -> None:
     four_ranks.run(check_dropped)
+
+
+def test_an_error_made_anew_of_its_text() -> None:
+    """As PyTorch does with those of a DataLoader's workers; and sent from process to process."""
+    anew = CollectiveError("N620: rank 1 is gone")
+    assert str(anew) == "N620: rank 1 is gone"
+    assert (anew.code, anew.diagnostics) == ("", ())
+    assert str(pickle.loads(pickle.dumps(anew))) == str(anew)

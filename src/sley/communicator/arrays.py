@@ -77,6 +77,11 @@ def type_of(kind: str, arrays: tuple[Array, ...], name: str | None, *, reduces: 
     return element
 
 
+def words_of(array: Array | None, element: DataType) -> int:
+    """How many elements of the engine's make up one of an array's."""
+    return 1 if array is None else array.itemsize // element.size_bytes
+
+
 def span(array: Array | None) -> tuple[int, int]:
     """Address and bytes; zeros without an array."""
     if array is None:

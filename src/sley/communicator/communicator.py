@@ -15,6 +15,7 @@ from sley.communicator.arrays import (
     own_count_of,
     span,
     type_of,
+    words_of,
 )
 from sley.communicator.endpoint import Endpoint
 from sley.communicator.records import OWN, REDUCING, Call
@@ -22,7 +23,6 @@ from sley.communicator.work import Work
 from sley.errors.calls import N627
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
-from sley.runtime.settings import whole
 from sley.runtime.types import Array, reduction
 
 
@@ -161,16 +161,15 @@ class Communicator(Endpoint):
             found, remedy = type(plan).__name__, "Give a Plan; sley.compile makes one of a program."
             raise N627.error(expected="a plan to run", found=found, remedy=remedy)
         element = type_of("run", given, dtype, reduces=plan.reduces)
-        check_writable("run", given[-1])
+        for array in given if plan.writes_input else given[-1:]:
+            check_writable("run", array)
         spans = [span(array) for array in given]
-        elements = [size_bytes // element.size_bytes for _, size_bytes in spans]
-        if count is not None:
-            count = whole(count, "count", 0) * max(1, data.itemsize // element.size_bytes)
+        count = own_count_of(plan, self.rank, [array.size for array in given], count)
         call = Call(
             OWN,
             *spans[0],
             *spans[-1],
-            own_count_of(plan, self.rank, elements, count),
+            count * words_of(data, element),
             element,
             reduction(op),
             plan=plan,
@@ -218,8 +217,8 @@ class Communicator(Endpoint):
             check_writable(kind, out)
         source, source_bytes = span(data)
         target, target_bytes = span(out)
-        item = element.size_bytes
-        count = count_of(kind, self.ranks, source_bytes // item, target_bytes // item)
+        sizes = [0 if array is None else array.size for array in (data, out)]
+        count = count_of(kind, self.ranks, *sizes) * words_of(given[0], element)
         call = Call(
             kind,
             source,

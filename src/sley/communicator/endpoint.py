@@ -22,7 +22,7 @@ from sley.communicator.network import connect
 from sley.communicator.plans import Chosen, Plans
 from sley.communicator.prepared import Prepared, prepare
 from sley.communicator.records import Call, describe_record, record_of
-from sley.communicator.settings import Settings
+from sley.communicator.settings import Copies, Settings
 from sley.communicator.stores import Store
 from sley.communicator.work import DONE, Work
 from sley.errors import Place, SleyError
@@ -93,6 +93,10 @@ class Endpoint:
                 cache=settings.use_cache,
             )
             self._closing = opened.pop_all()
+        if settings.copies is Copies.ATTACHED and not self._fabric.is_attached:
+            log.logger.warning(
+                "%s: copies are CACHED: not all ranks let the others read their memory", name
+            )
         for problem in self.plans.problems:
             log.logger.warning("%s: %s", name, problem)
         self._prepared: dict[tuple[str, bytes], Prepared] = {}
@@ -187,6 +191,7 @@ class Endpoint:
                     kind=kind,
                     plan=selection.name,
                     protocol=plan.protocol.value,
+                    in_place=plan.collective.in_place,
                     begin_bytes=selection.begin_bytes,
                     end_bytes=selection.end_bytes,
                     calls=tally.calls,

@@ -29,6 +29,7 @@ class CallStats(NamedTuple):
     kind: str
     plan: str
     protocol: str
+    in_place: bool
     begin_bytes: int
     end_bytes: int | None
     calls: int

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ from sley.ir.words import is_integer
 
 TABLE = "plans.toml"
 """The file that says more about the others."""
+
+_UNTIL_THEN = "Until this is mended no plan of the folder is used: they may not be for all sizes."
 
 _OPTIONS = tuple(f.name for f in fields(Options) if f.name != "costs")
 
@@ -60,6 +62,7 @@ def read_folder(folder: str | os.PathLike[str], room: Room) -> Found:
             at=Place(str(place)),
             expected="a folder that can be read",
             found=problem.strerror or str(problem),
+            remedy="Give the path of a folder, or leave SLEY_PLAN_DIR out.",
         )
         return Found(problems=(wrong,))
     table, problems = _table(place / TABLE, {path.name for path in files})
@@ -80,20 +83,19 @@ def read_folder(folder: str | os.PathLike[str], room: Room) -> Found:
 
 
 def _table(path: Path, files: set[str]) -> tuple[dict[str, Any] | None, list[Diagnostic]]:
-    """What plans.toml says of each file, and what is wrong with it as a whole. None if it can't be
-    read: then nobody knows what the files are for."""
+    """What plans.toml says of each file, and what is wrong with it as a whole. None if anything is:
+    then nobody knows what the files are for."""
     at = Place(str(path))
     try:
         table = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return {}, []
-    except (OSError, ValueError) as problem:  # bad TOML and bad UTF-8 are ValueErrors
+    except (OSError, ValueError, RecursionError) as problem:  # bad TOML, UTF-8: ValueErrors
+        if isinstance(problem, FileNotFoundError) and not path.is_symlink():
+            return {}, []
         unread = N653.diagnostic(
             at=at,
             expected="a file in TOML",
             found=str(problem),
-            remedy="Mend it: until then no plan of the folder is used, for they may not be for "
-            "all sizes.",
+            remedy=_UNTIL_THEN,
         )
         return None, [unread]
     problems = [
@@ -101,12 +103,12 @@ def _table(path: Path, files: set[str]) -> tuple[dict[str, Any] | None, list[Dia
             at=at,
             expected="tables with the names of files in this folder",
             found=f"[{name!r}]",
-            remedy=did_you_mean(name, files),
+            remedy=f"{did_you_mean(name, files) or ''} {_UNTIL_THEN}".lstrip(),
         )
         for name in table
         if name not in files
     ]
-    return table, problems
+    return None if problems else table, problems
 
 
 def _wanted(said: object, path: Path, name: str) -> Wanted:
@@ -125,8 +127,16 @@ def _wanted(said: object, path: Path, name: str) -> Wanted:
         max_bytes=size_wanted("max_bytes", entry.get("max_bytes"), at),
         in_place=entry.get("in_place"),
         root=entry.get("root"),
-        options=Options(**options) if options else None,
+        options=_options(options, at),
     )
+
+
+def _options(said: Mapping[str, Any], at: Place) -> Options | None:
+    """Errors: C304."""
+    try:
+        return Options(**said) if said else None
+    except SleyError as error:
+        raise SleyError([replace(d, places=(at, *d.places)) for d in error.diagnostics]) from None
 
 
 def _checked(said: object, words: tuple[str, ...], at: Place) -> Mapping[str, Any]:

@@ -6,9 +6,9 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sley.communicator.cache import kept, refusal
 from sley.communicator.calls import Request, check_call
@@ -149,7 +149,7 @@ class Plans:
         *,
         min_bytes: int | str | None = None,
         max_bytes: int | str | None = None,
-        options: Options | None = None,
+        options: Options | Mapping[str, Any] | None = None,
         in_place: bool | None = None,
         root: int | None = None,
     ) -> list[str]:
@@ -157,8 +157,9 @@ class Plans:
         `max_bytes`, both included. It is proven first. Every rank must register the same.
 
         source: a plan, a program, or a file with one: MSCCL XML, ResCCLang, Python. options: how a
-        program is compiled. in_place, root: what a file leaves open; without in_place a file is
-        taken both ways, as far as it can run.
+        program is compiled (`sley.Options`, or a dict of them); without, large data go through
+        slots (Protocol SIMPLE), where DIRECT reads them in place. in_place, root: what a file
+        leaves open; without in_place a file is taken both ways, as far as it can run.
 
         Gives a line for each plan taken. Errors: N651, N652, N654, N656, and what the file, the
         compiler or the proof say; then nothing changes.
@@ -168,7 +169,7 @@ class Plans:
             size_wanted("max_bytes", max_bytes),
             in_place,
             root,
-            options,
+            Options.of(options) if isinstance(options, Mapping) else options,
         )
         found = own_plans(source, wanted, self._room)
         with self._lock:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
+from sley.errors import SleyError
 from sley.errors.runtime import R514
 from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S, check_settings, whole
 
@@ -76,9 +77,10 @@ class Settings:
                     expected=f"{name} from {least} to {most}", found=f"{name}={value!r}"
                 )
         if not isinstance(self.plan_dir, str | os.PathLike | None):
-            raise R514.error(
-                expected="plan_dir as the path of a folder", found=f"plan_dir={self.plan_dir!r}"
-            )
+            raise _bad("plan_dir", "as the path of a folder", self.plan_dir)
+        for name, flag in (("cma", self.cma), ("use_cache", self.use_cache)):
+            if not isinstance(flag, bool):
+                raise _bad(name, "as True or False", flag)
         object.__setattr__(self, "network", _member(Network, "network", self.network))
         object.__setattr__(self, "copies", _member(Copies, "copies", self.copies))
 
@@ -90,11 +92,11 @@ class Settings:
         if timeout := os.environ.get("SLEY_TIMEOUT_S"):
             found["timeout_s"] = _seconds(timeout)
         if cma := os.environ.get("SLEY_CMA"):
-            found["cma"] = cma != "0"
+            found["cma"] = _flag("SLEY_CMA", cma)
         if copies := os.environ.get("SLEY_COPIES"):
-            found["copies"] = copies.lower()
+            found["copies"] = _member(Copies, "SLEY_COPIES", copies.lower())
         if network := os.environ.get("SLEY_NETWORK"):
-            found["network"] = network.lower()
+            found["network"] = _member(Network, "SLEY_NETWORK", network.lower())
         if folder := os.environ.get("SLEY_PLAN_DIR"):
             found["plan_dir"] = folder
         return cls(**(found | settings))
@@ -115,15 +117,26 @@ def _member(words: type[_E], name: str, value: object) -> _E:
         return words(value)
     except ValueError:
         names = ", ".join(repr(word.value) for word in words)
-        raise R514.error(
-            expected=f"{name} to be one of {names}", found=f"{name}={value!r}"
-        ) from None
+        raise _bad(name, f"to be one of {names}", value) from None
+
+
+def _flag(name: str, text: str) -> bool:
+    values = {"0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
+    if text.strip().lower() not in values:
+        raise _bad(name, "as 0 or 1", text)
+    return values[text.strip().lower()]
+
+
+def _bad(name: str, expected: str, value: object) -> SleyError:
+    return R514.error(
+        expected=f"{name} {expected}",
+        found=f"{name}={value!r}",
+        remedy="Give that, or leave it out.",
+    )
 
 
 def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise R514.error(
-            expected="SLEY_TIMEOUT_S as a number of seconds", found=f"SLEY_TIMEOUT_S={text!r}"
-        ) from None
+        raise _bad("SLEY_TIMEOUT_S", "as a number of seconds", text) from None

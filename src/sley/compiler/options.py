@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from sley.errors import did_you_mean
 from sley.errors.compiler import C304, C307
 from sley.ir.words import MAX_NUMBER, Allocation, LoopOrder, Protocol, Schedule, is_integer
 from sley.passes.timeline import Costs
@@ -60,6 +62,17 @@ class Options:
             instances=self.instances,
             max_blocks=self.max_blocks,
         )
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Options:
+        """Those that a dict names. Errors: C304, C307."""
+        words = [f.name for f in fields(cls)]
+        for word in said:
+            if word not in words:
+                near = did_you_mean(str(word), words)
+                expected = f"options of {', '.join(words)}"
+                raise C304.error(expected=expected, found=f"{word!r}", remedy=near)
+        return cls(**said)
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of `compile` that are not what they are by default."""

@@ -138,16 +138,18 @@ class Diagnostic:
 
 
 class SleyError(Exception):
-    """What sley raises for every mistake it can name; carries one or more diagnostics."""
+    """What sley raises for every mistake it can name; carries one or more diagnostics. One that was
+    made of a text, as PyTorch makes those of other processes anew, has the text alone."""
 
-    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
-        self.diagnostics = tuple(diagnostics)
-        super().__init__("\n\n".join(str(d) for d in self.diagnostics))
+    def __init__(self, diagnostics: Sequence[Diagnostic] | str) -> None:
+        is_text = isinstance(diagnostics, str)
+        self.diagnostics: tuple[Diagnostic, ...] = () if is_text else tuple(diagnostics)  # type: ignore[arg-type]
+        super().__init__(diagnostics if is_text else "\n\n".join(map(str, diagnostics)))
 
     @property
     def code(self) -> str:
-        """The code of the first diagnostic."""
-        return self.diagnostics[0].code
+        """The code of the first diagnostic; "" without one."""
+        return self.diagnostics[0].code if self.diagnostics else ""
 
-    def __reduce__(self) -> tuple[type[SleyError], tuple[tuple[Diagnostic, ...]]]:
-        return (type(self), (self.diagnostics,))
+    def __reduce__(self) -> tuple[type[SleyError], tuple[Sequence[Diagnostic] | str]]:
+        return (type(self), (self.diagnostics or str(self),))

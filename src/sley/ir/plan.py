@@ -24,7 +24,16 @@ from sley.ir.tables import (
     frozen_array,
 )
 from sley.ir.topology import Topology
-from sley.ir.words import RECEIVES, REDUCES, SENDS, LoopOrder, Op, Protocol
+from sley.ir.words import (
+    RECEIVES,
+    REDUCES,
+    SENDS,
+    WRITES_DESTINATION,
+    Buffer,
+    LoopOrder,
+    Op,
+    Protocol,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -157,6 +166,12 @@ class Plan:
     def reduces(self) -> bool:
         """Whether any instruction combines two operands."""
         return bool(REDUCES[self.instructions.op].any())
+
+    @cached_property
+    def writes_input(self) -> bool:
+        """Whether any instruction writes to an input buffer."""
+        t = self.instructions
+        return bool((WRITES_DESTINATION[t.op] & (t.dst_buffer == Buffer.INPUT)).any())
 
     @cached_property
     def rank_block(self) -> LongArray:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from sley.errors.runtime import R514
 from sley.ir.words import is_integer
@@ -110,16 +111,16 @@ def heap() -> Heap:
         return _heaps[-1]
 
 
-def empty(shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
+def empty(shape: int | tuple[int, ...], dtype: str | DTypeLike = "float32") -> Array:
     """A NumPy array, all zeros, in memory that the other ranks of this host can read where it
     lies: collectives on it need not copy it for them first.
 
-    shape: elements, or a tuple of sizes. dtype: one of `sley.runtime.DATA_TYPES`; bfloat16 arrays
-    are uint16 bits. Errors: R504, R507, R514."""
+    shape: elements, or a tuple of sizes. dtype: one of `sley.runtime.DATA_TYPES`, by name or as
+    NumPy's; bfloat16 arrays are uint16 bits. Errors: R504, R507, R514."""
     sizes = shape if isinstance(shape, tuple) else (shape,)
     if not all(is_integer(size) and 0 <= size <= LARGEST for size in sizes):
         raise R514.error(expected="shape as integers from 0 on", found=f"shape={shape!r}")
-    kind = data_type(dtype)
+    kind = data_type(dtype if isinstance(dtype, str) else np.dtype(dtype).name)
     elements = 1
     for size in sizes:
         elements *= int(size)

@@ -1,0 +1,55 @@
+"""Settings: what is taken from the environment, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sley.communicator import Copies, Network, Settings
+from sley.errors import SleyError
+
+
+def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "SLEY_TIMEOUT_S": "2.5",
+        "SLEY_CMA": "No",
+        "SLEY_COPIES": "Streamed",
+        "SLEY_NETWORK": "TCP",
+        "SLEY_PLAN_DIR": "plans",
+    }.items():
+        monkeypatch.setenv(name, value)
+    found = Settings.from_environment(slots=16)
+    assert (found.timeout_s, found.cma, found.plan_dir, found.slots) == (2.5, False, "plans", 16)
+    assert (found.copies, found.network) == (Copies.STREAMED, Network.TCP)
+    assert Settings.from_environment(copies="cached").copies is Copies.CACHED
+
+
+@pytest.mark.parametrize("name", ["TIMEOUT_S", "CMA", "COPIES", "NETWORK"])
+def test_a_variable_that_means_nothing_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"SLEY_{name}", "fast")
+    with pytest.raises(SleyError, match=f"SLEY_{name}='fast'") as caught:
+        Settings.from_environment()
+    assert caught.value.code == "R514"
+    assert caught.value.diagnostics[0].remedy == "Give that, or leave it out."
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"timeout_s": 0},
+        {"slots": 1},
+        {"slot_bytes": 3},
+        {"channels": 0},
+        {"cma": "0"},
+        {"use_cache": 1},
+        {"copies": "fast"},
+        {"network": 3},
+        {"plan_dir": 3},
+    ],
+    ids=str,
+)
+def test_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SleyError) as caught:
+        Settings(**wrong)
+    assert caught.value.code == "R514"
