@@ -62,7 +62,7 @@ private:
     // kShare: a trial may cost one part in so many of the time.
     static constexpr double kNever = std::numeric_limits<double>::infinity();
     static constexpr double kSlower = 1.5, kShare = 50;
-    static constexpr int kCalls = 2, kLatest = 8, kCallsBetween = 64, kMostBetween = 4096;
+    static constexpr int kCalls = 2, kLatest = 4, kCallsBetween = 64, kMostBetween = 4096;
 
     // Calls that a rank is late for are slow whichever way they go: the best one counts.
     struct Tried {
