@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def _agreed(rendezvous: Rendezvous, settings: Settings) -> str:
     reason = why or f"rank {missing[0]} has no UCX"
     log.logger.log(
         logging.INFO if settings.network is Network.TCP else logging.WARNING,
-        "%s: TCP between hosts: %s",
+        "%s: TCP between hosts: %s (SLEY_NETWORK=tcp asks for it)",
         rendezvous.name,
         reason,
     )
@@ -89,7 +90,8 @@ def _ucx(settings: Settings) -> tuple[str, str, str]:
         try:
             return library, native().ucx_version(library), ""
         except OSError as error:
-            tried.append(str(error))
+            said = error.strerror or str(error)
+            tried.append(said.removesuffix(f": {os.strerror(error.errno or 0)}"))
     return "", "", "; ".join(tried)
 
 
