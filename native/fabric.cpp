@@ -79,10 +79,6 @@ std::vector<Region> Fabric::side_by_side(const FabricShape& shape,
     return regions;
 }
 
-RankState& Fabric::state(std::int32_t rank) const {
-    return *reinterpret_cast<RankState*>(memory_[static_cast<std::size_t>(rank)].data());
-}
-
 std::size_t Fabric::number(std::int32_t src, std::int32_t index) const {
     const auto ranks = static_cast<std::size_t>(shape_.ranks());
     return static_cast<std::size_t>(index) * ranks + static_cast<std::size_t>(src);

@@ -77,7 +77,7 @@ public:
     std::int32_t rank() const { return control_.rank(); }
     Control& control() { return control_; }
     Ways& ways() { return ways_; }
-    RankState& state(std::int32_t rank) const;
+    RankState& state(std::int32_t rank) const { return control_.state(rank); }
 
     // The ends of connections; made, with memory behind them, when they are first asked for. Any
     // thread may ask, but an end is for one thread at a time.

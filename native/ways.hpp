@@ -37,8 +37,8 @@ public:
         return Way{fastest()};
     }
 
-    // seconds: that a call took, for as many bytes as any other. The way is one of those that there
-    // are, if not the one that was next: that is said a call before.
+    // way: that a call went; not the one that is next where that was said calls before. seconds:
+    // that it took, for as many bytes as any other.
     void note(Way way, double seconds) {
         auto& tried = tried_[static_cast<std::size_t>(way)];
         const bool was_open = is_open();

@@ -103,7 +103,7 @@ def _table(path: Path, files: set[str]) -> tuple[dict[str, Any] | None, list[Dia
             at=at,
             expected="tables with the names of files in this folder",
             found=f"[{name!r}]",
-            remedy=f"{did_you_mean(name, files) or ''} {_UNTIL_THEN}".lstrip(),
+            remedy=f"{did_you_mean(name, files)} {_UNTIL_THEN}".lstrip(),
         )
         for name in table
         if name not in files

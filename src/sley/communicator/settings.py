@@ -121,10 +121,10 @@ def _member(words: type[_E], name: str, value: object) -> _E:
 
 
 def _flag(name: str, text: str) -> bool:
-    values = {"0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
-    if text.strip().lower() not in values:
+    word = text.strip().lower()
+    if word not in ("0", "false", "no", "1", "true", "yes"):
         raise _bad(name, "as 0 or 1", text)
-    return values[text.strip().lower()]
+    return word in ("1", "true", "yes")
 
 
 def _bad(name: str, expected: str, value: object) -> SleyError:

@@ -137,9 +137,10 @@ N632 = Rule(
 N633 = Rule(
     "N633",
     "memory-gone",
-    what="The memory of a call could not be read any more while the call was at work.",
-    why="The kernel copies large messages straight out of the sender's process, and refuses where "
-    "that memory has been given back or protected, or the process no longer allows it.",
+    what="Memory of a call was gone, or out of reach, while the call was at work.",
+    why="The kernel copies large messages straight from one process to the other, and refuses "
+    "where the memory at either end has been given back or protected, or the sender no longer "
+    "allows it.",
     example="work = comm.all_gather(out, x, is_async=True)\nlibc.munmap(address, length)  # of x",
     instead="Leave the memory of a call alone until the call has ended. With SLEY_CMA=0 the kernel "
     "copies nothing.",

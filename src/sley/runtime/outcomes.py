@@ -51,8 +51,8 @@ class Stuck:
 @dataclass(frozen=True)
 class Outcome:
     """What a rank's engine reports of a call. rank: who did not come (ABSENT), or called something
-    else (MISMATCHED); NONE without. size_bytes: of a message from rank to rank, as
-    the other end has it."""
+    else (MISMATCHED); NONE without. size_bytes: of a message from rank to rank, as the other end
+    has it."""
 
     status: Status
     seconds: float
