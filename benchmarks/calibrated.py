@@ -18,7 +18,7 @@ import statistics
 from itertools import combinations
 
 import sley
-from sley import runtime
+from sley import jobs
 from sley.calibrating import calibrate
 
 SIZES = (2**10, 2**15, 2**20, 2**22, 2**24)
@@ -65,7 +65,7 @@ def compare(plans: dict[str, sley.Plan], topology: sley.Topology) -> None:
     measured: dict[tuple[str, int], list[float]] = {}
     for _ in range(ROUNDS):
         for name, plan in plans.items():
-            for row in runtime.run(plan, SIZES, iterations=10, warmup=2, check=False):
+            for row in jobs.run(plan, SIZES, iterations=10, warmup=2, check=False):
                 measured.setdefault((name, row.size_bytes), []).append(row.time_us)
     print(
         f"{'size':>10}  {'algorithm':<18}  {'measured us':>12}  {'predicted us':>12}  {'ratio':>6}"

@@ -271,13 +271,13 @@ def machine(b: Benchmark) -> dict[str, Any]:
 
 
 def _cuda_facts(device: Any) -> dict[str, Any]:
-    from sley.devices import cuda_compiler, cuda_driver
+    from sley.devices.cuda import compiler, driver
 
     found = {
         "architecture": device.arch,
         "multiprocessors": device.multiprocessors,
-        "driver_cuda": cuda_driver.version_text(cuda_driver.driver_version()),
-        "nvrtc": cuda_driver.version_text(cuda_compiler.version()),
+        "driver_cuda": driver.version_text(driver.driver_version()),
+        "nvrtc": driver.version_text(compiler.version()),
     }
     query = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.limit"
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]

@@ -11,8 +11,8 @@ from kernels_timing import CudaTimer, Timer
 import sley
 from sley.devices import Communicator, Device, Engine, Launching
 from sley.devices.device import Memory
-from sley.runtime.pattern import PERIOD, Pattern
-from sley.runtime.types import DATA_TYPES
+from sley.engine.pattern import PERIOD, Pattern
+from sley.engine.types import DATA_TYPES
 
 DTYPE = "float32"
 ITEM = DATA_TYPES[DTYPE].size_bytes

@@ -71,10 +71,10 @@ class CudaTimer:
     gate=False, at once."""
 
     def __init__(self, device: Any, *, gate: bool = True) -> None:
-        from sley.devices import cuda_driver
+        from sley.devices.cuda import driver
 
-        self._device, self._call = device, cuda_driver.call
-        self._cu = cuda_driver.bindings()
+        self._device, self._call = device, driver.call
+        self._cu = driver.bindings()
         self._main = device.stream()
         self._gate = device.allocate_host(64)
         with self._current():
@@ -178,7 +178,7 @@ class CudaTimer:
         return float(ms) * 1e3
 
     def _raw(self, stream: Any) -> Any:
-        from sley.devices.cuda_arrays import stream_address
+        from sley.devices.cuda.arrays import stream_address
 
         return self._cu.CUstream(stream_address(stream))
 
@@ -217,9 +217,9 @@ class CudaTimer:
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        from sley.devices import cuda_driver
+        from sley.devices.cuda import driver
 
-        with cuda_driver.current(self._device._context):
+        with driver.current(self._device._context):
             yield
 
 

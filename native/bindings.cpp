@@ -1,4 +1,4 @@
-// The Python module `sley.runtime._native`: segments, fabrics, engines.
+// The Python module `sley.engine._native`: segments, fabrics, engines.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -67,7 +67,7 @@ std::vector<std::int64_t> longs(const nb::kwargs& columns, const char* name) {
     return to_vector<std::int64_t>(nb::cast<Longs>(columns[name]));
 }
 
-// The columns of a `sley.runtime.program.RankProgram`.
+// The columns of a `sley.engine.program.RankProgram`.
 ProgramColumns make_columns(const nb::kwargs& k) {
     ProgramColumns c;
     c.op = ints(k, "op");
@@ -224,9 +224,9 @@ PyObject* g_slot_too_small = nullptr;
 
 void define_errors(nb::module_& m) {
     g_program_fault =
-        PyErr_NewException("sley.runtime._native.ProgramFault", PyExc_ValueError, nullptr);
+        PyErr_NewException("sley.engine._native.ProgramFault", PyExc_ValueError, nullptr);
     g_slot_too_small =
-        PyErr_NewException("sley.runtime._native.SlotTooSmall", PyExc_ValueError, nullptr);
+        PyErr_NewException("sley.engine._native.SlotTooSmall", PyExc_ValueError, nullptr);
     m.attr("ProgramFault") = nb::handle(g_program_fault);
     m.attr("SlotTooSmall") = nb::handle(g_slot_too_small);
 }

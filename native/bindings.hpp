@@ -1,4 +1,4 @@
-// What the parts of the Python module `sley.runtime._native` share.
+// What the parts of the Python module `sley.engine._native` share.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -6,7 +6,7 @@
 
 namespace sley {
 
-// The numbers are those of `sley.runtime.types.DATA_TYPES`.
+// The numbers are those of `sley.engine.types.DATA_TYPES`.
 enum class DataType : std::int32_t {
     kFloat16, kBfloat16, kFloat32, kFloat64, kInt8, kInt16, kInt32, kInt64, kUint8
 };

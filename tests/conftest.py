@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from golden import Golden
+from support.golden import Golden
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -14,7 +14,7 @@ import sley
 from cpu_peers.cells import Collective
 from cpu_peers.worker import Array, Repeated, arguments, serve
 from sley.communicator import Call, FolderStore
-from sley.runtime import DATA_TYPES
+from sley.engine.types import DATA_TYPES
 
 _KINDS = {
     Collective.ALL_REDUCE: "all_reduce",

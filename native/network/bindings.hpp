@@ -4,7 +4,7 @@
 
 namespace sley {
 
-// The transports, in the Python module `sley.runtime._native`.
+// The transports, in the Python module `sley.engine._native`.
 void define_network(nanobind::module_& m);
 
 }  // namespace sley

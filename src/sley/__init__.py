@@ -6,6 +6,7 @@ Write an algorithm with `program`, `compile` it into a `Plan` of thread blocks, 
 
 from sley import algorithms, topologies
 from sley.communicator import Communicator
+from sley.communicator.heap import empty
 from sley.communicator.log import stats
 from sley.compiler import Choice, Choices, Options, Prediction, RunnerUp, choose, compile
 from sley.errors import Diagnostic, SleyError
@@ -34,7 +35,6 @@ from sley.passes.lift import lift
 from sley.passes.timeline import Costs
 from sley.report.tables import pipeline_table, plan_table
 from sley.running import execute, run
-from sley.runtime.heap import empty
 from sley.simulate import Simulation, Simulator, simulate
 from sley.verify import Proof, verify
 

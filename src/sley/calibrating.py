@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley import runtime
+from sley import jobs
 from sley.compiler import compile
+from sley.engine import SLOT_BYTES
 from sley.errors.simulation import S704
 from sley.ir.collective import Collective
 from sley.ir.collectives import Custom
@@ -81,7 +82,7 @@ def calibrate(
         plan = compile(trace(collective, body, name=name))
         size_bytes = message_bytes * collective.chunks * collective.blocks
         runs = [
-            runtime.run(plan, [size_bytes], iterations=20, warmup=3, check=False, dtype="uint8")
+            jobs.run(plan, [size_bytes], iterations=20, warmup=3, check=False, dtype="uint8")
             for _ in range(repeats)
         ]
         return statistics.median(run[0].time_us for run in runs)
@@ -133,7 +134,7 @@ def topology_of(
         local_block_GBps=max(LARGE_BYTES / copy_us / 1e3, thread_GBps),
         memory_GBps=2 * ranks * LARGE_BYTES / copy_us / 1e3,
         wire_efficiency=ByProtocol.same(1.0),
-        tile_bytes=ByProtocol.same(runtime.SLOT_BYTES),
+        tile_bytes=ByProtocol.same(SLOT_BYTES),
         slices=ByProtocol.same(1),
         part_overhead_bytes=max(small_us / byte_us - SMALL_BYTES, 0.0),
         wait_us=0.0,

@@ -18,6 +18,8 @@ from sley import formats
 from sley.codegen import KERNELS, Engine, Kernels, Platform, Variant
 from sley.devices import THREADS
 from sley.devices.layout import RANKS
+from sley.engine.limits import whole
+from sley.engine.types import data_type, reduction
 from sley.errors import Place
 from sley.errors.compiler import C309
 from sley.errors.devices import K515
@@ -26,8 +28,6 @@ from sley.formats import EXECUTOR, Target, load, write_file
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import ReduceOp
-from sley.runtime.settings import whole
-from sley.runtime.types import data_type, reduction
 from sley.verify import verify
 
 __all__ = ["KERNEL_SUFFIXES", "load", "save"]

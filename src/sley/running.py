@@ -7,14 +7,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from sley import runtime
+from sley import jobs
 from sley.codegen import Engine
 from sley.devices import Device, measure
+from sley.devices.device_names import devices_named
 from sley.devices.execute import execute as execute_on
-from sley.devices.named import devices_named
 from sley.errors.runtime import R514
 from sley.ir.plan import Plan
-from sley.runtime import Measurement
+from sley.jobs import Measurement
 from sley.verify import verify
 
 __all__ = ["execute", "run"]
@@ -33,18 +33,18 @@ def run(
     """Proves a plan and runs it over sizes, timed and checked.
 
     devices: where: processes of this machine without; or devices by name ("threads", "cuda",
-        "cuda:0,1") with `ranks_per_device` ranks on each, as `sley.devices.named` deals them; or
+        "cuda:0,1") with `ranks_per_device` ranks on each, as `devices_named` deals them; or
         the device of each rank.
     engine: on devices, "generated" code or the "interpreted" plan; the former without.
     proven: leaves the proof out, for a plan that has one.
-    settings: those of `sley.runtime.run`, or on devices of `sley.devices.measure.run`.
+    settings: those of `sley.jobs.run`, or on devices of `sley.devices.measure.run`.
 
     Errors: V2xx, R5xx, K5xx."""
     if not proven:
         verify(plan)
     where = _devices(plan, devices, ranks_per_device, engine)
     if where is None:
-        return runtime.run(plan, sizes_bytes, **settings)
+        return jobs.run(plan, sizes_bytes, **settings)
     return measure.run(plan, sizes_bytes, devices=where, engine=_engine(engine), **settings)
 
 
@@ -61,12 +61,12 @@ def execute(
     """Proves a plan and runs it once on NumPy arrays, which are copied to devices and back.
 
     devices, ranks_per_device, engine, proven: as for `run`. settings: those of
-    `sley.runtime.execute`, or on devices of `sley.devices.execute`. Errors: V2xx, R5xx, K5xx."""
+    `sley.jobs.execute`, or on devices of `sley.devices.execute`. Errors: V2xx, R5xx, K5xx."""
     if not proven:
         verify(plan)
     where = _devices(plan, devices, ranks_per_device, engine)
     if where is None:
-        return runtime.execute(plan, inputs, **settings)
+        return jobs.execute(plan, inputs, **settings)
     return execute_on(plan, inputs, devices=where, engine=_engine(engine), **settings)
 
 

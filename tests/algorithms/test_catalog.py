@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import sley
-from algorithm_cases import program, sizes
 from sley.algorithms import CATALOG, build
 from sley.algorithms.rings import ring_all_gather, ring_reduce_scatter
+from support.algorithm_cases import program, sizes
 
 MAX_LINES = 30
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import sley
-from algorithm_cases import cases, label, program
 from sley.algorithms import CATALOG
 from sley.ir.words import WRITES_DESTINATION, Buffer
+from support.algorithm_cases import cases, label, program
 
 OPTIONS: list[dict[str, Any]] = [
     {"slots": slots, "fusion": fusion, "instances": instances}

@@ -13,7 +13,7 @@ import pytest
 import sley
 from sley.algorithms import CATALOG, build
 from sley.ir.words import ReduceOp
-from sley.runtime import execute
+from sley.jobs import execute
 
 Array = np.ndarray[Any, Any]
 NODES, GPUS, RANKS, COUNT = 3, 4, 12, 12 * 5 + 7

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import sley
-from algorithm_cases import cases, label, program
 from sley.ir.words import ReduceOp
-from sley.runtime import execute
+from sley.jobs import execute
+from support.algorithm_cases import cases, label, program
 
 Arrays = list[np.ndarray[Any, Any]]
 

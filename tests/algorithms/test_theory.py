@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import sley
-from algorithm_cases import GRIDS, program
 from sley.ir.words import TransferKind
 from sley.passes.dependencies import dependencies
+from support.algorithm_cases import GRIDS, program
 
 
 def steps(said: sley.Program) -> int:

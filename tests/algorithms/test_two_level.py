@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import sley
 from sley.algorithms import TwoLevel
 from sley.errors import SleyError
-from sley.runtime import execute
+from sley.jobs import execute
 
 METHODS = ("allreduce", "one_step_allreduce", "allgather", "reducescatter", "broadcast", "reduce")
 ROOTED = ("broadcast", "reduce")

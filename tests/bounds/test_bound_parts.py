@@ -7,7 +7,6 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from bound_graphs import cut_GBps, simple_ways, topologies, vertex_sets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +30,7 @@ from sley.ir.collectives import (
 )
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Builder, Topology
+from support.bound_graphs import cut_GBps, simple_ways, topologies, vertex_sets
 
 
 @settings(max_examples=60)

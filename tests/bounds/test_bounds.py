@@ -4,14 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bound_graphs import (
-    backwards,
-    cut_GBps,
-    partitions,
-    simple_ways,
-    topologies,
-    vertex_sets,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
@@ -37,6 +29,14 @@ from sley.ir.collectives import (
 )
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
+from support.bound_graphs import (
+    backwards,
+    cut_GBps,
+    partitions,
+    simple_ways,
+    topologies,
+    vertex_sets,
+)
 
 
 def ratio(collective: Collective, topology: Topology) -> float:

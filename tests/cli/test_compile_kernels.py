@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sley
-from plan_edits import with_columns
 from sley.cli import main
 from sley.codegen import KERNELS
 from sley.errors import SleyError
+from support.plan_edits import with_columns
 
 
 def compile_command(*arguments: object) -> Result:
@@ -37,7 +37,7 @@ def code_of(call: Any) -> str:
 @pytest.mark.parametrize("protocol", list(sley.Protocol))
 def test_a_written_kernel_compiles_for_a_gpu(protocol: sley.Protocol, tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    from sley.devices.cuda_compiler import compile_text
+    from sley.devices.cuda.compiler import compile_text
 
     path = tmp_path / "kernels.cu"
     result = compile_command(

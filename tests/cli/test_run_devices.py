@@ -14,18 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sley
-from plan_edits import with_columns
-from sley import runtime
+from sley import jobs
 from sley.cli import main
 from sley.codegen import Engine
-from sley.devices import measure, named
+from sley.devices import device_names, measure
 from sley.devices.bench import CheckedData
 from sley.devices.buffers import GuardedMemory
-from sley.devices.named import devices_named
+from sley.devices.device_names import devices_named
 from sley.devices.threads import ThreadsDevice
+from sley.engine.program import buffer_sizes
+from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.errors.devices import K510
-from sley.runtime.types import DATA_TYPES
+from support.plan_edits import with_columns
 
 RING = ("ring-allreduce", "--ranks", "3", "-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "-w", "1")
 
@@ -95,7 +96,7 @@ def numbers(text: str, ranks: int, ranks_per_device: int | None = None) -> list[
 def test_names_deal_ranks_to_devices(
     text: str, ranks: int, each: int | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(named, "_cuda", lambda: FakeGpu)
+    monkeypatch.setattr(device_names, "_cuda", lambda: FakeGpu)
     assert numbers(text, ranks, each) == expected
 
 
@@ -128,12 +129,12 @@ def test_ranks_go_evenly_and_in_order(ranks: int, wanted: list[int]) -> None:
     ],
 )
 def test_names_that_are_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(named, "_cuda", lambda: FakeGpu)
+    monkeypatch.setattr(device_names, "_cuda", lambda: FakeGpu)
     assert code_of(lambda: devices_named(text, 2)) == "K510"
 
 
 def test_too_few_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(named, "_cuda", lambda: FakeGpu)
+    monkeypatch.setattr(device_names, "_cuda", lambda: FakeGpu)
     assert code_of(lambda: devices_named("cuda", 9, 2)) == "K510"
     assert code_of(lambda: devices_named("threads:0,1", 5, 2)) == "K510"
     assert code_of(lambda: devices_named("threads", 5, 0)) == "R514"
@@ -160,7 +161,7 @@ def test_execute_gives_what_processes_give(
     inputs = [((np.arange(count) + r) % 5 + first).astype(kind.array) for r in range(3)]
     kept = [array.copy() for array in inputs]
     common: dict[str, Any] = {"dtype": dtype, "count": count, "reduce_op": reduce_op}
-    expected = runtime.execute(plan, inputs, processes=False, **common)
+    expected = jobs.execute(plan, inputs, processes=False, **common)
     found = sley.execute(
         plan, inputs, devices=devices, engine=engine, slot_bytes=64, timeout_s=10, **common
     )
@@ -174,18 +175,18 @@ def test_execute_with_ranks_without_input_and_parts_of_data() -> None:
         for in_place in (False, True):
             program = sley.algorithms.build(name, ranks=3, in_place=in_place)
             plan = sley.compile(program)
-            sizes = [runtime.program.buffer_sizes(plan, rank, 7) for rank in range(3)]
+            sizes = [buffer_sizes(plan, rank, 7) for rank in range(3)]
             inputs = [
                 np.arange(s.data if in_place else s.input, dtype=np.int32) + 100 * rank
                 for rank, s in enumerate(sizes)
             ]
-            expected = runtime.execute(plan, inputs, count=7, processes=False)
+            expected = jobs.execute(plan, inputs, count=7, processes=False)
             found = sley.execute(plan, inputs, count=7, devices="threads")
             assert [a.tolist() for a in found] == [a.tolist() for a in expected]
 
 
 def test_run_measures_and_checks_on_devices() -> None:
-    seen: list[sley.runtime.Measurement] = []
+    seen: list[sley.jobs.Measurement] = []
     found = sley.run(
         ring(in_place=False),
         [0, 1000, 5000],

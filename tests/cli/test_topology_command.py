@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from golden import Golden
 from sley import topologies
 from sley.cli import main
+from support.golden import Golden
 
 
 def sley(*arguments: object) -> Result:

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sley
-from plan_edits import wait_pairs, with_waits
-from random_plans import random_plan
-from random_programs import random_programs
-from random_transfers import random_transfers, random_trees
 from sley.algorithms import build
 from sley.codegen import Kernels
 from sley.codegen.flagged import needed_waits
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION
 from sley.verify.hangs import run_of
 from sley.verify.messages import messages_of
+from support.plan_edits import wait_pairs, with_waits
+from support.random_plans import random_plan
+from support.random_programs import random_programs
+from support.random_transfers import random_transfers, random_trees
 
 Pair = tuple[int, int]
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 
 import sley
-from golden import Golden
-from random_programs import RandomProgram, random_programs
 from sley.algorithms import build
 from sley.codegen import Engine, Kernels, Platform, Variant
 from sley.ir.tables import NONE
+from support.golden import Golden
+from support.random_programs import RandomProgram, random_programs
 
 CPU = Variant(Platform.CPU, 2, sley.ReduceOp.SUM)
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from communicator.group import Ranks
-from communicator.meaning import results
-from communicator.steps import KINDS, REDUCING, Step, begin
 from sley.communicator import Communicator
 from sley.ir.words import ReduceOp
+from support.meaning import results
+from support.random_steps import KINDS, REDUCING, Step, begin
+from support.threads_group import Ranks
 
 _open: list[Ranks] = []
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from communicator import processes
 from sley.communicator import Call, Communicator, Copies, LocalStore, Settings
-from sley.runtime.heap import empty
-from sley.runtime.types import DATA_TYPES
+from sley.communicator.heap import empty
+from sley.engine.types import DATA_TYPES
+from support import rank_processes
 
 LARGE = 1 << 20  # elements of a byte
 
@@ -55,7 +55,7 @@ def sent_early(comm: Communicator) -> bool:
 @pytest.mark.parametrize("cma", [pytest.param(True, marks=needs_permission), False])
 def test_what_is_read_in_place_must_stay_there(cma: bool) -> None:
     """That the root waits for its reader shows who copies."""
-    ends = processes.start(2, sent_early, settings=settings(cma)).ends()
+    ends = rank_processes.start(2, sent_early, settings=settings(cma)).ends()
     assert [end.error for end in ends] == ["", ""]
     assert ends[0].value is not cma
     assert ends[1].value is True
@@ -107,7 +107,7 @@ COUNTS = [edge // 4 + more for edge in EDGES for more in (-1, 0, 1)]
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_kind_of_call(ranks: int, copies: Copies) -> None:
     counts = [*COUNTS, LARGE // 2 + 3]
-    ends = processes.start(ranks, all_kinds, counts, settings=settings(True, copies)).ends()
+    ends = rank_processes.start(ranks, all_kinds, counts, settings=settings(True, copies)).ends()
     assert [end.error for end in ends] == [""] * ranks
 
 
@@ -144,7 +144,7 @@ def in_turn(comm: Communicator, seed: int) -> None:
 def test_calls_that_take_turns(slot_bytes: int | None) -> None:
     """What one call tries is nothing to another, be its messages ever so small."""
     told = replace(settings(True), slot_bytes=slot_bytes)
-    ends = processes.start(3, in_turn, 5, settings=told).ends()
+    ends = rank_processes.start(3, in_turn, 5, settings=told).ends()
     assert [end.error for end in ends] == [""] * 3
 
 
@@ -157,7 +157,7 @@ def counted(comm: Communicator, calls: int) -> list[tuple[int, int, int]]:
 
 @needs_permission
 def test_all_ways_are_tried_and_counted() -> None:
-    first, second = (end.value for end in processes.start(2, counted, 40).ends())
+    first, second = (end.value for end in rank_processes.start(2, counted, 40).ends())
     assert first == second
     (small, large) = first
     assert small == (40, 0, 0)
@@ -174,7 +174,7 @@ def test_all_ways_are_tried_and_counted() -> None:
     ],
 )
 def test_one_way_alone(copies: Copies, wanted: tuple[int, int, int]) -> None:
-    for end in processes.start(2, counted, 5, settings=settings(True, copies)).ends():
+    for end in rank_processes.start(2, counted, 5, settings=settings(True, copies)).ends():
         assert end.value[1] == wanted
 
 
@@ -187,7 +187,7 @@ def test_without_permission_a_rank_says_so(caplog: pytest.LogCaptureFixture) -> 
 
 def test_without_permission_the_kernel_copies_nothing() -> None:
     for copies in (Copies.AUTO, Copies.ATTACHED):
-        for end in processes.start(2, counted, 40, settings=settings(False, copies)).ends():
+        for end in rank_processes.start(2, counted, 40, settings=settings(False, copies)).ends():
             assert end.value[1][2] == 0
 
 
@@ -211,7 +211,9 @@ def gives_back(comm: Communicator, part: int) -> None:
 @pytest.mark.parametrize("part", [0, 1])
 def test_memory_that_is_given_back_too_early(part: int) -> None:
     """What it sends, and what it receives into."""
-    ends = processes.start(2, gives_back, part, settings=settings(True, Copies.ATTACHED)).ends()
+    ends = rank_processes.start(
+        2, gives_back, part, settings=settings(True, Copies.ATTACHED)
+    ).ends()
     assert "N633" in ends[0].error
     assert "rank 1 has memory in the call that is gone" in ends[0].error
     assert "N633" in ends[1].error
@@ -227,7 +229,7 @@ def dies(comm: Communicator) -> None:
 
 
 def test_a_rank_that_dies_while_it_is_read() -> None:
-    ends = processes.start(2, dies, settings=settings(True)).ends()
+    ends = rank_processes.start(2, dies, settings=settings(True)).ends()
     assert "N620" in ends[0].error
     assert ends[1].exit == -signal.SIGKILL
 
@@ -250,7 +252,7 @@ def test_a_sum_has_the_same_bits_however_its_parts_travel() -> None:
     runs = [
         end.value
         for copies in (*Copies, Copies.AUTO)
-        for end in processes.start(3, sums, counts, settings=settings(True, copies)).ends()
+        for end in rank_processes.start(3, sums, counts, settings=settings(True, copies)).ends()
     ]
     assert all(run == runs[0] for run in runs)
     assert len(set(runs[0])) == len(counts)

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from communicator.processes import End, start
 from sley.communicator import Communicator, Settings
 from sley.communicator.failures import Failure, call_error
 from sley.communicator.records import describe_record, record_of
+from sley.engine.outcomes import Status
+from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
-from sley.runtime.outcomes import Status
-from sley.runtime.types import DATA_TYPES
+from support.rank_processes import End, start
 
 QUICK_S = 5.0
 """More than any of these errors needs, on a busy machine; the timeout is twice that."""

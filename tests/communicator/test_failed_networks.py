@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from communicator import networks, processes
 from sley.communicator import Communicator, Network, Settings
+from support import networks, rank_processes
 
 TIMEOUT_S = 3.0
 QUICK_S = 2.0
@@ -35,7 +35,7 @@ def working(comm: Communicator, signal_number: int | None) -> None:
 
 @pytest.mark.parametrize("network", [Network.TCP, Network.AUTO])
 def test_a_rank_of_another_host_dies(network: Network) -> None:
-    started = processes.start(
+    started = rank_processes.start(
         4, working, signal.SIGKILL, settings=settings(network), environ=two_hosts
     )
     ends = started.ends()
@@ -46,7 +46,7 @@ def test_a_rank_of_another_host_dies(network: Network) -> None:
 
 
 def test_a_rank_of_another_host_stands_still() -> None:
-    started = processes.start(
+    started = rank_processes.start(
         4, working, signal.SIGSTOP, settings=settings(Network.TCP), environ=two_hosts
     )
     time.sleep(TIMEOUT_S + QUICK_S)
@@ -66,7 +66,7 @@ def calling(comm: Communicator) -> None:
 @pytest.mark.parametrize("network", [Network.TCP, Network.AUTO])
 def test_a_cable_that_is_cut(network: Network) -> None:
     with networks.cable() as cable:
-        started = processes.start(
+        started = rank_processes.start(
             2, calling, settings=settings(network), environ=cable.environ, enter=cable.enter
         )
         time.sleep(1.5)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import sley
-from communicator.group import Ranks
 from sley.communicator import Communicator
+from sley.communicator.heap import empty
 from sley.communicator.messages import ALL_TO_ALL_TAG
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
-from sley.runtime.heap import empty
+from support.threads_group import Ranks
 
 
 def to_the_next(comm: Communicator) -> list[int]:
@@ -120,8 +120,8 @@ def test_no_such_rank(rank: Any) -> None:
     ("call", "remedy"),
     [
         (lambda c: c.all_reduce(np.ones(3), "max"), "an operation of sley.ReduceOp"),
-        (lambda c: c.all_reduce(np.ones(3, bool)), "a type of sley.runtime.DATA_TYPES"),
-        (lambda c: c.all_reduce(np.ones(3, np.uint32)), "a type of sley.runtime.DATA_TYPES"),
+        (lambda c: c.all_reduce(np.ones(3, bool)), "a type of sley.engine.DATA_TYPES"),
+        (lambda c: c.all_reduce(np.ones(3, np.uint32)), "a type of sley.engine.DATA_TYPES"),
         (lambda c: c.plans.find("broadcast", 8, root=5), "the rank that the call is about"),
     ],
 )

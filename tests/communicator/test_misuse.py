@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import sley
-from communicator.group import Ranks
-from communicator.processes import start
 from sley.communicator import Communicator, LocalStore, Settings
+from sley.communicator.heap import empty
 from sley.errors import SleyError
 from sley.lang import ChunkProgram, trace
-from sley.runtime.heap import empty
+from support.rank_processes import start
+from support.threads_group import Ranks
 
 N = 6
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import sley
-from communicator.group import Ranks
 from sley.communicator import Communicator
 from sley.errors import SleyError
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.lang import ChunkProgram, trace
+from support.threads_group import Ranks
 
 COUNT = 1003
 

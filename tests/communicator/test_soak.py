@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from communicator import processes
-from communicator.soak import Soaked, soak
 from sley.communicator import Settings
+from support import rank_processes
+from support.soak import Soaked, soak
 
 RANKS = 8
 LONG_S = float(os.environ.get("SLEY_SOAK_S", "600"))
@@ -33,7 +33,7 @@ def test_random_calls_on_random_groups(seconds: float, slack_bytes: int, tmp_pat
     settings = Settings(timeout_s=60, use_cache=False)
     seed = 2025 if seconds < 60 else int.from_bytes(os.urandom(4), "little")
     print(f"seed {seed}")
-    ranks = processes.start(RANKS, soak, str(tmp_path), seconds, seed, settings=settings)
+    ranks = rank_processes.start(RANKS, soak, str(tmp_path), seconds, seed, settings=settings)
     ends = ranks.ends(within_s=2 * seconds + 120)
     assert all(isinstance(end.value, Soaked) for end in ends), ends
     assert shared() == before

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sley
-from sley.compiler.least import LeastTime
+from sley.compiler.lower_time import LeastTime
 from sley.compiler.options import Options
 from sley.compiler.search import TIE
 from sley.compiler.space import Space, candidates

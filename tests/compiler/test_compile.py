@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import sley
-from golden import Golden
-from plan_edits import wait_pairs, with_waits
 from sley.ir.words import RECEIVES, SENDS, Op
 from sley.lang import ChunkProgram
 from sley.report.tables import plan_table
+from support.golden import Golden
+from support.plan_edits import wait_pairs, with_waits
 
 
 def operations(plan: sley.Plan, rank: int) -> list[str]:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from random_programs import MANY_TILES, RandomProgram, random_programs, run
 from sley.ir.program import Transfers
+from support.random_programs import MANY_TILES, RandomProgram, random_programs, run
 
 
 @given(random_programs(), st.integers(0, 9))

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import random_programs as chunk_programs
 import sley
-from random_programs import RandomProgram
-from random_transfers import (
+from support import random_programs as chunk_programs
+from support.random_programs import RandomProgram
+from support.random_transfers import (
     Move,
     RandomTransfers,
     clusters,

@@ -10,13 +10,13 @@ from weakref import ref
 
 import numpy as np
 import pytest
-from device_calls import communicator, threads
-from process_ranks import apart, together
 
 import sley
 from sley.algorithms import build
 from sley.devices import Communicator, Engine, ThreadsDevice
 from sley.devices.device import Memory
+from support.device_calls import communicator, threads
+from support.process_ranks import apart, together
 
 RANKS = 3
 

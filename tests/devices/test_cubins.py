@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 import sley
-from algorithm_cases import sizes
 from sley.algorithms import CATALOG, build
 from sley.codegen import KERNELS, Engine, Kernels, Platform, Variant
-from sley.devices import cuda_compiler
-from sley.devices.cuda_compiler import compile_text
-from sley.runtime.types import DATA_TYPES
+from sley.devices.cuda import compiler
+from sley.devices.cuda.compiler import compile_text
+from sley.engine.types import DATA_TYPES
+from support.algorithm_cases import sizes
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 TYPES = ("float32", "float16", "bfloat16", "int32")
@@ -23,7 +23,7 @@ ENGINES = [engine.value for engine in Engine]
 @pytest.fixture(autouse=True, scope="module")
 def _nvrtc() -> None:
     try:
-        cuda_compiler.version()
+        compiler.version()
     except sley.SleyError as error:
         pytest.skip(f"no NVRTC: {error.diagnostics[0].found}")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import fake_driver
 import pytest
 
-from sley.devices import cuda_compiler
-from sley.devices.cuda_compiler import Resources, compile_text
+from sley.devices.cuda import compiler
+from sley.devices.cuda.compiler import Resources, compile_text
 from sley.errors import SleyError
 
 CASES = [
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(1024, 2) hungry(float* data) {
 @pytest.fixture(scope="module")
 def nvrtc() -> None:
     try:
-        cuda_compiler.version()
+        compiler.version()
     except SleyError as error:
         pytest.skip(f"no NVRTC: {error.diagnostics[0].found}")
 
@@ -88,7 +88,7 @@ ptxas info    : Function properties for f
     24 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
 ptxas info    : Used 32 registers, 384 bytes smem, 368 bytes cmem[0]
 """
-    assert cuda_compiler._resources(log) == {"f": Resources(32, 8, 12, 24, 384)}
+    assert compiler._resources(log) == {"f": Resources(32, 8, 12, 24, 384)}
 
 
 @pytest.mark.usefixtures("nvrtc")
@@ -144,12 +144,12 @@ def test_without_the_compiler_the_message_says_what_to_install(
 
     monkeypatch.setattr(nvrtc, "nvrtcCompileProgram" if builtins else "nvrtcVersion", missing)
     with pytest.raises(SleyError) as caught:
-        _ = compile_text(TEXT, "sm_90") if builtins else cuda_compiler.version()
+        _ = compile_text(TEXT, "sm_90") if builtins else compiler.version()
     assert caught.value.code == "K501"
     assert "nvidia-cuda-nvrtc" in str(caught.value)
     monkeypatch.setattr(nvrtc, "nvrtcVersion", lambda: (failed,))
     with pytest.raises(SleyError, match="BUILTIN_OPERATION_FAILURE"):
-        cuda_compiler.version()
+        compiler.version()
 
 
 def test_without_a_driver_the_message_says_so() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_calls import Call
-from process_ranks import Meeting, Order, apart, numbers, run, together
 
 import sley
 from sley.algorithms import build
 from sley.devices import Communicator, Engine, ThreadsDevice
-from sley.runtime import execute
+from sley.jobs import execute
+from support.device_calls import Call
+from support.process_ranks import Meeting, Order, apart, numbers, run, together
 
 PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sanitized import START
 
 import sley
+from support.sanitized import START
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parent.parent / "support"
 THREADS = "simple:tasks,ll:tasks,ll128:tasks,direct:holds,direct:tiles"
 ADDRESSES = "simple:tasks:generated,ll128:tiles:interpreted"
 EVERYTHING = [
@@ -58,8 +58,8 @@ def run(preloaded: str, cases: str, *flags: str, **options: str) -> tuple[int, s
     """The exit code of the program for `cases`, and what it says."""
     environment = os.environ | OPTIONS | options
     environment["LD_PRELOAD"] = library(preloaded)
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent)])
-    command = [sys.executable, HERE / "sanitized.py", cases, "-g", *flags]
+    environment["PYTHONPATH"] = str(SUPPORT.parent)
+    command = [sys.executable, SUPPORT / "sanitized.py", cases, "-g", *flags]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
     return done.returncode, done.stderr
 

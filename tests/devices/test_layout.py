@@ -13,9 +13,9 @@ from sley.algorithms import build
 from sley.codegen import Engine, Kernels, Platform, Variant
 from sley.codegen.operands import NOWHERE
 from sley.devices import layout
+from sley.engine.outcomes import Reason, Status
+from sley.engine.types import DATA_TYPES
 from sley.ir.words import Buffer, Protocol
-from sley.runtime.outcomes import Reason, Status
-from sley.runtime.types import DATA_TYPES
 
 STRUCTURES = {
     "BlockMemory": layout.BLOCK_MEMORY,

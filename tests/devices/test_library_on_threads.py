@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_calls import communicator, hasty_threads, threads, wrong
 
 import sley
-from algorithm_cases import cases, label, program, sizes
 from sley.algorithms import CATALOG, build
 from sley.devices import Engine, ThreadsDevice
+from support.algorithm_cases import cases, label, program, sizes
+from support.device_calls import communicator, hasty_threads, threads, wrong
 
 PROTOCOLS = list(sley.Protocol)
 ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)

@@ -7,11 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_calls import TIMEOUT_S, Call, communicator, hasty_threads, small_slots, threads, wrong
 
 import sley
 from sley.algorithms import build
 from sley.devices import Communicator, Engine, Launching, ThreadsDevice
+from support.device_calls import (
+    TIMEOUT_S,
+    Call,
+    communicator,
+    hasty_threads,
+    small_slots,
+    threads,
+    wrong,
+)
 
 PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())
 LAUNCHING = pytest.mark.parametrize("launching", Launching, ids=lambda way: way.value)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_calls import TIMEOUT_S, communicator, threads
 
 import sley
 from sley.algorithms import build
 from sley.devices import Engine, Launching, ThreadsDevice
 from sley.devices.device import Launch
+from support.device_calls import TIMEOUT_S, communicator, threads
 
 RANKS = 3
 LAUNCHING = pytest.mark.parametrize("launching", Launching, ids=lambda way: way.value)

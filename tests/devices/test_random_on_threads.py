@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_calls import CHUNK_BYTES, Call, communicator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sley
-from random_plans import random_plan
-from random_programs import random_programs
-from random_transfers import random_transfers, random_trees
 from sley.devices import Engine, Launching
+from support.device_calls import CHUNK_BYTES, Call, communicator
+from support.random_plans import random_plan
+from support.random_programs import random_programs
+from support.random_transfers import random_transfers, random_trees
 
 GUARD = -7
 WHOLE = ("hpds", "round-robin")

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_calls import communicator, threads, wrong
 
 import sley
 from sley.algorithms import build
 from sley.devices import Communicator, Engine, ThreadsDevice
+from support.device_calls import communicator, threads, wrong
 
 RANKS = 2
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_calls import TIMEOUT_S, communicator, threads
-from process_ranks import apart, together
 
 import sley
-from golden import Golden
-from plan_edits import swapped
 from sley.algorithms import build
 from sley.devices import Communicator, Engine, Launching
 from sley.devices.calls import PreparedCall
+from support.device_calls import TIMEOUT_S, communicator, threads
+from support.golden import Golden
+from support.plan_edits import swapped
+from support.process_ranks import apart, together
 
 SHORT_S = 0.3
 PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())

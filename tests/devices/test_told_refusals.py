@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from process_ranks import Meeting, apart, together
 
 import sley
 from sley.algorithms import build
@@ -17,6 +16,7 @@ from sley.devices.refusals import refusal, refused
 from sley.errors import Place, SleyError
 from sley.errors.devices import K507
 from sley.errors.runtime import R503
+from support.process_ranks import Meeting, apart, together
 
 OTHERS = "another process found this"
 

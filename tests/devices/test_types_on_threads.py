@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_calls import communicator, hasty_threads, threads
 
 import sley
 from sley.algorithms import build
 from sley.devices import Engine, ThreadsDevice
-from sley.runtime import execute
-from sley.runtime.types import DATA_TYPES, bfloat16_values
+from sley.engine.types import DATA_TYPES, bfloat16_values
+from sley.jobs import execute
+from support.device_calls import communicator, hasty_threads, threads
 
 PROTOCOLS = list(sley.Protocol)
 RANKS, COUNT = 3, 1003

@@ -9,15 +9,10 @@ from random import Random
 
 import numpy as np
 import pytest
-from direct_machine import HangError, Machine, TornError, WrongError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sley
-from plan_edits import as_nop
-from random_plans import random_plan
-from random_programs import RandomProgram, random_programs
-from random_transfers import RandomTransfers, random_transfers
 from sley.algorithms import build
 from sley.direct import Pulls, pulls
 from sley.direct.holds import all_holds
@@ -28,6 +23,11 @@ from sley.ir.tables import NONE, Edges
 from sley.ir.words import RECEIVES, SENDS, Buffer, LoopOrder, Op, Protocol
 from sley.verify.hangs import run_abstractly
 from sley.verify.messages import match_messages
+from support.direct_machine import HangError, Machine, TornError, WrongError
+from support.plan_edits import as_nop
+from support.random_plans import random_plan
+from support.random_programs import RandomProgram, random_programs
+from support.random_transfers import RandomTransfers, random_transfers
 
 ENDLESS = 10**9
 """Slots: more than any plan has messages."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pages import WrongPageError, blocks, run_page, update_page
+
+from support.pages import WrongPageError, blocks, run_page, update_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from xml_plans import VALID, exchange, same_meaning
 
 import sley
 from sley.errors import SleyError
 from sley.formats import RCCL, load, load_with_notes, save
+from support.xml_plans import VALID, exchange, same_meaning
 
 
 def test_what_is_saved_can_be_loaded(tmp_path: Path) -> None:

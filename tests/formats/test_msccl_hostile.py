@@ -5,7 +5,6 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from xml_plans import VALID, broken
 
 import sley
 from sley.errors import SleyError
@@ -13,6 +12,7 @@ from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
 from sley.formats.msccl_xml import check, parse
 from sley.formats.problems import MOST_OF_A_KIND, MOST_REPORTED
+from support.xml_plans import VALID, broken
 
 
 def refused(source: str, **options: object) -> SleyError:

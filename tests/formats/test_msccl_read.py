@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from xml_plans import VALID, broken
 
 import sley
 from sley.formats import msccl_xml
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer, LoopOrder, Op, Protocol
+from support.xml_plans import VALID, broken
 
 REAL = {
     # file: ranks, blocks, instructions, waits, codes of the remarks

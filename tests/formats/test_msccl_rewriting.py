@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from xml_plans import I, O, S, Step, exchange, many_waits, plan_of, with_instructions
 
 import sley
 from sley.errors import SleyError
@@ -11,6 +10,7 @@ from sley.formats import EXECUTOR, RCCL, msccl_xml
 from sley.formats.msccl_xml.nops import without_nops
 from sley.formats.msccl_xml.unfuse import FUSED, unfused
 from sley.ir.words import Op
+from support.xml_plans import I, O, S, Step, exchange, many_waits, plan_of, with_instructions
 
 # Leaving nops out
 

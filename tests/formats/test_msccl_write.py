@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from xml_plans import (
+
+import sley
+from sley.errors import SleyError
+from sley.errors.catalog import all_rules
+from sley.formats import EXECUTOR, MSCCL, RCCL, TARGETS, Target, msccl_xml
+from sley.formats.msccl_xml.unfuse import unfused
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, Edges
+from sley.ir.words import LoopOrder, Op, Protocol
+from support.random_programs import RandomProgram, random_programs
+from support.xml_plans import (
     I,
     O,
     S,
@@ -23,16 +33,6 @@ from xml_plans import (
     same_meaning,
     with_instructions,
 )
-
-import sley
-from random_programs import RandomProgram, random_programs
-from sley.errors import SleyError
-from sley.errors.catalog import all_rules
-from sley.formats import EXECUTOR, MSCCL, RCCL, TARGETS, Target, msccl_xml
-from sley.formats.msccl_xml.unfuse import unfused
-from sley.ir.plan import Plan
-from sley.ir.tables import NONE, Edges
-from sley.ir.words import LoopOrder, Op, Protocol
 
 PLANS = {"exchange": exchange, "exchange-apart": lambda: exchange(False), "many-waits": many_waits}
 SMALL = {"fused.xml": exchange, "waits.xml": many_waits}

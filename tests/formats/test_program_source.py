@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from algorithm_cases import cases, label, program
-from random_programs import RandomProgram, random_programs
 from sley.formats import program_source
 from sley.ir.collective import Collective
 from sley.ir.program import Program, Transfers
 from sley.ir.tables import NONE, Edges
+from support.algorithm_cases import cases, label, program
+from support.random_programs import RandomProgram, random_programs
 
 WRITTEN = """\
 import sley

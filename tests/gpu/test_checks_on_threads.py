@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import gpu_small_calls
 import numpy as np
 import pytest
-from gpu_checks import Call, OnDevice, Sums, communicator, wrong
-from gpu_plans import cases, compiled, counts, ring
 from test_gpu_failures import check_hang, check_memory
 from test_gpu_processes import check_calls, check_gone
 
 import sley
 from sley.devices import Engine, ThreadsDevice
+from support import gpu_small_calls
+from support.gpu_checks import Call, OnDevice, Sums, communicator, wrong
+from support.gpu_plans import cases, compiled, counts, ring
 
 ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
 

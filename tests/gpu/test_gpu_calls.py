@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_checks import OnDevice, Sums, communicator
-from gpu_plans import ring
 
 import sley
 from sley.devices import Engine, Launching
+from support.gpu_checks import OnDevice, Sums, communicator
+from support.gpu_plans import ring
 
 pytestmark = pytest.mark.gpu
 
@@ -92,7 +92,7 @@ def test_work_on_the_callers_stream_comes_in_order(gpu: Any) -> None:
     """Nothing runs before the gate opens; a call on another stream would sum the old data."""
     from cuda.bindings import driver as cu
 
-    from sley.devices import cuda_driver
+    from sley.devices.cuda import driver
 
     on = communicator(ring(3), gpu)
     data = [OnDevice(gpu, np.zeros(COUNT, np.int32), "int32") for _ in range(3)]
@@ -100,12 +100,12 @@ def test_work_on_the_callers_stream_comes_in_order(gpu: Any) -> None:
     on(arrays)  # so that all is built
     stream, gate = gpu.stream(), gpu.allocate_host(64)
     raw = cu.CUstream(stream.__cuda_stream__()[1])
-    with cuda_driver.current(gpu._context):
+    with driver.current(gpu._context):
         flag = cu.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value
-        cuda_driver.call(cu.cuStreamWaitValue32, raw, gate.address, 1, flag, doing="testing")
+        driver.call(cu.cuStreamWaitValue32, raw, gate.address, 1, flag, doing="testing")
         for rank, one in enumerate(arrays):
             place = one.memory.address
-            cuda_driver.call(cu.cuMemsetD32Async, place, rank + 5, COUNT, raw, doing="testing")
+            driver.call(cu.cuMemsetD32Async, place, rank + 5, COUNT, raw, doing="testing")
     on(arrays, streams=stream)
     gate.array[:4].view(np.uint32)[0] = 1
     gpu.synchronize(stream)

@@ -7,11 +7,11 @@ import time
 from typing import Any
 
 import pytest
-from gpu_checks import Sums, communicator, wrong
-from gpu_plans import hanging, ring
 
 from sley.devices import Engine
 from sley.errors import SleyError
+from support.gpu_checks import Sums, communicator, wrong
+from support.gpu_plans import hanging, ring
 
 pytestmark = pytest.mark.gpu
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gpu_checks import communicator, wrong
-from gpu_plans import cases, compiled, counts, named, ring
 
 import sley
 from sley.algorithms import build
 from sley.devices import Engine, Launching
-from sley.runtime.types import DATA_TYPES
+from sley.engine.types import DATA_TYPES
+from support.gpu_checks import communicator, wrong
+from support.gpu_plans import cases, compiled, counts, named, ring
 
 pytestmark = pytest.mark.gpu
 

@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 import pytest
-from gpu_processes import Ranks
 
 import sley
 from sley.devices import Engine
+from support.gpu_processes import Ranks
 
 pytestmark = pytest.mark.gpu
 

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.gpu
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parent.parent / "support"
 TIMEOUT_S = 280
 FOUND = 86
 """What the sanitizer ends with when it has found something."""
@@ -24,8 +24,8 @@ def test_nothing_is_found(tool: str) -> None:
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         pytest.skip("no compute-sanitizer on the PATH")
-    script = [sys.executable, str(HERE / "gpu_small_calls.py")]
-    path = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    script = [sys.executable, str(SUPPORT / "gpu_small_calls.py")]
+    path = os.pathsep.join([str(SUPPORT.parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), *script],
         env={**os.environ, "PYTHONPATH": path},

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import sley
-from files_of_others import OTHERS
-from rescclang_cases import FIGURE_16
-from sley import runtime
+from sley import jobs
+from support.files_of_others import OTHERS
+from support.rescclang_cases import FIGURE_16
 
 CLUSTERS = ((2, 4), (2, 8), (4, 4), (4, 8))
 COLLECTIVES = ("hm-allgather", "hm-reducescatter", "hm-allreduce")
@@ -20,7 +20,7 @@ COLLECTIVES = ("hm-allgather", "hm-reducescatter", "hm-allreduce")
 def wrong(plan: sley.Plan) -> list[int]:
     """Wrong elements of two runs of several tiles, of even and odd size, between processes."""
     sizes = [64 * 1024, 100_001]
-    rows = runtime.run(plan, sizes, iterations=1, warmup=0, slot_bytes=512)
+    rows = jobs.run(plan, sizes, iterations=1, warmup=0, slot_bytes=512)
     return [row.wrong for row in rows]
 
 

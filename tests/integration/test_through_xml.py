@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import sley
-from algorithm_cases import cases, label, program
-from files_of_others import OTHERS
-from sley import runtime
+from sley import jobs
 from sley.formats import TARGETS, load, msccl_xml
 from sley.ir.plan import Plan
+from support.algorithm_cases import cases, label, program
+from support.files_of_others import OTHERS
 
 NAMELESS = {"executor": {"alltonext"}, "rccl": {"alltonext"}}
 """Collectives that a target has no name for."""
@@ -51,7 +51,7 @@ def test_every_algorithm_runs_the_same_through_xml(
     sley.verify(back, per_chunk=True)
     for count in (1, 37):
         inputs = random_inputs(plan, count)
-        one, other = (runtime.execute(p, inputs, processes=False) for p in (plan, back))
+        one, other = (jobs.execute(p, inputs, processes=False) for p in (plan, back))
         assert promised(plan, one, count) == promised(plan, other, count)
 
 
@@ -59,5 +59,5 @@ def test_every_algorithm_runs_the_same_through_xml(
 def test_files_of_others_run_with_no_wrong_element(name: str, data_dir: Path) -> None:
     plan = load(data_dir / "msccl-xml" / f"{name}.xml")
     sley.verify(plan)
-    rows = runtime.run(plan, [64 * 1024, 100_001], iterations=1, warmup=0)
+    rows = jobs.run(plan, [64 * 1024, 100_001], iterations=1, warmup=0)
     assert [row.wrong for row in rows] == [0, 0]

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from rescclang_cases import ANY_SIZE, BAD, FIGURE_16, HEAD, LOOPS, RANKS, programs
 from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.ir.words import TransferKind
@@ -22,6 +21,7 @@ from sley.lang.rescclang.header import NUMBERS
 from sley.lang.rescclang.lexer import split_lines
 from sley.lang.rescclang.parser import Parser
 from sley.lang.rescclang.syntax import Algorithm
+from support.rescclang_cases import ANY_SIZE, BAD, FIGURE_16, HEAD, LOOPS, RANKS, programs
 
 
 def algorithm(text: str) -> Algorithm:

@@ -8,15 +8,12 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-import naive
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from random_programs import random_programs
-from random_transfers import random_transfers, random_trees
 from sley.algorithms import hm_allgather, hm_allreduce
 from sley.ir.dag import InstructionDag, Order
 from sley.ir.program import Program
@@ -33,6 +30,9 @@ from sley.passes.merging import Overlaps
 from sley.passes.order import order as depth_order
 from sley.passes.pipelines import pipelines
 from sley.passes.timeline import Costs
+from support import naive_passes
+from support.random_programs import random_programs
+from support.random_transfers import random_transfers, random_trees
 
 SIZES = ((2, 4), (2, 8), (4, 4), (4, 8))
 """ResCCL's Topo1-4: nodes, GPUs of each."""
@@ -234,17 +234,17 @@ Case = tuple[InstructionDag, Order, Blocks, sley.Topology | None, Costs]
 
 def allocated(
     case: Case, allocation: Allocation, max_blocks: int | None = None
-) -> tuple[Allocated, naive.Times]:
+) -> tuple[Allocated, naive_passes.Times]:
     """What comes of the allocation, and the means to reckon it up again."""
     low, order, blocks, topology, costs = case
     links = used_links(low.chunks.program, topology)
     found = allocate(low, order, blocks, links, costs, allocation, max_blocks)
-    return found, naive.Times(naive.Graph(low.chunks.program, topology), costs)
+    return found, naive_passes.Times(naive_passes.Graph(low.chunks.program, topology), costs)
 
 
 def works(order: Order, blocks: Blocks) -> dict[tuple[int, int], int]:
     """The block of each half (transfer, 0 where it is sent, 1 where it is received or local)."""
-    at_src, at_dst, _ = naive.ends(order, blocks)
+    at_src, at_dst, _ = naive_passes.ends(order, blocks)
     return {(t, 0): b for t, b in at_src.items()} | {(t, 1): b for t, b in at_dst.items()}
 
 
@@ -252,7 +252,7 @@ def works(order: Order, blocks: Blocks) -> dict[tuple[int, int], int]:
 def test_blocks_that_share_are_never_at_work_at_the_same_time(case: Case) -> None:
     _, order, blocks, _, _ = case
     found, times = allocated(case, Allocation.STATE)
-    clock = naive.timeline(times, order, blocks)
+    clock = naive_passes.timeline(times, order, blocks)
     before, after = works(order, blocks), works(found.order, found.blocks)
     assert before.keys() == after.keys()
     inside: dict[int, set[tuple[int, int]]] = defaultdict(set)
@@ -273,7 +273,7 @@ def test_blocks_that_never_work_at_the_same_time_could_not_be_fewer_one_by_one(c
     found, times = allocated(case, Allocation.STATE)
     if (order.pipeline == NONE).any():
         return  # in other orders a block may hold up another that it never meets
-    clock = naive.timeline(times, order, blocks)
+    clock = naive_passes.timeline(times, order, blocks)
     spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for (t, _), block in works(found.order, found.blocks).items():
         spans[block].append((clock.start[t], clock.end[t]))
@@ -287,9 +287,9 @@ def test_what_is_expected_is_what_the_timeline_says(case: Case, max_blocks: int 
     low, order, blocks, _, _ = case
     for allocation in Allocation:
         found, times = allocated(case, allocation, max_blocks)
-        clock = naive.timeline(times, found.order, found.blocks)
+        clock = naive_passes.timeline(times, found.order, found.blocks)
         estimate = found.estimate
-        unmerged = naive.timeline(times, order, blocks)
+        unmerged = naive_passes.timeline(times, order, blocks)
         assert estimate.unmerged_us == pytest.approx(max(unmerged.end.values(), default=0))
         assert estimate.time_us == pytest.approx(max(clock.end.values(), default=0))
         if max_blocks is None and (order.pipeline != NONE).all():

@@ -12,11 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from algorithm_cases import cases, label, program
-from files_of_others import OTHERS
-from plan_edits import with_columns, with_waits
-from random_plans import random_plan
-from random_programs import RandomProgram, random_programs, run
 from sley.ir.plan import Instructions, Plan
 from sley.ir.program import Program, Transfers
 from sley.ir.sources import Sources
@@ -24,6 +19,11 @@ from sley.ir.tables import NONE, Edges, offsets_of
 from sley.ir.words import Buffer, LoopOrder, Op, Protocol, TransferKind
 from sley.passes.lift import lift
 from sley.passes.parallelize import parallelize
+from support.algorithm_cases import cases, label, program
+from support.files_of_others import OTHERS
+from support.plan_edits import with_columns, with_waits
+from support.random_plans import random_plan
+from support.random_programs import RandomProgram, random_programs, run
 
 OPTIONS: list[dict[str, Any]] = [
     {},

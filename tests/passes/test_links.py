@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import naive
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from random_programs import RandomProgram, random_programs
-from random_transfers import RandomTransfers, clusters, random_transfers, random_trees
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.lang import ChunkProgram
 from sley.passes.links import Links, check_links, used_links
 from sley.passes.parallelize import parallelize
+from support import naive_passes
+from support.random_programs import RandomProgram, random_programs
+from support.random_transfers import RandomTransfers, clusters, random_transfers, random_trees
 
 
 def one_chunk(ranks: int, *pairs: tuple[int, int]) -> Program:
@@ -97,7 +97,7 @@ def test_a_program_without_transfers_uses_no_link() -> None:
 
 def check_sharing(program: Program, topology: sley.Topology | None) -> None:
     """Transfers share a number exactly where they share a link by name, and none is unused."""
-    links, graph = used_links(program, topology), naive.Graph(program, topology)
+    links, graph = used_links(program, topology), naive_passes.Graph(program, topology)
     assert links.crosses.tolist() == graph.crosses
     number: dict[object, int] = {}
     for row in range(len(graph)):

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sley
-from random_programs import RandomProgram, random_programs
-from random_transfers import RandomTransfers, clusters, random_transfers
 from sley.algorithms import hm_allreduce
 from sley.passes import loops, merging, pipelines, timeline, waits
 from sley.passes.loops import Loop
+from support.random_programs import RandomProgram, random_programs
+from support.random_transfers import RandomTransfers, clusters, random_transfers
 
 ALL = {
     f"{module.__name__.rpartition('.')[2]}.{name}": value

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import naive
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from random_programs import RandomProgram, random_programs
-from random_transfers import RandomTransfers, clusters, random_transfers, random_trees
 from sley.algorithms import hm_allgather, hm_allreduce
 from sley.ir.dag import InstructionDag, Order
 from sley.ir.program import Program
@@ -24,9 +21,12 @@ from sley.passes.dependencies import dependencies
 from sley.passes.links import used_links
 from sley.passes.parallelize import parallelize
 from sley.passes.pipelines import chunk_groups, pipelines
+from support import naive_passes
+from support.random_programs import RandomProgram, random_programs
+from support.random_transfers import RandomTransfers, clusters, random_transfers, random_trees
 
 WHOLE = [Schedule.HPDS, Schedule.ROUND_ROBIN]
-LITERAL = {Schedule.HPDS: naive.hpds, Schedule.ROUND_ROBIN: naive.round_robin}
+LITERAL = {Schedule.HPDS: naive_passes.hpds, Schedule.ROUND_ROBIN: naive_passes.round_robin}
 SIZES = [(2, 4), (2, 8), (4, 4), (4, 8)]
 
 transfers = st.one_of(random_transfers(), random_trees())
@@ -54,7 +54,7 @@ def check_against_the_letter(
     program: Program, topology: sley.Topology | None, schedule: Schedule, instances: int = 1
 ) -> None:
     lowered, order = scheduled(program, topology, schedule, instances)
-    graph = naive.Graph(lowered.chunks.program, topology)
+    graph = naive_passes.Graph(lowered.chunks.program, topology)
     assert sub_pipelines(order) == LITERAL[schedule](graph)
 
 
@@ -85,7 +85,7 @@ def test_an_order_keeps_what_the_schedule_promises(
     random: RandomTransfers, schedule: Schedule
 ) -> None:
     lowered, order = scheduled(random.program, random.topology, schedule)
-    graph = naive.Graph(lowered.chunks.program, random.topology)
+    graph = naive_passes.Graph(lowered.chunks.program, random.topology)
     remote = lowered.remote
 
     # Every transfer once: a local one in one row, a remote one sent, and received at once.
@@ -139,7 +139,7 @@ def test_blocks_go_from_sub_pipeline_to_sub_pipeline(
 
 @given(st.one_of(transfers.map(lambda r: r.program), random_programs().map(lambda r: r.program)))
 def test_a_chunk_is_what_common_memory_ties_together(program: Program) -> None:
-    assert chunk_groups(program).tolist() == naive.Graph(program, None).group
+    assert chunk_groups(program).tolist() == naive_passes.Graph(program, None).group
 
 
 def test_in_the_transfer_language_a_chunk_is_the_chunk() -> None:

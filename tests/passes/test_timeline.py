@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import naive
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from random_programs import RandomProgram, random_programs
-from random_transfers import RandomTransfers, clusters, random_transfers, random_trees
 from sley.ir.dag import InstructionDag, Order
 from sley.ir.program import Program
 from sley.ir.words import Schedule
@@ -26,6 +23,9 @@ from sley.passes.order import order as depth_order
 from sley.passes.parallelize import parallelize
 from sley.passes.pipelines import pipelines
 from sley.passes.timeline import Costs, Estimator, sequence_of
+from support import naive_passes
+from support.random_programs import RandomProgram, random_programs
+from support.random_transfers import RandomTransfers, clusters, random_transfers, random_trees
 
 ROUND = Costs(
     intra_latency_us=1.0,
@@ -191,10 +191,10 @@ def test_any_timeline_follows_the_rules(
     program = low.chunks.program
     estimator = Estimator.of(low.chunks, used_links(program, topology), costs)
     found = estimator.timeline(order, blocks)
-    times = naive.Times(naive.Graph(program, topology), costs)
-    clock = naive.timeline(times, order, blocks)
+    times = naive_passes.Times(naive_passes.Graph(program, topology), costs)
+    clock = naive_passes.timeline(times, order, blocks)
     rows = range(len(program.transfers))
-    assert sequence_of(order, len(rows)).tolist() == naive.sequence(order)
+    assert sequence_of(order, len(rows)).tolist() == naive_passes.sequence(order)
     assert found.start_us.tolist() == pytest.approx([clock.start[t] for t in rows])
     assert found.end_us.tolist() == pytest.approx([clock.end[t] for t in rows])
     again = estimator.timeline(order, blocks)
@@ -213,5 +213,5 @@ def test_the_greedy_order_takes_what_can_start_first(
     if order.fused.any():
         return  # whole transfers only
     estimator = Estimator.of(low.chunks, used_links(program, topology), costs)
-    times = naive.Times(naive.Graph(program, topology), costs)
-    assert estimator.greedy(order, blocks).tolist() == naive.greedy(times, order, blocks)
+    times = naive_passes.Times(naive_passes.Graph(program, topology), costs)
+    assert estimator.greedy(order, blocks).tolist() == naive_passes.greedy(times, order, blocks)

@@ -6,11 +6,9 @@ import re
 
 import numpy as np
 import pytest
-from browser import opened
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from made_simulations import mesh_simulation, ring_simulation
 
 from sley.cli import main
 from sley.errors import SleyError
@@ -18,6 +16,8 @@ from sley.report.bins import block_bins
 from sley.report.html import html_report
 from sley.report.html.data import simulation_data
 from sley.report.html.page import embedded
+from support.browser import opened
+from support.made_simulations import mesh_simulation, ring_simulation
 
 FIGURES = (
     "cards", "timeline", "links", "idle", "heat", "critical", "lines", "parameters",

@@ -14,21 +14,21 @@ import pytest
 from hypothesis import given, settings
 
 import sley
-from algorithm_cases import program
-from golden import Golden
-from plan_edits import wait_pairs, with_waits
-from random_programs import RandomProgram, random_programs
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Builder
 from sley.passes.dependencies import dependencies
-from sley.report.picture_canvas import Box, Picture, text_width
-from sley.report.picture_words import LOCAL
 from sley.report.pictures import (
     block_picture,
     chunk_picture,
     instruction_picture,
     topology_picture,
 )
+from sley.report.pictures.canvas import Box, Picture, text_width
+from sley.report.pictures.words import LOCAL
+from support.algorithm_cases import program
+from support.golden import Golden
+from support.plan_edits import wait_pairs, with_waits
+from support.random_programs import RandomProgram, random_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 

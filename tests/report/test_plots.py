@@ -6,10 +6,10 @@ import sys
 
 import matplotlib as mpl
 import pytest
-from made_simulations import mesh_simulation, ring_simulation
 
 from sley.errors import SleyError
 from sley.report.plots import plot
+from support.made_simulations import mesh_simulation, ring_simulation
 
 SIZES = [ring_simulation(2**k) for k in (16, 20, 24)]
 

@@ -5,7 +5,6 @@ import itertools
 
 import numpy as np
 import pytest
-from made_simulations import LAUNCH_US, mesh_simulation, ring_simulation, simulated
 
 import sley
 from sley.errors import SleyError
@@ -19,6 +18,7 @@ from sley.report.simulation import (
     simulation_lines,
     size_table,
 )
+from support.made_simulations import LAUNCH_US, mesh_simulation, ring_simulation, simulated
 
 
 def test_a_ring_in_full(golden):

@@ -7,10 +7,10 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from made_simulations import mesh_simulation, ring_simulation
 
 from sley.errors import SleyError
 from sley.report.trace import trace
+from support.made_simulations import mesh_simulation, ring_simulation
 
 SIMULATIONS = [ring_simulation(), mesh_simulation(2, 2)]
 

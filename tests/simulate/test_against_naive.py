@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
-from naive_simulator import columns, naive
-from random_cases import Call, calls
+
+from support.naive_simulator import columns, naive
+from support.random_cases import Call, calls
 
 RELATIVE = 1e-6
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import sley
-from runtime.plans import IN, OUT, SCRATCH, Hand, ring_allreduce
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.plan import Plan
 from sley.ir.topology import Builder, Topology
 from sley.ir.words import LoopOrder, Op, Protocol
+from support.small_plans import IN, OUT, SCRATCH, Hand, ring_allreduce
 
 CHUNK = 80_000
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import sley
-from runtime.plans import IN, OUT, Hand, direct_allgather, stalling, stalling_for_a_slot
 from sley.ir.plan import Plan
 from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op
 from sley.simulate import Simulator
+from support.small_plans import IN, OUT, Hand, direct_allgather, stalling, stalling_for_a_slot
 
 PAIR = Topology.from_links("pair", 2, [(0, 1)])
 

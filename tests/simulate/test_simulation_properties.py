@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
-from random_cases import Call, calls
 from test_against_naive import RELATIVE, close
 
 import sley
-from runtime.plans import IN, OUT, Hand
 from sley.ir.cost_model import ByProtocol
 from sley.ir.tables import NONE, Table
 from sley.ir.words import LoopOrder, Op
 from sley.simulate import Cause, Simulation, Simulator
 from sley.simulate.result import Executions
+from support.random_cases import Call, calls
+from support.small_plans import IN, OUT, Hand
 
 NEAR_US = 1e-5
 examples = settings(max_examples=120, suppress_health_check=list(HealthCheck))

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from random_programs import RandomProgram, random_programs
 from sley.ir.tables import NONE
 from sley.simulate.equations import Estimates, LevelEstimate, conflict_us, estimate
+from support.random_programs import RandomProgram, random_programs
 
 TILE, TILES = 100_000, 8
 ALPHA = 4.0

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from rank_pool import BACKEND, RankPool
+
+from support.rank_pool import BACKEND, RankPool
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from rank_pool import RankPool
-from rank_values import end, everybody, own, reduced, same
+
+from support.rank_pool import RankPool
+from support.rank_values import end, everybody, own, reduced, same
 
 TYPES = [
     torch.float16,

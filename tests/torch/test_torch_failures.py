@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from rank_pool import RankPool
 from torch.nn.parallel import DistributedDataParallel
 
 from sley.errors import SleyError
 from sley.torch import CollectiveError
+from support.rank_pool import RankPool
 
 
 def fails(code: str) -> pytest.RaisesContext[CollectiveError]:

@@ -7,9 +7,9 @@ import logging
 import pytest
 import torch
 import torch.distributed as dist
-from rank_pool import RankPool
 
 from sley.torch import CollectiveError
+from support.rank_pool import RankPool
 
 
 class _Log(logging.Handler):

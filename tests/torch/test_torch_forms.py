@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from rank_pool import RankPool
-from rank_values import same
+
+from support.rank_pool import RankPool
+from support.rank_values import same
 
 
 def check_coalesced() -> None:

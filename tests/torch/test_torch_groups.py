@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from rank_pool import RankPool
 from torch.distributed.device_mesh import init_device_mesh
 
 from sley.torch import CollectiveError, ProcessGroupSley
+from support.rank_pool import RankPool
 
 
 def check_names() -> None:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley.torch
+from sley.communicator.heap import heap
 from sley.ir.words import ReduceOp
-from sley.runtime.heap import heap
 from sley.torch.elements import moved, reduced
 from sley.torch.memory import NOWHERE, Memory, copied, span, to_read, to_update, to_write
 

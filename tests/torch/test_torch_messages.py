@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from rank_pool import RankPool
+
+from support.rank_pool import RankPool
 
 
 def check_ring() -> None:

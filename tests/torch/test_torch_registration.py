@@ -8,10 +8,10 @@ from datetime import timedelta
 from importlib.metadata import entry_points
 
 import torch.distributed as dist
-from rank_pool import RankPool
 
 import sley.torch
 from sley.communicator import Settings
+from support.rank_pool import RankPool
 
 
 def test_registered_once() -> None:

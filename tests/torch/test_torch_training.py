@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from rank_pool import RankPool
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
+
+from support.rank_pool import RankPool
 
 STEPS = 12
 

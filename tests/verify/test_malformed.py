@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import sley
-from plan_edits import with_columns
 from sley.ir.plan import Plan
 from sley.ir.tables import Edges
+from support.plan_edits import with_columns
 
 PLAN = sley.compile(sley.algorithms.all_pairs_allreduce(3))
 BLOCKS, ROWS = len(PLAN.block_rank), len(PLAN.instructions)

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from plan_edits import as_nop, moved_to_block, swapped, wait_pairs, with_columns, with_waits
-from random_programs import RandomProgram, random_programs, run
 from sley.ir.plan import Plan
 from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op
 from sley.lang import ChunkProgram
+from support.plan_edits import as_nop, moved_to_block, swapped, wait_pairs, with_columns, with_waits
+from support.random_programs import RandomProgram, random_programs, run
 
 Mutator = Callable[[Plan], Iterator[Plan]]
 

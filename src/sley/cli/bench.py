@@ -22,6 +22,7 @@ from sley.cli.sources import in_place_by_default, plan_of
 from sley.codegen import Engine
 from sley.devices import measure
 from sley.errors import counted
+from sley.jobs import Measurement
 from sley.report.tables import (
     COMPARISON_HEADER,
     ComparisonRow,
@@ -30,7 +31,6 @@ from sley.report.tables import (
     comparison_row,
     run_head,
 )
-from sley.runtime import Measurement
 
 _POSITIVE = click.IntRange(min=1)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from sley.cli.options import BlockThreads, standing_for
 from sley.devices import THREADS, Device
-from sley.devices.named import devices_named
+from sley.devices.device_names import devices_named
 from sley.errors import counted
 from sley.ir.plan import Plan
 

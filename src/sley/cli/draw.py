@@ -12,7 +12,6 @@ from sley.cli.sources import fitted, plan_of, program_of, topology_of
 from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.passes.lift import lift
-from sley.report.picture_canvas import checked_suffix
 from sley.report.pictures import (
     Picture,
     block_picture,
@@ -20,6 +19,7 @@ from sley.report.pictures import (
     instruction_picture,
     topology_picture,
 )
+from sley.report.pictures.canvas import checked_suffix
 
 
 @click.command("draw", cls=Command)

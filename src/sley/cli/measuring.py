@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from sley.cli.options import REDUCE_OPS, DType, SizeType, standing_for
-from sley.runtime import TIMEOUT_S
+from sley.engine.limits import TIMEOUT_S
 
 F = TypeVar("F", bound=Callable[..., Any])
 

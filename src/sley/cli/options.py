@@ -13,9 +13,9 @@ from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
 from sley.compiler import AUTO, Auto
+from sley.engine.types import DATA_TYPES
 from sley.ir.sizes import size_in_bytes
 from sley.ir.words import Allocation, LoopOrder, Protocol, ReduceOp, Schedule
-from sley.runtime import DATA_TYPES
 
 E = TypeVar("E", bound=Enum)
 F = TypeVar("F", bound=Callable[..., Any])

@@ -23,8 +23,8 @@ from sley.cli.sizes import size_options
 from sley.cli.sources import goes_both_ways, plan_of
 from sley.codegen import Engine
 from sley.ir.plan import Plan
+from sley.jobs import Measurement
 from sley.report.tables import RUN_HEADER, Row, Timing, run_footer, run_head, run_row
-from sley.runtime import Measurement
 
 
 @click.command("run", cls=Command)

@@ -54,7 +54,7 @@ class Engine(Enum):
 class Variant:
     """What a text is specialised for, besides its plan.
 
-    dtype: the number of the element type in `sley.runtime.DATA_TYPES`. reduce_op: AVERAGE is SUM
+    dtype: the number of the element type in `sley.engine.DATA_TYPES`. reduce_op: AVERAGE is SUM
     until the division. threads: of a block. one_gpu: whether all ranks are on one GPU, for which
     order of memory within it is enough.
     """

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from sley.communicator.records import Call
+from sley.engine.limits import whole
+from sley.engine.program import buffer_sizes
+from sley.engine.types import DATA_TYPES, Array, DataType, data_type
 from sley.errors.calls import N627
 from sley.ir.plan import Plan
 from sley.ir.words import is_integer
-from sley.runtime.program import buffer_sizes
-from sley.runtime.settings import whole
-from sley.runtime.types import DATA_TYPES, Array, DataType, data_type
 
 _MOST_TAGS = 2**63
 

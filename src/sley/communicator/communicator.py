@@ -20,10 +20,10 @@ from sley.communicator.arrays import (
 from sley.communicator.endpoint import Endpoint
 from sley.communicator.records import OWN, REDUCING, Call
 from sley.communicator.work import Work
+from sley.engine.types import Array, reduction
 from sley.errors.calls import N627
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
-from sley.runtime.types import Array, reduction
 
 
 class Communicator(Endpoint):
@@ -37,7 +37,7 @@ class Communicator(Endpoint):
     for a call is `plans`' choice. After an error that a call ended with, no call goes through any
     more: close it on all ranks, and make it again. Errors: N60x, R507.
 
-    Arrays are contiguous. What is reduced is of one of the types of `sley.runtime.DATA_TYPES`, with
+    Arrays are contiguous. What is reduced is of one of the types of `sley.engine.DATA_TYPES`, with
     dtype="bfloat16" for uint16 arrays of its bits; what is moved, of any. Every rank calls with
     arrays of the same sizes and type. With is_async=True a call returns while it is at work, and
     its arrays are to be left alone until `Work.wait`; otherwise it has ended on return. Output and

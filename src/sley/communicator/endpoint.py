@@ -12,25 +12,25 @@ from weakref import WeakSet
 
 from sley.communicator import log
 from sley.communicator.arrays import is_in_place
-from sley.communicator.bootstrap import Rendezvous, bootstrap, check_place
-from sley.communicator.calls import KINDS, Request, size_of
 from sley.communicator.failures import FirstError, call_error
-from sley.communicator.hosts import Hosts
 from sley.communicator.memory import WAYS, Memory
 from sley.communicator.messages import ANY, Messages
 from sley.communicator.network import connect
-from sley.communicator.plans import Chosen, Plans
 from sley.communicator.prepared import Prepared, prepare
 from sley.communicator.records import Call, describe_record, record_of
 from sley.communicator.settings import Copies, Settings
-from sley.communicator.stores import Store
 from sley.communicator.work import DONE, Work
+from sley.engine.limits import whole
+from sley.engine.native import native
+from sley.engine.types import DATA_TYPES, DataType
 from sley.errors import Place, SleyError
 from sley.errors.calls import N623, N627, N632
 from sley.ir.words import is_integer
-from sley.runtime.native import native
-from sley.runtime.settings import whole
-from sley.runtime.types import DATA_TYPES, DataType
+from sley.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
+from sley.rendezvous.hosts import Hosts
+from sley.rendezvous.stores import Store
+from sley.selection.kinds import KINDS, Request, size_of
+from sley.selection.plans import Chosen, Plans
 
 _SETTLED_S = 2.0
 """How long closing may wait for other hosts to take what was sent."""

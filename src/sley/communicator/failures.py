@@ -11,10 +11,10 @@ from typing import Any
 
 from sley.communicator.records import describe_record, differ_in_plan
 from sley.communicator.work import Work
+from sley.engine.outcomes import Outcome, Status, describe
+from sley.engine.program import Loaded
 from sley.errors import Place, Rule, SleyError
 from sley.errors.calls import N620, N621, N622, N623, N624, N625, N626, N630, N631, N633
-from sley.runtime.outcomes import Outcome, Status, describe
-from sley.runtime.program import Loaded
 
 
 class Failure(IntEnum):

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from sley.communicator.bootstrap import Rendezvous
+from sley.communicator.heap import Heap, heap
 from sley.communicator.settings import Copies, Settings
 from sley.communicator.tiles import slot_bytes
-from sley.runtime.heap import Heap, heap
-from sley.runtime.memory import allocate
-from sley.runtime.native import native
+from sley.engine.memory import allocate
+from sley.engine.native import native
+from sley.rendezvous.bootstrap import Rendezvous
 
 _ENVELOPES = 64
 """Messages of a connection under way at once, where they are read where they lie."""

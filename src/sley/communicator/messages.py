@@ -9,8 +9,8 @@ from sley.communicator.failures import FirstError, Message, call_error
 from sley.communicator.memory import stride
 from sley.communicator.settings import Settings
 from sley.communicator.work import DONE, Done, Explain, Work
+from sley.engine.native import native
 from sley.errors import SleyError
-from sley.runtime.native import native
 
 ANY = -1
 """Any source."""

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from sley.communicator import log
-from sley.communicator.bootstrap import Rendezvous
 from sley.communicator.settings import Network, Settings
+from sley.engine.native import native
 from sley.errors import Place
 from sley.errors.calls import N628, N629
-from sley.runtime.native import native
+from sley.rendezvous.bootstrap import Rendezvous
 
 _UCP = "libucp.so.0"
 _PACKAGES = ("libucx",)

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from sley.communicator.hosts import Hosts
 from sley.communicator.memory import stride
-from sley.communicator.plans import Chosen
 from sley.communicator.settings import Settings
 from sley.communicator.tiles import tile_bytes
 from sley.direct import pulls
+from sley.engine.limits import SLOT_BYTES
+from sley.engine.program import Loaded, Pullable, load
 from sley.ir.plan import Plan
 from sley.ir.words import Protocol
-from sley.runtime.program import Loaded, Pullable, load
-from sley.runtime.settings import SLOT_BYTES
+from sley.rendezvous.hosts import Hosts
+from sley.selection.plans import Chosen
 
 
 @dataclass(frozen=True)

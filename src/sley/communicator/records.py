@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sley.communicator.calls import BARRIER, KINDS, ROOTED
+from sley.engine.types import DATA_TYPES, DataType
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
-from sley.runtime.types import DATA_TYPES, DataType
+from sley.selection.kinds import BARRIER, KINDS, ROOTED
 
 OWN: Final = "run"
 """A call that brings its own plan."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
+from sley.engine.limits import SLOT_BYTES, TIMEOUT_S, check_settings, whole
 from sley.errors import SleyError
 from sley.errors.runtime import R514
-from sley.runtime.settings import SLOT_BYTES, TIMEOUT_S, check_settings, whole
 
 _E = TypeVar("_E", bound=Enum)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from sley.communicator.hosts import Hosts
 from sley.communicator.settings import Settings
-from sley.runtime.program import Loaded
+from sley.engine.program import Loaded
+from sley.rendezvous.hosts import Hosts
 
 UNDER_WAY_BYTES = 4 << 20
 """Bytes of messages under way among the ranks of a host, at most. Large pieces cost few turns; but

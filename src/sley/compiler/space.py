@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from sley.bounds import Bounds
-from sley.compiler.least import LeastTime
+from sley.compiler.lower_time import LeastTime
 from sley.compiler.options import Options
 from sley.compiler.pipeline import build, gives_blocks
 from sley.errors import SleyError

@@ -8,13 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 from sley.devices.device import BITS, Device, View
+from sley.engine.limits import whole
+from sley.engine.program import BufferSizes, buffer_sizes
+from sley.engine.types import DATA_TYPES, DataType
 from sley.errors import Place
 from sley.errors.devices import K505, K512
 from sley.errors.runtime import R503, R504
 from sley.ir.plan import Plan
-from sley.runtime.program import BufferSizes, buffer_sizes
-from sley.runtime.settings import whole
-from sley.runtime.types import DATA_TYPES, DataType
 
 Arrays = Sequence[Any] | Mapping[int, Any]
 """Arrays of the ranks of this process: in the order of the ranks, or by rank."""

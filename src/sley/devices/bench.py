@@ -9,16 +9,16 @@ from typing import Any
 from sley.codegen import Engine
 from sley.devices.buffers import RankBuffers, arguments
 from sley.devices.calls import PreparedCall
-from sley.devices.communicator import Communicator
 from sley.devices.device import Device
+from sley.devices.executor import Communicator
+from sley.engine.check import CheckedBuffers, Promise
+from sley.engine.memory import allocate
+from sley.engine.pattern import Pattern
+from sley.engine.program import buffer_sizes
+from sley.engine.types import DataType
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
-from sley.runtime.check import CheckedBuffers, Promise
-from sley.runtime.measure import Measurement
-from sley.runtime.memory import allocate
-from sley.runtime.pattern import Pattern
-from sley.runtime.program import buffer_sizes
-from sley.runtime.types import DataType
+from sley.jobs.measure import Measurement
 
 
 class CheckedData:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from sley.devices.device import Device, Memory
+from sley.engine.check import GUARD_BYTE, GUARD_BYTES
+from sley.engine.memory import BEYOND
+from sley.engine.native import LARGEST
+from sley.engine.program import BufferSizes, buffer_sizes
+from sley.engine.types import Array, DataType
 from sley.errors.devices import K507
 from sley.ir.plan import Plan
-from sley.runtime.check import GUARD_BYTE, GUARD_BYTES
-from sley.runtime.memory import BEYOND
-from sley.runtime.native import LARGEST
-from sley.runtime.program import BufferSizes, buffer_sizes
-from sley.runtime.types import Array, DataType
 
 
 class GuardedMemory:

@@ -41,7 +41,7 @@ BITS = "uint16"
 @dataclass(frozen=True)
 class View:
     """An array of the caller's: address of its first element, number of elements, the name of
-    their type as `sley.runtime.DATA_TYPES` has it or BITS, and whether kernels may write it."""
+    their type as `sley.engine.DATA_TYPES` has it or BITS, and whether kernels may write it."""
 
     address: int
     elements: int

@@ -8,14 +8,14 @@ import numpy as np
 
 from sley.codegen import Engine
 from sley.devices.buffers import RankBuffers, arguments
-from sley.devices.communicator import Communicator
 from sley.devices.device import Device
+from sley.devices.executor import Communicator
 from sley.devices.settings import THREADS
+from sley.engine.arguments import check_inputs
+from sley.engine.limits import TIMEOUT_S
+from sley.engine.types import Array
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
-from sley.runtime.buffers import check_inputs
-from sley.runtime.settings import TIMEOUT_S
-from sley.runtime.types import Array
 
 
 def execute(

@@ -10,10 +10,10 @@ from sley.codegen import Kernels
 from sley.devices.layout import REPORT
 from sley.devices.sites import Site
 from sley.devices.tables import Rows
+from sley.engine.outcomes import Outcome, Reason, Status, Stuck, describe
+from sley.engine.program import Loaded
 from sley.errors import SleyError
 from sley.errors.devices import K508
-from sley.runtime.outcomes import Outcome, Reason, Status, Stuck, describe
-from sley.runtime.program import Loaded
 
 
 def failure(

@@ -11,11 +11,11 @@ from sley.codegen import Engine
 from sley.devices.bench import Bench, CheckedData
 from sley.devices.device import Device
 from sley.devices.settings import THREADS
+from sley.engine.limits import TIMEOUT_S, whole
+from sley.engine.types import data_type, reduction
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
-from sley.runtime.measure import Measurement
-from sley.runtime.settings import TIMEOUT_S, whole
-from sley.runtime.types import data_type, reduction
+from sley.jobs.measure import Measurement
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def run(
     """Run `plan` on devices, once for each size, and measure it.
 
     devices: of each rank, as `devices_named` gives them. engine, slots, slot_bytes, threads,
-    timeout_s: as `Communicator` has them. The rest is as for `sley.runtime.run`; all memory is
+    timeout_s: as `Communicator` has them. The rest is as for `sley.jobs.run`; all memory is
     asked for before the first size runs.
 
     Calls are started from Python one after the other, in no graph. On a GPU that takes as long as

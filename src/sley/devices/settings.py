@@ -10,8 +10,8 @@ import numpy as np
 
 from sley.codegen import Engine
 from sley.devices.sites import Launching
+from sley.engine.limits import check_settings, whole
 from sley.errors.runtime import R514
-from sley.runtime.settings import check_settings, whole
 
 THREADS = 512
 """Threads of a block on a GPU."""

@@ -7,12 +7,12 @@ from typing import Any
 
 from sley.devices.device import Device, View
 from sley.devices.world import SharedMemory, World
+from sley.engine.limits import whole
+from sley.engine.types import DATA_TYPES, data_type
 from sley.errors import Place
 from sley.errors.devices import K514
 from sley.errors.runtime import R503
 from sley.ir.tables import IntArray
-from sley.runtime.settings import whole
-from sley.runtime.types import DATA_TYPES, data_type
 
 Pair = tuple[int, int]
 Views = Mapping[int, tuple[View | None, View | None]]

@@ -14,8 +14,8 @@ from sley.devices.device import Bytes, Device, HostMemory, Memory
 from sley.devices.layout import BLOCK, DIVISION, REPORT
 from sley.devices.mailboxes import Mailboxes
 from sley.devices.tables import Rows
+from sley.engine.program import Loaded
 from sley.ir.tables import NONE
-from sley.runtime.program import Loaded
 
 
 class Launching(Enum):

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from sley.codegen import Kernels
 from sley.codegen.operands import Places
 from sley.devices.layout import BLOCK, CONDITION, DIVISION, INSTRUCTION
+from sley.engine.program import Loaded
 from sley.errors.runtime import R506
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer, Protocol
-from sley.runtime.program import Loaded
 
 _MEMORY_SHIFT = 30
 _VECTOR_BYTES = 16

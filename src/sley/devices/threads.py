@@ -2,7 +2,7 @@
 
 It runs the text that a GPU runs, over primitives for CPUs, which makes every plan's kernels
 testable without a GPU and under sanitizers. It is no fast way to run collectives on CPUs: that is
-`sley.runtime`.
+`sley.engine`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from weakref import WeakSet
 
 import numpy as np
 
-from sley.devices.cache import cached
 from sley.devices.device import BITS, Bytes, Device, Event, HostMemory, Launch, Memory, View
+from sley.disk_cache import cached
+from sley.engine.types import DATA_TYPES
 from sley.errors import Place
 from sley.errors.devices import K503, K504, K505, K507, K510, K513, K514, K517
 from sley.errors.runtime import R504
-from sley.runtime.types import DATA_TYPES
 
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O1", "-fno-strict-aliasing", "-pthread", "-shared", "-fPIC")

@@ -11,12 +11,12 @@ from typing import Any
 from sley.devices.device import Device, Memory
 from sley.devices.layout import RANKS
 from sley.devices.refusals import refusal, refused
+from sley.engine.memory import BEYOND
+from sley.engine.native import LARGEST
 from sley.errors import SleyError
 from sley.errors.devices import K507, K514, K515
 from sley.errors.runtime import R503, R514
 from sley.ir.plan import Plan
-from sley.runtime.memory import BEYOND
-from sley.runtime.native import LARGEST
 
 Exchange = Callable[[bytes], Sequence[bytes]]
 """Gives every process the bytes of all processes, in one order everywhere."""

@@ -30,7 +30,7 @@ R503 = Rule(
     what="An input array has a wrong shape, length or type, or there is not one for each rank.",
     why="The plan says how long each rank's input is: whole blocks of `count` elements. In place "
     "the array is all of the rank's data, input and output together.",
-    example="sley.runtime.execute(plan, [np.zeros(8), np.zeros(7)])",
+    example="sley.jobs.execute(plan, [np.zeros(8), np.zeros(7)])",
     instead="Give one 1-D array per rank, of one type; a rank without input gets an empty one.",
 )
 R504 = Rule(
@@ -39,8 +39,8 @@ R504 = Rule(
     what="The engine does not know the element type or the reduction.",
     why="It reduces float16, bfloat16, float32, float64, int8, int16, int32, int64 and uint8 with "
     "sum, product, min, max and average.",
-    example='sley.runtime.run(plan, [1024], dtype="complex64")',
-    instead="Use an operation of sley.ReduceOp, and elements of a type of sley.runtime.DATA_TYPES; "
+    example='sley.run(plan, [1024], dtype="complex64")',
+    instead="Use an operation of sley.ReduceOp, and elements of a type of sley.engine.DATA_TYPES; "
     'bfloat16 arrays are uint16 bits with dtype="bfloat16".',
 )
 R505 = Rule(
@@ -49,7 +49,7 @@ R505 = Rule(
     what="The job's connections would have fewer slots than the plan was ordered for.",
     why="A plan that is free of hangs with s slots may hang with fewer: a sender that finds no "
     "free slot waits for a receive that comes later.",
-    example="sley.runtime.run(plan, [1024], slots=1)  # plan.slots is 2",
+    example="sley.run(plan, [1024], slots=1)  # plan.slots is 2",
     instead="Leave `slots` out, or compile the plan for so few slots.",
 )
 R506 = Rule(
@@ -58,7 +58,7 @@ R506 = Rule(
     what="A slot cannot hold one element of every chunk of the plan's longest message.",
     why="A message is one tile of `count` neighbouring chunks and travels in one slot; a tile has "
     "at least one element.",
-    example="sley.runtime.run(plan, [1024], slot_bytes=4)  # with a message of 8 chunks",
+    example="sley.run(plan, [1024], slot_bytes=4)  # with a message of 8 chunks",
     instead="Give slot_bytes of at least the longest count times the element's size.",
 )
 R507 = Rule(
@@ -117,7 +117,7 @@ R512 = Rule(
     what="The compiled engine of the CPU runtime cannot be loaded.",
     why="It is a C++ extension, built when the package is installed. A source tree on the path "
     "without an installed build, or a build for another Python, has none.",
-    example="PYTHONPATH=src python -c 'import sley.runtime; ...'",
+    example="PYTHONPATH=src python -c 'import sley.engine; ...'",
     instead="Install the package (`pip install .`; it needs a C++17 compiler), and use the Python "
     "that it was installed for.",
 )
@@ -135,7 +135,7 @@ R514 = Rule(
     what="A setting of a run is outside what makes sense.",
     why="Sizes and numbers of elements, iterations, slots and bytes are whole and not negative, a "
     "timeout lies in the future, and none is larger than the engine can count.",
-    example="sley.runtime.run(plan, [-1], iterations=0)",
+    example="sley.run(plan, [-1], iterations=0)",
     instead="Use sizes >= 0, iterations >= 1, warmup >= 0, slots >= 1, slot_bytes >= 1, all "
     "of them integers up to 2**62, and timeout_s above 0, up to a year.",
 )

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sley.communicator import Call, Communicator
 from sley.errors import SleyError
+from sley.torch.fallback import OtherBackends
 from sley.torch.memory import Memory
-from sley.torch.others import OtherBackends
 from sley.torch.work import UNSET, Finished, Part, Pending, Together, collective_error
 
 

@@ -28,8 +28,8 @@ from torch._C._distributed_c10d import (
 )
 
 from sley.communicator import Call
+from sley.engine.types import DATA_TYPES
 from sley.ir.words import ReduceOp
-from sley.runtime.types import DATA_TYPES
 from sley.torch.arguments import listed, only, options, same_lists, same_parts
 from sley.torch.calls import Calls
 from sley.torch.elements import Element, moved, reduced

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sley.engine.types import DATA_TYPES, DataType
 from sley.ir.words import ReduceOp
-from sley.runtime.types import DATA_TYPES, DataType
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sley.communicator import Communicator, Settings, TorchStore
-from sley.communicator.plans import Plans
+from sley.selection.plans import Plans
+from sley.torch.fallback import OtherBackends
 from sley.torch.memory import empty
 from sley.torch.messages import Messages
-from sley.torch.others import OtherBackends
 
 
 class ProcessGroupSley(Messages, dist.ProcessGroup):

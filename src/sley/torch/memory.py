@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sley.runtime.heap import empty as empty_array
+from sley.communicator.heap import empty as empty_array
 from sley.torch.arguments import unfit
 
 

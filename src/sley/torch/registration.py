@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 from sley.communicator import Settings
-from sley.runtime.settings import TIMEOUT_S
+from sley.engine.limits import TIMEOUT_S
 from sley.torch.group import ProcessGroupSley
 
 

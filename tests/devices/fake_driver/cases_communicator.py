@@ -15,11 +15,11 @@ import pytest
 import sley
 from fake_driver import FakeDriver, array_on, refused
 from sley.codegen import KERNELS, Kernels, Platform, Variant
-from sley.devices import Communicator, Engine, Launching, ThreadsDevice, cuda_driver
-from sley.devices.cuda import CudaDevice
-from sley.devices.cuda_arrays import CudaArray
+from sley.devices import Communicator, Engine, Launching, ThreadsDevice
+from sley.devices.cuda import CudaDevice, driver
+from sley.devices.cuda.arrays import CudaArray
 from sley.devices.layout import CALL
-from sley.runtime.types import DATA_TYPES
+from sley.engine.types import DATA_TYPES
 
 RANKS = 4
 
@@ -145,12 +145,12 @@ def test_calls_on_two_streams_run_one_after_the_other(fake: FakeDriver, device: 
     assert made.count("cuEventCreate") == 1
     assert made.count("cuStreamWaitEvent") == 39, "behind the first call there is no other"
     cu, address = device._cu, streams[2].__cuda_stream__()[1]
-    with cuda_driver.current(device._context):
+    with driver.current(device._context):
         cu.cuStreamBeginCapture(address, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
     on(calls[2], streams=streams[2])
     made = fake.journal()
     assert {"cuEventRecord", "cuStreamWaitEvent"}.isdisjoint(made), made
-    with cuda_driver.current(device._context):
+    with driver.current(device._context):
         cu.cuStreamEndCapture(address)
     on(calls[0])
     on.synchronize()

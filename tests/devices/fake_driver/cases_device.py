@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_driver import TEXT, FakeDriver, array_on, refused
-from sley.devices import cuda_compiler, cuda_driver
-from sley.devices.cuda import CudaDevice
+from sley.devices.cuda import CudaDevice, compiler, driver
 from sley.devices.device import Memory
 
 # Opening
@@ -46,23 +45,23 @@ def test_a_device_that_is_not_there(fake: FakeDriver, ordinal: int) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(100, "K510"), (3, "K501"), (803, "K501")])
 def test_a_driver_that_does_not_start(fake: FakeDriver, number: int, code: str) -> None:
-    cuda_driver.bindings.cache_clear()
+    driver.bindings.cache_clear()
     fake.fail("cuInit", number)
     refused(code, CudaDevice, 0)
 
 
 def test_a_machine_without_devices(fake: FakeDriver) -> None:
-    cuda_driver.bindings.cache_clear()
+    driver.bindings.cache_clear()
     fake.set(devices=0)
     refused("K510", CudaDevice, 0)
 
 
 def test_a_driver_older_than_the_compiler(fake: FakeDriver) -> None:
-    major, _ = cuda_compiler.version()
+    major, _ = compiler.version()
     fake.set(driver_version=(major - 1) * 1000 + 80)
     error = refused("K502", CudaDevice, 0)
     assert f"CUDA {major - 1}.8" in str(error)
-    assert cuda_driver.NEEDED[major] in str(error)
+    assert driver.NEEDED[major] in str(error)
     fake.set(driver_version=major * 1000)
     CudaDevice(0)
 
@@ -86,9 +85,9 @@ def test_a_gpu_gets_the_newest_code_that_it_runs(
 
 def test_missing_packages(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    cuda_driver.bindings.cache_clear()
+    driver.bindings.cache_clear()
     assert 'pip install "sley[cuda]"' in str(refused("K501", CudaDevice, 0))
-    assert 'pip install "sley[cuda]"' in str(refused("K501", cuda_compiler.version))
+    assert 'pip install "sley[cuda]"' in str(refused("K501", compiler.version))
 
 
 def test_cuda_core_missing(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +97,7 @@ def test_cuda_core_missing(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_entry_point_that_an_old_driver_lacks(fake: FakeDriver, device: CudaDevice) -> None:
-    error = refused("K502", cuda_driver.call, cu.cuMemAllocManaged, 8, 1, doing="a try")
+    error = refused("K502", driver.call, cu.cuMemAllocManaged, 8, 1, doing="a try")
     assert "cuMemAllocManaged" in str(error)
 
 
@@ -117,7 +116,7 @@ def test_a_text_is_compiled_once_on_disk_and_loaded_once(
     def compile_text(text: str, arch: str) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(cuda_compiler, "compile_text", compile_text)
+    monkeypatch.setattr(compiler, "compile_text", compile_text)
     CudaDevice(0).build(text, ["twice"])
     assert fake.journal().count("cuModuleLoadData") == 1
     with pytest.raises(AssertionError, match="compiled again"):
@@ -129,11 +128,11 @@ def test_each_kind_of_gpu_has_code_of_its_own(
 ) -> None:
     compiled = []
 
-    def compile_text(text: str, arch: str) -> cuda_compiler.Compiled:
+    def compile_text(text: str, arch: str) -> compiler.Compiled:
         compiled.append(arch)
-        return cuda_compiler.Compiled(b"code for " + arch.encode(), {})
+        return compiler.Compiled(b"code for " + arch.encode(), {})
 
-    monkeypatch.setattr(cuda_compiler, "compile_text", compile_text)
+    monkeypatch.setattr(compiler, "compile_text", compile_text)
     for capability in (80, 90, 80):
         fake.set(capability=capability)
         CudaDevice(0).build(TEXT + "// for each kind", ["twice"])

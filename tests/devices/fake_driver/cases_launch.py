@@ -18,11 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_driver import TEXT, FakeDriver, array_on, compile_library, refused
-from sley.devices import cuda_arrays, cuda_driver
-from sley.devices.cuda import CudaDevice
+from sley.devices.cuda import CudaDevice, arrays, driver
 from sley.devices.device import BITS, Launch, Memory
+from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
-from sley.runtime.types import DATA_TYPES
 
 KERNEL = """
 #include <cstring>
@@ -145,7 +144,7 @@ def test_a_capture_takes_launches_and_leaves_the_rest(
     launch = Launch("twice", memory.address.to_bytes(8, "little"), 1, 32, True)
     stream = device.stream()
     address = cu.CUstream(stream.__cuda_stream__()[1])
-    with cuda_driver.current(device._context):
+    with driver.current(device._context):
         cu.cuStreamBeginCapture(address, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
     try:
         device.launch(program, launch, stream)
@@ -156,11 +155,11 @@ def test_a_capture_takes_launches_and_leaves_the_rest(
         del during
         refused("K518", device.synchronize, stream)
         refused("K518", device.synchronize, None)
-        with cuda_driver.current(device._context):
+        with driver.current(device._context):
             result, _ = cu.cuMemAlloc(64)
         assert result.name == "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "the caller's rules are lost"
     finally:
-        with cuda_driver.current(device._context):
+        with driver.current(device._context):
             cu.cuStreamEndCapture(address)
     device.synchronize(stream)
     found = np.empty(4, np.uint8)
@@ -345,4 +344,4 @@ def test_side_by_side_is_what_numpy_calls_contiguous(data: st.DataObject) -> Non
         step = data.draw(st.sampled_from([1, 1, 2, -1]))
         array = array[(slice(None),) * axis + (slice(None, None, step),)]
     strides = tuple(s // 4 for s in array.strides)
-    assert cuda_arrays._side_by_side(array.shape, strides) == array.flags.c_contiguous
+    assert arrays._side_by_side(array.shape, strides) == array.flags.c_contiguous

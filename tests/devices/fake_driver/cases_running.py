@@ -16,8 +16,8 @@ from sley.cli import main
 from sley.devices import Engine
 from sley.devices.buffers import GuardedMemory
 from sley.devices.cuda import CudaDevice
-from sley.devices.named import devices_named
-from sley.runtime.types import DATA_TYPES
+from sley.devices.device_names import devices_named
+from sley.engine.types import DATA_TYPES
 
 
 def numbers(*arguments: Any) -> list[int]:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fake_driver import FakeDriver
-from sley.devices import cuda_driver
-from sley.devices.cuda import CudaDevice
+from sley.devices.cuda import CudaDevice, driver
 
 
 @pytest.fixture
@@ -16,7 +15,7 @@ def fake() -> Iterator[FakeDriver]:
     fake = FakeDriver()
     yield fake
     fake.reset()
-    cuda_driver.bindings.cache_clear()
+    driver.bindings.cache_clear()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 // Elements: the type and the reduction that a kernel is compiled for, as `docs/machine.md`
 // ("Reductions") has them. SLEY_TYPE and SLEY_REDUCTION are the numbers of
-// `sley.runtime.DATA_TYPES` and `sley.ReduceOp`.
+// `sley.engine.DATA_TYPES` and `sley.ReduceOp`.
 #pragma once
 
 namespace sley {

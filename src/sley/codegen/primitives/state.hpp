@@ -7,7 +7,7 @@ constexpr int kSimple = 0, kLL = 1, kLL128 = 2, kDirect = 3;
 constexpr int kProtocol = SLEY_PROTOCOL;
 constexpr bool kFlagged = kProtocol == kLL || kProtocol == kLL128;
 
-// What an instruction waits for; the numbers are those of `sley.runtime.outcomes.Reason`.
+// What an instruction waits for; the numbers are those of `sley.engine.outcomes.Reason`.
 enum Reason : u32 { kInstruction = 1, kMessage = 2, kSlot = 3, kReading = 4 };
 
 // A counter that grows by the same number from tile to tile: what a tile needs of it.

@@ -1,0 +1,164 @@
+"""NVRTC: from a kernel's text to machine code, and what it takes of the GPU. Needs no GPU."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sley.devices.cuda.packages import module
+from sley.errors.devices import K501, K502, K503
+from sley.errors.diagnostic import counted, shortened
+
+OPTIONS = ("--std=c++17", "--ptxas-options=-v")
+"""How every text is compiled; -v makes the assembler say what each function takes."""
+
+_KERNEL = re.compile(r"Compiling entry function '(\S+)'")
+_FUNCTION = re.compile(r"Function properties for (\S+)")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_ERROR = re.compile(r"\berror\s*:")
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a function takes: registers and stack of a thread, with how many bytes of registers it
+    stores to the stack and loads back (spills), and the shared memory of a block. A function that
+    isn't inlined has its own stack and spills; its registers are in its kernel's."""
+
+    registers: int = 0
+    spill_store_bytes: int = 0
+    spill_load_bytes: int = 0
+    stack_bytes: int = 0
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Machine code for one kind of GPU, and what each of its functions takes, by name."""
+
+    cubin: bytes
+    functions: dict[str, Resources]
+
+
+def compile_text(text: str, arch: str) -> Compiled:
+    """A text of C++17 with kernels, compiled for a kind of GPU ("sm_90"). K501 without NVRTC, K502
+    for a kind that it doesn't know, K503 with its words where the text doesn't compile."""
+    compiler = _Compiler()
+    options = [option.encode() for option in (f"--gpu-architecture={arch}", *OPTIONS)]
+    program = compiler.call("nvrtcCreateProgram", text.encode(), b"kernels.cu", 0, [], [])
+    try:
+        (result,) = compiler.nvrtc.nvrtcCompileProgram(program, len(options), options)
+        log = compiler.text("nvrtcGetProgramLog", program)
+        if result != compiler.nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise _refused(result.name, log, arch)
+        return Compiled(compiler.bytes("nvrtcGetCUBIN", program), _resources(log))
+    finally:
+        compiler.nvrtc.nvrtcDestroyProgram(program)
+
+
+def version() -> tuple[int, int]:
+    """NVRTC's version: (13, 0). K501 without NVRTC."""
+    major, minor = _Compiler().call("nvrtcVersion")
+    return major, minor
+
+
+def architecture(major: int, minor: int) -> str:
+    """What to compile for, for GPUs of a compute capability: the newest that NVRTC knows of those
+    whose code they run, which is that of their own major number. K501 without NVRTC, K502 where
+    there is none."""
+    known = _Compiler().call("nvrtcGetSupportedArchs")
+    usable = [arch for arch in known if arch // 10 == major and arch % 10 <= minor]
+    if not usable:
+        raise K502.error(
+            expected=f"an NVRTC for GPUs of compute capability {major}.{minor}",
+            found=f"NVRTC {'.'.join(map(str, version()))}, for {', '.join(map(_dotted, known))}",
+            remedy="Install the NVRTC of a CUDA that knows this GPU: a newer one for a newer GPU, "
+            'an older one for an older (`pip install "cuda-core[cu12]"`).',
+        )
+    return f"sm_{max(usable)}"
+
+
+def _dotted(arch: int) -> str:
+    return f"{arch // 10}.{arch % 10}"
+
+
+class _Compiler:
+    """NVRTC's functions, which cuda-bindings finds at the first call."""
+
+    def __init__(self) -> None:
+        self.nvrtc = module("cuda.bindings.nvrtc")
+
+    def call(self, name: str, *arguments: object) -> Any:
+        """What a function returns; None, a value, or a tuple of values."""
+        try:
+            result, *values = getattr(self.nvrtc, name)(*arguments)
+        except RuntimeError as error:
+            raise _missing(str(error)) from None
+        if result != self.nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise _missing(f"{name}: {result.name}")
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def bytes(self, name: str, program: Any) -> bytes:
+        """What `name` writes into a buffer of `name`Size bytes."""
+        buffer = bytes(self.call(f"{name}Size", program))
+        self.call(name, program, buffer)
+        return buffer
+
+    def text(self, name: str, program: Any) -> str:
+        return self.bytes(name, program).rstrip(b"\0").decode(errors="replace")
+
+
+def _missing(found: str) -> Exception:
+    return K501.error(
+        expected="NVIDIA's compiler NVRTC, with its builtins",
+        found=found,
+        remedy='`pip install "sley[cuda]"`, which brings the package nvidia-cuda-nvrtc',
+    )
+
+
+def _refused(result: str, log: str, arch: str) -> Exception:
+    lines = [line.rstrip() for line in log.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("ptxas info")]
+    if result == "NVRTC_ERROR_INVALID_OPTION":
+        return K502.error(
+            expected=f"an NVRTC that compiles for {arch}",
+            found=f"NVRTC {'.'.join(map(str, version()))}, which says: {' '.join(lines)}",
+        )
+    if result == "NVRTC_ERROR_COMPILATION":
+        errors = sum(_ERROR.search(line) is not None for line in lines)
+        return K503.error(
+            expected=f"a text that compiles for {arch}",
+            found=counted(errors, "error"),
+            notes=shortened(lines),
+        )
+    return _missing(" ".join([result, *lines]))
+
+
+def _resources(log: str) -> dict[str, Resources]:
+    """The assembler's words on each function. They come in the order: which kernel is compiled;
+    each function's name and, on the next line, its stack; the kernel's registers."""
+    found: dict[str, Resources] = {}
+    kernel = function = ""
+    for line in log.splitlines():
+        if match := _KERNEL.search(line):
+            kernel = match[1]
+        elif match := _FUNCTION.search(line):
+            function = match[1]
+        elif match := _STACK.search(line):
+            stack, stores, loads = map(int, match.groups())
+            found[function] = replace(
+                found.get(function, Resources()),
+                stack_bytes=stack,
+                spill_store_bytes=stores,
+                spill_load_bytes=loads,
+            )
+        elif match := _REGISTERS.search(line):
+            shared = _SHARED.search(line)
+            found[kernel] = replace(
+                found.get(kernel, Resources()),
+                registers=int(match[1]),
+                shared_bytes=int(shared[1]) if shared else 0,
+            )
+    return found

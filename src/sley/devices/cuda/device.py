@@ -1,0 +1,384 @@
+"""CudaDevice: one GPU as a device, with its memory, kernels and launches."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import struct
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sley.devices.cuda import arrays, compiler, driver, streams
+from sley.devices.cuda.arrays import CudaArray
+from sley.devices.cuda.driver import apart_from_captures, call, current
+from sley.devices.cuda.streams import STREAM_ERRORS, CudaEvent, CudaStream, release
+from sley.devices.device import Bytes, Device, HostMemory, Launch, Memory, View
+from sley.disk_cache import cached_bytes
+from sley.errors.devices import K503, K509, K510, K514
+from sley.errors.diagnostic import counted
+
+_SHARING_ERRORS = {
+    f"CUDA_ERROR_{name}": K514
+    for name in (
+        "INVALID_VALUE",
+        "INVALID_CONTEXT",
+        "INVALID_HANDLE",
+        "MAP_FAILED",
+        "NOT_SUPPORTED",
+        "OPERATING_SYSTEM",
+    )
+}
+
+_LEGACY_STREAM = 1  # cuda.h: CU_STREAM_LEGACY
+
+_HANDLE = struct.Struct("<64sQQ")
+"""What `export` gives: the driver's handle of an allocation, where in it the memory starts, and
+its size in bytes."""
+
+
+@dataclass(frozen=True)
+class CudaProgram:
+    """Kernels of one device, by name. Their code stays loaded until the process ends: a CUDA graph
+    may hold them for longer than anyone here knows."""
+
+    functions: dict[str, Any]
+
+
+class _Owner:
+    """Whose end frees memory of a device."""
+
+
+class _HostOwner:
+    """Host memory as NumPy takes it: arrays made of it keep it alive."""
+
+    def __init__(self, address: int, size_bytes: int) -> None:
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": (size_bytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+class CudaDevice(Device):
+    """A GPU of this process, in its primary context, which PyTorch and CuPy use too.
+
+    uuid: which piece of hardware it is, the same in every process. Opened by `CudaDevice.open`.
+    """
+
+    platform = "cuda"
+
+    def __init__(self, ordinal: int) -> None:
+        cu = driver.bindings()
+        count = call(cu.cuDeviceGetCount, doing="counting the devices")
+        if not 0 <= ordinal < count:
+            raise K510.error(
+                expected=f"a device from 0 to {count - 1}" if count else "a device",
+                found=f"device {ordinal}, of {counted(count, 'device')}",
+            )
+        driver.check_versions(compiler.version())
+        self.ordinal = ordinal
+        self._cu = cu
+        self._device = call(cu.cuDeviceGet, ordinal, doing=f"opening device {ordinal}")
+        name = call(cu.cuDeviceGetName, 256, self._device, doing="asking for its name")
+        self.name = f"{name.split(bytes(1))[0].decode()} (device {ordinal})"
+        identity = call(cu.cuDeviceGetUuid, self._device, doing="asking for its identity")
+        self.uuid = uuid.UUID(bytes=bytes(identity.bytes))
+        attribute = cu.CUdevice_attribute
+        self.multiprocessors = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self.arch = compiler.architecture(
+            self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+            self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+        )
+        self._context = call(
+            cu.cuDevicePrimaryCtxRetain, self._device, doing=f"opening device {ordinal}"
+        )
+        self._modules: dict[bytes, Any] = {}
+        self._copies = self.stream()
+        self._cooperative = cu.CUlaunchAttribute()
+        self._cooperative.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        self._cooperative.value.cooperative = 1
+
+    @staticmethod
+    def open(ordinal: int) -> CudaDevice:
+        """The device of that number, counted from 0 among those that the process sees; the same
+        object each time. K501, K502 where CUDA can't be used, K510 where there is none."""
+        return _opened(ordinal)
+
+    @staticmethod
+    def count() -> int:
+        """How many devices the process sees. K501 where CUDA can't be used."""
+        cu = driver.bindings()
+        return int(call(cu.cuDeviceGetCount, doing="counting the devices"))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CudaDevice) and self.uuid == other.uuid
+
+    def __hash__(self) -> int:
+        return hash(self.uuid)
+
+    def build(self, text: str, functions: Sequence[str]) -> CudaProgram:
+        """See `Device.build`. K503 where the text doesn't compile or lacks a function."""
+        with apart_from_captures(self._context):
+            module = self._module(text)
+            return CudaProgram({name: self._function(module, name) for name in functions})
+
+    def allocate(self, size_bytes: int) -> Memory:
+        """See `Device.allocate`. Plain memory of cuMemAlloc, since pools and virtual memory have no
+        handles of CUDA IPC; cuMemAlloc aligns to 256 bytes or more. K507 where none is left."""
+        cu = self._cu
+        doing = f"allocating {size_bytes} bytes on {self.name}"
+        with apart_from_captures(self._context):
+            address = int(call(cu.cuMemAlloc, max(size_bytes, 1), doing=doing))
+            owner = _Owner()
+            self._at_end_of(owner, cu.cuMemFree, address)
+            if size_bytes:
+                call(
+                    cu.cuMemsetD8Async,
+                    address,
+                    0,
+                    size_bytes,
+                    self._stream_of(self._copies),
+                    doing=doing,
+                )
+                self._wait(self._copies)
+        return Memory(address, size_bytes, owner)
+
+    def allocate_host(self, size_bytes: int) -> HostMemory:
+        """See `Device.allocate_host`. Pinned, and at one address for the host and all devices, as
+        unified addressing promises for memory of cuMemHostAlloc. K507 where none is left."""
+        cu = self._cu
+        flags = cu.CU_MEMHOSTALLOC_PORTABLE | cu.CU_MEMHOSTALLOC_DEVICEMAP
+        doing = f"allocating {size_bytes} bytes of the host's memory"
+        with apart_from_captures(self._context):
+            address = int(call(cu.cuMemHostAlloc, max(size_bytes, 1), flags, doing=doing))
+        owner = _HostOwner(address, size_bytes)
+        self._at_end_of(owner, cu.cuMemFreeHost, address)
+        array = np.asarray(owner)
+        array[:] = 0
+        return HostMemory(address, array, owner)
+
+    def write(self, memory: Memory, offset: int, data: Bytes) -> None:
+        """See `Device.write`."""
+        data = np.ascontiguousarray(data)
+        with apart_from_captures(self._context):
+            call(
+                self._cu.cuMemcpyHtoDAsync,
+                memory.address + offset,
+                data.ctypes.data,
+                data.nbytes,
+                self._stream_of(self._copies),
+                doing=f"writing {data.nbytes} bytes to {self.name}",
+            )
+            self._wait(self._copies)
+
+    def read(self, memory: Memory, offset: int, data: Bytes) -> None:
+        """See `Device.read`."""
+        with apart_from_captures(self._context):
+            call(
+                self._cu.cuMemcpyDtoHAsync,
+                data.ctypes.data,
+                memory.address + offset,
+                data.nbytes,
+                self._stream_of(self._copies),
+                doing=f"reading {data.nbytes} bytes from {self.name}",
+            )
+            self._wait(self._copies)
+
+    def reach(self, other: Device) -> None:
+        """See `Device.reach`. Holds for plain memory of `other`, whoever allocated it."""
+        if self == other:
+            return
+        if not isinstance(other, CudaDevice):
+            raise K509.error(expected=f"a GPU that {self.name} can reach", found=other.name)
+        cu = self._cu
+        doing = f"letting {self.name} reach {other.name}"
+        with apart_from_captures(self._context):
+            (result,) = cu.cuCtxEnablePeerAccess(other._context, 0)
+        done = (cu.CUresult.CUDA_SUCCESS, cu.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+        if result not in done:
+            raise driver.failure(cu, result, "cuCtxEnablePeerAccess", doing, {})
+
+    def export(self, memory: Memory) -> bytes:
+        """See `Device.export`. Works for the caller's arrays too, if they are plain memory. K514
+        where the driver has no handle for it."""
+        cu = self._cu
+        doing = f"exporting memory of {self.name}"
+        with apart_from_captures(self._context):
+            base, _ = call(
+                cu.cuMemGetAddressRange, memory.address, doing=doing, meaning=_SHARING_ERRORS
+            )
+            handle = call(cu.cuIpcGetMemHandle, base, doing=doing, meaning=_SHARING_ERRORS)
+        return _HANDLE.pack(
+            ctypes.string_at(handle.getPtr(), 64), memory.address - int(base), memory.size_bytes
+        )
+
+    def attach(self, handle: bytes) -> Memory:
+        """See `Device.attach`. K514 where the other process is gone or is this one, K509 where
+        this device can't reach that of the memory."""
+        if len(handle) != _HANDLE.size:
+            raise K514.error(
+                expected=f"a handle of {_HANDLE.size} bytes, as `export` makes them",
+                found=f"{len(handle)} bytes",
+            )
+        of_driver, offset, size_bytes = _HANDLE.unpack(handle)
+        cu = self._cu
+        opened = cu.CUipcMemHandle()
+        ctypes.memmove(opened.getPtr(), of_driver, len(of_driver))
+        flags = cu.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.value
+        with apart_from_captures(self._context):
+            base = int(
+                call(
+                    cu.cuIpcOpenMemHandle,
+                    opened,
+                    flags,
+                    doing=f"attaching another process's memory to {self.name}",
+                    meaning=_SHARING_ERRORS,
+                )
+            )
+        owner = _Owner()
+        self._at_end_of(owner, cu.cuIpcCloseMemHandle, base)
+        return Memory(base + offset, size_bytes, owner)
+
+    def view(self, array: Any, *, what: str) -> View:
+        """See `Device.view`. K519 for what is no array."""
+        with apart_from_captures(self._context):
+            return arrays.view(array, self.ordinal, what=what)
+
+    def capacity(self, program: CudaProgram, function: str, threads: int) -> int:
+        """See `Device.capacity`."""
+        with current(self._context):
+            blocks = call(
+                self._cu.cuOccupancyMaxActiveBlocksPerMultiprocessor,
+                program.functions[function],
+                threads,
+                0,
+                doing=f"counting the blocks that {self.name} holds",
+            )
+        return int(blocks) * self.multiprocessors
+
+    def array(self, memory: Memory, dtype: str, elements: int) -> CudaArray:
+        """See `Device.array`."""
+        return CudaArray(memory, dtype, elements)
+
+    def default_stream(self) -> CudaStream:
+        """See `Device.default_stream`. CUDA's legacy default stream: PyTorch and CuPy work on it
+        unless told otherwise. It can't be captured."""
+        return CudaStream(_LEGACY_STREAM)
+
+    def stream(self) -> CudaStream:
+        """See `Device.stream`. It doesn't wait for the default stream either."""
+        flags = self._cu.CUstream_flags.CU_STREAM_NON_BLOCKING.value
+        with apart_from_captures(self._context):
+            made = int(
+                call(self._cu.cuStreamCreate, flags, doing=f"making a stream on {self.name}")
+            )
+        stream = CudaStream(made)
+        self._at_end_of(stream, self._cu.cuStreamDestroy, made)
+        return stream
+
+    def is_captured(self, stream: Any) -> bool:
+        """See `Device.is_captured`."""
+        with current(self._context):
+            return streams.is_captured(stream, self._context, self._device, self.name)
+
+    def event(self) -> CudaEvent:
+        """See `Device.event`."""
+        return CudaEvent(self._context)
+
+    def launch(self, program: CudaProgram, launch: Launch, stream: Any) -> None:
+        """See `Device.launch`. Can be captured in a CUDA graph. stream: what
+        `arrays.stream_address` takes; K517 for one of another device.
+
+        `launch.keeps` isn't held: cuMemFree waits for what the device has started, as all drivers
+        do, so no kernel that runs loses its memory. A graph that was captured is no such work:
+        what its kernels use must live as long as it does, and the caller sees to that.
+        """
+        cu = self._cu
+        argument = ctypes.create_string_buffer(launch.call, len(launch.call))
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
+        config = cu.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = launch.blocks, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = launch.threads, 1, 1
+        config.hStream = self._stream_of(stream)
+        if launch.together:
+            config.attrs, config.numAttrs = [self._cooperative], 1
+        with current(self._context):
+            call(
+                cu.cuLaunchKernelEx,
+                config,
+                program.functions[launch.function],
+                ctypes.addressof(arguments),
+                0,
+                doing=f"starting {launch.function} with {counted(launch.blocks, 'block')} of "
+                f"{counted(launch.threads, 'thread')} on {self.name}",
+                meaning=STREAM_ERRORS,
+            )
+
+    def synchronize(self, stream: Any) -> None:
+        """See `Device.synchronize`; None waits for what other libraries have started, too. K518
+        during a capture. The errors of kernels that failed show here."""
+        with current(self._context):
+            if stream is None:
+                call(self._cu.cuCtxSynchronize, doing=f"waiting for {self.name}")
+            else:
+                self._wait(stream)
+
+    def _attribute(self, attribute: Any) -> int:
+        doing = f"asking device {self.ordinal} for its attributes"
+        return int(call(self._cu.cuDeviceGetAttribute, attribute, self._device, doing=doing))
+
+    def _stream_of(self, stream: Any) -> Any:
+        return self._cu.CUstream(arrays.stream_address(stream))
+
+    def _wait(self, stream: Any) -> None:
+        call(
+            self._cu.cuStreamSynchronize,
+            self._stream_of(stream),
+            doing=f"waiting for {self.name}",
+            meaning=STREAM_ERRORS,
+        )
+
+    def _at_end_of(self, owner: object, free: Callable[[int], Any], address: int) -> None:
+        """With `owner` goes what lies at `address`; with the process everything goes anyway."""
+        weakref.finalize(owner, release, self._context, free, address).atexit = False
+
+    def _cubin(self, text: str) -> bytes:
+        major, minor = compiler.version()
+        return cached_bytes(
+            ("cuda", self.arch, f"{major}.{minor}", *compiler.OPTIONS, text),
+            ".cubin",
+            lambda: compiler.compile_text(text, self.arch).cubin,
+        )
+
+    def _module(self, text: str) -> Any:
+        key = hashlib.sha256(text.encode()).digest()
+        if key not in self._modules:
+            self._modules[key] = call(
+                self._cu.cuModuleLoadData,
+                self._cubin(text),
+                doing=f"loading kernels for {self.arch} on {self.name}",
+            )
+        return self._modules[key]
+
+    def _function(self, module: Any, name: str) -> Any:
+        """A kernel, loaded: cuModuleGetFunction loads its code (CUDA programming guide, lazy
+        loading). To load it at its first launch would wait for kernels that may wait for it."""
+        return call(
+            self._cu.cuModuleGetFunction,
+            module,
+            name.encode(),
+            doing=f"looking for the kernel {name}",
+            meaning={"CUDA_ERROR_NOT_FOUND": K503},
+        )
+
+
+@cache
+def _opened(ordinal: int) -> CudaDevice:
+    return CudaDevice(ordinal)

@@ -1,0 +1,187 @@
+"""NVIDIA's driver as sley calls it: every refusal becomes a diagnostic that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from sley.devices.cuda.packages import module
+from sley.errors.devices import (
+    K501,
+    K502,
+    K506,
+    K507,
+    K508,
+    K509,
+    K510,
+    K516,
+    K518,
+)
+from sley.errors.diagnostic import Rule, SleyError
+
+NEEDED = {12: "525.60", 13: "580.65"}
+"""The oldest driver for each major version of CUDA, from NVIDIA's tables of compatibility."""
+
+_RULES: dict[Rule, tuple[str, ...]] = {
+    K501: (
+        "NOT_INITIALIZED",
+        "STUB_LIBRARY",
+        "DEVICE_UNAVAILABLE",
+        "SYSTEM_NOT_READY",
+        "SYSTEM_DRIVER_MISMATCH",
+        "COMPAT_NOT_SUPPORTED_ON_DEVICE",
+    ),
+    K502: (
+        "INVALID_IMAGE",
+        "NO_BINARY_FOR_GPU",
+        "INVALID_PTX",
+        "UNSUPPORTED_PTX_VERSION",
+    ),
+    K506: ("COOPERATIVE_LAUNCH_TOO_LARGE", "LAUNCH_OUT_OF_RESOURCES"),
+    K507: ("OUT_OF_MEMORY",),
+    K508: ("LAUNCH_TIMEOUT",),
+    K509: ("PEER_ACCESS_UNSUPPORTED", "TOO_MANY_PEERS"),
+    K510: ("NO_DEVICE", "INVALID_DEVICE"),
+    K518: (
+        "STREAM_CAPTURE_UNSUPPORTED",
+        "STREAM_CAPTURE_INVALIDATED",
+        "STREAM_CAPTURE_IMPLICIT",
+        "STREAM_CAPTURE_WRONG_THREAD",
+    ),
+}
+_RULE_OF = {f"CUDA_ERROR_{name}": rule for rule, names in _RULES.items() for name in names}
+
+_FATAL = {
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ECC_UNCORRECTABLE",
+        "ILLEGAL_ADDRESS",
+        "LAUNCH_TIMEOUT",
+        "ASSERT",
+        "HARDWARE_STACK_ERROR",
+        "ILLEGAL_INSTRUCTION",
+        "MISALIGNED_ADDRESS",
+        "INVALID_ADDRESS_SPACE",
+        "INVALID_PC",
+        "LAUNCH_FAILED",
+    )
+}
+"""After these the process can't use the device any more."""
+
+
+@cache
+def bindings() -> Any:
+    """The module cuda.bindings.driver, with the driver at work. K501 where a package or the driver
+    is missing or the driver does not start, K510 where it has no device."""
+    driver = module("cuda.bindings.driver")
+    try:
+        (result,) = driver.cuInit(0)
+    except RuntimeError as error:
+        raise K501.error(
+            expected="NVIDIA's driver (libcuda.so.1)",
+            found=str(error),
+            remedy="Use a machine with an NVIDIA GPU and its driver, on which `nvidia-smi` works; "
+            "containers get the driver from the host (docker: --gpus all).",
+        ) from None
+    if result != driver.CUresult.CUDA_SUCCESS:
+        raise failure(driver, result, "cuInit", "starting the driver", {})
+    return driver
+
+
+def call(
+    function: Callable[..., Any],
+    *arguments: object,
+    doing: str,
+    meaning: Mapping[str, Rule] = MappingProxyType({}),
+) -> Any:
+    """What an entry point of the driver returns: None, a value, or a tuple of values.
+
+    doing: what it was called for, as messages say it. meaning: the rules of errors that mean
+    something else here than elsewhere. K502 where the driver is too old to have the entry point,
+    the rule of its error where it fails.
+    """
+    driver = bindings()
+    try:
+        result, *values = function(*arguments)
+    except RuntimeError as error:
+        raise K502.error(
+            expected=f"a driver for CUDA 12 or newer ({NEEDED[12]}), for {doing}",
+            found=f"{error}, in a driver for CUDA {version_text(driver_version())}",
+        ) from None
+    if result != driver.CUresult.CUDA_SUCCESS:
+        raise failure(driver, result, function.__name__, doing, meaning)
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def failure(
+    driver: Any, result: Any, name: str, doing: str, meaning: Mapping[str, Rule]
+) -> SleyError:
+    """What the driver's error means."""
+    (_, words) = driver.cuGetErrorString(result)
+    rule = meaning.get(result.name) or _RULE_OF.get(result.name, K516)
+    notes = []
+    if result.name in _FATAL:
+        notes = ["the process can't use the device any more; start a new one"]
+    if result.name == "CUDA_ERROR_NOT_INITIALIZED":
+        notes = ["a process forked after its parent used CUDA looks like this: use `spawn`"]
+    return rule.error(
+        expected=f"{name} to succeed, {doing}",
+        found=f"{result.name}: {words.decode() if words else 'an error without a name'}",
+        notes=notes,
+    )
+
+
+def driver_version() -> tuple[int, int]:
+    """The newest CUDA that the driver was made for: (13, 0)."""
+    driver = bindings()
+    (_, number) = driver.cuDriverGetVersion()
+    return number // 1000, number % 1000 // 10
+
+
+def version_text(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def check_versions(compiler: tuple[int, int]) -> None:
+    """K502 if the driver doesn't run what a compiler of that version makes."""
+    found = driver_version()
+    if found[0] < compiler[0]:
+        oldest = NEEDED.get(compiler[0])
+        raise K502.error(
+            expected=f"a driver for CUDA {compiler[0]}"
+            + (f", {oldest} or newer" if oldest else "")
+            + f", since NVRTC is {version_text(compiler)}",
+            found=f"a driver for CUDA {version_text(found)}",
+            remedy="Install a newer driver, or the packages for the driver's CUDA: "
+            f'`pip install "cuda-core[cu{found[0]}]"`.',
+        )
+
+
+@contextmanager
+def current(context: Any) -> Iterator[None]:
+    """The device's context is the calling thread's; the caller's own is back afterwards."""
+    driver = bindings()
+    call(driver.cuCtxPushCurrent, context, doing="turning to the device")
+    try:
+        yield
+    finally:
+        driver.cuCtxPopCurrent()
+
+
+@contextmanager
+def apart_from_captures(context: Any) -> Iterator[None]:
+    """As `current`, and calls that no CUDA graph can hold (allocations) are allowed, even if the
+    caller captures one: they happen now, and are no part of it."""
+    driver = bindings()
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    with current(context):
+        mode = call(
+            driver.cuThreadExchangeStreamCaptureMode, relaxed, doing="leaving the capture's rules"
+        )
+        try:
+            yield
+        finally:
+            driver.cuThreadExchangeStreamCaptureMode(mode)

@@ -1,0 +1,102 @@
+"""Streams and events of CUDA, and whether a stream is captured into a graph."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from sley.devices.cuda.arrays import stream_address
+from sley.devices.cuda.driver import apart_from_captures, bindings, call, current
+from sley.devices.device import Event
+from sley.errors.devices import K517
+from sley.errors.diagnostic import SleyError
+
+STREAM_ERRORS = {
+    "CUDA_ERROR_INVALID_HANDLE": K517,
+    "CUDA_ERROR_INVALID_CONTEXT": K517,
+}
+
+
+class CudaStream:
+    """A stream, by its address; other libraries take it by `__cuda_stream__`."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """The protocol's version, and the address of the cudaStream_t."""
+        return (0, self._address)
+
+
+class CudaEvent(Event):
+    """A CUevent of a device, whose context is given. It holds the stream on which it was set, as
+    far as that is an object: its address is no other stream's meanwhile."""
+
+    def __init__(self, context: Any) -> None:
+        self._cu = bindings()
+        self._context = context
+        self._stream: Any = None
+        self._address = -1
+        flags = self._cu.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
+        with apart_from_captures(context):
+            self._event = call(self._cu.cuEventCreate, flags, doing="making an event")
+        weakref.finalize(
+            self, release, context, self._cu.cuEventDestroy, self._event
+        ).atexit = False
+
+    def set(self, stream: Any) -> None:
+        """See `Event.set`. Not for a stream that is captured."""
+        self._stream, self._address = stream, stream_address(stream)
+        with current(self._context):
+            call(
+                self._cu.cuEventRecord,
+                self._event,
+                self._cu.CUstream(self._address),
+                doing="setting an event behind a call",
+                meaning=STREAM_ERRORS,
+            )
+
+    def hold(self, stream: Any) -> None:
+        """See `Event.hold`. A stream waits for its own work anyway."""
+        address = stream_address(stream)
+        if address == self._address:
+            return
+        with current(self._context):
+            call(
+                self._cu.cuStreamWaitEvent,
+                self._cu.CUstream(address),
+                self._event,
+                0,
+                doing="letting a call wait for the one before",
+                meaning=STREAM_ERRORS,
+            )
+
+
+def is_captured(stream: Any, context: Any, device: Any, name: str) -> bool:
+    """See `Device.is_captured`; the device's context is current. K518 for the legacy default stream
+    where it can't be used, since a stream that waits for it is captured."""
+    cu = bindings()
+    handle = cu.CUstream(stream_address(stream))
+    doing = f"looking at a stream of {name}"
+    status = call(cu.cuStreamIsCapturing, handle, doing=doing, meaning=STREAM_ERRORS)
+    if status != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE:
+        return True  # other questions about it may end the capture
+    own = call(cu.cuStreamGetCtx, handle, doing=doing, meaning=STREAM_ERRORS)
+    if int(own) != int(context) and _device_of(own, doing) != int(device):
+        raise K517.error(expected=f"a stream of {name}", found="one of another device")
+    return False
+
+
+def _device_of(context: Any, doing: str) -> int:
+    cu = bindings()
+    with current(context):
+        return int(call(cu.cuCtxGetDevice, doing=doing))
+
+
+def release(context: Any, free: Callable[[Any], Any], handle: Any) -> None:
+    """Free what belongs to `handle`. Nobody is there to tell of a failure, nor to do something
+    about it: the device has failed then, and who works on it hears of that."""
+    with suppress(SleyError), apart_from_captures(context):
+        free(handle)

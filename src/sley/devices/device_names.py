@@ -1,0 +1,108 @@
+"""Devices by name: "threads", "threads:0,1", "cuda", "cuda:0,1", and which ranks go where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sley.devices.device import Device
+from sley.devices.threads import ThreadsDevice
+from sley.engine.limits import whole
+from sley.errors import counted, did_you_mean
+from sley.errors.devices import K510
+
+if TYPE_CHECKING:
+    from sley.devices.cuda import CudaDevice
+
+THREADS, CUDA = "threads", "cuda"
+_PART = re.compile(r"(?:([a-z]+)(?::([0-9]{1,9}))?|([0-9]{1,9}))", re.ASCII)
+_FORM = "threads, cuda, or numbers of one of them: cuda:0,1"
+
+
+def devices_named(text: str, ranks: int, ranks_per_device: int | None = None) -> list[Device]:
+    """The device of each of `ranks` ranks, in the order of the ranks: neighbours share one.
+
+    text: "threads" is threads of this machine, "cuda" the GPUs that the process sees; with numbers
+        ("cuda:0,2", also "cuda:0,cuda:2") those devices alone, filled in the order given.
+    ranks_per_device: ranks on each device, the last one used may get fewer; as many devices are
+        used as that takes. Without it, the ranks go evenly over the devices named, one each where
+        there are enough, and "threads" is one device.
+
+    K510 for names that are none, and for too few devices; K501, K502 where CUDA can't be used; R514
+    for numbers that are none.
+    """
+    ranks = whole(ranks, "ranks", 1)
+    if ranks_per_device is not None:
+        ranks_per_device = whole(ranks_per_device, "ranks_per_device", 1)
+    kind, numbers = _parsed(text)
+    needed = ranks if ranks_per_device is None else -(-ranks // ranks_per_device)
+    open_device, count = _kind(kind)
+    if numbers is None:
+        # Threads can be as many devices as somebody asks for, and are one otherwise.
+        most = count() if count else needed if ranks_per_device else 1
+        numbers = list(range(min(needed, max(most, 1))))
+    used = [open_device(number) for number in numbers[:needed]]
+    if ranks_per_device is None:
+        return [used[rank * len(used) // ranks] for rank in range(ranks)]
+    if len(used) < needed:
+        raise K510.error(
+            expected=f"{counted(needed, 'device')} for {counted(ranks, 'rank')}, "
+            f"{ranks_per_device} on each",
+            found=f"{counted(len(used), 'device')}: {', '.join(d.name for d in used)}",
+            remedy="Put more ranks on each device (--ranks-per-gpu), or name more devices.",
+        )
+    return [used[rank // ranks_per_device] for rank in range(ranks)]
+
+
+def _kind(kind: str) -> tuple[Callable[[int], Device], Callable[[], int] | None]:
+    """How devices of a kind are opened, and how many there are if that is limited."""
+    if kind == THREADS:
+        return ThreadsDevice.open, None
+    cuda = _cuda()
+    return cuda.open, cuda.count
+
+
+def _cuda() -> type[CudaDevice]:
+    """CUDA, which most machines have no use for."""
+    from sley.devices.cuda import CudaDevice
+
+    return CudaDevice
+
+
+def _parsed(text: str) -> tuple[str, list[int] | None]:
+    """The kind of devices, and their numbers if there are any."""
+    kind, numbers, bare = "", list[int](), False
+    for part in text.split(","):
+        match = _PART.fullmatch(part)
+        if match is None or not (match[1] or numbers):
+            raise _unknown(text, part)
+        if match[1] and match[1] not in (THREADS, CUDA):
+            raise _unknown(text, match[1])
+        if match[1] and kind and match[1] != kind:
+            raise K510.error(
+                expected="devices of one kind, which reach one another's memory",
+                found=f"{text!r}",
+                remedy="Name devices of one kind.",
+            )
+        kind = match[1] or kind
+        number = match[2] or match[3]
+        bare = bare or number is None
+        numbers += [int(number)] if number is not None else []
+    if bare and "," in text:
+        raise _unknown(text, text)
+    if len(set(numbers)) < len(numbers):
+        raise K510.error(
+            expected="each device once",
+            found=f"{text!r}",
+            remedy="Name each once; how many ranks a device gets, ranks_per_device says "
+            "(--ranks-per-gpu).",
+        )
+    return kind, None if bare else numbers
+
+
+def _unknown(text: str, part: str) -> Exception:
+    remedy = did_you_mean(part.partition(":")[0], (THREADS, CUDA))
+    return K510.error(
+        expected=_FORM, found=f"{text!r}", remedy=remedy or "Name devices in that form."
+    )

@@ -1,0 +1,353 @@
+"""Communicator: a plan on devices, ready to be called again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from sley.codegen import KERNELS, Engine, Kernels, Platform, Variant
+from sley.devices import tables
+from sley.devices.arguments import Arguments, Arrays, check_arguments
+from sley.devices.calls import PreparedCall, Start
+from sley.devices.device import Device, Launch
+from sley.devices.failures import failure
+from sley.devices.layout import CALL
+from sley.devices.mailboxes import Mailboxes
+from sley.devices.order import Order
+from sley.devices.settings import THREADS, Settings
+from sley.devices.shared import Pair, Scratch, SharedArrays
+from sley.devices.sites import Group, Launching, Site
+from sley.devices.tables import Cut
+from sley.devices.world import Exchange, World
+from sley.engine.limits import TIMEOUT_S, check_slot, whole
+from sley.engine.memory import BEYOND
+from sley.engine.native import LARGEST
+from sley.engine.program import load
+from sley.engine.types import DataType, data_type, reduction
+from sley.errors import SleyError
+from sley.errors.devices import K506, K507, K511
+from sley.errors.runtime import R503, R514
+from sley.ir.plan import Plan
+from sley.ir.words import LoopOrder, Protocol, ReduceOp
+
+_MAX_TILES = 2**31 - 2
+
+
+class Communicator:
+    """The ranks of a plan that this process has, on its devices.
+
+    plan: a verified plan. devices: where each rank runs: a device for each rank of the plan, or,
+        with `exchange`, a mapping with the ranks of this process alone.
+    engine: generated code, or the interpreter.
+    slots, slot_bytes: messages that a connection holds (the plan's own number without; the next
+        power of two), and the room of each, down to a multiple of 128 (without: what 24 MiB give
+        each connection, from 16 to 512 KiB; at most 1 GiB).
+    threads: of a block, on a GPU: whole warps of 32, up to 1,024.
+    timeout_s: how long an instruction may wait before the call gives up.
+    launching: one launch for all ranks of a device, or one for each.
+    exchange: with ranks in several processes: gives every process the bytes of all of them. All
+        processes make their communicators, and their calls, in the same order. What one refuses
+        before they exchange something, all refuse.
+
+    Counters in the devices' memory last from call to call, so calls may follow one another without
+    waiting. They run one after the other, whatever streams they are started on: each waits for the
+    one before. A call may be captured into a graph; what orders that graph with other calls, and
+    calls within it on several streams, is the caller's, since it runs when nobody here knows. The
+    communicator and the arrays must live as long as such a graph. One thread at a time may use it.
+    `close`, or leaving a `with` block, gives its memory back. Errors: K5xx, R5xx.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        devices: Sequence[Device] | Mapping[int, Device],
+        *,
+        engine: Engine | str = Engine.GENERATED,
+        slots: int | None = None,
+        slot_bytes: int | None = None,
+        threads: int = THREADS,
+        timeout_s: float = TIMEOUT_S,
+        launching: Launching | str = Launching.TOGETHER,
+        exchange: Exchange | None = None,
+    ) -> None:
+        if not isinstance(plan, Plan):
+            raise R514.error(
+                expected="a Plan, as `sley.compile` gives it", found=f"{type(plan).__name__}"
+            )
+        self.plan = plan
+        self._world = World(plan, devices, exchange)
+        with self._world.telling():
+            self._kernels = Kernels.of(plan)
+            self._settings = Settings.of(
+                plan.slots,
+                len(self._kernels.operands.connections),
+                engine=engine,
+                launching=launching,
+                slots=slots,
+                slot_bytes=slot_bytes,
+                threads=threads,
+                timeout_s=timeout_s,
+            )
+            self.engine = self._settings.engine
+            self.loaded = load(plan, self._settings.slots, self._settings.slot_bytes)
+            self._check_room()
+            self._abort = self._world.places[0].allocate_host(64)
+        self._sites = self._made_sites()
+        self._programs: dict[tuple[Device, str, ReduceOp], Any] = {}
+        self._scratch = Scratch(self._world, plan.scratch_chunks)
+        self._arrays = SharedArrays(self._world)
+        self._order = Order()
+        self._error: SleyError | None = None
+        self._is_closed = False
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of this process, ascending."""
+        return list(self._world.devices)
+
+    def empty(self, dtype: str, elements: int) -> dict[int, Any]:
+        """New arrays, one on each rank of this process, that ranks of other processes may read too:
+        what calls on a plan with the direct protocol take there. All processes ask for the same
+        ones, in the same order. They last until the communicator is closed."""
+        self.check()
+        return self._arrays.empty(dtype, elements)
+
+    def reserve(self, count: int, dtype: str) -> None:
+        """Makes room for calls of `count` elements a block. A call does so itself, but a call that
+        is captured into a graph can't."""
+        self.check()
+        count, kind = whole(count, "count", 0), data_type(dtype)
+        room = -(-count // self.plan.collective.chunks) * kind.size_bytes
+        self._scratch.reserve(room, self.synchronize)
+
+    def __call__(
+        self,
+        inputs: Arrays,
+        outputs: Arrays | None = None,
+        *,
+        count: int | None = None,
+        dtype: str | None = None,
+        reduce_op: ReduceOp = ReduceOp.SUM,
+        streams: Any = None,
+    ) -> None:
+        """Runs the plan on arrays of the ranks of this process, in place on `inputs` alone.
+
+        inputs, outputs: arrays that lie on the ranks' devices (PyTorch, CuPy, NumPy for threads;
+            anything with DLPack or the CUDA array interface), contiguous, of one type; None for a
+            rank without such a buffer. One that is written shares no memory with another.
+        count: elements of a block of the collective, told from the arrays without.
+        dtype: the elements' type, told from the arrays without; "bfloat16" for uint16 arrays of its
+            bits.
+        streams: the caller's stream, or one for each launch; the call then returns once it is
+            started, and an error shows at the next call or at `synchronize`. Without, it runs on
+            the devices' default streams, and returns when it is done.
+        """
+        call = self.prepare(inputs, outputs, count=count, dtype=dtype, reduce_op=reduce_op)
+        call(streams)
+
+    def prepare(
+        self,
+        inputs: Arrays,
+        outputs: Arrays | None = None,
+        *,
+        count: int | None = None,
+        dtype: str | None = None,
+        reduce_op: ReduceOp = ReduceOp.SUM,
+    ) -> PreparedCall:
+        """A call that is checked and laid out once, to be made on the same arrays many times: what
+        a call costs the host is then little more than its launches. Arguments as for a call. With
+        the direct protocol and ranks in several processes, all of them prepare their calls
+        together: what one refuses, all refuse."""
+        self.check()
+        with self._world.telling() if self._is_read_elsewhere else nullcontext():
+            devices, op = self._world.devices, reduction(reduce_op)
+            arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
+            cut = self._cut(arguments)
+            programs = [self._program(site, arguments.dtype, op) for site in self._sites]
+        self.reserve(arguments.count, arguments.dtype.name)
+        elsewhere = self._elsewhere(arguments)
+        keeps = (self, inputs, outputs)
+        starts = []
+        for site, program in zip(self._sites, programs, strict=True):
+            for group in site.groups:
+                call = self._call(site, group, arguments, elsewhere.get(site.device, {}), cut)
+                kernels = KERNELS if op is ReduceOp.AVERAGE and group.divisions else KERNELS[:1]
+                launches = tuple(
+                    Launch(
+                        name,
+                        call,
+                        group.blocks,
+                        self._settings.threads,
+                        group.together and name == KERNELS[0],
+                        keeps,
+                    )
+                    for name in kernels
+                )
+                starts.append(Start(site.device, program, launches, group.stream))
+        return PreparedCall(tuple(starts), self._order, self.synchronize, self.check)
+
+    def synchronize(self) -> None:
+        """Waits until all calls on streams of the communicator's own are done. Raises K508 if a
+        call on any stream got stuck; the communicator can't be used any more then."""
+        self.check()
+        for site in self._sites:
+            for group in site.groups:
+                site.device.synchronize(group.stream)
+        self.check()
+
+    def close(self) -> None:
+        """Waits for the devices and, with `exchange`, for all processes to come here, and gives
+        back the communicator's memory: neither it nor its prepared calls can be used later, nor
+        graphs that hold them. After a failed call it doesn't wait for processes, which may be
+        gone. Does nothing the second time."""
+        self._close(meet=True)
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # With a problem here, other processes may have come to no end.
+        self._close(meet=problem is None)
+
+    def check(self) -> None:
+        """Raises K508 if a block has given up, K511 if one did earlier or the communicator is
+        closed; waits for nothing else."""
+        if self._is_closed:
+            raise K511.error(expected="a communicator that is open", found="a closed one")
+        if self._error is None and self._abort.array[:8].view(np.uint64)[0]:
+            for site in self._sites:
+                site.device.synchronize(None)  # all blocks have reported
+            self._error = failure(self.loaded, self._kernels, self._sites, self._settings.timeout_s)
+            if self._error is not None:
+                raise self._error
+        if self._error is not None:
+            raise K511.error(
+                expected="a communicator whose calls all ended well",
+                found=str(self._error.diagnostics[0].found),
+            )
+
+    def _made_sites(self) -> list[Site]:
+        """The devices of this process, with the ranks' mailboxes."""
+        wiring, connections = self.loaded.wiring, self._kernels.operands.connections
+        boxes = Mailboxes.of(self.plan, connections, wiring.slots, wiring.slot_bytes)
+        self._mailboxes = self._world.allocate(boxes.size.tolist())
+        return [
+            Site.of(
+                device,
+                self._world.on(device),
+                self._kernels,
+                self.loaded,
+                boxes,
+                self._mailboxes.addresses[device],
+                self._settings.launching,
+            )
+            for device in self._world.places
+        ]
+
+    def _close(self, *, meet: bool) -> None:
+        if self._is_closed:
+            return
+        for device in self._world.places:
+            device.synchronize(None)
+        meet = meet and self._error is None and not self._abort.array.any()
+        self._is_closed = True
+        self._world.detach()
+        try:
+            if meet:
+                self._world.meet()  # kernels of other processes write into this one's memory
+        finally:
+            del self._sites, self._mailboxes, self._scratch, self._arrays, self._programs
+
+    def _check_room(self) -> None:
+        """K507 for more slots than any device has memory for."""
+        wiring, connections = self.loaded.wiring, self._kernels.operands.connections
+        slots_bytes = len(connections) * wiring.slots * wiring.slot_bytes
+        if slots_bytes > LARGEST:
+            raise K507.error(expected=f"{slots_bytes:,} bytes of slots", found=BEYOND)
+
+    def _cut(self, arguments: Arguments) -> Cut:
+        """How a call is cut into tiles. R503, R506 where it can't be."""
+        check_slot(self.loaded, arguments.dtype)
+        cut = tables.cut(self.loaded, arguments.dtype.size_bytes, arguments.count)
+        if cut.full_tiles > _MAX_TILES:
+            raise R503.error(
+                expected=f"at most {_MAX_TILES} tiles a chunk", found=f"{cut.full_tiles} tiles"
+            )
+        return cut
+
+    @property
+    def _is_read_elsewhere(self) -> bool:
+        """Whether other processes read messages from the arrays of this one."""
+        return self.plan.protocol is Protocol.DIRECT and not self._world.is_one_process
+
+    def _elsewhere(self, arguments: Arguments) -> dict[Device, dict[int, Pair]]:
+        """Where ranks of other processes have their arrays, if messages are read from them."""
+        return self._arrays.elsewhere(arguments.views) if self._is_read_elsewhere else {}
+
+    def _program(self, site: Site, dtype: DataType, op: ReduceOp) -> Any:
+        key = (site.device, dtype.name, op)
+        if key not in self._programs:
+            variant = Variant(
+                Platform(site.device.platform),
+                dtype.number,
+                op,
+                self._settings.threads,
+                self._world.is_one_device,
+            )
+            text = self._kernels.source(self.engine, variant)
+            program = site.device.build(text, KERNELS)
+            room = site.device.capacity(program, KERNELS[0], self._settings.threads)
+            if site.blocks > room:
+                threads = self._settings.threads
+                raise K506.error(
+                    expected=f"at most {room} blocks of {threads} threads at once on "
+                    f"{site.device.name}",
+                    found=f"{site.blocks} blocks",
+                )
+            self._programs[key] = program
+        return self._programs[key]
+
+    def _call(
+        self,
+        site: Site,
+        group: Group,
+        arguments: Arguments,
+        elsewhere: Mapping[int, Pair],
+        cut: Cut,
+    ) -> bytes:
+        """The argument of a launch. elsewhere: input and output of the ranks of other processes."""
+        row = np.zeros(1, CALL)
+        values = {
+            **site.addresses(group),
+            "abort": self._abort.address,
+            "timeout_ns": int(self._settings.timeout_s * 1e9),
+            "chunk": cut.chunk,
+            "tile": cut.tile,
+            "slot_bytes": self.loaded.wiring.slot_bytes,
+            "full_tiles": cut.full_tiles,
+            "left_over": cut.left_over,
+            "chunks": self.plan.collective.chunks,
+            "slots": self.loaded.wiring.slots,
+            "steps": int(np.diff(self.plan.block_offset).max(initial=1)),
+            "division_count": group.divisions,
+            "tile_major": self.plan.loop_order is LoopOrder.TILE,
+        }
+        for name, value in values.items():
+            row[name] = value
+        buffers = row["buffers"].reshape(-1, 3)
+        pairs = {
+            rank: (first.address if first else 0, second.address if second else 0)
+            for rank, (first, second) in arguments.views.items()
+        }
+        for rank, pair in {**pairs, **elsewhere}.items():
+            buffers[rank] = (*pair, self._scratch.address(site.device, rank))
+        return row.tobytes()

@@ -1,0 +1,55 @@
+"""The settings of a job, with their defaults and limits."""
+
+from __future__ import annotations
+
+import numbers
+
+import numpy as np
+
+from sley.engine.native import LARGEST
+from sley.engine.program import Loaded
+from sley.engine.types import DataType
+from sley.errors.runtime import R506, R514
+
+SLOT_BYTES = 64 * 1024
+"""Room of a slot: pieces that stay in a core's cache while they are combined and passed on."""
+
+TIMEOUT_S = 30.0
+"""How long nothing may move before a job gives up."""
+
+
+LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
+"""A year. The engine's clock counts nanoseconds in 64 bits."""
+
+
+def whole(value: object, name: str, least: int) -> int:
+    """The setting called `name`; R514 where it is no integer from `least` to LARGEST."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        number = int(value)
+        if least <= number <= LARGEST:
+            return number
+    raise R514.error(
+        expected=f"{name} to be an integer from {least} to 2**62", found=f"{name}={value!r}"
+    )
+
+
+def check_settings(slots: int | None, slot_bytes: int, timeout_s: float) -> None:
+    """R514 for settings that make no sense."""
+    if slots is not None:
+        whole(slots, "slots", 1)
+    whole(slot_bytes, "slot_bytes", 1)
+    if not (isinstance(timeout_s, numbers.Real) and 0 < timeout_s <= LONGEST_TIMEOUT_S):
+        raise R514.error(
+            expected=f"timeout_s above 0 and at most {LONGEST_TIMEOUT_S:.0f}, a year",
+            found=f"timeout_s={timeout_s!r}",
+        )
+
+
+def check_slot(loaded: Loaded, dtype: DataType) -> None:
+    """R506 where a slot cannot hold an element of every chunk of the longest message."""
+    needed = loaded.max_count * dtype.size_bytes
+    if loaded.wiring.slot_bytes < needed:
+        raise R506.error(
+            expected=f"slot_bytes >= {needed}: {loaded.max_count} chunks of {dtype.name}",
+            found=f"slot_bytes={loaded.wiring.slot_bytes}",
+        )

@@ -1,0 +1,38 @@
+"""Memory: asked for, and R507, with the size that was wanted, where there is none."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import TypeVar
+
+from sley.engine.native import LARGEST
+from sley.errors import SleyError
+from sley.errors.runtime import R507
+
+_T = TypeVar("_T")
+
+BEYOND = "less, on any machine"
+"""What is found where more is wanted than the engine can count."""
+
+
+def allocate(create: Callable[[], _T], what: str, size_bytes: int) -> _T:
+    """What `create` makes of `size_bytes` of memory for `what`; R507 where there is not so much."""
+    if size_bytes > LARGEST:
+        raise no_memory(what, size_bytes, BEYOND)
+    try:
+        return create()
+    except (OSError, MemoryError) as error:
+        raise no_memory(what, size_bytes, str(error) or "less") from error
+
+
+def no_memory(what: str, size_bytes: int, found: str) -> SleyError:
+    """R507 for `what`, which wanted `size_bytes`."""
+    return R507.error(expected=f"{size_bytes:,} bytes of memory for {what}", found=found)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that the system has no more memory to give."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno == errno.ENOMEM
+    )

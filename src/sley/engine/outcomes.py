@@ -1,0 +1,121 @@
+"""What an engine reports, and the error that a failed run becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from sley.engine.program import Loaded
+from sley.errors import Place, SleyError
+from sley.errors.runtime import R502, R513
+from sley.ir.tables import NONE
+
+PLACES = 8
+"""How many stuck instructions an error names; a large plan has thousands."""
+
+
+class Status(IntEnum):
+    """How a rank's call ended (the engine's numbers)."""
+
+    DONE = 0
+    STALLED = 1
+    ABORTED = 2
+    ABSENT = 3
+    MISMATCHED = 4
+    NO_MEMORY = 5
+
+
+class Reason(IntEnum):
+    """What a stuck instruction waits for (the engines' numbers). READING: that the receiver has
+    read what was sent to it where it lies (the direct protocol)."""
+
+    NONE = 0
+    INSTRUCTION = 1
+    MESSAGE = 2
+    SLOT = 3
+    READING = 4
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """An instruction (of its rank's program; NONE at the end of them all) that cannot go on with
+    `tile`; `target` is the instruction or the connection that it waits for."""
+
+    instruction: int
+    tile: int
+    reason: Reason
+    target: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a rank's engine reports of a call. rank: who did not come (ABSENT), or called something
+    else (MISMATCHED); NONE without. size_bytes: of a message from rank to rank, as the other end
+    has it."""
+
+    status: Status
+    seconds: float
+    rank: int
+    size_bytes: int
+    stuck: tuple[Stuck, ...]
+
+    @classmethod
+    def of(cls, report: tuple[int, float, int, int, list[tuple[int, int, int, int]]]) -> Outcome:
+        """From the plain values that the engine returns."""
+        status, seconds, rank, size_bytes, stuck = report
+        rows = tuple(Stuck(i, tile, Reason(reason), target) for i, tile, reason, target in stuck)
+        return cls(Status(status), seconds, rank, size_bytes, rows)
+
+
+def failure(loaded: Loaded, outcomes: Mapping[int, Outcome], timeout_s: float) -> SleyError | None:
+    """The error that the ranks' outcomes amount to; None if every rank finished."""
+    failed = {rank: o for rank, o in outcomes.items() if o.status is not Status.DONE}
+    if not failed:
+        return None
+    for rank, outcome in sorted(failed.items()):
+        if outcome.status is Status.ABSENT:
+            return R513.error(
+                at=Place(detail=f"rank {outcome.rank}"),
+                expected=f"every rank at the start of the call within {timeout_s:g} s",
+                found=f"rank {rank} waited for rank {outcome.rank}",
+            )
+    places, lines = describe(loaded, failed)
+    return R502.error(
+        at=places,
+        expected=f"something to move on some rank within {timeout_s:g} s",
+        found=lines[0] if lines else f"ranks {sorted(failed)} gave up",
+        notes=lines[1:],
+    )
+
+
+def describe(loaded: Loaded, outcomes: Mapping[int, Outcome]) -> tuple[list[Place], list[str]]:
+    """Where ranks are stuck, and why: places for an error, and a line for each of them."""
+    # The rank that noticed comes first; others tell what they were at when they heard of it.
+    order = sorted(outcomes.items(), key=lambda item: (item[1].status is not Status.STALLED, item))
+    stuck = [(rank, s) for rank, outcome in order for s in outcome.stuck]
+    places, lines = [], []
+    for rank, s in stuck[:PLACES]:
+        if s.instruction == NONE:
+            lines.append(f"rank {rank} is done, and waits for {_wanted(loaded, rank, s)}")
+            continue
+        row = loaded.programs[rank].first_row + s.instruction
+        place = loaded.plan.place(row)
+        places.append(replace(place, detail=f"{place.detail}, tile {s.tile}"))
+        lines.append(f"{place.detail} waits for {_wanted(loaded, rank, s)}")
+    if len(stuck) > PLACES:
+        lines.append(f"and {len(stuck) - PLACES} more instructions wait")
+    return places, lines
+
+
+def _wanted(loaded: Loaded, rank: int, stuck: Stuck) -> str:
+    if stuck.reason is Reason.INSTRUCTION:
+        return loaded.plan.place(loaded.programs[rank].first_row + stuck.target).detail
+    wiring, connection = loaded.wiring, stuck.target
+    channel = f"on channel {wiring.channel[connection]}"
+    if stuck.reason is Reason.MESSAGE:
+        return f"a message from rank {wiring.src[connection]} {channel}"
+    if stuck.reason is Reason.READING:
+        return f"rank {wiring.dst[connection]} to read what it was sent {channel}"
+    slots = f"all {wiring.slots} taken"
+    return f"a free slot to rank {wiring.dst[connection]} {channel} ({slots})"

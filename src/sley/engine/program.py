@@ -1,0 +1,341 @@
+"""From a Plan to what the engine loads: the connections, and one program a rank.
+
+The engine trusts nothing: what could make it leave its memory is checked when it loads
+(`native/program.cpp`). Here is checked what concerns several ranks at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.engine.memory import allocate
+from sley.engine.native import native
+from sley.errors import Diagnostic, Place, SleyError
+from sley.errors.runtime import R505, R510
+from sley.ir.collective import Collective
+from sley.ir.faults import faults
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, BoolArray, Edges, spans
+from sley.ir.words import SENDS, LoopOrder
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """The connections of a plan, and the room they get.
+
+    src, dst: int32 (connections,), the ranks at the ends; channel: int32, for messages; index:
+    int32, the connection's number among the FIFOs in the memory of its src.
+    """
+
+    ranks: int
+    src: NDArray[np.int32]
+    dst: NDArray[np.int32]
+    channel: NDArray[np.int32]
+    index: NDArray[np.int32]
+    slots: int
+    slot_bytes: int
+
+    def shape(self) -> Any:
+        """The memory of a job that runs this plan alone (`native.FabricShape`); R507 where it is
+        more than can be counted."""
+        fifos = np.bincount(self.src, minlength=self.ranks).astype(np.int32)
+        return allocate(
+            lambda: native().FabricShape.create(fifos, self.slots, self.slot_bytes, self.slots),
+            *self._room(),
+        )
+
+    def memory(self, *, shared: bool) -> Any:
+        """Memory for that (`native.Segment`); R507 where there is none."""
+        size_bytes = self.shape().bytes
+        return allocate(lambda: native().Segment.create(size_bytes, shared), *self._room())
+
+    def fabric(self, memory: Any, rank: int) -> Any:
+        """The connections in that memory as `rank` sees them (`native.Fabric`)."""
+        return native().Fabric.side_by_side(self.shape(), memory, rank)
+
+    def _room(self) -> tuple[str, int]:
+        connections = len(self.src)
+        return f"the slots of {connections} connections", connections * self.slots * self.slot_bytes
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """One rank's part of a plan; `columns` are the arguments of `native.Engine.create`."""
+
+    rank: int
+    first_row: int
+    columns: dict[str, Any]
+
+    def engine(self, fabric: Any, wiring: Wiring) -> Any:
+        """The engine that runs it."""
+        w = wiring
+        return native().Engine.create(
+            fabric, w.src, w.dst, w.index, w.slots, w.slot_bytes, **self.columns
+        )
+
+
+@dataclass(frozen=True)
+class Pullable:
+    """What receivers may read where it lies (docs/machine.md, protocol Direct).
+
+    pulled: bool (instructions,), sends. holds: CSR, instruction -> sends whose messages must then
+    have been read before it starts.
+    """
+
+    pulled: BoolArray
+    holds: Edges
+
+    def covers(self, plan: Plan) -> bool:
+        """Whether it is every message of the plan, and each is a single chunk."""
+        sends = SENDS[plan.instructions.op]
+        return bool(self.pulled[sends].all() and (plan.instructions.count[sends] == 1).all())
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A plan that the engine accepts."""
+
+    plan: Plan
+    wiring: Wiring
+    programs: tuple[RankProgram, ...]
+    max_count: int
+
+
+@dataclass(frozen=True)
+class BufferSizes:
+    """Elements of a rank's buffers for a call of `count` elements a block.
+
+    input, output: of the two buffers; data: of the memory that a call in place is about, in which
+    the output begins at `output_start`, the input at `input_start` (out of place both 0).
+    """
+
+    input: int
+    output: int
+    data: int
+    input_start: int
+    output_start: int
+
+
+def buffer_sizes(plan: Plan, rank: int, count: int) -> BufferSizes:
+    """How large rank `rank`'s buffers are: whole blocks of `count` elements."""
+    c = plan.collective
+
+    def elements(chunks: int) -> int:
+        return -(-chunks // c.chunks) * count
+
+    return BufferSizes(
+        elements(int(c.input_chunks[rank])),
+        elements(int(c.output_chunks[rank])),
+        elements(int(c.data_chunks[rank])),
+        int(c.input_base[rank]) // c.chunks * count if c.in_place else 0,
+        int(c.output_base[rank]) // c.chunks * count if c.in_place else 0,
+    )
+
+
+def scratch_elements(plan: Plan, count: int) -> int:
+    """Elements of all ranks' scratch in a call of `count` elements a block."""
+    return int(plan.scratch_chunks.sum(dtype=np.int64)) * -(-count // plan.collective.chunks)
+
+
+def load(
+    plan: Plan, slots: int | None, slot_bytes: int, pullable: Pullable | None = None
+) -> Loaded:
+    """The plan as programs; R505 for too few slots, R510 for a plan that cannot be run.
+
+    pullable: what may be read where it lies, if it lies in memory that others see; nothing
+        without."""
+    _check_tables(plan)
+    if slots is not None and slots < plan.slots:
+        raise R505.error(
+            at=Place(detail=plan.name), expected=f"at least {plan.slots} slots", found=f"{slots}"
+        )
+    slots = plan.slots if slots is None else int(slots)
+    wiring, send, recv = _wire(plan, slots, int(slot_bytes))
+    messages = np.concatenate([plan.sends, plan.receives])
+    max_count = int(plan.instructions.count[messages].max(initial=1))
+    of_all = {
+        "chunks": plan.collective.chunks,
+        "max_count": max_count,
+        "in_place": plan.collective.in_place,
+        "tile_major": plan.loop_order is LoopOrder.TILE,
+        "all_pullable": pullable is not None and pullable.covers(plan),
+        "reduces": plan.reduces,
+        "needs_all": needs_all(plan.collective),
+    }
+    programs = tuple(
+        _program(plan, rank, send, recv, of_all, pullable) for rank in range(plan.collective.ranks)
+    )
+    _check_programs(plan, wiring, programs)
+    return Loaded(plan, wiring, programs, max_count)
+
+
+def _check_tables(plan: Plan) -> None:
+    """That the plan's tables make sense, and that buffers in place begin with a block."""
+    found = [_refusal(plan, fault.expected, fault.found, fault.row) for fault in faults(plan)]
+    if found:
+        raise SleyError(found)
+    c = plan.collective
+    if c.in_place and ((c.input_base % c.chunks).any() or (c.output_base % c.chunks).any()):
+        raise _refused(plan, "buffers that begin with a block of the collective", "others")
+
+
+def _refusal(plan: Plan, expected: str, found: str, row: int) -> Diagnostic:
+    at = Place(detail=plan.name) if row == NONE else plan.place(row)
+    return R510.diagnostic(at=at, expected=expected, found=found)
+
+
+def _refused(plan: Plan, expected: str, found: str, row: int = NONE) -> SleyError:
+    return SleyError([_refusal(plan, expected, found, row)])
+
+
+def _wire(
+    plan: Plan, slots: int, slot_bytes: int
+) -> tuple[Wiring, NDArray[np.int32], NDArray[np.int32]]:
+    """The wiring, and for each instruction the connection that it sends and receives on."""
+    send_key, recv_key = plan.connection_keys()
+    keys, number = np.unique(np.concatenate([send_key, recv_key]), return_inverse=True)
+    send = np.full(len(plan.instructions), NONE, np.int32)
+    recv = send.copy()
+    send[plan.sends] = number[: len(send_key)]
+    recv[plan.receives] = number[len(send_key) :]
+    pair, channel = np.divmod(keys, plan.channels)
+    src, dst = np.divmod(pair, plan.collective.ranks)
+    _check_messages(plan, send, recv)
+    index = np.arange(len(keys)) - np.searchsorted(src, src)  # the keys are in order of src
+    wiring = Wiring(
+        ranks=plan.collective.ranks,
+        src=src.astype(np.int32),
+        dst=dst.astype(np.int32),
+        channel=channel.astype(np.int32),
+        index=index.astype(np.int32),
+        slots=slots,
+        slot_bytes=slot_bytes,
+    )
+    return wiring, send, recv
+
+
+def _check_messages(plan: Plan, send: NDArray[np.int32], recv: NDArray[np.int32]) -> None:
+    """What a connection carries must be what is taken: left-over messages would go to a later
+    call, and a message of another length would be read with what an older one left behind."""
+    s = plan.sends[np.argsort(send[plan.sends], kind="stable")]
+    r = plan.receives[np.argsort(recv[plan.receives], kind="stable")]
+    sent, taken = (np.bincount(c[c != NONE], minlength=1) for c in (send, recv))
+    size = max(len(sent), len(taken))
+    differ = np.flatnonzero(
+        np.pad(sent, (0, size - len(sent))) != np.pad(taken, (0, size - len(taken)))
+    )
+    if len(differ):
+        rows = np.flatnonzero((send == differ[0]) | (recv == differ[0]))
+        found = f"{np.sum(send == differ[0])} sent, {np.sum(recv == differ[0])} received"
+        raise _refused(plan, "as many messages sent as received", found, int(rows[0]))
+    count = plan.instructions.count
+    for at in np.flatnonzero(count[s] != count[r])[:1]:
+        found = f"{count[s[at]]} chunks sent by {plan.place(int(s[at])).detail}"
+        raise _refused(plan, f"a message of {count[r[at]]} chunks", found, int(r[at]))
+
+
+def _program(
+    plan: Plan,
+    rank: int,
+    send: NDArray[np.int32],
+    recv: NDArray[np.int32],
+    of_all: dict[str, Any],
+    pullable: Pullable | None,
+) -> RankProgram:
+    t, c = plan.instructions, plan.collective
+    block = slice(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1]) + 1)
+    block_offset = plan.block_offset[block]
+    first, last = int(block_offset[0]), int(block_offset[-1])
+    rows = slice(first, last)
+    columns: dict[str, Any] = {
+        name: np.ascontiguousarray(getattr(t, name)[rows], np.int32)
+        for name in ("op", "src_buffer", "src_index", "dst_buffer", "dst_index", "count")
+    }
+    columns |= {
+        "send": send[rows],
+        "recv": recv[rows],
+        **_part("wait", plan.waits, first, last),
+        **_pullable(pullable, first, last),
+        "block_offset": block_offset - first,
+        "divisor": _divisors(plan, rank),
+        "sizes": (
+            int(c.input_chunks[rank]),
+            int(c.output_chunks[rank]),
+            int(plan.scratch_chunks[rank]),
+        ),
+        "bases": (int(c.input_base[rank]), int(c.output_base[rank])),
+    }
+    columns |= of_all
+    return RankProgram(rank, first, columns)
+
+
+def _part(name: str, edges: Edges, first: int, last: int) -> dict[str, Any]:
+    """The edges of the rows from `first` to before `last`, as columns of their own."""
+    offset = edges.offset[first : last + 1]
+    target = edges.target[offset[0] : offset[-1]] - np.int32(first)
+    return {f"{name}_offset": offset - offset[0], f"{name}_target": target}
+
+
+def _pullable(pullable: Pullable | None, first: int, last: int) -> dict[str, Any]:
+    rows = last - first
+    if pullable is None:
+        nothing = {"pullable": np.zeros(rows, np.int32)}
+        return nothing | _part("hold", Edges.empty(rows), 0, rows)
+    pulled = pullable.pulled[first:last].astype(np.int32)
+    return {"pullable": pulled} | _part("hold", pullable.holds, first, last)
+
+
+def promised(plan: Plan, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """For each output chunk of `rank`, CSR, the ids of the input chunks that it must be the
+    reduction of; none where anything will do."""
+    c = plan.collective
+    expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]].astype(np.int64)
+    known = expected != NONE
+    start, width = np.zeros(len(expected), np.int64), np.zeros(len(expected), np.int64)
+    start[known] = c.values.offset[expected[known]]
+    width[known] = np.diff(c.values.offset)[expected[known]]
+    _, position = spans(start, width)
+    return np.concatenate([[0], np.cumsum(width)]), c.values.target[position]
+
+
+def needs_all(c: Collective) -> bool:
+    """Whether each rank's output, as the collective promises it, needs something of every rank's
+    input. Then no rank can end the call before all have begun it, if the plan keeps the promise.
+    """
+    width = np.diff(c.values.offset)
+    owner = np.searchsorted(c.input_offset, c.values.target, side="right") - 1
+    value = np.repeat(np.arange(len(width), dtype=np.int64), width)
+    pairs = np.unique(value * c.ranks + owner)
+    owners = np.bincount(pairs // c.ranks, minlength=len(width))
+    for rank in range(c.ranks):
+        expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]].astype(np.int64)
+        expected = np.unique(expected[expected != NONE])
+        if (owners[expected] == c.ranks).any():
+            continue
+        _, position = spans(c.values.offset[expected].astype(np.int64), width[expected])
+        if len(np.unique(owner[position])) < c.ranks:
+            return False
+    return True
+
+
+def _divisors(plan: Plan, rank: int) -> NDArray[np.int32]:
+    offset, _ = promised(plan, rank)
+    return np.maximum(np.diff(offset), 1).astype(np.int32)
+
+
+def _check_programs(plan: Plan, wiring: Wiring, programs: tuple[RankProgram, ...]) -> None:
+    """The engine's own checks of every rank, before any process starts."""
+    for program in programs:
+        try:
+            native().check_program(
+                program.rank, wiring.ranks, wiring.src, wiring.dst, wiring.index, **program.columns
+            )
+        except native().ProgramFault as fault:
+            row, found = fault.args
+            at = NONE if row < 0 else program.first_row + int(row)
+            expected = "instructions that stay within their rank's buffers and connections"
+            raise _refused(plan, expected, str(found), at) from None

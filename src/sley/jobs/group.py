@@ -1,0 +1,168 @@
+"""The processes of a job as the launcher sees them: sockets, deaths, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import weakref
+from dataclasses import dataclass
+from typing import IO, Any
+
+from sley.errors import SleyError
+from sley.errors.runtime import R511
+from sley.jobs.transport import receive_message, send_message
+
+_EXIT_S = 5.0
+"""How long the spawner may take to end once its socket is closed."""
+
+_STATUS_S = 2.0
+"""How long the status of a worker that ended may take to arrive."""
+
+_STDERR_BYTES = 4000
+
+_CLOSED = -1
+"""The descriptor of a socket that is closed."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of a worker (`rank`), or of all of them (None)."""
+
+    rank: int | None
+    how: str
+
+
+@dataclass(frozen=True)
+class News:
+    """What came in: answers by rank, and at most one death."""
+
+    answers: dict[int, Any]
+    death: Death | None = None
+
+
+class WorkerGroup:
+    """The spawner and its workers, one a rank, which inherit the descriptor `memory_fd`."""
+
+    def __init__(self, memory_fd: int, ranks: int) -> None:
+        with contextlib.ExitStack() as local:
+            try:
+                self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+                control, control_end = socket.socketpair()
+                pairs = [socket.socketpair() for _ in range(ranks)]
+                for end in (control_end, *(end for _, end in pairs)):
+                    local.callback(end.close)
+                self._control = control
+                self._sockets = [sock for sock, _ in pairs]
+                inherited = [memory_fd, control_end.fileno(), *(e.fileno() for _, e in pairs)]
+                self._process = _start(inherited, self._errors)
+            except OSError as error:
+                raise _not_started(str(error)) from error
+        self._end = weakref.finalize(
+            self, _shut, self._process, [self._control, *self._sockets], self._errors
+        )
+
+    def send(self, rank: int, command: Any, fd: int | None = None) -> None:
+        """Send a command. A worker that is gone is noticed by `receive`."""
+        with contextlib.suppress(OSError):
+            send_message(self._sockets[rank], command, fd)
+
+    def receive(self, ranks: set[int], timeout_s: float) -> News:
+        """What comes from `ranks` within `timeout_s`: at once when there is something."""
+        by_socket = {self._sockets[rank]: rank for rank in ranks}
+        answers: dict[int, Any] = {}
+        try:
+            for sock in _readable([self._control, *by_socket], timeout_s):
+                if sock is self._control:
+                    return News(answers, self._status())
+                try:
+                    answers[by_socket[sock]] = receive_message(sock)[0]
+                except EOFError:
+                    return News(answers, self._status(by_socket[sock]))
+        except (OSError, ValueError) as error:
+            if self._control.fileno() != _CLOSED:
+                raise
+            raise _not_started("the job was closed during a call") from error
+        return News(answers)
+
+    def stderr(self) -> str:
+        """The end of what the processes wrote to standard error."""
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(size - _STDERR_BYTES, 0))
+        return self._errors.read().decode(errors="replace").strip()
+
+    def close(self) -> None:
+        """End all processes and free what they held."""
+        self._end()
+
+    def _status(self, rank: int | None = None) -> Death:
+        """The next death that the spawner tells of, or that of `rank` if it tells of none."""
+        if not _readable([self._control], _STATUS_S):
+            return Death(rank, "ended")
+        try:
+            dead, status = receive_message(self._control)[0]
+        except EOFError:
+            return Death(None, "they ended")
+        return Death(dead, _how(status))
+
+
+def _readable(sockets: list[socket.socket], timeout_s: float) -> list[socket.socket]:
+    """Those of `sockets` that have something to read, or have ended, within `timeout_s`.
+
+    By poll, since select takes no descriptor from 1,024 on; ValueError for a closed socket.
+    """
+    poll = select.poll()
+    by_fd = {sock.fileno(): sock for sock in sockets}
+    for fd in by_fd:
+        poll.register(fd, select.POLLIN)
+    return [by_fd[fd] for fd, _ in poll.poll(timeout_s * 1000)]
+
+
+def _start(inherited: list[int], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    environment = os.environ | {
+        # The workers look for modules where the caller does.
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        # Threads of a linear algebra library would make forking unsafe, and are of no use.
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }
+    # A session of its own: Ctrl-C in a terminal is for the caller, who then ends the workers.
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "sley.jobs.worker", *map(str, inherited)],
+        pass_fds=inherited,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def _not_started(found: str) -> SleyError:
+    return R511.error(expected="worker processes", found=found)
+
+
+def _how(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"was ended by signal {number} ({signal.strsignal(number)})"
+    return f"exited with status {os.waitstatus_to_exitcode(status)}"
+
+
+def _shut(
+    process: subprocess.Popen[bytes], sockets: list[socket.socket], errors: IO[bytes]
+) -> None:
+    for sock in sockets:
+        sock.close()
+    try:
+        process.wait(_EXIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()  # the kernel then kills the workers
+        process.wait()
+    errors.close()

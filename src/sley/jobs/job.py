@@ -1,0 +1,263 @@
+"""Job: worker processes, one a rank, that run a plan again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from sley.engine.arguments import Inputs, check_inputs
+from sley.engine.check import Promise
+from sley.engine.limits import SLOT_BYTES, TIMEOUT_S, check_settings, check_slot, whole
+from sley.engine.memory import BEYOND, allocate, no_memory
+from sley.engine.native import LARGEST, native
+from sley.engine.outcomes import Outcome, Status, describe, failure
+from sley.engine.program import buffer_sizes, load, scratch_elements
+from sley.engine.types import Array, DataType
+from sley.errors import Place, SleyError, counted
+from sley.errors.runtime import R501, R508, R509, R511, R513
+from sley.ir.plan import Plan
+from sley.ir.words import ReduceOp
+from sley.jobs.commands import Allocate, Attach, CountWrong, Fill, Raised, Run, Setup
+from sley.jobs.group import Death, WorkerGroup
+
+_START_S = 120.0
+"""How long the workers may take to start, and to fill or check their buffers."""
+
+_GRACE_S = 2.0
+"""How much longer than its timeout a rank may take to say so, and how long to wait for the last
+words of the others when one has died."""
+
+
+class Job:
+    """Worker processes on this machine that run `plan`, over shared memory.
+
+    slots: messages that a connection holds, the plan's own number without. slot_bytes: room of
+    each. timeout_s: how long nothing may move on any rank before a call gives up with R502.
+
+    Use it as a context manager, or `close` it; a job that is forgotten, or whose process is
+    killed, takes its workers with it. After an error in a call the job is unusable (R508).
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        slots: int | None = None,
+        slot_bytes: int = SLOT_BYTES,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        check_settings(slots, slot_bytes, timeout_s)
+        self.plan = plan
+        self.timeout_s = timeout_s
+        self._loaded = load(plan, slots, slot_bytes)
+        memory = self._loaded.wiring.memory(shared=True)
+        self._fabric = self._loaded.wiring.fabric(memory, 0)  # to see how the ranks fare
+        self._lock = threading.Lock()
+        self._unusable = ""
+        self._wanted = ("the connections", memory.size)
+        self._group = WorkerGroup(memory.fd, plan.collective.ranks)
+        try:
+            self.pids: tuple[int, ...] = tuple(self._start())
+        except BaseException:
+            self._group.close()
+            raise
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers. Closing twice does nothing."""
+        self._unusable = self._unusable or "it was closed"
+        self._group.close()
+
+    def execute(
+        self,
+        inputs: Sequence[Array],
+        *,
+        dtype: str | None = None,
+        count: int | None = None,
+        reduce_op: ReduceOp = ReduceOp.SUM,
+    ) -> list[Array]:
+        """Run the plan once on `inputs`; arguments and result as for `runtime.execute`."""
+        checked = check_inputs(self.plan, inputs, dtype, count, reduce_op)
+        check_slot(self._loaded, checked.dtype)
+        with self._call():
+            return self._execute(checked)
+
+    def time_us(
+        self, count: int, dtype: DataType, reduce_op: ReduceOp, *, warmup: int, iterations: int
+    ) -> float:
+        """Time of one run of `count` elements a block on test data: the ranks' own averages over
+        `iterations` runs back to back, after a barrier, averaged over the ranks."""
+        check_slot(self._loaded, dtype)
+        count = whole(count, "count", 0)
+        with self._call():
+            self._allocate(count, dtype, reduce_op)
+            self._prepare(Fill())
+            if warmup:
+                self._run(count, dtype, reduce_op, warmup)
+            outcomes = self._run(count, dtype, reduce_op, iterations)
+            seconds = [o.seconds for o in outcomes.values()]
+            return sum(seconds) / len(seconds) / iterations * 1e6
+
+    def count_wrong(self, count: int, dtype: DataType, reduce_op: ReduceOp) -> int:
+        """Run once on fresh test data; the number of elements, over all ranks, that are not what
+        the collective promises, or were written outside the buffers."""
+        check_slot(self._loaded, dtype)
+        count = whole(count, "count", 0)
+        with self._call():
+            self._allocate(count, dtype, reduce_op)
+            self._prepare(Fill())
+            self._run(count, dtype, reduce_op, 1)
+            return sum(self._prepare(CountWrong()).values())
+
+    def _start(self) -> list[int]:
+        for program in self._loaded.programs:
+            promise = Promise.of(self.plan, program.rank)
+            self._group.send(program.rank, Setup(self._loaded.wiring, program, promise))
+        pids = self._collect(_START_S)
+        return [pids[rank] for rank in sorted(pids)]
+
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[None]:
+        """Guards a call: one at a time, none after a failure; whatever goes wrong ends the job."""
+        if not self._lock.acquire(blocking=False):
+            raise R509.error(expected="one call at a time", found="a second one")
+        try:
+            if self._unusable:
+                raise R508.error(expected="a job that runs", found=f"a dead one: {self._unusable}")
+            yield
+        except BaseException as error:
+            code = error.code if isinstance(error, SleyError) else type(error).__name__
+            self._unusable = self._unusable or f"a call ended with {code}"
+            self._group.close()
+            raise
+        finally:
+            self._lock.release()
+
+    def _allocate(self, count: int, dtype: DataType, reduce_op: ReduceOp) -> None:
+        ranks, in_place = self.plan.collective.ranks, self.plan.collective.in_place
+        sizes = [buffer_sizes(self.plan, rank, count) for rank in range(ranks)]
+        elements = sum(s.data if in_place else s.input + s.output for s in sizes)
+        elements += scratch_elements(self.plan, count)
+        self._want(elements * dtype.size_bytes)
+        for rank in range(ranks):
+            self._group.send(rank, Allocate(sizes[rank], count, dtype.name, reduce_op, in_place))
+        self._collect(_START_S)
+
+    def _want(self, size_bytes: int) -> None:
+        """Note what the ranks are about to ask for; R507 where it is beyond all bounds."""
+        ranks = counted(self.plan.collective.ranks, "rank")
+        self._wanted = (f"buffers and scratch of {ranks}", size_bytes)
+        if size_bytes > LARGEST:
+            raise no_memory(*self._wanted, BEYOND)
+
+    def _prepare(self, command: Any) -> dict[int, Any]:
+        for rank in range(self.plan.collective.ranks):
+            self._group.send(rank, command)
+        return self._collect(_START_S)
+
+    def _execute(self, inputs: Inputs) -> list[Array]:
+        spans, total = inputs.spans()
+        scratch = scratch_elements(self.plan, inputs.count) * inputs.dtype.size_bytes
+        self._want(total + scratch)
+        segment = allocate(lambda: native().Segment.create(total, True), "the buffers", total)
+        memory = segment.array
+        inputs.store(memory)
+        for rank, pair in enumerate(spans):
+            self._group.send(rank, Attach(total, pair), segment.fd)
+        self._collect(_START_S)
+        self._run(inputs.count, inputs.dtype, inputs.reduce_op, 1)
+        return inputs.outputs(memory)
+
+    def _run(
+        self, count: int, dtype: DataType, reduce_op: ReduceOp, iterations: int
+    ) -> dict[int, Outcome]:
+        command = Run(count, dtype.name, reduce_op, iterations, self.timeout_s)
+        for rank in range(self.plan.collective.ranks):
+            self._group.send(rank, command)
+        # The ranks themselves give up after a quarter more than their timeout at the latest.
+        reports = self._collect(1.25 * self.timeout_s + _GRACE_S)
+        outcomes = {rank: Outcome.of(report) for rank, report in reports.items()}
+        error = failure(self._loaded, outcomes, self.timeout_s)
+        if error is not None:
+            raise error
+        return outcomes
+
+    def _collect(self, patience_s: float) -> dict[int, Any]:
+        """Every rank's answer; an error as soon as one died or failed, or when nobody says or moves
+        anything for `patience_s`."""
+        answers: dict[int, Any] = {}
+        waiting = set(range(self.plan.collective.ranks))
+        quiet_since, beats = time.monotonic(), -1
+        while waiting:
+            news = self._group.receive(waiting, min(patience_s / 4, 1.0))
+            answers |= news.answers
+            waiting -= news.answers.keys()
+            if news.death is not None:
+                raise self._obituary(news.death, waiting, answers)
+            for rank, answer in sorted(news.answers.items()):
+                if isinstance(answer, Raised):
+                    self._fabric.fail(rank)  # the others need not wait for it
+                    raise self._raised(rank, answer)
+            if news.answers or beats != self._fabric.beats:
+                quiet_since, beats = time.monotonic(), self._fabric.beats
+            elif time.monotonic() - quiet_since > patience_s:
+                raise _silent(waiting, patience_s)
+        return answers
+
+    def _raised(self, rank: int, answer: Raised) -> SleyError:
+        """The error for one that a worker raised."""
+        lines = answer.text.strip().splitlines()
+        if answer.out_of_memory:
+            return no_memory(*self._wanted, f"rank {rank}: {lines[-1]}")
+        return R511.error(
+            at=Place(detail=f"rank {rank}"),
+            expected="a worker without errors",
+            found=lines[-1],
+            notes=lines[:-1],
+        )
+
+    def _obituary(self, death: Death, waiting: set[int], answers: dict[int, Any]) -> SleyError:
+        """The error for a death; before, the other ranks stop and say where they stood."""
+        if death.rank is None:
+            notes = self._group.stderr().splitlines()
+            return R511.error(expected="worker processes", found=death.how, notes=notes)
+        self._fabric.fail(death.rank)
+        deadline = time.monotonic() + _GRACE_S
+        waiting = waiting - {death.rank}
+        while waiting and time.monotonic() < deadline:
+            news = self._group.receive(waiting, 0.1)
+            answers |= news.answers
+            waiting -= news.answers.keys()
+            if news.death is not None:
+                waiting = waiting - {news.death.rank} if news.death.rank is not None else set()
+        reports = {r: Outcome.of(a) for r, a in answers.items() if isinstance(a, tuple)}
+        aborted = {r: o for r, o in reports.items() if o.status is not Status.DONE}
+        _, lines = describe(self._loaded, aborted)
+        return R501.error(
+            at=Place(detail=f"rank {death.rank}"),
+            expected="every rank's process to live until the job ends",
+            found=f"the process of rank {death.rank} {death.how}",
+            notes=[*lines, *self._group.stderr().splitlines()],
+        )
+
+
+def _silent(ranks: set[int], patience_s: float) -> SleyError:
+    return R513.error(
+        at=Place(detail=f"rank {min(ranks)}"),
+        expected=f"an answer from every rank within {patience_s:g} s",
+        found=f"none from rank {', '.join(map(str, sorted(ranks)))}",
+    )

@@ -1,0 +1,201 @@
+"""The processes of a job: a spawner, and one worker a rank.
+
+The launcher starts ``python -m sley.jobs.worker`` once. This process, the spawner, imports what
+the ranks need and forks one worker for each, so that N ranks cost one start of Python. It then
+tells the launcher of every worker that ends. It has one thread, so forking is safe, and it is a
+fresh process, so nothing of the caller's (threads, open files, ``__main__``) is in the workers.
+
+Nobody outlives the launcher: the spawner ends when its socket does (or when it has a new parent),
+and kills the workers; the kernel kills them when the spawner dies.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+import numpy as np
+
+from sley.engine.check import CheckedBuffers
+from sley.engine.memory import is_out_of_memory
+from sley.engine.native import native
+from sley.engine.pattern import Pattern
+from sley.engine.types import DATA_TYPES
+from sley.jobs.commands import Allocate, Attach, CountWrong, Fill, Raised, Run, Setup
+from sley.jobs.transport import close_descriptor, receive_message, send_message
+
+_PARENT_CHECK_S = 1.0
+"""How often the spawner looks whether the launcher still lives, beside watching its socket: a
+child that the launcher forked may hold the socket open."""
+
+
+class Worker:
+    """One rank: an engine, and the memory of the current call."""
+
+    def __init__(self, setup: Setup, memory_fd: int) -> None:
+        self._rank = setup.program.rank
+        self._promise = setup.promise
+        wiring = setup.wiring
+        memory = native().Segment.attach(memory_fd, wiring.shape().bytes)
+        self._engine = setup.program.engine(wiring.fabric(memory, self._rank), wiring)
+        self._checked: CheckedBuffers | None = None
+        nothing = np.zeros(0, np.uint8)
+        self._memory = (nothing, nothing)
+
+    def do(self, command: Any, fd: int | None) -> Any:
+        """Carry out a command and return its answer."""
+        match command:
+            case Attach():
+                self._attach(command, fd)
+            case Allocate():
+                self._allocate(command)
+            case Fill():
+                self._buffers().fill()
+            case Run():
+                return self._run(command)
+            case CountWrong():
+                return self._buffers().wrong()
+        return None
+
+    def _attach(self, command: Attach, fd: int | None) -> None:
+        array = native().Segment.attach(fd, command.segment_bytes).array
+        (a, b), (c, d) = command.memory
+        self._checked, self._memory = None, (array[a:b], array[c:d])
+
+    def _allocate(self, command: Allocate) -> None:
+        pattern = Pattern.make(DATA_TYPES[command.dtype], command.reduce_op, self._promise.width)
+        # The buffers of the last size go first: both together may not fit.
+        self._checked, self._memory = None, (np.zeros(0, np.uint8), np.zeros(0, np.uint8))
+        self._checked = CheckedBuffers(
+            self._rank, self._promise, command.sizes, command.count, pattern, command.in_place
+        )
+        first, second = (buffer.array.view(np.uint8) for buffer in self._checked.memory)
+        self._memory = (first, second)
+
+    def _buffers(self) -> CheckedBuffers:
+        if self._checked is None:
+            raise RuntimeError("no buffers allocated")
+        return self._checked
+
+    def _run(self, command: Run) -> Any:
+        return self._engine.run(
+            command.count,
+            DATA_TYPES[command.dtype].number,
+            int(command.reduce_op),
+            *self._memory,
+            command.iterations,
+            command.timeout_s,
+        )
+
+
+def serve(sock: socket.socket, memory_fd: int) -> None:
+    """A worker's life: set up, then answer commands until the launcher closes the socket."""
+    worker: Worker | None = None
+    while True:
+        try:
+            command, fd = receive_message(sock)
+        except EOFError:
+            return
+        answer: Any = None
+        try:
+            if isinstance(command, Setup):
+                worker, answer = Worker(command, memory_fd), os.getpid()
+            elif worker is not None:
+                answer = worker.do(command, fd)
+        except Exception as error:
+            answer = Raised(traceback.format_exc(limit=-3), is_out_of_memory(error))
+        finally:
+            close_descriptor(fd)
+        try:
+            send_message(sock, answer)
+        except OSError:
+            return
+
+
+def _become_worker(
+    spawner: int, sock: socket.socket, others: list[socket.socket], memory_fd: int
+) -> None:
+    """What a forked child does; never returns."""
+    try:
+        native().die_with_parent()
+        if os.getppid() != spawner:
+            return  # it died before it could have been noticed
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for other in others:
+            other.close()
+        serve(sock, memory_fd)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+class Spawner:
+    """Forks the workers, reports their ends, and takes them down with itself."""
+
+    def __init__(self, control: socket.socket, ranks: list[socket.socket], memory_fd: int) -> None:
+        self._control, self._ranks, self._memory_fd = control, ranks, memory_fd
+        self._parent = os.getppid()
+        self._rank_of: dict[int, int] = {}
+
+    def run(self) -> None:
+        """Fork, then watch until the launcher is gone."""
+        wake_read, wake_write = socket.socketpair()
+        for end in (wake_read, wake_write):
+            end.setblocking(False)
+        signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        everything = [self._control, wake_read, wake_write, *self._ranks]
+        spawner = os.getpid()
+        for rank, sock in enumerate(self._ranks):
+            pid = os.fork()
+            if pid == 0:
+                others = [s for s in everything if s is not sock]
+                _become_worker(spawner, sock, others, self._memory_fd)
+            self._rank_of[pid] = rank
+        for sock in self._ranks:
+            sock.close()
+        try:
+            self._watch(wake_read)
+        finally:
+            for pid in self._rank_of:
+                os.kill(pid, signal.SIGKILL)
+            for pid in self._rank_of:
+                os.waitpid(pid, 0)
+
+    def _watch(self, wake: socket.socket) -> None:
+        poll = select.poll()  # unlike select, it takes descriptors of any number
+        for sock in (self._control, wake):
+            poll.register(sock, select.POLLIN)
+        while os.getppid() == self._parent:
+            ready = {fd for fd, _ in poll.poll(_PARENT_CHECK_S * 1000)}
+            if self._control.fileno() in ready:
+                return  # the launcher sends nothing here: its end is closed
+            if wake.fileno() in ready:
+                wake.recv(4096)
+                self._report()
+
+    def _report(self) -> None:
+        while self._rank_of:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            send_message(self._control, (self._rank_of.pop(pid), status))
+
+
+def main(arguments: list[str]) -> None:
+    """``worker MEMORY_FD CONTROL_FD RANK_FD...``, all inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    memory_fd, control, *ranks = (int(a) for a in arguments)
+    sockets = [socket.socket(fileno=fd) for fd in ranks]
+    Spawner(socket.socket(fileno=control), sockets, memory_fd).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,260 @@
+"""Bootstrapping: ranks find one another, and the ranks of a host get one another's memory."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from types import TracebackType
+from typing import Any
+from weakref import WeakSet
+
+from sley.errors import SleyError
+from sley.errors.communicator import N603, N604, N605
+from sley.errors.runtime import R514
+from sley.ir.words import is_integer
+from sley.rendezvous.gather import Deadline, Member, all_gather, refuse
+from sley.rendezvous.hosts import Description, Hosts, Process
+from sley.rendezvous.local import (
+    MOST_DESCRIPTORS,
+    Host,
+    Peers,
+    exchange_descriptors,
+    listen,
+)
+from sley.rendezvous.nics import Nic
+from sley.rendezvous.stores import Store
+
+_SECRET_BYTES = 32
+_JOB_DIGITS = 32
+
+_MOST_RANKS = 1 << 16
+
+_NAMED = 8
+"""How many ranks a message names."""
+
+
+class Rendezvous:
+    """Ranks that have found one another, and what they have of one another.
+
+    rank, ranks, name: as they were given. descriptions: of every rank, by rank.
+    hosts: which ranks share a host. nic: the network interface that this rank is bound to.
+    secret: 32 bytes that only the ranks know. job: a public name that no other start has, of 32
+        hexadecimal digits.
+    sockets: local connections (SOCK_SEQPACKET, blocking), by the rank at the other end: between
+        the first rank of each host and every other rank there. Nothing is sent on them: they end
+        with the process at the other end, or when it closes its rendezvous. Children that are
+        forked have no copy, so they don't hide the end of their parent.
+    fds: for each other rank of this host, duplicates of the descriptors that it gave.
+
+    `close`, or leaving a `with` block, closes the sockets and the descriptors. One thread at a
+    time may use it.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        name: str,
+        secret: bytes,
+        descriptions: tuple[Description, ...],
+        peers: Peers,
+        deadline: Deadline,
+    ) -> None:
+        self.rank, self.ranks, self.name = member.rank, member.ranks, name
+        self.secret, self.job = secret, job_of(secret)
+        self.descriptions = descriptions
+        self.hosts = Hosts.of([description.process.host for description in descriptions])
+        self.nic = self.nic_of(member.rank)
+        self.sockets: dict[int, socket.socket] = peers.sockets
+        self.fds: dict[int, tuple[int, ...]] = peers.fds
+        self._member, self._peers, self._deadline = member, peers, deadline
+        self._exchanges = 0
+        _OPEN.add(self)
+
+    def nic_of(self, rank: int) -> Nic:
+        """The network interface that a rank is bound to: those of a host go around its ranks."""
+        nics = self.descriptions[rank].nics
+        return nics[self.hosts.local[rank] % len(nics)]
+
+    def exchange(self, value: bytes, timeout_s: float | None = None) -> list[bytes]:
+        """The values of all ranks, by rank; all ranks call it, in the same order.
+
+        timeout_s: without, what is left of the time that `bootstrap` was given.
+        Errors: N601 with the ranks that are missing, N605, N608 where a rank refuses.
+        """
+        deadline = self._deadline if timeout_s is None else Deadline.after(timeout_s)
+        return all_gather(self._member, self._topic(), value, deadline)
+
+    def refuse(self, error: SleyError) -> None:
+        """In place of an exchange: says that this rank can't go on, so that the others raise N608,
+        with the error's words, instead of waiting."""
+        refuse(self._member, self._topic(), error)
+
+    def close_descriptors(self) -> None:
+        """Closes `fds`, which nobody needs once the memory is mapped."""
+        self._peers.close_descriptors()
+
+    def close(self) -> None:
+        """Closes `sockets` and `fds`. Does nothing the second time."""
+        _OPEN.discard(self)
+        self._peers.close()
+
+    def __enter__(self) -> Rendezvous:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _topic(self) -> str:
+        self._exchanges += 1
+        return f"{_topic(self.name)}/{self.job}/{self._exchanges}"
+
+
+_OPEN: WeakSet[Rendezvous] = WeakSet()
+
+
+def _close_in_child() -> None:
+    for rendezvous in list(_OPEN):
+        rendezvous.close()
+
+
+# Otherwise a forked child, such as a loader of data, would keep its parent's connections open.
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+def bootstrap(
+    store: Store,
+    rank: int,
+    ranks: int,
+    *,
+    name: str,
+    timeout_s: float,
+    segments: Sequence[int] = (),
+    agreed: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Rendezvous:
+    """Brings the ranks of a communicator together: all of them come here.
+
+    store: what they find one another over; it is not used later, but for `Rendezvous.exchange`.
+    name: the communicator's, different from that of others on the same store at the same time. A
+        name may be used again once its communicator is closed.
+    segments: descriptors for the other ranks of the host; they stay the caller's.
+    agreed: settings that must be the same on every rank, as sley's version must.
+    environ: where SLEY_NICS and SLEY_HOST_ID are looked up, in place of the environment.
+    Errors: N601-N605, N607-N610, R514; within `timeout_s` and gather.GRACE_S more. After an error
+    nothing is left open, and the call may be tried again, by all ranks.
+    """
+    environ = os.environ if environ is None else environ
+    deadline = Deadline.after(timeout_s)
+    _check(store, rank, ranks, name, segments)
+    what = f"communicator {name!r}"
+    member = Member(store, rank, ranks, Process.here(environ), what)
+    settings = {"sley": version("sley"), **(agreed or {})}
+    with contextlib.ExitStack() as opened:
+        with _told(member, f"{_topic(name)}/start"):
+            listener = opened.enter_context(listen())
+            own = Description.here(rank, listener.getsockname().hex(), settings, environ)
+        secret, descriptions = _met(member, f"{_topic(name)}/start", own, deadline)
+        _check_agreement(descriptions, what)
+        hosts = Hosts.of([one.process.host for one in descriptions])
+        host = Host(rank, hosts.of_host(rank), descriptions, secret, what)
+        if rank != host.leader:
+            listener.close()
+        with _told(member, f"{_topic(name)}/{job_of(secret)}"):
+            peers = exchange_descriptors(host, listener, segments, deadline)
+        opened.callback(peers.close)
+        # Nobody goes on before all have everything.
+        all_gather(member, f"{_topic(name)}/{job_of(secret)}", b"", deadline)
+        listener.close()
+        opened.pop_all()
+    return Rendezvous(member, name, secret, descriptions, peers, deadline)
+
+
+def job_of(secret: bytes) -> str:
+    """The public name of the job with a secret, which doesn't tell the secret."""
+    return hashlib.sha256(b"job" + secret).hexdigest()[:_JOB_DIGITS]
+
+
+def _topic(name: str) -> str:
+    return f"sley/{name}"
+
+
+@contextlib.contextmanager
+def _told(member: Member, topic: str) -> Iterator[None]:
+    """Tells the other ranks of an error, who would otherwise wait for this one."""
+    try:
+        yield
+    except SleyError as error:
+        refuse(member, topic, error)
+        raise
+
+
+def _met(
+    member: Member, topic: str, own: Description, deadline: Deadline
+) -> tuple[bytes, tuple[Description, ...]]:
+    """The job's secret, which rank 0 makes up, and what every rank says of itself."""
+    secret = secrets.token_bytes(_SECRET_BYTES) if member.rank == 0 else b""
+    said = all_gather(member, topic, secret.hex().encode() + b"\n" + own.encode(), deadline)
+    try:
+        parts = [one.partition(b"\n") for one in said]
+        secret = bytes.fromhex(parts[0][0].decode())
+        return secret, tuple(Description.decode(description) for _, _, description in parts)
+    except (ValueError, TypeError, KeyError):
+        raise N605.error(
+            expected="descriptions of ranks", found="something else in the store"
+        ) from None
+
+
+def _check(store: Any, rank: Any, ranks: Any, name: Any, segments: Sequence[int]) -> None:
+    if not isinstance(store, Store):
+        raise N605.error(
+            expected="a Store of sley.communicator",
+            found=f"{type(store).__name__}",
+            remedy="Wrap it: TorchStore(store) for a store of torch.distributed, MpiStore(comm) "
+            "for a communicator of mpi4py, FolderStore(folder) for a folder.",
+        )
+    check_place(rank, ranks)
+    if not (isinstance(name, str) and name):
+        raise R514.error(expected="a communicator's name", found=f"{name!r}")
+    if len(segments) > MOST_DESCRIPTORS:
+        raise R514.error(
+            expected=f"at most {MOST_DESCRIPTORS} descriptors a rank", found=f"{len(segments)}"
+        )
+    for fd in segments:
+        try:
+            os.fstat(fd)
+        except (OSError, TypeError):
+            raise R514.error(expected="open descriptors", found=f"{fd!r}") from None
+
+
+def check_place(rank: Any, ranks: Any) -> None:
+    """Refuses what is no rank of so many. Errors: N603."""
+    if not (is_integer(rank) and is_integer(ranks) and 0 <= rank < ranks <= _MOST_RANKS):
+        raise N603.error(
+            expected=f"a rank from 0 on, below the number of ranks, which is at most {_MOST_RANKS}",
+            found=f"rank {rank!r} of {ranks!r}",
+        )
+
+
+def _check_agreement(descriptions: Sequence[Description], what: str) -> None:
+    first = descriptions[0].agreed
+    for key in sorted({key for one in descriptions for key in one.agreed}):
+        others = [r for r, one in enumerate(descriptions) if one.agreed.get(key) != first.get(key)]
+        if others:
+            named = ", ".join(map(str, others[:_NAMED])) + (" ..." if others[_NAMED:] else "")
+            raise N604.error(
+                expected=f"{key} {first.get(key)} on all ranks of {what}, as on rank 0 "
+                f"({descriptions[0].process.host_name})",
+                found=f"{key} {descriptions[others[0]].agreed.get(key)} on "
+                f"{'rank' if len(others) == 1 else 'ranks'} {named} "
+                f"({descriptions[others[0]].process.host_name})",
+            )

@@ -1,0 +1,303 @@
+"""All-gather over a store: rank 0 collects what the ranks say, and answers each of them.
+
+So everybody gets the same: all values, or the same failure, which rank 0 notices as soon as one
+rank tells of it. Each message is deleted by its reader; answers carry a token of the process that
+asked, so a second process of the same rank cannot take them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+from uuid import uuid4
+
+from sley.errors import SleyError
+from sley.errors.catalog import all_rules
+from sley.errors.communicator import N601, N602, N603, N604, N605, N608
+from sley.errors.runtime import R514
+from sley.rendezvous.hosts import Process
+from sley.rendezvous.stores import Store
+
+GRACE_S = 2.0
+"""How much longer ranks wait for rank 0's answer than it waits for them, and how long it goes on
+answering after a failure."""
+
+_LOOK_S = 0.2
+"""How long rank 0 waits for one rank before it looks whether others have something to say."""
+
+_PAUSE_S = 0.001
+
+_PROTOCOL = 1
+"""The number of the messages' format, raised when it changes."""
+
+_NAMED = 16
+"""How many missing ranks a message names."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A point in time (of `time.monotonic`) at which patience ends."""
+
+    end: float
+
+    @classmethod
+    def after(cls, timeout_s: float) -> Deadline:
+        """The one in `timeout_s` seconds. Errors: R514 where that isn't a time."""
+        if not (isinstance(timeout_s, int | float) and math.isfinite(timeout_s) and timeout_s > 0):
+            raise R514.error(expected="timeout_s above 0, in seconds", found=f"{timeout_s!r}")
+        return cls(time.monotonic() + timeout_s)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then; 0 once it has passed."""
+        return max(0.0, self.end - time.monotonic())
+
+
+@dataclass(frozen=True)
+class Member:
+    """This process, as one of the ranks that gather. what: the name of what they make."""
+
+    store: Store
+    rank: int
+    ranks: int
+    process: Process
+    what: str
+
+
+def all_gather(member: Member, topic: str, value: bytes, deadline: Deadline) -> list[bytes]:
+    """The values of all ranks, by rank. All ranks come here, with the same topic.
+
+    Errors: N601, with the ranks that are missing, after the deadline and at most GRACE_S more;
+    N602 where another process has the rank; N603 where ranks differ in how many they are; N604 for
+    another format; N605; N608 where a rank refuses.
+    """
+    return _Gather(member, topic, deadline).run(value, None)
+
+
+def refuse(member: Member, topic: str, error: SleyError) -> None:
+    """Tells all who gather about `topic` that this rank can't go on, and why: they raise N608.
+    Takes up to GRACE_S where rank 0 isn't there to hear it."""
+    try:
+        _Gather(member, topic, Deadline(time.monotonic())).run(b"", error)
+    except SleyError:
+        return  # the same failure, as the others see it
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A header of plain values, and bytes."""
+
+    header: Mapping[str, Any]
+    body: bytes = b""
+
+    def encode(self) -> bytes:
+        return json.dumps({"protocol": _PROTOCOL, **self.header}).encode() + b"\0" + self.body
+
+    @classmethod
+    def decode(cls, data: bytes) -> _Message:
+        head, _, body = data.partition(b"\0")
+        try:
+            header = json.loads(head)
+            protocol = header["protocol"]
+        except (ValueError, TypeError, KeyError):
+            raise N605.error(
+                expected="messages of sley in the store", found=f"{data[:40]!r}"
+            ) from None
+        if protocol != _PROTOCOL:
+            raise N604.error(
+                expected=f"messages of format {_PROTOCOL}, as this version of sley writes them",
+                found=f"format {protocol}",
+            )
+        return cls(header, body)
+
+
+class _Gather:
+    def __init__(self, member: Member, topic: str, deadline: Deadline) -> None:
+        self.member, self.store, self.rank = member, member.store, member.rank
+        self.topic, self.deadline = topic, deadline
+        self.unread: SleyError | None = None  # what is wrong with a message that makes no sense
+
+    def run(self, value: bytes, error: SleyError | None) -> list[bytes]:
+        header = {
+            "token": uuid4().hex,
+            "ranks": self.member.ranks,
+            "process": asdict(self.member.process),
+            "failure": error and error.diagnostics[0].to_json(),
+        }
+        claim = _Message(header, value)
+        self._claim(claim.encode())
+        try:
+            if self.rank != 0:
+                return self._answer_of_rank_0(claim)
+            values = self._collect(claim)
+        except BaseException:
+            with contextlib.suppress(SleyError):  # what was wrong first is the one to tell
+                self.store.delete(self.topic, self.rank, 0)
+            raise
+        self.store.delete(self.topic, 0, 0)
+        return values
+
+    def _claim(self, message: bytes) -> None:
+        """Says what this rank has to say, where no other process does so in its name."""
+        present = self.store.put(self.topic, self.rank, 0, message)
+        if present != message and _process(_Message.decode(present)).is_gone():
+            self.store.delete(self.topic, self.rank, 0)  # left behind by one that was killed
+            present = self.store.put(self.topic, self.rank, 0, message)
+        if present != message:
+            other = _process(_Message.decode(present))
+            raise N602.error(
+                expected=f"one process with rank {self.rank} of {self.member.what}",
+                found=f"{other} has that rank, and so has {self.member.process}",
+            )
+
+    def _answer_of_rank_0(self, claim: _Message) -> list[bytes]:
+        about = self._about(claim)
+        data = self.store.get(about, 0, self.rank, self.deadline.left_s)
+        if data is None:
+            # Looked at before those go who wait no longer either.
+            absent = self._absent(range(self.member.ranks))
+            data = self.store.get(about, 0, self.rank, GRACE_S)
+        if data is None:
+            raise self._missing(self._absent(absent) or [0])
+        self.store.delete(about, 0, self.rank)
+        answer = _Message.decode(data)
+        if answer.header["failure"]:
+            raise told(answer.header["failure"])
+        return _cut(answer.body, answer.header["sizes"])
+
+    def _collect(self, own: _Message) -> list[bytes]:
+        claims, waiting = {0: own}, list(range(1, self.member.ranks))
+        failure = self._failure(0, own)
+        while waiting and failure is None and self.deadline.left_s:
+            come = self._come(waiting)
+            claims |= come
+            failures = [self._failure(rank, claim) for rank, claim in come.items()]
+            failure = next((error for error in [self.unread, *failures] if error), None)
+        if waiting and failure is None:
+            failure = self._missing(waiting)
+        if failure is None:
+            values = [claims[rank].body for rank in range(self.member.ranks)]
+            sizes = [len(value) for value in values]
+            self._answer(claims, _Message({"failure": None, "sizes": sizes}, b"".join(values)))
+            self._until_taken(claims, Deadline.after(GRACE_S))
+            return values
+        self._answer_all(claims, waiting, _Message({"failure": failure.diagnostics[0].to_json()}))
+        raise failure
+
+    def _come(self, waiting: list[int]) -> dict[int, _Message]:
+        """Who of `waiting` has something to say, which takes them from it. Waits for the first of
+        them for a moment."""
+        come = {}
+        for number, rank in enumerate(list(waiting)):
+            data = self.store.get(self.topic, rank, 0, 0.0 if number else _LOOK_S)
+            if data is None:
+                continue
+            try:
+                claim = _Message.decode(data)
+            except SleyError as error:
+                self.unread = error
+                waiting.remove(rank)
+                continue
+            if _process(claim).is_gone():
+                continue  # of an earlier start: only its own rank replaces it
+            waiting.remove(rank)
+            come[rank] = claim
+        if not come:
+            time.sleep(_PAUSE_S)
+        return come
+
+    def _answer_all(
+        self, claims: Mapping[int, _Message], waiting: list[int], answer: _Message
+    ) -> None:
+        """Answers those who came, and for a while those who still come: else they wait in vain."""
+        self._answer(claims, answer)
+        believed = max(int(claim.header["ranks"]) for claim in claims.values())
+        waiting += range(self.member.ranks, believed)
+        end = Deadline.after(GRACE_S)
+        while waiting and end.left_s:
+            come = self._come(waiting)
+            self._answer(come, answer)
+            claims = {**claims, **come}
+        self._until_taken(claims, end)
+
+    def _answer(self, claims: Mapping[int, _Message], answer: _Message) -> None:
+        data = answer.encode()
+        for rank, claim in claims.items():
+            if rank != 0:
+                # First the question goes: the rank may ask the next one once it has the answer.
+                self.store.delete(self.topic, rank, 0)
+                self.store.put(self._about(claim), 0, rank, data)
+
+    def _until_taken(self, claims: Mapping[int, _Message], end: Deadline) -> None:
+        """Waits until the others have their answers: the store may end with this process."""
+        for rank, claim in claims.items():
+            while rank != 0 and self.store.has(self._about(claim), 0, rank) and end.left_s:
+                time.sleep(_PAUSE_S)
+
+    def _about(self, claim: _Message) -> str:
+        """The topic of the answer to a claim: its token makes sure that nobody else takes it."""
+        return f"{self.topic}/{claim.header['token']}"
+
+    def _failure(self, rank: int, claim: _Message) -> SleyError | None:
+        """What there is to say against going on with this rank."""
+        ranks, failure = claim.header["ranks"], claim.header["failure"]
+        if ranks != self.member.ranks:
+            return N603.error(
+                expected=f"{self.member.ranks} ranks in {self.member.what}, as rank 0 says",
+                found=f"rank {rank} says {ranks}",
+            )
+        if not failure:
+            return None
+        return N608.error(
+            expected=f"rank {rank} ({_process(claim)}) to go on with {self.member.what}",
+            found=f"{failure['code']} {failure['name']}",
+            notes=[
+                f"expected: {failure['expected']}",
+                f"found: {failure['found']}",
+                *failure["notes"],
+            ],
+            remedy=failure["remedy"],
+        )
+
+    def _absent(self, ranks: Sequence[int]) -> list[int]:
+        return [r for r in ranks if r != self.rank and not self.store.has(self.topic, r, 0)]
+
+    def _missing(self, ranks: Sequence[int]) -> SleyError:
+        return missing(ranks, self.member.ranks, self.member.what)
+
+
+def missing(ranks: Sequence[int], of: int, what: str) -> SleyError:
+    """The error that names ranks that have not come, of so many."""
+    named = ", ".join(map(str, ranks[:_NAMED]))
+    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
+    word = "rank" if len(ranks) == 1 else "ranks"
+    return N601.error(
+        expected=f"{of} ranks in {what}", found=f"no sign of {word} {named}{more} in time"
+    )
+
+
+def told(failure: Mapping[str, Any]) -> SleyError:
+    """An error as another rank tells of it: what `Diagnostic.to_json` gave there."""
+    return all_rules()[failure["code"]].error(
+        expected=failure["expected"],
+        found=failure["found"],
+        remedy=failure["remedy"],
+        notes=failure["notes"],
+    )
+
+
+def _process(claim: _Message) -> Process:
+    return Process(**claim.header["process"])
+
+
+def _cut(body: bytes, sizes: Sequence[int]) -> list[bytes]:
+    values, start = [], 0
+    for size in sizes:
+        values.append(body[start : start + size])
+        start += size
+    return values

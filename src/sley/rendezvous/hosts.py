@@ -1,0 +1,184 @@
+"""What a rank says of itself, and which ranks share a host."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sley.rendezvous.nics import NICS_VARIABLE, Nic, chosen, interfaces
+
+HOST_VARIABLE = "SLEY_HOST_ID"
+"""The environment variable that divides the processes of one machine into several hosts."""
+
+_STATE, _STARTED = 0, 19  # fields of /proc/PID/stat after the name; proc_pid_stat(5): 3 and 22
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, such that others can tell whether they share a host with it, and whether it lives.
+
+    host: equal for processes that can hand one another descriptors: they share the running kernel
+        and the network namespace, in which abstract socket names live. SLEY_HOST_ID is part of it.
+    machine: the running kernel (its boot id). namespace: that of process ids.
+    host_name: for people.
+    pid, started: its number, and when it started, in the kernel's clock ticks since boot: together
+        they are never used twice. 0 where the kernel doesn't say when.
+    """
+
+    host: str
+    machine: str
+    host_name: str
+    namespace: str
+    pid: int
+    started: int
+
+    @classmethod
+    def here(cls, environ: Mapping[str, str] | None = None) -> Process:
+        """This process. environ: in place of its environment."""
+        environ = os.environ if environ is None else environ
+        machine = _boot_id()
+        parts = [machine, _namespace("net"), environ.get(HOST_VARIABLE, "")]
+        return cls(
+            "/".join(part for part in parts if part),
+            machine,
+            socket.gethostname(),
+            _namespace("pid"),
+            os.getpid(),
+            int((_stat(os.getpid()) or _NO_STAT)[_STARTED]),
+        )
+
+    def is_gone(self) -> bool:
+        """Whether it has ended. False where this process can't tell: it is on another machine, or
+        counts processes in another namespace."""
+        if (self.machine, self.namespace) != (_boot_id(), _namespace("pid")) or not self.namespace:
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        stat = _stat(self.pid)
+        if stat is None:
+            return False
+        is_another = bool(self.started) and int(stat[_STARTED]) != self.started
+        return is_another or stat[_STATE] in "ZX"
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host_name}"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a rank tells all others.
+
+    nics: through which it can be reached from other hosts.
+    listener: the name of its local socket, in the abstract namespace, in hexadecimal digits.
+    agreed: what must be the same on all ranks.
+    """
+
+    rank: int
+    process: Process
+    nics: tuple[Nic, ...]
+    listener: str
+    agreed: Mapping[str, str]
+
+    @classmethod
+    def here(
+        cls, rank: int, listener: str, agreed: Mapping[str, str], environ: Mapping[str, str]
+    ) -> Description:
+        """That of a rank of this process. Errors: N607."""
+        nics = chosen(interfaces(), environ.get(NICS_VARIABLE, ""))
+        return cls(rank, Process.here(environ), nics, listener, dict(agreed))
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Description:
+        """What `encode` made. ValueError, TypeError or KeyError for something else."""
+        plain: Any = json.loads(data)
+        return cls(
+            int(plain["rank"]),
+            Process(**plain["process"]),
+            tuple(Nic(nic["name"], tuple(nic["addresses"])) for nic in plain["nics"]),
+            str(plain["listener"]),
+            dict(plain["agreed"]),
+        )
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """How ranks lie on hosts. Hosts have numbers from 0 on, in the order of their first ranks.
+
+    host: of each rank, the number of its host.
+    members: of each host, its ranks, ascending.
+    local: of each rank, its number among the ranks of its host.
+    """
+
+    host: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...]
+    local: tuple[int, ...]
+
+    @classmethod
+    def of(cls, identities: Sequence[str]) -> Hosts:
+        """From each rank's host, named in any way: equal names, one host."""
+        by_name: dict[str, list[int]] = {}
+        for rank, identity in enumerate(identities):
+            by_name.setdefault(identity, []).append(rank)
+        numbers = {name: number for number, name in enumerate(by_name)}
+        members = tuple(tuple(ranks) for ranks in by_name.values())
+        host = tuple(numbers[identity] for identity in identities)
+        return cls(host, members, tuple(members[h].index(r) for r, h in enumerate(host)))
+
+    def of_host(self, rank: int) -> tuple[int, ...]:
+        """The ranks of the host that a rank is on, with it, ascending."""
+        return self.members[self.host[rank]]
+
+    @cached_property
+    def count(self) -> int:
+        """How many hosts there are."""
+        return len(self.members)
+
+    @cached_property
+    def is_uniform(self) -> bool:
+        """Whether all hosts have the same number of ranks."""
+        return len({len(ranks) for ranks in self.members}) <= 1
+
+    @cached_property
+    def is_contiguous(self) -> bool:
+        """Whether each host's ranks follow one another without a gap."""
+        return all(ranks[-1] - ranks[0] + 1 == len(ranks) for ranks in self.members)
+
+
+_NO_STAT = ["0"] * (_STARTED + 1)
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat after the name, which may itself hold blanks and brackets."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields if len(fields) > _STARTED else None
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # in some sandboxes; they have one kernel a host name, as far as anybody knows
+        return socket.gethostname()
+
+
+def _namespace(kind: str) -> str:
+    """The identity of this process' namespace of a kind, such as "net:[4026531833]"."""
+    try:
+        return str(Path(f"/proc/self/ns/{kind}").readlink())
+    except OSError:
+        return ""

@@ -1,0 +1,389 @@
+"""Descriptors handed around among the ranks of a host, over local sockets that then stay open.
+
+The first rank of the host, its leader, listens under a name in the abstract namespace, which is in
+no file system and gone with the process. Each message is one packet: a rank, a proof that the
+sender knows the job's secret, and the rank's descriptors. Every member sends its own and gets
+those of the other ranks. Strangers are heard out, and sent away: by their user id, or because they
+prove nothing.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import hmac
+import json
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from sley.errors import SleyError
+from sley.errors.communicator import N609, N610
+from sley.rendezvous.gather import GRACE_S, Deadline, missing, told
+from sley.rendezvous.hosts import Description
+
+MOST_DESCRIPTORS = 64
+"""How many descriptors a rank may hand around; the kernel passes 253 at once."""
+
+_HEADER = struct.Struct("<i32s")
+_GAVE_UP = -1
+"""In the place of a rank: the leader gives up, and says why."""
+
+_MESSAGE_BYTES = 16384
+_CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
+_LOOK_S = 0.2
+"""How often the leader looks whether those it waits for still live."""
+
+_PAUSE_S = 0.002
+_MOST_UNPROVEN = 256
+"""How many may be connected without having said anything; the oldest has to go for the next."""
+
+
+@dataclass
+class Peers:
+    """The other ranks of the host. sockets: to the leader, or from it to each member. fds: of each
+    other rank, its descriptors, which are this process' duplicates."""
+
+    sockets: dict[int, socket.socket] = field(default_factory=dict)
+    fds: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def close(self) -> None:
+        for sock in self.sockets.values():
+            sock.close()
+        self.sockets.clear()
+        self.close_descriptors()
+
+    def close_descriptors(self) -> None:
+        while self.fds:
+            close_all(self.fds.popitem()[1])
+
+
+@dataclass(frozen=True)
+class Host:
+    """This host, as one of its ranks sees it. ranks: all of the host, ascending; the first is the
+    leader. descriptions: of all ranks of the communicator. what: its name, for messages."""
+
+    rank: int
+    ranks: tuple[int, ...]
+    descriptions: Sequence[Description]
+    secret: bytes
+    what: str
+
+    @property
+    def leader(self) -> int:
+        return self.ranks[0]
+
+    def proof(self, src: int, dst: int) -> bytes:
+        """What rank `src` shows rank `dst`."""
+        return hmac.digest(self.secret, f"{src} to {dst}".encode(), "sha256")
+
+    def named(self, rank: int) -> str:
+        return f"rank {rank} ({self.descriptions[rank].process})"
+
+
+_NEEDED: Mapping[int, str] = {
+    errno.EMFILE: "this process' limit of descriptors is reached",
+    errno.ENFILE: "the system's limit of files is reached",
+    errno.ENOBUFS: "the system has no memory for sockets",
+    errno.ENOMEM: "the system has no memory for sockets",
+}
+
+
+@contextlib.contextmanager
+def _descriptors_needed() -> Iterator[None]:
+    """Makes N610 of what the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        found = _NEEDED.get(error.errno or 0, error.strerror or str(error))
+        raise N610.error(expected="a local socket and its descriptors", found=found) from error
+
+
+def listen() -> socket.socket:
+    """A socket that listens under a name of its own in the abstract namespace. Errors: N610."""
+    with _descriptors_needed():
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            sock.bind(f"\0sley-{uuid4().hex}".encode())
+            sock.listen(socket.SOMAXCONN)
+            sock.setblocking(False)
+        except OSError:
+            sock.close()
+            raise
+    return sock
+
+
+def exchange_descriptors(
+    host: Host, listener: socket.socket, fds: Sequence[int], deadline: Deadline
+) -> Peers:
+    """Every rank of the host comes here, and gets the descriptors of the others.
+
+    fds: this rank's, at most MOST_DESCRIPTORS, which stay the caller's. Errors: N601, N609, N610.
+    """
+    peers = Peers()
+    try:
+        if host.rank != host.leader:
+            _follow(host, fds, deadline, peers)
+        elif len(host.ranks) > 1:
+            _Leader(host, listener, tuple(fds), deadline, peers).run()
+    except BaseException:
+        peers.close()
+        raise
+    return peers
+
+
+class _Leader:
+    """The first rank's part. peers: filled as members come, so that they are closed on errors."""
+
+    def __init__(
+        self,
+        host: Host,
+        listener: socket.socket,
+        fds: tuple[int, ...],
+        deadline: Deadline,
+        peers: Peers,
+    ) -> None:
+        self.host, self.listener, self.fds = host, listener, fds
+        self.deadline, self.peers = deadline, peers
+        self.unproven: list[socket.socket] = []  # the oldest first
+
+    def run(self) -> None:
+        try:
+            with _descriptors_needed():
+                while waiting := self._waiting():
+                    ended = self._hear(self.deadline)
+                    ended += [r for r in waiting if self.host.descriptions[r].process.is_gone()]
+                    if ended:
+                        raise _ended(self.host, ended[0])
+                    if not self.deadline.left_s:
+                        raise _absent(self.host, waiting)
+                for member in self.host.ranks[1:]:
+                    self._tell(member, self.peers.sockets[member])
+        except SleyError as error:
+            self._give_up(error)
+            raise
+        finally:
+            for sock in self.unproven:
+                sock.close()
+        for sock in self.peers.sockets.values():
+            sock.setblocking(True)
+
+    def _waiting(self) -> list[int]:
+        """The members that have not come yet."""
+        return [rank for rank in self.host.ranks[1:] if rank not in self.peers.sockets]
+
+    def _hear(self, deadline: Deadline) -> list[int]:
+        """Takes what comes next, from members or strangers; the members that have ended."""
+        members = {sock: rank for rank, sock in self.peers.sockets.items()}
+        ready = _ready([self.listener, *self.unproven, *members], deadline)
+        for sock in ready:
+            if sock is self.listener:
+                self._accept()
+            elif sock in self.unproven:
+                self.unproven.remove(sock)
+                self._prove(sock)
+        # A member has said all it has to say, so what comes now is its end.
+        return [members[sock] for sock in ready if sock in members]
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            sock, _ = self.listener.accept()
+            sock.setblocking(False)
+            if _uid(sock) != os.geteuid():
+                sock.close()
+                return
+            self.unproven.append(sock)
+            if len(self.unproven) > _MOST_UNPROVEN:
+                self.unproven.pop(0).close()
+
+    def _prove(self, sock: socket.socket) -> None:
+        """Makes a member of somebody who proves to be one, and sends all others away."""
+        with contextlib.suppress(ConnectionError):
+            message = _receive(sock)
+            src = message.rank
+            is_awaited = src in self.host.ranks[1:] and src not in self.peers.sockets
+            if is_awaited and message.proves(self.host.proof(src, self.host.rank)):
+                self.peers.sockets[src], self.peers.fds[src] = sock, message.fds
+                message.check()
+                return
+            close_all(message.fds)
+        sock.close()
+
+    def _tell(self, member: int, sock: socket.socket) -> None:
+        """Sends a member the descriptors of all other ranks."""
+        for rank in self.host.ranks:
+            if rank == member:
+                continue
+            proof = self.host.proof(self.host.rank, member)
+            fds = self.fds if rank == self.host.rank else self.peers.fds[rank]
+            try:
+                _send_all(sock, _HEADER.pack(rank, proof), fds, self.deadline)
+            except ConnectionError:
+                raise _ended(self.host, member) from None
+            except TimeoutError:
+                raise _absent(self.host, [member]) from None
+
+    def _give_up(self, error: SleyError) -> None:
+        """Tells the members why there will be nothing more: those who have come, and for a moment
+        those who are about to."""
+        words = json.dumps(error.diagnostics[0].to_json()).encode()
+        end = Deadline(min(self.deadline.end, time.monotonic() + GRACE_S))
+        told: set[int] = set()
+        while True:
+            for member in self.peers.sockets.keys() - told:
+                told.add(member)
+                header = _HEADER.pack(_GAVE_UP, self.host.proof(self.host.rank, member))
+                with contextlib.suppress(OSError):
+                    _send(self.peers.sockets[member], header + words)
+            gone = [self.host.descriptions[rank].process.is_gone() for rank in self._waiting()]
+            if all(gone) or not end.left_s:
+                return
+            with contextlib.suppress(OSError):
+                self._hear(end)
+
+
+@_descriptors_needed()
+def _follow(host: Host, fds: Sequence[int], deadline: Deadline, peers: Peers) -> None:
+    """The part of all ranks but the first."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peers.sockets[host.leader] = sock
+    sock.setblocking(False)
+    name = bytes.fromhex(host.descriptions[host.leader].listener)
+    try:
+        while not _connected(sock, name):
+            if not deadline.left_s:
+                raise TimeoutError
+            time.sleep(_PAUSE_S)
+        if _uid(sock) != os.geteuid():
+            raise ConnectionRefusedError  # nobody of the job, so the leader is gone
+        header = _HEADER.pack(host.rank, host.proof(host.rank, host.leader))
+        _send_all(sock, header, fds, deadline)
+        # The leader may wait as long as we do, and then has something to say.
+        patience = Deadline(deadline.end + GRACE_S)
+        while len(peers.fds) < len(host.ranks) - 1:
+            if _ready([sock], patience):
+                _take(host, sock, peers)
+            elif not patience.left_s:
+                raise TimeoutError
+    except ConnectionError:
+        raise _ended(host, host.leader) from None
+    except TimeoutError:
+        raise _absent(host, [host.leader]) from None
+    sock.setblocking(True)
+
+
+def _take(host: Host, sock: socket.socket, peers: Peers) -> None:
+    """The next message of the leader."""
+    message = _receive(sock)
+    rank = message.rank
+    if not message.proves(host.proof(host.leader, host.rank)):
+        close_all(message.fds)
+        raise ConnectionRefusedError
+    if rank == _GAVE_UP:
+        raise told(json.loads(message.rest))
+    peers.fds[rank] = message.fds
+    message.check()
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A packet. rest: what follows the header. is_cut: whether descriptors found no room."""
+
+    rank: int
+    proof: bytes
+    rest: bytes
+    fds: tuple[int, ...]
+    is_cut: bool
+
+    def proves(self, proof: bytes) -> bool:
+        return hmac.compare_digest(self.proof, proof)
+
+    def check(self) -> None:
+        """N610 where descriptors are missing."""
+        if self.is_cut:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def close_all(fds: Sequence[int]) -> None:
+    """Closes descriptors."""
+    for fd in fds:
+        os.close(fd)
+
+
+def _connected(sock: socket.socket, name: bytes) -> bool:
+    """Whether it is connected now; not so while too many are waiting to be heard."""
+    try:
+        sock.connect(name)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _send_all(sock: socket.socket, data: bytes, fds: Sequence[int], deadline: Deadline) -> None:
+    """Sends a message, waiting for room. Errors: TimeoutError, ConnectionError."""
+    while not _send(sock, data, fds):
+        if not deadline.left_s:
+            raise TimeoutError
+        time.sleep(_PAUSE_S)
+
+
+def _send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> bool:
+    """Sends a message, or says that there is no room yet."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    try:
+        sock.sendmsg([data], rights, socket.MSG_NOSIGNAL)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno == errno.ETOOMANYREFS:  # descriptors under way count against the limit
+            return False
+        raise
+    return True
+
+
+def _receive(sock: socket.socket) -> _Message:
+    """The next message. Errors: ConnectionError at the end, and for what is no message."""
+    fds = array.array("i")
+    # Not by socket.recv_fds, which in Python 3.11 forgets the flags.
+    room = socket.CMSG_SPACE(MOST_DESCRIPTORS * fds.itemsize)
+    data, parts, flags, _ = sock.recvmsg(_MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, part in parts:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(part[: len(part) - len(part) % fds.itemsize])
+    if len(data) < _HEADER.size:
+        close_all(fds)
+        raise ConnectionResetError
+    rank, proof = _HEADER.unpack(data[: _HEADER.size])
+    return _Message(rank, proof, data[_HEADER.size :], tuple(fds), bool(flags & socket.MSG_CTRUNC))
+
+
+def _uid(sock: socket.socket) -> int:
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    uid: int = _CREDENTIALS.unpack(data)[1]
+    return uid
+
+
+def _ready(sockets: Sequence[socket.socket], deadline: Deadline) -> list[socket.socket]:
+    """Those that have something to read or have ended, within a moment."""
+    poll = select.poll()
+    by_fd = {sock.fileno(): sock for sock in sockets}
+    for fd in by_fd:
+        poll.register(fd, select.POLLIN)
+    return [by_fd[fd] for fd, _ in poll.poll(min(_LOOK_S, deadline.left_s) * 1000)]
+
+
+def _ended(host: Host, rank: int) -> SleyError:
+    return N609.error(
+        expected=f"{host.named(rank)} to take part in {host.what}",
+        found="its process has ended, or given up",
+    )
+
+
+def _absent(host: Host, ranks: Sequence[int]) -> SleyError:
+    return missing(ranks, len(host.ranks), f"{host.what} on this host")

@@ -1,0 +1,280 @@
+"""Pictures of thread-block programs: what each block of each rank does, line by line."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sley.ir.plan import Plan
+from sley.report.pictures.canvas import (
+    BAND,
+    GREY,
+    INK,
+    TITLE_PT,
+    WHITE,
+    Box,
+    Fill,
+    Line,
+    Picture,
+    Point,
+    Text,
+    box_size,
+    check_size,
+    legend,
+    text_height,
+    text_width,
+)
+from sley.report.pictures.words import (
+    WAIT,
+    block_peers,
+    chosen_ranks,
+    instruction_fill,
+    instruction_peers,
+    instruction_text,
+    used_fills,
+)
+
+_MARGIN = 0.2
+_PAGE_WIDTH = 14.0
+"""Inches, after which further ranks begin a new row."""
+_RANK_PAD, _RANK_GAP = 0.1, 0.2
+_ROW_GAP, _TRACK = 0.08, 0.06
+_GUTTER = 0.12
+_WAIT = replace(WAIT, port=0.0, width_pt=0.8)
+_HEAD_FILL = Fill("", WHITE, INK, 0.8)
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """An arrow between two columns of a rank, by column and row.
+
+    id: its id in an SVG.
+    """
+
+    id: str
+    source: tuple[int, int]
+    target: tuple[int, int]
+
+    @property
+    def gutters(self) -> tuple[int, int]:
+        """The gap beside the source's column and the one beside the target's, towards each other:
+        gap c is at the left of column c."""
+        a, b = self.source[0], self.target[0]
+        return (a + 1, b) if b > a else (a, b + 1)
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The rows that it spans, ascending."""
+        low, high = sorted((self.source[1], self.target[1]))
+        return low, high
+
+
+@dataclass(frozen=True)
+class _Tracks:
+    """Where arrows run so that none lies on another.
+
+    vertical: of each wait, its track in each of its two gaps; horizontal: of each wait that
+        passes over columns, its track above its target's row.
+    widths: how many vertical tracks each gap has; heights: horizontal ones above each row.
+    """
+
+    vertical: dict[int, tuple[int, int]]
+    horizontal: dict[int, int]
+    widths: list[int]
+    heights: list[int]
+
+
+def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
+    """The thread-block programs of a plan (MSCCLang, figure 4): a frame a rank, a column a block
+    with its peers and channels in the head, a box an instruction in the order of execution, and an
+    arrow a wait, from the instruction that must have finished to the one that waits for it.
+
+    ranks: only these; all by default.
+    Ids in an SVG: rank-R, block-R-B, instruction-I, wait-I-J. Errors: P801.
+    """
+    chosen = chosen_ranks(ranks, plan.collective.ranks)
+    rows = int(chosen[plan.rank].sum())
+    waits = int(chosen[plan.rank[plan.waits.source]].sum())
+    check_size("instructions", rows, "waits", waits)
+    check_size("thread blocks", int(chosen[plan.block_rank].sum()), "waits", waits)
+    drawn = [_rank_picture(plan, rank) for rank in np.flatnonzero(chosen).tolist()]
+    title = f"{plan.name}: thread blocks"
+    fills = used_fills(plan.instructions.op[chosen[plan.rank]])
+    boxes, lines, texts, end = legend(
+        [*fills, *([_WAIT] if waits else [])], _MARGIN, _MARGIN + 0.36
+    )
+    texts.insert(0, Text(_MARGIN, _MARGIN + 0.08, title, TITLE_PT, bold=True))
+    grounds: list[Box] = []
+    width = max(end - 0.22, _MARGIN + text_width(title, TITLE_PT))
+    x, y, tallest = _MARGIN, _MARGIN + 0.6, 0.0
+    for part in drawn:
+        if x > _MARGIN and x + part.width > _PAGE_WIDTH:
+            x, y, tallest = _MARGIN, y + tallest + _RANK_GAP, 0.0
+        moved = _moved(part, x, y)
+        boxes += moved.boxes
+        lines += moved.lines
+        texts += moved.texts
+        grounds += moved.grounds
+        x += part.width + _RANK_GAP
+        width, tallest = max(width, x - _RANK_GAP), max(tallest, part.height)
+    return Picture(
+        title,
+        width + _MARGIN,
+        y + tallest + _MARGIN,
+        tuple(boxes),
+        tuple(lines),
+        tuple(texts),
+        tuple(grounds),
+    )
+
+
+def _rank_picture(plan: Plan, rank: int) -> Picture:
+    """One rank by itself, with its upper left corner at the origin."""
+    blocks = range(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1]))
+    texts = {
+        row: tuple(x for x in (*instruction_text(plan, row), instruction_peers(plan, row)) if x)
+        for block in blocks
+        for row in range(int(plan.block_offset[block]), int(plan.block_offset[block + 1]))
+    }
+    heads = {block: _head(plan, block) for block in blocks}
+    waits = _waits(plan, rank)
+    tracks = _tracks(waits, len(blocks))
+    head_height = text_height(4) + 0.08
+    box_height = max((box_size(text)[1] for text in texts.values()), default=0.0)
+    left, right = [], []
+    x = _RANK_PAD
+    for column, block in enumerate(blocks):
+        x += _gutter(tracks.widths[column]) if column else 0.0
+        span = range(int(plan.block_offset[block]), int(plan.block_offset[block + 1]))
+        widest = max(box_size(text)[0] for text in [heads[block], *(texts[r] for r in span)])
+        left.append(x)
+        x += widest
+        right.append(x)
+    longest = max((int(plan.step[row]) for row in texts), default=-1) + 1
+    top = []
+    y = _RANK_PAD + text_height() + 0.06 + head_height + 0.04
+    for row in range(longest):
+        extra = tracks.heights[row] if row < len(tracks.heights) else 0
+        y += _ROW_GAP + extra * _TRACK
+        top.append(y)
+        y += box_height
+    width = max(x + _RANK_PAD, 2 * _RANK_PAD + text_width(f"rank {rank}"))
+    boxes = [
+        Box(
+            f"block-{rank}-{column}",
+            left[column],
+            _RANK_PAD + text_height() + 0.06,
+            right[column] - left[column],
+            head_height,
+            _HEAD_FILL,
+            heads[block],
+        )
+        for column, block in enumerate(blocks)
+    ]
+    for row, text in texts.items():
+        column, step = int(plan.block_number[plan.block[row]]), int(plan.step[row])
+        fill = instruction_fill(int(plan.instructions.op[row]))
+        where = (left[column], top[step], right[column] - left[column], box_height)
+        boxes.append(Box(f"instruction-{row}", *where, fill, text))
+    lines = [
+        Line(wait.id, _route(wait, n, tracks, left, right, top, box_height), _WAIT, curved=False)
+        for n, wait in enumerate(waits)
+    ]
+    name = Text(_RANK_PAD, _RANK_PAD + text_height() / 2, f"rank {rank}", bold=True)
+    frame = Box(f"rank-{rank}", 0.0, 0.0, width, y + _RANK_PAD, Fill("", BAND, GREY, 0.6))
+    return Picture("", width, frame.height, tuple(boxes), tuple(lines), (name,), (frame,))
+
+
+def _head(plan: Plan, block: int) -> tuple[str, ...]:
+    sends, receives, channels = block_peers(plan, block)
+    return (
+        f"block {plan.block_number[block]}",
+        f"from {receives}",
+        f"to {sends}",
+        f"channel {channels}",
+    )
+
+
+def _waits(plan: Plan, rank: int) -> list[_Wait]:
+    """The waits of a rank between different blocks; the order of a block implies the others."""
+    source, target = plan.waits.target, plan.waits.source
+    found = np.flatnonzero((plan.rank[target] == rank) & (plan.block[source] != plan.block[target]))
+
+    def place(row: int) -> tuple[int, int]:
+        return int(plan.block_number[plan.block[row]]), int(plan.step[row])
+
+    return [
+        _Wait(f"wait-{source[e]}-{target[e]}", place(int(source[e])), place(int(target[e])))
+        for e in found.tolist()
+    ]
+
+
+def _gutter(tracks: int) -> float:
+    """The width of a gap between columns."""
+    return 2 * _GUTTER + max(tracks - 1, 0) * _TRACK
+
+
+def _tracks(waits: list[_Wait], columns: int) -> _Tracks:
+    rows = max((max(w.source[1], w.target[1]) for w in waits), default=-1) + 1
+    gaps: dict[int, list[int]] = defaultdict(list)
+    above: dict[int, list[int]] = defaultdict(list)
+    vertical: dict[int, tuple[int, int]] = {}
+    horizontal: dict[int, int] = {}
+    for number, wait in sorted(enumerate(waits), key=lambda w: (w[1].rows, w[0])):
+        first, last = wait.gutters
+        low, high = wait.rows
+        near = _take(gaps[first], low, high)
+        if first == last:
+            vertical[number] = (near, near)
+            continue
+        vertical[number] = (near, _take(gaps[last], low, high))
+        span = sorted((first, last))
+        horizontal[number] = _take(above[wait.target[1]], span[0], span[1])
+    widths = [len(gaps[column]) for column in range(columns + 1)]
+    return _Tracks(vertical, horizontal, widths, [len(above[row]) for row in range(rows)])
+
+
+def _take(ends: list[int], first: int, last: int) -> int:
+    """The first track that is free from `first` on, taken up to `last`."""
+    place = next((t for t, end in enumerate(ends) if end < first), len(ends))
+    ends[place : place + 1] = [last]
+    return place
+
+
+def _route(
+    wait: _Wait,
+    number: int,
+    tracks: _Tracks,
+    left: list[float],
+    right: list[float],
+    top: list[float],
+    height: float,
+) -> tuple[Point, ...]:
+    (a, i), (b, j) = wait.source, wait.target
+    forward = b > a
+    near, far = tracks.vertical[number]
+    first, last = (right[wait.gutters[n] - 1] + _GUTTER for n in (0, 1))
+    x0, x1 = first + near * _TRACK, last + far * _TRACK
+    start = (right[a] if forward else left[a], top[i] + height * (0.62 if forward else 0.8))
+    end = (left[b] if forward else right[b], top[j] + height * (0.38 if forward else 0.2))
+    if number not in tracks.horizontal:
+        return (start, (x0, start[1]), (x0, end[1]), end)
+    y = top[j] - _ROW_GAP / 2 - tracks.horizontal[number] * _TRACK
+    return (start, (x0, start[1]), (x0, y), (x1, y), (x1, end[1]), end)
+
+
+def _moved(part: Picture, x: float, y: float) -> Picture:
+    """The same picture with its origin elsewhere."""
+    return replace(
+        part,
+        boxes=tuple(replace(b, x=b.x + x, y=b.y + y) for b in part.boxes),
+        grounds=tuple(replace(b, x=b.x + x, y=b.y + y) for b in part.grounds),
+        texts=tuple(replace(t, x=t.x + x, y=t.y + y) for t in part.texts),
+        lines=tuple(
+            replace(line, points=tuple((px + x, py + y) for px, py in line.points))
+            for line in part.lines
+        ),
+    )

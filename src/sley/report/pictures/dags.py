@@ -1,0 +1,183 @@
+"""Pictures of graphs: a program's chunks and a plan's instructions (MSCCLang, figure 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from sley.errors.report import P803
+from sley.ir.dag import Dependencies
+from sley.ir.graph import levels
+from sley.ir.plan import Plan
+from sley.ir.program import Program
+from sley.ir.tables import NONE, Edges, LongArray
+from sley.ir.words import TransferKind
+from sley.passes.dependencies import dependencies
+from sley.report.pictures.canvas import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    PALE_BLUE,
+    PALE_ORANGE,
+    Fill,
+    Picture,
+    Stroke,
+    Style,
+    check_size,
+)
+from sley.report.pictures.grid import Lane, Link, Node, layered
+from sley.report.pictures.words import (
+    MESSAGE,
+    ORDER,
+    WAIT,
+    block_peers,
+    chosen_ranks,
+    instruction_fill,
+    instruction_peers,
+    instruction_text,
+    operand,
+    used_fills,
+)
+
+_KINDS = {
+    TransferKind.COPY: Fill("copy", PALE_BLUE, BLUE),
+    TransferKind.REDUCE: Fill("reduce", PALE_ORANGE, ORANGE),
+}
+_TRUE = Style("needs the value", INK, port=-0.05)
+_FALSE = Style("reuses the place", GREY, Stroke.DASHED, port=0.06)
+
+
+def chunk_picture(program: Program, ranks: Collection[int] | None = None) -> Picture:
+    """The chunk DAG of a program (MSCCLang 4.1): a box a transfer, at its depth and in the lane
+    of the rank that it writes to; a line a dependency.
+
+    ranks: only transfers from and to these; all by default.
+    Ids in an SVG: transfer-T, dependency-BEFORE-AFTER. Errors: P801.
+    """
+    t, chosen = program.transfers, chosen_ranks(ranks, program.collective.ranks)
+    shown = np.flatnonzero(chosen[t.src] | chosen[t.dst])
+    before, after, true = _pairs(dependencies(program).dependencies)
+    depth = levels(Edges.from_pairs(len(t), before, after))
+    seen = np.isin(before, shown) & np.isin(after, shown)
+    check_size("transfers", len(shown), "dependencies", int(seen.sum()))
+    # A part of the program keeps its depths, but no empty columns.
+    columns = np.searchsorted(np.unique(depth[shown]), depth[shown])
+    targets = np.unique(t.dst[shown])
+    nodes = []
+    for row, column in zip(shown.tolist(), columns.tolist(), strict=True):
+        i = t[row]
+        source = operand(i.src_buffer, i.src_index, i.count)
+        target = operand(i.dst_buffer, i.dst_index, i.count)
+        text = f"{i.src} {source} → {i.dst} {target}"
+        fill = _KINDS[TransferKind(i.kind)]
+        lane = int(np.searchsorted(targets, i.dst))
+        nodes.append(Node(f"transfer-{row}", column, lane, (fill.word, text), fill))
+    place = np.searchsorted(shown, np.column_stack((before, after))[seen]).tolist()
+    links = [
+        Link(f"dependency-{shown[b]}-{shown[a]}", b, a, _TRUE if by_value else _FALSE)
+        for (b, a), by_value in zip(place, true[seen].tolist(), strict=True)
+    ]
+    lanes = [Lane("", f"rank {rank}") for rank in targets.tolist()]
+    kinds = [fill for kind, fill in _KINDS.items() if (t.kind[shown] == kind).any()]
+    entries: list[Fill | Style] = [*kinds, *dict.fromkeys(link.style for link in links)]
+    return layered(f"{program.name}: chunk DAG", lanes, nodes, links, entries)
+
+
+def _pairs(found: Dependencies) -> tuple[LongArray, LongArray, LongArray]:
+    """The pairs of transfers that depend on one another: (before, after, 1 where by value)."""
+    order = np.lexsort((-found.true, found.after, found.before))
+    pairs = np.column_stack((found.before, found.after))[order].astype(np.int64)
+    keep = np.ones(len(pairs), bool)
+    keep[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
+    return pairs[keep, 0], pairs[keep, 1], found.true[order][keep].astype(np.int64)
+
+
+def instruction_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
+    """The instruction DAG of a plan after fusion (MSCCLang 4.2, 4.3, 5.2): a box an instruction,
+    in the lane of its block, to the right of all that it comes after; lines for the next in its
+    block, for messages from send to receive, and for waits.
+
+    ranks: only these; all by default.
+    Ids in an SVG: instruction-I, order-I-J, message-I-J, wait-I-J. Errors: P801, P803.
+    """
+    chosen = chosen_ranks(ranks, plan.collective.ranks)[plan.rank]
+    shown = np.flatnonzero(chosen)
+    kinds = {
+        "order": (ORDER, _next_in_block(plan)),
+        "message": (MESSAGE, _messages(plan)),
+        "wait": (WAIT, _waits(plan)),
+    }
+    every = np.concatenate([pairs for _, pairs in kinds.values()])
+    column = levels(Edges.from_pairs(len(plan.instructions), every[:, 0], every[:, 1]))
+    if (column == NONE).any():
+        row = int(np.argmax(column == NONE))
+        found = f"{int((column == NONE).sum())} without order, {plan.label(row)} among them"
+        raise P803.error(expected="instructions in an order", found=found)
+    visible = {
+        word: (style, pairs[chosen[pairs].all(axis=1)]) for word, (style, pairs) in kinds.items()
+    }
+    drawn = sum(len(pairs) for _, pairs in visible.values())
+    check_size("instructions", len(shown), "lines", drawn)
+    columns = np.searchsorted(np.unique(column[shown]), column[shown]).tolist()
+    blocks = np.unique(plan.block[shown])
+    lane = np.searchsorted(blocks, plan.block[shown]).tolist()
+    nodes = []
+    for row, at, number in zip(shown.tolist(), columns, lane, strict=True):
+        text = tuple(x for x in (*instruction_text(plan, row), instruction_peers(plan, row)) if x)
+        fill = instruction_fill(int(plan.instructions.op[row]))
+        nodes.append(Node(f"instruction-{row}", at, number, text, fill))
+    links = [
+        Link(f"{word}-{b}-{a}", int(np.searchsorted(shown, b)), int(np.searchsorted(shown, a)), s)
+        for word, (s, pairs) in visible.items()
+        for b, a in pairs.tolist()
+    ]
+    lanes = [_block_lane(plan, block) for block in blocks.tolist()]
+    entries: list[Fill | Style] = [
+        *used_fills(plan.instructions.op[shown]),
+        *(style for style, pairs in visible.values() if len(pairs)),
+    ]
+    return layered(f"{plan.name}: instruction DAG", lanes, nodes, links, entries)
+
+
+def _block_lane(plan: Plan, block: int) -> Lane:
+    sends, receives, channels = block_peers(plan, block)
+    number = plan.block_number[block]
+    label = f"block {number}: from {receives}, to {sends}, channel {channels}"
+    return Lane(label, f"rank {plan.block_rank[block]}")
+
+
+def _waits(plan: Plan) -> LongArray:
+    """int64 (waits, 2): each instruction that is waited for and the one that waits."""
+    return np.column_stack((plan.waits.target, plan.waits.source)).astype(np.int64)
+
+
+def _next_in_block(plan: Plan) -> LongArray:
+    """int64 (pairs, 2): each instruction and the next of its block."""
+    row = np.arange(len(plan.instructions))
+    last = np.zeros(len(row) + 1, bool)
+    last[plan.block_offset] = True
+    first = row[~last[row + 1]]
+    return np.column_stack((first, first + 1))
+
+
+def _messages(plan: Plan) -> LongArray:
+    """int64 (messages, 2): each send and the receive that takes its message: of a connection the
+    first send and the first receive, the second and the second, and so on."""
+    send, receive = plan.connection_keys()
+    sends = _numbered(send)
+    receives = _numbered(receive)
+    both = sorted(sends.keys() & receives.keys())
+    pairs = [(plan.sends[sends[key]], plan.receives[receives[key]]) for key in both]
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _numbered(keys: LongArray) -> dict[tuple[int, int], int]:
+    """The place of each (key, how many of that key came before)."""
+    found: dict[tuple[int, int], int] = {}
+    count: dict[int, int] = {}
+    for place, key in enumerate(keys.tolist()):
+        found[key, count.get(key, 0)] = place
+        count[key] = count.get(key, 0) + 1
+    return found

@@ -1,0 +1,254 @@
+"""Grid: a directed graph drawn from left to right, in columns by depth and in lanes.
+
+A line that passes over columns runs below the boxes of its own lane, on a track; lines of one kind
+from one box share it. So no line goes through a box, except that lines leave and reach boxes
+through the gaps between columns.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sley.report.pictures.canvas import (
+    BAND,
+    GREY,
+    SMALL_PT,
+    TITLE_PT,
+    WHITE,
+    Box,
+    Fill,
+    Line,
+    Picture,
+    Point,
+    Style,
+    Text,
+    box_size,
+    legend,
+    text_width,
+)
+
+_MARGIN = 0.2
+_BOX_GAP = 0.12
+_TRACK = 0.07
+_LANE_PAD = 0.1
+_GROUP_GAP = 0.08
+_GAP, _GAP_OF_LINE, _GAP_LINES = 0.34, 0.03, 14
+"""Between columns: the least width, and what each line adds, up to so many."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A box of the graph.
+
+    column: its depth; lane: its lane. Those of one lane and column stand below one another.
+    """
+
+    id: str
+    column: int
+    lane: int
+    text: tuple[str, ...]
+    fill: Fill
+
+
+@dataclass(frozen=True)
+class Link:
+    """A line of the graph from one node to another of a higher column, by their positions."""
+
+    id: str
+    source: int
+    target: int
+    style: Style
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A lane: its label; lanes of one group, which follow one another, share a band and its
+    label."""
+
+    label: str
+    group: str
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where everything stands.
+
+    slot: of each node, its place among those of its lane and column.
+    track: of each link that takes one, its track in the lane of its source.
+    left, right: of the boxes of each column.
+    top, track_top: of each lane's boxes and of its tracks; below: the end of the last lane.
+    box_height: of all boxes.
+    """
+
+    slot: list[int]
+    track: dict[int, int]
+    left: list[float]
+    right: list[float]
+    top: list[float]
+    track_top: list[float]
+    below: float
+    box_height: float
+
+
+def layered(
+    title: str,
+    lanes: Sequence[Lane],
+    nodes: Sequence[Node],
+    links: Sequence[Link],
+    entries: (Sequence[Fill | Style]),
+) -> Picture:
+    """The picture of a graph.
+
+    entries: what the legend explains.
+    """
+    places = _placed(lanes, nodes, links)
+    boxes = []
+    for node, slot in zip(nodes, places.slot, strict=True):
+        x, end = places.left[node.column], places.right[node.column]
+        y = places.top[node.lane] + slot * (places.box_height + _BOX_GAP)
+        boxes.append(Box(node.id, x, y, end - x, places.box_height, node.fill, node.text))
+    lines = [
+        Line(link.id, _points(places, nodes, boxes, number, link), link.style)
+        for number, link in enumerate(links)
+    ]
+    key_boxes, key_lines, key_texts, key_end = legend(entries, _MARGIN, _MARGIN + 0.36)
+    texts = [Text(_MARGIN, _MARGIN + 0.08, title, TITLE_PT, bold=True), *key_texts]
+    width = max(
+        places.right[-1] if places.right else 0.0,
+        key_end - 0.22,
+        _MARGIN + text_width(title, TITLE_PT),
+    )
+    grounds, labels = _bands(lanes, places, width)
+    return Picture(
+        title,
+        width + _MARGIN,
+        places.below + _MARGIN,
+        (*key_boxes, *boxes),
+        (*key_lines, *lines),
+        (*texts, *labels),
+        tuple(grounds),
+    )
+
+
+def _placed(lanes: Sequence[Lane], nodes: Sequence[Node], links: Sequence[Link]) -> _Places:
+    slot, stacked = _slots(nodes, links)
+    track, tracks = _tracks(nodes, links, slot)
+    sizes = [box_size(node.text) for node in nodes]
+    height = max((h for _, h in sizes), default=0.0)
+    columns = max((node.column for node in nodes), default=-1) + 1
+    widths = [0.0] * columns
+    for node, (width, _) in zip(nodes, sizes, strict=True):
+        widths[node.column] = max(widths[node.column], width)
+    left, right = [], []
+    x = _MARGIN + _label_width(lanes)
+    for column, width in enumerate(widths):
+        crossing = sum(nodes[k.source].column < column <= nodes[k.target].column for k in links)
+        x += _GAP + _GAP_OF_LINE * min(crossing, _GAP_LINES) if column else 0.15
+        left.append(x)
+        x += width
+        right.append(x)
+    top, track_top = [], []
+    y = _MARGIN + 0.62
+    for number, lane in enumerate(lanes):
+        if number and lane.group != lanes[number - 1].group:
+            y += _GROUP_GAP
+        top.append(y + _LANE_PAD)
+        boxes = max(stacked.get(number, 0), 1)
+        y += _LANE_PAD + boxes * (height + _BOX_GAP)
+        track_top.append(y)
+        y += tracks.get(number, 0) * _TRACK + (_LANE_PAD if tracks.get(number) else 0)
+    return _Places(slot, track, left, right, top, track_top, y, height)
+
+
+def _slots(nodes: Sequence[Node], links: Sequence[Link]) -> tuple[list[int], dict[int, int]]:
+    """The slot of each node, and how many each lane has: those of a cell in the order of where
+    their lines come from."""
+    before: dict[int, list[int]] = defaultdict(list)
+    for link in links:
+        before[link.target].append(link.source)
+    slot = [0] * len(nodes)
+    cells: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, node in enumerate(nodes):
+        cells[node.column, node.lane].append(number)
+    stacked: dict[int, int] = {}
+
+    def origin(number: int) -> tuple[float, int]:
+        places = [(nodes[b].lane, slot[b]) for b in before[number]]
+        mean = sum(lane + place / 100 for lane, place in places) / max(len(places), 1)
+        return mean, number
+
+    for _, lane in sorted(cells):
+        stacked.setdefault(lane, 0)
+    for (_, lane), members in sorted(cells.items()):
+        for place, number in enumerate(sorted(members, key=origin)):
+            slot[number] = place
+        stacked[lane] = max(stacked[lane], len(members))
+    return slot, stacked
+
+
+def _tracks(
+    nodes: Sequence[Node], links: Sequence[Link], slot: list[int]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """The track of each link that takes one, and how many each lane has."""
+    taken = {(n.column, n.lane, place) for n, place in zip(nodes, slot, strict=True)}
+    wanted: dict[tuple[int, Style], list[int]] = defaultdict(list)
+    for number, link in enumerate(links):
+        source, target = nodes[link.source], nodes[link.target]
+        between = range(source.column + 1, target.column)
+        level = source.lane == target.lane and slot[link.source] == slot[link.target]
+        free = all((c, source.lane, slot[link.source]) not in taken for c in between)
+        if between and not (level and free):
+            wanted[link.source, link.style].append(number)
+    # Intervals of columns to tracks: each takes the first that is free from its first column on.
+    ends: dict[int, list[int]] = defaultdict(list)
+    track: dict[int, int] = {}
+    for (node, _), members in sorted(wanted.items(), key=lambda w: nodes[w[0][0]].column):
+        lane = ends[nodes[node].lane]
+        first = nodes[node].column + 1
+        last = max(nodes[links[number].target].column for number in members) - 1
+        place = next((t for t, end in enumerate(lane) if end < first), len(lane))
+        lane[place : place + 1] = [last]
+        track |= dict.fromkeys(members, place)
+    return track, {lane: len(found) for lane, found in ends.items()}
+
+
+def _points(
+    places: _Places, nodes: Sequence[Node], boxes: list[Box], number: int, link: Link
+) -> tuple[Point, ...]:
+    source, target = boxes[link.source], boxes[link.target]
+    middle = places.box_height / 2 + link.style.port
+    start = (source.x + source.width, source.y + middle)
+    end = (target.x, target.y + middle)
+    if number not in places.track:
+        return (start, end)
+    lane = nodes[link.source].lane
+    y = places.track_top[lane] + (places.track[number] + 0.5) * _TRACK
+    first, last = nodes[link.source].column + 1, nodes[link.target].column - 1
+    return (start, (places.left[first], y), (places.right[last], y), end)
+
+
+def _label_width(lanes: Sequence[Lane]) -> float:
+    group = max((text_width(lane.group) for lane in lanes), default=0.0)
+    label = max((text_width(lane.label, SMALL_PT) for lane in lanes), default=0.0)
+    return group + label + 0.2
+
+
+def _bands(lanes: Sequence[Lane], places: _Places, width: float) -> tuple[list[Box], list[Text]]:
+    """A band behind each group of lanes, and the labels at its left."""
+    grounds, texts = [], []
+    firsts = [n for n, lane in enumerate(lanes) if not n or lane.group != lanes[n - 1].group]
+    label = _MARGIN + 0.1 + max((text_width(lane.group) for lane in lanes), default=0.0) + 0.1
+    for first, after in pairwise([*firsts, len(lanes)]):
+        top = places.top[first] - _LANE_PAD
+        end = places.below if after == len(lanes) else places.top[after] - _LANE_PAD - _GROUP_GAP
+        fill = Fill("", BAND, WHITE, 0.0)
+        grounds.append(Box("", _MARGIN, top, width - _MARGIN + 0.08, end - top, fill))
+        y = places.top[first] + places.box_height / 2
+        texts.append(Text(_MARGIN + 0.08, y, lanes[first].group, bold=True))
+        for number in range(first, after):
+            y = places.top[number] + places.box_height / 2
+            texts.append(Text(label, y, lanes[number].label, SMALL_PT, color=GREY))
+    return grounds, texts

@@ -1,0 +1,400 @@
+"""Pictures of topologies: GPUs, switches and cards by node, and the links between them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from math import cos, pi, sin
+
+import numpy as np
+
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.tables import NONE
+from sley.ir.topology import Topology
+from sley.report.pictures.canvas import (
+    BAND,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALE_BLUE,
+    PALE_GREEN,
+    PALE_GREY,
+    PALE_ORANGE,
+    PALE_PURPLE,
+    PURPLE,
+    SMALL_PT,
+    TITLE_PT,
+    WHITE,
+    Box,
+    Fill,
+    Line,
+    Picture,
+    Point,
+    Style,
+    Text,
+    check_size,
+    legend,
+    text_height,
+    text_width,
+)
+
+_MARGIN = 0.2
+_SPACING = 1.02
+"""From the middle of a box to the next one's in its row."""
+_BOX_WIDTH, _BOX_HEIGHT = 0.74, 0.26
+_ROW = 0.8
+_RING = 0.2
+"""Radius of a ring of GPUs for each of them: so large that lines pass beside a next neighbour."""
+_FRAME_PAD, _FRAME_GAP, _TIER_GAP = 0.16, 0.3, 0.3
+
+_FILLS = {
+    VertexKind.GPU: Fill("GPU", PALE_GREEN, GREEN),
+    VertexKind.SWITCH: Fill("switch", PALE_ORANGE, ORANGE),
+    VertexKind.PCIE: Fill("PCIe switch or CPU", PALE_GREY, GREY),
+    VertexKind.NIC: Fill("network card", PALE_BLUE, BLUE),
+    VertexKind.NETWORK: Fill("network", PALE_PURPLE, PURPLE),
+}
+_COLORS = {
+    LinkKind.NVLINK: ("NVLink", GREEN, 1.6),
+    LinkKind.PCIE: ("PCIe", GREY, 1.1),
+    LinkKind.NETWORK: ("network", BLUE, 1.1),
+}
+_FRAME = Fill("", BAND, GREY, 0.6)
+_LABEL = Fill("", WHITE, WHITE, 0.0)
+_ARC = 0.24
+"""How far a link between two boxes of a row bends away, for each box that it passes and once."""
+_ARC_POINTS = 64
+_ALONG = (0.5, 0.4, 0.6, 0.32, 0.68, 0.25, 0.75, 0.18, 0.82)
+"""Where on a link its label may stand, the best first."""
+_ASIDE = (0.0, 0.21, -0.21)
+"""How far below the link, the best first."""
+_SHOWN_RATES = 4
+"""How many rates of a kind of link the legend lists."""
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """All links between two vertices: a < b; rates there and back, 0 where there is no link."""
+
+    a: int
+    b: int
+    kind: LinkKind
+    there_GBps: float  # noqa: N815 - a unit
+    back_GBps: float  # noqa: N815
+
+    @property
+    def label(self) -> str:
+        if self.there_GBps == self.back_GBps or not self.back_GBps:
+            return f"{self.there_GBps:g}"
+        return (
+            f"{self.back_GBps:g}"
+            if not self.there_GBps
+            else (f"{self.there_GBps:g} / {self.back_GBps:g}")
+        )
+
+
+def topology_picture(topology: Topology) -> Picture:
+    """A topology as a graph: a frame a node with its GPUs, switches and cards, the network above,
+    and a line for the links between two vertices, both directions in one, with the rate that
+    transfers reach in GB/s. Where the directions differ, "20 / 10" is from the vertex of the lower
+    number and back; a link in one direction alone has an arrow.
+
+    Switches stand as bars along all that they join, where they don't lie over one another. Ids in
+    an SVG: vertex-V, link-A-B-KIND. Errors: P801.
+    """
+    joints = _joints(topology)
+    check_size(
+        "vertices",
+        len(topology.vertices),
+        "links",
+        len(joints),
+        "Draw the same kind of cluster with fewer nodes or GPUs.",
+    )
+    places, frames, names = _placed(topology, joints)
+    boxes = [places[v] for v in sorted(places)]
+    lines = [_line(joint, places) for joint in joints]
+    labels: list[Box] = []
+    for joint, line in zip(joints, lines, strict=True):
+        labels += _label(joint.label, line, [*boxes, *labels])
+    title = f"{topology.name}: topology"
+    kinds = np.unique(topology.vertices.kind).tolist()
+    entries = [_FILLS[VertexKind(kind)] for kind in kinds]
+    key_boxes, key_lines, key_texts, end = legend(
+        [*entries, *_link_entries(joints)], _MARGIN, _MARGIN + 0.36
+    )
+    width = max(
+        max(box.x + box.width for box in [*boxes, *frames]),
+        end - 0.22,
+        _MARGIN + text_width(title, TITLE_PT),
+    )
+    height = max(box.y + box.height for box in [*boxes, *frames])
+    return Picture(
+        title,
+        width + _MARGIN,
+        height + _MARGIN,
+        (*key_boxes, *labels, *boxes),
+        (*key_lines, *lines),
+        (Text(_MARGIN, _MARGIN + 0.08, title, TITLE_PT, bold=True), *key_texts, *names),
+        tuple(frames),
+    )
+
+
+def _joints(topology: Topology) -> list[_Joint]:
+    """The links, those between two vertices as one, in the order of the vertices."""
+    rates: dict[tuple[int, int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for link in topology.links:
+        a, b = sorted((link.src, link.dst))
+        rates[a, b, link.kind][link.src > link.dst] += link.GBps
+    return [_Joint(a, b, LinkKind(kind), *both) for (a, b, kind), both in sorted(rates.items())]
+
+
+def _link_entries(joints: list[_Joint]) -> list[Style]:
+    """The legend's lines: each kind of link with its rates."""
+    entries = []
+    for kind, (word, color, width) in _COLORS.items():
+        labels = sorted({j.label for j in joints if j.kind is kind}, key=lambda x: (len(x), x))
+        if labels:
+            more = ", ..." if len(labels) > _SHOWN_RATES else ""
+            rates = f"{', '.join(labels[:_SHOWN_RATES])}{more} GB/s"
+            entries.append(Style(f"{word}, {rates}", color, width_pt=width, arrow=False))
+    return entries
+
+
+def _placed(
+    topology: Topology, joints: list[_Joint]
+) -> tuple[dict[int, Box], list[Box], list[Text]]:
+    """The box of each vertex, the frames of the nodes, and their names."""
+    neighbours: dict[int, list[int]] = defaultdict(list)
+    for joint in joints:
+        neighbours[joint.a].append(joint.b)
+        neighbours[joint.b].append(joint.a)
+    node = topology.vertices.node
+    tiers = _tiers(np.flatnonzero(node == NONE).tolist(), neighbours)
+    top = _MARGIN + 0.66 + _ROW * len(tiers)
+    places: dict[int, Box] = {}
+    frames, names = [], []
+    left = _MARGIN
+    for number in range(topology.nodes):
+        inside = np.flatnonzero(node == number)
+        found, width, height = _node(topology, inside.tolist(), neighbours)
+        for vertex, box in found.items():
+            places[vertex] = replace(box, x=box.x + left, y=box.y + top)
+        frames.append(Box(f"node-{number}", left, top, width, height, _FRAME))
+        word = f"node {number}"
+        names.append(Text(left + 0.08, top + height - 0.1, word, SMALL_PT, color=GREY, bold=True))
+        left += width + _FRAME_GAP
+    for number, row in enumerate(tiers, 1):
+        span = (_MARGIN, left - _FRAME_GAP)
+        places |= _tier(topology, row, places, neighbours, span, top - number * _ROW)
+    return places, frames, names
+
+
+def _tiers(vertices: list[int], neighbours: dict[int, list[int]]) -> list[list[int]]:
+    """Vertices by how far they are from all others, the next ones first."""
+    tiers: list[list[int]] = []
+    left = set(vertices)
+    while left:
+        tier = sorted(v for v in left if any(o not in left for o in neighbours[v])) or sorted(left)
+        tiers.append(tier)
+        left -= set(tier)
+    return tiers
+
+
+def _tier(
+    topology: Topology,
+    row: list[int],
+    below: dict[int, Box],
+    neighbours: dict[int, list[int]],
+    span: tuple[float, float],
+    y: float,
+) -> dict[int, Box]:
+    """The boxes of vertices outside of nodes: bars along what they join, or equal shares."""
+    joined = {v: [below[o] for o in neighbours[v] if o in below] for v in row}
+    means = {v: _mean([box.x + box.width / 2 for box in joined[v]], span[0]) for v in row}
+    share = (span[1] - span[0]) / len(row)
+    boxes = {
+        v: Box(
+            f"vertex-{v}",
+            span[0] + n * share + (_TIER_GAP if n else 0.0),
+            y,
+            share - (_TIER_GAP if n else 0.0),
+            _BOX_HEIGHT,
+            *_look(topology, v),
+        )
+        for n, v in enumerate(sorted(row, key=lambda v: (means[v], v)))
+    }
+    return boxes if len(row) == 1 else _bars(boxes, below, neighbours)
+
+
+def _node(
+    topology: Topology, inside: list[int], neighbours: dict[int, list[int]]
+) -> tuple[dict[int, Box], float, float]:
+    """The boxes of one node from its upper left corner, and its width and height.
+
+    From top to bottom: cards and PCIe by how far they are from GPUs, GPUs, switches. GPUs that are
+    linked to one another and to nothing else in the node stand in a circle.
+    """
+    kind = topology.vertices.kind
+    gpus = [v for v in inside if kind[v] == VertexKind.GPU]
+    switches = [v for v in inside if kind[v] == VertexKind.SWITCH]
+    near = {v: [o for o in neighbours[v] if o in inside] for v in inside}
+    over = _tiers([v for v in inside if v not in gpus and v not in switches], near)
+    ring = len(gpus) > 2 and len(gpus) == len(inside) and any(near.values())
+    radius = max(1.0, len(gpus) * _RING) if ring else 0.0
+    widest = max(len(row) for row in (gpus, switches, *over)) * _SPACING
+    span = 2 * radius + _BOX_WIDTH if ring else widest
+    middle: dict[int, float] = {}
+    # GPUs first, then what is next to them, so that everything stands over what it joins.
+    rows = [gpus, switches, *over] if switches else [gpus, *over]
+    ordered = [_across(row, near, middle, span) for row in rows]
+    room = [0.0 if ring else _arc_room(row, near) for row in ordered]
+    order = [*range(len(rows) - 1, len(rows) - 1 - len(over), -1), *range(len(rows) - len(over))]
+    tops, y = {}, _FRAME_PAD
+    for number in order:
+        above = room[number] if rows[number] in over else 0.0
+        tops[number] = y + above
+        y += _ROW + room[number] + (2 * radius if number == 0 else 0.0)
+    boxes = {}
+    for number, row in enumerate(ordered):
+        for v in row:
+            where = (middle[v] - _BOX_WIDTH / 2, tops[number], _BOX_WIDTH, _BOX_HEIGHT)
+            boxes[v] = Box(f"vertex-{v}", *where, *_look(topology, v))
+    if ring:
+        center = (_FRAME_PAD + span / 2, tops[0] + radius)
+        for v, (x, top) in zip(gpus, _circle(center, radius, len(gpus)), strict=True):
+            boxes[v] = replace(boxes[v], x=x - _BOX_WIDTH / 2, y=top)
+    joined = {v: boxes[v] for v in gpus}
+    for row in rows[1:]:
+        joined |= _bars({v: boxes[v] for v in row}, joined, neighbours)
+    boxes |= joined
+    return boxes, span + 2 * _FRAME_PAD, y - _ROW + _BOX_HEIGHT + 2 * _FRAME_PAD
+
+
+def _across(
+    row: list[int], near: dict[int, list[int]], middle: dict[int, float], span: float
+) -> list[int]:
+    """A row in the order of what it joins among the rows before; puts the middle of each of its
+    boxes into `middle`."""
+    keys = {v: _mean([middle[o] for o in near[v] if o in middle], float(v)) for v in row}
+    ordered = sorted(row, key=lambda v: (keys[v], v))
+    for place, vertex in enumerate(ordered):
+        middle[vertex] = _FRAME_PAD + span * (place + 0.5) / len(row)
+    return ordered
+
+
+def _arc_room(row: list[int], near: dict[int, list[int]]) -> float:
+    """The height of the arcs that pass boxes of a row."""
+    place = {v: n for n, v in enumerate(row)}
+    longest = max((place[o] - place[v] for v in row for o in near[v] if o in place), default=0)
+    return longest * _ARC if longest > 1 else 0.0
+
+
+def _circle(center: Point, radius: float, count: int) -> list[Point]:
+    """Points on a circle, clockwise, the first two on top."""
+    angles = [-pi / 2 + 2 * pi * (place - 0.5) / count for place in range(count)]
+    return [(center[0] + radius * cos(a), center[1] + radius * sin(a)) for a in angles]
+
+
+def _mean(values: list[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise
+
+
+def _look(topology: Topology, vertex: int) -> tuple[Fill, tuple[str, ...]]:
+    fill = _FILLS[VertexKind(int(topology.vertices.kind[vertex]))]
+    return fill, (topology.vertex_label(vertex),)
+
+
+def _bars(
+    row: dict[int, Box], placed: dict[int, Box], neighbours: dict[int, list[int]]
+) -> dict[int, Box]:
+    """The boxes of a row, cards as they are, others as wide as what they join of the boxes placed
+    before; all as they are where two of them would overlap."""
+    bars: dict[int, Box] = {}
+    for vertex, own in row.items():
+        joined = [placed[o] for o in neighbours[vertex] if o in placed]
+        bars[vertex] = own
+        if joined and own.fill is not _FILLS[VertexKind.NIC]:
+            left = min(box.x for box in joined)
+            right = max(box.x + box.width for box in joined)
+            bars[vertex] = replace(own, x=left, width=right - left)
+    order = sorted(bars.values(), key=lambda box: box.x)
+    return bars if all(a.x + a.width < b.x for a, b in pairwise(order)) else row
+
+
+def _line(joint: _Joint, places: dict[int, Box]) -> Line:
+    a, b = places[joint.a], places[joint.b]
+    _, color, width = _COLORS[joint.kind]
+    one_way = not (joint.there_GBps and joint.back_GBps)
+    style = Style("", color, width_pt=width, arrow=one_way)
+    points = _between(a, b, places)
+    backwards = one_way and not joint.there_GBps
+    points = points[::-1] if backwards else points
+    return Line(f"link-{joint.a}-{joint.b}-{joint.kind.name.lower()}", points, style, curved=False)
+
+
+def _between(a: Box, b: Box, places: dict[int, Box]) -> tuple[Point, ...]:
+    """From one box to another: straight down or aslant, or around what stands between them."""
+    passed = _between_in_row(a, b, places)
+    if passed:
+        return _arc(a, b, passed)
+    x0, x1 = _opposite(a, b)
+    start, end = (x0, a.y + a.height / 2), (x1, b.y + b.height / 2)
+    return (_clipped(start, end, a), _clipped(end, start, b))
+
+
+def _arc(a: Box, b: Box, passed: int) -> tuple[Point, ...]:
+    """Half an ellipse from one box of a row to another: below GPUs and switches, above others."""
+    down = a.fill in (_FILLS[VertexKind.GPU], _FILLS[VertexKind.SWITCH])
+    y = a.y + (a.height if down else 0.0)
+    center, reach = (a.x + b.x + (a.width + b.width) / 2) / 2, (b.x - a.x) / 2
+    depth = (1 if down else -1) * _ARC * (passed + 1)
+    angles = [pi * n / (_ARC_POINTS - 1) for n in range(_ARC_POINTS)]
+    return tuple((center - reach * cos(angle), y + depth * sin(angle)) for angle in angles)
+
+
+def _between_in_row(a: Box, b: Box, places: dict[int, Box]) -> int:
+    """How many boxes stand between two of one row; 0 for boxes of different rows."""
+    if abs(a.y - b.y) >= _BOX_HEIGHT:
+        return 0
+    left, right = sorted((a.x, b.x))
+    return sum(left < box.x < right and abs(box.y - a.y) < _BOX_HEIGHT for box in places.values())
+
+
+def _opposite(a: Box, b: Box) -> tuple[float, float]:
+    """Where a link leaves each of two boxes, from the left: a bar right across from a narrower
+    box, others in their middle."""
+    x0, x1 = a.x + a.width / 2, b.x + b.width / 2
+    if a.width > b.width and a.x <= x1 <= a.x + a.width:
+        return x1, x1
+    if b.width > a.width and b.x <= x0 <= b.x + b.width:
+        return x0, x0
+    return x0, x1
+
+
+def _clipped(inside: Point, outside: Point, box: Box) -> Point:
+    """Where a line from the middle height of a box leaves it."""
+    (x, y), dx, dy = inside, outside[0] - inside[0], outside[1] - inside[1]
+    edge = box.x + box.width if dx > 0 else box.x
+    shares = [(edge - x) / dx] if dx else []
+    shares += [box.height / 2 / abs(dy)] if dy else []
+    share = min([1.0, *shares])
+    return (x + share * dx, y + share * dy)
+
+
+def _label(text: str, line: Line, taken: list[Box]) -> list[Box]:
+    """The label of a link where it covers nothing; none where there is no such place."""
+    size = SMALL_PT
+    width, height = text_width(text, size) + 0.04, text_height(1, size)
+    middle = len(line.points) // 2
+    (x0, y0), (x1, y1) = line.points[middle - 1], line.points[middle]
+    for aside, along in product(_ASIDE, _ALONG):
+        x = x0 + along * (x1 - x0) - width / 2
+        y = y0 + along * (y1 - y0) - height / 2 + aside
+        if not any(
+            x < o.x + o.width and o.x < x + width and y < o.y + o.height and o.y < y + height
+            for o in taken
+        ):
+            return [Box("", x, y, width, height, _LABEL, (text,), size)]
+    return []

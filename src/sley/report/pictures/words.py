@@ -1,0 +1,109 @@
+"""Words of pictures: operands, instructions and their peers as texts, and how they look."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, BoolArray, ByteArray
+from sley.ir.words import (
+    READS_SOURCE,
+    RECEIVES,
+    REDUCES,
+    SENDS,
+    WRITES_DESTINATION,
+    Buffer,
+    Op,
+)
+from sley.report.pictures.canvas import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALE_BLUE,
+    PALE_GREEN,
+    PALE_GREY,
+    PALE_PURPLE,
+    PURPLE,
+    WHITE,
+    Fill,
+    Stroke,
+    Style,
+)
+
+_BUFFERS = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch"}
+
+_REDUCING_PT = 1.9
+
+SEND = Fill("sends", PALE_BLUE, BLUE)
+RECEIVE = Fill("receives", PALE_GREEN, GREEN)
+BOTH = Fill("receives and sends", PALE_PURPLE, PURPLE)
+LOCAL = Fill("local", PALE_GREY, GREY)
+REDUCING = Fill("thick frame: reduces", WHITE, GREY, _REDUCING_PT)
+
+ORDER = Style("next in its block", GREY, width_pt=1.2)
+MESSAGE = Style("message", BLUE, port=-0.07)
+WAIT = Style("wait", ORANGE, Stroke.DASHED, port=0.07)
+
+
+def operand(buffer: int, index: int, count: int) -> str:
+    """Chunks of a buffer: "in[1]", "scratch[0:4]"."""
+    chunks = str(index) if count == 1 else f"{index}:{index + count}"
+    return f"{_BUFFERS[Buffer(buffer)]}[{chunks}]"
+
+
+def instruction_text(plan: Plan, row: int) -> tuple[str, str]:
+    """An instruction as two lines: its operation, and the operands that it has."""
+    i = plan.instructions[row]
+    read = operand(i.src_buffer, i.src_index, i.count) if READS_SOURCE[i.op] else ""
+    written = operand(i.dst_buffer, i.dst_index, i.count) if WRITES_DESTINATION[i.op] else ""
+    if read == written:
+        return Op(i.op).name.lower(), read or "-"
+    return Op(i.op).name.lower(), f"{read} → {written}".strip() if written else read
+
+
+def instruction_peers(plan: Plan, row: int) -> str:
+    """The other ends of an instruction's messages: "from 3, to 1"; empty where it has none."""
+    i = plan.instructions[row]
+    source = [f"from {i.recv_peer}"] if RECEIVES[i.op] else []
+    target = [f"to {i.send_peer}"] if SENDS[i.op] else []
+    return ", ".join(source + target)
+
+
+def instruction_fill(op: int) -> Fill:
+    """How an instruction's box looks: by what it moves, framed thickly where it reduces."""
+    sends, receives = bool(SENDS[op]), bool(RECEIVES[op])
+    fill = BOTH if sends and receives else SEND if sends else RECEIVE if receives else LOCAL
+    return Fill(fill.word, fill.face, fill.edge, _REDUCING_PT) if REDUCES[op] else fill
+
+
+def used_fills(ops: ByteArray) -> list[Fill]:
+    """What the legend must explain of these operations' boxes."""
+    words = {instruction_fill(op).word for op in np.unique(ops).tolist()}
+    fills = [fill for fill in (SEND, RECEIVE, BOTH, LOCAL) if fill.word in words]
+    return [*fills, REDUCING] if REDUCES[ops].any() else fills
+
+
+def block_peers(plan: Plan, block: int) -> tuple[str, str, str]:
+    """Whom a block sends to, whom it receives from, and on which channels: its head."""
+    rows = slice(int(plan.block_offset[block]), int(plan.block_offset[block + 1]))
+    t = plan.instructions
+    sends = sorted(set(t.send_peer[rows].tolist()) - {NONE})
+    receives = sorted(set(t.recv_peer[rows].tolist()) - {NONE})
+    channels = sorted(set(t.channel[rows].tolist()) - {NONE})
+    return _listed(sends), _listed(receives), _listed(channels)
+
+
+def _listed(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers)) or "-"
+
+
+def chosen_ranks(ranks: Collection[int] | None, total: int) -> BoolArray:
+    """bool (total,): which ranks are drawn; all of them where `ranks` is None."""
+    if ranks is None:
+        return np.ones(total, bool)
+    chosen = np.zeros(total, bool)
+    chosen[list(ranks)] = True
+    return chosen

@@ -1,0 +1,345 @@
+"""Rules: which algorithm is best for which sizes, on which hosts, with the reasons in words.
+
+Where an algorithm takes over from another is a matter of measurements: `Limits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sley.compiler import Options
+from sley.ir.words import Protocol
+from sley.rendezvous.hosts import Hosts
+from sley.selection.kinds import BARRIER
+
+_STAGED = Options(protocol=Protocol.SIMPLE, fusion=False)
+_PULLED = Options(protocol=Protocol.DIRECT, fusion=False)
+_FUSED = Options(protocol=Protocol.SIMPLE)
+"""Rings, trees and halving hand on what they receive: fused, without a turn through memory."""
+
+_STAGES = {"stage_channels": (0, 1)}
+"""Two stages with blocks of their own: the first stage of a tile doesn't wait for the second of the
+tile before."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where one algorithm takes over from another.
+
+    mesh_ranks: up to so many ranks, on a host or one on each, all pairs are connected.
+    mesh_hosts: up to so many hosts, all of them are connected.
+    one_step_bytes: up to so many bytes for a rank to read in one step, an AllReduce has one step.
+    staged_bytes: up to this size of a call, messages go through slots even where a peer could read
+        them in place: to say that they were read costs more than the copy.
+    rooted_bytes: up to this size, the root of a Reduce does all of it by itself, and across hosts
+        that of a Broadcast too.
+    tree_bytes: up to this size, steps decide with many ranks: halving and trees; above it rings.
+    two_step_bytes: up to so many bytes for each pair of ranks, an AllToAll collects what goes from
+        host to host.
+    """
+
+    mesh_ranks: int = 16
+    mesh_hosts: int = 16
+    one_step_bytes: int = 32 << 10
+    staged_bytes: int = 32 << 10
+    rooted_bytes: int = 32 << 10
+    tree_bytes: int = 256 << 10
+    two_step_bytes: int = 4 << 10
+
+
+@dataclass(frozen=True)
+class Step:
+    """A rung of a ladder, up to a size: an algorithm, its arguments, options and reason."""
+
+    end_bytes: int | None
+    name: str
+    options: Options
+    reason: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks, as the rules look at them."""
+
+    hosts: Hosts
+    limits: Limits
+
+    @property
+    def ranks(self) -> int:
+        return len(self.hosts.host)
+
+    @property
+    def largest(self) -> int:
+        """Ranks of the host that has most."""
+        return max(map(len, self.hosts.members))
+
+    @property
+    def is_network(self) -> bool:
+        """Whether every rank is alone on its host."""
+        return self.hosts.count == self.ranks > 1
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all pairs of ranks are alike: one host, or one rank on each."""
+        return self.hosts.count == 1 or self.is_network
+
+    @property
+    def is_mesh(self) -> bool:
+        """Whether they are few enough to connect all pairs, within hosts and across."""
+        few = self.largest <= self.limits.mesh_ranks
+        return few and self.hosts.count <= self.limits.mesh_hosts
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether hosts have equally many ranks, one host's after another's."""
+        return self.hosts.is_uniform and self.hosts.is_contiguous
+
+    @property
+    def size(self) -> dict[str, int]:
+        return {"ranks": self.ranks}
+
+    @property
+    def grid(self) -> dict[str, int]:
+        return {"nodes": self.hosts.count, "gpus": self.largest}
+
+    @property
+    def members(self) -> dict[str, Any]:
+        return {"hosts": self.hosts.members}
+
+    @property
+    def too_many(self) -> str:
+        """Why not all pairs."""
+        return (
+            f"{self.largest} ranks on a host and {self.hosts.count} hosts; all pairs are connected "
+            f"up to {self.limits.mesh_ranks} and {self.limits.mesh_hosts}"
+        )
+
+
+def _two_ways(limits: Limits, step: Step) -> list[Step]:
+    """One algorithm for all sizes: through slots while small, read in place when large."""
+    staged = replace(
+        step,
+        end_bytes=limits.staged_bytes,
+        options=replace(step.options, protocol=Protocol.SIMPLE),
+        reason=f"{step.reason}; small, so through slots",
+    )
+    pulled = replace(
+        step,
+        end_bytes=None,
+        options=replace(step.options, protocol=Protocol.DIRECT),
+        reason=f"{step.reason}; large, so read in place where the buffers are shared",
+    )
+    return [staged, pulled]
+
+
+def _all_reduce(group: Group) -> list[Step]:
+    limits = group.limits
+    if group.is_flat and group.is_mesh:
+        once = limits.one_step_bytes // (group.ranks - 1)
+        return [
+            Step(
+                once,
+                "one-step-allreduce",
+                _STAGED,
+                "small: one step, in which each rank reads the data of all others",
+                group.size,
+                ("all-pairs-allreduce: two steps, where each would be little more than waiting",),
+            ),
+            Step(
+                None,
+                "all-pairs-allreduce",
+                _PULLED,
+                "each rank sums up its share and reads the others': the fewest bytes, in two steps",
+                {**group.size, **_STAGES},
+                (
+                    "one-step-allreduce: each rank would read the whole data of all others",
+                    f"ring-allreduce: {2 * (group.ranks - 1)} steps for the same bytes",
+                ),
+            ),
+        ]
+    if group.is_mesh:
+        once = limits.one_step_bytes // (group.largest + group.hosts.count - 2)
+        return [
+            Step(
+                once,
+                "two-level-one-step-allreduce",
+                _STAGED,
+                "small: one step within the hosts and one across",
+                group.members,
+                (
+                    "two-level-allreduce: four steps, where each would be little more than waiting",
+                    "one-step-allreduce: it doesn't know the hosts, and crosses the network "
+                    "with all pairs of ranks",
+                ),
+            ),
+            Step(
+                None,
+                "two-level-allreduce",
+                _PULLED,
+                "the fewest bytes over the network, spread over the ranks of each host",
+                {**group.members, **_STAGES},
+                ("all-pairs-allreduce, ring-allreduce: more bytes over the network",),
+            ),
+        ]
+    return _many_all_reduce(group)
+
+
+def _many_all_reduce(group: Group) -> list[Step]:
+    few = Step(
+        group.limits.tree_bytes,
+        "recursive-halving-doubling-allreduce",
+        _FUSED,
+        "many ranks, small: few steps and few connections",
+        group.size,
+        (f"all-pairs-allreduce: {group.too_many}",),
+    )
+    if group.is_grid and group.hosts.count > 1:
+        rings = Step(
+            None,
+            "hierarchical-allreduce",
+            _FUSED,
+            "many ranks, large: rings within the hosts and across",
+            group.grid,
+            (f"two-level-allreduce: {group.too_many}",),
+        )
+        return [few, rings]
+    ring = Step(
+        None,
+        "ring-allreduce",
+        _FUSED,
+        "many ranks, large: the fewest bytes with two connections a rank",
+        group.size,
+        (
+            f"two-level-allreduce, all-pairs-allreduce: {group.too_many}",
+            "hierarchical-allreduce: it needs equally many ranks on every host, in order",
+        ),
+    )
+    return [few, ring]
+
+
+def _all_gather(group: Group) -> list[Step]:
+    if group.is_flat and group.is_mesh:
+        reason = "each rank reads every other's part from it, in one step"
+        step = Step(None, "all-pairs-allgather", _STAGED, reason, group.size)
+        return _two_ways(group.limits, step)
+    if group.is_mesh:
+        reason = "each part crosses the network once to each other host"
+        arguments = {**group.members, **_STAGES}
+        refused = ("all-pairs-allgather: each part would cross the network once for each rank",)
+        step = Step(None, "two-level-allgather", _STAGED, reason, arguments, refused)
+        return _two_ways(group.limits, step)
+    steps = []
+    if group.ranks & (group.ranks - 1) == 0:
+        reason = "many ranks, small: few steps and few connections"
+        end = group.limits.tree_bytes
+        steps = [Step(end, "recursive-doubling-allgather", _FUSED, reason, group.size)]
+    reason = "many ranks: the fewest bytes with two connections a rank"
+    refused = (f"all-pairs-allgather, two-level-allgather: {group.too_many}",)
+    return [*steps, Step(None, "ring-allgather", _FUSED, reason, group.size, refused)]
+
+
+def _reduce_scatter(group: Group) -> list[Step]:
+    if group.is_flat and group.is_mesh:
+        reason = "each rank reads its part from every other and sums it up, in one step"
+        step = Step(None, "all-pairs-reducescatter", _STAGED, reason, group.size)
+        return _two_ways(group.limits, step)
+    if group.is_mesh:
+        reason = "hosts sum up first, so each part crosses the network once from each"
+        refused = ("all-pairs-reducescatter: parts would cross the network from every rank",)
+        step = Step(None, "two-level-reducescatter", _STAGED, reason, group.members, refused)
+        return _two_ways(group.limits, step)
+    reason = "many ranks: the fewest bytes with two connections a rank"
+    refused = (f"all-pairs-reducescatter, two-level-reducescatter: {group.too_many}",)
+    return [Step(None, "ring-reducescatter", _FUSED, reason, group.size, refused)]
+
+
+def _all_to_all(group: Group) -> list[Step]:
+    reason = "every rank has something else for every other"
+    pairs = Step(None, "all-pairs-alltoall", _STAGED, reason, group.size)
+    if group.is_flat:
+        return _two_ways(group.limits, pairs)
+    end = group.limits.two_step_bytes * group.ranks
+    if not group.is_grid:
+        refused = ("two-step-alltoall: it needs equally many ranks on every host, in order",)
+        return _two_ways(group.limits, replace(pairs, refused=refused))
+    few = Step(
+        end,
+        "two-step-alltoall",
+        _STAGED,
+        "small: one message from each rank to each other host",
+        group.grid,
+        ("all-pairs-alltoall: a message for every pair of ranks over the network",),
+    )
+    refused = ("two-step-alltoall: it copies within the hosts first, which no longer pays",)
+    return [few, *_two_ways(group.limits, replace(pairs, refused=refused))]
+
+
+def _broadcast(group: Group) -> list[Step]:
+    reason = "everybody reads the root's data from it, in one step"
+    flat = Step(None, "flat-broadcast", _STAGED, reason, group.size)
+    if group.hosts.count == 1:
+        few = group.ranks <= group.limits.mesh_ranks
+        return [*([] if few else [_tree(group, "broadcast")]), *_two_ways(group.limits, flat)]
+    if not group.is_mesh:
+        return [replace(_tree(group, "broadcast"), end_bytes=None)]
+    small = replace(flat, end_bytes=group.limits.rooted_bytes)
+    why_not = "flat-broadcast: the root's host would send the data over the network several times"
+    if group.is_network:
+        reason = "the root scatters the data, and the others gather it: it leaves the root once"
+        large = Step(None, "all-pairs-broadcast", _PULLED, reason, group.size, (why_not,))
+    else:
+        reason = "the data leave the root's host once, spread over its ranks"
+        large = Step(None, "two-level-broadcast", _PULLED, reason, group.members, (why_not,))
+    return [small, large]
+
+
+def _reduce(group: Group) -> list[Step]:
+    if not group.is_mesh:
+        return [replace(_tree(group, "reduce"), end_bytes=None)]
+    reason = "small: the root reads everybody's data and sums it up, in one step"
+    small = Step(group.limits.rooted_bytes, "flat-reduce", _STAGED, reason, group.size)
+    why_not = ("flat-reduce: the root alone would do all the work",)
+    if group.is_flat:
+        reason = "each rank sums up its share, and the root reads the sums"
+        arguments = {**group.size, **_STAGES}
+        large = Step(None, "all-pairs-reduce", _PULLED, reason, arguments, why_not)
+    else:
+        reason = "hosts sum up first, so each crosses the network once"
+        arguments = {**group.members, **_STAGES}
+        large = Step(None, "two-level-reduce", _PULLED, reason, arguments, why_not)
+    return [small, large]
+
+
+def _tree(group: Group, kind: str) -> Step:
+    refused = (f"flat-{kind}: {group.too_many}",)
+    reason = "many ranks: few steps and few connections"
+    end = group.limits.tree_bytes
+    return Step(end, f"binomial-{kind}", _FUSED, reason, group.size, refused)
+
+
+def _gather(group: Group) -> list[Step]:
+    reason = "the root needs every rank's part, and reads it from there"
+    return _two_ways(group.limits, Step(None, "flat-gather", _STAGED, reason, group.size))
+
+
+def _scatter(group: Group) -> list[Step]:
+    reason = "every rank needs another part of the root's data, and reads it there"
+    return _two_ways(group.limits, Step(None, "flat-scatter", _STAGED, reason, group.size))
+
+
+RULES: Mapping[str, Callable[[Group], list[Step]]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    BARRIER: _all_reduce,
+}
+"""For each kind of call, the rungs for a group of more than one rank; the last has no end."""

@@ -1,0 +1,94 @@
+"""The heap: blocks come and go, and nobody is given another's."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sley
+from sley.communicator.heap import Heap, heap
+from sley.errors import SleyError
+
+MIB = 1 << 20
+
+
+def test_an_array_is_zero_and_has_its_shape_and_type() -> None:
+    array = sley.empty((3, 5), "int16")
+    assert array.shape == (3, 5)
+    assert array.dtype == np.int16
+    assert not array.any()
+    assert sley.empty(4, "bfloat16").dtype == np.uint16
+    assert sley.empty(0).shape == (0,)
+    assert sley.empty(()).shape == ()
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 100_000)), max_size=20))
+def test_blocks_never_overlap_and_all_come_back(steps: list[tuple[bool, int]]) -> None:
+    own = Heap(4 * MIB)
+    held: list[np.ndarray] = []
+    for number, (takes, size) in enumerate(steps):
+        if takes or not held:
+            array = own.empty(size)
+            assert not array.any()
+            array[:] = number % 255 + 1
+            held.append(array)
+        else:
+            held.pop(size % len(held))
+        assert all((array == array[:1]).all() for array in held)
+    held.clear()
+    array = None
+    assert own.empty(4 * MIB).nbytes == 4 * MIB
+
+
+def test_a_view_keeps_its_memory() -> None:
+    own = Heap(MIB)
+    view = own.empty(MIB)[10:20]
+    view[:] = 7
+    gc.collect()
+    with pytest.raises(SleyError, match="R507"):
+        own.empty(1)
+    assert (view == 7).all()
+
+
+def test_memory_that_came_back_is_given_to_the_system() -> None:
+    own = Heap(256 * MIB)
+    array = own.empty(128 * MIB)
+    array[:] = 1
+
+    def used() -> int:
+        return os.fstat(own.segment.fd).st_blocks * 512
+
+    assert used() >= 128 * MIB
+    del array
+    gc.collect()
+    assert used() < MIB
+
+
+@pytest.mark.parametrize("shape", [-1, 1.5, (3, -1), "3", None])
+def test_what_is_no_shape(shape: object) -> None:
+    with pytest.raises(SleyError, match="R514"):
+        sley.empty(shape)  # type: ignore[arg-type]
+
+
+def test_what_is_no_type() -> None:
+    with pytest.raises(SleyError, match="R504"):
+        sley.empty(3, "complex64")
+
+
+def test_a_child_has_a_heap_of_its_own() -> None:
+    before = heap()
+    kept = before.empty(10)
+    kept[:] = 3
+    pid = os.fork()
+    if pid == 0:
+        own = heap()
+        own.empty(10)[:] = 9
+        os._exit(0 if own is not before and (kept == 3).all() else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert heap() is before
+    assert (kept == 3).all()

@@ -1,0 +1,232 @@
+"""The cache of compiled kernels: found again, never half a file, never in the way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sley import disk_cache
+from sley.disk_cache import cached, cached_bytes
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kernels"
+
+
+class Builder:
+    """Builds the same content again and again, and counts."""
+
+    def __init__(self, content: bytes = b"machine code") -> None:
+        self.content, self.built = content, 0
+
+    def bytes(self) -> bytes:
+        self.built += 1
+        return self.content
+
+    def file(self, path: Path) -> None:
+        path.write_bytes(self.bytes())
+
+
+def by_bytes(builder: Builder, *parts: str | bytes) -> bytes:
+    return cached_bytes(parts or ("text",), ".cubin", builder.bytes)
+
+
+def by_file(builder: Builder, *parts: str | bytes) -> bytes:
+    path = cached(parts or ("text",), ".cubin", builder.file)
+    assert path.suffix == ".cubin"
+    return path.read_bytes()
+
+
+Way = Callable[..., bytes]
+WAYS = pytest.mark.parametrize("way", [by_bytes, by_file])
+
+
+@WAYS
+def test_the_second_time_nothing_is_built(way: Way, folder: Path) -> None:
+    builder = Builder()
+    assert way(builder) == way(builder) == b"machine code"
+    assert by_bytes(builder) == by_file(builder) == b"machine code"
+    assert builder.built == 1
+    assert len(list(folder.iterdir())) == 1, "nothing else is left"
+
+
+@WAYS
+@pytest.mark.parametrize("other", [("other",), ("te", "xt"), ("text", ""), (b"text", b"sm_90")])
+def test_every_part_counts(way: Way, other: tuple[str, ...]) -> None:
+    builder = Builder()
+    way(builder)
+    way(builder, *other)
+    assert builder.built == 2
+
+
+@given(*[st.lists(st.text(max_size=4) | st.binary(max_size=4), max_size=4)] * 2)
+def test_keys_are_equal_where_the_parts_are(one: list[str | bytes], two: list[str | bytes]) -> None:
+    def plain(parts: list[str | bytes]) -> list[bytes]:
+        return [p.encode() if isinstance(p, str) else p for p in parts]
+
+    assert (disk_cache._key(one) == disk_cache._key(two)) == (plain(one) == plain(two))
+
+
+def test_suffixes_are_apart() -> None:
+    builder = Builder()
+    assert cached(("text",), ".so", builder.file) != cached(("text",), ".cubin", builder.file)
+    assert builder.built == 2
+
+
+@WAYS
+@pytest.mark.parametrize("content", [b"", b"machine", b"machine code, changed"])
+def test_a_file_that_was_changed_is_made_anew(way: Way, folder: Path, content: bytes) -> None:
+    builder = Builder()
+    way(builder)
+    (file,) = folder.iterdir()
+    file.write_bytes(content)
+    assert way(builder) == b"machine code"
+    assert builder.built == 2
+    assert way(builder) == b"machine code"
+    assert builder.built == 2
+
+
+@WAYS
+def test_what_cannot_be_read_is_made_anew(way: Way, folder: Path) -> None:
+    builder = Builder()
+    way(builder)
+    (file,) = folder.iterdir()
+    file.unlink()
+    file.mkdir()
+    assert way(builder) == b"machine code"
+    assert builder.built == 2
+
+
+@WAYS
+@pytest.mark.parametrize("obstacle", ["file", "folder", "nowhere"])
+def test_a_folder_that_cannot_be_written_keeps_nothing(
+    way: Way, obstacle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if obstacle == "file":
+        (tmp_path / "cache").write_text("in the way")
+    elif obstacle == "folder":  # root writes everywhere, so the name is what can't be made
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / "kernels").write_text("in the way")
+    else:
+        monkeypatch.setenv("SLEY_CACHE_DIR", os.devnull)
+    builder = Builder()
+    assert way(builder) == way(builder) == b"machine code"
+    assert builder.built == 2
+
+
+@WAYS
+def test_a_full_disk_keeps_nothing(way: Way, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def full(self: Path, target: Path) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    builder = Builder()
+    assert way(builder) == b"machine code"
+    assert list(folder.iterdir()) == []
+
+
+@WAYS
+def test_what_building_raises_is_passed_on_and_leaves_nothing(way: Way, folder: Path) -> None:
+    class Failing(Builder):
+        def bytes(self) -> bytes:
+            raise ValueError("it does not compile")
+
+    with pytest.raises(ValueError, match="does not compile"):
+        way(Failing())
+    assert list(folder.iterdir()) == []
+    assert way(Builder()) == b"machine code"
+
+
+def test_the_folder_is_the_first_of_those_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLEY_CACHE_DIR", "/named")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    monkeypatch.setenv("HOME", "/home/of/someone")
+    assert disk_cache.folder() == Path("/named/kernels")
+    monkeypatch.delenv("SLEY_CACHE_DIR")
+    assert disk_cache.folder() == Path("/caches/sley/kernels")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert disk_cache.folder() == Path("/home/of/someone/.cache/sley/kernels")
+
+
+@WAYS
+def test_a_user_without_a_home(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("could not determine home directory")
+
+    monkeypatch.delenv("SLEY_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert way(Builder()) == b"machine code"
+
+
+def test_threads_that_want_the_same_kernel_wait_for_the_first(folder: Path) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow(Builder):
+        def bytes(self) -> bytes:
+            entered.set()
+            assert leave.wait(30)
+            return super().bytes()
+
+    first, others = Slow(), Builder()
+    threads = [threading.Thread(target=by_bytes, args=(first,))]
+    threads[0].start()
+    assert entered.wait(30)
+    threads += [threading.Thread(target=by_file, args=(others,)) for _ in range(4)]
+    for thread in threads[1:]:
+        thread.start()
+    assert by_bytes(Builder(), "another text") == b"machine code", "other kernels don't wait"
+    leave.set()
+    for thread in threads:
+        thread.join(30)
+    assert (first.built, others.built) == (1, 0)
+    assert len(list(folder.iterdir())) == 2
+
+
+PROCESS = """
+import sys
+from pathlib import Path
+from sley.disk_cache import cached
+
+def build(path):
+    with open(sys.argv[1], "a") as log:
+        log.write("built ")
+    path.write_bytes(bytes(1 << 20))
+
+for number in range(20):
+    path = cached((str(number),), ".so", build)
+    assert path.read_bytes() == bytes(1 << 20)
+"""
+
+
+def test_processes_build_each_kernel_once(tmp_path: Path, folder: Path) -> None:
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", PROCESS, str(log)]
+    processes = [subprocess.Popen(command) for _ in range(4)]
+    assert [process.wait(60) for process in processes] == [0] * 4
+    assert log.read_text().split() == ["built"] * 20
+    assert len(list(folder.iterdir())) == 20
+
+
+def test_files_outside_the_cache_go_with_the_process(tmp_path: Path) -> None:
+    code = (
+        "from sley.disk_cache import cached\n"
+        "path = cached(('text',), '.so', lambda path: path.write_bytes(b'code') and None)\n"
+        "assert path.read_bytes() == b'code'\n"
+        "print(path)"
+    )
+    environment = {**os.environ, "SLEY_CACHE_DIR": os.devnull, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert Path(done.stdout.strip()).is_relative_to(tmp_path)
+    assert list(tmp_path.iterdir()) == []

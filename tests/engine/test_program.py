@@ -1,0 +1,38 @@
+"""What a plan is as a program: facts of the whole plan."""
+
+from __future__ import annotations
+
+import pytest
+
+import sley
+from sley.engine.program import needs_all
+from sley.ir.collective import Collective
+
+ALL: dict[str, Collective] = {
+    "allreduce": sley.AllReduce(4, 4),
+    "allreduce in place": sley.AllReduce(4, 4, in_place=True),
+    "allgather": sley.AllGather(4, 2),
+    "reducescatter": sley.ReduceScatter(4),
+    "alltoall": sley.AllToAll(4, 3),
+    "one rank": sley.AllToAll(1),
+}
+NOT_ALL: dict[str, Collective] = {
+    "broadcast": sley.Broadcast(4),
+    "reduce": sley.Reduce(4),
+    "gather": sley.Gather(4),
+    "scatter": sley.Scatter(4),
+    "alltonext": sley.AllToNext(4),
+    "nothing asked of rank 3": sley.Custom(
+        "own", 4, 1, 1, lambda rank, index: None if rank == 3 else [(r, 0) for r in range(4)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_each_needs_all(name: str) -> None:
+    assert needs_all(ALL[name])
+
+
+@pytest.mark.parametrize("name", NOT_ALL)
+def test_some_do_not(name: str) -> None:
+    assert not needs_all(NOT_ALL[name])

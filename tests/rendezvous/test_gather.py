@@ -1,0 +1,207 @@
+"""All ranks get all values, or the same failure, which names who is to blame; nothing remains."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sley.errors import SleyError
+from sley.errors.runtime import R507, R514
+from sley.rendezvous import gather
+from sley.rendezvous.gather import Deadline, Member, all_gather, refuse
+from sley.rendezvous.hosts import Process
+from sley.rendezvous.stores import LocalStore
+from support.meeting import SHORT_S, TIMEOUT_S, codes, on_threads, until
+
+HERE = Process.here({})
+
+
+def member(store: LocalStore, rank: int, ranks: int, process: Process = HERE) -> Member:
+    return Member(store, rank, ranks, process, "the group")
+
+
+def gathered(
+    store: LocalStore, who: list[int], ranks: int, timeout_s: float = TIMEOUT_S
+) -> list[Any]:
+    return on_threads(
+        [
+            lambda r=r: all_gather(
+                member(store, r, ranks), "topic", b"%d" % r, Deadline.after(timeout_s)
+            )
+            for r in who
+        ]
+    )
+
+
+@settings(max_examples=40)
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=6))
+def test_everybody_gets_what_all_say(values: list[bytes]) -> None:
+    store = LocalStore()
+    calls = [
+        lambda r=r, v=v: all_gather(
+            member(store, r, len(values)), "topic", v, Deadline.after(TIMEOUT_S)
+        )
+        for r, v in enumerate(values)
+    ]
+    for _ in range(2):  # a topic may come again
+        assert on_threads(calls) == [values] * len(values)
+        assert len(store) == 0
+
+
+def test_rank_0_goes_on_when_all_have_their_answers() -> None:
+    store = LocalStore()
+
+    def first() -> int:
+        all_gather(member(store, 0, 4), "topic", b"", Deadline.after(TIMEOUT_S))
+        return len(store)  # which may end with it
+
+    others = [
+        lambda r=r: all_gather(member(store, r, 4), "topic", b"", Deadline.after(TIMEOUT_S))
+        for r in (1, 2, 3)
+    ]
+    assert on_threads([first, *others])[0] == 0
+
+
+@pytest.mark.parametrize("absent", [[2], [0], [1, 3], [0, 3]])
+def test_everybody_names_the_ranks_that_are_missing(absent: list[int]) -> None:
+    store = LocalStore()
+    who = [rank for rank in range(4) if rank not in absent]
+    outcomes = gathered(store, who, 4, SHORT_S)
+    assert codes(outcomes) == ["N601"] * len(who)
+    word = "rank" if len(absent) == 1 else "ranks"
+    for outcome in outcomes:
+        found = outcome.diagnostics[0].found
+        assert found == f"no sign of {word} {', '.join(map(str, absent))} in time"
+    assert len(store) == 0
+
+
+def test_many_missing_ranks_are_counted() -> None:
+    (outcome,) = gathered(LocalStore(), [0], 100, SHORT_S)
+    assert outcome.diagnostics[0].found.endswith("15, 16 and 83 more in time")
+
+
+def test_a_second_process_of_a_rank_is_told_so_and_the_others_go_on() -> None:
+    store, other = LocalStore(), dataclasses.replace(HERE, host_name="elsewhere")
+    first = on_threads  # the rank's own process comes first, and waits
+
+    def second() -> Any:
+        until(lambda: store.has("topic", 1, 0))
+        with pytest.raises(SleyError) as caught:
+            all_gather(member(store, 1, 2), "topic", b"1", Deadline.after(TIMEOUT_S))
+        return caught.value, all_gather(
+            member(store, 0, 2), "topic", b"0", Deadline.after(TIMEOUT_S)
+        )
+
+    values, (error, rest) = first(
+        [
+            lambda: all_gather(
+                member(store, 1, 2, other), "topic", b"1", Deadline.after(TIMEOUT_S)
+            ),
+            second,
+        ]
+    )
+    assert values == rest == [b"0", b"1"]
+    assert error.code == "N602"
+    assert "elsewhere has that rank" in str(error)
+    assert len(store) == 0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_a_killed_process_left_behind_is_replaced(rank: int) -> None:
+    store = LocalStore()
+    dead = dataclasses.replace(HERE, started=HERE.started - 1)
+    assert dead.is_gone()
+    stale = {"protocol": 1, "token": "x", "ranks": 2, "process": dataclasses.asdict(dead)}
+    store.put("topic", rank, 0, json.dumps({**stale, "failure": None}).encode() + b"\0stale")
+    assert gathered(store, [0, 1], 2) == [[b"0", b"1"]] * 2
+    assert len(store) == 0
+
+
+@pytest.mark.parametrize(("said_by_0", "said_by_others"), [(2, 3), (3, 2)])
+def test_different_numbers_of_ranks_are_refused_at_once(
+    said_by_0: int, said_by_others: int
+) -> None:
+    store = LocalStore()
+    ranks = [said_by_0] + [said_by_others] * (said_by_others - 1)
+    start = time.monotonic()
+    outcomes = on_threads(
+        [
+            lambda r=r, n=n: all_gather(
+                member(store, r, n), "topic", b"", Deadline.after(TIMEOUT_S)
+            )
+            for r, n in enumerate(ranks)
+        ]
+    )
+    assert codes(outcomes) == ["N603"] * len(ranks)
+    assert f"says {said_by_others}" in str(outcomes[-1])
+    assert time.monotonic() - start < TIMEOUT_S
+    assert len(store) == 0
+
+
+@pytest.mark.parametrize("refusing", [0, 1, 2])
+def test_one_refusal_ends_it_for_all(refusing: int) -> None:
+    store, why = LocalStore(), R507.error(expected="5 GB", found="4 GB")
+    start = time.monotonic()
+
+    def call(rank: int) -> Any:
+        if rank == refusing:
+            return refuse(member(store, rank, 4), "topic", why)
+        return all_gather(member(store, rank, 4), "topic", b"", Deadline.after(TIMEOUT_S))
+
+    outcomes = on_threads([lambda r=r: call(r) for r in range(3)])  # and rank 3 never comes
+    assert codes(outcomes) == ["" if rank == refusing else "N608" for rank in range(3)]
+    text = str(outcomes[(refusing + 1) % 3])
+    for words in (f"rank {refusing}", "the group", "R507 no-memory", "5 GB", "4 GB"):
+        assert words in text
+    assert time.monotonic() - start < TIMEOUT_S
+    assert len(store) == 0
+
+
+def test_who_comes_a_little_later_than_a_failure_learns_of_it() -> None:
+    store, why = LocalStore(), R507.error(expected="5 GB", found="4 GB")
+
+    def late() -> Any:
+        until(lambda: not store.has("topic", 1, 0))  # rank 1 has its answer
+        return all_gather(member(store, 2, 3), "topic", b"", Deadline.after(TIMEOUT_S))
+
+    store.put("topic", 1, 0, b"")
+    outcomes = on_threads(
+        [
+            lambda: refuse(member(store, 0, 3), "topic", why),
+            late,
+            lambda: store.delete("topic", 1, 0),
+        ]
+    )
+    assert codes(outcomes) == ["", "N608", ""]
+
+
+def test_refusing_where_nobody_listens_ends_soon() -> None:
+    store = LocalStore()
+    start = time.monotonic()
+    refuse(member(store, 1, 2), "topic", R507.error(expected="", found=""))
+    assert time.monotonic() - start < gather.GRACE_S + TIMEOUT_S / 2
+    assert len(store) == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [(b"\xff\xfe", "N605"), (b'{"a": 1}\0', "N605"), (b'{"protocol": 9}', "N604")],
+)
+def test_foreign_messages_are_refused_on_all_ranks(message: bytes, code: str) -> None:
+    store = LocalStore()
+    store.put("topic", 1, 0, message)
+    outcomes = gathered(store, [0, 2], 3)
+    assert codes(outcomes) == [code] * 2
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), "5", None])
+def test_a_timeout_is_a_time(timeout_s: Any) -> None:
+    with pytest.raises(SleyError) as caught:
+        Deadline.after(timeout_s)
+    assert caught.value.code == R514.code

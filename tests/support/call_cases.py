@@ -1,0 +1,74 @@
+"""Calls for tests of the selection: hosts of all shapes, data, and what must come out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from sley.ir.collective import Collective
+from sley.rendezvous.hosts import Hosts
+from sley.selection.kinds import KINDS, ROOTED, Request
+
+Array = np.ndarray[Any, Any]
+
+
+def hosts_of(*sizes: int) -> Hosts:
+    """Hosts with so many ranks each, one after the other."""
+    return Hosts.of([str(host) for host, size in enumerate(sizes) for _ in range(size)])
+
+
+@st.composite
+def some_hosts(draw: st.DrawFn, most: int = 9) -> Hosts:
+    """Ranks spread over hosts in any way."""
+    ranks = draw(st.integers(1, most))
+    return Hosts.of(draw(st.lists(st.sampled_from("abc"), min_size=ranks, max_size=ranks)))
+
+
+@st.composite
+def requests(draw: st.DrawFn, most: int = 9) -> Request:
+    """A call on any hosts, of any size."""
+    hosts = draw(some_hosts(most))
+    kind = draw(st.sampled_from(KINDS))
+    return Request(
+        kind=kind,
+        hosts=hosts,
+        size_bytes=draw(st.one_of(st.integers(0, 100_000), st.integers(0, 1 << 40))),
+        in_place=draw(st.booleans()),
+        root=draw(st.integers(0, len(hosts.host) - 1)) if kind in ROOTED else 0,
+    )
+
+
+def inputs(collective: Collective, count: int) -> list[Array]:
+    """What the runtime takes for a collective, every rank's input with values of its own."""
+    random, c = np.random.default_rng(count), collective
+    data = []
+    for rank in range(c.ranks):
+        given = int(c.input_chunks[rank]) // c.chunks * count
+        values = random.integers(-1000, 1000, given)
+        if c.in_place:
+            whole = np.full(int(c.data_chunks[rank]) // c.chunks * count, -(2**31))
+            begin = int(c.input_base[rank]) // c.chunks * count
+            whole[begin : begin + given] = values
+            values = whole
+        data.append(values)
+    return data
+
+
+def outputs(collective: Collective, data: list[Array], count: int) -> list[Array | None]:
+    """Every rank's output by the collective's own words: of each chunk the sum of the chunks that
+    it is made of; None for a rank of which it promises nothing. One chunk a block."""
+    c = collective
+    base = c.input_base if c.in_place else np.zeros(c.ranks, int)
+    parts = [
+        data[rank][(int(base[rank]) + i) * count :][:count]
+        for rank in range(c.ranks)
+        for i in range(int(c.input_chunks[rank]))
+    ]
+    found: list[Array | None] = []
+    for rank in range(c.ranks):
+        wanted = c.expected[int(c.output_offset[rank]) : int(c.output_offset[rank + 1])]
+        blocks = [sum(parts[i] for i in c.values[value]) for value in wanted if value >= 0]
+        found.append(np.concatenate(blocks) if blocks else None)
+    return found

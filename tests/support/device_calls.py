@@ -1,0 +1,104 @@
+"""Calls of communicators on threads of this machine, checked against what a collective promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import sley
+from sley.devices import Communicator, Device, ThreadsDevice
+from sley.engine.check import CheckedBuffers, Promise
+from sley.engine.pattern import Pattern
+from sley.engine.program import buffer_sizes
+from sley.engine.types import DATA_TYPES
+
+TIMEOUT_S = 20.0
+
+CHUNK_BYTES = 256
+"""Room of a slot for each chunk: two lines of LL128, so that small calls have several tiles."""
+
+
+@cache
+def threads() -> ThreadsDevice:
+    """The device that these tests share."""
+    return ThreadsDevice()
+
+
+@cache
+def hasty_threads() -> ThreadsDevice:
+    """The same, for tests that compile many texts: the compiler doesn't optimise."""
+    return ThreadsDevice(flags=["-O0"])
+
+
+def small_slots(plan: sley.Plan) -> int:
+    """The bytes of a slot that holds CHUNK_BYTES of each chunk of the longest message."""
+    return CHUNK_BYTES * int(plan.instructions.count.max(initial=1))
+
+
+def communicator(
+    plan: sley.Plan, devices: Sequence[Device] | None = None, **options: Any
+) -> Communicator:
+    """A communicator with all ranks on the shared device, unless told otherwise."""
+    options = {"slot_bytes": small_slots(plan), "timeout_s": TIMEOUT_S} | options
+    return Communicator(plan, devices or [threads()] * plan.collective.ranks, **options)
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arrays of a call between guard zones, filled with what can be checked afterwards."""
+
+    buffers: tuple[CheckedBuffers, ...]
+    in_place: bool
+    count: int
+    reduce_op: sley.ReduceOp
+
+    @classmethod
+    def of(
+        cls,
+        plan: sley.Plan,
+        count: int,
+        dtype: str = "int32",
+        reduce_op: sley.ReduceOp = sley.ReduceOp.SUM,
+    ) -> Call:
+        c = plan.collective
+        promises = [Promise.of(plan, rank) for rank in range(c.ranks)]
+        pattern = Pattern.make(DATA_TYPES[dtype], reduce_op, promises[0].width)
+        buffers = tuple(
+            CheckedBuffers(r, p, buffer_sizes(plan, r, count), count, pattern, c.in_place)
+            for r, p in enumerate(promises)
+        )
+        for one in buffers:
+            one.fill()
+        return cls(buffers, c.in_place, count, reduce_op)
+
+    @property
+    def inputs(self) -> list[Any]:
+        """For each rank its input, in place its data."""
+        return [b.memory[0].array for b in self.buffers]
+
+    @property
+    def outputs(self) -> list[Any] | None:
+        """For each rank its output; None in place."""
+        return None if self.in_place else [b.memory[1].array for b in self.buffers]
+
+    def start(self, on: Communicator, **options: Any) -> None:
+        """Calls the communicator."""
+        on(self.inputs, self.outputs, count=self.count, reduce_op=self.reduce_op, **options)
+
+    def wrong(self) -> int:
+        """Wrong elements of all outputs, and elements written outside the buffers."""
+        return sum(b.wrong() for b in self.buffers)
+
+
+def wrong(
+    on: Communicator,
+    count: int,
+    dtype: str = "int32",
+    reduce_op: sley.ReduceOp = sley.ReduceOp.SUM,
+) -> int:
+    """Makes a call; how many elements are wrong after it."""
+    call = Call.of(on.plan, count, dtype, reduce_op)
+    call.start(on)
+    return call.wrong()

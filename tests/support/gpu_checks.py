@@ -1,0 +1,167 @@
+"""Calls on a device's memory, checked through copies on the host.
+
+test_gpu_*.py run them on a GPU, test_checks_on_threads.py on threads, so that the checks themselves
+are known to work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import sley
+from sley.devices import Communicator, Device
+from sley.devices.device import Memory
+from sley.engine.check import CheckedBuffers, Promise
+from sley.engine.pattern import Pattern
+from sley.engine.program import buffer_sizes
+from sley.engine.types import DATA_TYPES
+
+TIMEOUT_S = 20.0
+CHUNK_BYTES = 256
+"""Room of a slot for each chunk: small calls have several tiles."""
+
+_GUARD_BYTES = 512
+_GUARD_BYTE = 0x5C
+
+
+def small_slots(plan: sley.Plan) -> int:
+    """The bytes of a slot that holds CHUNK_BYTES of each chunk of the longest message."""
+    return CHUNK_BYTES * int(plan.instructions.count.max(initial=1))
+
+
+def communicator(plan: sley.Plan, device: Device, **options: Any) -> Communicator:
+    """A communicator with all ranks on one device."""
+    options = {"slot_bytes": small_slots(plan), "timeout_s": TIMEOUT_S} | options
+    return Communicator(plan, [device] * plan.collective.ranks, **options)
+
+
+def part(device: Device, memory: Memory, start: int, dtype: str, elements: int) -> Any:
+    """An array of a piece of a device's memory, from byte `start` on."""
+    if device.platform == "cpu":
+        size = elements * DATA_TYPES[dtype].size_bytes
+        whole = device.array(memory, "uint8", memory.size_bytes)
+        return whole[start : start + size].view(DATA_TYPES[dtype].array)
+    piece = Memory(memory.address + start, memory.size_bytes - start, memory.owner)
+    return device.array(piece, dtype, elements)
+
+
+@dataclass
+class OnDevice:
+    """An array of the host's, in a device's memory between guard zones. shift: by how many elements
+    it lies off an alignment of 256 bytes."""
+
+    device: Device
+    host: np.ndarray[Any, Any]
+    dtype: str
+    shift: int = 0
+    memory: Memory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._start = _GUARD_BYTES + self.shift * self.host.itemsize
+        image = np.full(self._start + self.host.nbytes + _GUARD_BYTES, _GUARD_BYTE, np.uint8)
+        image[self._start : self._start + self.host.nbytes] = self.host.view(np.uint8)
+        self.memory = self.device.allocate(len(image))
+        self.device.write(self.memory, 0, image)
+
+    @property
+    def array(self) -> Any:
+        """The array on the device; None without elements."""
+        if not len(self.host):
+            return None
+        return part(self.device, self.memory, self._start, self.dtype, len(self.host))
+
+    def fetch(self) -> int:
+        """Copies it back to the host; how many bytes of the guard zones are no longer theirs."""
+        image = np.empty(self.memory.size_bytes, np.uint8)
+        self.device.read(self.memory, 0, image)
+        end = self._start + self.host.nbytes
+        self.host.view(np.uint8)[:] = image[self._start : end]
+        zones = np.concatenate([image[: self._start], image[end:]])
+        return int(np.count_nonzero(zones != _GUARD_BYTE))
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arrays of a call, filled with what can be checked afterwards."""
+
+    checked: tuple[CheckedBuffers, ...]
+    arrays: tuple[tuple[OnDevice, OnDevice], ...]
+    in_place: bool
+    count: int
+    reduce_op: sley.ReduceOp
+
+    @classmethod
+    def of(
+        cls,
+        plan: sley.Plan,
+        device: Device,
+        count: int,
+        dtype: str = "float32",
+        reduce_op: sley.ReduceOp = sley.ReduceOp.SUM,
+        shift: int = 0,
+    ) -> Call:
+        c = plan.collective
+        promises = [Promise.of(plan, rank) for rank in range(c.ranks)]
+        pattern = Pattern.make(DATA_TYPES[dtype], reduce_op, promises[0].width)
+        checked = tuple(
+            CheckedBuffers(r, p, buffer_sizes(plan, r, count), count, pattern, c.in_place)
+            for r, p in enumerate(promises)
+        )
+        for one in checked:
+            one.fill()
+        arrays = tuple(
+            (
+                OnDevice(device, one.memory[0].array, dtype, shift),
+                OnDevice(device, one.memory[1].array, dtype, shift),
+            )
+            for one in checked
+        )
+        return cls(checked, arrays, c.in_place, count, reduce_op)
+
+    def start(self, on: Communicator, **options: Any) -> None:
+        """Calls the communicator."""
+        inputs = [first.array for first, _ in self.arrays]
+        outputs = None if self.in_place else [second.array for _, second in self.arrays]
+        on(inputs, outputs, count=self.count, reduce_op=self.reduce_op, **options)
+
+    def wrong(self) -> int:
+        """Wrong elements of all outputs, and bytes written outside the arrays."""
+        outside = sum(array.fetch() for pair in self.arrays for array in pair)
+        return outside + sum(one.wrong() for one in self.checked)
+
+
+def wrong(on: Communicator, device: Device, count: int, **options: Any) -> int:
+    """Makes a call; how many elements are wrong after it."""
+    call = Call.of(on.plan, device, count, **options)
+    if all(first.array is None for first, _ in call.arrays):
+        return 0  # a call without any element has no type
+    call.start(on)
+    return call.wrong()
+
+
+class Sums:
+    """int32 data of an AllReduce in place, call upon call. With an odd number of ranks each call
+    multiplies by an odd number, modulo 2^32: whatever goes wrong in one call is seen after all."""
+
+    def __init__(self, device: Device, ranks: int, count: int) -> None:
+        assert ranks % 2
+        self.ranks = ranks
+        noise = np.random.default_rng(7)
+        self._inputs = noise.integers(-(2**31), 2**31, (ranks, count)).astype(np.int32)
+        self._on_device = [OnDevice(device, row.copy(), "int32") for row in self._inputs]
+
+    @property
+    def arrays(self) -> list[Any]:
+        return [one.array for one in self._on_device]
+
+    def wrong(self, calls: int) -> int:
+        """Wrong elements after so many calls."""
+        outside = sum(one.fetch() for one in self._on_device)
+        factor = pow(self.ranks, calls - 1, 2**32)
+        total = self._inputs.astype(np.int64).sum(axis=0)
+        expected = (total % 2**32 * factor % 2**32).astype(np.uint32).view(np.int32)
+        found = np.stack([one.host for one in self._on_device])
+        return outside + int(np.count_nonzero(found != expected))

@@ -1,0 +1,198 @@
+"""Ranks in processes of their own, on one device; and how a test steers them.
+
+    python gpu_processes.py DEVICE RANK RANKS PROTOCOL ENGINE TIMEOUT_S
+
+is the process of a rank. It writes one JSON object a line: {"exchange": ...} asks for what all
+ranks have exchanged, {"done": ...} says what became of a call. The test hands out what was
+exchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+HERE = Path(__file__).parent
+COUNT = 1003
+START_S = 120.0
+"""How long processes may take to start and to compile their kernels."""
+
+
+class Ranks:
+    """The processes of all ranks of an AllReduce in place."""
+
+    def __init__(
+        self,
+        device: str,
+        ranks: int,
+        protocol: str = "SIMPLE",
+        engine: str = "generated",
+        timeout_s: float = 20.0,
+    ) -> None:
+        arguments = [str(ranks), protocol, engine, str(timeout_s)]
+        path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, str(HERE / "gpu_processes.py"), device, str(rank), *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+            for rank in range(ranks)
+        ]
+        self._answers: list[Queue[dict[str, Any]]] = [Queue() for _ in self._processes]
+        self._asked: dict[int, str] = {}
+        self._asking, self._saying = threading.Lock(), threading.Lock()
+        for rank in range(ranks):
+            threading.Thread(target=self._listen, args=(rank,), daemon=True).start()
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def start(self, rank: int) -> None:
+        """Lets a rank make a call; doesn't wait."""
+        self._say(rank, {"command": "call"})
+
+    def answer(self, rank: int, timeout_s: float = START_S) -> dict[str, Any]:
+        """What became of a rank's call."""
+        return self._answers[rank].get(timeout=timeout_s)
+
+    def call(self) -> list[dict[str, Any]]:
+        """A call on all ranks."""
+        for rank in range(len(self._processes)):
+            self.start(rank)
+        return [self.answer(rank) for rank in range(len(self._processes))]
+
+    def kill(self, rank: int) -> None:
+        """Ends a process, without a chance to tell anybody."""
+        self._processes[rank].kill()
+        self._processes[rank].wait()
+
+    def stop(self, rank: int) -> None:
+        """Stops a process; it stays."""
+        self._processes[rank].send_signal(signal.SIGSTOP)
+
+    def _say(self, rank: int, message: dict[str, Any]) -> None:
+        pipe = self._processes[rank].stdin
+        assert pipe is not None
+        with self._saying:
+            pipe.write(json.dumps(message) + "\n")
+            pipe.flush()
+
+    def _listen(self, rank: int) -> None:
+        pipe = self._processes[rank].stdout
+        assert pipe is not None
+        for line in pipe:
+            message = json.loads(line)
+            if "exchange" in message:
+                self._exchanged(rank, message["exchange"])
+            else:
+                self._answers[rank].put(message["done"])
+        self._answers[rank].put({"gone": self._processes[rank].wait()})
+
+    def _exchanged(self, rank: int, message: str) -> None:
+        with self._asking:
+            self._asked[rank] = message
+            if len(self._asked) < len(self._processes):
+                return
+            everything = [self._asked.pop(r) for r in range(len(self._processes))]
+        for each in range(len(self._processes)):
+            self._say(each, {"exchanged": everything})
+
+
+def _exchange(message: bytes) -> list[bytes]:
+    """The communicator's exchange, through the test's process."""
+    print(json.dumps({"exchange": message.hex()}), flush=True)
+    while "exchanged" not in (answer := json.loads(sys.stdin.readline())):
+        _commands.append(answer)  # it came before its turn
+    return [bytes.fromhex(text) for text in answer["exchanged"]]
+
+
+_commands: list[dict[str, Any]] = []
+
+
+def _next_commands() -> Iterator[dict[str, Any]]:
+    """Commands, until the test ends."""
+    while True:
+        while _commands:
+            yield _commands.pop(0)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        yield json.loads(line)
+
+
+def _rank(
+    device_name: str, rank: int, ranks: int, protocol: str, engine: str, timeout_s: float
+) -> None:
+    import numpy as np
+
+    import sley
+    from sley.devices import Communicator, Device, Engine, ThreadsDevice
+    from support.gpu_plans import ring
+
+    def opened() -> Device:
+        if device_name == "threads":
+            return ThreadsDevice()
+        from sley.devices.cuda import CudaDevice
+
+        return CudaDevice.open(0)
+
+    device = opened()
+    plan = ring(ranks, sley.Protocol[protocol])
+    on = Communicator(
+        plan,
+        {rank: device},
+        engine=Engine(engine),
+        slot_bytes=256,
+        timeout_s=timeout_s,
+        exchange=_exchange,
+    )
+    made = on.empty("int32", COUNT)
+    memory = made[rank].memory if device.platform == "cuda" else None
+
+    def put(values: np.ndarray[Any, Any]) -> None:
+        if memory is None:
+            made[rank][:] = values
+        else:
+            device.write(memory, 0, values.view(np.uint8))
+
+    def got() -> np.ndarray[Any, Any]:
+        if memory is None:
+            return np.array(made[rank])
+        found = np.empty(COUNT, np.int32)
+        device.read(memory, 0, found.view(np.uint8))
+        return found
+
+    def call() -> dict[str, Any]:
+        put(np.arange(COUNT, dtype=np.int32) + rank)
+        on(made)
+        expected = np.arange(COUNT) * ranks + ranks * (ranks - 1) // 2
+        return {"wrong": int(np.count_nonzero(got() != expected))}
+
+    for _ in _next_commands():
+        try:
+            done = call()
+        except sley.SleyError as error:
+            first = error.diagnostics[0]
+            done = {"code": first.rule.code, "text": str(error)}
+        print(json.dumps({"done": done}), flush=True)
+
+
+if __name__ == "__main__":
+    name, rank, ranks, protocol, engine, timeout_s = sys.argv[1:]
+    _rank(name, int(rank), int(ranks), protocol, engine, float(timeout_s))

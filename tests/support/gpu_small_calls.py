@@ -1,0 +1,42 @@
+"""Small calls for compute-sanitizer, which makes kernels some hundred times slower.
+
+    compute-sanitizer --tool memcheck python tests/gpu/gpu_small_calls.py [threads]
+
+Two ranks with a block each, all protocols, both engines; ends with 1 if anything is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import sley
+from sley.devices import Device, Engine, ThreadsDevice
+from support.gpu_checks import communicator, wrong
+from support.gpu_plans import ring
+
+COUNTS = (403, 1)
+TIMEOUT_S = 300.0
+
+
+def main() -> int:
+    device: Device
+    if sys.argv[1:] == ["threads"]:
+        device = ThreadsDevice()
+    else:
+        from sley.devices.cuda import CudaDevice
+
+        device = CudaDevice.open(0)
+    total = 0
+    for protocol in sley.Protocol:
+        for engine in Engine:
+            on = communicator(
+                ring(2, protocol), device, engine=engine, threads=64, timeout_s=TIMEOUT_S
+            )
+            found = [wrong(on, device, count, dtype="float16") for count in COUNTS]
+            print(protocol.name, engine.value, "wrong:", found)
+            total += sum(found)
+    return int(total > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

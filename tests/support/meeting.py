@@ -1,0 +1,224 @@
+"""Ranks that meet: as threads of one process, or as processes; and what became of each."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from sley.errors import SleyError
+from sley.rendezvous import bootstrap as bootstrapping
+from sley.rendezvous.bootstrap import Rendezvous, bootstrap
+from sley.rendezvous.stores import FolderStore, Store
+
+TIMEOUT_S = 30.0
+"""Longer than anything takes that is to succeed."""
+
+SHORT_S = 0.5
+"""How long ranks wait for one that isn't there."""
+
+PATIENCE_S = 60.0
+
+
+def on_threads(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What each call returns, or the error of sley that it raises; all at once, in threads."""
+    outcomes: list[Any] = [None] * len(calls)
+
+    def run(number: int) -> None:
+        try:
+            outcomes[number] = calls[number]()
+        except BaseException as error:
+            outcomes[number] = error
+
+    threads = [Thread(target=run, args=(number,), daemon=True) for number in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), "a rank hangs"
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, SleyError):
+            raise outcome
+    return outcomes
+
+
+def meet(
+    store: Store,
+    ranks: int,
+    *,
+    who: Sequence[int] | None = None,
+    hosts: Sequence[int] | None = None,
+    timeout_s: float = TIMEOUT_S,
+    environ: Mapping[str, str] | None = None,
+    **options: Any,
+) -> list[Any]:
+    """Ranks as threads: a Rendezvous or an error for each of `who` (all). hosts: of each rank, the
+    number of the host that it pretends to be on."""
+
+    def call(rank: int) -> Callable[[], Rendezvous]:
+        host = {} if hosts is None else {"SLEY_HOST_ID": str(hosts[rank])}
+        settings = {"name": "group", "timeout_s": timeout_s, "segments": (), **options}
+        own = {**(environ or {}), **host}
+        return lambda: bootstrap(store, rank, ranks, environ=own, **settings)
+
+    return on_threads([call(rank) for rank in (range(ranks) if who is None else who)])
+
+
+def codes(outcomes: Sequence[Any]) -> list[str]:
+    """The codes of errors; empty where there was none."""
+    return [outcome.code if isinstance(outcome, SleyError) else "" for outcome in outcomes]
+
+
+def close(outcomes: Sequence[Any]) -> None:
+    for outcome in outcomes:
+        if isinstance(outcome, Rendezvous):
+            outcome.close()
+
+
+def descriptors() -> dict[str, str]:
+    """What this process has open, and somebody still refers to."""
+    gc.collect()
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            found[link.name] = str(link.readlink())
+        except FileNotFoundError:
+            continue  # that of the listing itself
+    return found
+
+
+def content(fd: int) -> bytes:
+    return os.pread(fd, 100, 0)
+
+
+@contextmanager
+def segment(text: str) -> Iterator[int]:
+    """A descriptor of memory that holds a text."""
+    fd = os.memfd_create("segment")
+    try:
+        os.write(fd, text.encode())
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def die(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Ranks:
+    """Ranks as processes that meet over a folder, each with a segment that holds its number.
+
+    dying: a rank, and the function of the module bootstrap at which it kills itself.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        ranks: int,
+        *,
+        timeout_s: float = PATIENCE_S,
+        dying: tuple[int, str] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipes, self.processes = [], list[BaseProcess]()
+        for rank in range(ranks):
+            ours, theirs = context.Pipe()
+            dies_at = dying[1] if dying and dying[0] == rank else ""
+            arguments = (folder, rank, ranks, timeout_s, dies_at, dict(environ or {}), theirs)
+            process = context.Process(target=_rank, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self.pipes.append(ours)
+            self.processes.append(process)
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+            process.close()
+        for pipe in self.pipes:
+            pipe.close()
+
+    def said(self, rank: int) -> Any:
+        """The next that a rank says; None at its end."""
+        assert self.pipes[rank].poll(PATIENCE_S), f"rank {rank} says nothing"
+        try:
+            return self.pipes[rank].recv()
+        except (EOFError, ConnectionResetError):
+            return None
+
+
+def _rank(
+    folder: Path,
+    rank: int,
+    ranks: int,
+    timeout_s: float,
+    dies_at: str,
+    environ: Mapping[str, str],
+    pipe: Any,
+) -> None:
+    """Says ("met", texts of segments by rank) or ("error", code, text); then, for each connection
+    that ends, ("ended", rank); ends when it is told anything."""
+    if dies_at:
+        setattr(bootstrapping, dies_at, die)
+    try:
+        with segment(str(rank)) as fd:
+            on = bootstrap(
+                FolderStore(folder),
+                rank,
+                ranks,
+                name="group",
+                timeout_s=timeout_s,
+                segments=[fd],
+                environ=environ,
+            )
+    except SleyError as error:
+        pipe.send(("error", error.code, str(error)))
+        return
+    with on:
+        pipe.send(("met", {peer: content(fds[0]) for peer, fds in on.fds.items()}))
+        for sock in on.sockets.values():
+            sock.setblocking(False)
+        left = dict(on.sockets)
+        while not pipe.poll(0.01):
+            for peer, sock in list(left.items()):
+                try:
+                    assert sock.recv(1) == b""
+                except BlockingIOError:
+                    continue
+                except ConnectionError:
+                    pass
+                del left[peer]
+                pipe.send(("ended", peer))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, "it doesn't come"
+        time.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_open() -> Iterator[None]:
+    """For modules that import it: every test closes what it opens."""
+    resource_tracker.ensure_running()  # which Python starts with the first process, and keeps
+    before = descriptors()
+    yield
+    assert descriptors() == before

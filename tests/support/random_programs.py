@@ -1,0 +1,200 @@
+"""Random valid programs, and what executing their operations one after the other gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+import sley
+from sley.ir.plan import Plan
+from sley.ir.program import Program
+from sley.jobs import execute
+
+BUFFERS = ("in", "out", "scratch")
+
+SMALL_SLOT = 1024
+"""Bytes: so that even a few elements make several tiles."""
+
+MANY_TILES = 6000
+"""Elements: at least 46 tiles in such slots, more than any random plan can swallow."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One copy or reduce, scalars throughout."""
+
+    kind: str
+    src: tuple[int, str, int]
+    dst: tuple[int, str, int]
+    count: int
+    channel: int | None
+    instances: int
+
+
+@dataclass(frozen=True)
+class RandomProgram:
+    """A random program, and its operations as they were drawn."""
+
+    operations: tuple[Operation, ...]
+    program: Program
+    ranks: int
+    chunks: int
+    in_place: bool
+
+
+class Model:
+    """Memory by sequential execution; a place holds a multiset of input chunks, or nothing."""
+
+    def __init__(self, ranks: int, chunks: int, in_place: bool) -> None:
+        self.in_place = in_place
+        self.places: dict[tuple[int, str, int], Counter[tuple[int, int]]] = {
+            (rank, "in", index): Counter({(rank, index): 1})
+            for rank in range(ranks)
+            for index in range(chunks)
+        }
+
+    def key(self, place: tuple[int, str, int]) -> tuple[int, str, int]:
+        rank, buffer, index = place
+        return (rank, "in" if self.in_place and buffer == "out" else buffer, index)
+
+    def holds(self, place: tuple[int, str, int], count: int) -> bool:
+        rank, buffer, index = place
+        return all(self.key((rank, buffer, index + k)) in self.places for k in range(count))
+
+    def apply(self, op: Operation) -> None:
+        values = [
+            self.places[self.key((op.src[0], op.src[1], op.src[2] + k))] for k in range(op.count)
+        ]
+        for k, value in enumerate(values):
+            place = self.key((op.dst[0], op.dst[1], op.dst[2] + k))
+            old = self.places.get(place, Counter())
+            self.places[place] = value if op.kind == "copy" else old + value
+
+
+@st.composite
+def random_programs(
+    draw: st.DrawFn, *, max_operations: int = 40, directives: bool = True
+) -> RandomProgram:
+    """Programs of 2-6 ranks and up to `max_operations` operations with counts 1-4, between
+    different indices, local and remote, in and out of place, with hand-set channels and parallel
+    parts. The collective promises what sequential execution leaves in the outputs."""
+    ranks = draw(st.integers(2, 6))
+    chunks = draw(st.integers(2, 5))
+    in_place = draw(st.booleans())
+    model = Model(ranks, chunks, in_place)
+    operations: list[Operation] = []
+    for _ in range(draw(st.sampled_from([1, 2, 4, 8, 16, max_operations]))):
+        op = _operation(draw, model, ranks, chunks, operations, directives)
+        if op is not None:
+            model.apply(op)
+            operations.append(op)
+
+    def expected(rank: int, index: int) -> list[tuple[int, int]] | None:
+        value = model.places.get(model.key((rank, "out", index)))
+        return None if value is None else list(value.elements())
+
+    collective = sley.Custom("random", ranks, chunks, chunks, expected, in_place=in_place)
+    return RandomProgram(
+        tuple(operations),
+        sley.trace(collective, lambda p: _say(p, operations), name="random"),
+        ranks,
+        chunks,
+        in_place,
+    )
+
+
+def _operation(
+    draw: st.DrawFn,
+    model: Model,
+    ranks: int,
+    chunks: int,
+    earlier: list[Operation],
+    directives: bool,
+) -> Operation | None:
+    """An operation that is possible now, or None. Half of them carry on what an earlier one
+    wrote, so that there are chains to fuse."""
+    if earlier and draw(st.booleans()):
+        last = draw(st.sampled_from(earlier[-6:]))
+        src, count = last.dst, last.count
+        channel, instances = last.channel, last.instances
+    else:
+        src = draw(st.sampled_from(sorted(model.places)))
+        count = draw(st.integers(1, min(4, chunks - src[2])))
+        channel = draw(st.sampled_from([None, None, None, 0, 1])) if directives else None
+        instances = draw(st.sampled_from([1, 1, 1, 2, 3])) if directives else 1
+    kind = draw(st.sampled_from(["copy", "reduce"]))
+    dst = (
+        draw(st.integers(0, ranks - 1)),
+        draw(st.sampled_from(BUFFERS)),
+        draw(st.sampled_from([src[2], draw(st.integers(0, chunks - 1))])),
+    )
+    if dst[2] + count > chunks or not model.holds(src, count):
+        return None
+    if kind == "reduce" and not model.holds(dst, count):
+        kind = "copy"
+    same_memory = model.key(src)[:2] == model.key(dst)[:2]
+    if same_memory and abs(src[2] - dst[2]) < count:
+        return None
+    if kind == "reduce" and _size(model, src, dst, count) > 64:
+        return None  # multiplicities that double on and on say nothing more
+    return Operation(kind, src, dst, count, channel, instances)
+
+
+def _size(model: Model, src: tuple[int, str, int], dst: tuple[int, str, int], count: int) -> int:
+    return max(
+        sum(model.places[model.key((p[0], p[1], p[2] + k))].total() for p in (src, dst))
+        for k in range(count)
+    )
+
+
+def _say(p: sley.lang.ChunkProgram, operations: list[Operation]) -> None:
+    for op in operations:
+        with p.parallelize(op.instances):
+            source = p.chunk(*op.src, op.count)
+            if op.kind == "copy":
+                source.copy(*op.dst, channel=op.channel)
+            else:
+                p.chunk(*op.dst, op.count).reduce(source, channel=op.channel)
+
+
+def execute_sequentially(
+    random: RandomProgram, inputs: list[np.ndarray], elements: int
+) -> list[np.ndarray]:
+    """The outputs of all ranks, by executing the operations one after the other on int64 arrays.
+
+    inputs: for each rank (chunks * elements,). An output place that holds nothing becomes 0.
+    """
+    memory = {
+        (rank, "in", index): inputs[rank].reshape(random.chunks, elements)[index].astype(np.int64)
+        for rank in range(random.ranks)
+        for index in range(random.chunks)
+    }
+    model = Model(random.ranks, random.chunks, random.in_place)
+    for op in random.operations:
+        values = [memory[model.key((op.src[0], op.src[1], op.src[2] + k))] for k in range(op.count)]
+        for k, value in enumerate(values):
+            place = model.key((op.dst[0], op.dst[1], op.dst[2] + k))
+            memory[place] = value if op.kind == "copy" else memory[place] + value
+    nothing = np.zeros(elements, np.int64)
+    return [
+        np.concatenate(
+            [memory.get(model.key((r, "out", i)), nothing) for i in range(random.chunks)]
+        )
+        for r in range(random.ranks)
+    ]
+
+
+def run(random: RandomProgram, plan: Plan, elements: int, timeout_s: float = 20.0) -> None:
+    """Runs the plan on random numbers and compares with sequential execution."""
+    numbers = np.random.default_rng(elements)
+    inputs = [numbers.integers(-99, 99, random.chunks * elements) for _ in range(random.ranks)]
+    promised = execute_sequentially(random, inputs, elements)
+    outputs = execute(plan, inputs, processes=False, slot_bytes=SMALL_SLOT, timeout_s=timeout_s)
+    c = random.program.collective
+    for rank in range(random.ranks):
+        expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]]
+        said = np.repeat(expected != -1, elements)
+        assert promised[rank][said].tolist() == outputs[rank][said].tolist()

@@ -1,0 +1,64 @@
+"""Calls on threads whose kernels are compiled with a sanitizer: a program of its own, since the
+sanitizer's library must be there before everything else.
+
+python sanitized.py PROTOCOL:PLANS[:ENGINE],... FLAG...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import sley
+from sley.algorithms import CATALOG, build
+from sley.codegen import Kernels
+from sley.devices import Engine, ThreadsDevice
+from support.algorithm_cases import sizes
+from support.device_calls import communicator, wrong
+
+START = "== "
+"""Begins the line before what the sanitizer says about a case."""
+
+
+def plans(name: str, protocol: str) -> Iterator[tuple[sley.Plan, tuple[Engine, ...]]]:
+    """Plans, and the engines to run them. "tiles": tile by tile, one block a rank. "tasks":
+    instruction by instruction, in blocks that wait for one another. "holds": blocks that wait until
+    others have read what lies there. "library": every algorithm, in the interpreter."""
+    if name == "library":
+        for algorithm in CATALOG:
+            size = sizes(algorithm)[min(2, len(sizes(algorithm)) - 1)]
+            for in_place in (False, True):
+                program = build(algorithm, **size, in_place=in_place)
+                yield sley.compile(program, protocol=protocol), (Engine.INTERPRETED,)
+                plan = sley.compile(program, schedule="hpds", allocate="state", protocol=protocol)
+                yield plan, (Engine.INTERPRETED,)
+        return
+    if name == "tiles":
+        ring = build("ring-allreduce", ranks=3, in_place=True)
+        yield sley.compile(ring, protocol=protocol), tuple(Engine)
+        return
+    if name == "tasks":
+        program = build("hm-allreduce", nodes=2, gpus=2, in_place=True)
+    else:
+        program = build("all-pairs-alltoall", ranks=3, in_place=True)
+    plan = sley.compile(program, schedule="hpds", allocate="state", protocol=protocol)
+    held = Kernels.of(plan).operands.conditions.held
+    assert (held if name == "holds" else ~held).any()
+    yield plan, tuple(Engine)
+
+
+def main(cases: str, *flags: str) -> None:
+    device = ThreadsDevice(flags=flags)
+    for case in cases.split(","):
+        protocol, name, *only = case.split(":")
+        sys.stderr.write(f"{START}{case}\n")
+        sys.stderr.flush()
+        for plan, engines in plans(name, protocol):
+            for engine in [e for e in engines if not only or e.value in only]:
+                on = communicator(plan, [device] * plan.collective.ranks, engine=engine)
+                found = [wrong(on, count) for count in (1001, 5, 333)]
+                assert found == [0, 0, 0], (plan, engine, found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
