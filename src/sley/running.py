@@ -13,6 +13,7 @@ from sley.devices import Device, measure
 from sley.devices.device_names import devices_named
 from sley.devices.execute import execute as execute_on
 from sley.errors.runtime import R514
+from sley.ir.choices import member
 from sley.ir.plan import Plan
 from sley.jobs import Measurement
 from sley.verify import verify
@@ -95,14 +96,4 @@ def _devices(
 
 
 def _engine(engine: Engine | str | None) -> Engine:
-    if engine is None:
-        return Engine.GENERATED
-    try:
-        return Engine(engine)
-    except ValueError:
-        names = " or ".join(repr(e.value) for e in Engine)
-        raise R514.error(
-            expected=f"engine to be {names}",
-            found=f"engine={engine!r}",
-            remedy=f"Give {names}, or leave it out.",
-        ) from None
+    return Engine.GENERATED if engine is None else member(Engine, engine, "engine", R514)

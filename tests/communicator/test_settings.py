@@ -31,7 +31,7 @@ def test_a_variable_that_means_nothing_is_named(name: str, monkeypatch: pytest.M
     with pytest.raises(SleyError, match=f"SLEY_{name}='fast'") as caught:
         Settings.from_environment()
     assert caught.value.code == "R514"
-    assert caught.value.diagnostics[0].remedy == "Give that, or leave it out."
+    assert caught.value.diagnostics[0].remedy.endswith("leave it out.")
 
 
 @pytest.mark.parametrize(

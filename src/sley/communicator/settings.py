@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from sley.engine.limits import SLOT_BYTES, TIMEOUT_S, check_settings, whole
 from sley.errors import SleyError
 from sley.errors.runtime import R514
-
-_E = TypeVar("_E", bound=Enum)
+from sley.ir.choices import member
 
 
 class Network(Enum):
@@ -81,8 +80,8 @@ class Settings:
         for name, flag in (("cma", self.cma), ("use_cache", self.use_cache)):
             if not isinstance(flag, bool):
                 raise _bad(name, "as True or False", flag)
-        object.__setattr__(self, "network", _member(Network, "network", self.network))
-        object.__setattr__(self, "copies", _member(Copies, "copies", self.copies))
+        object.__setattr__(self, "network", member(Network, self.network, "network", R514))
+        object.__setattr__(self, "copies", member(Copies, self.copies, "copies", R514))
 
     @classmethod
     def from_environment(cls, **settings: Any) -> Settings:
@@ -94,9 +93,9 @@ class Settings:
         if cma := os.environ.get("SLEY_CMA"):
             found["cma"] = _flag("SLEY_CMA", cma)
         if copies := os.environ.get("SLEY_COPIES"):
-            found["copies"] = _member(Copies, "SLEY_COPIES", copies.lower())
+            found["copies"] = member(Copies, copies, "SLEY_COPIES", R514)
         if network := os.environ.get("SLEY_NETWORK"):
-            found["network"] = _member(Network, "SLEY_NETWORK", network.lower())
+            found["network"] = member(Network, network, "SLEY_NETWORK", R514)
         if folder := os.environ.get("SLEY_PLAN_DIR"):
             found["plan_dir"] = folder
         return cls(**(found | settings))
@@ -110,14 +109,6 @@ class Settings:
             "copies": self.copies.value,
             "network": self.network.value,
         }
-
-
-def _member(words: type[_E], name: str, value: object) -> _E:
-    try:
-        return words(value)
-    except ValueError:
-        names = ", ".join(repr(word.value) for word in words)
-        raise _bad(name, f"to be one of {names}", value) from None
 
 
 def _flag(name: str, text: str) -> bool:

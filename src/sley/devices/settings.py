@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
-from typing import TypeVar
 
 import numpy as np
 
@@ -12,6 +10,7 @@ from sley.codegen import Engine
 from sley.devices.sites import Launching
 from sley.engine.limits import check_settings, whole
 from sley.errors.runtime import R514
+from sley.ir.choices import member
 
 THREADS = 512
 """Threads of a block on a GPU."""
@@ -25,8 +24,6 @@ _MOST_SLOT_BYTES = 1 << 30
 _MOST_SLOTS = 1 << 30
 _ALIGNMENTS = (128, 16)
 _WARP, _MOST_THREADS = 32, 1024
-
-_Choice = TypeVar("_Choice", bound=Enum)
 
 
 @dataclass(frozen=True)
@@ -67,23 +64,13 @@ class Settings:
         _at_most(slot_bytes, _MOST_SLOT_BYTES, "slot_bytes")
         is_enough = asked >= plan_slots
         return cls(
-            engine=_choice(Engine, engine, "engine"),
-            launching=_choice(Launching, launching, "launching"),
+            engine=member(Engine, engine, "engine", R514),
+            launching=member(Launching, launching, "launching", R514),
             slots=1 << (asked - 1).bit_length() if is_enough else asked,
             slot_bytes=_aligned(slot_bytes),
             threads=_whole_warps(threads),
             timeout_s=timeout_s,
         )
-
-
-def _choice(kind: type[_Choice], value: object, name: str) -> _Choice:
-    try:
-        return kind(value)
-    except ValueError:
-        names = ", ".join(repr(one.value) for one in kind)
-        raise R514.error(
-            expected=f"{name} to be one of {kind.__name__}: {names}", found=f"{name}={value!r}"
-        ) from None
 
 
 def _at_most(number: int, most: int, name: str) -> None:

@@ -114,14 +114,6 @@ class Protocol(Enum):
     def slots(self) -> int:
         return 2 if self in (Protocol.SIMPLE, Protocol.DIRECT) else 8
 
-    @classmethod
-    def named(cls, protocol: object) -> Protocol | None:
-        """The protocol that a name in any case stands for, a protocol for itself; None for
-        anything else."""
-        if isinstance(protocol, str):
-            return next((p for p in cls if p.value.lower() == protocol.lower()), None)
-        return protocol if isinstance(protocol, cls) else None
-
 
 FIFO_PROTOCOLS = (Protocol.SIMPLE, Protocol.LL, Protocol.LL128)
 """The protocols that copy every message through a slot; those of NCCL and MSCCL."""

@@ -37,6 +37,7 @@ from sley.errors.language import (
     L112,
     L123,
 )
+from sley.ir.choices import member
 from sley.ir.collective import Collective
 from sley.ir.program import Program, Transfers
 from sley.ir.tables import NONE, LongArray, distinct
@@ -228,17 +229,16 @@ class ChunkProgram:
 
     def finish(self, name: str, protocol: Protocol | str | None, whole: Place) -> Program:
         """The program said so far, which begins at `whole`."""
-        asked = Protocol.named(protocol)
-        if asked is None and protocol is not None:
-            refuse(L112, "one of " + ", ".join(p.value for p in Protocol), repr(protocol))
+        if protocol is not None:
+            protocol = member(Protocol, protocol, "protocol", L112, at=caller_place())
         if self._steps.used:
-            return self._steps.program(name, asked, whole)
+            return self._steps.program(name, protocol, whole)
         return Program(
             name=name,
             collective=self.collective,
             transfers=Transfers(**self._recorder.columns()),
             scratch_chunks=self._memory.scratch_used.astype(np.int32),
-            protocol=asked,
+            protocol=protocol,
             sources=self._recorder.sources(whole),
         )
 

@@ -1,0 +1,31 @@
+"""Choices: a word as the member of an enumeration that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import TypeVar
+
+from sley.errors import Place, Rule
+
+E = TypeVar("E", bound=Enum)
+
+
+def member(
+    kind: type[E], value: object, name: str, rule: Rule, *, at: Place | Sequence[Place] = ()
+) -> E:
+    """The member of `kind` that `value` is or that it names in any case; the members' values are
+    words.
+
+    name: of the setting, for the message. Errors: `rule`, at the place `at`.
+    """
+    word = value.lower() if isinstance(value, str) else None
+    for one in kind:
+        if value is one or word == one.value.lower():
+            return one
+    raise rule.error(
+        at=at,
+        expected=f"{name} to be one of {', '.join(repr(one.value) for one in kind)}",
+        found=f"{name}={value!r}",
+        remedy="Give one of these words, or leave it out.",
+    )
