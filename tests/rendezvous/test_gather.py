@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sley.errors import SleyError
+from sley.errors import Place, SleyError
 from sley.errors.runtime import R507, R514
 from sley.rendezvous import gather
 from sley.rendezvous.gather import Deadline, Member, all_gather, refuse
@@ -146,7 +146,8 @@ def test_different_numbers_of_ranks_are_refused_at_once(
 
 @pytest.mark.parametrize("refusing", [0, 1, 2])
 def test_one_refusal_ends_it_for_all(refusing: int) -> None:
-    store, why = LocalStore(), R507.error(expected="5 GB", found="4 GB")
+    store = LocalStore()
+    why = R507.error(at=Place("train.py", 7), expected="5 GB", found="4 GB", notes=["swap is off"])
     start = time.monotonic()
 
     def call(rank: int) -> Any:
@@ -157,7 +158,15 @@ def test_one_refusal_ends_it_for_all(refusing: int) -> None:
     outcomes = on_threads([lambda r=r: call(r) for r in range(3)])  # and rank 3 never comes
     assert codes(outcomes) == ["" if rank == refusing else "N608" for rank in range(3)]
     text = str(outcomes[(refusing + 1) % 3])
-    for words in (f"rank {refusing}", "the group", "R507 no-memory", "5 GB", "4 GB"):
+    for words in (
+        f"rank {refusing}",
+        "the group",
+        "R507 no-memory",
+        "5 GB",
+        "4 GB",
+        "swap",
+        "train.py:7",
+    ):
         assert words in text
     assert time.monotonic() - start < TIMEOUT_S
     assert len(store) == 0

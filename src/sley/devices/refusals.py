@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
-from sley.errors import Diagnostic, Place, SleyError
-from sley.errors.catalog import all_rules
+from sley.errors import Diagnostic, SleyError
+from sley.errors.remote import diagnostic_from_json
 
 _MARK = b"refused:"
 """No other message begins with it: they are empty, or JSON."""
@@ -25,31 +25,7 @@ def refused(said: Sequence[bytes]) -> SleyError | None:
     found: dict[Diagnostic, None] = {}
     for message in said:
         if message.startswith(_MARK):
-            found |= dict.fromkeys(_diagnostics(message[len(_MARK) :]))
+            for value in json.loads(message[len(_MARK) :]):
+                one = diagnostic_from_json(value)
+                found[replace(one, notes=(*one.notes, "another process found this"))] = None
     return SleyError(list(found)) if found else None
-
-
-def _diagnostics(text: bytes) -> list[Diagnostic]:
-    try:
-        return [_diagnostic(**one) for one in json.loads(text)]
-    except (KeyError, TypeError) as problem:
-        raise ValueError(f"no diagnostics: {text[:40]!r}") from problem
-
-
-def _diagnostic(
-    *,
-    code: str,
-    places: Sequence[dict[str, Any]],
-    expected: str,
-    found: str,
-    remedy: str,
-    notes: Sequence[str],
-    **_: object,
-) -> Diagnostic:
-    return all_rules()[code].diagnostic(
-        at=[Place(**place) for place in places],
-        expected=expected,
-        found=found,
-        remedy=remedy,
-        notes=[*notes, "another process found this"],
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from sley.engine.memory import BEYOND
 from sley.engine.native import LARGEST
 from sley.errors import SleyError
 from sley.errors.devices import K507, K514, K515
+from sley.errors.remote import telling
 from sley.errors.runtime import R503, R514
 from sley.ir.plan import Plan
 
@@ -130,17 +131,10 @@ class World:
                 )
         return found
 
-    @contextmanager
-    def telling(self) -> Iterator[None]:
+    def telling(self) -> AbstractContextManager[None]:
         """Around what a process does by itself right before all exchange something: what it raises
         there, the others raise in that exchange, instead of waiting for it."""
-        try:
-            yield
-        except SleyError as error:
-            if self._exchange is not None:
-                with suppress(SleyError):  # this process has an error already
-                    self._said(refusal(error))
-            raise
+        return telling(self._refuse)
 
     def meet(self) -> None:
         """Waits until all processes have come here."""
@@ -150,6 +144,10 @@ class World:
     def detach(self) -> None:
         """Gives back the memory of other processes."""
         self._attached.clear()
+
+    def _refuse(self, error: SleyError) -> None:
+        if self._exchange is not None:
+            self._said(refusal(error))
 
     def _said(self, message: bytes) -> list[bytes]:
         """What all processes say; raises what one of them refuses."""

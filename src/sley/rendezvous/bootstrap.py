@@ -7,7 +7,7 @@ import hashlib
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any
@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 from sley.errors import SleyError
 from sley.errors.communicator import N603, N604, N605
+from sley.errors.remote import telling
 from sley.errors.runtime import R514
 from sley.ir.words import is_integer
 from sley.rendezvous.gather import Deadline, Member, all_gather, refuse
@@ -160,20 +161,22 @@ def bootstrap(
     member = Member(store, rank, ranks, Process.here(environ), what)
     settings = {"sley": version("sley"), **(agreed or {})}
     with contextlib.ExitStack() as opened:
-        with _told(member, f"{_topic(name)}/start"):
+        start = f"{_topic(name)}/start"
+        with telling(lambda error: refuse(member, start, error)):
             listener = opened.enter_context(listen())
             own = Description.here(rank, listener.getsockname().hex(), settings, environ)
-        secret, descriptions = _met(member, f"{_topic(name)}/start", own, deadline)
+        secret, descriptions = _met(member, start, own, deadline)
         _check_agreement(descriptions, what)
         hosts = Hosts.of([one.process.host for one in descriptions])
         host = Host(rank, hosts.of_host(rank), descriptions, secret, what)
         if rank != host.leader:
             listener.close()
-        with _told(member, f"{_topic(name)}/{job_of(secret)}"):
+        job = f"{_topic(name)}/{job_of(secret)}"
+        with telling(lambda error: refuse(member, job, error)):
             peers = exchange_descriptors(host, listener, segments, deadline)
         opened.callback(peers.close)
         # Nobody goes on before all have everything.
-        all_gather(member, f"{_topic(name)}/{job_of(secret)}", b"", deadline)
+        all_gather(member, job, b"", deadline)
         listener.close()
         opened.pop_all()
     return Rendezvous(member, name, secret, descriptions, peers, deadline)
@@ -186,16 +189,6 @@ def job_of(secret: bytes) -> str:
 
 def _topic(name: str) -> str:
     return f"sley/{name}"
-
-
-@contextlib.contextmanager
-def _told(member: Member, topic: str) -> Iterator[None]:
-    """Tells the other ranks of an error, who would otherwise wait for this one."""
-    try:
-        yield
-    except SleyError as error:
-        refuse(member, topic, error)
-        raise
 
 
 def _met(

@@ -17,8 +17,8 @@ from typing import Any
 from uuid import uuid4
 
 from sley.errors import SleyError
-from sley.errors.catalog import all_rules
 from sley.errors.communicator import N601, N602, N603, N604, N605, N608
+from sley.errors.remote import diagnostic_from_json
 from sley.errors.runtime import R514
 from sley.rendezvous.hosts import Process
 from sley.rendezvous.stores import Store
@@ -167,7 +167,7 @@ class _Gather:
         self.store.delete(about, 0, self.rank)
         answer = _Message.decode(data)
         if answer.header["failure"]:
-            raise told(answer.header["failure"])
+            raise SleyError([diagnostic_from_json(answer.header["failure"])])
         return _cut(answer.body, answer.header["sizes"])
 
     def _collect(self, own: _Message) -> list[bytes]:
@@ -253,15 +253,13 @@ class _Gather:
             )
         if not failure:
             return None
+        why = diagnostic_from_json(failure)
         return N608.error(
+            at=why.places,
             expected=f"rank {rank} ({_process(claim)}) to go on with {self.member.what}",
-            found=f"{failure['code']} {failure['name']}",
-            notes=[
-                f"expected: {failure['expected']}",
-                f"found: {failure['found']}",
-                *failure["notes"],
-            ],
-            remedy=failure["remedy"],
+            found=f"{why.code} {why.rule.name}",
+            notes=[f"expected: {why.expected}", f"found: {why.found}", *why.notes],
+            remedy=why.remedy,
         )
 
     def _absent(self, ranks: Sequence[int]) -> list[int]:
@@ -278,16 +276,6 @@ def missing(ranks: Sequence[int], of: int, what: str) -> SleyError:
     word = "rank" if len(ranks) == 1 else "ranks"
     return N601.error(
         expected=f"{of} ranks in {what}", found=f"no sign of {word} {named}{more} in time"
-    )
-
-
-def told(failure: Mapping[str, Any]) -> SleyError:
-    """An error as another rank tells of it: what `Diagnostic.to_json` gave there."""
-    return all_rules()[failure["code"]].error(
-        expected=failure["expected"],
-        found=failure["found"],
-        remedy=failure["remedy"],
-        notes=failure["notes"],
     )
 
 

@@ -25,7 +25,8 @@ from uuid import uuid4
 
 from sley.errors import SleyError
 from sley.errors.communicator import N609, N610
-from sley.rendezvous.gather import GRACE_S, Deadline, missing, told
+from sley.errors.remote import diagnostic_from_json, telling
+from sley.rendezvous.gather import GRACE_S, Deadline, missing
 from sley.rendezvous.hosts import Description
 
 MOST_DESCRIPTORS = 64
@@ -155,7 +156,7 @@ class _Leader:
 
     def run(self) -> None:
         try:
-            with _descriptors_needed():
+            with telling(self._give_up), _descriptors_needed():
                 while waiting := self._waiting():
                     ended = self._hear(self.deadline)
                     ended += [r for r in waiting if self.host.descriptions[r].process.is_gone()]
@@ -165,9 +166,6 @@ class _Leader:
                         raise _absent(self.host, waiting)
                 for member in self.host.ranks[1:]:
                     self._tell(member, self.peers.sockets[member])
-        except SleyError as error:
-            self._give_up(error)
-            raise
         finally:
             for sock in self.unproven:
                 sock.close()
@@ -286,7 +284,7 @@ def _take(host: Host, sock: socket.socket, peers: Peers) -> None:
         close_all(message.fds)
         raise ConnectionRefusedError
     if rank == _GAVE_UP:
-        raise told(json.loads(message.rest))
+        raise SleyError([diagnostic_from_json(json.loads(message.rest))])
     peers.fds[rank] = message.fds
     message.check()
 
