@@ -1,4 +1,4 @@
-"""What takes its turn on a device: communicators on checked data, and plain copies."""
+"""What takes its turn on a device: executors on checked data, and plain copies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernels_plans import Case
 from kernels_timing import CudaTimer, Timer
 
 import sley
-from sley.devices import Communicator, Device, Engine, Launching
+from sley.devices import Device, Engine, Executor, Launching
 from sley.devices.device import Memory
 from sley.engine.pattern import PERIOD, Pattern
 from sley.engine.types import DATA_TYPES
@@ -77,7 +77,7 @@ class Data:
 
 
 class Call:
-    """A communicator that takes its turn. graph: calls are captured in a CUDA graph."""
+    """An executor that takes its turn. graph: calls are captured in a CUDA graph."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Call:
     ) -> None:
         ranks = case.plan.collective.ranks
         self._data, self._timer, self._graph = data, timer, graph
-        self.communicator = Communicator(
+        self.executor = Executor(
             case.plan,
             [data.device] * ranks,
             engine=engine,
@@ -101,7 +101,7 @@ class Call:
             launching=launching,
         )
         self._streams = timer.streams(1 if launching is Launching.TOGETHER else ranks)
-        wiring = self.communicator.loaded.wiring
+        wiring = self.executor.loaded.wiring
         self.label = {
             **label,
             "by": "sley",
@@ -120,10 +120,10 @@ class Call:
         """Builds, runs once and checks the sums."""
         self._data.fill(size_bytes)
         arrays = self._data.arrays(size_bytes)
-        self.communicator(arrays, streams=self._streams)
+        self.executor(arrays, streams=self._streams)
         for stream in self._streams:
             self._data.device.synchronize(stream)
-        self.communicator.synchronize()
+        self.executor.synchronize()
         wrong = self._data.wrong(size_bytes)
         return f"{wrong} wrong elements" if wrong else ""
 
@@ -131,13 +131,13 @@ class Call:
         arrays = self._data.arrays(size_bytes)
 
         def start(streams: list[Any]) -> None:
-            self.communicator(arrays, streams=streams)
+            self.executor(arrays, streams=streams)
 
         if self._graph and isinstance(self._timer, CudaTimer):
             us = self._timer.graph_us(start, calls)
         else:
             us = self._timer.time_us(start, self._streams, calls)
-        self.communicator.synchronize()
+        self.executor.synchronize()
         return us
 
 

@@ -40,6 +40,7 @@ MODULES: dict[str, str | None] = {
     "topology": "Topology",
     "dag": "Dependencies and order",
     "plan": "Plan",
+    "choices": None,
     "collectives": None,
     "graph": None,
     "faults": None,

@@ -58,7 +58,7 @@ _HEAD = """\
 // place: all its data), output and scratch.
 // {launch}
 //
-// sley.devices.Communicator does all of this: it makes the tables, owns the memory that lasts from
+// sley.devices.Executor does all of this: it makes the tables, owns the memory that lasts from
 // call to call, and launches these kernels.
 
 """

@@ -77,7 +77,7 @@ def test_the_head_says_what_it_is(tmp_path: Path) -> None:
     assert "The 3 blocks of sley_run, of 256 threads each" in head
     assert "nvcc -std=c++17 -cubin -arch=sm_90" in head
     assert "sley::Call" in head
-    assert "sley.devices.Communicator" in head
+    assert "sley.devices.Executor" in head
     assert "#define SLEY_THREADS 256" in path.read_text()
 
 

@@ -1,4 +1,4 @@
-"""The end of a communicator, and how much memory it takes until then."""
+"""The end of an executor, and how much memory it takes until then."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Communicator, Engine, ThreadsDevice
+from sley.devices import Engine, Executor, ThreadsDevice
 from sley.devices.device import Memory
-from support.device_calls import communicator, threads
+from support.device_calls import executor, threads
 from support.process_ranks import apart, together
 
 RANKS = 3
 
 
-def interpreted(name: str = "ring-allreduce") -> Communicator:
+def interpreted(name: str = "ring-allreduce") -> Executor:
     plan = sley.compile(build(name, ranks=RANKS, in_place=name == "ring-allreduce"))
-    return communicator(plan, engine=Engine.INTERPRETED, timeout_s=2)
+    return executor(plan, engine=Engine.INTERPRETED, timeout_s=2)
 
 
 def zeros() -> list[Any]:
@@ -58,7 +58,7 @@ def memories(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_a_closed_communicator(memories: list[Any]) -> None:
+def test_a_closed_executor(memories: list[Any]) -> None:
     on = interpreted("ring-reducescatter")
     data = [np.ones(8 * RANKS, np.int32) for _ in range(RANKS)]
     call = on.prepare(data, zeros())

@@ -10,7 +10,7 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Communicator, Engine, ThreadsDevice
+from sley.devices import Engine, Executor, ThreadsDevice
 from sley.jobs import execute
 from support.device_calls import Call
 from support.process_ranks import Meeting, Order, apart, numbers, run, together
@@ -85,11 +85,11 @@ def test_scratch_of_other_ranks(protocol: sley.Protocol) -> None:
         assert call.wrong() == 0
 
 
-def check_apart(ons: list[Communicator], call: Call) -> None:
-    """Makes a call of all communicators at once, through arrays that all can read."""
+def check_apart(ons: list[Executor], call: Call) -> None:
+    """Makes a call of all executors at once, through arrays that all can read."""
     sizes = [(len(a), len(b)) for a, b in zip(call.inputs, call.outputs or [], strict=True)]
 
-    def make(on: Communicator) -> None:
+    def make(on: Executor) -> None:
         inputs, outputs = (
             {r: a[: sizes[r][k]] for r, a in on.empty("int64", max(s[k] for s in sizes)).items()}
             for k in (0, 1)
@@ -157,7 +157,7 @@ def test_a_rank_in_two_processes() -> None:
 
     def make(member: int, ranks: list[int]) -> None:
         devices = dict.fromkeys(ranks, ThreadsDevice(member))
-        found = refused("R503", Communicator, plan, devices, exchange=meeting.exchange(member))
+        found = refused("R503", Executor, plan, devices, exchange=meeting.exchange(member))
         assert "rank 0 in two of them" in str(found)
 
     together([lambda: make(0, [0, 1]), lambda: make(1, [0])])
@@ -188,7 +188,7 @@ def _raised(said: bytes) -> list[bytes]:
 )
 def test_exchanges_that_are_none(exchange: Any) -> None:
     plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True))
-    refused("K514", Communicator, plan, {0: ThreadsDevice()}, exchange=exchange)
+    refused("K514", Executor, plan, {0: ThreadsDevice()}, exchange=exchange)
 
 
 def test_processes_with_other_settings() -> None:
@@ -197,7 +197,7 @@ def test_processes_with_other_settings() -> None:
 
     def make(member: int) -> None:
         devices, exchange = {member: ThreadsDevice(member)}, meeting.exchange(member)
-        refused("R503", Communicator, plan, devices, exchange=exchange, slots=2 << member)
+        refused("R503", Executor, plan, devices, exchange=exchange, slots=2 << member)
 
     together([lambda: make(0), lambda: make(1)])
 
@@ -231,7 +231,5 @@ def test_handles_are_unique() -> None:
 def test_a_process_without_an_answer_is_named() -> None:
     plan = sley.compile(build("ring-allreduce", ranks=3, in_place=True))
     device = ThreadsDevice()
-    found = refused(
-        "K514", Communicator, plan, {0: device, 1: device}, exchange=lambda said: [said]
-    )
+    found = refused("K514", Executor, plan, {0: device, 1: device}, exchange=lambda said: [said])
     assert "rank 2" in str(found)

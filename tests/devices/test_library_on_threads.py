@@ -12,7 +12,7 @@ import sley
 from sley.algorithms import CATALOG, build
 from sley.devices import Engine, ThreadsDevice
 from support.algorithm_cases import cases, label, program, sizes
-from support.device_calls import communicator, hasty_threads, threads, wrong
+from support.device_calls import executor, hasty_threads, threads, wrong
 
 PROTOCOLS = list(sley.Protocol)
 ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
@@ -59,7 +59,7 @@ def counts(plan: sley.Plan) -> list[int]:
 
 def check(plan: sley.Plan, engine: Engine, device: ThreadsDevice | None = None) -> None:
     devices = [device or threads()] * plan.collective.ranks
-    on = communicator(plan, devices, engine=engine)
+    on = executor(plan, devices, engine=engine)
     assert [wrong(on, count) for count in counts(plan)] == [0, 0, 0]
 
 

@@ -10,11 +10,11 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Communicator, Engine, Launching, ThreadsDevice
+from sley.devices import Engine, Executor, Launching, ThreadsDevice
 from support.device_calls import (
     TIMEOUT_S,
     Call,
-    communicator,
+    executor,
     hasty_threads,
     small_slots,
     threads,
@@ -48,7 +48,7 @@ class Sums:
         self.data = self.random.integers(-(2**40), 2**40, (RANKS, MOST))
         self.expected = self.data.copy()
 
-    def next(self, on: Communicator, **options: Any) -> None:
+    def next(self, on: Executor, **options: Any) -> None:
         """A call on some of the elements."""
         start = int(self.random.integers(0, MOST))
         part = slice(start, start + int(self.random.choice([0, 1, 2, 5, 50, 333])))
@@ -62,7 +62,7 @@ class Sums:
 @LAUNCHING
 @PROTOCOLS
 def test_a_thousand_calls_without_waiting(protocol: sley.Protocol, launching: Launching) -> None:
-    on = communicator(ring(protocol), engine=Engine.INTERPRETED, launching=launching)
+    on = executor(ring(protocol), engine=Engine.INTERPRETED, launching=launching)
     together = launching is Launching.TOGETHER
     streams = [threads().stream() for _ in range(1 if together else RANKS)]
     sums = Sums(1)
@@ -77,7 +77,7 @@ def test_a_thousand_calls_without_waiting(protocol: sley.Protocol, launching: La
 def test_a_thousand_calls_of_generated_text_at_task_level() -> None:
     hm = build("hm-allreduce", nodes=1, gpus=RANKS, in_place=True)
     plan = sley.compile(hm, schedule="hpds", allocate="state", protocol="direct")
-    on, sums = communicator(plan), Sums(2)
+    on, sums = executor(plan), Sums(2)
     stream = threads().stream()
     for _ in range(1000):
         sums.next(on, streams=stream)
@@ -86,7 +86,7 @@ def test_a_thousand_calls_of_generated_text_at_task_level() -> None:
 
 
 def test_calls_on_a_stream_return_before_they_are_done() -> None:
-    on, sums = communicator(ring(), engine=Engine.INTERPRETED), Sums(3)
+    on, sums = executor(ring(), engine=Engine.INTERPRETED), Sums(3)
     before, stream, gate = sums.data.copy(), threads().stream(), Event()
     stream.start(lambda: gate.wait(TIMEOUT_S))
     for _ in range(3):
@@ -103,7 +103,7 @@ def test_types_reductions_and_counts_change_from_call_to_call(
     protocol: sley.Protocol, launching: Launching
 ) -> None:
     """Programs differ, the connections and their counters are the same."""
-    on = communicator(
+    on = executor(
         ring(protocol),
         [hasty_threads()] * RANKS,
         engine=Engine.INTERPRETED,
@@ -116,7 +116,7 @@ def test_types_reductions_and_counts_change_from_call_to_call(
 
 
 def test_scratch_grows() -> None:
-    on = communicator(scattered(), engine=Engine.INTERPRETED)
+    on = executor(scattered(), engine=Engine.INTERPRETED)
     assert [wrong(on, count) for count in (5, 5000, 100, 20_000, 3)] == [0] * 5
     on.reserve(40_000, "int64")
     assert wrong(on, 40_000, "int64") == 0
@@ -124,7 +124,7 @@ def test_scratch_grows() -> None:
 
 def test_scratch_grows_while_calls_are_on_their_way() -> None:
     """Those have their scratch for as long as they need it."""
-    on = communicator(scattered(), engine=Engine.INTERPRETED)
+    on = executor(scattered(), engine=Engine.INTERPRETED)
     stream, gate = threads().stream(), Event()
     stream.start(lambda: gate.wait(TIMEOUT_S))
     calls = [Call.of(on.plan, count) for count in (50_000, 70_000, 90_000)]
@@ -135,10 +135,10 @@ def test_scratch_grows_while_calls_are_on_their_way() -> None:
     assert [call.wrong() for call in calls] == [0] * 3
 
 
-def test_two_communicators_at_once() -> None:
+def test_two_executors_at_once() -> None:
     """Their calls are started in turn, and their blocks are at work beside one another."""
     plans = [ring(), ring(sley.Protocol.LL128, instances=2)]
-    ons = [communicator(plan, engine=Engine.INTERPRETED) for plan in plans]
+    ons = [executor(plan, engine=Engine.INTERPRETED) for plan in plans]
     sums = [Sums(4), Sums(5)]
     streams = [threads().stream() for _ in ons]
     for _ in range(200):
@@ -159,7 +159,7 @@ def test_ranks_on_several_devices(
         build("hierarchical-allreduce", nodes=2, gpus=2, in_place=False), protocol=protocol
     )
     devices = {number: ThreadsDevice(number) for number in set(places)}
-    on = communicator(
+    on = executor(
         plan,
         [devices[number] for number in places],
         engine=Engine.INTERPRETED,
@@ -181,7 +181,7 @@ def test_averages_are_divided_once(places: tuple[int, ...], launching: Launching
     devices = {number: ThreadsDevice(number) for number in set(places)}
     for in_place in (True, False):
         plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=in_place))
-        on = communicator(
+        on = executor(
             plan,
             [devices[number] for number in places],
             engine=Engine.INTERPRETED,
@@ -194,6 +194,6 @@ def test_averages_are_divided_once(places: tuple[int, ...], launching: Launching
 def test_room_of_slots_without_a_word() -> None:
     """The default slots are large enough for one tile of a small call."""
     plan = ring()
-    on = Communicator(plan, [threads()] * RANKS, engine=Engine.INTERPRETED)
+    on = Executor(plan, [threads()] * RANKS, engine=Engine.INTERPRETED)
     assert on.loaded.wiring.slot_bytes > 100 * small_slots(plan)
     assert [wrong(on, count) for count in (0, 10, 500_000)] == [0] * 3

@@ -12,7 +12,7 @@ import sley
 from sley.algorithms import build
 from sley.devices import Engine, Launching, ThreadsDevice
 from sley.devices.device import Launch
-from support.device_calls import TIMEOUT_S, communicator, threads
+from support.device_calls import TIMEOUT_S, executor, threads
 
 RANKS = 3
 LAUNCHING = pytest.mark.parametrize("launching", Launching, ids=lambda way: way.value)
@@ -42,7 +42,7 @@ def launched(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 @LAUNCHING
 def test_a_call_waits_for_those_on_other_streams(launching: Launching) -> None:
     """Else both would begin at the same count of tiles."""
-    on = communicator(ring(), engine=Engine.INTERPRETED, launching=launching)
+    on = executor(ring(), engine=Engine.INTERPRETED, launching=launching)
     launches = 1 if launching is Launching.TOGETHER else RANKS
     first, second = ([threads().stream() for _ in range(launches)] for _ in range(2))
     gate = Event()
@@ -58,7 +58,7 @@ def test_a_call_waits_for_those_on_other_streams(launching: Launching) -> None:
 
 def test_divisions_start_behind_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU with few queues would start no run behind a division that waits for it."""
-    on = communicator(ring(), engine=Engine.INTERPRETED, launching=Launching.BY_RANK)
+    on = executor(ring(), engine=Engine.INTERPRETED, launching=Launching.BY_RANK)
     found = launched(monkeypatch)
     data = ones()
     on(data, reduce_op=sley.ReduceOp.AVERAGE)
@@ -67,7 +67,7 @@ def test_divisions_start_behind_all_runs(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_nothing_starts_if_one_stream_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    on = communicator(ring(), engine=Engine.INTERPRETED, launching=Launching.BY_RANK)
+    on = executor(ring(), engine=Engine.INTERPRETED, launching=Launching.BY_RANK)
     found = launched(monkeypatch)
     with pytest.raises(sley.SleyError) as caught:
         on(ones(), streams=[threads().stream(), threads().stream(), "typo"])

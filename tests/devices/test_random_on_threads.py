@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import sley
 from sley.devices import Engine, Launching
-from support.device_calls import CHUNK_BYTES, Call, communicator
+from support.device_calls import CHUNK_BYTES, Call, executor
 from support.random_plans import random_plan
 from support.random_programs import random_programs
 from support.random_transfers import random_transfers, random_trees
@@ -98,7 +98,7 @@ def wrong_shifted(on: Any, count: int, shifts: Sequence[int]) -> int:
 def check(plan: sley.Plan, engine: Engine, data: st.DataObject) -> None:
     """Two calls of different counts, at more slots than the plan needs, on arrays anywhere."""
     longest = int(plan.instructions.count.max(initial=1))
-    on = communicator(
+    on = executor(
         plan,
         engine=engine,
         slots=plan.slots + data.draw(st.sampled_from([0, 1, 8])),

@@ -1,4 +1,4 @@
-"""What communicators refuse, and with what: plans, settings, devices, arrays."""
+"""What executors refuse, and with what: plans, settings, devices, arrays."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Communicator, Engine, ThreadsDevice
-from support.device_calls import communicator, threads, wrong
+from sley.devices import Engine, Executor, ThreadsDevice
+from support.device_calls import executor, threads, wrong
 
 RANKS = 2
 
@@ -29,8 +29,8 @@ def refused(code: str, call: Callable[[], Any], *words: str) -> None:
         assert word in str(caught.value)
 
 
-def interpreted(plan: sley.Plan, **options: Any) -> Communicator:
-    return communicator(plan, **{"engine": Engine.INTERPRETED} | options)
+def interpreted(plan: sley.Plan, **options: Any) -> Executor:
+    return executor(plan, **{"engine": Engine.INTERPRETED} | options)
 
 
 def zeros(*sizes: int, dtype: str = "int32") -> list[Any]:
@@ -39,7 +39,7 @@ def zeros(*sizes: int, dtype: str = "int32") -> list[Any]:
 
 def test_more_ranks_than_a_kernel_takes() -> None:
     plan = sley.compile(build("binomial-broadcast", ranks=129, in_place=True))
-    refused("K515", lambda: communicator(plan), "at most 128 ranks", "129 ranks")
+    refused("K515", lambda: executor(plan), "at most 128 ranks", "129 ranks")
 
 
 def test_as_many_ranks_as_a_kernel_takes() -> None:
@@ -57,25 +57,25 @@ def test_more_blocks_than_a_device_holds(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("devices", [[], [0], [0, 0, 0]], ids=len)
 def test_devices_for_other_ranks(devices: list[int]) -> None:
     given = [threads() for _ in devices]
-    refused("R503", lambda: Communicator(plan_of(), given), "a device for 2 ranks")
+    refused("R503", lambda: Executor(plan_of(), given), "a device for 2 ranks")
 
 
 @pytest.mark.parametrize("devices", [None, threads(), "threads", ["threads"] * 2, [threads(), 3]])
 def test_devices_that_are_none(devices: Any) -> None:
-    refused("R503", lambda: Communicator(plan_of(), devices))
+    refused("R503", lambda: Executor(plan_of(), devices))
 
 
 def test_plans_and_exchanges_that_are_none() -> None:
     program: Any = build("ring-allreduce", ranks=RANKS)
-    refused("R514", lambda: Communicator(program, [threads()] * RANKS), "Program")
+    refused("R514", lambda: Executor(program, [threads()] * RANKS), "Program")
     no_function: Any = 3
-    refused("R514", lambda: Communicator(plan_of(), {0: threads()}, exchange=no_function))
+    refused("R514", lambda: Executor(plan_of(), {0: threads()}, exchange=no_function))
 
 
 def test_a_mapping_with_other_ranks() -> None:
-    refused("R503", lambda: Communicator(plan_of(), {0: threads(), 2: threads()}), "[0, 2]")
+    refused("R503", lambda: Executor(plan_of(), {0: threads(), 2: threads()}), "[0, 2]")
     alone = {5: threads()}
-    refused("R503", lambda: Communicator(plan_of(), alone, exchange=lambda m: [m]), "from 0 to 1")
+    refused("R503", lambda: Executor(plan_of(), alone, exchange=lambda m: [m]), "from 0 to 1")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_settings_that_make_no_sense(options: dict[str, Any], code: str) -> None
 
 
 def test_engines_and_launchings_by_name() -> None:
-    on = communicator(plan_of(), engine="interpreted", launching="by-rank")
+    on = executor(plan_of(), engine="interpreted", launching="by-rank")
     assert on.engine is Engine.INTERPRETED
     call = on.prepare(zeros(8, 8))
     assert len(call._starts) == RANKS
@@ -341,7 +341,7 @@ def test_device_memory_is_zeroed_and_readable() -> None:
 
 
 def test_the_compiler_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Communicators of the same plan share what was compiled."""
+    """Executors of the same plan share what was compiled."""
     plan = plan_of()
     assert wrong(interpreted(plan), 5) == 0
     run, commands = subprocess.run, []

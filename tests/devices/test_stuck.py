@@ -11,9 +11,9 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Communicator, Engine, Launching
+from sley.devices import Engine, Executor, Launching
 from sley.devices.calls import PreparedCall
-from support.device_calls import TIMEOUT_S, communicator, threads
+from support.device_calls import TIMEOUT_S, executor, threads
 from support.golden import Golden
 from support.plan_edits import swapped
 from support.process_ranks import apart, together
@@ -54,8 +54,8 @@ def refused(code: str, call: Callable[[], Any]) -> str:
     return str(caught.value)
 
 
-def of_rank_0(plan: sley.Plan, count: int, **options: Any) -> tuple[Communicator, PreparedCall]:
-    """Rank 0's communicator and call, of two ranks in two "processes", which prepare together."""
+def of_rank_0(plan: sley.Plan, count: int, **options: Any) -> tuple[Executor, PreparedCall]:
+    """Rank 0's executor and call, of two ranks in two "processes", which prepare together."""
     options = {"engine": Engine.INTERPRETED, "timeout_s": SHORT_S, "slot_bytes": 256} | options
     ons = apart(plan, [[0], [1]], **options)
     calls: dict[int, PreparedCall] = {}
@@ -129,9 +129,9 @@ def test_a_wait_that_is_never_over() -> None:
 def test_everybody_waits_for_everybody(protocol: sley.Protocol) -> None:
     plan = hanging(protocol)
     if protocol is not sley.Protocol.SIMPLE:  # what these wait for takes a plan that is right
-        refused("V203", lambda: communicator(plan))
+        refused("V203", lambda: executor(plan))
         return
-    on = communicator(plan, engine=Engine.INTERPRETED, timeout_s=SHORT_S)
+    on = executor(plan, engine=Engine.INTERPRETED, timeout_s=SHORT_S)
     data = [np.zeros(90, np.int32) for _ in range(3)]
     found = refused("K508", lambda: on(data))
     for rank in range(3):
@@ -144,7 +144,7 @@ def test_everybody_waits_for_everybody(protocol: sley.Protocol) -> None:
 @pytest.mark.parametrize("late", ["synchronize", "call"])
 @pytest.mark.parametrize("launching", Launching, ids=lambda way: way.value)
 def test_on_a_stream_it_shows_afterwards(launching: Launching, late: str) -> None:
-    on = communicator(hanging(), engine=Engine.INTERPRETED, timeout_s=SHORT_S, launching=launching)
+    on = executor(hanging(), engine=Engine.INTERPRETED, timeout_s=SHORT_S, launching=launching)
     streams = [threads().stream() for _ in range(1 if launching is Launching.TOGETHER else 3)]
     data = [np.zeros(90, np.int32) for _ in range(3)]
     on(data, streams=streams)
@@ -157,7 +157,7 @@ def test_on_a_stream_it_shows_afterwards(launching: Launching, late: str) -> Non
 
 def test_calls_behind_a_stuck_one_end_at_once() -> None:
     """A timeout for each of them would be for ever."""
-    on = communicator(hanging(), engine=Engine.INTERPRETED, timeout_s=1.0)
+    on = executor(hanging(), engine=Engine.INTERPRETED, timeout_s=1.0)
     stream, start = threads().stream(), time.monotonic()
     for _ in range(40):
         on([np.zeros(90, np.int32) for _ in range(3)], streams=stream)

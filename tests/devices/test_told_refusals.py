@@ -10,7 +10,7 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Communicator, Engine, ThreadsDevice
+from sley.devices import Engine, Executor, ThreadsDevice
 from sley.devices.device import Memory
 from sley.devices.refusals import refusal, refused
 from sley.errors import Place, SleyError
@@ -21,8 +21,8 @@ from support.process_ranks import Meeting, apart, together
 OTHERS = "another process found this"
 
 
-def in_processes(ranks: int, name: str = "ring-allreduce") -> list[Communicator]:
-    """A communicator for each rank of a plan whose messages are pulled."""
+def in_processes(ranks: int, name: str = "ring-allreduce") -> list[Executor]:
+    """An executor for each rank of a plan whose messages are pulled."""
     plan = sley.compile(build(name, ranks=ranks, in_place=True), protocol="direct")
     return apart(plan, [[rank] for rank in range(ranks)], engine=Engine.INTERPRETED)
 
@@ -46,7 +46,7 @@ def check_refused(code: str, member: int, calls: Sequence[Callable[[], Any]]) ->
         assert str(told).replace(f"  note:     {OTHERS}\n", "") == str(own)
 
 
-def arrays(ons: Sequence[Communicator], elements: int) -> list[Any]:
+def arrays(ons: Sequence[Executor], elements: int) -> list[Any]:
     """An array of each rank that all may read."""
     found: list[Any] = [None for _ in ons]
 
@@ -57,7 +57,7 @@ def arrays(ons: Sequence[Communicator], elements: int) -> list[Any]:
     return found
 
 
-def prepared(ons: Sequence[Communicator], data: Sequence[Any]) -> list[Callable[[], Any]]:
+def prepared(ons: Sequence[Executor], data: Sequence[Any]) -> list[Callable[[], Any]]:
     """What each process does to prepare the same call."""
     return [
         lambda on=on, rank=rank, array=array: on.prepare({rank: array}, count=8)
@@ -65,7 +65,7 @@ def prepared(ons: Sequence[Communicator], data: Sequence[Any]) -> list[Callable[
     ]
 
 
-def check_sum(ons: Sequence[Communicator], data: Sequence[Any]) -> None:
+def check_sum(ons: Sequence[Executor], data: Sequence[Any]) -> None:
     """A reduction gives rank 0 what it promises."""
     for rank, array in enumerate(data):
         array[:] = rank + 1
@@ -134,13 +134,13 @@ def test_memory_that_one_process_does_not_get(monkeypatch: pytest.MonkeyPatch) -
     ],
     ids=["ranks", "threads", "slots", "room"],
 )
-def test_a_communicator_that_one_process_refuses(code: str, options: dict[str, Any]) -> None:
+def test_an_executor_that_one_process_refuses(code: str, options: dict[str, Any]) -> None:
     plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True), slots=2)
     meeting = Meeting(2)
 
-    def make(member: int, devices: Any = None, **options: Any) -> Communicator:
+    def make(member: int, devices: Any = None, **options: Any) -> Executor:
         devices = devices or {member: ThreadsDevice(member)}
-        return Communicator(plan, devices, exchange=meeting.exchange(member), **options)
+        return Executor(plan, devices, exchange=meeting.exchange(member), **options)
 
     check_refused(code, 0, [lambda: make(0, **options), lambda: make(1)])
 

@@ -12,7 +12,7 @@ from sley.algorithms import build
 from sley.devices import Engine, ThreadsDevice
 from sley.engine.types import DATA_TYPES, bfloat16_values
 from sley.jobs import execute
-from support.device_calls import communicator, hasty_threads, threads
+from support.device_calls import executor, hasty_threads, threads
 
 PROTOCOLS = list(sley.Protocol)
 RANKS, COUNT = 3, 1003
@@ -56,7 +56,7 @@ def check(
     data = numbers(dtype)
     with np.errstate(all="ignore"):
         expected = execute(plan, data, dtype=dtype, reduce_op=op, processes=False)
-    communicator(plan, [device] * RANKS, engine=engine)(data, dtype=dtype, reduce_op=op)
+    executor(plan, [device] * RANKS, engine=engine)(data, dtype=dtype, reduce_op=op)
     for got, promised in zip(data, expected, strict=True):
         # Of NaNs only that they are: machine.md says nothing about their bits.
         np.testing.assert_array_equal(readable(got, dtype), readable(promised, dtype))
@@ -89,7 +89,7 @@ def test_a_local_reduction_reads_and_combines_like_a_message(
     outputs = [np.zeros_like(a) for a in data]
     with np.errstate(all="ignore"):
         expected = execute(plan, data, dtype=dtype, processes=False)
-    on = communicator(plan, [hasty_threads()] * RANKS, engine=Engine.INTERPRETED)
+    on = executor(plan, [hasty_threads()] * RANKS, engine=Engine.INTERPRETED)
     on(data, outputs, dtype=dtype)
     for got, promised in zip(outputs, expected, strict=True):
         np.testing.assert_array_equal(readable(got, dtype), readable(promised, dtype))
@@ -97,7 +97,7 @@ def test_a_local_reduction_reads_and_combines_like_a_message(
 
 def test_bits_are_bfloat16_only_if_the_caller_says_so() -> None:
     plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True))
-    on = communicator(plan)
+    on = executor(plan)
     data = [np.full(4, 0x3F80, np.uint16) for _ in range(2)]
     with pytest.raises(sley.SleyError, match="uint16") as caught:
         on(data)

@@ -12,7 +12,7 @@ from test_gpu_processes import check_calls, check_gone
 import sley
 from sley.devices import Engine, ThreadsDevice
 from support import gpu_small_calls
-from support.gpu_checks import Call, OnDevice, Sums, communicator, wrong
+from support.gpu_checks import Call, OnDevice, Sums, executor, wrong
 from support.gpu_plans import cases, compiled, counts, ring
 
 ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
@@ -28,13 +28,13 @@ def device() -> ThreadsDevice:
 def test_the_library(name: str, engine: Engine, device: ThreadsDevice) -> None:
     for case in [c for c in cases() if c[0] == name][:4]:
         plan = compiled(case, sley.Protocol.SIMPLE)
-        on = communicator(plan, device, engine=engine)
+        on = executor(plan, device, engine=engine)
         assert [wrong(on, device, count) for count in counts(plan)] == [0, 0, 0]
 
 
 def test_wrong_results_are_found(device: ThreadsDevice) -> None:
     call = Call.of(ring(3), device, 1003)
-    call.start(communicator(ring(3), device))
+    call.start(executor(ring(3), device))
     assert call.wrong() == 0
     first = call.arrays[1][0]
     first.array[500] += 1
@@ -55,7 +55,7 @@ def test_arrays_lie_where_they_should(shift: int, device: ThreadsDevice) -> None
 
 @ENGINES
 def test_calls_in_a_row(engine: Engine, device: ThreadsDevice) -> None:
-    on, sums = communicator(ring(3), device, engine=engine), Sums(device, 3, 1003)
+    on, sums = executor(ring(3), device, engine=engine), Sums(device, 3, 1003)
     arrays: list[Any] = sums.arrays
     for _ in range(20):
         on(arrays)

@@ -9,7 +9,7 @@ import pytest
 
 import sley
 from sley.devices import Engine, Launching
-from support.gpu_checks import OnDevice, Sums, communicator
+from support.gpu_checks import OnDevice, Sums, executor
 from support.gpu_plans import ring
 
 pytestmark = pytest.mark.gpu
@@ -23,7 +23,7 @@ CAPTURED, REPLAYS = 3, 5
 @ENGINES
 @PROTOCOLS
 def test_a_thousand_calls(protocol: Any, engine: Engine, gpu: Any) -> None:
-    on, sums = communicator(ring(3, protocol), gpu, engine=engine), Sums(gpu, 3, COUNT)
+    on, sums = executor(ring(3, protocol), gpu, engine=engine), Sums(gpu, 3, COUNT)
     stream, arrays = gpu.stream(), sums.arrays
     for _ in range(1000):
         on(arrays, streams=stream)
@@ -34,7 +34,7 @@ def test_a_thousand_calls(protocol: Any, engine: Engine, gpu: Any) -> None:
 
 @PROTOCOLS
 def test_a_thousand_calls_with_a_launch_for_each_rank(protocol: Any, gpu: Any) -> None:
-    on = communicator(ring(3, protocol), gpu, launching=Launching.BY_RANK)
+    on = executor(ring(3, protocol), gpu, launching=Launching.BY_RANK)
     sums, streams = Sums(gpu, 3, COUNT), [gpu.stream() for _ in range(3)]
     arrays = sums.arrays
     for _ in range(1000):
@@ -53,7 +53,7 @@ def test_a_graph_by_cuda_core(protocol: Any, engine: Engine, gpu: Any) -> None:
     device = Device(0)
     device.set_current()
     stream = device.create_stream()
-    on, sums = communicator(ring(3, protocol), gpu, engine=engine), Sums(gpu, 3, COUNT)
+    on, sums = executor(ring(3, protocol), gpu, engine=engine), Sums(gpu, 3, COUNT)
     on.reserve(COUNT, "int32")
     arrays = sums.arrays
     builder = stream.create_graph_builder().begin_building()
@@ -70,7 +70,7 @@ def test_a_graph_by_cuda_core(protocol: Any, engine: Engine, gpu: Any) -> None:
 @ENGINES
 def test_a_graph_by_torch(engine: Engine, gpu: Any) -> None:
     torch = pytest.importorskip("torch")
-    on = communicator(ring(3), gpu, engine=engine)
+    on = executor(ring(3), gpu, engine=engine)
     tensors = [torch.arange(COUNT, dtype=torch.int32, device="cuda:0") * (r + 1) for r in range(3)]
     on.reserve(COUNT, "int32")
     torch.cuda.synchronize()
@@ -94,7 +94,7 @@ def test_work_on_the_callers_stream_comes_in_order(gpu: Any) -> None:
 
     from sley.devices.cuda import driver
 
-    on = communicator(ring(3), gpu)
+    on = executor(ring(3), gpu)
     data = [OnDevice(gpu, np.zeros(COUNT, np.int32), "int32") for _ in range(3)]
     arrays = [one.array for one in data]
     on(arrays)  # so that all is built
@@ -118,7 +118,7 @@ def test_work_on_the_callers_stream_comes_in_order(gpu: Any) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64"])
 def test_tensors_of_torch(dtype: str, engine: Engine, gpu: Any) -> None:
     torch = pytest.importorskip("torch")
-    on = communicator(ring(4), gpu, engine=engine)
+    on = executor(ring(4), gpu, engine=engine)
     kind = getattr(torch, dtype)
     tensors = [(torch.arange(COUNT, device="cuda:0") % 50 + r).to(kind) for r in range(4)]
     stream = torch.cuda.Stream()
@@ -135,7 +135,7 @@ def test_tensors_of_torch(dtype: str, engine: Engine, gpu: Any) -> None:
 
 def test_tensors_of_torch_without_a_stream(gpu: Any) -> None:
     torch = pytest.importorskip("torch")
-    on = communicator(ring(4), gpu)
+    on = executor(ring(4), gpu)
     tensors = [torch.full((COUNT,), r + 1.0, device="cuda:0") for r in range(4)]
     on(tensors)
     assert all(bool((t == 10).all()) for t in tensors)
@@ -144,7 +144,7 @@ def test_tensors_of_torch_without_a_stream(gpu: Any) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_arrays_of_cupy(dtype: str, gpu: Any) -> None:
     cupy = pytest.importorskip("cupy")
-    on = communicator(ring(4), gpu)
+    on = executor(ring(4), gpu)
     arrays = [(cupy.arange(COUNT) % 20 + r).astype(dtype) for r in range(4)]
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device(0).synchronize()
@@ -157,7 +157,7 @@ def test_arrays_of_cupy(dtype: str, gpu: Any) -> None:
 
 def test_other_libraries_take_our_arrays(gpu: Any) -> None:
     torch = pytest.importorskip("torch")
-    on = communicator(ring(4), gpu)
+    on = executor(ring(4), gpu)
     made = on.empty("float32", COUNT)
     tensors = {rank: torch.as_tensor(array, device="cuda:0") for rank, array in made.items()}
     for rank, tensor in tensors.items():

@@ -10,7 +10,7 @@ import pytest
 
 from sley.devices import Engine
 from sley.errors import SleyError
-from support.gpu_checks import Sums, communicator, wrong
+from support.gpu_checks import Sums, executor, wrong
 from support.gpu_plans import hanging, ring
 
 pytestmark = pytest.mark.gpu
@@ -27,7 +27,7 @@ def test_a_plan_that_hangs_ends_and_the_device_stays_usable(engine: Engine, gpu:
 
 
 def check_hang(device: Any, engine: Engine) -> None:
-    on = communicator(hanging(), device, engine=engine, timeout_s=TIMEOUT_S)
+    on = executor(hanging(), device, engine=engine, timeout_s=TIMEOUT_S)
     call = Sums(device, 3, 64).arrays
     begin = time.monotonic()
     with pytest.raises(SleyError) as caught:
@@ -39,7 +39,7 @@ def check_hang(device: Any, engine: Engine) -> None:
     assert re.search(r"rank \d, block 0, step 0 \(recv_reduce_send\), tile 0", str(caught.value))
     with pytest.raises(SleyError, match="K511"):
         on(call)
-    assert wrong(communicator(ring(3), device, engine=engine), device, 1003) == 0
+    assert wrong(executor(ring(3), device, engine=engine), device, 1003) == 0
 
 
 @ENGINES
@@ -47,8 +47,8 @@ def test_more_blocks_than_fit(engine: Engine, gpu: Any) -> None:
     instances = -(-gpu.multiprocessors // 4) + 1  # of 8 ranks with 1024 threads a block, which
     plan = ring(8, instances=instances)  # a multiprocessor holds twice at most
     with pytest.raises(SleyError, match="K506"):
-        wrong(communicator(plan, gpu, engine=engine, threads=1024), gpu, 1003)
-    assert wrong(communicator(ring(3), gpu, engine=engine), gpu, 1003) == 0
+        wrong(executor(plan, gpu, engine=engine, threads=1024), gpu, 1003)
+    assert wrong(executor(ring(3), gpu, engine=engine), gpu, 1003) == 0
 
 
 def test_out_of_memory(gpu: Any) -> None:
@@ -57,5 +57,5 @@ def test_out_of_memory(gpu: Any) -> None:
 
 def check_memory(device: Any, slots: int) -> None:
     with pytest.raises(SleyError, match="K507"):
-        communicator(ring(3), device, slots=slots, slot_bytes=1 << 30)
-    assert wrong(communicator(ring(3), device), device, 1003) == 0
+        executor(ring(3), device, slots=slots, slot_bytes=1 << 30)
+    assert wrong(executor(ring(3), device), device, 1003) == 0

@@ -10,7 +10,7 @@ import sley
 from sley.algorithms import build
 from sley.devices import Engine, Launching
 from sley.engine.types import DATA_TYPES
-from support.gpu_checks import communicator, wrong
+from support.gpu_checks import executor, wrong
 from support.gpu_plans import cases, compiled, counts, named, ring
 
 pytestmark = pytest.mark.gpu
@@ -27,7 +27,7 @@ PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.n
 def test_every_algorithm(case: tuple[str, dict[str, Any]], protocol: Any, gpu: Any) -> None:
     plan = compiled(case, protocol)
     for engine in Engine:
-        on = communicator(plan, gpu, engine=engine, threads=THREADS)
+        on = executor(plan, gpu, engine=engine, threads=THREADS)
         assert [wrong(on, gpu, count) for count in counts(plan)] == [0, 0, 0], engine
 
 
@@ -37,7 +37,7 @@ def test_every_algorithm(case: tuple[str, dict[str, Any]], protocol: Any, gpu: A
 def test_task_level(nodes: int, gpus: int, protocol: Any, engine: Engine, gpu: Any) -> None:
     hm = build("hm-allreduce", nodes=nodes, gpus=gpus, in_place=True)
     plan = sley.compile(hm, schedule="hpds", allocate="state", protocol=protocol)
-    on = communicator(plan, gpu, engine=engine)
+    on = executor(plan, gpu, engine=engine)
     assert [wrong(on, gpu, count) for count in counts(plan)] == [0, 0, 0]
 
 
@@ -49,7 +49,7 @@ def test_large_calls_at_every_alignment(
 ) -> None:
     """4 MB a rank and some elements, with slots of the size that nobody chose."""
     plan = ring(4, protocol, instances=4)
-    on = communicator(plan, gpu, engine=engine, slot_bytes=None)
+    on = executor(plan, gpu, engine=engine, slot_bytes=None)
     assert wrong(on, gpu, 2**20 + 7, shift=shift) == 0
 
 
@@ -57,20 +57,20 @@ def test_large_calls_at_every_alignment(
 @pytest.mark.parametrize("threads", [32, 64, 96, 1024])
 def test_every_number_of_threads(threads: int, protocol: Any, gpu: Any) -> None:
     for engine in Engine:
-        on = communicator(ring(4, protocol), gpu, engine=engine, threads=threads)
+        on = executor(ring(4, protocol), gpu, engine=engine, threads=threads)
         assert wrong(on, gpu, 10007) == 0, engine
 
 
 @ENGINES
 @PROTOCOLS
 def test_a_launch_for_each_rank(protocol: Any, engine: Engine, gpu: Any) -> None:
-    on = communicator(ring(4, protocol), gpu, engine=engine, launching=Launching.BY_RANK)
+    on = executor(ring(4, protocol), gpu, engine=engine, launching=Launching.BY_RANK)
     assert [wrong(on, gpu, count) for count in (10007, 1)] == [0, 0]
 
 
 @ENGINES
 @pytest.mark.parametrize("dtype", DATA_TYPES)
 def test_every_type_and_reduction(dtype: str, engine: Engine, gpu: Any) -> None:
-    on = communicator(ring(3), gpu, engine=engine)
+    on = executor(ring(3), gpu, engine=engine)
     found = {op.name: wrong(on, gpu, 2003, dtype=dtype, reduce_op=op) for op in sley.ReduceOp}
     assert found == dict.fromkeys(found, 0)

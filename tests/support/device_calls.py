@@ -1,4 +1,4 @@
-"""Calls of communicators on threads of this machine, checked against what a collective promises."""
+"""Calls of executors on threads of this machine, checked against what a collective promises."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import sley
-from sley.devices import Communicator, Device, ThreadsDevice
+from sley.devices import Device, Executor, ThreadsDevice
 from sley.engine.check import CheckedBuffers, Promise
 from sley.engine.pattern import Pattern
 from sley.engine.program import buffer_sizes
@@ -37,12 +37,10 @@ def small_slots(plan: sley.Plan) -> int:
     return CHUNK_BYTES * int(plan.instructions.count.max(initial=1))
 
 
-def communicator(
-    plan: sley.Plan, devices: Sequence[Device] | None = None, **options: Any
-) -> Communicator:
-    """A communicator with all ranks on the shared device, unless told otherwise."""
+def executor(plan: sley.Plan, devices: Sequence[Device] | None = None, **options: Any) -> Executor:
+    """An executor with all ranks on the shared device, unless told otherwise."""
     options = {"slot_bytes": small_slots(plan), "timeout_s": TIMEOUT_S} | options
-    return Communicator(plan, devices or [threads()] * plan.collective.ranks, **options)
+    return Executor(plan, devices or [threads()] * plan.collective.ranks, **options)
 
 
 @dataclass(frozen=True)
@@ -83,8 +81,8 @@ class Call:
         """For each rank its output; None in place."""
         return None if self.in_place else [b.memory[1].array for b in self.buffers]
 
-    def start(self, on: Communicator, **options: Any) -> None:
-        """Calls the communicator."""
+    def start(self, on: Executor, **options: Any) -> None:
+        """Calls the executor."""
         on(self.inputs, self.outputs, count=self.count, reduce_op=self.reduce_op, **options)
 
     def wrong(self) -> int:
@@ -93,7 +91,7 @@ class Call:
 
 
 def wrong(
-    on: Communicator,
+    on: Executor,
     count: int,
     dtype: str = "int32",
     reduce_op: sley.ReduceOp = sley.ReduceOp.SUM,

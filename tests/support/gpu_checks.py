@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import sley
-from sley.devices import Communicator, Device
+from sley.devices import Device, Executor
 from sley.devices.device import Memory
 from sley.engine.check import CheckedBuffers, Promise
 from sley.engine.pattern import Pattern
@@ -32,10 +32,10 @@ def small_slots(plan: sley.Plan) -> int:
     return CHUNK_BYTES * int(plan.instructions.count.max(initial=1))
 
 
-def communicator(plan: sley.Plan, device: Device, **options: Any) -> Communicator:
-    """A communicator with all ranks on one device."""
+def executor(plan: sley.Plan, device: Device, **options: Any) -> Executor:
+    """An executor with all ranks on one device."""
     options = {"slot_bytes": small_slots(plan), "timeout_s": TIMEOUT_S} | options
-    return Communicator(plan, [device] * plan.collective.ranks, **options)
+    return Executor(plan, [device] * plan.collective.ranks, **options)
 
 
 def part(device: Device, memory: Memory, start: int, dtype: str, elements: int) -> Any:
@@ -121,8 +121,8 @@ class Call:
         )
         return cls(checked, arrays, c.in_place, count, reduce_op)
 
-    def start(self, on: Communicator, **options: Any) -> None:
-        """Calls the communicator."""
+    def start(self, on: Executor, **options: Any) -> None:
+        """Calls the executor."""
         inputs = [first.array for first, _ in self.arrays]
         outputs = None if self.in_place else [second.array for _, second in self.arrays]
         on(inputs, outputs, count=self.count, reduce_op=self.reduce_op, **options)
@@ -133,7 +133,7 @@ class Call:
         return outside + sum(one.wrong() for one in self.checked)
 
 
-def wrong(on: Communicator, device: Device, count: int, **options: Any) -> int:
+def wrong(on: Executor, device: Device, count: int, **options: Any) -> int:
     """Makes a call; how many elements are wrong after it."""
     call = Call.of(on.plan, device, count, **options)
     if all(first.array is None for first, _ in call.arrays):

@@ -115,7 +115,7 @@ class Ranks:
 
 
 def _exchange(message: bytes) -> list[bytes]:
-    """The communicator's exchange, through the test's process."""
+    """The executor's exchange, through the test's process."""
     print(json.dumps({"exchange": message.hex()}), flush=True)
     while "exchanged" not in (answer := json.loads(sys.stdin.readline())):
         _commands.append(answer)  # it came before its turn
@@ -142,7 +142,7 @@ def _rank(
     import numpy as np
 
     import sley
-    from sley.devices import Communicator, Device, Engine, ThreadsDevice
+    from sley.devices import Device, Engine, Executor, ThreadsDevice
     from support.gpu_plans import ring
 
     def opened() -> Device:
@@ -154,7 +154,7 @@ def _rank(
 
     device = opened()
     plan = ring(ranks, sley.Protocol[protocol])
-    on = Communicator(
+    on = Executor(
         plan,
         {rank: device},
         engine=Engine(engine),

@@ -11,7 +11,7 @@ import sys
 
 import sley
 from sley.devices import Device, Engine, ThreadsDevice
-from support.gpu_checks import communicator, wrong
+from support.gpu_checks import executor, wrong
 from support.gpu_plans import ring
 
 COUNTS = (403, 1)
@@ -29,9 +29,7 @@ def main() -> int:
     total = 0
     for protocol in sley.Protocol:
         for engine in Engine:
-            on = communicator(
-                ring(2, protocol), device, engine=engine, threads=64, timeout_s=TIMEOUT_S
-            )
+            on = executor(ring(2, protocol), device, engine=engine, threads=64, timeout_s=TIMEOUT_S)
             found = [wrong(on, device, count, dtype="float16") for count in COUNTS]
             print(protocol.name, engine.value, "wrong:", found)
             total += sum(found)

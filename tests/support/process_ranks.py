@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import sley
-from sley.devices import Communicator, Engine, ThreadsDevice
+from sley.devices import Engine, Executor, ThreadsDevice
 
 TIMEOUT_S = 1.0
 """How long an instruction waits for a rank that is gone."""
@@ -49,13 +49,13 @@ class Meeting:
         return call
 
 
-def apart(plan: sley.Plan, members: Sequence[Sequence[int]], **options: Any) -> list[Communicator]:
-    """A communicator for each of `members`, the ranks of one "process", all in this process."""
+def apart(plan: sley.Plan, members: Sequence[Sequence[int]], **options: Any) -> list[Executor]:
+    """An executor for each of `members`, the ranks of one "process", all in this process."""
     meeting, made = Meeting(len(members)), [None] * len(members)
 
     def make(member: int, ranks: Sequence[int]) -> None:
         devices = dict.fromkeys(ranks, ThreadsDevice(member))
-        made[member] = Communicator(plan, devices, exchange=meeting.exchange(member), **options)
+        made[member] = Executor(plan, devices, exchange=meeting.exchange(member), **options)
 
     together([lambda m=m, r=r: make(m, r) for m, r in enumerate(members)])
     return made
@@ -106,7 +106,7 @@ def process(order: Order, member: int, pipe: Connection) -> None:
         answer: Sequence[bytes] = pipe.recv()
         return answer
 
-    on = Communicator(
+    on = Executor(
         order.plan,
         dict.fromkeys(order.members[member], ThreadsDevice(member)),
         engine=order.engine,
@@ -124,7 +124,7 @@ def process(order: Order, member: int, pipe: Connection) -> None:
     pipe.send(("results", results))
 
 
-def _call(on: Communicator, count: int, *, die: bool) -> dict[int, Any]:
+def _call(on: Executor, count: int, *, die: bool) -> dict[int, Any]:
     """An AllReduce in arrays that other processes can read; each rank's output. With `die` the
     process kills itself where it would make the call."""
     inputs = outputs = on.empty("int64", count)

@@ -14,7 +14,7 @@ from sley.algorithms import CATALOG, build
 from sley.codegen import Kernels
 from sley.devices import Engine, ThreadsDevice
 from support.algorithm_cases import sizes
-from support.device_calls import communicator, wrong
+from support.device_calls import executor, wrong
 
 START = "== "
 """Begins the line before what the sanitizer says about a case."""
@@ -55,7 +55,7 @@ def main(cases: str, *flags: str) -> None:
         sys.stderr.flush()
         for plan, engines in plans(name, protocol):
             for engine in [e for e in engines if not only or e.value in only]:
-                on = communicator(plan, [device] * plan.collective.ranks, engine=engine)
+                on = executor(plan, [device] * plan.collective.ranks, engine=engine)
                 found = [wrong(on, count) for count in (1001, 5, 333)]
                 assert found == [0, 0, 0], (plan, engine, found)
 

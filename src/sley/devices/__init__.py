@@ -3,16 +3,16 @@
 from sley.codegen import Engine
 from sley.devices.device import Device
 from sley.devices.device_names import devices_named
-from sley.devices.executor import Communicator
+from sley.devices.executor import Executor
 from sley.devices.settings import THREADS
 from sley.devices.sites import Launching
 from sley.devices.threads import ThreadsDevice
 
 __all__ = [
     "THREADS",
-    "Communicator",
     "Device",
     "Engine",
+    "Executor",
     "Launching",
     "ThreadsDevice",
     "devices_named",

@@ -10,7 +10,7 @@ from sley.codegen import Engine
 from sley.devices.buffers import RankBuffers, arguments
 from sley.devices.calls import PreparedCall
 from sley.devices.device import Device
-from sley.devices.executor import Communicator
+from sley.devices.executor import Executor
 from sley.engine.check import CheckedBuffers, Promise
 from sley.engine.memory import allocate
 from sley.engine.pattern import Pattern
@@ -83,7 +83,7 @@ class CheckedData:
 class Bench:
     """An engine with a plan on devices, to be timed and checked on test data.
 
-    devices, slots, slot_bytes, threads, timeout_s: as `Communicator` has them. Its kernels are
+    devices, slots, slot_bytes, threads, timeout_s: as `Executor` has them. Its kernels are
     compiled when it is made. Errors: K5xx, R5xx.
     """
 
@@ -99,7 +99,7 @@ class Bench:
         timeout_s: float,
     ) -> None:
         self._data = data
-        self._communicator = Communicator(
+        self._executor = Executor(
             data.plan,
             devices,
             engine=engine,
@@ -134,7 +134,7 @@ class Bench:
 
     def _prepared(self, count: int) -> PreparedCall:
         inputs, outputs = self._data.arguments(count)
-        return self._communicator.prepare(
+        return self._executor.prepare(
             inputs,
             outputs,
             count=count,
@@ -147,4 +147,4 @@ class Bench:
             call(self._streams)
         for device, stream in zip(self._places, self._streams, strict=True):
             device.synchronize(stream)
-        self._communicator.synchronize()
+        self._executor.synchronize()

@@ -31,7 +31,7 @@ class GuardedMemory:
         self._memory = device.allocate(size_bytes + 2 * GUARD_BYTES)
 
     def row(self, dtype: DataType, elements: int) -> Any:
-        """The row as an array that a Communicator takes."""
+        """The row as an array that an Executor takes."""
         size = elements * dtype.size_bytes
         part = Memory(self._memory.address + GUARD_BYTES, size, self._memory.owner)
         return self._device.array(part, dtype.name, elements)
@@ -98,7 +98,7 @@ def _lengths(plan: Plan, sizes: BufferSizes) -> tuple[int, ...]:
 def arguments(
     buffers: Sequence[RankBuffers], count: int, dtype: DataType
 ) -> tuple[list[Any], list[Any] | None]:
-    """The inputs and outputs of a call, as a Communicator takes them."""
+    """The inputs and outputs of a call, as an Executor takes them."""
     rows = [b.rows(count, dtype) for b in buffers]
     in_place = buffers[0].plan.collective.in_place
     return [row[0] for row in rows], None if in_place else [row[1] for row in rows]

@@ -13,7 +13,7 @@ from sley.errors.runtime import R503
 
 @dataclass(frozen=True)
 class Start:
-    """Launches of a call on one stream of a device. stream: the communicator's own."""
+    """Launches of a call on one stream of a device. stream: the executor's own."""
 
     device: Device
     program: Any
@@ -22,8 +22,8 @@ class Start:
 
 
 class PreparedCall:
-    """A call on certain arrays, checked and laid out; made by `Communicator.prepare`. It must live,
-    as the communicator and the arrays must, for as long as a graph that it was captured into."""
+    """A call on certain arrays, checked and laid out; made by `Executor.prepare`. It must live,
+    as the executor and the arrays must, for as long as a graph that it was captured into."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class PreparedCall:
         ]
 
     def __call__(self, streams: Any = None) -> None:
-        """Makes the call. streams: as for a call of the communicator."""
+        """Makes the call. streams: as for a call of the executor."""
         self._check()
         given = self._given(streams)
         captured = self._order.before(self._devices, given)

@@ -9,7 +9,7 @@ import numpy as np
 from sley.codegen import Engine
 from sley.devices.buffers import RankBuffers, arguments
 from sley.devices.device import Device
-from sley.devices.executor import Communicator
+from sley.devices.executor import Executor
 from sley.devices.settings import THREADS
 from sley.engine.arguments import check_inputs
 from sley.engine.limits import TIMEOUT_S
@@ -33,7 +33,7 @@ def execute(
     timeout_s: float = TIMEOUT_S,
 ) -> list[Array]:
     """Run `plan` once on `inputs`, NumPy arrays that are copied to the devices, and return each
-    rank's output. Arrays that lie on devices already are what a `Communicator` is for.
+    rank's output. Arrays that lie on devices already are what an `Executor` is for.
 
     inputs: one 1-D array a rank with the elements of its input buffer; a rank without input gets
         an empty one. In place: all of the rank's data, input and output together, with the input
@@ -41,12 +41,12 @@ def execute(
     devices: of each rank, as `devices_named` gives them.
     dtype: the elements' type, that of the arrays without; "bfloat16" for uint16 arrays of its bits.
     count: elements of one block of the collective, told from the inputs without.
-    engine, slots, slot_bytes, threads, timeout_s: as `Communicator` has them.
+    engine, slots, slot_bytes, threads, timeout_s: as `Executor` has them.
 
     Raises SleyError with the rules K5xx and R5xx.
     """
     call = check_inputs(plan, inputs, dtype, count, reduce_op)
-    with Communicator(
+    with Executor(
         plan,
         devices,
         engine=engine,
@@ -54,12 +54,12 @@ def execute(
         slot_bytes=slot_bytes,
         threads=threads,
         timeout_s=timeout_s,
-    ) as communicator:
+    ) as executor:
         buffers = RankBuffers.of(plan, devices, call.count, call.dtype)
         for own, array in zip(buffers, call.arrays, strict=True):
             own.memory[0].write(np.ascontiguousarray(array, call.dtype.array))
         arrays = arguments(buffers, call.count, call.dtype)
-        communicator(*arrays, count=call.count, dtype=call.dtype.name, reduce_op=call.reduce_op)
+        executor(*arrays, count=call.count, dtype=call.dtype.name, reduce_op=call.reduce_op)
     outputs = []
     for own, sizes in zip(buffers, call.sizes, strict=True):
         last = np.empty(sizes.data if call.in_place else sizes.output, call.dtype.array)

@@ -1,4 +1,4 @@
-"""Communicator: a plan on devices, ready to be called again and again."""
+"""Executor: a plan on devices, ready to be called again and again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from sley.ir.words import LoopOrder, Protocol, ReduceOp
 _MAX_TILES = 2**31 - 2
 
 
-class Communicator:
+class Executor:
     """The ranks of a plan that this process has, on its devices.
 
     plan: a verified plan. devices: where each rank runs: a device for each rank of the plan, or,
@@ -50,14 +50,14 @@ class Communicator:
     timeout_s: how long an instruction may wait before the call gives up.
     launching: one launch for all ranks of a device, or one for each.
     exchange: with ranks in several processes: gives every process the bytes of all of them. All
-        processes make their communicators, and their calls, in the same order. What one refuses
+        processes make their executors, and their calls, in the same order. What one refuses
         before they exchange something, all refuse.
 
     Counters in the devices' memory last from call to call, so calls may follow one another without
     waiting. They run one after the other, whatever streams they are started on: each waits for the
     one before. A call may be captured into a graph; what orders that graph with other calls, and
     calls within it on several streams, is the caller's, since it runs when nobody here knows. The
-    communicator and the arrays must live as long as such a graph. One thread at a time may use it.
+    executor and the arrays must live as long as such a graph. One thread at a time may use it.
     `close`, or leaving a `with` block, gives its memory back. Errors: K5xx, R5xx.
     """
 
@@ -112,7 +112,7 @@ class Communicator:
     def empty(self, dtype: str, elements: int) -> dict[int, Any]:
         """New arrays, one on each rank of this process, that ranks of other processes may read too:
         what calls on a plan with the direct protocol take there. All processes ask for the same
-        ones, in the same order. They last until the communicator is closed."""
+        ones, in the same order. They last until the executor is closed."""
         self.check()
         return self._arrays.empty(dtype, elements)
 
@@ -191,8 +191,8 @@ class Communicator:
         return PreparedCall(tuple(starts), self._order, self.synchronize, self.check)
 
     def synchronize(self) -> None:
-        """Waits until all calls on streams of the communicator's own are done. Raises K508 if a
-        call on any stream got stuck; the communicator can't be used any more then."""
+        """Waits until all calls on streams of the executor's own are done. Raises K508 if a
+        call on any stream got stuck; the executor can't be used any more then."""
         self.check()
         for site in self._sites:
             for group in site.groups:
@@ -201,12 +201,12 @@ class Communicator:
 
     def close(self) -> None:
         """Waits for the devices and, with `exchange`, for all processes to come here, and gives
-        back the communicator's memory: neither it nor its prepared calls can be used later, nor
+        back the executor's memory: neither it nor its prepared calls can be used later, nor
         graphs that hold them. After a failed call it doesn't wait for processes, which may be
         gone. Does nothing the second time."""
         self._close(meet=True)
 
-    def __enter__(self) -> Communicator:
+    def __enter__(self) -> Executor:
         return self
 
     def __exit__(
@@ -219,10 +219,10 @@ class Communicator:
         self._close(meet=problem is None)
 
     def check(self) -> None:
-        """Raises K508 if a block has given up, K511 if one did earlier or the communicator is
+        """Raises K508 if a block has given up, K511 if one did earlier or the executor is
         closed; waits for nothing else."""
         if self._is_closed:
-            raise K511.error(expected="a communicator that is open", found="a closed one")
+            raise K511.error(expected="an executor that is open", found="a closed one")
         if self._error is None and self._abort.array[:8].view(np.uint64)[0]:
             for site in self._sites:
                 site.device.synchronize(None)  # all blocks have reported
@@ -231,7 +231,7 @@ class Communicator:
                 raise self._error
         if self._error is not None:
             raise K511.error(
-                expected="a communicator whose calls all ended well",
+                expected="an executor whose calls all ended well",
                 found=str(self._error.diagnostics[0].found),
             )
 

@@ -59,7 +59,7 @@ def run(
     """Run `plan` on devices, once for each size, and measure it.
 
     devices: of each rank, as `devices_named` gives them. engine, slots, slot_bytes, threads,
-    timeout_s: as `Communicator` has them. The rest is as for `sley.jobs.run`; all memory is
+    timeout_s: as `Executor` has them. The rest is as for `sley.jobs.run`; all memory is
     asked for before the first size runs.
 
     Calls are started from Python one after the other, in no graph. On a GPU that takes as long as

@@ -1,4 +1,4 @@
-"""Order: one call of a communicator after the other, on whatever streams they are started."""
+"""Order: one call of an executor after the other, on whatever streams they are started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a communicator, checked before anything is made of them."""
+"""Settings of an executor, checked before anything is made of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WARP, _MOST_THREADS = 32, 1024
 
 @dataclass(frozen=True)
 class Settings:
-    """What a communicator was told, with its own choices where it was told nothing.
+    """What an executor was told, with its own choices where it was told nothing.
 
     slot_bytes: from one slot to the next.
     """
@@ -53,7 +53,7 @@ class Settings:
         threads: int,
         timeout_s: float,
     ) -> Settings:
-        """The settings of a communicator on a plan with so many connections, of `plan_slots` slots
+        """The settings of an executor on a plan with so many connections, of `plan_slots` slots
         each. R514 for those that make no sense."""
         check_settings(slots, 1 if slot_bytes is None else slot_bytes, timeout_s)
         asked = max(plan_slots if slots is None else slots, 1)

@@ -1,4 +1,4 @@
-"""Memory of a communicator that others read or that grows: scratch, and arrays for processes."""
+"""Memory of an executor that others read or that grows: scratch, and arrays for processes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SharedArrays:
         self._made: list[SharedMemory] = []
 
     def empty(self, dtype: str, elements: int) -> dict[int, Any]:
-        """See `Communicator.empty`."""
+        """See `Executor.empty`."""
         with self._world.telling():
             elements, kind = whole(elements, "elements", 0), data_type(dtype)
         memory = self._world.allocate([elements * kind.size_bytes] * self._world.ranks)

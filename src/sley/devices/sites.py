@@ -1,4 +1,4 @@
-"""Sites: a device with what a communicator keeps on it."""
+"""Sites: a device with what an executor keeps on it."""
 
 from __future__ import annotations
 

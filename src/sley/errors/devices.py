@@ -40,7 +40,7 @@ K504 = Rule(
     "wrong-device",
     what="An array lies on another device than the rank that it is meant for.",
     why="A rank's kernels work on the arrays of one device; sley copies nothing behind your back.",
-    example="communicator([torch.zeros(8)])  # on the host; rank 0 is on cuda:0",
+    example="executor([torch.zeros(8)])  # on the host; rank 0 is on cuda:0",
     instead='Make the array where its rank is: `torch.zeros(8, device="cuda:0")`.',
 )
 K505 = Rule(
@@ -51,7 +51,7 @@ K505 = Rule(
     why="Kernels take an array as one row of elements, each read and written at once. A slice with "
     "a step, a transposed matrix or an expanded tensor has gaps, another order, or elements that "
     "share memory. Elements at odd addresses, as in a view of a file's bytes, GPUs can't read.",
-    example="communicator([matrix.T])",
+    example="executor([matrix.T])",
     instead="`tensor.contiguous()`, or `cupy.ascontiguousarray(array)`; for an output, give a "
     "contiguous one and copy from it afterwards.",
 )
@@ -85,7 +85,7 @@ K508 = Rule(
     why="Kernels never wait without end, so a device is never left hanging. Either a peer never "
     "came (its process is gone, was stopped, or made another call), or the plan hangs "
     "(docs/machine.md).",
-    example="communicator(inputs)  # on seven ranks of eight",
+    example="executor(inputs)  # on seven ranks of eight",
     instead="See which instruction waits, and for whom: make the same calls, in the same order, on "
     "all ranks. If a peer is only slow, raise timeout_s. If nobody is missing, let `sley.verify` "
     "judge the plan.",
@@ -112,12 +112,12 @@ K510 = Rule(
 )
 K511 = Rule(
     "K511",
-    "communicator-failed",
-    what="A communicator is used again after one of its calls failed, or after it was closed.",
+    "executor-failed",
+    what="An executor is used again after one of its calls failed, or after it was closed.",
     why="A call that was given up leaves messages in the connections and counters that differ "
     "among the ranks; a later call would take old messages for its own.",
-    example="communicator.close(); communicator(inputs)",
-    instead="Make a new communicator, on all ranks.",
+    example="executor.close(); executor(inputs)",
+    instead="Make a new executor, on all ranks.",
 )
 K512 = Rule(
     "K512",
@@ -125,7 +125,7 @@ K512 = Rule(
     what="An array that a call writes may not be written.",
     why="The library that made the array says so: it is a view of constant data, or was exported "
     "read-only. In place, input and output are the same array.",
-    example="communicator([array])  # a read-only array, in place",
+    example="executor([array])  # a read-only array, in place",
     instead="Give a writable output, or a copy of the array.",
 )
 K513 = Rule(
@@ -149,7 +149,7 @@ K514 = Rule(
     example="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True torchrun ...",
     instead="See why the process ended, and that `exchange` gives every process the bytes of all; "
     "start the ranks with the same settings, and arrays from "
-    "plain allocations; then make a new communicator.",
+    "plain allocations; then make a new executor.",
 )
 K515 = Rule(
     "K515",
@@ -168,7 +168,7 @@ K516 = Rule(
     why="The driver's name for it stands under `found`. Some failures (an illegal address, an "
     "error of the hardware) end the process's use of the device, whoever caused them: a kernel of "
     "another library may be to blame, since failures show in a later call.",
-    example="a kernel of the caller's that writes outside its array, then `communicator(inputs)`",
+    example="a kernel of the caller's that writes outside its array, then `executor(inputs)`",
     instead="Run under `compute-sanitizer` to see which kernel it was; then start a new process.",
 )
 K517 = Rule(
@@ -178,7 +178,7 @@ K517 = Rule(
     why="A stream is anything with `__cuda_stream__`, a torch.cuda.Stream, a CuPy stream, the "
     "address of a cudaStream_t as an int, or None for the default one. Work is started on "
     "streams of its own device only.",
-    example='communicator(inputs, streams="default")',
+    example='executor(inputs, streams="default")',
     instead="Give such a stream, made on the rank's device: `torch.cuda.current_stream(device)`.",
 )
 K518 = Rule(
@@ -196,7 +196,7 @@ K519 = Rule(
     what="What was given as an array is none that a kernel could use.",
     why="An array has `__dlpack__` (PyTorch, CuPy, JAX, Numba) or `__cuda_array_interface__`, and "
     "its library agrees to lend it.",
-    example="communicator([[1.0, 2.0]])",
+    example="executor([[1.0, 2.0]])",
     instead="Give a tensor or array of such a library; if it requires a gradient, "
     "`tensor.detach()`.",
 )

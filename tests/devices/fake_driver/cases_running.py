@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import sley
 from fake_driver import FakeDriver, refused
-from fake_driver.cases_communicator import ring, stand_in
+from fake_driver.cases_executor import ring, stand_in
 from sley.cli import main
 from sley.devices import Engine
 from sley.devices.buffers import GuardedMemory

@@ -1,4 +1,4 @@
-"""Communicators on CudaDevices over the stand-in, whose kernels are the same plan's for CPUs.
+"""Executors on CudaDevices over the stand-in, whose kernels are the same plan's for CPUs.
 
 So everything runs but the GPU: the text is compiled by NVRTC, loaded and launched through the
 driver's interface, and what the launch is handed goes to a kernel that really uses it.
@@ -15,7 +15,7 @@ import pytest
 import sley
 from fake_driver import FakeDriver, array_on, refused
 from sley.codegen import KERNELS, Kernels, Platform, Variant
-from sley.devices import Communicator, Engine, Launching, ThreadsDevice
+from sley.devices import Engine, Executor, Launching, ThreadsDevice
 from sley.devices.cuda import CudaDevice, driver
 from sley.devices.cuda.arrays import CudaArray
 from sley.devices.layout import CALL
@@ -62,10 +62,10 @@ def test_a_plan_runs_on_one_device(
 ) -> None:
     plan = ring(protocol=protocol)
     stand_in(fake, plan, engine)
-    communicator = Communicator(plan, [device] * RANKS, engine=engine, slot_bytes=1024)
+    executor = Executor(plan, [device] * RANKS, engine=engine, slot_bytes=1024)
     data = arrays([device] * RANKS, [np.arange(1003) + rank for rank in range(RANKS)])
     for _ in range(3):
-        communicator(data)
+        executor(data)
     expected = 16 * (4 * np.arange(1003) + 6)
     for array in data:
         np.testing.assert_array_equal(values(device, array), expected)
@@ -77,15 +77,15 @@ def test_ranks_on_several_devices_and_streams(fake: FakeDriver) -> None:
     plan = ring()
     stand_in(fake, plan, Engine.GENERATED, sley.ReduceOp.AVERAGE)
     for launching, launches in ((Launching.TOGETHER, 2), (Launching.BY_RANK, RANKS)):
-        communicator = Communicator(plan, devices, launching=launching)
+        executor = Executor(plan, devices, launching=launching)
         data = arrays(devices, [np.full(100, rank) for rank in range(RANKS)])
         streams = [devices[k % 2].stream() for k in range(launches)]
         if launching is Launching.BY_RANK:
             streams = [devices[rank].stream() for rank in (0, 2, 1, 3)]
-        communicator(data, reduce_op=sley.ReduceOp.AVERAGE, streams=streams)
+        executor(data, reduce_op=sley.ReduceOp.AVERAGE, streams=streams)
         for device in set(devices):
             device.synchronize(None)
-        communicator.synchronize()
+        executor.synchronize()
         for device, array in zip(devices, data, strict=True):
             np.testing.assert_array_equal(values(device, array), 1.5)
 
@@ -93,13 +93,13 @@ def test_ranks_on_several_devices_and_streams(fake: FakeDriver) -> None:
 def test_a_call_asks_little_of_the_driver(fake: FakeDriver, device: CudaDevice) -> None:
     plan = ring()
     stand_in(fake, plan, Engine.GENERATED)
-    communicator = Communicator(plan, [device] * RANKS)
+    executor = Executor(plan, [device] * RANKS)
     data = arrays([device] * RANKS, [np.zeros(64)] * RANKS)
     stream = device.stream()
-    communicator(data, streams=stream)
+    executor(data, streams=stream)
     device.synchronize(stream)
     fake.journal()
-    communicator(data, streams=stream)
+    executor(data, streams=stream)
     made = [entry for entry in fake.journal() if not entry.startswith(("launch", "cuCtx"))]
     assert {"cuMemAlloc", "cuModuleLoadData", "cuStreamSynchronize"}.isdisjoint(made), made
     assert made.count("cuLaunchKernelEx") == 1
@@ -111,7 +111,7 @@ def test_too_many_blocks_are_refused_before_the_launch(
     plan = ring()
     fake.set(multiprocessors=1, blocks_each=1)
     error = refused(
-        "K506", Communicator(plan, [device] * RANKS), arrays([device] * RANKS, [[0.0] * 8] * RANKS)
+        "K506", Executor(plan, [device] * RANKS), arrays([device] * RANKS, [[0.0] * 8] * RANKS)
     )
     assert "4 blocks" in str(error)
 
@@ -119,22 +119,22 @@ def test_too_many_blocks_are_refused_before_the_launch(
 def test_a_stuck_call_names_its_instructions(fake: FakeDriver, device: CudaDevice) -> None:
     plan = ring()
     stand_in(fake, plan, Engine.GENERATED)
-    communicator = Communicator(plan, [device] * RANKS, timeout_s=0.3, launching=Launching.BY_RANK)
+    executor = Executor(plan, [device] * RANKS, timeout_s=0.3, launching=Launching.BY_RANK)
     data = arrays([device] * RANKS, [np.zeros(64)] * RANKS)
     stream = device.stream()  # one after the other: the first waits for ranks that never start
-    communicator(data, streams=[stream] * RANKS)
+    executor(data, streams=[stream] * RANKS)
     device.synchronize(stream)
-    error = refused("K508", communicator.synchronize)
+    error = refused("K508", executor.synchronize)
     assert "rings.py" in str(error)
     assert "waits for a message from rank 3 on channel 0" in str(error)
-    refused("K511", communicator, data)
+    refused("K511", executor, data)
 
 
 def test_calls_on_two_streams_run_one_after_the_other(fake: FakeDriver, device: CudaDevice) -> None:
     """But those that are captured don't: they wait for nothing outside, and nothing for them."""
     plan = ring()
     stand_in(fake, plan, Engine.GENERATED)
-    on = Communicator(plan, [device] * RANKS, slot_bytes=1024)
+    on = Executor(plan, [device] * RANKS, slot_bytes=1024)
     calls = [arrays([device] * RANKS, [np.full(900, k + 1)] * RANKS) for k in range(3)]
     streams = [device.stream() for _ in range(3)]
     on(calls[0])
@@ -161,7 +161,7 @@ def test_calls_on_two_streams_run_one_after_the_other(fake: FakeDriver, device: 
 def test_a_stream_of_another_device_is_refused_before_anything_starts(fake: FakeDriver) -> None:
     fake.set(devices=2)
     devices = [CudaDevice.open(rank % 2) for rank in range(RANKS)]
-    on = Communicator(ring(), devices)
+    on = Executor(ring(), devices)
     data = arrays(devices, [np.zeros(8)] * RANKS)
     on.prepare(data)
     fake.journal()
@@ -176,7 +176,7 @@ def test_closing_gives_all_memory_back(fake: FakeDriver, device: CudaDevice) -> 
     stand_in(fake, plan, Engine.GENERATED)
     data = arrays([device] * RANKS, [np.zeros(64)] * RANKS)
     arrays_bytes = fake.used(0) - before
-    on = Communicator(plan, [device] * RANKS)
+    on = Executor(plan, [device] * RANKS)
     call = on.prepare(data)
     call()
     on.close()
@@ -185,7 +185,7 @@ def test_closing_gives_all_memory_back(fake: FakeDriver, device: CudaDevice) -> 
 
 
 def test_arrays_that_no_kernel_reads(device: CudaDevice) -> None:
-    on = Communicator(ring(), [device] * RANKS)
+    on = Executor(ring(), [device] * RANKS)
     data = arrays([device] * RANKS, [np.zeros(8)] * RANKS)
     memory = device.allocate(64)
     odd = array_on(memory, (8,), data=(memory.address + 2, False))
