@@ -7,7 +7,7 @@ Write an algorithm with `program`, `compile` it into a `Plan` of thread blocks, 
 from sley import algorithms, topologies
 from sley.communicator import Communicator
 from sley.communicator.heap import empty
-from sley.communicator.log import stats
+from sley.communicator.stats import stats
 from sley.compiler import Choice, Choices, Options, Prediction, RunnerUp, choose, compile
 from sley.errors import Diagnostic, SleyError
 from sley.files import load, save

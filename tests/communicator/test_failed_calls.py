@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sley.communicator import Communicator, Settings
+from sley.communicator.calls import describe_record, record_of
 from sley.communicator.failures import Failure, call_error
-from sley.communicator.records import describe_record, record_of
 from sley.engine.outcomes import Status
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError

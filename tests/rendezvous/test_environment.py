@@ -13,8 +13,7 @@ import pytest
 from sley.errors import SleyError
 from sley.rendezvous.bootstrap import bootstrap
 from sley.rendezvous.environment import from_environment
-from sley.rendezvous.mpi import MpiStore
-from sley.rendezvous.stores import TorchStore
+from sley.rendezvous.stores import MpiStore, TorchStore
 from support.meeting import TIMEOUT_S, codes, on_threads
 
 

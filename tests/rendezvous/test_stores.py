@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sley.errors import SleyError
-from sley.rendezvous.mpi import MpiStore
-from sley.rendezvous.stores import FolderStore, LocalStore, Store, TorchStore
+from sley.rendezvous.stores import FolderStore, LocalStore, MpiStore, Store, TorchStore
 from support.meeting import TIMEOUT_S, codes, descriptors, meet, on_threads
 
 

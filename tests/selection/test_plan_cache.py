@@ -19,8 +19,8 @@ from sley.ir.plan import Plan
 from sley.ir.tables import Edges, Table
 from sley.selection import plan_cache
 from sley.selection.kinds import Request
-from sley.selection.ladder import Selection, select
 from sley.selection.plans import Plans
+from sley.selection.rules import Selection, select
 from support.call_cases import hosts_of, requests
 from support.random_programs import RandomProgram, random_programs
 
@@ -111,8 +111,8 @@ class Builder:
 
 def test_the_second_time_nothing_is_built(folder: Path) -> None:
     builder = Builder()
-    plan, was_there = plan_cache.kept(a_selection(), 4, builder)
-    again, is_there = plan_cache.kept(a_selection(), 4, builder)
+    plan, was_there = plan_cache.cached_plan(a_selection(), 4, builder)
+    again, is_there = plan_cache.cached_plan(a_selection(), 4, builder)
     assert (was_there, is_there, builder.built) == (False, True, 1)
     assert same(plan, again)
     assert len(list(folder.iterdir())) == 1
@@ -120,28 +120,30 @@ def test_the_second_time_nothing_is_built(folder: Path) -> None:
 
 def test_everything_that_a_plan_comes_from_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     builder, selection = Builder(), a_selection()
-    plan_cache.kept(selection, 4, builder)
-    plan_cache.kept(a_selection(64), 4, builder)
-    plan_cache.kept(replace(selection, options=replace(selection.options, instances=2)), 4, builder)
-    plan_cache.kept(replace(selection, arguments=selection.arguments[:-1]), 4, builder)
-    plan_cache.kept(selection, 5, builder)
+    plan_cache.cached_plan(selection, 4, builder)
+    plan_cache.cached_plan(a_selection(64), 4, builder)
+    plan_cache.cached_plan(
+        replace(selection, options=replace(selection.options, instances=2)), 4, builder
+    )
+    plan_cache.cached_plan(replace(selection, arguments=selection.arguments[:-1]), 4, builder)
+    plan_cache.cached_plan(selection, 5, builder)
     monkeypatch.setattr(plan_cache, "_makers", lambda: "another version")
-    plan_cache.kept(selection, 4, builder)
+    plan_cache.cached_plan(selection, 4, builder)
     assert builder.built == 6
-    plan_cache.kept(replace(selection, reason="in other words", begin_bytes=7), 4, builder)
+    plan_cache.cached_plan(replace(selection, reason="in other words", begin_bytes=7), 4, builder)
     assert builder.built == 6, "for which sizes it is and why makes no other plan"
 
 
 @pytest.mark.parametrize("content", [b"", b"foreign", None])
 def test_a_file_that_was_changed_is_made_anew(folder: Path, content: bytes | None) -> None:
     builder = Builder()
-    plan_cache.kept(a_selection(), 4, builder)
+    plan_cache.cached_plan(a_selection(), 4, builder)
     (file,) = folder.iterdir()
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(bytes(data) if content is None else content)
-    assert plan_cache.kept(a_selection(), 4, builder)[1] is False
-    assert plan_cache.kept(a_selection(), 4, builder)[1] is True
+    assert plan_cache.cached_plan(a_selection(), 4, builder)[1] is False
+    assert plan_cache.cached_plan(a_selection(), 4, builder)[1] is True
     assert builder.built == 2
 
 
@@ -149,8 +151,8 @@ def test_a_sound_file_that_holds_no_plan_is_not_used(monkeypatch: pytest.MonkeyP
     builder = Builder()
     with monkeypatch.context() as patched:
         patched.setattr(plan_cache, "encode", lambda plan: b"no plan")
-        plan_cache.kept(a_selection(), 4, builder)
-    plan, was_there = plan_cache.kept(a_selection(), 4, builder)
+        plan_cache.cached_plan(a_selection(), 4, builder)
+    plan, was_there = plan_cache.cached_plan(a_selection(), 4, builder)
     assert same(plan, a_plan())
     assert (was_there, builder.built) == (False, 2)
 
@@ -171,7 +173,7 @@ def test_plans_from_disk_are_those_that_were_compiled(request: Request) -> None:
 def test_the_folder_is_made_for_nobody_else(folder: Path) -> None:
     old = os.umask(0)
     try:
-        plan_cache.kept(a_selection(), 4, Builder())
+        plan_cache.cached_plan(a_selection(), 4, Builder())
     finally:
         os.umask(old)
     assert folder.stat().st_mode & 0o077 == 0

@@ -1,4 +1,4 @@
-"""A folder of own plans: what fits is used, what is wrong is reported, and nothing else suffers."""
+"""A folder of user plans: what fits is used, and what is wrong is reported and stops no other."""
 
 from __future__ import annotations
 

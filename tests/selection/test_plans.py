@@ -16,7 +16,7 @@ from sley.errors import SleyError
 from sley.ir.words import Protocol
 from sley.selection import plans as module
 from sley.selection.kinds import Request
-from sley.selection.plans import Chosen, Plans
+from sley.selection.plans import Plans, ReadyPlan
 from support.call_cases import hosts_of
 
 HOSTS = hosts_of(4)
@@ -108,7 +108,7 @@ def test_options_may_be_a_dict() -> None:
         made.register(ring(), options={"protocoll": "Direct"})
 
 
-def test_an_own_plan_wins_within_its_sizes() -> None:
+def test_a_user_plan_wins_within_its_sizes() -> None:
     made = plans()
     before = made.find("all_reduce", 1 << 20, in_place=True)
     lines = made.register(ring(), min_bytes="64K", max_bytes="2M")
@@ -127,7 +127,7 @@ def test_an_own_plan_wins_within_its_sizes() -> None:
     assert after.plan is before.plan, "what was compiled stays"
 
 
-def test_the_latest_own_plan_wins() -> None:
+def test_the_latest_user_plan_wins() -> None:
     made = plans()
     made.register(ring(), min_bytes=10)
     made.register(sley.algorithms.double_binary_tree_allreduce(4, in_place=True), max_bytes=100)
@@ -140,7 +140,7 @@ def test_the_latest_own_plan_wins() -> None:
     sizes=st.lists(st.integers(0, 70_000), min_size=1, max_size=5),
 )
 @settings(deadline=None, max_examples=40)
-def test_every_size_gets_the_first_own_plan_that_is_for_it(
+def test_every_size_gets_the_first_user_plan_that_is_for_it(
     ranges: list[tuple[int, int]], sizes: list[int]
 ) -> None:
     made, plain = plans(), plans()
@@ -173,14 +173,14 @@ def test_what_was_considered() -> None:
     assert "not ring-allreduce: it is for 1M and more" in others
     assert any(line.startswith("not ring-allgather: it is for allgather(") for line in others)
     large, *others = made.considered(Request("all_reduce", HOSTS, 1 << 20, True))
-    assert "ring-allreduce (Simple, registered), 1M and more: an own plan" in large
-    assert "not all-pairs-allreduce: an own plan comes before it" in others
+    assert "ring-allreduce (Simple, registered), 1M and more: a user plan" in large
+    assert "not all-pairs-allreduce: a user plan comes before it" in others
     made.register(ring())
     lines = made.considered(Request("all_reduce", HOSTS, 1 << 20, True))
-    assert "not ring-allreduce: another own plan comes before it" in lines
+    assert "not ring-allreduce: another user plan comes before it" in lines
 
 
-def test_own_plans_for_one_root_are_for_that_root() -> None:
+def test_user_plans_for_one_root_are_for_that_root() -> None:
     made = plans()
     made.register(sley.algorithms.binomial_broadcast(4, root=2, in_place=True))
     names = [made.find("broadcast", 10, in_place=True, root=r).plan.name for r in range(4)]
@@ -224,7 +224,7 @@ def test_what_is_not_registered_changes_nothing(
     assert made.find("all_reduce", 10, in_place=True) is chosen
 
 
-def test_own_plans_are_proven() -> None:
+def test_user_plans_are_proven() -> None:
     made = plans()
     with pytest.raises(SleyError) as caught:
         made.register(wrong_plan())
@@ -239,12 +239,12 @@ def test_programs_are_compiled_with_the_options_given() -> None:
     assert chosen.plan.channels == 2
 
 
-def run(chosen: Chosen) -> np.ndarray[Any, Any]:
+def run(chosen: ReadyPlan) -> np.ndarray[Any, Any]:
     data = [np.arange(10.0) * rank for rank in range(4)]
     return sley.jobs.execute(chosen.plan, data, processes=False)[3]
 
 
-def test_own_plans_run() -> None:
+def test_user_plans_run() -> None:
     made = plans()
     made.register(ring())
     np.testing.assert_array_equal(

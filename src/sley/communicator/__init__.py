@@ -1,24 +1,23 @@
 """The communicator: ranks in processes, on one host or several, that run collectives together.
 
-communicator.py          the front: collectives and messages on NumPy arrays
-arrays.py                what is checked of arrays, and what they say of a call
-endpoint.py              a rank's end of it: calls on memory, their plans, closing
-records.py, work.py      a call, its record for other ranks, and a call under way
-messages.py              messages from one rank to another
-failures.py              what ended a call, in words
-settings.py, log.py      what may be asked for; what a communicator says of itself
-memory.py, heap.py       the memory of the ranks of a host; memory that they read where it lies
-network.py               what carries messages between hosts
-prepared.py, tiles.py    a plan's engine over that memory; the size of pieces of messages
+communicator.py   the front: collectives and messages on NumPy arrays
+arrays.py         validates a call's arrays and derives its type, count and placement
+endpoint.py       a rank's end of it: calls on memory, the plans loaded for them, closing
+calls.py          a call, its record for the other ranks, and the call under way
+messages.py       messages from one rank to another
+failures.py       the error that a call ended with, in words
+memory.py         the segments of the ranks of a host, the fabric over them, slots and tiles
+heap.py           memory that the other ranks of the host can read in place
+network.py        transports between hosts
+settings.py       what a communicator may be told
+stats.py          statistics of calls, and the log
 """
 
+from sley.communicator.calls import Call, Work
 from sley.communicator.communicator import Communicator
-from sley.communicator.records import Call
 from sley.communicator.settings import Copies, Network, Settings
-from sley.communicator.work import Work
 from sley.rendezvous.environment import Started, from_environment
-from sley.rendezvous.mpi import MpiStore
-from sley.rendezvous.stores import FolderStore, LocalStore, Store, TorchStore
+from sley.rendezvous.stores import FolderStore, LocalStore, MpiStore, Store, TorchStore
 
 __all__ = [
     "Call",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sley.communicator.records import Call
+from sley.communicator.calls import Call
 from sley.engine.limits import whole
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES, Array, DataType, data_type

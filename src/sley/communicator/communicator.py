@@ -17,9 +17,8 @@ from sley.communicator.arrays import (
     type_of,
     words_of,
 )
+from sley.communicator.calls import OWN, REDUCING, Call, Work
 from sley.communicator.endpoint import Endpoint
-from sley.communicator.records import OWN, REDUCING, Call
-from sley.communicator.work import Work
 from sley.engine.types import Array, reduction
 from sley.errors.calls import N627
 from sley.ir.plan import Plan

@@ -6,31 +6,33 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
-from weakref import WeakSet
 
-from sley.communicator import log
+import numpy as np
+
 from sley.communicator.arrays import is_in_place
+from sley.communicator.calls import DONE, Call, Work, describe_record, record_of
 from sley.communicator.failures import FirstError, call_error
-from sley.communicator.memory import WAYS, Memory
+from sley.communicator.memory import WAYS, Memory, stride, tile_bytes
 from sley.communicator.messages import ANY, Messages
 from sley.communicator.network import connect
-from sley.communicator.prepared import Prepared, prepare
-from sley.communicator.records import Call, describe_record, record_of
 from sley.communicator.settings import Copies, Settings
-from sley.communicator.work import DONE, Work
-from sley.engine.limits import whole
+from sley.communicator.stats import OPEN, CallStats, log_to_stderr, logger
+from sley.direct import pulls
+from sley.engine.limits import SLOT_BYTES, whole
 from sley.engine.native import native
+from sley.engine.program import Loaded, Pullable, load
 from sley.engine.types import DATA_TYPES, DataType
 from sley.errors import Place, SleyError
 from sley.errors.calls import N623, N627, N632
-from sley.ir.words import is_integer
+from sley.ir.plan import Plan
+from sley.ir.words import Protocol, is_integer
 from sley.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
 from sley.rendezvous.hosts import Hosts
 from sley.rendezvous.stores import Store
 from sley.selection.kinds import KINDS, Request, size_of
-from sley.selection.plans import Chosen, Plans
+from sley.selection.plans import Plans, ReadyPlan
 
 _SETTLED_S = 2.0
 """How long closing may wait for other hosts to take what was sent."""
@@ -40,6 +42,35 @@ _Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
 
 _MOST_KEYS = 4096
 """Sizes whose plans are looked up once; a program that uses more looks them up again."""
+
+
+@dataclass(frozen=True)
+class LoadedPlan:
+    """A plan on this rank: as the engine loads it, and the engine (`native.Engine`)."""
+
+    ready: ReadyPlan
+    loaded: Loaded
+    engine: Any
+
+
+def load_plan(
+    ready: ReadyPlan, fabric: Any, rank: int, hosts: Hosts, settings: Settings
+) -> LoadedPlan:
+    """The rank's part of a plan, on connections of the communicator. Errors: R507, R510."""
+    plan = ready.plan
+    loaded = load(plan, None, SLOT_BYTES, _pullable(plan))
+    wiring = loaded.wiring
+    index = (wiring.dst * stride(settings) + wiring.channel).astype(np.int32)
+    tile = tile_bytes(loaded, hosts, settings)
+    loaded = replace(loaded, wiring=replace(wiring, index=index, slot_bytes=tile))
+    return LoadedPlan(ready, loaded, loaded.programs[rank].engine(fabric, loaded.wiring))
+
+
+def _pullable(plan: Plan) -> Pullable | None:
+    if plan.protocol is not Protocol.DIRECT:
+        return None
+    found = pulls(plan)
+    return Pullable(found.pulled, found.holds)
 
 
 class Endpoint:
@@ -58,7 +89,7 @@ class Endpoint:
         settings: Settings | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        log.set_up()
+        log_to_stderr()
         check_place(rank, ranks)
         rank, ranks = int(rank), int(ranks)
         settings = Settings.from_environment() if settings is None else settings
@@ -94,17 +125,16 @@ class Endpoint:
             )
             self._closing = opened.pop_all()
         if settings.copies is Copies.ATTACHED and not self._fabric.is_attached:
-            log.logger.warning(
+            logger.warning(
                 "%s: copies are CACHED: not all ranks let the others read their memory", name
             )
         for problem in self.plans.problems:
-            log.logger.warning("%s: %s", name, problem)
-        self._prepared: dict[tuple[str, bytes], Prepared] = {}
-        self._ready: dict[_Key, tuple[Prepared, int]] = {}
+            logger.warning("%s: %s", name, problem)
+        self._loaded: dict[tuple[str, bytes], LoadedPlan] = {}
+        self._ready: dict[_Key, tuple[LoadedPlan, int]] = {}
         self._registrations = 0
         self._is_closed = self._is_inherited = False
-        _OPEN.add(self)
-        log.register(self)
+        OPEN.add(self)
 
     def submit(self, call: Call, *, is_async: bool = False, kept: tuple[Any, ...] = ()) -> Work:
         """Makes a call. All ranks make the same calls in the same order.
@@ -112,22 +142,22 @@ class Endpoint:
         is_async: has the communicator's thread run it; otherwise it has ended on return. kept:
         what must live until then. Errors: N62x, N65x; of an asynchronous call, when it is waited
         for."""
-        prepared, what, arguments = self._arguments(call)
+        loaded, what, arguments = self._arguments(call)
         if is_async:
             ticket = self._calls.submit(*arguments)
-            work = Work(ticket, lambda report: self._error(prepared, what, call, report), kept)
+            work = Work(ticket, lambda report: self._error(loaded, what, call, report), kept)
             self._first.latest = work
             return work
-        self._run(prepared, what, call, arguments, 1)
+        self._run(loaded, what, call, arguments, 1)
         return DONE
 
     def time_us(self, call: Call, iterations: int) -> float:
         """The time of one of so many equal calls back to back, on this rank, without Python between
         them: for measuring. Errors: as `submit`."""
-        prepared, what, arguments = self._arguments(call)
-        before = prepared.engine.tally.seconds
-        self._run(prepared, what, call, arguments, whole(iterations, "iterations", 1))
-        return float(prepared.engine.tally.seconds - before) / iterations * 1e6
+        loaded, what, arguments = self._arguments(call)
+        before = loaded.engine.tally.seconds
+        self._run(loaded, what, call, arguments, whole(iterations, "iterations", 1))
+        return float(loaded.engine.tally.seconds - before) / iterations * 1e6
 
     def send_memory(
         self,
@@ -171,21 +201,21 @@ class Endpoint:
         self.settings = replace(self.settings, timeout_s=timeout_s)
         self._messages.timeout_s = timeout_s
 
-    def stats(self) -> list[log.CallStats]:
+    def stats(self) -> list[CallStats]:
         """The numbers of this rank's calls: a row for each plan that has run."""
         rows = []
-        for (kind, _), prepared in self._prepared.items():
+        for (kind, _), loaded in self._loaded.items():
             plan, selection, tally = (
-                prepared.chosen.plan,
-                prepared.chosen.selection,
-                prepared.engine.tally,
+                loaded.ready.plan,
+                loaded.ready.selection,
+                loaded.engine.tally,
             )
             if tally.calls == 0:
                 continue
             size_bytes = tally.block_bytes * plan.collective.blocks
             seconds = tally.seconds
             rows.append(
-                log.CallStats(
+                CallStats(
                     communicator=self.name,
                     rank=self.rank,
                     kind=kind,
@@ -214,7 +244,7 @@ class Endpoint:
             return
         self._check_thread()
         self._is_closed = True
-        _OPEN.discard(self)
+        OPEN.discard(self)
         self._fabric.settle(_SETTLED_S)
         self._fabric.close()
         self._calls.close()
@@ -222,11 +252,11 @@ class Endpoint:
         if self._transport is not None:
             self._transport.close(_SETTLED_S)
         self._first.latest = None
-        self._prepared.clear()
+        self._loaded.clear()
         self._ready.clear()
         self._closing.close()
 
-    def _arguments(self, call: Call) -> tuple[Prepared, int, tuple[Any, ...]]:
+    def _arguments(self, call: Call) -> tuple[LoadedPlan, int, tuple[Any, ...]]:
         """The plan of a call, its record, and what the engine is told."""
         self._check_open()
         if self.plans.registrations != self._registrations:
@@ -235,9 +265,9 @@ class Endpoint:
         in_place = is_in_place(call, self.rank)
         which = call.kind if call.plan is None else id(call.plan)
         key = (which, call.count, call.dtype.number, int(call.op), in_place, call.root)
-        prepared, what = self._ready.get(key) or self._make_ready(key, call, in_place)
+        loaded, what = self._ready.get(key) or self._make_ready(key, call, in_place)
         arguments = (
-            prepared.engine,
+            loaded.engine,
             call.count,
             call.dtype.number,
             int(call.op),
@@ -245,33 +275,33 @@ class Endpoint:
             what,
             self.settings.timeout_s,
         )
-        return prepared, what, arguments
+        return loaded, what, arguments
 
-    def _make_ready(self, key: _Key, call: Call, in_place: bool) -> tuple[Prepared, int]:
-        chosen = self._chosen(call, in_place)
-        prepared = self._prepared.get((call.kind, chosen.digest))
-        if prepared is None:
-            prepared = prepare(chosen, self._fabric, self.rank, self.hosts, self.settings)
-            self._prepared[call.kind, chosen.digest] = prepared
+    def _make_ready(self, key: _Key, call: Call, in_place: bool) -> tuple[LoadedPlan, int]:
+        ready = self._plan_for(call, in_place)
+        loaded = self._loaded.get((call.kind, ready.digest))
+        if loaded is None:
+            loaded = load_plan(ready, self._fabric, self.rank, self.hosts, self.settings)
+            self._loaded[call.kind, ready.digest] = loaded
         if len(self._ready) >= _MOST_KEYS:
             self._ready.clear()
-        found = prepared, record_of(call.kind, call.dtype, call.op, call.root, chosen.digest)
+        found = loaded, record_of(call.kind, call.dtype, call.op, call.root, ready.digest)
         self._ready[key] = found
         return found
 
-    def _chosen(self, call: Call, in_place: bool) -> Chosen:
+    def _plan_for(self, call: Call, in_place: bool) -> ReadyPlan:
         """The plan for a call; rank 0 tells which, and why no other."""
         if call.plan is not None:
             return self.plans.proven(call.plan)
         size_bytes = size_of(call.kind, self.ranks, call.count, call.dtype.size_bytes)
-        chosen = self.plans.find(call.kind, size_bytes, in_place=in_place, root=call.root)
-        if self.rank == 0 and log.logger.isEnabledFor(logging.INFO):
+        ready = self.plans.find(call.kind, size_bytes, in_place=in_place, root=call.root)
+        if self.rank == 0 and logger.isEnabledFor(logging.INFO):
             request = Request(call.kind, self.hosts, size_bytes, in_place, call.root)
             for line in self.plans.considered(request):
-                log.logger.info("%s: %s", self.name, line)
-        return chosen
+                logger.info("%s: %s", self.name, line)
+        return ready
 
-    def _error(self, prepared: Prepared, what: int, call: Call, report: Any) -> SleyError | None:
+    def _error(self, loaded: LoadedPlan, what: int, call: Call, report: Any) -> SleyError | None:
         words = describe_record(what, call.count)
         timeout_s = self.settings.timeout_s
         return call_error(
@@ -279,14 +309,14 @@ class Endpoint:
             self.rank,
             self.name,
             words,
-            prepared.loaded,
+            loaded.loaded,
             report,
             timeout_s,
             first=self._first,
         )
 
     def _run(
-        self, prepared: Prepared, what: int, call: Call, arguments: tuple[Any, ...], iterations: int
+        self, loaded: LoadedPlan, what: int, call: Call, arguments: tuple[Any, ...], iterations: int
     ) -> None:
         """A call in this thread, to its end."""
         self._check_thread()
@@ -294,7 +324,7 @@ class Endpoint:
         if report is None:
             return
         self._first.hear()
-        error = self._error(prepared, what, call, report)
+        error = self._error(loaded, what, call, report)
         if error is not None:
             raise error
 
@@ -340,12 +370,10 @@ class Endpoint:
         return watched
 
 
-_OPEN: WeakSet[Endpoint] = WeakSet()
-
-
 def _leave_to_parent() -> None:
-    for endpoint in list(_OPEN):
+    for endpoint in list(OPEN):
         endpoint._is_closed = endpoint._is_inherited = True
+    OPEN.clear()
 
 
 # A forked child has its parent's memory, but not its threads, and is none of the ranks.

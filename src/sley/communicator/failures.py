@@ -9,8 +9,7 @@ from enum import IntEnum
 from itertools import combinations
 from typing import Any
 
-from sley.communicator.records import describe_record, differ_in_plan
-from sley.communicator.work import Work
+from sley.communicator.calls import Work, describe_record, differ_in_plan
 from sley.engine.outcomes import Outcome, Status, describe
 from sley.engine.program import Loaded
 from sley.errors import Place, Rule, SleyError
@@ -223,7 +222,7 @@ class _Ended:
             return N622.error(
                 at=at,
                 expected=f"on every rank {self._call(one)}, with the same plan",
-                found=f"different plans on {_who(self.rank, one)} and rank {other}: other own "
+                found=f"different plans on {_who(self.rank, one)} and rank {other}: other user "
                 "plans, or in place on one of them only",
                 notes=notes,
             )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sley.communicator.calls import DONE, Done, Explain, Work
 from sley.communicator.failures import FirstError, Message, call_error
 from sley.communicator.memory import stride
 from sley.communicator.settings import Settings
-from sley.communicator.work import DONE, Done, Explain, Work
 from sley.engine.native import native
 from sley.errors import SleyError
 

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sley.communicator import log
 from sley.communicator.settings import Network, Settings
+from sley.communicator.stats import logger
 from sley.engine.native import native
 from sley.errors import Place
 from sley.errors.calls import N628, N629
@@ -62,7 +62,7 @@ def _agreed(rendezvous: Rendezvous, settings: Settings) -> str:
     said = [value.decode() for value in rendezvous.exchange(version.encode())]
     missing = [rank for rank, other in enumerate(said) if not other]
     if not missing:
-        log.logger.info("%s: UCX %s between hosts", rendezvous.name, version)
+        logger.info("%s: UCX %s between hosts", rendezvous.name, version)
         return library
     if settings.network is Network.UCX:
         found = why or f"rank {missing[0]} has none"
@@ -72,7 +72,7 @@ def _agreed(rendezvous: Rendezvous, settings: Settings) -> str:
             found=found,
         )
     reason = why or f"rank {missing[0]} has no UCX"
-    log.logger.log(
+    logger.log(
         logging.INFO if settings.network is Network.TCP else logging.WARNING,
         "%s: TCP between hosts: %s (SLEY_NETWORK=tcp asks for it)",
         rendezvous.name,

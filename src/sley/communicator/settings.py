@@ -49,7 +49,7 @@ class Settings:
     cma: whether ranks of a host copy large messages straight out of one another's memory, where
         the system allows it (cross memory attach).
     copies: how large messages are copied within a host; calls that can't go this way are CACHED.
-    network: between hosts. plan_dir: a folder of own plans. use_cache: whether compiled plans are
+    network: between hosts. plan_dir: a folder of user plans. use_cache: whether compiled plans are
         kept on disk.
     """
 

@@ -33,7 +33,7 @@ N622 = Rule(
     "take one another's messages for what they are not.",
     example="comm.all_reduce(np.ones(10 + comm.rank, np.float32))",
     instead="Look at what the two ranks do, and let all make the same calls in the same order. "
-    "Where the calls are the same and only the plan differs, the ranks have different own plans.",
+    "Where the calls are the same and only the plan differs, the ranks have different user plans.",
 )
 N623 = Rule(
     "N623",

@@ -34,7 +34,7 @@ N652 = Rule(
 N653 = Rule(
     "N653",
     "bad-plan-folder",
-    what="The folder of own plans, or its plans.toml, cannot be used as it is.",
+    what="The folder of user plans, or its plans.toml, cannot be used as it is.",
     why="SLEY_PLAN_DIR names a folder. Files in it that end in .xml, .resccl or .py are plans and "
     "programs; plans.toml has a table for each of those that something has to be said about: "
     "min_bytes, max_bytes, in_place, root and options (those of sley.Options).",
@@ -64,8 +64,8 @@ N655 = Rule(
 N656 = Rule(
     "N656",
     "wrong-plan-sizes",
-    what="The sizes that an own plan is said to be for are no sizes, or no range.",
-    why="An own plan runs for calls from min_bytes to max_bytes, both included, counted as "
+    what="The sizes that a user plan is said to be for are no sizes, or no range.",
+    why="A user plan runs for calls from min_bytes to max_bytes, both included, counted as "
     "nccl-tests does: the bytes of the largest buffer of any rank. Without them it is for all of "
     "them.",
     example='plans.register("ring.py", min_bytes="1M", max_bytes="64K")',

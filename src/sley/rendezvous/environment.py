@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from sley.errors import SleyError
 from sley.errors.communicator import N603, N606, N611
 from sley.rendezvous.gather import Deadline
-from sley.rendezvous.mpi import MpiStore
-from sley.rendezvous.stores import Store, TorchStore
+from sley.rendezvous.stores import MpiStore, Store, TorchStore
 
 _ADDRESS, _PORT = "MASTER_ADDR", "MASTER_PORT"
 _PORTS = 65535

@@ -2,9 +2,7 @@
 
 kinds.py          kinds of calls, and the collective that each is
 rules.py          which algorithm for which sizes, and why
-ladder.py         the ranges of sizes of a kind of call
 plans.py          plans made ready, once
-user_plans.py     plans of the user's: values, programs and files
-plan_folder.py    a folder of them
+user_plans.py     plans of the user's: values, programs, files and a folder of them
 plan_cache.py     compiled plans kept on disk
 """

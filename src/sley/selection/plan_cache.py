@@ -20,14 +20,14 @@ from sley.errors import Diagnostic, Place
 from sley.errors.selection import N655
 from sley.formats.plan_bytes import FORMAT, decode, encode
 from sley.ir.plan import Plan
-from sley.selection.ladder import Selection
+from sley.selection.rules import Selection
 
 _SECTION = "plans"
 _MAKERS = ("algorithms", "compiler", "ir", "lang", "passes", "verify")
 """The packages that a plan comes from."""
 
 
-def kept(selection: Selection, ranks: int, build: Callable[[], Plan]) -> tuple[Plan, bool]:
+def cached_plan(selection: Selection, ranks: int, build: Callable[[], Plan]) -> tuple[Plan, bool]:
     """The plan of a selection, from the cache if it is there, else what `build` gives; and whether
     it was there. Of several processes that want it one builds, and the others wait."""
     built: list[Plan] = []

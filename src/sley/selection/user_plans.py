@@ -1,33 +1,45 @@
-"""Own plans: from plans, programs and files of the user's to plans that may run for a call."""
+"""User plans: verified plans made of a user's Plan, Program or file.
+
+A folder of them (SLEY_PLAN_DIR) holds such files and plans.toml:
+
+    ["ring.py"]
+    min_bytes = "1M"                             # sizes, both included
+    max_bytes = "64M"
+    options = { protocol = "Direct", instances = 2 }     # of sley.Options
+
+A file that can't be used is reported, and doesn't disable the others, but for plans.toml.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sley.compiler import Options, compile
-from sley.errors import Place, SleyError
-from sley.errors.selection import N651, N652, N654, N656
+from sley.errors import Diagnostic, Place, SleyError, did_you_mean
+from sley.errors.selection import N651, N652, N653, N654, N656
 from sley.formats import load_with_notes
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import size_in_bytes, size_text
 from sley.ir.tables import NONE
+from sley.ir.words import is_integer
 from sley.lang import rescclang
 from sley.lang.files import program_of_file
 from sley.selection.kinds import kinds_of
 from sley.verify import verify
 
 Source: TypeAlias = Plan | Program | str | os.PathLike[str]
-"""What an own plan may come from."""
+"""What a user plan may come from."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is said about a plan beside itself; None leaves it to the file.
+class PlanRequest:
+    """What a user says of a plan; None leaves it to the file.
 
     min_bytes, max_bytes: the sizes that it is for, both included. in_place, root: what the file
     leaves open. options: how a program is compiled.
@@ -41,7 +53,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Room:
+class Capacity:
     """What a plan must fit: the number of ranks, and the slots and channels of connections, None
     for any number."""
 
@@ -51,7 +63,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class OwnPlan:
+class UserPlan:
     """A proven plan of the user's.
 
     origin: the file that it comes from, or the plan's name.
@@ -89,30 +101,30 @@ class OwnPlan:
         )
 
 
-def own_plans(source: Source, wanted: Wanted, room: Room) -> list[OwnPlan]:
+def user_plans(source: Source, request: PlanRequest, capacity: Capacity) -> list[UserPlan]:
     """The proven plans of a source that fit: one, or where a file leaves open whether it runs in
     place, one for each way that it can.
 
     Errors: N651, N652, N654, N656, and whatever the file, the compiler or the proof say.
     """
     if isinstance(source, (Plan, Program)):
-        return [_own(source, source.name, wanted, room)]
+        return [_user_plan(source, source.name, request, capacity)]
     path = _path(source)
     load = _LOADERS[path.suffix.lower()]
-    ways = [wanted.in_place]
-    if wanted.in_place is None and load is not _python:
+    ways = [request.in_place]
+    if request.in_place is None and load is not _python:
         ways = [True, False]
-    found: list[OwnPlan] = []
+    found: list[UserPlan] = []
     problems: list[SleyError] = []
     for in_place in ways:
         try:
-            loaded, said = load(path, replace(wanted, in_place=in_place))
-            own = _own(loaded, path.name, said, room)
+            loaded, full_request = load(path, replace(request, in_place=in_place))
+            plan = _user_plan(loaded, path.name, full_request, capacity)
         except SleyError as problem:
             problems.append(problem)
         else:
-            if all(own.plan.collective != other.plan.collective for other in found):
-                found.append(own)
+            if all(plan.plan.collective != other.plan.collective for other in found):
+                found.append(plan)
     if not found:
         raise problems[0]
     return found
@@ -130,36 +142,38 @@ def _path(source: object) -> Path:
     )
 
 
-def _xml(path: Path, wanted: Wanted) -> tuple[Plan, Wanted]:
-    read = load_with_notes(path, in_place=wanted.in_place, root=wanted.root)
+def _xml(path: Path, request: PlanRequest) -> tuple[Plan, PlanRequest]:
+    read = load_with_notes(path, in_place=request.in_place, root=request.root)
     sizes = replace(
-        wanted,
-        min_bytes=read.min_bytes if wanted.min_bytes is None else wanted.min_bytes,
-        max_bytes=(read.max_bytes or None) if wanted.max_bytes is None else wanted.max_bytes,
+        request,
+        min_bytes=read.min_bytes if request.min_bytes is None else request.min_bytes,
+        max_bytes=(read.max_bytes or None) if request.max_bytes is None else request.max_bytes,
     )
     return read.plan, sizes
 
 
-def _text(path: Path, wanted: Wanted) -> tuple[Program, Wanted]:
-    return rescclang.load(path, in_place=bool(wanted.in_place)), wanted
+def _text(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
+    return rescclang.load(path, in_place=bool(request.in_place)), request
 
 
-def _python(path: Path, wanted: Wanted) -> tuple[Program, Wanted]:
-    return program_of_file(path), wanted
+def _python(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
+    return program_of_file(path), request
 
 
-_LOADERS: dict[str, Callable[[Path, Wanted], tuple[Plan | Program, Wanted]]] = {
+_LOADERS: dict[str, Callable[[Path, PlanRequest], tuple[Plan | Program, PlanRequest]]] = {
     ".xml": _xml,
     ".resccl": _text,
     ".py": _python,
 }
-SUFFIXES = tuple(_LOADERS)
+_SUFFIXES = tuple(_LOADERS)
 """The ends of names of files with plans and programs."""
 
 
-def _own(loaded: Plan | Program, origin: str, wanted: Wanted, room: Room) -> OwnPlan:
+def _user_plan(
+    loaded: Plan | Program, origin: str, request: PlanRequest, capacity: Capacity
+) -> UserPlan:
     """A plan that was proven and fits. Errors: N651, N652, N656, C3xx, V2xx."""
-    least, most = wanted.min_bytes or 0, wanted.max_bytes
+    least, most = request.min_bytes or 0, request.max_bytes
     if least < 0 or (most is not None and most < least):
         raise N656.error(
             at=Place(origin),
@@ -168,42 +182,42 @@ def _own(loaded: Plan | Program, origin: str, wanted: Wanted, room: Room) -> Own
         )
     c = loaded.collective
     kinds = kinds_of(c)
-    fits = c.ranks == room.ranks and wanted.in_place in (None, c.in_place)
-    if not kinds or not fits or wanted.root not in (None, c.root):
-        place = {None: "", True: ", in place", False: ", out of place"}[wanted.in_place]
-        root = "" if wanted.root is None else f", root {wanted.root}"
+    fits = c.ranks == capacity.ranks and request.in_place in (None, c.in_place)
+    if not kinds or not fits or request.root not in (None, c.root):
+        where = {None: "", True: ", in place", False: ", out of place"}[request.in_place]
+        where += "" if request.root is None else f", root {request.root}"
         raise N651.error(
             at=Place(origin),
-            expected=f"a collective that a call can ask for, on {room.ranks} ranks{place}{root}",
+            expected=f"a collective that a call can ask for, on {capacity.ranks} ranks{where}",
             found=str(c),
         )
     if isinstance(loaded, Program):
-        options = wanted.options or Options(protocol=loaded.protocol)
+        options = request.options or Options(protocol=loaded.protocol)
         plan = compile(loaded, **options.arguments())
-        check_room(plan, room, origin)
+        _check_capacity(plan, capacity, origin)
     else:
         plan = loaded
-        check(plan, room, origin)
-    return OwnPlan(plan, origin, kinds, least, most)
+        prove(plan, capacity, origin)
+    return UserPlan(plan, origin, kinds, least, most)
 
 
-def check(plan: Plan, room: Room, origin: str) -> None:
+def prove(plan: Plan, capacity: Capacity, origin: str) -> None:
     """Proves a plan, and refuses it where it doesn't fit. Errors: N651, N652, V2xx."""
-    if plan.collective.ranks != room.ranks:
+    if plan.collective.ranks != capacity.ranks:
         raise N651.error(
             at=Place(origin),
-            expected=f"a collective on {room.ranks} ranks",
+            expected=f"a collective on {capacity.ranks} ranks",
             found=str(plan.collective),
         )
     verify(plan)
-    check_room(plan, room, origin)
+    _check_capacity(plan, capacity, origin)
 
 
-def check_room(plan: Plan, room: Room, origin: str) -> None:
+def _check_capacity(plan: Plan, capacity: Capacity, origin: str) -> None:
     """Refuses a plan that needs more than connections have. Errors: N652."""
     for word, needed, there in (
-        ("slots", plan.slots, room.slots),
-        ("channels", plan.channels, room.channels),
+        ("slots", plan.slots, capacity.slots),
+        ("channels", plan.channels, capacity.channels),
     ):
         if there is not None and needed > there:
             raise N652.error(
@@ -213,7 +227,7 @@ def check_room(plan: Plan, room: Room, origin: str) -> None:
             )
 
 
-def size_wanted(word: str, value: object, at: Place = Place()) -> int | None:
+def size_of_request(word: str, value: object, at: Place = Place()) -> int | None:
     """Bytes from a number or a text such as "64K"; None for None. Errors: N656."""
     size = 0 if value == 0 and not isinstance(value, bool) else size_in_bytes(value)
     if value is not None and size is None:
@@ -223,3 +237,127 @@ def size_wanted(word: str, value: object, at: Place = Place()) -> int | None:
             found=f"{word} = {value!r}",
         )
     return size
+
+
+_TABLE = "plans.toml"
+"""The file with the sizes, places and options of the others."""
+
+_UNTIL_THEN = "Until this is mended no plan of the folder is used: they may not be for all sizes."
+
+_OPTIONS = tuple(f.name for f in fields(Options) if f.name != "costs")
+
+
+@dataclass(frozen=True)
+class PlanFolder:
+    """What a folder holds: plans that fit, what is wrong, and plans that are for other groups."""
+
+    plans: tuple[UserPlan, ...] = ()
+    problems: tuple[Diagnostic, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolder:
+    """The user plans of a folder, by the names of their files. Files whose names begin with "_" or
+    "." are skipped: they are modules that programs import."""
+    place = Path(folder)
+    try:
+        files = sorted(
+            path
+            for path in place.iterdir()
+            if path.suffix.lower() in _SUFFIXES and path.name[0] not in "._"
+        )
+    except OSError as problem:
+        wrong = N653.diagnostic(
+            at=Place(str(place)),
+            expected="a folder that can be read",
+            found=problem.strerror or str(problem),
+            remedy="Give the path of a folder, or leave SLEY_PLAN_DIR out.",
+        )
+        return PlanFolder(problems=(wrong,))
+    table, problems = _table(place / _TABLE, {path.name for path in files})
+    if table is None:
+        return PlanFolder(problems=tuple(problems))
+    plans: list[UserPlan] = []
+    others: list[str] = []
+    for path in files:
+        try:
+            request = _request_of(table.get(path.name, {}), place / _TABLE, path.name)
+            plans += user_plans(path, request, capacity)
+        except SleyError as error:
+            if error.code == N651.code:
+                others.append(f"{path.name}: it is for {error.diagnostics[0].found}")
+            else:
+                problems += error.diagnostics
+    return PlanFolder(tuple(plans), tuple(problems), tuple(others))
+
+
+def _table(path: Path, files: set[str]) -> tuple[dict[str, Any] | None, list[Diagnostic]]:
+    """What plans.toml says of each file, and what is wrong with it as a whole. None if anything is:
+    then nobody knows what the files are for."""
+    at = Place(str(path))
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:  # bad TOML, UTF-8: ValueErrors
+        if isinstance(problem, FileNotFoundError) and not path.is_symlink():
+            return {}, []
+        unread = N653.diagnostic(
+            at=at,
+            expected="a file in TOML",
+            found=str(problem),
+            remedy=_UNTIL_THEN,
+        )
+        return None, [unread]
+    problems = [
+        N653.diagnostic(
+            at=at,
+            expected="tables with the names of files in this folder",
+            found=f"[{name!r}]",
+            remedy=f"{did_you_mean(name, files)} {_UNTIL_THEN}".lstrip(),
+        )
+        for name in table
+        if name not in files
+    ]
+    return None if problems else table, problems
+
+
+def _request_of(said: object, path: Path, name: str) -> PlanRequest:
+    """What a table says of a file. Errors: N653, N656, C304."""
+    at = Place(str(path), detail=name)
+    words = tuple(f.name for f in fields(PlanRequest))
+    entry = _checked(said, words, at)
+    if not isinstance(entry.get("in_place", False), bool):
+        found = f"in_place = {entry['in_place']!r}"
+        raise N653.error(at=at, expected="in_place = true or false", found=found)
+    if "root" in entry and not is_integer(entry["root"]):
+        raise N653.error(at=at, expected="root = a rank", found=f"root = {entry['root']!r}")
+    options = _checked(entry.get("options", {}), _OPTIONS, at)
+    return PlanRequest(
+        min_bytes=size_of_request("min_bytes", entry.get("min_bytes"), at),
+        max_bytes=size_of_request("max_bytes", entry.get("max_bytes"), at),
+        in_place=entry.get("in_place"),
+        root=entry.get("root"),
+        options=_options(options, at),
+    )
+
+
+def _options(said: Mapping[str, Any], at: Place) -> Options | None:
+    """Errors: C304."""
+    try:
+        return Options(**said) if said else None
+    except SleyError as error:
+        raise SleyError([replace(d, places=(at, *d.places)) for d in error.diagnostics]) from None
+
+
+def _checked(said: object, words: tuple[str, ...], at: Place) -> Mapping[str, Any]:
+    """A table with no other words. Errors: N653."""
+    if not isinstance(said, dict):
+        raise N653.error(at=at, expected=f"a table with {', '.join(words)}", found=repr(said))
+    for word in said:
+        if word not in words:
+            raise N653.error(
+                at=at,
+                expected=f"one of {', '.join(words)}",
+                found=repr(word),
+                remedy=did_you_mean(word, words),
+            )
+    return said

@@ -12,9 +12,8 @@ except ImportError as error:
 
     raise B901.error(expected="the package torch", found=str(error)) from None
 
-from sley.torch.group import ProcessGroupSley
+from sley.torch.group import ProcessGroupSley, register
 from sley.torch.memory import empty
-from sley.torch.registration import register
 from sley.torch.work import CollectiveError
 
 __all__ = ["CollectiveError", "ProcessGroupSley", "empty", "register"]

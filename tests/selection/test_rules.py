@@ -23,8 +23,7 @@ from sley.selection.kinds import (
     kinds_of,
     size_of,
 )
-from sley.selection.ladder import ladder, select
-from sley.selection.rules import Limits
+from sley.selection.rules import Limits, ladder, select
 from support.call_cases import hosts_of, inputs, outputs, requests, some_hosts
 
 CHANNELS = 3

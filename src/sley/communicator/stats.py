@@ -1,18 +1,19 @@
-"""What a communicator says of itself: SLEY_DEBUG, and the numbers of its calls."""
+"""Statistics of the calls of open communicators, and the log (SLEY_DEBUG)."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-import weakref
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 logger = logging.getLogger("sley")
 
 _LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "DEBUG": logging.DEBUG}
 
-_open: weakref.WeakSet[Any] = weakref.WeakSet()
+OPEN: WeakSet[Any] = WeakSet()
+"""The endpoints of this process that are open."""
 
 
 class CallStats(NamedTuple):
@@ -41,8 +42,8 @@ class CallStats(NamedTuple):
     attached: int
 
 
-def set_up() -> None:
-    """Has what SLEY_DEBUG asks for (WARN, INFO, DEBUG) written to standard error, once."""
+def log_to_stderr() -> None:
+    """Logs to standard error, from the level on that SLEY_DEBUG names (WARN, INFO, DEBUG)."""
     level = _LEVELS.get(os.environ.get("SLEY_DEBUG", "").upper())
     if level is None or any(isinstance(h, _Handler) for h in logger.handlers):
         return
@@ -56,13 +57,8 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
     pass
 
 
-def register(communicator: Any) -> None:
-    """Lets `stats` know a communicator, as long as it lives."""
-    _open.add(communicator)
-
-
 def stats() -> list[CallStats]:
     """The numbers of all communicators of this process that are open: a row for each plan that has
     run."""
-    rows = [row for communicator in list(_open) for row in communicator.stats()]
+    rows = [row for endpoint in list(OPEN) for row in endpoint.stats()]
     return sorted(rows, key=lambda row: (row.communicator, row.kind, row.begin_bytes))
