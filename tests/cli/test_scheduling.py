@@ -69,7 +69,7 @@ def test_schedule_and_allocation_decide_the_plan() -> None:
     state = compiled(*what, "--schedule", "HPDS", "--allocate", "state")
     assert state["blocks_per_rank"] == 8
     assert state["estimate"]["time_us"] <= state["estimate"]["unmerged_us"]
-    few = compiled(*what, "--schedule", "round-robin", "--max-blocks", 3, "--order", "tile")
+    few = compiled(*what, "--schedule", "round-robin", "--max-blocks", 3, "--loop-order", "tile")
     assert (few["blocks_per_rank"], few["loop_order"]) == (3, "tile")
 
 
@@ -89,15 +89,15 @@ def test_msccl_xml_refuses_task_order_and_takes_the_tile_plan(tmp_path: Path) ->
     refused = sley("compile", *what, "-o", plan)
     assert refused.exit_code == 1
     assert "F441" in refused.stderr
-    assert "--order tile" in refused.stderr
+    assert "--loop-order tile" in refused.stderr
     assert not plan.exists()
-    assert sley("compile", *what, "--order", "tile", "-o", plan).exit_code == 0
+    assert sley("compile", *what, "--loop-order", "tile", "-o", plan).exit_code == 0
     assert sley("verify", plan).exit_code == 0
 
 
 def test_msccl_xml_refuses_blocks_that_serve_several_peers(tmp_path: Path) -> None:
     plan = tmp_path / "plan.xml"
-    what = ("hm-allreduce", *GRID, "--schedule", "hpds", "--order", "tile", "--max-blocks", 2)
+    what = ("hm-allreduce", *GRID, "--schedule", "hpds", "--loop-order", "tile", "--max-blocks", 2)
     result = sley("compile", *what, "-o", plan)
     assert result.exit_code == 1
     assert "F4" in result.stderr
@@ -132,8 +132,7 @@ def test_a_cluster_is_named_by_its_numbers(tmp_path: Path) -> None:
     [
         ("hm-allreduce", *GRID, "--stage-channels", "0;1"),
         ("hm-allreduce", *GRID, "--schedule", "fifo"),
-        ("hm-allreduce", *GRID, "--max-blocks", 0),
-        ("hm-allreduce", *GRID, "--order", "sideways"),
+        ("hm-allreduce", *GRID, "--loop-order", "sideways"),
     ],
 )
 def test_options_that_mean_nothing_are_wrong_usage(arguments: tuple[object, ...]) -> None:
@@ -143,8 +142,9 @@ def test_options_that_mean_nothing_are_wrong_usage(arguments: tuple[object, ...]
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("hm-allreduce", *GRID, "--order", "instruction"), "C309"),
+        (("hm-allreduce", *GRID, "--loop-order", "instruction"), "C309"),
         (("hm-allreduce", *GRID, "--schedule", "hpds", "--fusion"), "C309"),
+        (("hm-allreduce", *GRID, "--max-blocks", 0), "C304"),
         (("hm-allreduce", *GRID, "--nics", 3), "C308"),
         (("hm-allreduce", *GRID, "--stage-channels", "0,1"), "L111"),
         (("ring-allreduce", "--ranks", 4, "--stage-channels", "0,1"), "L112"),

@@ -39,9 +39,9 @@ def test_nothing_that_was_tried_is_faster(table: sley.Choices) -> None:
     for size in SIZES:
         chosen = sley.simulate(table.plan_for(size), size).time_us
         for program in (RING, ALL_PAIRS):
-            for series in Space(instances=(1, 8), channels=(1,)).series(program):
+            for series in Space({"instances": (1, 8), "channels": (1,)}).series(program):
                 for options in series:
-                    plan = sley.compile(program, topology=NDV4, verify=False, **options.arguments())
+                    plan = sley.compile(program, options, topology=NDV4, verify=False)
                     if np.bincount(plan.block_rank).max() <= 108:
                         assert chosen <= sley.simulate(plan, size).time_us * (1 + TIE)
 
@@ -68,7 +68,7 @@ def test_borders_are_where_the_faster_one_changes(table: sley.Choices) -> None:
 
 def test_what_is_chosen_is_what_its_options_make(table: sley.Choices) -> None:
     for choice in table.ranges:
-        plan = sley.compile(choice.program, topology=NDV4, **choice.options.arguments())
+        plan = sley.compile(choice.program, choice.options, topology=NDV4)
         assert plan.instructions == choice.plan.instructions
         assert sley.verify(choice.plan).slots == choice.plan.slots
         assert choice.blocks_per_rank == np.bincount(choice.plan.block_rank).max()
@@ -86,7 +86,7 @@ def test_small_calls_take_ll_and_large_ones_simple() -> None:
 
 def test_equally_fast_ones_are_told_by_their_blocks() -> None:
     # At 1 KB latency is all that counts, and instances bring less than the tie.
-    choice = sley.choose(RING, "1K", NDV4, protocols=["LL"], instances=[8, 4, 2]).ranges[0]
+    choice = sley.choose(RING, "1K", NDV4, protocol="LL", instances=[8, 4, 2]).ranges[0]
     assert choice.blocks_per_rank == 2
     assert choice.runner_up is not None
     assert choice.runner_up.slower >= -TIE
@@ -103,8 +103,8 @@ def test_it_is_deterministic(table: sley.Choices) -> None:
 
 def test_a_slower_network_changes_the_choice() -> None:
     slow = sley.CostModel(nvlink_block_GBps=0.5, local_block_GBps=0.5)
-    usual = sley.choose(RING, "64K", NDV4, protocols=["LL"]).ranges[0]
-    other = sley.choose(RING, "64K", NDV4, protocols=["LL"], model=slow).ranges[0]
+    usual = sley.choose(RING, "64K", NDV4, protocol="LL").ranges[0]
+    other = sley.choose(RING, "64K", NDV4, protocol="LL", model=slow).ranges[0]
     assert other.begin.time_us > usual.begin.time_us
     assert other.blocks_per_rank > usual.blocks_per_rank
 
@@ -164,10 +164,10 @@ def test_blocks_given_by_hand_are_kept() -> None:
 
 
 def test_more_blocks_than_fit_on_a_gpu_are_left_out() -> None:
-    choice = sley.choose(ALL_PAIRS, "256K", NDV4, schedules=["hpds"]).ranges[0]
+    choice = sley.choose(ALL_PAIRS, "256K", NDV4, schedule="hpds").ranges[0]
     assert 56 <= choice.blocks_per_rank <= 108
     # The least that this one takes is 14 for each instance; so much has to be enough.
-    crowded = sley.choose(ALL_PAIRS, "256K", NDV4, schedules=["hpds"], instances=[16]).ranges[0]
+    crowded = sley.choose(ALL_PAIRS, "256K", NDV4, schedule="hpds", instances=[16]).ranges[0]
     assert crowded.blocks_per_rank > 108
 
 
@@ -184,7 +184,7 @@ def test_more_blocks_than_fit_on_a_gpu_are_left_out() -> None:
 def test_the_least_time_is_a_bound(
     program: sley.Program, topology: sley.Topology, interpreter: bool
 ) -> None:
-    space = Space(instances=(1, 4), channels=(1,))
+    space = Space({"instances": (1, 4)}, Options(channels=1))
     found = candidates(
         [program], topology, space, interpreter=interpreter, progress=lambda done, total: None
     )
@@ -249,13 +249,16 @@ def test_progress_reaches_its_end() -> None:
         (lambda: sley.choose(RING, [], NDV4), "S702"),
         (lambda: sley.choose(RING, [1024, -1], NDV4), "S702"),
         (lambda: sley.choose(RING, 1.5, NDV4), "S702"),
-        (lambda: sley.choose(RING, "1M", NDV4, protocols="LL"), "C304"),
-        (lambda: sley.choose(RING, "1M", NDV4, protocols=[]), "C304"),
-        (lambda: sley.choose(RING, "1M", NDV4, schedules=["auto"]), "C304"),
+        (lambda: sley.choose(RING, "1M", NDV4, protocol="fast"), "C304"),
+        (lambda: sley.choose(RING, "1M", NDV4, protocol=[]), "C304"),
+        (lambda: sley.choose(RING, "1M", NDV4, protocol=["LL", None]), "C304"),
+        (lambda: sley.choose(RING, "1M", NDV4, protocols=["LL"]), "C304"),
+        (lambda: sley.choose(RING, "1M", NDV4, schedule=["auto"]), "C304"),
         (lambda: sley.choose(RING, "1M", NDV4, instances=[1.5]), "C304"),
-        (lambda: sley.choose(RING, "1M", NDV4, instances=4), "C304"),
+        (lambda: sley.choose(RING, "1M", NDV4, instances="4"), "C304"),
+        (lambda: sley.choose(RING, "1M", NDV4, {"instances": 4}), "C307"),
         (lambda: sley.choose(RING, "1M", NDV4, target="nccl"), "F440"),
-        (lambda: sley.choose(RING, "1M", NDV4, schedules=["hpds"], fusion=True), "C309"),
+        (lambda: sley.choose(RING, "1M", NDV4, schedule="hpds", fusion=True), "C309"),
         (lambda: sley.choose(RING, "1M", sley.topologies.cluster(1, 4)), "C305"),
         (
             lambda: sley.choose([RING, sley.algorithms.ring_allgather(8)], "1M", NDV4),
@@ -279,10 +282,21 @@ def test_a_size_outside_the_table(table: sley.Choices) -> None:
     assert code(lambda: table.at("many")) == "C312"
 
 
-def test_options_name_members_and_give_arguments() -> None:
-    options = Options(schedule="hpds", protocol="ll", instances=4)  # type: ignore[arg-type]
-    assert options.arguments() == {
-        "protocol": sley.Protocol.LL,
-        "schedule": sley.Schedule.HPDS,
-        "instances": 4,
-    }
+def test_each_value_of_a_listed_option_is_tried() -> None:
+    one = {"instances": 1, "channels": 1, "schedule": "msccl", "allocate": "connection"}
+    space = Space.of(
+        Options(slots=4), {**one, "protocol": ["LL128", "LL"], "fusion": [True, False]}, None
+    )
+    tried = [options for series in space.series(RING) for options in series]
+    protocols = (sley.Protocol.LL, sley.Protocol.LL128)
+    assert [(o.fusion, o.protocol) for o in tried] == [
+        (fusion, protocol) for fusion in (False, True) for protocol in protocols
+    ]
+    assert {(o.slots, o.instances) for o in tried} == {(4, 1)}
+
+
+def test_choose_takes_what_auto_leaves_open() -> None:
+    options = Options(schedule="auto", protocol="LL", instances=2)  # type: ignore[arg-type]
+    choice = sley.choose(RING, "1K", NDV4, options).ranges[0]
+    assert choice.options.schedule in (sley.Schedule.MSCCL, sley.Schedule.HPDS)
+    assert (choice.options.protocol, choice.options.instances) == (sley.Protocol.LL, 2)

@@ -38,8 +38,36 @@ def test_options_that_mean_nothing(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", [{"costs": "x"}, {"topology": "dgx1"}])
-def test_options_of_another_kind(options: dict[str, Any]) -> None:
+def test_options_of_another_type(options: dict[str, Any]) -> None:
     assert code(lambda: sley.compile(RING, schedule="hpds", **options)) == "C307"
+
+
+def test_an_option_that_is_unknown_is_refused_with_the_one_meant() -> None:
+    with pytest.raises(sley.SleyError, match=r"C304[^E]*'instance'[^E]*instances"):
+        sley.compile(RING, instance=2)
+
+
+@pytest.mark.parametrize("options", [{"schedule": "hpds"}, "hpds"])
+def test_options_are_a_value(options: Any) -> None:
+    assert code(lambda: sley.compile(RING, options)) == "C307"
+
+
+def test_what_is_given_by_name_goes_before_the_options() -> None:
+    options = sley.Options(protocol="ll", instances=4)  # type: ignore[arg-type]
+    plan = sley.compile(RING, options, instances=2)
+    assert (plan.protocol, plan.collective.chunks) == (sley.Protocol.LL, 2)
+    assert options.instances == 4
+    assert sley.compile(RING, options, protocol=None).protocol is sley.Protocol.SIMPLE
+
+
+def test_options_show_what_is_given_as_members() -> None:
+    options = sley.Options(schedule="hpds", protocol="ll", instances=4)  # type: ignore[arg-type]
+    assert options.given() == {
+        "protocol": sley.Protocol.LL,
+        "schedule": sley.Schedule.HPDS,
+        "instances": 4,
+    }
+    assert repr(options) == "Options(protocol='LL', schedule='hpds', instances=4)"
 
 
 def test_a_program_with_another_kind_of_cluster() -> None:

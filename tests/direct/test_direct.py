@@ -26,7 +26,7 @@ from sley.verify.messages import match_messages
 from support.direct_machine import HangError, Machine, TornError, WrongError
 from support.plan_edits import as_nop
 from support.random_plans import random_plan
-from support.random_programs import RandomProgram, random_programs
+from support.random_programs import SCHEDULES, RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, random_transfers
 
 ENDLESS = 10**9
@@ -79,7 +79,7 @@ def test_random_plans_run_right_and_need_every_hold(
         check(plan, Random(seed))
 
 
-@given(random_programs(), st.sampled_from(sley.Schedule), st.booleans(), st.integers(0, 99))
+@given(random_programs(), st.sampled_from(SCHEDULES), st.booleans(), st.integers(0, 99))
 @settings(max_examples=100)
 def test_random_programs_run_right_and_need_every_hold(
     random: RandomProgram, schedule: sley.Schedule, per_chunk: bool, seed: int
@@ -296,9 +296,9 @@ def test_direct_is_a_word_of_the_compiler_the_cost_model_and_choose() -> None:
     assert by_protocol[Protocol.DIRECT] == by_protocol[Protocol.SIMPLE] == 3.0
     topology = sley.topologies.ndv4(nodes=1)
     ring = build("ring-allreduce", ranks=8)
-    asked = sley.choose(ring, "1M", topology, protocols=["direct"], instances=[1])
+    asked = sley.choose(ring, "1M", topology, protocol="direct", instances=[1])
     assert asked.ranges[0].plan.protocol is Protocol.DIRECT
-    unasked = sley.choose(ring, "1M", topology, instances=[1], schedules=["msccl"])
+    unasked = sley.choose(ring, "1M", topology, instances=[1], schedule="msccl")
     assert unasked.ranges[0].plan.protocol is not Protocol.DIRECT
     assert unasked.candidates == 3 * 3
 

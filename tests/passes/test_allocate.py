@@ -31,7 +31,7 @@ from sley.passes.order import order as depth_order
 from sley.passes.pipelines import pipelines
 from sley.passes.timeline import Costs
 from support import naive_passes
-from support.random_programs import random_programs
+from support.random_programs import SCHEDULES, random_programs
 from support.random_transfers import random_transfers, random_trees
 
 SIZES = ((2, 4), (2, 8), (4, 4), (4, 8))
@@ -218,7 +218,7 @@ def cases(draw: st.DrawFn) -> tuple[InstructionDag, Order, Blocks, sley.Topology
     random = draw(st.one_of(kinds))
     topology = getattr(random, "topology", None)
     dag = dependencies(random.program)
-    schedule = draw(st.sampled_from(list(Schedule)))
+    schedule = draw(st.sampled_from(SCHEDULES))
     costs = Costs(tiles=draw(st.sampled_from([1, 16])))
     if schedule is Schedule.MSCCL:
         low = assign_channels(dag, fuse(dag, None), draw(st.integers(1, 2)))
@@ -382,7 +382,7 @@ def test_blocks_given_by_hand_are_not_merged() -> None:
     "way",
     [
         {"schedule": "hpds2"},
-        {"schedule": None},
+        {"schedule": 1},
         {"allocate": "states"},
         {"loop_order": "outer"},
         {"max_blocks": 0},

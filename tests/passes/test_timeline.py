@@ -24,7 +24,7 @@ from sley.passes.parallelize import parallelize
 from sley.passes.pipelines import pipelines
 from sley.passes.timeline import Costs, Estimator, sequence_of
 from support import naive_passes
-from support.random_programs import RandomProgram, random_programs
+from support.random_programs import SCHEDULES, RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, clusters, random_transfers, random_trees
 
 ROUND = Costs(
@@ -168,7 +168,7 @@ def cases(
     )
     cluster = draw(clusters(random.program.collective.ranks))
     topology = random.topology if isinstance(random, RandomTransfers) else cluster
-    low, order = lowered(random.program, topology, draw(st.sampled_from(list(Schedule))))
+    low, order = lowered(random.program, topology, draw(st.sampled_from(SCHEDULES)))
     blocks = assign_blocks(low, order)
     most = draw(st.sampled_from([None, 1, 2, 3]))
     if most is not None and len(blocks.rank):

@@ -39,9 +39,9 @@ def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     compile_plan = module.compile
 
-    def counting(program: sley.Program, **options: Any) -> sley.Plan:
+    def counting(program: sley.Program, options: sley.Options) -> sley.Plan:
         compiled.append(program.name)
-        return compile_plan(program, **options)
+        return compile_plan(program, options)
 
     monkeypatch.setattr(module, "compile", counting)
     made = plans()

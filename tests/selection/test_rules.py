@@ -34,7 +34,7 @@ CHANNELS = 3
 @settings(deadline=None, max_examples=60)
 def test_every_call_has_a_plan_that_does_what_it_asks(request: Request, elements: int) -> None:
     selection = select(request)
-    plan = sley.compile(selection.program(), **selection.options.arguments(), verify=False)
+    plan = sley.compile(selection.program(), selection.options, verify=False)
     sley.verify(plan)
     c = plan.collective
     wanted = collective_of(

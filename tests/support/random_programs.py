@@ -13,6 +13,9 @@ from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.jobs import execute
 
+SCHEDULES = [sley.Schedule.MSCCL, sley.Schedule.HPDS, sley.Schedule.ROUND_ROBIN]
+"""The schedules that a plan can have."""
+
 BUFFERS = ("in", "out", "scratch")
 
 SMALL_SLOT = 1024

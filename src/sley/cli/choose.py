@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 
 from sley import formats
 from sley.cli.model import Settings, simulation_options
-from sley.cli.options import Member, Selection, Several, common_options
+from sley.cli.options import COMPILER_OPTIONS, F, Selection, common_options, compiler_option
 from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.sizes import size_options
 from sley.cli.sources import fitted, in_place_by_default, plan_of, program_of, topology_of
@@ -20,10 +21,7 @@ from sley.formats import check_folder
 from sley.ir.program import Program
 from sley.ir.sizes import size_text
 from sley.ir.topology import Topology
-from sley.ir.words import Allocation, Protocol, Schedule
 from sley.passes.lift import lift
-
-_POSITIVE = click.IntRange(min=1)
 
 _HEAD = (
     "from",
@@ -44,6 +42,13 @@ _LEFT = range(2, 6)
 """Columns with words, which stand at the left."""
 
 
+def _options(command: F) -> F:
+    """The options of the compiler, of which several values are tried."""
+    for word in reversed(COMPILER_OPTIONS):
+        command = compiler_option(word, several=True)(command)
+    return command
+
+
 @click.command("choose", cls=Command)
 @click.argument("what", nargs=-1, required=True)
 @click.option("--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
@@ -51,13 +56,7 @@ _LEFT = range(2, 6)
 @click.option(
     "--in-place/--out-of-place", "in_place", default=None, help="Alias input and output or not."
 )
-@click.option("--protocol", type=Several(Member(Protocol)), help="Try these. [Simple, LL, LL128]")
-@click.option("--schedule", type=Several(Member(Schedule)), help="Try these. [all that fit]")
-@click.option("--allocate", type=Several(Member(Allocation)), help="Try these. [all that fit]")
-@click.option("--channels", type=Several(_POSITIVE), help="Try so many. [1,2,4 where open]")
-@click.option("--instances", type=Several(_POSITIVE), help="Try so many. [1,2,4,8,16,24]")
-@click.option("--fusion/--no-fusion", default=None, help="Fuse receives with sends.")
-@click.option("--max-blocks", type=_POSITIVE, help="Thread blocks that a rank may have. [108]")
+@_options
 @simulation_options
 @click.option(
     "--target",
@@ -76,21 +75,19 @@ def choose_command(
     topology: str,
     sizes: list[int],
     in_place: bool | None,
-    protocol: tuple[Protocol, ...] | None,
-    schedule: tuple[Schedule, ...] | None,
-    allocate: tuple[Allocation, ...] | None,
-    channels: tuple[int, ...] | None,
-    instances: tuple[int, ...] | None,
-    fusion: bool | None,
-    max_blocks: int | None,
     settings: Settings,
     target: str | None,
     output: Path | None,
     as_json: bool,
     verbose: bool,
+    **options: Any,
 ) -> None:
     """Find what is fastest for which sizes on a cluster: one or several WHAT for the same
-    collective, each with many options, by simulation."""
+    collective, each with many options, by simulation.
+
+    Options of the compiler take several values, divided by commas, of which each is tried. Without
+    them those of protocol, schedule, allocation, channels and instances are tried that fit.
+    """
     if output is not None:
         check_folder(output)
     phases = Phases(quiet=as_json)
@@ -106,17 +103,11 @@ def choose_command(
             programs,
             [*sizes, last],
             cluster,
-            protocols=protocol,
-            schedules=schedule,
-            allocations=allocate,
-            channels=channels,
-            instances=instances,
-            fusion=fusion,
-            max_blocks=max_blocks,
             interpreter=settings.interpreter,
             model=settings.model(cluster),
             target=target,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
+            **options,
         )
     paths: list[Path] = []
     if output is not None:
@@ -134,8 +125,7 @@ def choose_command(
 
 def _program(what: str, cluster: Topology | None, in_place: bool | None, phases: Phases) -> Program:
     """The program of a WHAT, of the topology's size if it is an algorithm of the library."""
-    values: dict[str, Any] = {f.name: None for f in fields(Selection)}
-    selection = in_place_by_default(Selection(**values | {"what": what, "in_place": in_place}))
+    selection = in_place_by_default(Selection(what, in_place=in_place))
     if not what.lower().endswith(".xml"):
         with phases("tracing"):
             return program_of(fitted(selection, cluster))
@@ -173,10 +163,7 @@ def _cells(choices: Choices, place: int) -> tuple[str, ...]:
         end,
         choice.algorithm,
         choice.plan.protocol.value,
-        o.schedule.value,
-        o.allocate.value,
-        str(o.channels),
-        str(o.instances),
+        *(str(_word(value)) for value in (o.schedule, o.allocate, o.channels, o.instances)),
         str(choice.blocks_per_rank),
         f"{choice.begin.time_us:.1f}",
         f"{choice.end.time_us:.1f}",
@@ -229,13 +216,9 @@ def _range_json(choice: Choice) -> dict[str, Any]:
 
 def _options_json(options: Options) -> dict[str, Any]:
     """The options that `sley compile` takes, as it takes them."""
-    return {
-        "protocol": options.protocol and options.protocol.value,
-        "schedule": options.schedule.value,
-        "allocate": options.allocate.value,
-        "channels": options.channels,
-        "instances": options.instances,
-        "fusion": options.fusion,
-        "order": options.loop_order and options.loop_order.value,
-        "max_blocks": options.max_blocks,
-    }
+    return {word: _word(getattr(options, word)) for word in COMPILER_OPTIONS}
+
+
+def _word(value: object) -> object:
+    """A value of an option as the command line spells it."""
+    return value.value if isinstance(value, Enum) else value

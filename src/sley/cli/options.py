@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -12,10 +12,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
-from sley.compiler import AUTO, Auto
+from sley.compiler import Options
+from sley.compiler.options import kinds
 from sley.engine.types import DATA_TYPES
 from sley.ir.sizes import size_in_bytes
-from sley.ir.words import Allocation, LoopOrder, Protocol, ReduceOp, Schedule
+from sley.ir.words import ReduceOp
 
 E = TypeVar("E", bound=Enum)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,35 +33,37 @@ REDUCE_OPS = {
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
 
 
+COMPILER_OPTIONS: dict[str, str] = {
+    f.name: f.metadata["line"] for f in fields(Options) if f.metadata["line"] is not None
+}
+"""The compiler's options that the command line offers, and what its help says of each."""
+
+
 @dataclass(frozen=True)
 class Selection:
     """What is to be compiled and how: the values of `plan_options`."""
 
     what: str
-    ranks: int | None
-    nodes: int | None
-    gpus: int | None
-    nics: int | None
-    root: int | None
-    in_place: bool | None
-    channels: int | None
-    stage_channels: tuple[int, ...] | None
-    rings: int | None
-    instances: int | None
-    protocol: Protocol | None
-    slots: int | None
-    fusion: bool | None
-    schedule: Schedule | Auto | None
-    size: int | None
-    allocate: Allocation | None
-    order: LoopOrder | None
-    max_blocks: int | None
-    topology: str | None
-    collective: str | None
+    ranks: int | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    nics: int | None = None
+    root: int | None = None
+    in_place: bool | None = None
+    stage_channels: tuple[int, ...] | None = None
+    rings: int | None = None
+    size: int | None = None
+    topology: str | None = None
+    collective: str | None = None
+    options: Options = field(default_factory=Options)
 
     def with_place(self, in_place: bool) -> Selection:
         """The same, in or out of place."""
         return replace(self, in_place=in_place)
+
+    def with_options(self, **overrides: Any) -> Selection:
+        """The same, with other options of the compiler."""
+        return replace(self, options=Options.of(self.options, overrides))
 
 
 class _What(click.ParamType[str]):
@@ -95,29 +98,6 @@ class Member(click.ParamType[E]):
         if isinstance(value, self._kind):
             return value
         return self._kind(self._choice.convert(str(value), param, ctx))
-
-
-class _ScheduleType(click.ParamType["Schedule | Auto"]):
-    """A schedule by its name, or auto."""
-
-    name = "schedule"
-    _choice = click.Choice([*(str(s.value) for s in Schedule), AUTO], case_sensitive=False)
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        return self._choice.get_metavar(param, ctx)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        return self._choice.shell_complete(ctx, param, incomplete)
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Schedule | Auto:
-        if isinstance(value, Schedule):
-            return value
-        word = self._choice.convert(str(value), param, ctx)
-        return AUTO if word == AUTO else Schedule(word)
 
 
 class Several(click.ParamType[tuple[Any, ...]]):
@@ -197,6 +177,25 @@ class SizeType(click.ParamType[int]):
 _POSITIVE = click.IntRange(min=1)
 
 
+def flag(word: str) -> str:
+    """An option of the compiler as the command line spells it."""
+    return f"--{word.replace('_', '-')}"
+
+
+def compiler_option(word: str, *, several: bool = False) -> Callable[[F], F]:
+    """An option of the compiler as one of a command. Its default is None.
+
+    several: whether it takes several values, of which none is the default.
+    """
+    kind, line = kinds()[word], COMPILER_OPTIONS[word]
+    if several:
+        line = line.partition(" [")[0]
+    if kind is bool:
+        return click.option(f"{flag(word)}/{flag(f'no_{word}')}", word, default=None, help=line)
+    one: click.ParamType[Any] = Member(kind) if issubclass(kind, Enum) else click.INT
+    return click.option(flag(word), type=Several(one) if several else one, help=line)
+
+
 def plan_options(command: F) -> F:
     """Adds the argument WHAT and the options that say how it becomes a plan; the command gets
     them as one `Selection`, its first argument."""
@@ -210,40 +209,11 @@ def plan_options(command: F) -> F:
     @click.option(
         "--in-place/--out-of-place", "in_place", default=None, help="Alias input and output or not."
     )
-    @click.option("--channels", type=_POSITIVE, help="Spread over channels. [1]")
-    @click.option("--instances", type=_POSITIVE, help="Parallel parts. [1]")
     @click.option(
         "--stage-channels", type=_Numbers(), help="A channel for each stage (hm-...): 0,1,2."
     )
     @click.option("--rings", type=_POSITIVE, help="Rings (multi-ring-...); default: as GPUs.")
-    @click.option("--protocol", type=Member(Protocol), help="Default: the program's, or Simple.")
-    @click.option(
-        "--slots", type=int, help="Messages that a connection holds; default: the protocol's."
-    )
-    @click.option(
-        "--fusion/--no-fusion",
-        default=None,
-        help="Fuse receives with sends; default: with --schedule msccl alone.",
-    )
-    @click.option(
-        "--schedule",
-        type=_ScheduleType(),
-        help="Order by depth, or by sub-pipelines of whole transfers; auto: whatever the simulator "
-        "finds fastest for --size. An XML file is lifted and compiled anew. [msccl]",
-    )
     @click.option("--size", type=SizeType(), help="Size of a call, for --schedule auto.")
-    @click.option(
-        "--allocate",
-        type=Member(Allocation),
-        help="Thread blocks for each connection, or shared by those never at work together. "
-        "[connection]",
-    )
-    @click.option(
-        "--order",
-        type=Member(LoopOrder),
-        help="Tile by tile, or all tiles of an instruction. [instruction for hpds, round-robin]",
-    )
-    @click.option("--max-blocks", type=_POSITIVE, help="At most so many thread blocks a rank.")
     @click.option(
         "--topology",
         help="NAME[:NODES] (sley topology list), NODESxGPUS[:NICS] or a file: which ranks are "
@@ -256,9 +226,13 @@ def plan_options(command: F) -> F:
     )
     @click.pass_context
     def wrapper(ctx: click.Context, /, **values: Any) -> object:
-        chosen = {f.name: values.pop(f.name) for f in fields(Selection)}
-        return ctx.invoke(command, Selection(**chosen), **values)
+        options = Options(**{word: values.pop(word) for word in COMPILER_OPTIONS})
+        words = [f.name for f in fields(Selection) if f.name != "options"]
+        chosen = {word: values.pop(word) for word in words}
+        return ctx.invoke(command, Selection(**chosen, options=options), **values)
 
+    for word in reversed(COMPILER_OPTIONS):
+        wrapper = compiler_option(word)(wrapper)
     return standing_for(command, wrapper)
 
 

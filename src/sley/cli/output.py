@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import click
 from rich.console import Console
@@ -22,6 +23,8 @@ from rich.progress import (
 
 from sley.errors import Diagnostic, SleyError
 from sley.errors.compiler import C306
+
+T = TypeVar("T")
 
 
 def print_json(value: object) -> None:
@@ -88,6 +91,11 @@ class Phases:
                     yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def run(self, name: str, work: Callable[[], T], /) -> T:
+        """Runs a phase of the compiler."""
+        with self(name):
+            return work()
 
     def report(self) -> None:
         """The times, on standard error."""

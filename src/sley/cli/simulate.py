@@ -15,8 +15,8 @@ from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.reports import FILE, Reports, report_options
 from sley.cli.sizes import size_options
 from sley.cli.sources import in_place_by_default, plan_of
-from sley.compiler.options import AUTO
 from sley.formats import check_folder, write_file
+from sley.ir.words import Schedule
 from sley.report.critical import critical_steps
 from sley.report.simulation import estimate_lines, simulation_lines, size_table
 from sley.report.trace import trace
@@ -48,7 +48,7 @@ def simulate_command(
     if trace_file is not None:
         check_folder(trace_file)
     phases = Phases(quiet=as_json)
-    if selection.schedule is AUTO and selection.size is None and len(sizes) == 1:
+    if selection.options.schedule is Schedule.AUTO and selection.size is None and len(sizes) == 1:
         selection = replace(selection, size=sizes[0])
     plan = plan_of(in_place_by_default(selection), phases, verify=True)
     simulator = settings.simulator(plan, executions=bool(reports or trace_file))

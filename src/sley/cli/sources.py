@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
+from typing import Any
 
 import click
 
 from sley import formats
 from sley.algorithms import CATALOG, build
-from sley.cli.options import Selection
+from sley.cli.options import Selection, flag
 from sley.cli.output import Phases, report_notes
-from sley.compiler import AUTO, compile
+from sley.compiler import Options, compile
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -22,6 +23,9 @@ from sley.passes.lift import lift
 from sley.simulate.inputs import Connections
 from sley.topologies import find_with_notes
 from sley.verify import verify as prove
+
+_SHARED = ("channels", "instances")
+"""Options of the compiler that some algorithms of the library have as parameters of their own."""
 
 
 def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bool = False) -> Plan:
@@ -33,7 +37,7 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bo
     if _suffix(selection) != ".xml":
         with phases("tracing"):
             program = program_of(fitted(selection, topology))
-    elif selection.schedule is None:
+    elif selection.options.schedule is None:
         plan = _imported(selection, phases, verify=verify)
         if topology is not None:
             Connections.of(plan, topology)  # refuses what the topology doesn't link
@@ -43,25 +47,28 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bo
         plan = _imported(selection, phases, verify=True)
         with phases("lifting"):
             program = lift(plan)
-    # What MSCCL's runtimes read is in tile order, with blocks of one connection.
-    written = per_chunk and selection.schedule == AUTO
     return compile(
         program,
+        _options(selection, per_chunk=per_chunk),
         topology=topology,
-        protocol=selection.protocol,
-        slots=selection.slots,
-        channels=_left_over(selection, "channels"),
-        instances=_left_over(selection, "instances"),
-        fusion=selection.fusion,
-        per_chunk=per_chunk,
-        schedule=selection.schedule or Schedule.MSCCL,
-        allocate=selection.allocate or (Allocation.CONNECTION if written else None),
-        loop_order=selection.order or (LoopOrder.TILE if written else None),
-        max_blocks=selection.max_blocks,
         size_bytes=selection.size,
         verify=verify,
-        phase=phases,
+        phase=phases.run,
     )
+
+
+def _options(selection: Selection, *, per_chunk: bool) -> Options:
+    """The options of the compiler: without those that the algorithm takes itself."""
+    options = selection.options
+    own = {w: 1 for w in options.given() if w in _SHARED and _takes(selection.what, w)}
+    options = Options.of(options, own)
+    if not per_chunk:
+        return options
+    needed: dict[str, Any] = {"per_chunk": True}
+    if options.schedule is Schedule.AUTO:
+        # What MSCCL's runtimes read is in tile order, with blocks of one connection.
+        needed |= {"allocate": Allocation.CONNECTION, "loop_order": LoopOrder.TILE}
+    return options.filled(needed)
 
 
 def _suffix(selection: Selection) -> str:
@@ -90,16 +97,10 @@ def _takes(what: str, parameter: str) -> bool:
     return what in CATALOG and parameter in CATALOG[what].parameters
 
 
-def _own(selection: Selection, parameter: str) -> int | None:
+def _own(selection: Selection, word: str) -> int | None:
     """The value of an option for an algorithm that has it as a parameter of its own."""
-    value: int | None = getattr(selection, parameter)
-    return value if _takes(selection.what, parameter) and (value or 1) > 1 else None
-
-
-def _left_over(selection: Selection, parameter: str) -> int | None:
-    """The value of an option for the compiler, 1 where the algorithm takes it itself."""
-    value: int | None = getattr(selection, parameter)
-    return value if value is None or not _takes(selection.what, parameter) else 1
+    value = getattr(selection.options, word)
+    return value if _takes(selection.what, word) and (value or 1) > 1 else None
 
 
 def topology_of(name: str | None) -> Topology | None:
@@ -179,20 +180,13 @@ def program_of_file(what: str) -> Program:
 
 def _imported(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
     _refuse_sizes(selection, ("ranks", "nodes", "gpus", "nics", "stage_channels", "rings"))
-    changed = {
-        "--channels": selection.channels is not None,
-        "--instances": selection.instances is not None,
-        "--protocol": selection.protocol is not None,
-        "--fusion": selection.fusion is not None,
-        "--allocate": selection.allocate is not None,
-        "--order": selection.order is not None,
-        "--max-blocks": selection.max_blocks is not None,
-        "--size": selection.size is not None,
-    }
-    for option, given in changed.items():
-        if given and selection.schedule is None:
+    if selection.options.schedule is None:
+        given = [word for word in selection.options.given() if word != "slots"]
+        if selection.size is not None:
+            given.append("size")
+        for word in given:
             raise click.UsageError(
-                f"{option} is for the compiler; {selection.what} is compiled. "
+                f"{flag(word)} is for the compiler; {selection.what} is compiled. "
                 "With --schedule it is lifted and compiled anew."
             )
     collective = None
@@ -204,7 +198,7 @@ def _imported(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
             collective=collective,
             in_place=selection.in_place,
             root=selection.root,
-            slots=selection.slots,
+            slots=selection.options.slots,
         )
     report_notes(imported.notes)
     if verify:

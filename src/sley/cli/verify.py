@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import click
 
 from sley import formats
@@ -28,10 +26,10 @@ def verify_command(selection: Selection, target: str | None, as_json: bool, verb
     phases = Phases(quiet=as_json)
     # The plan stays as it is made for the protocol's slots; the question is about the slots given.
     plan = plan_of(
-        replace(selection, slots=None), phases, verify=False, per_chunk=target is not None
+        selection.with_options(slots=None), phases, verify=False, per_chunk=target is not None
     )
     with phases("verification"):
-        proof = verify(plan, selection.slots)
+        proof = verify(plan, selection.options.slots)
     if target is not None:
         with phases("limits"):
             msccl_xml.write(plan, target)

@@ -5,12 +5,10 @@
 
 from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp
 from sley.compiler.entry import compile
-from sley.compiler.options import AUTO, Auto, Options
+from sley.compiler.options import Options
 from sley.compiler.search import choose
 
 __all__ = [
-    "AUTO",
-    "Auto",
     "Choice",
     "Choices",
     "Options",

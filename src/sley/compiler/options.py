@@ -1,110 +1,139 @@
-"""Options: how a program is compiled, checked, and as a value to keep."""
+"""Options: how a program is compiled, as one checked value."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from functools import cache
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
 from sley.errors import did_you_mean
 from sley.errors.compiler import C304, C307
+from sley.ir.choices import member
 from sley.ir.words import MAX_NUMBER, Allocation, LoopOrder, Protocol, Schedule, is_integer
 from sley.passes.timeline import Costs
 
-AUTO: Final = "auto"
-"""The schedule, and what else is left open, that the simulator finds fastest."""
 
-Auto: TypeAlias = Literal["auto"]
+def _option(line: str | None = None) -> Any:
+    """An option that is left open by default.
 
-E = TypeVar("E", bound=Enum)
+    line: what the command line's help says of it; None for an option that it doesn't offer.
+    """
+    return field(default=None, metadata={"line": line})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Options:
-    """What `compile` takes besides program and topology, and means the same there; names are taken
-    for members.
+    """How to compile a program. None leaves an option open: `compile` then takes the default that
+    is given below, and `choose` tries the values that fit.
 
-    `sley.compile(program, topology=topology, **options.arguments())` is the plan of these options.
-    Errors: C304, C307.
+    protocol: of the plan's connections (default: the program's, or Simple).
+    schedule: msccl (the default) orders instructions by depth (MSCCLang 5.2), hpds and round-robin
+        order whole transfers by sub-pipelines (ResCCL 4.3, 5.3). auto, with a size and a topology,
+        takes what the simulator finds fastest of everything that is left open (`choose`).
+    allocate: connection (the default) gives every connection thread blocks of its own, state lets
+        those that are never at work at the same time share one (ResCCL 4.4).
+    channels: over how many channels transfers are spread that ask for none (default 1); fused
+        chains that fit none of them take further ones.
+    instances: into how many parallel parts the whole program is cut (default 1).
+    fusion: whether a receive and a send may become one instruction (default: with msccl alone).
+    loop_order: tile or instruction. The default is instruction for hpds and round-robin, which is
+        ResCCL's task level, and tile for msccl, which has no other.
+    max_blocks: how many thread blocks a rank may have (default: any number). Where there would be
+        more, those are merged that are least at work at the same time.
+    slots: how many messages a connection holds at run time (default: the protocol's number). The
+        plan is ordered so that it runs with this many or more.
+    per_chunk: whether a message of several chunks takes a slot for each of them (default: no), as
+        in MSCCL's kernels once a chunk fills a tile. A plan for them needs it.
+    costs: what the timeline behind `allocate` and `max_blocks` reckons with (default: `Costs()`).
+
+    Enumerations are taken by name as well. Errors: C304, C307.
     """
 
-    protocol: Protocol | None = None
-    schedule: Schedule = Schedule.MSCCL
-    allocate: Allocation = Allocation.CONNECTION
-    channels: int = 1
-    instances: int = 1
-    fusion: bool | None = None
-    loop_order: LoopOrder | None = None
-    slots: int | None = None
-    per_chunk: bool = False
-    max_blocks: int | None = None
-    costs: Costs | None = None
+    protocol: Protocol | None = _option("Protocol. [the program's, or Simple]")
+    schedule: Schedule | None = _option(
+        "Order by depth, or by sub-pipelines of whole transfers; auto: whatever the simulator "
+        "finds fastest for --size. An XML file is lifted and compiled anew. [msccl]"
+    )
+    allocate: Allocation | None = _option(
+        "Thread blocks for each connection, or shared by those never at work together. [connection]"
+    )
+    channels: int | None = _option("Spread over channels. [1]")
+    instances: int | None = _option("Parallel parts. [1]")
+    fusion: bool | None = _option("Fuse receives with sends. [with --schedule msccl alone]")
+    loop_order: LoopOrder | None = _option(
+        "Tile by tile, or all tiles of an instruction. [instruction for hpds, round-robin]"
+    )
+    max_blocks: int | None = _option("At most this many thread blocks a rank.")
+    slots: int | None = _option("Messages that a connection holds. [the protocol's number]")
+    per_chunk: bool | None = _option()
+    costs: Costs | None = _option()
 
     def __post_init__(self) -> None:
-        settled: dict[str, Enum | None] = {
-            "protocol": protocol_named(self.protocol),
-            "schedule": named(Schedule, "schedule", self.schedule),
-            "allocate": named(Allocation, "allocate", self.allocate),
-        }
-        if self.loop_order is not None:
-            settled["loop_order"] = named(LoopOrder, "loop_order", self.loop_order)
-        for word, value in settled.items():
-            object.__setattr__(self, word, value)
-        if self.costs is not None and not isinstance(self.costs, Costs):
-            raise C307.error(expected="Costs, such as sley.Costs(tiles=4)", found=repr(self.costs))
-        check_flags(fusion=self.fusion, per_chunk=self.per_chunk)
-        check_numbers(
-            slots=self.slots,
-            channels=self.channels,
-            instances=self.instances,
-            max_blocks=self.max_blocks,
-        )
+        for word, kind in kinds().items():
+            value = getattr(self, word)
+            if value is not None:
+                object.__setattr__(self, word, _checked(word, kind, value))
+
+    def __repr__(self) -> str:
+        words = {w: v.value if isinstance(v, Enum) else v for w, v in self.given().items()}
+        return f"Options({', '.join(f'{word}={value!r}' for word, value in words.items())})"
+
+    def given(self) -> dict[str, Any]:
+        """The options that are not left open, by name."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {word: value for word, value in values.items() if value is not None}
+
+    def filled(self, others: Mapping[str, Any]) -> Options:
+        """These options, with values from `others` for those that are left open."""
+        return Options.of(None, {**others, **self.given()})
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Options:
-        """Those that a dict names. Errors: C304, C307."""
-        words = [f.name for f in fields(cls)]
-        for word in said:
-            if word not in words:
-                near = did_you_mean(str(word), words)
-                expected = f"options of {', '.join(words)}"
-                raise C304.error(expected=expected, found=f"{word!r}", remedy=near)
-        return cls(**said)
-
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `compile` that are not what they are by default."""
-        values = {f.name: (getattr(self, f.name), f.default) for f in fields(self)}
-        return {word: value for word, (value, default) in values.items() if value != default}
-
-
-def check_flags(**options: object) -> None:
-    """Refuses what is no truth value where one is needed. Errors: C304."""
-    for word, value in options.items():
-        if value is not None and not isinstance(value, (bool, np.bool_)):
-            raise C304.error(expected=f"{word} as True or False", found=f"{word}={value!r}")
+    def of(cls, options: Options | None, overrides: Mapping[str, Any]) -> Options:
+        """`options` (None: all left open) with some of them replaced. Errors: C304, C307."""
+        if options is not None and not isinstance(options, Options):
+            raise C307.error(
+                expected="Options, such as sley.Options(instances=4)", found=repr(options)
+            )
+        for word in overrides:
+            if word not in kinds():
+                raise C304.error(
+                    expected=f"options of {', '.join(kinds())}",
+                    found=repr(word),
+                    remedy=did_you_mean(str(word), list(kinds())),
+                )
+        return replace(options or cls(), **overrides)
 
 
-def check_numbers(**options: object) -> None:
-    """Refuses numbers that mean nothing. Errors: C304."""
-    for word, value in options.items():
-        if value is not None and not (is_integer(value) and 1 <= value <= MAX_NUMBER):  # type: ignore[operator]
+@cache
+def kinds() -> dict[str, type]:
+    """The options by name, in order, and of which type the value of each is."""
+    hints = get_type_hints(Options)
+    return {f.name: get_args(hints[f.name])[0] for f in fields(Options)}
+
+
+def check_flag(word: str, value: object) -> bool:
+    """A truth value. Errors: C304."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise C304.error(expected=f"{word} as True or False", found=f"{word}={value!r}")
+    return bool(value)
+
+
+def _checked(word: str, kind: type, value: object) -> object:
+    """The value of an option as one of its type. Errors: C304, C307."""
+    if issubclass(kind, Enum):
+        return member(kind, value, word, C304)
+    if kind is bool:
+        return check_flag(word, value)
+    if kind is int:
+        if not is_integer(value) or not 1 <= value <= MAX_NUMBER:  # type: ignore[operator]
             expected = f"{word} from 1 to {MAX_NUMBER}"
             raise C304.error(expected=expected, found=f"{word}={value!r}")
-
-
-def named(kind: type[E], word: str, value: E | str) -> E:
-    """The member of `kind` that a value is, or names in any case. Errors: C304."""
-    name = value.lower() if isinstance(value, str) else None
-    for member in kind:
-        if value is member or name == str(member.value).lower():
-            return member
-    expected = "one of " + ", ".join(str(member.value) for member in kind)
-    raise C304.error(expected=expected, found=f"{word}={value!r}")
-
-
-def protocol_named(protocol: Protocol | str | None) -> Protocol | None:
-    """The protocol asked for, by itself or by name. Errors: C304."""
-    return None if protocol is None else named(Protocol, "protocol", protocol)
+        return int(value)  # type: ignore[call-overload]
+    if not isinstance(value, kind):
+        name = kind.__name__
+        raise C307.error(expected=f"{name}, such as sley.{name}()", found=f"{word}={value!r}")
+    return value

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
-from typing import TypeVar
+from typing import Any
 
 from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp
-from sley.compiler.options import E, Options, check_numbers, named
+from sley.compiler.options import Options
 from sley.compiler.pipeline import check_kinds
 from sley.compiler.space import Candidate, Space, candidates
 from sley.errors.compiler import C304, C311, C313
@@ -18,8 +18,6 @@ from sley.ir.cost_model import CostModel
 from sley.ir.program import Program
 from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import Topology
-from sley.ir.words import Allocation, LoopOrder, Protocol, Schedule
-from sley.passes.timeline import Costs
 from sley.verify import verify
 
 TIE = 0.01
@@ -37,29 +35,18 @@ SIZE_BITS = 6
 Progress = Callable[[int, int], None]
 """Called with how many steps are done, and how many there are."""
 
-T = TypeVar("T")
-
 
 def choose(
     programs: Program | Sequence[Program],
     sizes: int | str | Sequence[int | str],
     topology: Topology | None = None,
+    options: Options | None = None,
     *,
-    protocols: Sequence[Protocol | str] | None = None,
-    schedules: Sequence[Schedule | str] | None = None,
-    allocations: Sequence[Allocation | str] | None = None,
-    channels: Sequence[int] | None = None,
-    instances: Sequence[int] | None = None,
-    fusion: bool | None = None,
-    loop_order: LoopOrder | str | None = None,
-    slots: int | None = None,
-    per_chunk: bool = False,
-    max_blocks: int | None = None,
-    costs: Costs | None = None,
     interpreter: bool = False,
     model: CostModel | None = None,
     target: str | Target | None = None,
     progress: Progress | None = None,
+    **overrides: Any,
 ) -> Choices:
     """The fastest plans for sizes on a topology, as a table of ranges without gaps.
 
@@ -67,16 +54,16 @@ def choose(
     sizes: where all candidates are compared, and at sizes between them that are more than a
         factor of 4 apart; the ranges cover all from the first to the last.
     topology: by default the one that the first program was written for.
-    protocols, schedules, allocations, channels, instances: what is tried. By default Simple, LL
-        and LL128, unless the program asks for one; all schedules that go with the other options;
-        both allocations, unless the program gives thread blocks; 1, 2 and 4 channels where it
-        leaves them open; 1 to 24 instances.
-    fusion, loop_order, slots, per_chunk, max_blocks, costs: as `compile` takes them, for all.
-        Without max_blocks no rank has more than 108 thread blocks, the multiprocessors of an A100.
+    options: how to compile all candidates. What they leave open is tried: Simple, LL and LL128,
+        unless the program asks for a protocol; all schedules that go with the other options; both
+        allocations, unless the program gives thread blocks; 1, 2 and 4 channels where it leaves
+        them open; 1 to 24 instances. Without max_blocks no rank has more than 108 thread blocks,
+        the multiprocessors of an A100. The other options have the defaults of `compile`.
     interpreter, model: as `Simulator` takes them.
     target: a runtime that has to be able to run the plans (msccl, executor, rccl): they are
         tile-major, per_chunk, and within its limits.
     progress: called with how many steps are done, and how many there are.
+    overrides: options by name, which go before those of `options`; each value of a list is tried.
 
     Candidates whose times differ by 1 % or less count as equally fast; among them the one with the
     fewest thread blocks is taken, then the one with the simpler options. Only what is chosen is
@@ -89,26 +76,7 @@ def choose(
     if model is not None:
         cluster = replace(cluster, model=model)
     asked = _dense(_sizes(sizes))
-    goal = None if target is None else target_named(target)
-    if goal is not None:
-        per_chunk, loop_order = True, loop_order or LoopOrder.TILE
-    fixed = Options(
-        fusion=fusion,
-        loop_order=loop_order if loop_order is None else named(LoopOrder, "loop_order", loop_order),
-        slots=slots,
-        per_chunk=per_chunk,
-        max_blocks=max_blocks,
-        costs=costs,
-    )
-    space = Space(
-        protocols=_members(Protocol, "protocols", protocols),
-        schedules=_members(Schedule, "schedules", schedules),
-        allocations=_members(Allocation, "allocations", allocations),
-        channels=_numbers("channels", channels),
-        instances=_numbers("instances", instances),
-        fixed=fixed,
-        target=goal,
-    )
+    space = Space.of(options, overrides, None if target is None else target_named(target))
     report = progress or (lambda done, total: None)
     steps = 2 * len(asked) - 1
     found = candidates(
@@ -294,30 +262,3 @@ def _dense(sizes: list[int]) -> list[int]:
             dense.append(dense[-1] * STRIDE)
         dense.append(size)
     return dense
-
-
-def _members(kind: type[E], word: str, values: Sequence[E | str] | None) -> tuple[E, ...] | None:
-    """The members that an option lists, in the order of the enumeration. Errors: C304."""
-    if values is None:
-        return None
-    asked = {named(kind, word, value) for value in _listed(word, values)}
-    return tuple(member for member in kind if member in asked)
-
-
-def _numbers(word: str, values: Sequence[int] | None) -> tuple[int, ...] | None:
-    """The numbers that an option lists, in rising order. Errors: C304."""
-    if values is None:
-        return None
-    for value in _listed(word, values):
-        check_numbers(**{word: value})
-    return tuple(sorted(set(values)))
-
-
-def _listed(word: str, values: Sequence[T]) -> list[T]:
-    """The values of an option that lists some. Errors: C304."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise C304.error(expected=f"{word} as a list of values", found=f"{word}={values!r}")
-    several = list(values)
-    if not several or None in several:
-        raise C304.error(expected=f"{word} with at least one value", found=f"{word}={values!r}")
-    return several

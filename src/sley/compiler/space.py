@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from sley.compiler.lower_time import LeastTime
 from sley.compiler.options import Options
 from sley.compiler.pipeline import build, gives_blocks
 from sley.errors import SleyError
+from sley.errors.compiler import C304
 from sley.formats import Target, msccl_xml
 from sley.ir.plan import Instructions, Plan
 from sley.ir.program import Program
@@ -39,53 +42,117 @@ RESIDENT_BLOCKS = 108
 another, so all of them have to be on the GPU at once, and an A100 has so many multiprocessors."""
 
 
+SEARCHED = ("schedule", "allocate", "channels", "protocol", "instances")
+"""The options that are tried where they are left open. Of two candidates the simpler one has the
+earlier value of the first of these in which they differ."""
+
+
 @dataclass(frozen=True)
 class Space:
-    """What is tried: every combination of these, with `fixed` for the rest; None leaves an axis
-    to the program (`candidates`).
+    """What is tried: every combination of the values of `tried`, with `fixed` for the rest.
 
+    tried: the values of options, the simpler first. fixed: what it leaves open of `SEARCHED` is
+    tried with the values that fit the program (`series`).
     target: for which runtime plans have to be fit to be written, None for none.
     """
 
-    protocols: tuple[Protocol, ...] | None = None
-    schedules: tuple[Schedule, ...] | None = None
-    allocations: tuple[Allocation, ...] | None = None
-    channels: tuple[int, ...] | None = None
-    instances: tuple[int, ...] | None = None
+    tried: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     fixed: Options = field(default_factory=Options)
     target: Target | None = None
 
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def of(
+        cls, options: Options | None, overrides: Mapping[str, Any], target: Target | None
+    ) -> Space:
+        """The space of options, of which overrides may list several values. Errors: C304, C307."""
+        lists = {
+            word: list(value)
+            for word, value in overrides.items()
+            if isinstance(value, Iterable) and not isinstance(value, str)
+        }
+        fixed = Options.of(options, {w: v for w, v in overrides.items() if w not in lists})
+        if fixed.schedule is Schedule.AUTO:
+            fixed = replace(fixed, schedule=None)
+        if target is not None:
+            # What MSCCL's runtimes read is in tile order, with blocks of one connection.
+            fixed = fixed.filled(
+                {
+                    "per_chunk": True,
+                    "loop_order": LoopOrder.TILE,
+                    "allocate": Allocation.CONNECTION,
+                }
+            )
+        return cls({word: _values(word, lists[word]) for word in lists}, fixed, target)
+
     def series(self, program: Program) -> Iterator[list[Options]]:
         """The options to try for a program, the simpler first: series of rising instances."""
-        # The model gives DIRECT Simple's times, so to try it unasked would tell nothing.
-        protocols = (program.protocol,) if program.protocol else FIFO_PROTOCOLS
-        shared = self.target is None and not gives_blocks(program)
-        allocations = tuple(Allocation) if shared else (Allocation.CONNECTION,)
-        axes = product(
-            self.schedules or self._schedules(),
-            self.allocations or allocations,
-            self.channels or (CHANNELS if _leaves_channels(program) else (1,)),
-            self.protocols or protocols,
-        )
-        t = program.transfers
-        parts = int(np.lcm.reduce(t.instances.astype(np.int64))) if len(t) else 1
-        fitting = tuple(i for i in INSTANCES if i * parts <= MAX_NUMBER) or (1,)
-        for schedule, allocation, channels, protocol in axes:
-            chosen = replace(
-                self.fixed,
-                protocol=protocol,
-                schedule=schedule,
-                allocate=allocation,
-                channels=channels,
-            )
-            yield [replace(chosen, instances=i) for i in self.instances or fitting]
+        further = [word for word in self.tried if word not in SEARCHED]
+        for values in product(*(self.tried[word] for word in further)):
+            fixed = replace(self.fixed, **dict(zip(further, values, strict=True)))
+            axes = [self._axis(word, fixed, program) for word in SEARCHED]
+            for chosen in product(*axes[:-1]):
+                base = replace(fixed, **dict(zip(SEARCHED[:-1], chosen, strict=True)))
+                yield [replace(base, instances=instances) for instances in axes[-1]]
 
-    def _schedules(self) -> tuple[Schedule, ...]:
-        """The schedules that go with the fixed options."""
-        if self.fixed.fusion:
-            return (Schedule.MSCCL,)
-        whole = self.fixed.loop_order is LoopOrder.INSTRUCTION
-        return tuple(s for s in Schedule if not (whole and s is Schedule.MSCCL))
+    def _axis(self, word: str, fixed: Options, program: Program) -> tuple[Any, ...]:
+        """The values to try of a searched option."""
+        if word in self.tried:
+            return self.tried[word]
+        given = getattr(fixed, word)
+        return _FITTING[word](fixed, program) if given is None else (given,)
+
+
+def _values(word: str, values: list[Any]) -> tuple[Any, ...]:
+    """The values that are listed for an option, each once: members in the order of their
+    enumeration, numbers in rising order, others in the order given. Errors: C304, C307."""
+    checked = [getattr(Options.of(None, {word: value}), word) for value in values]
+    if not checked or None in checked or Schedule.AUTO in checked:
+        raise C304.error(
+            expected=f"{word} as a list of one value or more to try", found=f"{word}={values!r}"
+        )
+    distinct = list(dict.fromkeys(checked))
+    kind = type(distinct[0])
+    if issubclass(kind, Enum):
+        return tuple(one for one in kind if one in distinct)
+    return tuple(sorted(distinct) if issubclass(kind, int) else distinct)
+
+
+def _fitting_schedules(fixed: Options, _program: Program) -> tuple[Schedule, ...]:
+    if fixed.fusion:
+        return (Schedule.MSCCL,)
+    whole = (Schedule.HPDS, Schedule.ROUND_ROBIN)
+    return whole if fixed.loop_order is LoopOrder.INSTRUCTION else (Schedule.MSCCL, *whole)
+
+
+def _fitting_allocations(_fixed: Options, program: Program) -> tuple[Allocation, ...]:
+    return (Allocation.CONNECTION,) if gives_blocks(program) else tuple(Allocation)
+
+
+def _fitting_channels(_fixed: Options, program: Program) -> tuple[int, ...]:
+    return CHANNELS if _leaves_channels(program) else (1,)
+
+
+def _fitting_protocols(_fixed: Options, program: Program) -> tuple[Protocol, ...]:
+    # The model gives DIRECT Simple's times, so to try it unasked would tell nothing.
+    return (program.protocol,) if program.protocol else FIFO_PROTOCOLS
+
+
+def _fitting_instances(_fixed: Options, program: Program) -> tuple[int, ...]:
+    t = program.transfers
+    parts = int(np.lcm.reduce(t.instances.astype(np.int64))) if len(t) else 1
+    return tuple(i for i in INSTANCES if i * parts <= MAX_NUMBER) or (1,)
+
+
+_FITTING: Mapping[str, Callable[[Options, Program], tuple[Any, ...]]] = {
+    "schedule": _fitting_schedules,
+    "allocate": _fitting_allocations,
+    "channels": _fitting_channels,
+    "protocol": _fitting_protocols,
+    "instances": _fitting_instances,
+}
+"""The values of each searched option that go with the fixed ones and a program."""
 
 
 def _leaves_channels(program: Program) -> bool:
@@ -135,7 +202,6 @@ def candidates(
     total, done = sum(len(series) for _, series in rows), 0
     found: dict[bytes, tuple[Program, Options, Plan]] = {}
     refused: SleyError | None = None
-    limit = space.fixed.max_blocks or RESIDENT_BLOCKS
     plans = _Plans(topology)
     for program, series in rows:
         for options in series:
@@ -144,14 +210,18 @@ def candidates(
             refused = refused or problem
             if problem is None:
                 found.setdefault(fingerprint(plan), (program, options, plan))
-            if blocks_per_rank(plan) >= limit:  # more instances only have more
+            if blocks_per_rank(plan) >= _limit(options):  # more instances only have more
                 break
         done += len(series)
         progress(done, total)
     if not found and refused is not None:
         raise refused
     fewest = min(blocks_per_rank(plan) for _, _, plan in found.values())
-    kept = (row for row in found.values() if blocks_per_rank(row[2]) <= max(limit, fewest))
+    kept = (
+        (program, options, plan)
+        for program, options, plan in found.values()
+        if blocks_per_rank(plan) <= max(_limit(options), fewest)
+    )
     # All bring about one collective; how finely they cut it changes no bound.
     bounds = Bounds.of(programs[0].collective, topology)
     return [
@@ -166,6 +236,11 @@ def candidates(
         )
         for index, (program, options, plan) in enumerate(kept)
     ]
+
+
+def _limit(options: Options) -> int:
+    """How many thread blocks a rank may have."""
+    return options.max_blocks or RESIDENT_BLOCKS
 
 
 class _Plans:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sley.devices.arguments import Views
 from sley.devices.device import Device, View
 from sley.devices.world import SharedMemory, World
 from sley.engine.limits import whole
@@ -16,6 +15,8 @@ from sley.errors.runtime import R503
 from sley.ir.tables import IntArray
 
 Pair = tuple[int, int]
+Views = Mapping[int, tuple[View | None, View | None]]
+"""Of ranks of this process, the arrays of a call: input and output, in place data and None."""
 
 
 class Scratch:

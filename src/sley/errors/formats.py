@@ -262,7 +262,7 @@ F441 = Rule(
     why="Its interpreter runs all steps for a tile, then the next tile. A plan that was ordered "
     "instruction by instruction may hang there.",
     example="saving a plan of the task-level schedule as XML",
-    instead="Write the tile-major plan of the same program: --order tile, or "
+    instead="Write the tile-major plan of the same program: --loop-order tile, or "
     'sley.compile(..., loop_order="tile").',
 )
 F442 = Rule(

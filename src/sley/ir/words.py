@@ -130,11 +130,13 @@ class LoopOrder(Enum):
 
 class Schedule(Enum):
     """How transfers are ordered: MSCCL by depth (MSCCLang 5.2), HPDS (ResCCL 4.3) and ROUND_ROBIN
-    (ResCCL 5.3) by sub-pipelines of whole transfers."""
+    (ResCCL 5.3) by sub-pipelines of whole transfers; AUTO is whichever of these the simulator finds
+    fastest."""
 
     MSCCL = "msccl"
     HPDS = "hpds"
     ROUND_ROBIN = "round-robin"
+    AUTO = "auto"
 
 
 class Allocation(Enum):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from sley.ir.dag import InstructionDag, Order
-from sley.ir.plan import Estimate, Instructions, Plan
+from sley.ir.plan import Instructions, Plan
 from sley.ir.tables import NONE, offsets_of
-from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op, Protocol, TransferKind
 from sley.passes.blocks import Blocks
 from sley.passes.waits import assign_waits
@@ -19,11 +18,9 @@ def emit(
     blocks: Blocks,
     protocol: Protocol,
     slots: int,
+    loop_order: LoopOrder,
     *,
-    loop_order: LoopOrder = LoopOrder.TILE,
-    per_chunk: bool = False,
-    estimate: Estimate | None = None,
-    topology: Topology | None = None,
+    per_chunk: bool,
 ) -> Plan:
     """The plan whose blocks list their instructions in the order given."""
     position = np.argsort(blocks.instruction_block, kind="stable")
@@ -44,8 +41,6 @@ def emit(
         scratch_chunks=program.scratch_chunks,
         sources=program.sources,
         per_chunk=per_chunk,
-        estimate=estimate,
-        topology=topology,
     )
 
 

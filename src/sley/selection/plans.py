@@ -172,7 +172,7 @@ class Plans:
             size_of_request("max_bytes", max_bytes),
             in_place,
             root,
-            Options.of(options) if isinstance(options, Mapping) else options,
+            Options.of(None, options) if isinstance(options, Mapping) else options,
         )
         found = user_plans(source, plan_request, self._capacity)
         with self._lock:
@@ -279,7 +279,7 @@ class Plans:
 
     def _compile(self, selection: Selection) -> tuple[Plan, str]:
         def build() -> Plan:
-            return compile(selection.program(), **selection.options.arguments())
+            return compile(selection.program(), selection.options)
 
         if not self._use_cache:
             return build(), "compiled"

@@ -192,8 +192,7 @@ def _user_plan(
             found=str(c),
         )
     if isinstance(loaded, Program):
-        options = request.options or Options(protocol=loaded.protocol)
-        plan = compile(loaded, **options.arguments())
+        plan = compile(loaded, request.options)
         _check_capacity(plan, capacity, origin)
     else:
         plan = loaded
