@@ -49,7 +49,7 @@ class SleyCalls:
             self._count(collective, source, target),
             DATA_TYPES["float32"],
         )
-        return lambda iterations: communicator.time_us(call, iterations) / 1e6
+        return lambda iterations: communicator.endpoint.time_us(call, iterations) / 1e6
 
     def _count(self, collective: Collective, source: Array, target: Array) -> int:
         if collective is Collective.ALL_TO_ALL:

@@ -66,15 +66,15 @@ def all_kinds(comm: Communicator, counts: list[int]) -> None:
     for count in counts:
         parts = np.arange(n * count, dtype=np.int32)
         out = np.zeros(n * count, np.int32)
-        comm.all_gather(out, parts[:count] + rank)
+        comm.all_gather(parts[:count] + rank, out)
         wanted = np.concatenate([parts[:count] + other for other in range(n)])
         np.testing.assert_array_equal(out, wanted)
         own = slice(rank * count, (rank + 1) * count)
         inside = np.zeros(n * count, np.int32)
         inside[own] = parts[:count] + rank
-        comm.all_gather(inside, inside[own])
+        comm.all_gather(inside[own], inside)
         np.testing.assert_array_equal(inside, wanted)
-        comm.all_to_all(out, parts + 7 * rank)
+        comm.all_to_all(parts + 7 * rank, out)
         wanted = np.concatenate([parts[own] + 7 * other for other in range(n)])
         np.testing.assert_array_equal(out, wanted)
         inside = parts + 7 * rank
@@ -83,9 +83,9 @@ def all_kinds(comm: Communicator, counts: list[int]) -> None:
         for root in range(n):
             comm.broadcast(data := parts + rank, root)
             np.testing.assert_array_equal(data, parts + root)
-            comm.scatter(part := np.zeros(count, np.int32), parts * (root + 1), root)
+            comm.scatter(parts * (root + 1), part := np.zeros(count, np.int32), root)
             np.testing.assert_array_equal(part, parts[own] * (root + 1))
-            comm.gather(out, part, root)
+            comm.gather(part, out, root)
             left = wanted if root < rank else parts * (rank + 1)  # what the last gather here gave
             np.testing.assert_array_equal(out, parts * (root + 1) if rank == root else left)
 
@@ -93,7 +93,7 @@ def all_kinds(comm: Communicator, counts: list[int]) -> None:
         total = (n * (parts % 97) + n * (n - 1) // 2).astype(np.float32)
         comm.all_reduce(summed := data.copy())
         np.testing.assert_array_equal(summed, total)
-        comm.reduce_scatter(summed[:count], data)
+        comm.reduce_scatter(data, summed[:count])
         np.testing.assert_array_equal(summed[:count], total[own])
 
 
@@ -129,14 +129,14 @@ def in_turn(comm: Communicator, seed: int) -> None:
                 comm.all_reduce(found)
             elif kind == 1:
                 found, wanted = np.zeros(count, dtype), total[own]
-                comm.reduce_scatter(found, data)
+                comm.reduce_scatter(data, found)
             elif kind == 2:
                 found, wanted = np.zeros_like(data), base + np.arange(n).repeat(count)
-                comm.all_gather(found, data[own])
+                comm.all_gather(data[own], found)
             else:
                 found = np.zeros_like(data)
                 wanted = np.tile(base[own], n) + np.arange(n).repeat(count)
-                comm.all_to_all(found, data)
+                comm.all_to_all(data, found)
             np.testing.assert_array_equal(found, wanted.astype(dtype))
 
 
@@ -200,7 +200,7 @@ def gives_back(comm: Communicator, part: int) -> None:
     call = Call("all_gather", own, LARGE, out, 2 * LARGE, LARGE, DATA_TYPES["uint8"])
     if comm.rank != 1:
         time.sleep(0.5)
-    work = comm.submit(call, is_async=True)
+    work = comm.endpoint.submit(call, is_async=True)
     if comm.rank == 1:
         time.sleep(0.2)
         libc.munmap(out + part * LARGE, LARGE)
@@ -225,7 +225,7 @@ def dies(comm: Communicator) -> None:
     for turn in range(10_000):
         if comm.rank == 1 and turn == 20:
             os.kill(os.getpid(), signal.SIGKILL)
-        comm.all_gather(np.empty(2 * len(data), np.uint8), data)
+        comm.all_gather(data, np.empty(2 * len(data), np.uint8))
 
 
 def test_a_rank_that_dies_while_it_is_read() -> None:

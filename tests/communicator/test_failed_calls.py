@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sley.communicator import Communicator, Settings
 from sley.communicator.calls import describe_record, record_of
-from sley.communicator.failures import Failure, call_error
+from sley.communicator.failures import Failure, Failures
 from sley.engine.outcomes import Status
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
@@ -228,7 +228,7 @@ def test_two_calls_that_are_named_differ(calls: list[tuple[int, int, int]], data
     rank, culprit = (data.draw(st.integers(0, len(calls) - 1)) for _ in range(2))
     status = data.draw(st.sampled_from([Status.ABORTED, Status.MISMATCHED]))
     report = (int(status), 0.0, culprit, 0, [])
-    error = call_error(Records(calls, culprit), rank, "sley", "it", None, report, 1.0)
+    error = Failures(Records(calls, culprit), rank, "sley").error(report, "it", 1.0)
     assert error is not None
     assert error.code == "N622"
     told = error.diagnostics[0]

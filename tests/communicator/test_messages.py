@@ -94,9 +94,9 @@ def test_parts_of_an_all_to_all_that_do_not_fit() -> None:
         data = np.zeros(8, np.int8)
         address = data.__array_interface__["data"][0]
         if comm.rank == 0:
-            comm.send_memory(address, 4, 1, ALL_TO_ALL_TAG)
+            comm.endpoint.send_memory(address, 4, 1, ALL_TO_ALL_TAG)
         else:
-            comm.recv_memory(address, 8, 0, ALL_TO_ALL_TAG)
+            comm.endpoint.recv_memory(address, 8, 0, ALL_TO_ALL_TAG)
 
     with Ranks(2) as group:
         error = group.errors(differ)[1]
@@ -137,10 +137,10 @@ def test_remedies_that_fit(call: Any, remedy: str) -> None:
     ("call", "found"),
     [
         (lambda c: c.all_reduce(np.ones((4, 4))[:, 1]), "strides"),
-        (lambda c: c.all_gather(np.zeros(3), np.zeros(1)), "1 elements in, 3 out"),
-        (lambda c: c.reduce_scatter(np.zeros(1), np.zeros(3)), "3 elements in, 1 out"),
+        (lambda c: c.all_gather(np.zeros(1), np.zeros(3)), "1 elements in, 3 out"),
+        (lambda c: c.reduce_scatter(np.zeros(3), np.zeros(1)), "3 elements in, 1 out"),
         (lambda c: c.all_to_all(np.zeros(3), np.zeros(3)), "3 elements in, 3 out"),
-        (lambda c: c.all_gather(np.zeros(2), np.zeros(2, np.float32)), "float32 and float64"),
+        (lambda c: c.all_gather(np.zeros(2, np.float32), np.zeros(2)), "float32 and float64"),
         (lambda c: c.all_reduce(np.zeros(2), dtype="bfloat16"), "float64"),
         (lambda c: c.all_reduce([1, 2]), "list"),
     ],
@@ -157,7 +157,7 @@ def test_what_it_counts() -> None:
     def calls(comm: Communicator) -> Any:
         for _ in range(3):
             comm.all_reduce(np.ones(256, np.float32), ReduceOp.MAX)
-        comm.all_gather(np.zeros(200, np.int8), np.zeros(100, np.int8))
+        comm.all_gather(np.zeros(100, np.int8), np.zeros(200, np.int8))
         return {row.kind: row for row in comm.stats()}
 
     with Ranks(2) as group:
@@ -191,13 +191,13 @@ def test_what_is_only_moved_may_be_of_any_type(dtype: Any) -> None:
             return np.arange(rank, rank + count).astype("i2").astype(dtype)
 
         out = np.zeros(2 * count, dtype)
-        comm.all_gather(out, of(comm.rank))
+        comm.all_gather(of(comm.rank), out)
         assert (out == np.concatenate([of(0), of(1)])).all()
-        comm.all_to_all(out, out.copy())
+        comm.all_to_all(out.copy(), out)
         comm.broadcast(data := of(comm.rank), 1)
         assert (data == of(1)).all()
-        comm.gather(out, of(comm.rank), 0)
-        comm.scatter(data, out, 0)
+        comm.gather(of(comm.rank), out, 0)
+        comm.scatter(out, data, 0)
         assert (data == of(comm.rank)).all()
 
     with Ranks(2) as group:

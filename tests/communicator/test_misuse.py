@@ -49,7 +49,7 @@ REFUSED: dict[str, Callable[[Communicator], Any]] = {
     "not aligned": lambda c: c.all_reduce(np.zeros(4 * N + 1, np.uint8)[1:].view(np.float32)),
     "read-only": lambda c: c.all_reduce(read_only()),
     "read-only bytes": lambda c: c.all_reduce(np.frombuffer(bytes(16), np.int32)),
-    "read-only out": lambda c: c.all_gather(np.frombuffer(bytes(16), np.int32), np.ones(2, "i4")),
+    "read-only out": lambda c: c.all_gather(np.ones(2, "i4"), np.frombuffer(bytes(16), np.int32)),
     "read-only receive": lambda c: c.recv(read_only(), 1 - c.rank),
     "root too large": lambda c: c.broadcast(np.ones(N), 2),
     "root of no kind": lambda c: c.reduce(np.ones(N), [0]),  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ REFUSED: dict[str, Callable[[Communicator], Any]] = {
     "tag of no kind": lambda c: c.send(np.ones(N), 1 - c.rank, "1"),  # type: ignore[arg-type]
     "shifted": lambda c: c.all_reduce((a := np.ones(2 * N))[:N], out=a[1 : N + 1]),
     "part of another": lambda c: c.all_gather(
-        a := np.ones(2 * N), a[(1 - c.rank) * N : (2 - c.rank) * N]
+        (a := np.ones(2 * N))[(1 - c.rank) * N : (2 - c.rank) * N], a
     ),
     "part of an element": lambda c: c.all_to_all(np.zeros(3, complex), np.zeros(3, complex)),
     "read-only input": lambda c: c.run(WRITES_INPUT, read_only(), np.zeros(2 * N, np.float32)),
@@ -89,7 +89,7 @@ def test_read_only_memory_may_be_read() -> None:
 
 def test_a_root_without_its_array() -> None:
     def rootless(comm: Communicator) -> None:
-        comm.scatter(np.ones(N), None, root=comm.rank)
+        comm.scatter(None, np.ones(N), root=comm.rank)
 
     with Ranks(2) as group:
         assert all("root's array" in str(error) for error in group.errors(rootless))

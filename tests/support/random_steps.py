@@ -60,15 +60,15 @@ def begin(comm: Communicator, step: Step, given: Any) -> tuple[Any, Any]:
         if step.in_place:
             out[rank * n : (rank + 1) * n] = data
             data = out[rank * n : (rank + 1) * n]
-        return comm.all_gather(out, data, **later), out
+        return comm.all_gather(data, out, **later), out
     if step.kind == "reduce_scatter":
         out = data[rank * n : (rank + 1) * n] if step.in_place else make(step, n)
-        return comm.reduce_scatter(out, data, step.op, **later), out
+        return comm.reduce_scatter(data, out, step.op, **later), out
     if step.kind == "all_to_all":
         out = data if step.in_place else make(step, comm.ranks * n)
-        return comm.all_to_all(out, data, **later), out
+        return comm.all_to_all(data, out, **later), out
     if step.kind == "gather":
         out = make(step, comm.ranks * n) if rank == step.root else None
-        return comm.gather(out, data, step.root, **later), out
+        return comm.gather(data, out, step.root, **later), out
     out = make(step, n)
-    return comm.scatter(out, data if rank == step.root else None, step.root, **later), out
+    return comm.scatter(data if rank == step.root else None, out, step.root, **later), out

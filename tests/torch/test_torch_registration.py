@@ -38,10 +38,10 @@ def test_without_pytorch() -> None:
 
 def check_settings() -> None:
     group = dist.new_group(timeout=timedelta(seconds=77), pg_options=Settings(slots=3))
-    found = group._communicator.settings
+    found = group._endpoint.settings
     assert (found.slots, found.timeout_s) == (3, 77.0)
     group.set_timeout(timedelta(seconds=5))
-    assert group._communicator.settings.timeout_s == 5.0
+    assert group._endpoint.settings.timeout_s == 5.0
     dist.destroy_process_group(group)
 
 

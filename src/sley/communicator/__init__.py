@@ -15,7 +15,8 @@ stats.py          statistics of calls, and the log
 
 from sley.communicator.calls import Call, Work
 from sley.communicator.communicator import Communicator
-from sley.communicator.settings import Copies, Network, Settings
+from sley.communicator.network import Network
+from sley.communicator.settings import Copies, Settings
 from sley.rendezvous.environment import Started, from_environment
 from sley.rendezvous.stores import FolderStore, LocalStore, MpiStore, Store, TorchStore
 

@@ -62,14 +62,14 @@ def record_of(kind: str, dtype: DataType, op: ReduceOp, root: int, digest: bytes
     return word << _DIGEST | int.from_bytes(digest[: _DIGEST // 8], "little")
 
 
-def differ_in_plan(what: int, other: int) -> bool:
+def differ_in_plan(record: int, other: int) -> bool:
     """Whether two records are equal but for the plan."""
-    return what != other and what >> _DIGEST == other >> _DIGEST
+    return record != other and record >> _DIGEST == other >> _DIGEST
 
 
-def describe_record(what: int, count: int) -> str:
+def describe_record(record: int, count: int) -> str:
     """A call in words, from its record. Calls that differ only in their plan read the same."""
-    rest = what >> _DIGEST
+    rest = record >> _DIGEST
     rest, root = rest >> _ROOT, rest & ((1 << _ROOT) - 1)
     rest, op = rest >> 4, rest & 15
     number, dtype = rest >> _BYTE, rest & ((1 << _BYTE) - 1)
@@ -94,31 +94,33 @@ _PIECE_S = 0.1
 
 
 class Work:
-    """A call under way. The arrays that it is about are kept until it has ended, whoever lets go of
-    this object.
+    """A call under way. `owners` of the memory that it is about live until it has ended, even where
+    nobody holds this object.
 
     source: after a receive has ended, the rank that it was from.
     """
 
     __slots__ = ("_error", "_explain", "_lock", "_ticket", "source")
 
-    def __init__(self, ticket: Any, explain: Explain, kept: tuple[Any, ...] = ()) -> None:
+    def __init__(self, ticket: Any, explain: Explain, owners: tuple[Any, ...] = ()) -> None:
         self._ticket, self._explain = ticket, explain
-        if kept:
-            ticket.on_done(lambda kept=kept: None)
+        if owners:
+            ticket.on_done(lambda owners=owners: None)
         self.source = NONE
         self._error: SleyError | None = None
         self._lock = threading.Lock()
 
     def is_done(self) -> bool:
         """Whether the call has ended, well or not."""
-        return self._ticket is None or bool(self._ticket.is_done())
+        ticket = self._ticket
+        return ticket is None or bool(ticket.is_done())
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits for the end of the call, and raises what went wrong; False if it has not ended
         within `timeout_s`, which leaves it at work."""
-        if self._ticket is not None:
-            if not self._await(timeout_s):
+        ticket = self._ticket  # another thread may take it away
+        if ticket is not None:
+            if not self._await(ticket, timeout_s):
                 return False
             self._finish()
         if self._error is not None:
@@ -127,27 +129,28 @@ class Work:
 
     def error(self) -> SleyError | None:
         """What went wrong; None for a call that is at work or ended well."""
-        if self._ticket is not None and self._ticket.is_done():
+        if self.is_done():
             self._finish()
         return self._error
 
     def on_done(self, then: Callable[[], None]) -> None:
         """Calls `then` when the call has ended, in the thread that ends it; at once if it has."""
-        if self._ticket is None:
+        ticket = self._ticket
+        if ticket is None:
             then()
         else:
-            self._ticket.on_done(then)
+            ticket.on_done(then)
 
-    def _await(self, timeout_s: float | None) -> bool:
+    def _await(self, ticket: Any, timeout_s: float | None) -> bool:
         """Waits in pieces: between them, Python's handlers of signals have their turn."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._await_briefly(_PIECE_S if end is None else _left_s(end)):
+        while not self._await_briefly(ticket, _PIECE_S if end is None else _left_s(end)):
             if end is not None and time.monotonic() >= end:
                 return False
         return True
 
-    def _await_briefly(self, timeout_s: float) -> bool:
-        return bool(self._ticket.wait(timeout_s))
+    def _await_briefly(self, ticket: Any, timeout_s: float) -> bool:
+        return bool(ticket.wait(timeout_s))
 
     def _finish(self) -> None:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 
 import numpy as np
@@ -19,13 +20,18 @@ from sley.communicator.arrays import (
 )
 from sley.communicator.calls import OWN, REDUCING, Call, Work
 from sley.communicator.endpoint import Endpoint
+from sley.communicator.settings import Settings
+from sley.communicator.stats import CallStats
 from sley.engine.types import Array, reduction
 from sley.errors.calls import N627
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
+from sley.rendezvous.hosts import Hosts
+from sley.rendezvous.stores import Store
+from sley.selection.plans import Plans
 
 
-class Communicator(Endpoint):
+class Communicator:
     """Ranks that run collectives together, each in a process of its own (or a thread).
 
     store: over which they find one another. name: for messages; communicators of one store have
@@ -41,7 +47,25 @@ class Communicator(Endpoint):
     arrays of the same sizes and type. With is_async=True a call returns while it is at work, and
     its arrays are to be left alone until `Work.wait`; otherwise it has ended on return. Output and
     input may be the same memory where the collective says so. Errors: N620 to N633.
+
+    rank, ranks, name: as given. hosts: where the ranks are. plans: which plan runs for a call.
+    endpoint: the same calls on memory, given by address.
     """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        ranks: int,
+        *,
+        name: str = "sley",
+        settings: Settings | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.endpoint = Endpoint(store, rank, ranks, name=name, settings=settings, environ=environ)
+        self.rank, self.ranks, self.name = self.endpoint.rank, self.endpoint.ranks, name
+        self.hosts: Hosts = self.endpoint.hosts
+        self.plans: Plans = self.endpoint.plans
 
     def __enter__(self) -> Communicator:
         return self
@@ -53,6 +77,18 @@ class Communicator(Endpoint):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def close(self) -> None:
+        """Leaves the communicator; closing twice does nothing. Calls under way end with N623."""
+        self.endpoint.close()
+
+    def abort(self) -> None:
+        """Ends every call under way, on all ranks; then no call goes through any more."""
+        self.endpoint.abort()
+
+    def stats(self) -> list[CallStats]:
+        """The numbers of this rank's calls: a row for each plan that has run."""
+        return self.endpoint.stats()
 
     def all_reduce(
         self,
@@ -67,15 +103,15 @@ class Communicator(Endpoint):
         return self._call("all_reduce", data, data if out is None else out, dtype, op, 0, is_async)
 
     def all_gather(
-        self, out: Array, data: Array, *, dtype: str | None = None, is_async: bool = False
+        self, data: Array, out: Array, *, dtype: str | None = None, is_async: bool = False
     ) -> Work:
         """Puts all ranks' data into `out`, one behind another; `data` may be the rank's part."""
         return self._call("all_gather", data, out, dtype, ReduceOp.SUM, 0, is_async)
 
     def reduce_scatter(
         self,
-        out: Array,
         data: Array,
+        out: Array,
         op: ReduceOp = ReduceOp.SUM,
         *,
         dtype: str | None = None,
@@ -86,7 +122,7 @@ class Communicator(Endpoint):
         return self._call("reduce_scatter", data, out, dtype, op, 0, is_async)
 
     def all_to_all(
-        self, out: Array, data: Array, *, dtype: str | None = None, is_async: bool = False
+        self, data: Array, out: Array, *, dtype: str | None = None, is_async: bool = False
     ) -> Work:
         """Part r of `data` goes to rank r; what comes from rank r is part r of `out`, which may be
         `data`."""
@@ -112,8 +148,8 @@ class Communicator(Endpoint):
 
     def gather(
         self,
-        out: Array | None,
         data: Array,
+        out: Array | None,
         root: int = 0,
         *,
         dtype: str | None = None,
@@ -126,8 +162,8 @@ class Communicator(Endpoint):
 
     def scatter(
         self,
-        out: Array,
         data: Array | None,
+        out: Array,
         root: int = 0,
         *,
         dtype: str | None = None,
@@ -173,14 +209,16 @@ class Communicator(Endpoint):
             reduction(op),
             plan=plan,
         )
-        return self.submit(call, is_async=is_async, kept=given)
+        return self.endpoint.submit(call, is_async=is_async, owners=given)
 
     def send(self, data: Array, dst: int, tag: int = 0, *, is_async: bool = False) -> Work:
         """Sends an array to a rank, which receives one of the same size with the same tag."""
         check_arrays("send", (data,))
         check_tag(tag)
         address, size_bytes = span(data)
-        return self.send_memory(address, size_bytes, dst, tag, is_async=is_async, kept=(data,))
+        return self.endpoint.send_memory(
+            address, size_bytes, dst, tag, is_async=is_async, owners=(data,)
+        )
 
     def recv(
         self, out: Array, src: int | None = None, tag: int = 0, *, is_async: bool = False
@@ -191,7 +229,9 @@ class Communicator(Endpoint):
         check_writable("recv", out)
         check_tag(tag)
         address, size_bytes = span(out)
-        return self.recv_memory(address, size_bytes, src, tag, is_async=is_async, kept=(out,))
+        return self.endpoint.recv_memory(
+            address, size_bytes, src, tag, is_async=is_async, owners=(out,)
+        )
 
     def barrier(self, *, is_async: bool = False) -> Work:
         """Ends when all ranks have called it."""
@@ -229,7 +269,7 @@ class Communicator(Endpoint):
             reduction(op),
             root,
         )
-        return self.submit(call, is_async=is_async, kept=given)
+        return self.endpoint.submit(call, is_async=is_async, owners=given)
 
 
 def _of_root(kind: str, array: Array | None) -> Array:

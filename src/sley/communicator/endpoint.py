@@ -13,7 +13,7 @@ import numpy as np
 
 from sley.communicator.arrays import is_in_place
 from sley.communicator.calls import DONE, Call, Work, describe_record, record_of
-from sley.communicator.failures import FirstError, call_error
+from sley.communicator.failures import Failures
 from sley.communicator.memory import WAYS, Memory, stride, tile_bytes
 from sley.communicator.messages import ANY, Messages
 from sley.communicator.network import connect
@@ -23,7 +23,6 @@ from sley.direct import pulls
 from sley.engine.limits import SLOT_BYTES, whole
 from sley.engine.native import native
 from sley.engine.program import Loaded, Pullable, load
-from sley.engine.types import DATA_TYPES, DataType
 from sley.errors import Place, SleyError
 from sley.errors.calls import N623, N627, N632
 from sley.ir.plan import Plan
@@ -31,7 +30,7 @@ from sley.ir.words import Protocol, is_integer
 from sley.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
 from sley.rendezvous.hosts import Hosts
 from sley.rendezvous.stores import Store
-from sley.selection.kinds import KINDS, Request, size_of
+from sley.selection.kinds import Request, size_of
 from sley.selection.plans import Plans, ReadyPlan
 
 _SETTLED_S = 2.0
@@ -74,9 +73,8 @@ def _pullable(plan: Plan) -> Pullable | None:
 
 
 class Endpoint:
-    """A rank's end of a communicator, with calls on memory; `Communicator` has them on arrays.
-
-    Arguments as `Communicator`'s.
+    """A rank's end of a communicator, with calls on memory; `Communicator` has them on arrays, and
+    says what the arguments are.
     """
 
     def __init__(
@@ -112,10 +110,12 @@ class Endpoint:
             self.hosts: Hosts = self._rendezvous.hosts
             self._fabric = memory.fabric(self._rendezvous, settings)
             self._fabric.watch(self._watched(opened))
-            self._transport = connect(self._fabric, self._rendezvous, settings)
+            self._transport = connect(
+                self._fabric, self._rendezvous, settings.network, settings.timeout_s
+            )
             self._calls = native().Calls(self._fabric)
-            self._first = FirstError()
-            self._messages = Messages(self._fabric, rank, name, settings, self._first)
+            self._failures = Failures(self._fabric, rank, name)
+            self._messages = Messages(self._fabric, settings, self._failures)
             self.plans = Plans(
                 self.hosts,
                 slots=settings.slots,
@@ -136,27 +136,27 @@ class Endpoint:
         self._is_closed = self._is_inherited = False
         OPEN.add(self)
 
-    def submit(self, call: Call, *, is_async: bool = False, kept: tuple[Any, ...] = ()) -> Work:
+    def submit(self, call: Call, *, is_async: bool = False, owners: tuple[Any, ...] = ()) -> Work:
         """Makes a call. All ranks make the same calls in the same order.
 
-        is_async: has the communicator's thread run it; otherwise it has ended on return. kept:
-        what must live until then. Errors: N62x, N65x; of an asynchronous call, when it is waited
-        for."""
-        loaded, what, arguments = self._arguments(call)
+        is_async: has the communicator's thread run it; otherwise it has ended on return. owners: of
+        the call's memory; they live until it has ended. Errors: N62x, N65x; those of an
+        asynchronous call come when it is waited for."""
+        loaded, record, arguments = self._arguments(call)
         if is_async:
             ticket = self._calls.submit(*arguments)
-            work = Work(ticket, lambda report: self._error(loaded, what, call, report), kept)
-            self._first.latest = work
+            work = Work(ticket, lambda report: self._error(loaded, record, call, report), owners)
+            self._failures.latest = work
             return work
-        self._run(loaded, what, call, arguments, 1)
+        self._run(loaded, record, call, arguments, 1)
         return DONE
 
     def time_us(self, call: Call, iterations: int) -> float:
         """The time of one of so many equal calls back to back, on this rank, without Python between
         them: for measuring. Errors: as `submit`."""
-        loaded, what, arguments = self._arguments(call)
+        loaded, record, arguments = self._arguments(call)
         before = loaded.engine.tally.seconds
-        self._run(loaded, what, call, arguments, whole(iterations, "iterations", 1))
+        self._run(loaded, record, call, arguments, whole(iterations, "iterations", 1))
         return float(loaded.engine.tally.seconds - before) / iterations * 1e6
 
     def send_memory(
@@ -167,11 +167,11 @@ class Endpoint:
         tag: int = 0,
         *,
         is_async: bool = False,
-        kept: tuple[Any, ...] = (),
+        owners: tuple[Any, ...] = (),
     ) -> Work:
         """Sends memory to a rank; it may be overwritten when the work is done. Errors: N62x."""
         self._check_peer(dst)
-        return self._messages.send(address, size_bytes, dst, tag, is_async, kept)
+        return self._messages.send(address, size_bytes, dst, tag, is_async, owners)
 
     def recv_memory(
         self,
@@ -181,7 +181,7 @@ class Endpoint:
         tag: int = 0,
         *,
         is_async: bool = False,
-        kept: tuple[Any, ...] = (),
+        owners: tuple[Any, ...] = (),
     ) -> Work:
         """Receives into memory, from a rank or (None) from any; `Work.source` says from which.
         Errors: N62x."""
@@ -189,12 +189,7 @@ class Endpoint:
             src = ANY
         else:
             self._check_peer(src)
-        return self._messages.recv(address, size_bytes, src, tag, is_async, kept)
-
-    def supports(self, kind: str, dtype: DataType | str) -> bool:
-        """Whether there are plans for a kind of call on elements of a type."""
-        name = dtype if isinstance(dtype, str) else dtype.name
-        return kind in KINDS and name in DATA_TYPES
+        return self._messages.recv(address, size_bytes, src, tag, is_async, owners)
 
     def set_timeout(self, timeout_s: float) -> None:
         """How long nothing may move from the next call on."""
@@ -251,13 +246,13 @@ class Endpoint:
         self._messages.close()
         if self._transport is not None:
             self._transport.close(_SETTLED_S)
-        self._first.latest = None
+        self._failures.latest = None
         self._loaded.clear()
         self._ready.clear()
         self._closing.close()
 
     def _arguments(self, call: Call) -> tuple[LoadedPlan, int, tuple[Any, ...]]:
-        """The plan of a call, its record, and what the engine is told."""
+        """The plan of a call, its record, and the engine's arguments."""
         self._check_open()
         if self.plans.registrations != self._registrations:
             self._registrations = self.plans.registrations
@@ -265,17 +260,17 @@ class Endpoint:
         in_place = is_in_place(call, self.rank)
         which = call.kind if call.plan is None else id(call.plan)
         key = (which, call.count, call.dtype.number, int(call.op), in_place, call.root)
-        loaded, what = self._ready.get(key) or self._make_ready(key, call, in_place)
+        loaded, record = self._ready.get(key) or self._make_ready(key, call, in_place)
         arguments = (
             loaded.engine,
             call.count,
             call.dtype.number,
             int(call.op),
             *_memory(call, in_place),
-            what,
+            record,
             self.settings.timeout_s,
         )
-        return loaded, what, arguments
+        return loaded, record, arguments
 
     def _make_ready(self, key: _Key, call: Call, in_place: bool) -> tuple[LoadedPlan, int]:
         ready = self._plan_for(call, in_place)
@@ -301,30 +296,25 @@ class Endpoint:
                 logger.info("%s: %s", self.name, line)
         return ready
 
-    def _error(self, loaded: LoadedPlan, what: int, call: Call, report: Any) -> SleyError | None:
-        words = describe_record(what, call.count)
-        timeout_s = self.settings.timeout_s
-        return call_error(
-            self._fabric,
-            self.rank,
-            self.name,
-            words,
-            loaded.loaded,
-            report,
-            timeout_s,
-            first=self._first,
-        )
+    def _error(self, loaded: LoadedPlan, record: int, call: Call, report: Any) -> SleyError | None:
+        words = describe_record(record, call.count)
+        return self._failures.error(report, words, self.settings.timeout_s, loaded=loaded.loaded)
 
     def _run(
-        self, loaded: LoadedPlan, what: int, call: Call, arguments: tuple[Any, ...], iterations: int
+        self,
+        loaded: LoadedPlan,
+        record: int,
+        call: Call,
+        arguments: tuple[Any, ...],
+        iterations: int,
     ) -> None:
         """A call in this thread, to its end."""
         self._check_thread()
         report = self._calls.run(*arguments, iterations)
         if report is None:
             return
-        self._first.hear()
-        error = self._error(loaded, what, call, report)
+        self._failures.look_at_latest()
+        error = self._error(loaded, record, call, report)
         if error is not None:
             raise error
 

@@ -51,79 +51,69 @@ _CAUSES: Mapping[Failure, tuple[Rule, str, str]] = {
 """The rule for each cause that is one rank's, what was expected, and what that rank did."""
 
 
-class FirstError:
-    """The first error of a communicator's calls on this rank; none at the start.
-
-    latest: the latest asynchronous collective, if nobody may have heard yet of how it ended.
-    """
-
-    __slots__ = ("_error", "_lock", "latest")
-
-    def __init__(self) -> None:
-        self.latest: Work | None = None
-        self._error: SleyError | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def error(self) -> SleyError | None:
-        return self._error
-
-    def keep(self, error: SleyError) -> None:
-        """Keeps an error, unless there is one."""
-        with self._lock:
-            self._error = self._error or error
-
-    def hear(self) -> None:
-        """Keeps the error of the latest asynchronous collective, if it has ended with one. For
-        collectives that have ended after it."""
-        if self.latest is not None:
-            self.latest.error()
-
-
 @dataclass(frozen=True)
 class Message:
     """A message from rank to rank, in words.
 
-    what: this rank's end of it. wanted: the other end that it needs.
+    words: this rank's end of it. counterpart: the other end that it needs.
     """
 
-    what: str
-    wanted: str
+    words: str
+    counterpart: str
 
 
-def call_error(
-    fabric: Any,
-    rank: int,
-    name: str,
-    what: str,
-    loaded: Loaded | None,
-    report: Any,
-    timeout_s: float,
-    *,
-    message: Message | None = None,
-    first: FirstError | None = None,
-) -> SleyError | None:
-    """The error that the outcome of a call is; None for a good one.
+class Failures:
+    """The failed calls of a communicator on this rank: each as an error, and the first of them.
 
-    name: of the communicator. what: the call, in words. loaded: its plan; None for a message from
-    rank to rank, which `message` tells of. report: as the engine gives it, None for a good one.
-    first: the memory of the communicator's first error: N630 is for calls that end because of it.
+    fabric: of the communicator. latest: the latest asynchronous collective, if its end may not have
+    been looked at yet.
     """
-    if report is None:
-        return None
-    outcome = Outcome.of(report)
-    first = FirstError() if first is None else first
-    place = Place(detail=f"{name}, rank {rank}, {what}")
-    if outcome.status is Status.ABORTED and first.error is not None:
-        told = first.error.diagnostics[0]
-        return N630.error(
-            at=place,
-            expected="a communicator of which no call has failed",
-            found=f"{told.places[0]}: {told.code} {told.rule.name}: {told.found}",
-        )
-    error = _Ended(fabric, rank, place, loaded, outcome, timeout_s, message).error()
-    first.keep(error)
-    return error
+
+    __slots__ = ("_fabric", "_first", "_lock", "_name", "_rank", "latest")
+
+    def __init__(self, fabric: Any, rank: int, name: str) -> None:
+        self._fabric, self._rank, self._name = fabric, rank, name
+        self.latest: Work | None = None
+        self._first: SleyError | None = None
+        self._lock = threading.Lock()
+
+    def look_at_latest(self) -> None:
+        """Remembers the error of the latest asynchronous collective, if it has ended with one. For
+        collectives that have ended after it."""
+        if self.latest is not None:
+            self.latest.error()
+
+    def error(
+        self,
+        report: Any,
+        words: str,
+        timeout_s: float,
+        *,
+        loaded: Loaded | None = None,
+        message: Message | None = None,
+    ) -> SleyError | None:
+        """The error that the outcome of a call is; None for a good one.
+
+        report: the outcome as the engine gives it, None for a good one. words: the call. loaded:
+        its plan; None for a message from rank to rank, which `message` describes. A call that ends
+        because an earlier one failed gets N630, with the words of the first error.
+        """
+        if report is None:
+            return None
+        outcome = Outcome.of(report)
+        place = Place(detail=f"{self._name}, rank {self._rank}, {words}")
+        if outcome.status is Status.ABORTED and self._first is not None:
+            first = self._first.diagnostics[0]
+            return N630.error(
+                at=place,
+                expected="a communicator of which no call has failed",
+                found=f"{first.places[0]}: {first.code} {first.rule.name}: {first.found}",
+            )
+        ended = _Ended(self._fabric, self._rank, place, loaded, outcome, timeout_s, message)
+        error = ended.error()
+        with self._lock:
+            self._first = self._first or error
+        return error
 
 
 def _who(rank: int, other: int) -> str:
@@ -142,7 +132,7 @@ class _Ended:
     timeout_s: float
     message: Message | None
     records: list[tuple[int, int, int]] = field(init=False)
-    """What each rank is at: number of the call (0 where there is none), what, count."""
+    """The call that each rank is at: its number (0 where there is none), record and count."""
 
     def __post_init__(self) -> None:
         calls = [self.fabric.call_of(rank) for rank in range(self.fabric.ranks)]
@@ -189,7 +179,7 @@ class _Ended:
         who = _who(self.rank, culprit)
         if self.message is not None and self.outcome.status is Status.MISMATCHED:
             found = f"one of {self.outcome.size_bytes} bytes, {who}'s"
-            return N631.error(at=at, expected=self.message.wanted, found=found)
+            return N631.error(at=at, expected=self.message.counterpart, found=found)
         pair = self._differing(culprit)
         if pair is not None:
             return self._other_call(*pair, at, notes)
@@ -233,8 +223,8 @@ class _Ended:
         return N622.error(at=at, expected=expected, found=found, notes=notes)
 
     def _call(self, rank: int) -> str:
-        number, what, count = self.records[rank]
-        return f"call {number}, {describe_record(what, count)}" if number else "no call"
+        number, record, count = self.records[rank]
+        return f"call {number}, {describe_record(record, count)}" if number else "no call"
 
     def _elsewhere(self) -> list[tuple[int, str]]:
         """The number of its call and a line for each rank that is at another call than this."""

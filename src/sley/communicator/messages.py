@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sley.communicator.calls import DONE, Done, Explain, Work
-from sley.communicator.failures import FirstError, Message, call_error
+from sley.communicator.failures import Failures, Message
 from sley.communicator.memory import stride
 from sley.communicator.settings import Settings
 from sley.engine.native import native
@@ -24,12 +24,14 @@ class MessageWork(Work):
 
     __slots__ = ("_messages",)
 
-    def __init__(self, messages: Any, ticket: Any, explain: Explain, kept: tuple[Any, ...]) -> None:
-        super().__init__(ticket, explain, kept)
+    def __init__(
+        self, messages: Any, ticket: Any, explain: Explain, owners: tuple[Any, ...]
+    ) -> None:
+        super().__init__(ticket, explain, owners)
         self._messages = messages
 
-    def _await_briefly(self, timeout_s: float) -> bool:
-        return bool(self._messages.wait(self._ticket, timeout_s))
+    def _await_briefly(self, ticket: Any, timeout_s: float) -> bool:
+        return bool(self._messages.wait(ticket, timeout_s))
 
 
 class Messages:
@@ -40,40 +42,31 @@ class Messages:
     don't wait for one another.
     """
 
-    def __init__(
-        self,
-        fabric: Any,
-        rank: int,
-        name: str,
-        settings: Settings,
-        first: FirstError | None = None,
-    ) -> None:
-        """first: the memory of the communicator's first error, if other calls share it."""
-        self._fabric, self._rank, self._name = fabric, rank, name
-        self._first = FirstError() if first is None else first
+    def __init__(self, fabric: Any, settings: Settings, failures: Failures) -> None:
+        self._failures = failures
         self.timeout_s = settings.timeout_s
         self._native = native().PointToPoint(fabric, stride(settings), settings.channels)
 
     def send(
-        self, address: int, size_bytes: int, dst: int, tag: int, is_async: bool, kept: Any = ()
+        self, address: int, size_bytes: int, dst: int, tag: int, is_async: bool, owners: Any = ()
     ) -> Work:
         """Sends memory. Errors: N62x."""
-        explain = self._explained(_sent, size_bytes, dst, tag)
+        explain = self._explainer(_send_message, size_bytes, dst, tag)
         if is_async:
             ticket = self._native.send(address, size_bytes, dst, tag, self.timeout_s)
-            return MessageWork(self._native, ticket, explain, kept)
+            return MessageWork(self._native, ticket, explain, owners)
         report = self._native.send_now(address, size_bytes, dst, tag, self.timeout_s)
         _raise(explain(report))
         return DONE
 
     def recv(
-        self, address: int, size_bytes: int, src: int, tag: int, is_async: bool, kept: Any = ()
+        self, address: int, size_bytes: int, src: int, tag: int, is_async: bool, owners: Any = ()
     ) -> Work:
         """Receives into memory, from a rank or from `ANY`. Errors: N62x."""
-        explain = self._explained(_received, size_bytes, src, tag)
+        explain = self._explainer(_recv_message, size_bytes, src, tag)
         if is_async:
             ticket = self._native.recv(address, size_bytes, src, tag, self.timeout_s)
-            return MessageWork(self._native, ticket, explain, kept)
+            return MessageWork(self._native, ticket, explain, owners)
         report, source = self._native.recv_now(address, size_bytes, src, tag, self.timeout_s)
         _raise(explain(report))
         return Done(source)
@@ -82,31 +75,21 @@ class Messages:
         """Ends what is under way."""
         self._native.close()
 
-    def _explained(
-        self, told: Callable[[int, int, int], Message], size_bytes: int, other: int, tag: int
+    def _explainer(
+        self, describe: Callable[[int, int, int], Message], size_bytes: int, other: int, tag: int
     ) -> Explain:
         timeout_s = self.timeout_s
 
         def explain(report: Any) -> SleyError | None:
             if report is None:
                 return None
-            message = told(size_bytes, other, tag)
-            return call_error(
-                self._fabric,
-                self._rank,
-                self._name,
-                message.what,
-                None,
-                report,
-                timeout_s,
-                message=message,
-                first=self._first,
-            )
+            message = describe(size_bytes, other, tag)
+            return self._failures.error(report, message.words, timeout_s, message=message)
 
         return explain
 
 
-def _sent(size_bytes: int, dst: int, tag: int) -> Message:
+def _send_message(size_bytes: int, dst: int, tag: int) -> Message:
     if tag == ALL_TO_ALL_TAG:
         part = f"all_to_all's part for rank {dst}, {size_bytes} bytes"
         return Message(part, part)
@@ -116,7 +99,7 @@ def _sent(size_bytes: int, dst: int, tag: int) -> Message:
     )
 
 
-def _received(size_bytes: int, src: int, tag: int) -> Message:
+def _recv_message(size_bytes: int, src: int, tag: int) -> Message:
     origin = "any rank" if src == ANY else f"rank {src}"
     if tag == ALL_TO_ALL_TAG:
         part = f"all_to_all's part from {origin}, {size_bytes} bytes"

@@ -3,39 +3,101 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from sley.communicator.settings import Network, Settings
 from sley.communicator.stats import logger
 from sley.engine.native import native
 from sley.errors import Place
 from sley.errors.calls import N628, N629
 from sley.rendezvous.bootstrap import Rendezvous
-
-_UCP = "libucp.so.0"
-_PACKAGES = ("libucx",)
-"""Packages of Python that bring UCX along; else it is the system's."""
+from sley.rendezvous.nics import Nic
 
 
-def connect(fabric: Any, rendezvous: Rendezvous, settings: Settings) -> Any | None:
-    """Connects a fabric with the ranks of other hosts; its transport
+class Network(Enum):
+    """What carries messages between hosts. AUTO is the first of `NETWORKS` that every rank has."""
+
+    AUTO = "auto"
+    UCX = "ucx"
+    TCP = "tcp"
+
+
+class Wire(ABC):
+    """One way to carry messages between hosts."""
+
+    @abstractmethod
+    def find(self) -> str:
+        """What this host has of it, in words; OSError with the reason where it has nothing."""
+
+    @abstractmethod
+    def open(self, fabric: Any, nics: Sequence[Nic], own: int, timeout_s: float) -> Any:
+        """A `native.NetworkTransport` over which `fabric` reaches other hosts, not yet connected.
+
+        nics: of this host, of which this rank uses number `own`. Raises OSError.
+        """
+
+
+class _Ucx(Wire):
+    """UCX, from the library of a Python package or of the system."""
+
+    _LIBRARY = "libucp.so.0"
+    _PACKAGE = "libucx"
+
+    def find(self) -> str:
+        return f"UCX {self._library()[1]}"
+
+    def open(self, fabric: Any, nics: Sequence[Nic], own: int, timeout_s: float) -> Any:
+        names, library = [nic.name for nic in nics], self._library()[0]
+        return native().ucx_transport(fabric, names, own, timeout_s, library)
+
+    def _library(self) -> tuple[str, str]:
+        """The path of a library that works, and its version."""
+        reasons = []
+        for path in self._paths():
+            try:
+                return path, native().ucx_version(path)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                reasons.append(reason.removesuffix(f": {os.strerror(error.errno or 0)}"))
+        raise OSError("; ".join(reasons))
+
+    def _paths(self) -> list[str]:
+        spec = importlib.util.find_spec(self._PACKAGE)
+        folders = (spec.submodule_search_locations if spec else None) or ()
+        packaged = [Path(folder) / "lib" / self._LIBRARY for folder in folders]
+        return [*(str(path) for path in packaged if path.exists()), self._LIBRARY]
+
+
+class _Tcp(Wire):
+    """TCP, by the kernel's sockets."""
+
+    def find(self) -> str:
+        return "TCP"
+
+    def open(self, fabric: Any, nics: Sequence[Nic], own: int, timeout_s: float) -> Any:
+        addresses = [nic.addresses[0] for nic in nics]
+        return native().tcp_transport(fabric, addresses, own, timeout_s)
+
+
+NETWORKS: Mapping[Network, Wire] = {Network.UCX: _Ucx(), Network.TCP: _Tcp()}
+"""How messages can be carried between hosts, the best first."""
+
+
+def connect(fabric: Any, rendezvous: Rendezvous, network: Network, timeout_s: float) -> Any | None:
+    """Connects a fabric with the ranks of other hosts over `network`. Its transport
     (`native.NetworkTransport`), or None where there are none. Errors: N628, N629, N601."""
     if rendezvous.hosts.count == 1:
         return None
-    library = _agreed(rendezvous, settings)
+    wire = _agree(rendezvous, network)
     nics = rendezvous.descriptions[rendezvous.rank].nics
     own = rendezvous.hosts.local[rendezvous.rank] % len(nics)
     place = Place(detail=f"{rendezvous.name}, rank {rendezvous.rank}")
     try:
-        if library:
-            names = [nic.name for nic in nics]
-            transport = native().ucx_transport(fabric, names, own, settings.timeout_s, library)
-        else:
-            addresses = [nic.addresses[0] for nic in nics]
-            transport = native().tcp_transport(fabric, addresses, own, settings.timeout_s)
+        transport = wire.open(fabric, nics, own, timeout_s)
     except OSError as error:
         problem = N628.error(
             at=place,
@@ -46,7 +108,7 @@ def connect(fabric: Any, rendezvous: Rendezvous, settings: Settings) -> Any | No
         raise problem from error
     addresses_of_all = rendezvous.exchange(transport.address)
     try:
-        transport.connect(addresses_of_all, rendezvous.secret, settings.timeout_s)
+        transport.connect(addresses_of_all, rendezvous.secret, timeout_s)
     except OSError as error:
         raise N628.error(
             at=place,
@@ -56,51 +118,35 @@ def connect(fabric: Any, rendezvous: Rendezvous, settings: Settings) -> Any | No
     return transport
 
 
-def _agreed(rendezvous: Rendezvous, settings: Settings) -> str:
-    """The path of UCX's library if all ranks use it; "" for TCP. Says which, and why."""
-    library, version, why = _ucx(settings)
-    said = [value.decode() for value in rendezvous.exchange(version.encode())]
-    missing = [rank for rank, other in enumerate(said) if not other]
-    if not missing:
-        logger.info("%s: UCX %s between hosts", rendezvous.name, version)
-        return library
-    if settings.network is Network.UCX:
-        found = why or f"rank {missing[0]} has none"
-        raise N629.error(
-            at=Place(detail=f"{rendezvous.name}, rank {rendezvous.rank}"),
-            expected=f"UCX's library, {_UCP}, on every rank",
-            found=found,
-        )
-    reason = why or f"rank {missing[0]} has no UCX"
-    logger.log(
-        logging.INFO if settings.network is Network.TCP else logging.WARNING,
-        "%s: TCP between hosts: %s (SLEY_NETWORK=tcp asks for it)",
-        rendezvous.name,
-        reason,
-    )
-    return ""
-
-
-def _ucx(settings: Settings) -> tuple[str, str, str]:
-    """UCX's library and its version, or why it isn't used."""
-    if settings.network is Network.TCP:
-        return "", "", "it was asked for"
-    tried = []
-    for library in _libraries():
+def _agree(rendezvous: Rendezvous, network: Network) -> Wire:
+    """The first wire that every rank has, of those that `network` allows. Errors: N629."""
+    allowed = [candidate for candidate in NETWORKS if network in (Network.AUTO, candidate)]
+    words: dict[Network, str] = {}
+    reasons: dict[Network, str] = {}
+    for candidate in allowed:
         try:
-            return library, native().ucx_version(library), ""
+            words[candidate] = NETWORKS[candidate].find()
         except OSError as error:
-            said = error.strerror or str(error)
-            tried.append(said.removesuffix(f": {os.strerror(error.errno or 0)}"))
-    return "", "", "; ".join(tried)
+            reasons[candidate] = str(error)
+    names = " ".join(candidate.value for candidate in words)
+    names_of_all = [text.decode().split() for text in rendezvous.exchange(names.encode())]
+    for candidate in allowed:
+        absent = [r for r, there in enumerate(names_of_all) if candidate.value not in there]
+        if not absent:
+            _log(rendezvous.name, words[candidate], list(reasons.values()))
+            return NETWORKS[candidate]
+        reasons.setdefault(candidate, f"rank {absent[0]} has no {candidate.name}")
+    raise N629.error(
+        at=Place(detail=f"{rendezvous.name}, rank {rendezvous.rank}"),
+        expected=f"{network.name} on every rank",
+        found="; ".join(reasons.values()),
+    )
 
 
-def _libraries() -> list[str]:
-    paths = []
-    for package in _PACKAGES:
-        spec = importlib.util.find_spec(package)
-        for folder in (spec.submodule_search_locations if spec else None) or ():
-            path = Path(folder) / "lib" / _UCP
-            if path.exists():
-                paths.append(str(path))
-    return [*paths, _UCP]
+def _log(name: str, words: str, reasons: Sequence[str]) -> None:
+    """Logs what carries messages; as a warning where the ranks have to do without something."""
+    if not reasons:
+        logger.info("%s: %s between hosts", name, words)
+        return
+    why = "; ".join(reasons)
+    logger.warning("%s: %s between hosts: %s (SLEY_NETWORK chooses)", name, words, why)

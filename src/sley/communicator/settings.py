@@ -7,18 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from sley.communicator.network import Network
 from sley.engine.limits import SLOT_BYTES, TIMEOUT_S, check_settings, whole
 from sley.errors import SleyError
 from sley.errors.runtime import R514
 from sley.ir.choices import member
-
-
-class Network(Enum):
-    """What carries messages between hosts. AUTO is UCX where its library is found, else TCP."""
-
-    AUTO = "auto"
-    UCX = "ucx"
-    TCP = "tcp"
 
 
 class Copies(Enum):

@@ -76,7 +76,7 @@ N627 = Rule(
     what="The arrays of a call don't fit it: their sizes, types or layout.",
     why="An engine works on memory without gaps. The gathered array has one part for each rank, "
     "and so has the one that is scattered; all others are of one size.",
-    example="comm.all_gather(np.zeros(8), np.zeros(3))  # over 4 ranks",
+    example="comm.all_gather(np.zeros(3), np.zeros(8))  # over 4 ranks",
     instead="Give contiguous arrays (np.ascontiguousarray) of one type, with the sizes that the "
     "message names.",
 )
@@ -141,7 +141,7 @@ N633 = Rule(
     why="The kernel copies large messages straight from one process to the other, and refuses "
     "where the memory at either end has been given back or protected, or the sender no longer "
     "allows it.",
-    example="work = comm.all_gather(out, x, is_async=True)\nlibc.munmap(address, length)  # of x",
+    example="work = comm.all_gather(x, out, is_async=True)\nlibc.munmap(address, length)  # of x",
     instead="Leave the memory of a call alone until the call has ended. With SLEY_CMA=0 the kernel "
     "copies nothing.",
 )

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sley.communicator import Call, Communicator
+from sley.communicator import Call
+from sley.communicator.endpoint import Endpoint
 from sley.errors import SleyError
 from sley.torch.fallback import OtherBackends
 from sley.torch.memory import Memory
@@ -18,13 +19,13 @@ from sley.torch.work import UNSET, Finished, Part, Pending, Together, collective
 
 
 class Calls:
-    """A communicator's calls as work objects, and who else runs what it has no plan for."""
+    """An endpoint's calls as work objects, and who else runs what it has no plan for."""
 
-    def __init__(self, communicator: Communicator, others: OtherBackends) -> None:
-        self._communicator = communicator
+    def __init__(self, endpoint: Endpoint, others: OtherBackends) -> None:
+        self._endpoint = endpoint
         self._others = others
-        self._rank = communicator.rank
-        self._ranks = communicator.ranks
+        self._rank = endpoint.rank
+        self._ranks = endpoint.ranks
         self._coalesced: list[Pending] | None = None
         self._sequence_number = 0
         self._token = torch.zeros(1, dtype=torch.int8)
@@ -39,12 +40,12 @@ class Calls:
         timeout_s = self._seconds(opts)
         try:
             if not opts.asyncOp and timeout_s is None:
-                self._communicator.submit(call)
+                self._endpoint.submit(call)
                 for memory in memories:
                     if memory.unpack is not None:
                         memory.unpack()
                 return _finished(outputs)
-            part = self._communicator.submit(call, is_async=True)
+            part = self._endpoint.submit(call, is_async=True)
         except SleyError as error:
             raise collective_error(error) from error
         work = self._pending(

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.constants import default_pg_timeout
 
-from sley.communicator import Communicator, Settings, TorchStore
+from sley.communicator import Settings, TorchStore
+from sley.communicator.endpoint import Endpoint
 from sley.engine.limits import TIMEOUT_S
 from sley.selection.plans import Plans
 from sley.torch.fallback import OtherBackends
@@ -44,11 +45,9 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
         settings = replace(
             settings or Settings.from_environment(), timeout_s=timeout.total_seconds()
         )
-        communicator = Communicator(
-            TorchStore(store), rank, ranks, name=f"group {name}", settings=settings
-        )
+        endpoint = Endpoint(TorchStore(store), rank, ranks, name=f"group {name}", settings=settings)
         dist.ProcessGroup.__init__(self, rank, ranks)
-        Messages.__init__(self, communicator, OtherBackends(self))
+        Messages.__init__(self, endpoint, OtherBackends(self))
         self._store = store
         self.timeout = timeout
         self._settings = settings
@@ -78,7 +77,7 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
     @property
     def plans(self) -> Plans:
         """Which plan runs for a call; user plans are registered here."""
-        return self._communicator.plans
+        return self._endpoint.plans
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing to agree on: every group counts its collectives from 0."""
@@ -145,16 +144,16 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
     def set_timeout(self, timeout: timedelta) -> None:
         """From now on, calls fail after `timeout`."""
         self.timeout = timeout
-        self._communicator.set_timeout(timeout.total_seconds())
+        self._endpoint.set_timeout(timeout.total_seconds())
 
     def shutdown(self) -> None:
         """Ends the group's part in this process; called by `destroy_process_group`."""
-        self._communicator.close()
+        self._endpoint.close()
         self._others.close()
 
     def abort(self) -> None:
         """Ends the group at once; calls that run fail, on the other ranks too."""
-        self._communicator.abort()
+        self._endpoint.abort()
         self._others.close()
 
 

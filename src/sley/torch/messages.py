@@ -31,7 +31,7 @@ class Messages(Collectives):
         _check_tag("send", tag)
         memory = to_read(tensors)
         try:
-            part = self._communicator.send_memory(
+            part = self._endpoint.send_memory(
                 memory.address, tensor.nbytes, dst, tag, is_async=True
             )
         except SleyError as error:
@@ -54,7 +54,7 @@ class Messages(Collectives):
         _check_tag("recv", tag)
         memory = to_write([tensor])
         try:
-            part = self._communicator.recv_memory(
+            part = self._endpoint.recv_memory(
                 memory.address, tensor.nbytes, src, tag, is_async=True
             )
         except SleyError as error:
@@ -135,7 +135,7 @@ class Messages(Collectives):
             sources = [copied([tensor]) for tensor in inputs]
             own = own.clone()
         outputs[rank].detach().copy_(own.reshape(outputs[rank].shape))
-        send, receive = self._communicator.send_memory, self._communicator.recv_memory
+        send, receive = self._endpoint.send_memory, self._endpoint.recv_memory
         tag = ALL_TO_ALL_TAG
         try:
             parts = [
