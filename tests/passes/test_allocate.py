@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 import sley
 from sley.algorithms import hm_allgather, hm_allreduce
-from sley.ir.dag import InstructionDag, Order
+from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.program import Program
 from sley.ir.tables import NONE, offsets_of
 from sley.ir.words import Allocation, Schedule
 from sley.lang import ChunkProgram
 from sley.passes.allocate import Allocated, allocate
-from sley.passes.blocks import Blocks, assign_blocks
+from sley.passes.blocks import assign_blocks
 from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
 from sley.passes.fuse import fuse

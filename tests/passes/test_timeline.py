@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from sley.ir.dag import InstructionDag, Order
+from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.program import Program
 from sley.ir.words import Schedule
 from sley.lang import ChunkProgram
-from sley.passes.blocks import Blocks, assign_blocks, numbered
+from sley.passes.blocks import assign_blocks, numbered
 from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
 from sley.passes.fuse import fuse

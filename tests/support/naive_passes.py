@@ -10,10 +10,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import sley
-from sley.ir.dag import Order
+from sley.ir.dag import Blocks, Order
 from sley.ir.program import Program
 from sley.ir.tables import NONE
-from sley.passes.blocks import Blocks
 
 Cell = tuple[int, str, int]
 

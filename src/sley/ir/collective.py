@@ -131,6 +131,15 @@ class Collective:
         size = np.stack([self.input_chunks, self.output_chunks, scratch_chunks])
         return Layout(frozen_array(base, np.int64), frozen_array(size, np.int32), int(start[-1]))
 
+    def promised_cells(self, layout: Layout) -> BoolArray:
+        """bool (cells,): whether the collective says what a cell of `layout` must hold at the
+        end."""
+        rank = np.repeat(np.arange(self.ranks), self.output_chunks)
+        index = np.arange(len(rank)) - self.output_offset[rank]
+        promised = np.zeros(layout.cells, bool)
+        promised[layout.cell(rank, Buffer.OUTPUT, index)] = self.expected != NONE
+        return promised
+
     def refined(self, factor: int) -> Collective:
         """The same collective with every chunk cut into `factor` chunks, in place of it."""
         if factor == 1:

@@ -1,8 +1,9 @@
-"""The two graphs between a program and a plan: chunk DAG and instruction DAG."""
+"""The values between a program and a plan: chunk DAG, instruction DAG, order and blocks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from sley.ir.tables import (
     ByteArray,
     Edges,
     IntArray,
+    LongArray,
     Table,
     column,
     frozen_array,
+    numbering,
 )
 
 
@@ -101,6 +104,18 @@ class InstructionDag:
         t = self.chunks.program.transfers
         return np.asarray(t.src != t.dst)
 
+    @cached_property
+    def connection(self) -> IntArray:
+        """int32 (transfers,): a number for the (src, dst, channel) of each transfer, ascending from
+        0; NONE for local transfers."""
+        t, remote = self.chunks.program.transfers, self.remote
+        ranks, channels = self.chunks.program.collective.ranks, int(self.channel.max(initial=0)) + 1
+        pair = t.src[remote].astype(np.int64) * ranks + t.dst[remote]
+        number = np.full(len(t), NONE, np.int32)
+        limit = ranks * ranks * channels
+        number[remote] = numbering(pair * channels + self.channel[remote], limit)[1]
+        return frozen_array(number, np.int32)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Order(Table):
@@ -121,7 +136,35 @@ class Order(Table):
         """Whether it is one of whole transfers, each receive right after its send."""
         return bool((self.pipeline != NONE).all())
 
+    def row_of_half(self, transfers: int) -> LongArray:
+        """int64 (2 * transfers,): the row that does transfer t at its source (2t) and at its
+        destination (2t + 1); both for a local one. NONE for what no row does."""
+        row = np.full(2 * transfers, NONE)
+        sends, receives = np.flatnonzero(self.send != NONE), np.flatnonzero(self.receive != NONE)
+        row[2 * self.receive[receives].astype(np.int64)] = receives
+        row[2 * self.receive[receives].astype(np.int64) + 1] = receives
+        row[2 * self.send[sends].astype(np.int64)] = sends  # a remote one is sent by another row
+        return row
+
     @property
     def fused(self) -> BoolArray:
         """bool (instructions,): whether it both receives and sends."""
         return np.asarray((self.receive != NONE) & (self.send != NONE))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Which thread block executes each row of an order.
+
+    rank: int32 (blocks,), the rank of each block, ascending.
+    instruction_block: int32 (instructions of the order,), the block of each.
+    """
+
+    rank: IntArray
+    instruction_block: IntArray
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "instruction_block"):
+            object.__setattr__(self, name, frozen_array(getattr(self, name), np.int32))
+
+    __hash__ = None  # type: ignore[assignment]

@@ -16,11 +16,11 @@ from functools import cached_property
 
 import numpy as np
 
-from sley.ir.dag import InstructionDag, Order
+from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.plan import Estimate
 from sley.ir.tables import NONE, FloatArray, IntArray, LongArray
 from sley.ir.words import Allocation
-from sley.passes.blocks import Blocks, numbered
+from sley.passes.blocks import numbered
 from sley.passes.links import Links
 from sley.passes.merging import Overlaps, merged, spread
 from sley.passes.pipelines import whole_transfers

@@ -10,19 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors.compiler import C302, C303
-from sley.ir.dag import InstructionDag, Order
-from sley.ir.tables import NONE, IntArray, LongArray, numbering
+from sley.ir.dag import Blocks, InstructionDag, Order
+from sley.ir.tables import NONE, LongArray, numbering
 
 _NO_HAND = np.iinfo(np.int32).max
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The blocks of a plan. rank: int32 (blocks,), ascending. instruction_block: int32
-    (instructions of the order,)."""
-
-    rank: IntArray
-    instruction_block: IntArray
 
 
 def assign_blocks(dag: InstructionDag, order: Order) -> Blocks:

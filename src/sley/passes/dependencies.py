@@ -17,7 +17,7 @@ from sley.ir.tables import (
     ordered_by,
     spans,
 )
-from sley.ir.words import Buffer, TransferKind
+from sley.ir.words import TransferKind
 
 
 @dataclass(frozen=True)
@@ -130,12 +130,8 @@ def _readers(found: Dependencies, transfers: int) -> LongArray:
 
 def _kept(program: Program, a: _Accesses) -> BoolArray:
     """See `ChunkDag.kept`."""
-    c, layout = program.collective, program.layout
-    wanted = np.zeros(layout.cells, bool)
-    rank = np.repeat(np.arange(c.ranks), c.output_chunks)
-    index = np.arange(len(rank)) - c.output_offset[rank]
-    wanted[layout.cell(rank, Buffer.OUTPUT, index)] = c.expected != NONE
+    promised = program.collective.promised_cells(program.layout)
     kept = np.zeros(len(program.transfers), bool)
-    final = a.at_dst & (a.next_write == NONE) & wanted[a.cell]
+    final = a.at_dst & (a.next_write == NONE) & promised[a.cell]
     kept[a.transfer[final]] = True
     return kept

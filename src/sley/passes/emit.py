@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sley.ir.dag import InstructionDag, Order
+from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.plan import Instructions, Plan
 from sley.ir.tables import NONE, offsets_of
 from sley.ir.words import LoopOrder, Op, Protocol, TransferKind
-from sley.passes.blocks import Blocks
 from sley.passes.waits import assign_waits
 
 

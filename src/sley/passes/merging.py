@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.ir.dag import Order
+from sley.ir.dag import Blocks, Order
 from sley.ir.tables import NONE, FloatArray, IntArray, LongArray, offsets_of
-from sley.passes.blocks import Blocks, numbered
+from sley.passes.blocks import numbered
 from sley.passes.loops import Loop
 
 

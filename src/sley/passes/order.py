@@ -72,9 +72,7 @@ class _Run:
         self.priority, self.half_of = priorities.tolist(), np.argsort(priorities).tolist()
         self.offset, self.successor = halves.offset.tolist(), halves.target.tolist()
         self.waiting = np.bincount(halves.target, minlength=2 * len(t)).tolist()
-        ranks, channels = dag.chunks.program.collective.ranks, int(dag.channel.max(initial=0)) + 1
-        key = (t.src.astype(np.int64) * ranks + t.dst) * channels + dag.channel
-        self.connection = np.unique(key, return_inverse=True)[1].tolist()
+        self.connection = dag.connection.tolist()
         connections = max(self.connection, default=NONE) + 1
         self.queue: list[deque[int]] = [deque() for _ in range(connections)]
         self.used = [0] * connections

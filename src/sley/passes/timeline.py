@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors.compiler import C304
-from sley.ir.dag import ChunkDag, Order
+from sley.ir.dag import Blocks, ChunkDag, Order
 from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray
 from sley.ir.words import is_integer, is_real
-from sley.passes.blocks import Blocks
 from sley.passes.links import Links
 from sley.passes.loops import Loop
 

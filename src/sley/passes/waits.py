@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.ir.dag import InstructionDag, Order
+from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of, ordered_by
-from sley.passes.blocks import Blocks
 from sley.passes.loops import Loop
 
 SEARCH = 256
@@ -60,7 +59,7 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
 def _candidates(dag: InstructionDag, order: Order, blocks: Blocks) -> tuple[IntArray, IntArray]:
     """Dependencies between blocks as rows of the order (before, after), by ascending `after`, and
     there by descending `before`: so whatever implies a wait comes before it."""
-    at = _instruction_of_halves(dag, order)
+    at = order.row_of_half(len(dag.forward))
     d = dag.chunks.dependencies
     before = at[2 * d.before.astype(np.int64) + d.before_at_dst]
     after = at[2 * d.after.astype(np.int64) + d.after_at_dst]
@@ -74,18 +73,6 @@ def _candidates(dag: InstructionDag, order: Order, blocks: Blocks) -> tuple[IntA
     before, after = before[sort][last], after[sort][last]
     sort = ordered_by(after, len(order) - before)
     return before[sort].astype(np.int32), after[sort].astype(np.int32)
-
-
-def _instruction_of_halves(dag: InstructionDag, order: Order) -> LongArray:
-    """int64 (2 * transfers,): the row of the order that does each half of a transfer."""
-    at = np.full(2 * len(dag.forward), NONE)
-    rows = np.arange(len(order))
-    sends, receives = order.send != NONE, order.receive != NONE
-    at[2 * order.send[sends].astype(np.int64)] = rows[sends]
-    at[2 * order.receive[receives].astype(np.int64) + 1] = rows[receives]
-    local = np.flatnonzero(~dag.remote)
-    at[2 * local] = at[2 * local + 1]
-    return at
 
 
 def _senders(dag: InstructionDag, order: Order) -> IntArray:

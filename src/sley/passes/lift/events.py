@@ -12,7 +12,7 @@ from sley.ir.faults import LIMIT, faults, overlapping_operands
 from sley.ir.graph import find_cycle, levels
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, LongArray, neighbouring_writes, spans
-from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Buffer, Op
+from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,12 +222,8 @@ def _ranges(
 def _reduced_in_place(plan: Plan, accesses: _Accesses) -> BoolArray:
     """See `Events.in_place`: nobody reads any chunk of the operand afterwards, before it is
     overwritten, and no chunk of it is promised to be there at the end."""
-    t, c, layout = plan.instructions, plan.collective, plan.layout
-    lost = t.op == Op.RECV_REDUCE_SEND
-    promised = np.zeros(layout.cells, bool)
-    rank = np.repeat(np.arange(c.ranks), c.output_chunks)
-    index = np.arange(len(rank)) - c.output_offset[rank]
-    promised[layout.cell(rank, Buffer.OUTPUT, index)] = c.expected != NONE
+    lost = plan.instructions.op == Op.RECV_REDUCE_SEND
+    promised = plan.collective.promised_cells(plan.layout)
     last = np.ones(len(accesses.cell), bool)
     last[:-1] = accesses.cell[1:] != accesses.cell[:-1]
     overwritten = np.append(accesses.write[1:], False)[: len(last)] & ~last
