@@ -41,10 +41,10 @@ struct Stuck {
 
 // How a call cuts every chunk (machine.md, "Memory" and "Tiles").
 struct Cut {
-    std::int64_t chunk;       // elements of a chunk
-    std::int64_t left_over;   // elements at a block's end, one for each of the first chunks
+    std::int64_t chunk;       // elements that every chunk has
+    std::int64_t left_over;   // chunks of a block that have one element more
     std::int64_t tile;        // elements of a full tile
-    std::int64_t full_tiles;  // tiles before the one for what is left over
+    std::int64_t full_tiles;  // tiles before the one of those last elements
     std::int64_t tiles;
     std::int64_t item;  // bytes of an element
 };
@@ -166,6 +166,8 @@ private:
     void copy(const Instruction& in, std::byte* to, const std::byte* from, std::size_t bytes) const;
     std::int64_t length_of(std::int64_t tile) const;
     std::byte* address(Memory memory, std::int64_t cell, std::int64_t tile) const;
+    std::int64_t first_element(std::int64_t cell) const;
+    bool has_one_more(std::int64_t cell) const;
     void step(std::size_t block);
     bool drained();
     void finish();

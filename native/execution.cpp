@@ -211,15 +211,26 @@ void Engine::copy(const Instruction& in, std::byte* to, const std::byte* from,
 
 std::byte* Engine::address(Memory memory, std::int64_t cell, std::int64_t tile) const {
     if (tile == cut_.full_tiles) return tail_[memory] + cell * cut_.item;
-    std::int64_t element = cell * cut_.chunk + tile * cut_.tile;
-    if (cut_.left_over > 0 && memory != kScratch) {
-        element += cell / program_.chunks * cut_.left_over;
-    }
-    return base_[memory] + element * cut_.item;
+    const auto first = memory == kScratch ? cell * cut_.chunk : first_element(cell);
+    return base_[memory] + (first + tile * cut_.tile) * cut_.item;
 }
 
-// The tile of what is left over runs on small arrays of one element per chunk: chunks that have
-// no such element then need no special case, and nobody leaves the caller's memory.
+// Chunk i of a block begins at element i * count / chunks of it.
+std::int64_t Engine::first_element(std::int64_t cell) const {
+    const auto elements = cell * cut_.chunk;
+    if (cut_.left_over == 0) return elements;
+    const auto block = cell / program_.chunks, index = cell % program_.chunks;
+    return elements + block * cut_.left_over + index * cut_.left_over / program_.chunks;
+}
+
+// Whether a chunk has one element more than `cut_.chunk`: its last.
+bool Engine::has_one_more(std::int64_t cell) const {
+    const auto index = cell % program_.chunks;
+    return index * cut_.left_over % program_.chunks >= program_.chunks - cut_.left_over;
+}
+
+// The tile of the chunks' last elements runs on small arrays of one element per chunk: chunks that
+// have no such element then need no special case, and nobody leaves the caller's memory.
 void Engine::load_tail() {
     move_tail(kInput, true);
     move_tail(kOutput, true);
@@ -233,11 +244,8 @@ void Engine::store_tail() {
 void Engine::move_tail(Memory memory, bool load) {
     const auto item = static_cast<std::size_t>(cut_.item);
     for (std::int64_t cell = 0; cell < program_.cells[memory]; ++cell) {
-        const auto index = cell % program_.chunks;
-        if (index >= cut_.left_over) continue;
-        const auto element =
-            cell / program_.chunks * call_.count + program_.chunks * cut_.chunk + index;
-        std::byte* outside = base_[memory] + element * cut_.item;
+        if (!has_one_more(cell)) continue;
+        std::byte* outside = base_[memory] + (first_element(cell) + cut_.chunk) * cut_.item;
         std::byte* inside = tail_[memory] + cell * cut_.item;
         std::memcpy(load ? inside : outside, load ? outside : inside, item);
     }
@@ -250,13 +258,9 @@ void Engine::divide_outputs() {
         const auto divisor = program_.divisor[i];
         if (divisor == 1) continue;
         const auto cell = program_.output_base + static_cast<std::int64_t>(i);
-        const auto block = cell / program_.chunks, index = cell % program_.chunks;
-        std::byte* start = base_[memory] + block * call_.count * cut_.item;
-        divide(start + index * cut_.chunk * cut_.item, divisor,
-               static_cast<std::size_t>(cut_.chunk));
-        if (index < cut_.left_over) {
-            divide(start + (program_.chunks * cut_.chunk + index) * cut_.item, divisor, 1);
-        }
+        const auto length = cut_.chunk + (has_one_more(cell) ? 1 : 0);
+        divide(base_[memory] + first_element(cell) * cut_.item, divisor,
+               static_cast<std::size_t>(length));
     }
 }
 

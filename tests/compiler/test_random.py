@@ -7,13 +7,17 @@ says hangs does hang.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
 from sley.ir.program import Transfers
+from sley.jobs import execute
+from support.random_options import random_options
 from support.random_programs import MANY_TILES, RandomProgram, random_programs, run
 
 
@@ -31,12 +35,32 @@ def test_every_valid_program_runs_right_at_any_slots(random: RandomProgram, elem
         run(random, plan, elements)
 
 
-@given(random_programs(), st.integers(1, 3), st.integers(1, 3), st.booleans())
+@given(random_programs(), random_options(), st.integers(0, 20))
 def test_options_do_not_change_the_meaning(
-    random: RandomProgram, instances: int, channels: int, fusion: bool
+    random: RandomProgram, options: dict[str, Any], count: int
 ) -> None:
-    plan = sley.compile(random.program, instances=instances, channels=channels, fusion=fusion)
-    run(random, plan, 7)
+    run(random, sley.compile(random.program, **options), count)
+
+
+def test_instances_leave_every_element_where_the_program_puts_it() -> None:
+    """Of two chunks the ranks sum up the second alone: a finer cut must not move their border."""
+
+    def expected(rank: int, index: int) -> list[tuple[int, int]]:
+        return [(0, 1), (1, 1)] if index else [(0, 0)]
+
+    @sley.program(sley.Custom("half", 2, 2, 2, expected, chunks=2, in_place=True))
+    def half(p: sley.lang.ChunkProgram) -> None:
+        p.chunk(0, "in", 0).copy(1, "in", 0)
+        p.chunk(1, "in", 1).reduce(p.chunk(0, "in", 1)).copy(0, "in", 1)
+
+    for count in range(9):
+        ones, tens = np.arange(count), 10 * np.arange(count)
+        border = count // 2
+        promised = np.concatenate([ones[:border], ones[border:] + tens[border:]])
+        for instances in (1, 2, 3):
+            plan = sley.compile(half, instances=instances)
+            for output in execute(plan, [ones, tens], count=count, processes=False):
+                assert output.tolist() == promised.tolist(), (count, instances)
 
 
 @given(random_programs(), st.data())
@@ -68,9 +92,9 @@ def test_instruction_order_hangs_where_the_verifier_says_so(
     except sley.SleyError as error:
         assert error.code == "V203"
         with pytest.raises(sley.SleyError, match="R502"):
-            run(random, plan, MANY_TILES, timeout_s=0.1)
+            run(random, plan, MANY_TILES * random.cut, timeout_s=0.1)
         return
-    run(random, plan, MANY_TILES)
+    run(random, plan, MANY_TILES * random.cut)
 
 
 @given(random_programs(max_operations=20))

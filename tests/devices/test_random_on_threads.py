@@ -13,34 +13,21 @@ from hypothesis import strategies as st
 
 import sley
 from sley.devices import Engine, Launching
-from support.device_calls import CHUNK_BYTES, Call, executor
+from support.device_calls import CHUNK_BYTES, Call, executor, wrong
+from support.random_options import random_options
 from support.random_plans import random_plan
 from support.random_programs import random_programs
 from support.random_transfers import random_transfers, random_trees
 
 GUARD = -7
-WHOLE = ("hpds", "round-robin")
 
 
 @st.composite
 def compiled_plans(draw: st.DrawFn) -> sley.Plan:
     """Random programs in both languages, compiled in every way."""
     source = draw(st.one_of(random_programs(max_operations=24), random_transfers(), random_trees()))
-    schedule = draw(st.sampled_from(["msccl", *WHOLE]))
-    whole = schedule in WHOLE
-    return sley.compile(
-        source.program,
-        topology=getattr(source, "topology", None),
-        protocol=draw(st.sampled_from(sley.Protocol)),
-        schedule=schedule,
-        allocate=draw(st.sampled_from(["connection", "state"])),
-        loop_order=draw(st.sampled_from(["tile", "instruction"] if whole else ["tile"])),
-        max_blocks=draw(st.sampled_from([None, None, 1, 2, 3])),
-        slots=draw(st.sampled_from([1, 2, 8])),
-        channels=draw(st.integers(1, 2)),
-        instances=draw(st.sampled_from([1, 1, 2])),
-        fusion=None if whole else draw(st.booleans()),
-    )
+    topology = getattr(source, "topology", None)
+    return sley.compile(source.program, topology=topology, **draw(random_options()))
 
 
 @st.composite
@@ -133,6 +120,29 @@ def test_compiled_programs_as_generated_text(plan: sley.Plan, data: st.DataObjec
 @given(plans_by_hand(), st.data())
 def test_plans_by_hand_as_generated_text(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.GENERATED, data)
+
+
+@pytest.mark.parametrize("protocol", [sley.Protocol.SIMPLE, sley.Protocol.DIRECT])
+@pytest.mark.parametrize("engine", Engine)
+def test_a_chunk_may_rest_in_one_with_fewer_elements(
+    engine: Engine, protocol: sley.Protocol
+) -> None:
+    """Both ranks swap their halves on the way: of 5 elements one half has 3, the other 2."""
+    here, there = [0, 0, 1, 1], [1, 1, 0, 0]
+    chunk, other = [0, 1, 0, 1], [1, 0, 1, 0]
+
+    @sley.program(sley.AllReduce(2, chunks=2, in_place=True), protocol=protocol)
+    def swapped(p: sley.lang.ChunkProgram) -> None:
+        p.chunk(here, "in", chunk).copy(here, "scratch", chunk)
+        p.chunk(here, "scratch", chunk).copy(there, "in", other)
+        p.chunk(here, "in", chunk).copy(here, "scratch", [3, 2, 3, 2])
+        p.chunk(here, "scratch", chunk).copy(here, "in", chunk)
+        p.chunk(here, "in", chunk).reduce(p.chunk(here, "scratch", [2, 3, 2, 3]))
+
+    plan = sley.compile(swapped)
+    on = executor(plan, engine=engine)
+    for count in (5, 1):
+        assert wrong(on, count) == 0, count
 
 
 @pytest.mark.slow

@@ -169,13 +169,13 @@ def test_slots(slots: int) -> None:
 
 
 def test_a_left_over_element_may_rest_in_a_chunk_that_has_none() -> None:
-    """Count 1 in 2 chunks: chunk 1 has no element, yet the plan stores chunk 0 there meanwhile."""
+    """Count 1 in 2 chunks: chunk 0 has no element, yet the plan stores chunk 1 there meanwhile."""
     hand = small_plans.Hand()
     for rank in range(2):
-        hand.add(rank, 0, Op.SEND, (small_plans.IN, 0), to=1 - rank)
-        hand.add(rank, 0, Op.COPY, (small_plans.IN, 0), (small_plans.SCRATCH, 0))
-        hand.add(rank, 0, Op.RECV, dst=(small_plans.IN, 1), of=1 - rank)
-        hand.add(rank, 0, Op.REDUCE, (small_plans.IN, 1), (small_plans.IN, 0))
+        hand.add(rank, 0, Op.SEND, (small_plans.IN, 1), to=1 - rank)
+        hand.add(rank, 0, Op.COPY, (small_plans.IN, 1), (small_plans.SCRATCH, 0))
+        hand.add(rank, 0, Op.RECV, dst=(small_plans.IN, 0), of=1 - rank)
+        hand.add(rank, 0, Op.REDUCE, (small_plans.IN, 0), (small_plans.IN, 1))
     plan = hand.plan(AllReduce(2, chunks=2, in_place=True), scratch=1)
     outputs = threads(plan, [np.array([3], np.int64), np.array([4], np.int64)])
     assert [o.tolist() for o in outputs] == [[7], [7]]
@@ -222,7 +222,7 @@ def test_buffers_are_whole_blocks() -> None:
 
 
 def test_alltoall_of_uneven_blocks() -> None:
-    """Left-over elements of block b lie at the end of block b, not of the buffer."""
+    """Each block is cut by itself, and begins where the one before it ends."""
     hand = small_plans.Hand()
     for rank in range(2):
         hand.add(rank, 0, Op.COPY, (small_plans.IN, 2 * rank), (small_plans.OUT, 2 * rank), count=2)
@@ -235,7 +235,7 @@ def test_alltoall_of_uneven_blocks() -> None:
 
 
 def test_a_message_across_blocks() -> None:
-    """Neighbouring chunks of two blocks have the left-over element of the first between them."""
+    """Of five elements in two chunks the second chunk has three, in both blocks."""
     hand = small_plans.Hand()
     hand.add(0, 0, Op.COPY, (small_plans.IN, 0), (small_plans.OUT, 0), count=2)
     hand.add(0, 0, Op.SEND, (small_plans.IN, 1), count=3, to=1)
@@ -244,7 +244,7 @@ def test_a_message_across_blocks() -> None:
     data = np.arange(1, 11)
     outputs = threads(plan, [data, data], count=5)
     assert outputs[0].tolist() == [1, 2, 3, 4, 5, 0, 0, 0, 0, 0]
-    assert outputs[1].tolist() == [0, 0, 3, 4, 0, 6, 7, 8, 9, 10]
+    assert outputs[1].tolist() == [0, 0, 3, 4, 5, 6, 7, 8, 9, 10]
 
 
 def test_processes_and_threads_agree() -> None:

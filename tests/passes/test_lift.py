@@ -131,9 +131,7 @@ def test_random_programs_run_the_same(random: RandomProgram, options: dict[str, 
     plan = sley.compile(random.program, **options)
     found = lifted(plan)
     assert len(found.transfers) <= len(plan.instructions) + len(plan.sends)
-    instances = random.program.transfers.instances.tolist()
-    cut = int(np.lcm.reduce([1, *instances])) * options.get("instances", 1)
-    run(random, sley.compile(found, verify=False), 12 // cut * cut or cut)
+    run(random, sley.compile(found, verify=False), 11)
 
 
 @given(st.integers(0, 2**32))

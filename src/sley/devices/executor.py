@@ -98,7 +98,7 @@ class Executor:
             self._abort = self._world.places[0].allocate_host(64)
         self._sites = self._made_sites()
         self._programs: dict[tuple[Device, str, ReduceOp], Any] = {}
-        self._scratch = Scratch(self._world, plan.scratch_chunks)
+        self._scratch = Scratch(self._world, plan)
         self._arrays = SharedArrays(self._world)
         self._order = Order()
         self._error: SleyError | None = None

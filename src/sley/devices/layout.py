@@ -19,7 +19,7 @@ def _of(kind: str, names: str) -> list[tuple[str, str]]:
     return [(name, kind) for name in names.split()]
 
 
-BLOCK_MEMORY = _structure(("tiles", "u8"), ("nothing", "u8"), shapes={"nothing": 7})
+BLOCK_MEMORY = _structure(("tiles", "u8"), ("unused", "u8"), shapes={"unused": 7})
 REPORT = _structure(
     ("status", "u8"), ("step", "u4"), ("reason", "u4"), ("tile", "i8"), *_of("u4", "target number")
 )

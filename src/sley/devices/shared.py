@@ -12,20 +12,31 @@ from sley.engine.types import DATA_TYPES, data_type
 from sley.errors import Place
 from sley.errors.devices import K514
 from sley.errors.runtime import R503
-from sley.ir.tables import IntArray
+from sley.ir.plan import Plan
 
 Pair = tuple[int, int]
 Views = Mapping[int, tuple[View | None, View | None]]
 """Of ranks of this process, the arrays of a call: input and output, in place data and None."""
 
+_MOST_ITEM_BYTES = 8
+_ALIGNMENT = 256
+"""Bytes: what devices align new memory to, so that scratch is aligned like that, too."""
+
 
 class Scratch:
-    """The ranks' scratch, which grows with the largest call. chunks: int32 (ranks,), of each."""
+    """The ranks' scratch, which grows with the largest call.
 
-    def __init__(self, world: World, chunks: IntArray) -> None:
-        self._world, self._chunks = world, chunks
+    In front of it each rank has an element for every chunk of its input and output, for what rests
+    in a chunk that has fewer elements than others (`docs/machine.md`, "Memory").
+    """
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self._world, self._chunks = world, plan.scratch_chunks
+        c = plan.collective
+        most = int(c.data_chunks.max()) if c.chunks > 1 else 0
+        self._front = -(-2 * most * _MOST_ITEM_BYTES // _ALIGNMENT) * _ALIGNMENT
         self._room = 0
-        self._memory: SharedMemory | None = None
+        self._memory = self._allocate(0) if self._front else None
         self._outgrown: list[SharedMemory] = []
 
     def reserve(self, room: int, wait: Callable[[], None]) -> None:
@@ -36,15 +47,18 @@ class Scratch:
         wait()
         # At least doubled: then all that was outgrown is no more than what is used.
         room = max(room, 2 * self._room)
-        memory = self._world.allocate([int(chunks) * room for chunks in self._chunks])
+        memory = self._allocate(room)
         if self._memory is not None:
             # Calls on the caller's streams, and captured ones, may still use it.
             self._outgrown.append(self._memory)
         self._memory, self._room = memory, room
 
+    def _allocate(self, room: int) -> SharedMemory:
+        return self._world.allocate([self._front + int(n) * room for n in self._chunks])
+
     def address(self, device: Device, rank: int) -> int:
         """Of a rank's scratch, as a device of this process sees it; 0 where there is none."""
-        return 0 if self._memory is None else self._memory.addresses[device][rank]
+        return 0 if self._memory is None else self._memory.addresses[device][rank] + self._front
 
 
 class SharedArrays:

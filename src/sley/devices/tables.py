@@ -27,8 +27,8 @@ Rows = NDArray[np.void]
 class Cut:
     """How a call is cut into tiles (`docs/machine.md`, "Memory").
 
-    chunk: elements of a chunk without what is left over. tile: elements of a tile. full_tiles:
-    tiles of a chunk. left_over: chunks of a block that have one element more.
+    chunk: elements that every chunk has. tile: elements of a tile. full_tiles: tiles of a chunk,
+    before the one of last elements. left_over: chunks of a block that have one element more.
     """
 
     chunk: int

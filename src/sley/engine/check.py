@@ -101,8 +101,7 @@ class CheckedBuffers:
             clear(buffer.array)
         self._pattern.fill(self._rank, self._input)
         for chunk in np.flatnonzero(~self._promise.initial):
-            for start, length in self._parts(int(chunk)):
-                clear(self._input[start : start + length])
+            clear(self._input[self._start(int(chunk)) : self._end(int(chunk))])
 
     def wrong(self) -> int:
         """Wrong elements of the output, and elements written outside the buffers."""
@@ -111,32 +110,19 @@ class CheckedBuffers:
             operands = slice(int(p.offset[chunk]), int(p.offset[chunk + 1]))
             if operands.start == operands.stop:
                 continue
-            for part, (start, length) in enumerate(self._parts(chunk)):
-                positions = self._positions(p.index[operands], part)
-                if positions is None:
-                    continue
-                expected = self._pattern.combined(p.rank[operands], positions, length)
-                wrong += differing(self.output[start : start + length], expected)
+            output = self.output[self._start(chunk) : self._end(chunk)]
+            positions = self._start(p.index[operands])
+            expected = self._pattern.combined(p.rank[operands], positions, len(output))
+            wrong += differing(output, expected)
         item = self._pattern.dtype.size_bytes
         return wrong + sum(-(-buffer.overwritten() // item) for buffer in self.memory)
 
-    def _parts(self, chunk: int) -> list[tuple[int, int]]:
-        """(start, length) of a chunk's own elements and, if it has one, of the element that is
-        left over for it (machine.md, "Memory")."""
-        chunks, size = self._promise.chunks, self._count // self._promise.chunks
-        block, index = divmod(chunk, chunks)
-        start = block * self._count
-        parts = [(start + index * size, size)]
-        if index < self._count % chunks:
-            parts.append((start + chunks * size + index, 1))
-        return parts
+    def _start(self, chunk: Any) -> Any:
+        """The first element of a chunk of a buffer, or of several (machine.md, "Memory")."""
+        chunks = self._promise.chunks
+        block, within = np.divmod(chunk, chunks)
+        size, left_over = divmod(self._count, chunks)
+        return block * self._count + within * size + within * left_over // chunks
 
-    def _positions(self, index: Any, part: int) -> Array | None:
-        """Where part 0 (its own) or 1 (left over) of input chunks lies; None if one has none."""
-        chunks, size = self._promise.chunks, self._count // self._promise.chunks
-        block, within = np.divmod(index, chunks)
-        if part == 0:
-            return np.asarray(block * self._count + within * size)
-        if (within >= self._count % chunks).any():
-            return None
-        return np.asarray(block * self._count + chunks * size + within)
+    def _end(self, chunk: int) -> int:
+        return int(self._start(chunk + 1))

@@ -117,8 +117,8 @@ L116 = Rule(
     "misaligned-block",
     what="A custom collective cuts a block into several chunks and promises in one of them what "
     "comes from another position of its block.",
-    why="A call's element count need not be divisible by the chunks; what is left over belongs to "
-    "no chunk in particular, so only whole blocks can change places.",
+    why="A call's element count need not be divisible by the chunks; some chunks of a block then "
+    "have one element more than others, so only whole blocks can change places.",
     example='sley.Custom("swap", 2, 2, 2, lambda r, i: [(r, 1 - i)], chunks=2)',
     instead="Leave chunks at 1: every chunk is then a block, and count is what one chunk holds.",
 )

@@ -67,13 +67,11 @@ SLEY_KERNEL(sley_divide) {
     for (i32 d = block_index(); d < c.division_count; d += blocks()) {
         const Division division = c.divisions[d];
         const Buffers& buffers = call.buffers[division.rank];
-        if (c.chunk > 0) {
-            divide_elements(address(buffers, division.chunk, 0, 0), c.chunk, division.divisor);
-        }
-        const i32 within = static_cast<i32>(division.chunk.bits & 0x3FFFFFFFu) % c.chunks;
-        if (within < c.left_over) {
-            char* last = address(buffers, division.chunk, 0, c.full_tiles);
-            divide_elements(last, 1, division.divisor);
+        const i64 within = static_cast<i64>(division.chunk.bits & 0x3FFFFFFFu) % c.chunks;
+        const i64 length = c.chunk + (has_one_more(within) ? 1 : 0);
+        if (length > 0) {
+            // Without a full tile, tile 0 is that of the last elements.
+            divide_elements(address(buffers, division.chunk, 0, 0), length, division.divisor);
         }
     }
 }

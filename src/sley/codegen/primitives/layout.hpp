@@ -10,8 +10,8 @@ enum Memory : u32 { kData = 0, kOutput = 1, kScratch = 2, kNowhere = 3 };
 
 // A block's own memory, which lasts from call to call.
 struct BlockMemory {
-    u64 tiles;       // of all calls so far
-    u64 nothing[7];  // stands for elements that a chunk doesn't have
+    u64 tiles;  // of all calls so far
+    u64 unused[7];
 };
 
 // What a block that gave up tells the host; `status` is written last.
@@ -82,6 +82,7 @@ struct Division {
     i32 divisor;
 };
 
+// A rank's memories. In front of the scratch lies an element for each chunk of data and output.
 struct Buffers {
     char* memory[3];
 };
@@ -95,7 +96,7 @@ struct Setup {
     const Division* divisions;
     u64* abort;  // of the process: non-zero once a block has given up
     u64 timeout_ns;
-    i64 chunk;   // elements of a chunk, without the one that may be left over for it
+    i64 chunk;   // elements that every chunk has
     i64 tile;    // elements of a tile
     i64 slot_bytes;
     i32 full_tiles;

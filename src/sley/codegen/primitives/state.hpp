@@ -73,9 +73,15 @@ SLEY_INLINE i32 tile_length(i32 tile) {
     return static_cast<i32>(rest < c.tile ? rest : c.tile);
 }
 
+// Whether the chunk `within` of a block of the collective has one element more: its last.
+SLEY_INLINE bool has_one_more(i64 within) {
+    const Setup& c = state.setup;
+    return within * c.left_over % c.chunks >= c.chunks - c.left_over;
+}
+
 // The elements of tile `tile` of the chunk `index` after a place, in some rank's buffers. The tile of
-// what is left over has one element of every chunk; for chunks that have none, and they are never
-// the operands of one that has, an element of the block's own stands in.
+// the chunks' last elements has one of every chunk. A chunk of the caller's that has none may still
+// hold another's for a while: there is memory for that in front of the scratch.
 SLEY_INLINE char* address(const Buffers& buffers, Place where, i32 index, i32 tile) {
     const Setup& c = state.setup;
     const u32 memory = where.bits >> 30;
@@ -88,13 +94,10 @@ SLEY_INLINE char* address(const Buffers& buffers, Place where, i32 index, i32 ti
         } else {
             const i64 group = chunk / c.chunks;
             const i64 within = chunk - group * c.chunks;
-            element += group * c.left_over;
-            if (is_last) {
-                if (within >= c.left_over) {
-                    return reinterpret_cast<char*>(state.block.memory->nothing);
-                }
-                element += (c.chunks - within - 1) * c.chunk + within;
+            if (is_last && !has_one_more(within)) {
+                return buffers.memory[kScratch] - (2 * chunk + memory + 1) * kItem;
             }
+            element += group * c.left_over + within * c.left_over / c.chunks;
         }
     }
     return buffers.memory[memory] + element * kItem;
