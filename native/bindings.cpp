@@ -1,6 +1,7 @@
 // The Python module `sley.engine._native`: segments, fabrics, engines.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -10,6 +11,8 @@
 #include <cerrno>
 #include <exception>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <system_error>
 #include <thread>
 #include <tuple>
@@ -23,6 +26,7 @@
 #include "attach.hpp"
 #include "bindings.hpp"
 #include "calls.hpp"
+#include "columns.hpp"
 #include "engine.hpp"
 #include "network/bindings.hpp"
 
@@ -32,95 +36,84 @@ using namespace nb::literals;
 namespace sley {
 namespace {
 
-using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Longs = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-template <class T, class Array>
-std::vector<T> to_vector(const Array& array) {
-    return std::vector<T>(array.data(), array.data() + array.size());
-}
+SLEY_PYTHON_CLASS(Wiring, "sley.engine.program.Wiring");
+SLEY_PYTHON_CLASS(RankProgram, "sley.engine.program.RankProgram");
 
-FabricShape make_shape(const Ints& fifos, std::int64_t slots, std::int64_t slot_bytes,
-                       std::int64_t envelopes) {
-    FabricShape shape{to_vector<std::int32_t>(fifos), {slots, slot_bytes, envelopes}};
+FabricShape make_shape(const Column<std::int32_t>& fifos, std::int64_t slots,
+                       std::int64_t slot_bytes, std::int64_t envelopes) {
+    FabricShape shape{to_vector(fifos), {slots, slot_bytes, envelopes}};
     shape.check();
     return shape;
 }
 
-std::vector<Connection> make_connections(const Ints& src, const Ints& dst, const Ints& index) {
+std::vector<Connection> make_connections(const Wiring& wiring) {
+    const auto src = column<std::int32_t>(wiring, "src");
+    const auto dst = column<std::int32_t>(wiring, "dst");
+    const auto index = column<std::int32_t>(wiring, "index");
     if (src.size() != dst.size() || src.size() != index.size()) {
         throw std::invalid_argument("connections without an end");
     }
     std::vector<Connection> connections;
-    for (std::size_t i = 0; i < src.size(); ++i) {
-        connections.push_back({src.data()[i], dst.data()[i], index.data()[i]});
-    }
+    for (std::size_t i = 0; i < src.size(); ++i) connections.push_back({src[i], dst[i], index[i]});
     return connections;
 }
 
-std::vector<std::int32_t> ints(const nb::kwargs& columns, const char* name) {
-    return to_vector<std::int32_t>(nb::cast<Ints>(columns[name]));
-}
-
-std::vector<std::int64_t> longs(const nb::kwargs& columns, const char* name) {
-    return to_vector<std::int64_t>(nb::cast<Longs>(columns[name]));
-}
-
-// The columns of a `sley.engine.program.RankProgram`.
-ProgramColumns make_columns(const nb::kwargs& k) {
+ProgramColumns make_columns(const RankProgram& p) {
     ProgramColumns c;
-    c.op = ints(k, "op");
-    c.src_buffer = ints(k, "src_buffer");
-    c.src_index = ints(k, "src_index");
-    c.dst_buffer = ints(k, "dst_buffer");
-    c.dst_index = ints(k, "dst_index");
-    c.count = ints(k, "count");
-    c.send = ints(k, "send");
-    c.recv = ints(k, "recv");
-    c.wait_offset = longs(k, "wait_offset");
-    c.wait_target = ints(k, "wait_target");
-    c.pullable = ints(k, "pullable");
-    c.hold_offset = longs(k, "hold_offset");
-    c.hold_target = ints(k, "hold_target");
-    c.block_offset = longs(k, "block_offset");
-    c.divisor = ints(k, "divisor");
-    c.chunks = nb::cast<std::int32_t>(k["chunks"]);
+    c.op = column<std::int32_t>(p, "op");
+    c.src_buffer = column<std::int32_t>(p, "src_buffer");
+    c.src_index = column<std::int32_t>(p, "src_index");
+    c.dst_buffer = column<std::int32_t>(p, "dst_buffer");
+    c.dst_index = column<std::int32_t>(p, "dst_index");
+    c.count = column<std::int32_t>(p, "count");
+    c.send = column<std::int32_t>(p, "send");
+    c.recv = column<std::int32_t>(p, "recv");
+    c.wait_offset = column<std::int64_t>(p, "wait_offset");
+    c.wait_target = column<std::int32_t>(p, "wait_target");
+    c.pullable = column<std::int32_t>(p, "pullable");
+    c.hold_offset = column<std::int64_t>(p, "hold_offset");
+    c.hold_target = column<std::int32_t>(p, "hold_target");
+    c.block_offset = column<std::int64_t>(p, "block_offset");
+    c.divisor = column<std::int32_t>(p, "divisor");
+    c.chunks = attribute<std::int32_t>(p, "chunks");
     using Sizes = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
-    std::tie(c.sizes[kInput], c.sizes[kOutput], c.sizes[kScratch]) = nb::cast<Sizes>(k["sizes"]);
+    std::tie(c.sizes[kInput], c.sizes[kOutput], c.sizes[kScratch]) = attribute<Sizes>(p, "sizes");
     using Bases = std::tuple<std::int32_t, std::int32_t>;
-    std::tie(c.input_base, c.output_base) = nb::cast<Bases>(k["bases"]);
-    c.max_count = nb::cast<std::int32_t>(k["max_count"]);
-    c.in_place = nb::cast<bool>(k["in_place"]);
-    c.tile_major = nb::cast<bool>(k["tile_major"]);
-    c.all_pullable = nb::cast<bool>(k["all_pullable"]);
-    c.reduces = nb::cast<bool>(k["reduces"]);
-    c.needs_all = nb::cast<bool>(k["needs_all"]);
+    std::tie(c.input_base, c.output_base) = attribute<Bases>(p, "bases");
+    c.max_count = attribute<std::int32_t>(p, "max_count");
+    c.in_place = attribute<bool>(p, "in_place");
+    c.tile_major = attribute<bool>(p, "tile_major");
+    c.all_pullable = attribute<bool>(p, "all_pullable");
+    c.reduces = attribute<bool>(p, "reduces");
+    c.needs_all = attribute<bool>(p, "needs_all");
     return c;
 }
 
-std::shared_ptr<Engine> make_engine(std::shared_ptr<Fabric> fabric, const Ints& src,
-                                    const Ints& dst, const Ints& index, std::int64_t slots,
-                                    std::int64_t slot_bytes, const nb::kwargs& columns) {
-    return std::make_shared<Engine>(std::move(fabric), make_columns(columns),
-                                    make_connections(src, dst, index), Room{slots, slot_bytes});
+std::shared_ptr<Engine> make_engine(std::shared_ptr<Fabric> fabric, const Wiring& wiring,
+                                    const RankProgram& program) {
+    const Room room{attribute<std::int64_t>(wiring, "slots"),
+                    attribute<std::int64_t>(wiring, "slot_bytes")};
+    return std::make_shared<Engine>(std::move(fabric), make_columns(program),
+                                    make_connections(wiring), room);
 }
 
 // Throws what the engine would, without a fabric.
-void check_program(std::int32_t rank, std::int32_t ranks, const Ints& src, const Ints& dst,
-                   const Ints& index, const nb::kwargs& columns) {
-    build_program(make_columns(columns), rank, ranks, make_connections(src, dst, index));
+void check_program(const Wiring& wiring, const RankProgram& program) {
+    build_program(make_columns(program), attribute<std::int32_t>(program, "rank"),
+                  attribute<std::int32_t>(wiring, "ranks"), make_connections(wiring));
 }
 
 }  // namespace
 
-nb::tuple to_tuple(const Outcome& outcome) {
-    nb::list stuck;
+Report to_report(const Outcome& outcome) {
+    std::vector<StuckRow> stuck;
     for (const auto& s : outcome.stuck) {
-        stuck.append(nb::make_tuple(s.instruction, s.tile, static_cast<int>(s.reason), s.target));
+        stuck.emplace_back(s.instruction, s.tile, static_cast<int>(s.reason), s.target);
     }
-    return nb::make_tuple(static_cast<int>(outcome.status), outcome.seconds, outcome.rank,
-                          outcome.bytes, stuck);
+    return {static_cast<int>(outcome.status), outcome.seconds, outcome.rank, outcome.bytes,
+            std::move(stuck)};
 }
 
 Call make_call(std::int64_t count, std::int32_t type, std::int32_t op) {
@@ -142,8 +135,8 @@ Call call_on(std::int64_t count, std::int32_t type, std::int32_t op, const Bytes
     return call;
 }
 
-nb::tuple run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32_t op,
-                  Bytes input, Bytes output, std::int64_t iterations, double timeout_s) {
+Report run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32_t op,
+               Bytes input, Bytes output, std::int64_t iterations, double timeout_s) {
     const auto call = call_on(count, type, op, input, output);
     engine.check(call);
     Outcome outcome;
@@ -152,7 +145,7 @@ nb::tuple run_one(Engine& engine, std::int64_t count, std::int32_t type, std::in
         outcome = run_call(engine, call, iterations, timeout_s, true);
     }
     if (outcome.status == Status::kNoMemory) throw std::bad_alloc();
-    return to_tuple(outcome);
+    return to_report(outcome);
 }
 
 // All ranks as threads of this process; a rank that throws fails the job, so nobody waits for it.
@@ -189,9 +182,9 @@ std::vector<Outcome> run_all(const std::vector<std::shared_ptr<Engine>>& engines
     return outcomes;
 }
 
-nb::list run_threads(std::vector<std::shared_ptr<Engine>> engines, std::int64_t count,
-                     std::int32_t type, std::int32_t op, std::vector<Bytes> inputs,
-                     std::vector<Bytes> outputs, double timeout_s) {
+std::vector<Report> run_threads(std::vector<std::shared_ptr<Engine>> engines, std::int64_t count,
+                                std::int32_t type, std::int32_t op, std::vector<Bytes> inputs,
+                                std::vector<Bytes> outputs, double timeout_s) {
     if (inputs.size() != engines.size() || outputs.size() != engines.size()) {
         throw std::invalid_argument("not one memory for each rank");
     }
@@ -205,9 +198,9 @@ nb::list run_threads(std::vector<std::shared_ptr<Engine>> engines, std::int64_t 
         nb::gil_scoped_release release;
         outcomes = run_all(engines, calls, timeout_s);
     }
-    nb::list list;
-    for (const auto& outcome : outcomes) list.append(to_tuple(outcome));
-    return list;
+    std::vector<Report> reports;
+    for (const auto& outcome : outcomes) reports.push_back(to_report(outcome));
+    return reports;
 }
 
 // The kernel kills this process when the thread that forked it ends. Elsewhere than on Linux the
@@ -245,34 +238,37 @@ void translate(const std::exception_ptr& error, void*) {
     }
 }
 
-void define_memory(nb::module_& m) {
-    nb::class_<Segment>(m, "Segment")
+void define_segment(nb::module_& m) {
+    nb::class_<Segment>(m, "Segment", "Memory of this process or shared with others.")
         .def_static(
             "create",
             [](std::size_t bytes, bool shared) {
                 return std::make_shared<Segment>(Segment::create(bytes, shared));
             },
-            "bytes"_a, "shared"_a)
+            "bytes"_a, "shared"_a, "Memory, all zeros; OSError where there is not so much.")
         .def_static(
             "sparse",
             [](std::size_t bytes) {
                 return std::make_shared<Segment>(Segment::sparse(bytes, true));
             },
-            "bytes"_a)
+            "bytes"_a, "Addresses to be shared; memory is behind what is reserved.")
         .def_static(
             "attach",
             [](int fd, std::size_t bytes, bool writable) {
                 return std::make_shared<Segment>(Segment::attach(fd, bytes, writable));
             },
-            "fd"_a, "bytes"_a, "writable"_a = true)
-        .def("reserve", &Segment::reserve, "offset"_a, "bytes"_a)
-        .def("release", &Segment::release, "offset"_a, "bytes"_a)
+            "fd"_a, "bytes"_a, "writable"_a = true,
+            "The segment that another process shares by a descriptor, which stays the caller's.")
+        .def("reserve", &Segment::reserve, "offset"_a, "bytes"_a,
+             "Puts memory behind a range of a sparse segment; OSError where there is none.")
+        .def("release", &Segment::release, "offset"_a, "bytes"_a,
+             "Gives the memory behind a range of a sparse segment back.")
         .def(
             "announce",
             [](Segment& self) { announce(*reinterpret_cast<RankState*>(self.data())); },
             "Lets other processes find this one's memory: the segment is a rank's.")
-        .def_prop_ro("size", &Segment::size)
-        .def_prop_ro("fd", &Segment::fd)
+        .def_prop_ro("size", &Segment::size, "In bytes.")
+        .def_prop_ro("fd", &Segment::fd, "The descriptor to share it by; -1 where it isn't shared.")
         .def_prop_ro(
             "array",
             [](Segment& self) {
@@ -280,15 +276,22 @@ void define_memory(nb::module_& m) {
                     self.data(), {self.size()}, nb::find(self));
             },
             "The memory as a NumPy array, which keeps the segment alive.");
+}
 
-    nb::class_<FabricShape>(m, "FabricShape")
-        .def_static("create", &make_shape, "fifos"_a, "slots"_a, "slot_bytes"_a, "envelopes"_a)
-        .def("bytes_of", &FabricShape::bytes_of, "rank"_a)
-        .def_prop_ro("fifo_bytes", [](const FabricShape& self) { return self.fifo.bytes(); })
+void define_fabric(nb::module_& m) {
+    nb::class_<FabricShape>(m, "FabricShape", "What the memory of a job's ranks looks like.")
+        .def_static("create", &make_shape, "fifos"_a, "slots"_a, "slot_bytes"_a, "envelopes"_a,
+                    "fifos: the connections that each rank may send on. ValueError for a shape "
+                    "without room, MemoryError for one beyond all bounds.")
+        .def("bytes_of", &FabricShape::bytes_of, "rank"_a, "Of a rank's memory.")
+        .def_prop_ro(
+            "fifo_bytes", [](const FabricShape& self) { return self.fifo.bytes(); },
+            "Of a connection.")
         .def_prop_ro("bytes", &Fabric::bytes_side_by_side,
                      "Of all ranks' memory, side by side in one segment.");
 
-    nb::class_<Fabric>(m, "Fabric")
+    using Segments = std::vector<std::optional<std::shared_ptr<Segment>>>;
+    nb::class_<Fabric>(m, "Fabric", "The memory of all ranks and their connections, as one sees it.")
         .def_static(
             "side_by_side",
             [](const FabricShape& shape, const std::shared_ptr<Segment>& segment,
@@ -302,33 +305,40 @@ void define_memory(nb::module_& m) {
             "shape"_a, "segment"_a, "rank"_a, "All ranks' memory lies in one segment.")
         .def_static(
             "join",
-            [](const FabricShape& shape, const std::vector<std::shared_ptr<Segment>>& memory,
-               const std::vector<std::shared_ptr<Segment>>& heaps, std::int32_t rank) {
-                std::vector<Region> regions, heap_regions;
-                for (const auto& segment : memory) regions.push_back({segment, 0});
-                for (const auto& segment : heaps) heap_regions.push_back({segment, 0});
-                return std::make_shared<Fabric>(shape, rank, std::move(regions),
-                                                std::move(heap_regions));
+            [](const FabricShape& shape, const Segments& memory, const Segments& heaps,
+               std::int32_t rank) {
+                const auto regions = [](const Segments& segments) {
+                    std::vector<Region> found;
+                    for (const auto& s : segments) found.push_back({s.value_or(nullptr), 0});
+                    return found;
+                };
+                return std::make_shared<Fabric>(shape, rank, regions(memory), regions(heaps));
             },
             "shape"_a, "memory"_a, "heaps"_a, "rank"_a,
             "Every rank of this host has a segment; None for those of others.")
-        .def_prop_ro("ranks", [](const Fabric& self) { return self.shape().ranks(); })
-        .def_prop_ro("beats", [](Fabric& self) { return self.control().beats(); })
-        .def_prop_ro("failed", [](Fabric& self) { return self.control().failed(); })
+        .def_prop_ro(
+            "ranks", [](const Fabric& self) { return self.shape().ranks(); }, "How many.")
+        .def_prop_ro(
+            "beats", [](Fabric& self) { return self.control().beats(); },
+            "In how many rounds any rank has moved something.")
+        .def_prop_ro(
+            "failed", [](Fabric& self) { return self.control().failed(); }, "Whether any rank has.")
         .def(
             "fail",
             [](Fabric& self, std::int32_t rank) { self.control().fail(Failure::kDied, rank); },
             "rank"_a, "Record that `rank` died; every rank that waits then gives up.")
-        .def_prop_ro("failure",
-                     [](Fabric& self) {
-                         return nb::make_tuple(static_cast<int>(self.control().failure_kind()),
-                                               self.control().failure_rank());
-                     })
+        .def_prop_ro(
+            "failure",
+            [](Fabric& self) {
+                return std::tuple(static_cast<int>(self.control().failure_kind()),
+                                  self.control().failure_rank());
+            },
+            "(kind, rank) of the first failure: `sley.communicator.failures.Failure`.")
         .def(
             "call_of",
             [](Fabric& self, std::int32_t rank) {
                 const auto call = self.control().call_of(rank);
-                return nb::make_tuple(call.sequence, call.what, call.count);
+                return std::tuple(call.sequence, call.what, call.count);
             },
             "rank"_a, "What a rank is at: (number of the call, what, count).")
         .def("reads_others", &Fabric::reads_others,
@@ -341,7 +351,9 @@ void define_memory(nb::module_& m) {
                 self.ways().only = Way{way};
             },
             "way"_a, "Calls that can go a way (by its number) all do.")
-        .def("close", [](Fabric& self) { self.control().close(); })
+        .def(
+            "close", [](Fabric& self) { self.control().close(); },
+            "Tells the others that this rank has left.")
         .def(
             "abort",
             [](Fabric& self) {
@@ -357,24 +369,33 @@ void define_memory(nb::module_& m) {
 }
 
 void define_engine(nb::module_& m) {
-    nb::class_<Engine>(m, "Engine")
-        .def_static("create", &make_engine, "fabric"_a, "src"_a, "dst"_a, "index"_a, "slots"_a,
-                    "slot_bytes"_a, "columns"_a)
+    nb::class_<Tally>(m, "Tally", "Calls that an engine has ended well.")
+        .def_ro("calls", &Tally::calls, "How many.")
+        .def_ro("block_bytes", &Tally::block_bytes, "Bytes of one block of each, added up.")
+        .def_ro("seconds", &Tally::seconds, "How long they took, added up.")
+        .def_prop_ro(
+            "ways",
+            [](const Tally& self) {
+                return std::vector<std::uint64_t>(self.ways.begin(), self.ways.end());
+            },
+            "How many went each way.");
+    nb::class_<Engine>(m, "Engine", "One rank's program of a plan, ready to be called.")
+        .def_static("create", &make_engine, "fabric"_a, "wiring"_a, "program"_a,
+                    "ProgramFault for a program that must not run.")
         .def("run", &run_one, "count"_a, "dtype"_a, "op"_a, "input"_a, "output"_a, "iterations"_a,
-             "timeout_s"_a)
-        .def_prop_ro("tally", &Engine::tally);
-    nb::class_<Tally>(m, "Tally")
-        .def_ro("calls", &Tally::calls)
-        .def_ro("block_bytes", &Tally::block_bytes)
-        .def_ro("seconds", &Tally::seconds)
-        .def_prop_ro("ways", [](const Tally& self) {
-            return std::vector<std::uint64_t>(self.ways.begin(), self.ways.end());
-        });
+             "timeout_s"_a,
+             "Runs it so many times back to back, after a barrier with all other ranks. count: "
+             "elements of a block. dtype, op: numbers of a DataType and a ReduceOp. in place: "
+             "input is the rank's data, output is empty. ValueError for memory of a wrong size, "
+             "SlotTooSmall, MemoryError.")
+        .def_prop_ro("tally", &Engine::tally, "Of its calls so far.");
     m.def("run_threads", &run_threads, "engines"_a, "count"_a, "dtype"_a, "op"_a, "inputs"_a,
-          "outputs"_a, "timeout_s"_a);
-    m.def("check_program", &check_program, "rank"_a, "ranks"_a, "src"_a, "dst"_a, "index"_a,
-          "columns"_a);
-    m.def("die_with_parent", &die_with_parent);
+          "outputs"_a, "timeout_s"_a,
+          "Runs the engines of all ranks, each in a thread; OSError where there are too few.");
+    m.def("check_program", &check_program, "wiring"_a, "program"_a,
+          "ProgramFault for a program that must not run.");
+    m.def("die_with_parent", &die_with_parent,
+          "From now on the kernel ends this process when its parent ends (on Linux).");
 }
 
 }  // namespace
@@ -385,7 +406,8 @@ NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // a process may end with arrays of the heap alive
     sley::define_errors(m);
     nb::register_exception_translator(&sley::translate);
-    sley::define_memory(m);
+    sley::define_segment(m);
+    sley::define_fabric(m);
     sley::define_engine(m);
     sley::define_calls(m);
     sley::define_network(m);

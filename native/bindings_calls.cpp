@@ -1,7 +1,9 @@
 // The part of the Python module for communicators: calls, tickets, messages between two ranks.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <poll.h>
 #include <sched.h>
@@ -9,6 +11,8 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -45,9 +49,11 @@ Submission make_submission(std::shared_ptr<Engine> engine, std::int64_t count, s
 }
 
 // None for a call that went well, so that the usual case costs little.
-nb::object to_object(const Outcome& outcome) {
-    if (outcome.status == Status::kDone) return nb::none();
-    return to_tuple(outcome);
+using Problem = std::optional<Report>;
+
+Problem problem_of(const Outcome& outcome) {
+    if (outcome.status == Status::kDone) return {};
+    return to_report(outcome);
 }
 
 // A time without Python's lock in which the thread waits for other ranks. Python's handlers of
@@ -99,10 +105,10 @@ private:
     pid_t process_ = getpid();
 };
 
-nb::object run_now(Owned<Calls>& calls, std::shared_ptr<Engine> engine, std::int64_t count,
-                   std::int32_t type, std::int32_t op, Address input, std::int64_t input_bytes,
-                   Address output, std::int64_t output_bytes, std::uint64_t what,
-                   double timeout_s, std::int64_t iterations) {
+Problem run_now(Owned<Calls>& calls, std::shared_ptr<Engine> engine, std::int64_t count,
+                std::int32_t type, std::int32_t op, Address input, std::int64_t input_bytes,
+                Address output, std::int64_t output_bytes, std::uint64_t what, double timeout_s,
+                std::int64_t iterations) {
     const auto s = make_submission(std::move(engine), count, type, op, input, input_bytes, output,
                                    output_bytes, what);
     Outcome outcome;
@@ -111,7 +117,7 @@ nb::object run_now(Owned<Calls>& calls, std::shared_ptr<Engine> engine, std::int
         outcome = calls->run(s.engine, s.call, timeout_s, iterations);
     }
     raise_if_interrupted();
-    return to_object(outcome);
+    return problem_of(outcome);
 }
 
 std::shared_ptr<Ticket> submit(Owned<Calls>& calls, std::shared_ptr<Engine> engine,
@@ -123,30 +129,31 @@ std::shared_ptr<Ticket> submit(Owned<Calls>& calls, std::shared_ptr<Engine> engi
     return calls->submit(s.engine, s.call, timeout_s);
 }
 
-nb::object send_now(Owned<PointToPoint>& messages, Address data, std::int64_t bytes,
-                    std::int32_t dst, std::int64_t tag, double timeout_s) {
+Problem send_now(Owned<PointToPoint>& messages, Address data, std::int64_t bytes, std::int32_t dst,
+                 std::int64_t tag, double timeout_s) {
     Outcome outcome;
     {
         const Waiting waiting;
         outcome = messages->send_now(at(data), bytes, dst, tag, timeout_s);
     }
     raise_if_interrupted();
-    return to_object(outcome);
+    return problem_of(outcome);
 }
 
-// (what `to_object` gives, source)
-nb::tuple recv_now(Owned<PointToPoint>& messages, Address data, std::int64_t bytes,
-                   std::int32_t src, std::int64_t tag, double timeout_s) {
+// (problem, source)
+std::tuple<Problem, std::int32_t> recv_now(Owned<PointToPoint>& messages, Address data,
+                                           std::int64_t bytes, std::int32_t src, std::int64_t tag,
+                                           double timeout_s) {
     Outcome outcome;
     {
         const Waiting waiting;
         outcome = messages->recv_now(at(data), bytes, src, tag, timeout_s);
     }
     raise_if_interrupted();
-    return nb::make_tuple(to_object(outcome), outcome.rank);
+    return {problem_of(outcome), outcome.rank};
 }
 
-void call_when_done(Ticket& ticket, nb::callable then) {
+void call_when_done(Ticket& ticket, nb::typed<nb::callable, void()> then) {
     auto* kept = then.release().ptr();
     ticket.on_done([kept] {
         const nb::gil_scoped_acquire acquire;
@@ -156,6 +163,14 @@ void call_when_done(Ticket& ticket, nb::callable then) {
         } catch (nb::python_error& error) {
             error.discard_as_unraisable("a callback of a collective call");
         }
+    });
+}
+
+void keep_alive(Ticket& ticket, nb::object object) {
+    auto* kept = object.release().ptr();
+    ticket.on_done([kept] {
+        const nb::gil_scoped_acquire acquire;
+        Py_DECREF(kept);
     });
 }
 
@@ -183,50 +198,82 @@ bool settle(Fabric& fabric, double timeout_s) {
     return true;
 }
 
-void define_calls(nb::module_& m) {
-    nb::class_<Ticket>(m, "Ticket")
-        .def("is_done", &Ticket::is_done)
+namespace {
+
+void define_ticket(nb::module_& m) {
+    nb::class_<Ticket>(m, "Ticket", "The end of a call, on which somebody waits.")
+        .def("is_done", &Ticket::is_done, "Whether the call has ended, well or not.")
         .def("wait", &Ticket::wait, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Whether the call ended within the time; below 0 without an end.")
-        .def("on_done", &call_when_done, "then"_a)
-        .def_prop_ro("rank", [](const Ticket& self) { return self.outcome().rank; })
-        .def_prop_ro("outcome", [](const Ticket& self) { return to_object(self.outcome()); });
-    nb::class_<Owned<Calls>>(m, "Calls")
-        .def(nb::init<std::shared_ptr<Fabric>>(), "fabric"_a)
-        .def("is_own_thread", [](const Owned<Calls>& self) { return self->is_own_thread(); })
-        .def("run", &run_now)
-        .def("submit", &submit)
-        .def(
-            "close", [](Owned<Calls>& self) { self->close(); },
-            nb::call_guard<nb::gil_scoped_release>());
-    nb::class_<Owned<PointToPoint>>(m, "PointToPoint")
+        .def("on_done", &call_when_done, "then"_a,
+             "Calls `then` at the end, in the thread that ends the call; at once where it has.")
+        .def("keep", &keep_alive, "object"_a, "Keeps what the call is about alive to its end.")
+        .def_prop_ro(
+            "rank", [](const Ticket& self) { return self.outcome().rank; },
+            "After the end of a receive: the rank that it was from.")
+        .def_prop_ro(
+            "outcome", [](const Ticket& self) { return problem_of(self.outcome()); },
+            "After the end: the report of a call that went wrong; None of one that went well.");
+}
+
+void define_messages(nb::module_& m) {
+    using Messages = Owned<PointToPoint>;
+    nb::class_<Messages>(m, "PointToPoint", "Messages from one rank to another, with tags.")
         .def(nb::init<std::shared_ptr<Fabric>, std::int32_t, std::int32_t>(), "fabric"_a,
-             "stride"_a, "offset"_a)
-        .def("send_now", &send_now)
-        .def("recv_now", &recv_now)
+             "stride"_a, "offset"_a,
+             "They travel to rank dst on FIFO dst * stride + offset of the sender.")
+        .def("send_now", &send_now, "address"_a, "size_bytes"_a, "dst"_a, "tag"_a, "timeout_s"_a,
+             "Sends memory; the report of what went wrong, None where all went well.")
+        .def("recv_now", &recv_now, "address"_a, "size_bytes"_a, "src"_a, "tag"_a, "timeout_s"_a,
+             "Receives into memory; (report as of send_now, source). src: -1 for any.")
         .def(
             "send",
-            [](Owned<PointToPoint>& self, Address data, std::int64_t bytes, std::int32_t dst,
+            [](Messages& self, Address address, std::int64_t size_bytes, std::int32_t dst,
                std::int64_t tag, double timeout_s) {
-                return self->send(at(data), bytes, dst, tag, timeout_s);
+                return self->send(at(address), size_bytes, dst, tag, timeout_s);
             },
-            nb::call_guard<nb::gil_scoped_release>())
+            "address"_a, "size_bytes"_a, "dst"_a, "tag"_a, "timeout_s"_a,
+            nb::call_guard<nb::gil_scoped_release>(), "Begins to send; the memory must stay.")
         .def(
             "recv",
-            [](Owned<PointToPoint>& self, Address data, std::int64_t bytes, std::int32_t src,
+            [](Messages& self, Address address, std::int64_t size_bytes, std::int32_t src,
                std::int64_t tag, double timeout_s) {
-                return self->recv(at(data), bytes, src, tag, timeout_s);
+                return self->recv(at(address), size_bytes, src, tag, timeout_s);
             },
-            nb::call_guard<nb::gil_scoped_release>())
+            "address"_a, "size_bytes"_a, "src"_a, "tag"_a, "timeout_s"_a,
+            nb::call_guard<nb::gil_scoped_release>(), "Begins to receive; the memory must stay.")
         .def(
             "wait",
-            [](Owned<PointToPoint>& self, Ticket& ticket, double timeout_s) {
+            [](Messages& self, Ticket& ticket, double timeout_s) {
                 return self->wait(ticket, timeout_s);
             },
-            nb::call_guard<nb::gil_scoped_release>())
+            "ticket"_a, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "Like `ticket.wait`, but moves the messages meanwhile.")
         .def(
-            "close", [](Owned<PointToPoint>& self) { self->close(); },
-            nb::call_guard<nb::gil_scoped_release>());
+            "close", [](Messages& self) { self->close(); },
+            nb::call_guard<nb::gil_scoped_release>(), "Ends what is under way.");
+}
+
+}  // namespace
+
+void define_calls(nb::module_& m) {
+    define_ticket(m);
+    nb::class_<Owned<Calls>>(m, "Calls", "The collective calls of a communicator, in order.")
+        .def(nb::init<std::shared_ptr<Fabric>>(), "fabric"_a)
+        .def(
+            "is_own_thread", [](const Owned<Calls>& self) { return self->is_own_thread(); },
+            "Whether this is the thread that runs submitted calls, which must not wait for one.")
+        .def("run", &run_now, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a, "input_bytes"_a,
+             "output"_a, "output_bytes"_a, "what"_a, "timeout_s"_a, "iterations"_a,
+             "Runs a call so many times back to back, on memory by address; the report of what "
+             "went wrong, None where all went well. what: the call's record.")
+        .def("submit", &submit, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
+             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "timeout_s"_a,
+             "Has the thread run a call; the memory must stay.")
+        .def(
+            "close", [](Owned<Calls>& self) { self->close(); },
+            nb::call_guard<nb::gil_scoped_release>(), "Ends what is under way.");
+    define_messages(m);
 }
 
 }  // namespace sley

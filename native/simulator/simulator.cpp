@@ -36,18 +36,19 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
         blocks_[b].since = settings_.launch_us;
     }
     for (auto& c : connections_) c.credit = settings_.slots * unit_;
-    for (auto* times : {&end_us, &moving_us, &waiting_us, &message_us, &slot_us, &overhead_us}) {
+    for (auto* times : {&result_.end_us, &result_.moving_us, &result_.waiting_us,
+                        &result_.message_us, &result_.slot_us, &result_.overhead_us}) {
         times->assign(blocks, 0);
     }
     const auto rows = instructions * settings_.tiles;
-    executions = {std::vector<double>(rows), std::vector<double>(rows, -1),
+    result_.executions = {std::vector<double>(rows), std::vector<double>(rows, -1),
                   std::vector<double>(rows), std::vector<std::int8_t>(rows),
                   std::vector<std::int8_t>(rows), std::vector<std::int64_t>(rows, kNone),
                   std::vector<std::int64_t>(rows, kNone), std::vector<double>(rows),
                   std::vector<double>(rows)};
-    moved_bytes.assign(settings_.links, 0);
-    load_bytes.assign(settings_.links * settings_.bins, 0);
-    bin_us = 1.0 / 64;
+    result_.moved_bytes.assign(settings_.links, 0);
+    result_.load_bytes.assign(settings_.links * settings_.bins, 0);
+    result_.bin_us = 1.0 / 64;
 }
 
 void Simulator::push(double time, Kind kind, std::int32_t id, std::uint32_t version,
@@ -55,7 +56,7 @@ void Simulator::push(double time, Kind kind, std::int32_t id, std::uint32_t vers
     queue_.push({time, events_++, kind, id, version, room});
 }
 
-void Simulator::run() {
+SimulatorResult Simulator::run() {
     now_ = settings_.launch_us;
     for (std::size_t b = 0; b < blocks_.size(); ++b) advance(static_cast<std::int32_t>(b));
     while (true) {
@@ -75,8 +76,10 @@ void Simulator::run() {
         }
     }
     for (const Block& b : blocks_) {
-        if (b.state != State::done) stuck.push_back(static_cast<std::int32_t>(b.instruction));
+        if (b.state == State::done) continue;
+        result_.stuck.push_back(static_cast<std::int32_t>(b.instruction));
     }
+    return std::move(result_);
 }
 
 void Simulator::handle(const Event& event) {
@@ -116,14 +119,14 @@ void Simulator::enter(std::int32_t block, State state) {
     Block& b = blocks_[block];
     const double spent = now_ - b.since;
     switch (b.state) {
-        case State::waiting: waiting_us[block] += spent; break;
+        case State::waiting: result_.waiting_us[block] += spent; break;
         case State::overhead:
-        case State::fence: overhead_us[block] += spent; break;
-        case State::message: message_us[block] += spent; break;
-        case State::slot: slot_us[block] += spent; break;
+        case State::fence: result_.overhead_us[block] += spent; break;
+        case State::message: result_.message_us[block] += spent; break;
+        case State::slot: result_.slot_us[block] += spent; break;
         case State::moving:
-            moving_us[block] += spent;
-            executions.moving_us[row(b)] += spent;
+            result_.moving_us[block] += spent;
+            result_.executions.moving_us[row(b)] += spent;
             break;
         case State::ready:
         case State::done: break;
@@ -134,12 +137,12 @@ void Simulator::enter(std::int32_t block, State state) {
 
 void Simulator::blame(std::int32_t block, Cause cause, std::int64_t after) {
     const std::int64_t execution = row(blocks_[block]);
-    executions.cause[execution] = static_cast<std::int8_t>(cause);
-    executions.after[execution] = after;
-    executions.cause_us[execution] = now_;
-    if (executions.start_us[execution] < 0) {
-        executions.first_cause[execution] = static_cast<std::int8_t>(cause);
-        executions.first_after[execution] = after;
+    result_.executions.cause[execution] = static_cast<std::int8_t>(cause);
+    result_.executions.after[execution] = after;
+    result_.executions.cause_us[execution] = now_;
+    if (result_.executions.start_us[execution] < 0) {
+        result_.executions.first_cause[execution] = static_cast<std::int8_t>(cause);
+        result_.executions.first_after[execution] = after;
     }
 }
 
@@ -172,7 +175,7 @@ void Simulator::advance(std::int32_t block) {
         if (b.state == State::moving || b.state == State::fence) end_part(block);
         if (b.instruction == plan_.block_offset[block + 1]) {
             enter(block, State::done);
-            end_us[block] = now_;
+            result_.end_us[block] = now_;
             return;
         }
         if (!may_begin(block) || !may_move(block)) return;
@@ -186,7 +189,7 @@ bool Simulator::may_begin(std::int32_t block) {
     Block& b = blocks_[block];
     if (b.paid) return true;
     if (b.state == State::ready) {
-        executions.turn_us[row(b)] = now_;
+        result_.executions.turn_us[row(b)] = now_;
         const bool first = b.tile == 0 && b.instruction == plan_.block_offset[block];
         if (first) blame(block, Cause::launch, kNone);
     }
@@ -236,7 +239,7 @@ void Simulator::begin_part(std::int32_t block) {
     if (send != kNone) connections_[send].credit -= unit_ / count;
     if (take != kNone) --connections_[take].arrived;
     enter(block, State::moving);
-    double& start = executions.start_us[row(b)];
+    double& start = result_.executions.start_us[row(b)];
     if (start < 0) start = now_;
     const double bytes = message_bytes(b) / static_cast<double>(count);
     if (bytes > 0) begin_flow(block, plan_.kind[b.instruction], bytes);
@@ -272,7 +275,7 @@ void Simulator::finish(std::int32_t block) {
     Block& b = blocks_[block];
     const std::int64_t ended = row(b);
     const std::int32_t instruction = static_cast<std::int32_t>(b.instruction);
-    executions.end_us[ended] = now_;
+    result_.executions.end_us[ended] = now_;
     ++done_[instruction];
     b.part = 0;
     b.paid = false;
@@ -320,7 +323,9 @@ void Simulator::settle(std::int32_t flow) {
 
 // Adds to a link's load; bins become twice as long when the run outgrows them.
 void Simulator::record(std::int32_t link, double from, double to, double bytes) {
-    moved_bytes[link] += bytes;
+    double& bin_us = result_.bin_us;
+    std::vector<double>& load_bytes = result_.load_bytes;
+    result_.moved_bytes[link] += bytes;
     const std::int64_t bins = settings_.bins;
     while (to >= bin_us * static_cast<double>(bins)) {
         for (std::int64_t k = 0; k < bins; ++k) {

@@ -56,14 +56,8 @@ struct Executions {
 
 enum class Cause : std::int8_t { launch, turn, wait, message, slot };
 
-class Simulator {
-public:
-    Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowClasses classes,
-              std::vector<double> capacity, std::vector<double> gamma, SimulatorSettings settings);
-
-    void run();
-
-    // What a run leaves. Per block:
+struct SimulatorResult {
+    // Per block:
     std::vector<double> end_us, moving_us, waiting_us, message_us, slot_us, overhead_us;
     Executions executions;
     // Per link, and per bin and link:
@@ -71,6 +65,15 @@ public:
     double bin_us = 0;
     // The instructions at which blocks are stuck, where a run ends with some unfinished.
     std::vector<std::int32_t> stuck;
+};
+
+class Simulator {
+public:
+    Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowClasses classes,
+              std::vector<double> capacity, std::vector<double> gamma, SimulatorSettings settings);
+
+    // Once.
+    SimulatorResult run();
 
 private:
     enum class State : std::int8_t {
@@ -135,6 +138,7 @@ private:
     SimulatorPlan plan_;
     SimulatorConnections ends_;
     SimulatorSettings settings_;
+    SimulatorResult result_;
     Sharing sharing_;
     std::int64_t unit_ = 1;  // a slot in units that every number of parts divides
     double now_ = 0;

@@ -271,7 +271,7 @@ def test_no_memory_left_for_a_measurement(size: int) -> None:
 
 
 def test_the_engine_itself_refuses_memory_of_a_wrong_size() -> None:
-    from sley.engine.native import native
+    from sley.engine import native
     from sley.engine.program import load
 
     loaded = load(PLAN, None, 1024)
@@ -282,23 +282,22 @@ def test_the_engine_itself_refuses_memory_of_a_wrong_size() -> None:
     for size in (0, 239, 241):
         with pytest.raises(ValueError, match="wrong size"):
             engine.run(60, 2, int(ReduceOp.SUM), np.zeros(size, np.uint8), nothing, 1, 0.1)
-    assert native().ProgramFault.__module__ == "sley.engine._native"
+    assert native.ProgramFault.__module__ == "sley.engine._native"
 
 
 @pytest.mark.parametrize("column", ["send", "recv"])
 @pytest.mark.parametrize("connection", ["another rank's", -1, 3])
 def test_the_engine_itself_refuses_connections(column: str, connection: Any) -> None:
     """`load` never makes such programs; the engine does not rely on it."""
-    from sley.engine.native import native
+    from sley.engine import native
     from sley.engine.program import load
 
     loaded = load(PLAN, None, 1024)
     ends = loaded.wiring.src if column == "send" else loaded.wiring.dst
     if not isinstance(connection, int):
         connection = int(np.flatnonzero(ends != 0)[0])
-    columns = dict(loaded.programs[0].columns)
-    used = columns[column] >= 0
-    columns[column] = np.where(used, np.int32(connection), columns[column])
-    broken, wiring = replace(loaded.programs[0], columns=columns), loaded.wiring
-    with pytest.raises(native().ProgramFault, match="connection"):
+    program, wiring = loaded.programs[0], loaded.wiring
+    found = getattr(program, column)
+    broken = replace(program, **{column: np.where(found >= 0, np.int32(connection), found)})
+    with pytest.raises(native.ProgramFault, match="connection"):
         broken.engine(wiring.fabric(wiring.memory(shared=False), 0), wiring)

@@ -115,24 +115,24 @@ void check_rings() {
         settings.wait_us = settings.decode_us = 0.25;
         auto simulator = simulator_of(plan_of(blocks, instruction_major), ranks, remote, settings,
                                       8, variant & 32 ? 0.5 : 0);
-        simulator.run();
-        expect(simulator.stuck.empty(), "a ring hangs");
+        const auto result = simulator.run();
+        expect(result.stuck.empty(), "a ring hangs");
         const double bytes = hops * (100.0 * static_cast<double>(settings.tiles - 1) + 40);
         for (std::int32_t link = 0; link < ranks; ++link) {
             double sum = 0;
             for (std::int64_t k = 0; k < settings.bins; ++k) {
-                sum += simulator.load_bytes[static_cast<std::size_t>(k * ranks + link)];
+                sum += result.load_bytes[static_cast<std::size_t>(k * ranks + link)];
             }
-            expect(near(sum, simulator.moved_bytes[static_cast<std::size_t>(link)]), "loads");
+            expect(near(sum, result.moved_bytes[static_cast<std::size_t>(link)]), "loads");
             expect(sum >= bytes * (1 - 1e-9), "too little moved");
             expect(settings.overhead_bytes > 0 || near(sum, bytes), "too much moved");
         }
         for (std::size_t b = 0; b < ranks; ++b) {
-            expect(near(simulator.end_us[b], simulator.end_us[0]), "ranks that are alike differ");
-            const double spent = simulator.moving_us[b] + simulator.waiting_us[b] +
-                                 simulator.message_us[b] + simulator.slot_us[b] +
-                                 simulator.overhead_us[b];
-            expect(near(spent, simulator.end_us[b] - settings.launch_us), "a block's times");
+            expect(near(result.end_us[b], result.end_us[0]), "ranks that are alike differ");
+            const double spent = result.moving_us[b] + result.waiting_us[b] +
+                                 result.message_us[b] + result.slot_us[b] +
+                                 result.overhead_us[b];
+            expect(near(spent, result.end_us[b] - settings.launch_us), "a block's times");
         }
     }
 }
@@ -145,18 +145,16 @@ void check_waits_and_hangs() {
     const std::vector<std::vector<Row>> blocks{{{}}, {{0, kNone, {0}}}, {{kNone, kNone, {0}}},
                                                {{kNone, 0}}};
     auto simulator = simulator_of(plan_of(blocks, false), 1, false, settings, 5, 0);
-    simulator.run();
+    const auto result = simulator.run();
     // The local operation takes 10; the wait 1; the message 20 over 5 bytes a us, its fence 1,
     // its latency 2; receiving it 10.
     const std::vector<double> ends{10, 10 + 1 + 20 + 1, 10 + 1 + 10, 10 + 1 + 20 + 1 + 2 + 10};
-    for (std::size_t b = 0; b < ends.size(); ++b) expect(near(simulator.end_us[b], ends[b]), "ends");
+    for (std::size_t b = 0; b < ends.size(); ++b) expect(near(result.end_us[b], ends[b]), "ends");
     auto circle = simulator_of(plan_of({{{kNone, kNone, {1}}}, {{kNone, kNone, {0}}}}, false), 0,
                                false, settings, 5, 0);
-    circle.run();
-    expect(circle.stuck == std::vector<std::int32_t>({0, 1}), "a circle of waits");
+    expect(circle.run().stuck == std::vector<std::int32_t>({0, 1}), "a circle of waits");
     auto lonely = simulator_of(plan_of({{{kNone, 0}}, {}}, true), 1, true, settings, 5, 0);
-    lonely.run();
-    expect(lonely.stuck == std::vector<std::int32_t>({0}), "a message that nobody sends");
+    expect(lonely.run().stuck == std::vector<std::int32_t>({0}), "a message that nobody sends");
 }
 
 // All flows rise together until each has met its cap or a full resource.

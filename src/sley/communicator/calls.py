@@ -6,8 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from sley.engine import native
+from sley.engine.outcomes import Report
 from sley.engine.types import DATA_TYPES, DataType
 from sley.errors import SleyError
 from sley.ir.plan import Plan
@@ -86,7 +88,7 @@ def describe_record(record: int, count: int) -> str:
     return ", ".join(words)
 
 
-Explain = Callable[[Any], SleyError | None]
+Explain = Callable[[Report | None], SleyError | None]
 """The error that an outcome of the engine is; None for a good one."""
 
 
@@ -102,10 +104,12 @@ class Work:
 
     __slots__ = ("_error", "_explain", "_lock", "_ticket", "source")
 
-    def __init__(self, ticket: Any, explain: Explain, owners: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self, ticket: native.Ticket | None, explain: Explain, owners: tuple[object, ...] = ()
+    ) -> None:
         self._ticket, self._explain = ticket, explain
-        if owners:
-            ticket.on_done(lambda owners=owners: None)
+        if ticket is not None and owners:
+            ticket.keep(owners)
         self.source = NONE
         self._error: SleyError | None = None
         self._lock = threading.Lock()
@@ -113,7 +117,7 @@ class Work:
     def is_done(self) -> bool:
         """Whether the call has ended, well or not."""
         ticket = self._ticket
-        return ticket is None or bool(ticket.is_done())
+        return ticket is None or ticket.is_done()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits for the end of the call, and raises what went wrong; False if it has not ended
@@ -141,7 +145,7 @@ class Work:
         else:
             ticket.on_done(then)
 
-    def _await(self, ticket: Any, timeout_s: float | None) -> bool:
+    def _await(self, ticket: native.Ticket, timeout_s: float | None) -> bool:
         """Waits in pieces: between them, Python's handlers of signals have their turn."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._await_briefly(ticket, _PIECE_S if end is None else _left_s(end)):
@@ -149,8 +153,8 @@ class Work:
                 return False
         return True
 
-    def _await_briefly(self, ticket: Any, timeout_s: float) -> bool:
-        return bool(ticket.wait(timeout_s))
+    def _await_briefly(self, ticket: native.Ticket, timeout_s: float) -> bool:
+        return ticket.wait(timeout_s)
 
     def _finish(self) -> None:
         with self._lock:

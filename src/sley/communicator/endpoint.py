@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from sley.communicator.network import connect
 from sley.communicator.settings import Copies, Settings
 from sley.communicator.stats import OPEN, CallStats, log_to_stderr, logger
 from sley.direct import pulls
+from sley.engine import native
 from sley.engine.limits import SLOT_BYTES, whole
-from sley.engine.native import native
+from sley.engine.outcomes import Report
 from sley.engine.program import Loaded, Pullable, load
 from sley.errors import Place, SleyError
 from sley.errors.calls import N623, N627, N632
@@ -39,21 +40,25 @@ _SETTLED_S = 2.0
 _Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
 """The kind of a call, or its plan's id; then count, type, operation, in place or not, and root."""
 
+_Arguments: TypeAlias = "tuple[native.Engine, int, int, int, int, int, int, int, int, float]"
+"""Of `native.Calls.run`: the engine, count, type, operation, the two memories with their sizes, the
+call's record, and the timeout."""
+
 _MOST_KEYS = 4096
 """Sizes whose plans are looked up once; a program that uses more looks them up again."""
 
 
 @dataclass(frozen=True)
 class LoadedPlan:
-    """A plan on this rank: as the engine loads it, and the engine (`native.Engine`)."""
+    """A plan on this rank: as the engine loads it, and the engine."""
 
     ready: ReadyPlan
     loaded: Loaded
-    engine: Any
+    engine: native.Engine
 
 
 def load_plan(
-    ready: ReadyPlan, fabric: Any, rank: int, hosts: Hosts, settings: Settings
+    ready: ReadyPlan, fabric: native.Fabric, rank: int, hosts: Hosts, settings: Settings
 ) -> LoadedPlan:
     """The rank's part of a plan, on connections of the communicator. Errors: R507, R510."""
     plan = ready.plan
@@ -113,7 +118,7 @@ class Endpoint:
             self._transport = connect(
                 self._fabric, self._rendezvous, settings.network, settings.timeout_s
             )
-            self._calls = native().Calls(self._fabric)
+            self._calls = native.Calls(self._fabric)
             self._failures = Failures(self._fabric, rank, name)
             self._messages = Messages(self._fabric, settings, self._failures)
             self.plans = Plans(
@@ -136,7 +141,9 @@ class Endpoint:
         self._is_closed = self._is_inherited = False
         OPEN.add(self)
 
-    def submit(self, call: Call, *, is_async: bool = False, owners: tuple[Any, ...] = ()) -> Work:
+    def submit(
+        self, call: Call, *, is_async: bool = False, owners: tuple[object, ...] = ()
+    ) -> Work:
         """Makes a call. All ranks make the same calls in the same order.
 
         is_async: has the communicator's thread run it; otherwise it has ended on return. owners: of
@@ -157,7 +164,7 @@ class Endpoint:
         loaded, record, arguments = self._arguments(call)
         before = loaded.engine.tally.seconds
         self._run(loaded, record, call, arguments, whole(iterations, "iterations", 1))
-        return float(loaded.engine.tally.seconds - before) / iterations * 1e6
+        return (loaded.engine.tally.seconds - before) / iterations * 1e6
 
     def send_memory(
         self,
@@ -167,7 +174,7 @@ class Endpoint:
         tag: int = 0,
         *,
         is_async: bool = False,
-        owners: tuple[Any, ...] = (),
+        owners: tuple[object, ...] = (),
     ) -> Work:
         """Sends memory to a rank; it may be overwritten when the work is done. Errors: N62x."""
         self._check_peer(dst)
@@ -181,7 +188,7 @@ class Endpoint:
         tag: int = 0,
         *,
         is_async: bool = False,
-        owners: tuple[Any, ...] = (),
+        owners: tuple[object, ...] = (),
     ) -> Work:
         """Receives into memory, from a rank or (None) from any; `Work.source` says from which.
         Errors: N62x."""
@@ -251,7 +258,7 @@ class Endpoint:
         self._ready.clear()
         self._closing.close()
 
-    def _arguments(self, call: Call) -> tuple[LoadedPlan, int, tuple[Any, ...]]:
+    def _arguments(self, call: Call) -> tuple[LoadedPlan, int, _Arguments]:
         """The plan of a call, its record, and the engine's arguments."""
         self._check_open()
         if self.plans.registrations != self._registrations:
@@ -296,7 +303,9 @@ class Endpoint:
                 logger.info("%s: %s", self.name, line)
         return ready
 
-    def _error(self, loaded: LoadedPlan, record: int, call: Call, report: Any) -> SleyError | None:
+    def _error(
+        self, loaded: LoadedPlan, record: int, call: Call, report: Report | None
+    ) -> SleyError | None:
         words = describe_record(record, call.count)
         return self._failures.error(report, words, self.settings.timeout_s, loaded=loaded.loaded)
 
@@ -305,7 +314,7 @@ class Endpoint:
         loaded: LoadedPlan,
         record: int,
         call: Call,
-        arguments: tuple[Any, ...],
+        arguments: _Arguments,
         iterations: int,
     ) -> None:
         """A call in this thread, to its end."""

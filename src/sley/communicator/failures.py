@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import combinations
-from typing import Any
 
 from sley.communicator.calls import Work, describe_record, differ_in_plan
-from sley.engine.outcomes import Outcome, Status, describe
+from sley.engine import native
+from sley.engine.outcomes import Outcome, Report, Status, describe
 from sley.engine.program import Loaded
 from sley.errors import Place, Rule, SleyError
 from sley.errors.calls import N620, N621, N622, N623, N624, N625, N626, N630, N631, N633
@@ -71,7 +71,7 @@ class Failures:
 
     __slots__ = ("_fabric", "_first", "_lock", "_name", "_rank", "latest")
 
-    def __init__(self, fabric: Any, rank: int, name: str) -> None:
+    def __init__(self, fabric: native.Fabric, rank: int, name: str) -> None:
         self._fabric, self._rank, self._name = fabric, rank, name
         self.latest: Work | None = None
         self._first: SleyError | None = None
@@ -85,7 +85,7 @@ class Failures:
 
     def error(
         self,
-        report: Any,
+        report: Report | None,
         words: str,
         timeout_s: float,
         *,
@@ -124,7 +124,7 @@ def _who(rank: int, other: int) -> str:
 class _Ended:
     """A call that has ended badly on a rank."""
 
-    fabric: Any
+    fabric: native.Fabric
     rank: int
     place: Place
     loaded: Loaded | None
@@ -140,7 +140,7 @@ class _Ended:
 
     def error(self) -> SleyError:
         outcome, rank = self.outcome, self.rank
-        kind, culprit = (int(part) for part in self.fabric.failure)
+        kind, culprit = self.fabric.failure
         failure = Failure(kind)
         if outcome.status is Status.MISMATCHED:
             failure, culprit = Failure.MISMATCHED, outcome.rank

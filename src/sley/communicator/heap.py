@@ -8,13 +8,13 @@ import threading
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from sley.engine import native
 from sley.engine.memory import allocate
-from sley.engine.native import LARGEST, native
+from sley.engine.native import LARGEST
 from sley.engine.types import Array, data_type
 from sley.errors.runtime import R514
 from sley.ir.words import is_integer
@@ -41,16 +41,16 @@ class _Block:
 class Heap:
     """A sparse segment, from which blocks are taken and to which they come back.
 
-    size_bytes: of its addresses; memory is behind what is in use alone. segment: the
-    `native.Segment`, which others of the host map.
+    size_bytes: of its addresses; memory is behind what is in use alone. segment: what
+    others of the host map.
     """
 
     size_bytes: int
-    segment: Any = field(init=False)
+    segment: native.Segment = field(init=False)
 
     def __post_init__(self) -> None:
         self.segment = allocate(
-            lambda: native().Segment.sparse(self.size_bytes), "the heap's addresses", 0
+            lambda: native.Segment.sparse(self.size_bytes), "the heap's addresses", 0
         )
         self._start = int(self.segment.array.ctypes.data)
         self._free: list[Span] = [(0, self.size_bytes)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from sley.communicator.calls import DONE, Done, Explain, Work
 from sley.communicator.failures import Failures, Message
 from sley.communicator.memory import stride
 from sley.communicator.settings import Settings
-from sley.engine.native import native
+from sley.engine import native
+from sley.engine.outcomes import Report
 from sley.errors import SleyError
 
 ANY = -1
@@ -25,13 +25,17 @@ class MessageWork(Work):
     __slots__ = ("_messages",)
 
     def __init__(
-        self, messages: Any, ticket: Any, explain: Explain, owners: tuple[Any, ...]
+        self,
+        messages: native.PointToPoint,
+        ticket: native.Ticket,
+        explain: Explain,
+        owners: tuple[object, ...],
     ) -> None:
         super().__init__(ticket, explain, owners)
         self._messages = messages
 
-    def _await_briefly(self, ticket: Any, timeout_s: float) -> bool:
-        return bool(self._messages.wait(ticket, timeout_s))
+    def _await_briefly(self, ticket: native.Ticket, timeout_s: float) -> bool:
+        return self._messages.wait(ticket, timeout_s)
 
 
 class Messages:
@@ -42,13 +46,19 @@ class Messages:
     don't wait for one another.
     """
 
-    def __init__(self, fabric: Any, settings: Settings, failures: Failures) -> None:
+    def __init__(self, fabric: native.Fabric, settings: Settings, failures: Failures) -> None:
         self._failures = failures
         self.timeout_s = settings.timeout_s
-        self._native = native().PointToPoint(fabric, stride(settings), settings.channels)
+        self._native = native.PointToPoint(fabric, stride(settings), settings.channels)
 
     def send(
-        self, address: int, size_bytes: int, dst: int, tag: int, is_async: bool, owners: Any = ()
+        self,
+        address: int,
+        size_bytes: int,
+        dst: int,
+        tag: int,
+        is_async: bool,
+        owners: tuple[object, ...] = (),
     ) -> Work:
         """Sends memory. Errors: N62x."""
         explain = self._explainer(_send_message, size_bytes, dst, tag)
@@ -60,7 +70,13 @@ class Messages:
         return DONE
 
     def recv(
-        self, address: int, size_bytes: int, src: int, tag: int, is_async: bool, owners: Any = ()
+        self,
+        address: int,
+        size_bytes: int,
+        src: int,
+        tag: int,
+        is_async: bool,
+        owners: tuple[object, ...] = (),
     ) -> Work:
         """Receives into memory, from a rank or from `ANY`. Errors: N62x."""
         explain = self._explainer(_recv_message, size_bytes, src, tag)
@@ -80,7 +96,7 @@ class Messages:
     ) -> Explain:
         timeout_s = self.timeout_s
 
-        def explain(report: Any) -> SleyError | None:
+        def explain(report: Report | None) -> SleyError | None:
             if report is None:
                 return None
             message = describe(size_bytes, other, tag)

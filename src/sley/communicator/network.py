@@ -8,10 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from sley.communicator.stats import logger
-from sley.engine.native import native
+from sley.engine import native
 from sley.errors import Place
 from sley.errors.calls import N628, N629
 from sley.rendezvous.bootstrap import Rendezvous
@@ -34,8 +33,10 @@ class Wire(ABC):
         """What this host has of it, in words; OSError with the reason where it has nothing."""
 
     @abstractmethod
-    def open(self, fabric: Any, nics: Sequence[Nic], own: int, timeout_s: float) -> Any:
-        """A `native.NetworkTransport` over which `fabric` reaches other hosts, not yet connected.
+    def open(
+        self, fabric: native.Fabric, nics: Sequence[Nic], own: int, timeout_s: float
+    ) -> native.NetworkTransport:
+        """A transport over which `fabric` reaches other hosts, not yet connected.
 
         nics: of this host, of which this rank uses number `own`. Raises OSError.
         """
@@ -50,16 +51,18 @@ class _Ucx(Wire):
     def find(self) -> str:
         return f"UCX {self._library()[1]}"
 
-    def open(self, fabric: Any, nics: Sequence[Nic], own: int, timeout_s: float) -> Any:
+    def open(
+        self, fabric: native.Fabric, nics: Sequence[Nic], own: int, timeout_s: float
+    ) -> native.NetworkTransport:
         names, library = [nic.name for nic in nics], self._library()[0]
-        return native().ucx_transport(fabric, names, own, timeout_s, library)
+        return native.ucx_transport(fabric, names, own, timeout_s, library)
 
     def _library(self) -> tuple[str, str]:
         """The path of a library that works, and its version."""
         reasons = []
         for path in self._paths():
             try:
-                return path, native().ucx_version(path)
+                return path, native.ucx_version(path)
             except OSError as error:
                 reason = error.strerror or str(error)
                 reasons.append(reason.removesuffix(f": {os.strerror(error.errno or 0)}"))
@@ -78,18 +81,22 @@ class _Tcp(Wire):
     def find(self) -> str:
         return "TCP"
 
-    def open(self, fabric: Any, nics: Sequence[Nic], own: int, timeout_s: float) -> Any:
+    def open(
+        self, fabric: native.Fabric, nics: Sequence[Nic], own: int, timeout_s: float
+    ) -> native.NetworkTransport:
         addresses = [nic.addresses[0] for nic in nics]
-        return native().tcp_transport(fabric, addresses, own, timeout_s)
+        return native.tcp_transport(fabric, addresses, own, timeout_s)
 
 
 NETWORKS: Mapping[Network, Wire] = {Network.UCX: _Ucx(), Network.TCP: _Tcp()}
 """How messages can be carried between hosts, the best first."""
 
 
-def connect(fabric: Any, rendezvous: Rendezvous, network: Network, timeout_s: float) -> Any | None:
-    """Connects a fabric with the ranks of other hosts over `network`. Its transport
-    (`native.NetworkTransport`), or None where there are none. Errors: N628, N629, N601."""
+def connect(
+    fabric: native.Fabric, rendezvous: Rendezvous, network: Network, timeout_s: float
+) -> native.NetworkTransport | None:
+    """Connects a fabric with the ranks of other hosts over `network`. Its transport, or None where
+    there are none. Errors: N628, N629, N601."""
     if rendezvous.hosts.count == 1:
         return None
     wire = _agree(rendezvous, network)

@@ -15,7 +15,7 @@ import numpy as np
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
-from sley.simulate.inputs import columns
+from sley.simulate.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,19 @@ class LeastTime:
     def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> LeastTime:
         """Errors: C301, C305."""
         model = topology.model
-        c = columns(plan, topology, interpreter=interpreter)
-        chunks = c["messages"].astype(float) * c["chunks"]  # that an instruction moves
-        kinds = len(c["class_cap"])
-        moved = np.bincount(c["kind"], chunks, minlength=kinds)
-        wire = np.where(c["send"] == NONE, NONE, c["wire"][c["send"]]) if len(c["wire"]) else None
+        c = Inputs.of(plan, topology, interpreter=interpreter)
+        chunks = c.messages.astype(float) * c.chunks  # that an instruction moves
+        kinds = len(c.class_cap)
+        moved = np.bincount(c.kind, chunks, minlength=kinds)
+        wire = np.where(c.send == NONE, NONE, c.wire[c.send]) if len(c.wire) else None
         if wire is not None:
             second = wire != NONE
             moved += np.bincount(wire[second], chunks[second], minlength=kinds)
-        each = np.repeat(moved, np.diff(c["class_first"])) * c["class_weight"]
-        load = np.bincount(c["class_resource"], each, minlength=len(c["capacity"]))
-        work = np.bincount(plan.block, chunks / c["class_cap"][c["kind"]])
+        each = np.repeat(moved, np.diff(c.class_first)) * c.class_weight
+        load = np.bincount(c.class_resource, each, minlength=len(c.capacity))
+        work = np.bincount(plan.block, chunks / c.class_cap[c.kind])
         us_per_chunk_byte = max(
-            float(work.max(initial=0.0)), float((load / c["capacity"]).max(initial=0.0))
+            float(work.max(initial=0.0)), float((load / c.capacity).max(initial=0.0))
         )
         collective = plan.collective
         data = collective.blocks * collective.chunks * model.wire_efficiency[plan.protocol]

@@ -117,7 +117,7 @@ def divisions(loaded: Loaded, ranks: list[int]) -> Rows:
     memory = Buffer.INPUT if c.in_place else Buffer.OUTPUT
     parts = [np.zeros(0, DIVISION)]
     for rank in ranks:
-        divisor = loaded.programs[rank].columns["divisor"]
+        divisor = loaded.programs[rank].divisor
         at = np.flatnonzero(divisor > 1)
         rows = np.zeros(len(at), DIVISION)
         base = int(c.output_base[rank]) if c.in_place else 0

@@ -48,6 +48,10 @@ class Stuck:
     target: int
 
 
+Report = tuple[int, float, int, int, list[tuple[int, int, int, int]]]
+"""An `Outcome` as the plain values that the engine returns, which travel."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a rank's engine reports of a call. rank: who did not come (ABSENT), or called something
@@ -61,8 +65,7 @@ class Outcome:
     stuck: tuple[Stuck, ...]
 
     @classmethod
-    def of(cls, report: tuple[int, float, int, int, list[tuple[int, int, int, int]]]) -> Outcome:
-        """From the plain values that the engine returns."""
+    def of(cls, report: Report) -> Outcome:
         status, seconds, rank, size_bytes, stuck = report
         rows = tuple(Stuck(i, tile, Reason(reason), target) for i, tile, reason, target in stuck)
         return cls(Status(status), seconds, rank, size_bytes, rows)

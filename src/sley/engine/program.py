@@ -7,19 +7,18 @@ The engine trusts nothing: what could make it leave its memory is checked when i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.engine import native
 from sley.engine.memory import allocate
-from sley.engine.native import native
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.runtime import R505, R510
 from sley.ir.collective import Collective
 from sley.ir.faults import faults
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, BoolArray, Edges, spans
+from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, spans
 from sley.ir.words import SENDS, LoopOrder
 
 
@@ -39,23 +38,23 @@ class Wiring:
     slots: int
     slot_bytes: int
 
-    def shape(self) -> Any:
-        """The memory of a job that runs this plan alone (`native.FabricShape`); R507 where it is
-        more than can be counted."""
+    def shape(self) -> native.FabricShape:
+        """The memory of a job that runs this plan alone; R507 where it is more than can be
+        counted."""
         fifos = np.bincount(self.src, minlength=self.ranks).astype(np.int32)
         return allocate(
-            lambda: native().FabricShape.create(fifos, self.slots, self.slot_bytes, self.slots),
+            lambda: native.FabricShape.create(fifos, self.slots, self.slot_bytes, self.slots),
             *self._room(),
         )
 
-    def memory(self, *, shared: bool) -> Any:
-        """Memory for that (`native.Segment`); R507 where there is none."""
+    def memory(self, *, shared: bool) -> native.Segment:
+        """Memory for that; R507 where there is none."""
         size_bytes = self.shape().bytes
-        return allocate(lambda: native().Segment.create(size_bytes, shared), *self._room())
+        return allocate(lambda: native.Segment.create(size_bytes, shared), *self._room())
 
-    def fabric(self, memory: Any, rank: int) -> Any:
-        """The connections in that memory as `rank` sees them (`native.Fabric`)."""
-        return native().Fabric.side_by_side(self.shape(), memory, rank)
+    def fabric(self, memory: native.Segment, rank: int) -> native.Fabric:
+        """The connections in that memory as `rank` sees them."""
+        return native.Fabric.side_by_side(self.shape(), memory, rank)
 
     def _room(self) -> tuple[str, int]:
         connections = len(self.src)
@@ -64,18 +63,52 @@ class Wiring:
 
 @dataclass(frozen=True)
 class RankProgram:
-    """One rank's part of a plan; `columns` are the arguments of `native.Engine.create`."""
+    """One rank's part of a plan, as the engine reads it field by field. Rows are the instructions
+    of the rank.
+
+    first_row: the plan's row of the first one.
+    op, src_buffer, src_index, dst_buffer, dst_index, count: int32 (rows,), as in the plan.
+    send, recv: int32 (rows,), the connection of the wiring that each uses; NONE without.
+    wait_offset, wait_target: CSR, instruction -> instructions that it waits for.
+    pullable: int32 (rows,), 1 for sends whose receiver may read the message where it lies.
+    hold_offset, hold_target: CSR, instruction -> sends whose messages must have been read before.
+    block_offset: int64 (blocks + 1,), the first instruction of each block.
+    divisor: int32 (output chunks,), what AVERAGE divides each by.
+    chunks: that a block of the collective has. sizes: of input, output and scratch, in chunks.
+    bases: of input and output, in place. max_count: the longest message of the whole plan.
+    in_place, tile_major: the plan's. all_pullable, reduces, needs_all: of all ranks together.
+    """
 
     rank: int
     first_row: int
-    columns: dict[str, Any]
+    op: IntArray
+    src_buffer: IntArray
+    src_index: IntArray
+    dst_buffer: IntArray
+    dst_index: IntArray
+    count: IntArray
+    send: IntArray
+    recv: IntArray
+    wait_offset: LongArray
+    wait_target: IntArray
+    pullable: IntArray
+    hold_offset: LongArray
+    hold_target: IntArray
+    block_offset: LongArray
+    divisor: IntArray
+    chunks: int
+    sizes: tuple[int, int, int]
+    bases: tuple[int, int]
+    max_count: int
+    in_place: bool
+    tile_major: bool
+    all_pullable: bool
+    reduces: bool
+    needs_all: bool
 
-    def engine(self, fabric: Any, wiring: Wiring) -> Any:
+    def engine(self, fabric: native.Fabric, wiring: Wiring) -> native.Engine:
         """The engine that runs it."""
-        w = wiring
-        return native().Engine.create(
-            fabric, w.src, w.dst, w.index, w.slots, w.slot_bytes, **self.columns
-        )
+        return native.Engine.create(fabric, wiring, self)
 
 
 @dataclass(frozen=True)
@@ -88,6 +121,12 @@ class Pullable:
 
     pulled: BoolArray
     holds: Edges
+
+    @classmethod
+    def nothing(cls, plan: Plan) -> Pullable:
+        """Every message is copied into the memory of its connection."""
+        rows = len(plan.instructions)
+        return cls(np.zeros(rows, np.bool_), Edges.empty(rows))
 
     def covers(self, plan: Plan) -> bool:
         """Whether it is every message of the plan, and each is a single chunk."""
@@ -157,17 +196,15 @@ def load(
     wiring, send, recv = _wire(plan, slots, int(slot_bytes))
     messages = np.concatenate([plan.sends, plan.receives])
     max_count = int(plan.instructions.count[messages].max(initial=1))
-    of_all = {
-        "chunks": plan.collective.chunks,
-        "max_count": max_count,
-        "in_place": plan.collective.in_place,
-        "tile_major": plan.loop_order is LoopOrder.TILE,
-        "all_pullable": pullable is not None and pullable.covers(plan),
-        "reduces": plan.reduces,
-        "needs_all": needs_all(plan.collective),
-    }
+    whole = _Whole(
+        max_count=max_count,
+        all_pullable=pullable is not None and pullable.covers(plan),
+        needs_all=needs_all(plan.collective),
+    )
+    if pullable is None:
+        pullable = Pullable.nothing(plan)
     programs = tuple(
-        _program(plan, rank, send, recv, of_all, pullable) for rank in range(plan.collective.ranks)
+        _program(plan, rank, send, recv, pullable, whole) for rank in range(plan.collective.ranks)
     )
     _check_programs(plan, wiring, programs)
     return Loaded(plan, wiring, programs, max_count)
@@ -238,55 +275,67 @@ def _check_messages(plan: Plan, send: NDArray[np.int32], recv: NDArray[np.int32]
         raise _refused(plan, f"a message of {count[r[at]]} chunks", found, int(r[at]))
 
 
+@dataclass(frozen=True)
+class _Whole:
+    """What the programs of all ranks say alike: fields of `RankProgram`."""
+
+    max_count: int
+    all_pullable: bool
+    needs_all: bool
+
+
 def _program(
     plan: Plan,
     rank: int,
     send: NDArray[np.int32],
     recv: NDArray[np.int32],
-    of_all: dict[str, Any],
-    pullable: Pullable | None,
+    pullable: Pullable,
+    whole: _Whole,
 ) -> RankProgram:
     t, c = plan.instructions, plan.collective
-    block = slice(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1]) + 1)
-    block_offset = plan.block_offset[block]
+    block_offset = plan.block_offset[plan.rank_block[rank] : plan.rank_block[rank + 1] + 1]
     first, last = int(block_offset[0]), int(block_offset[-1])
     rows = slice(first, last)
-    columns: dict[str, Any] = {
-        name: np.ascontiguousarray(getattr(t, name)[rows], np.int32)
-        for name in ("op", "src_buffer", "src_index", "dst_buffer", "dst_index", "count")
-    }
-    columns |= {
-        "send": send[rows],
-        "recv": recv[rows],
-        **_part("wait", plan.waits, first, last),
-        **_pullable(pullable, first, last),
-        "block_offset": block_offset - first,
-        "divisor": _divisors(plan, rank),
-        "sizes": (
+    wait_offset, wait_target = _part(plan.waits, first, last)
+    hold_offset, hold_target = _part(pullable.holds, first, last)
+    return RankProgram(
+        rank=rank,
+        first_row=first,
+        op=t.op[rows].astype(np.int32),
+        src_buffer=t.src_buffer[rows].astype(np.int32),
+        src_index=t.src_index[rows].astype(np.int32),
+        dst_buffer=t.dst_buffer[rows].astype(np.int32),
+        dst_index=t.dst_index[rows].astype(np.int32),
+        count=t.count[rows].astype(np.int32),
+        send=send[rows],
+        recv=recv[rows],
+        wait_offset=wait_offset,
+        wait_target=wait_target,
+        pullable=pullable.pulled[rows].astype(np.int32),
+        hold_offset=hold_offset,
+        hold_target=hold_target,
+        block_offset=block_offset - first,
+        divisor=_divisors(plan, rank),
+        chunks=c.chunks,
+        sizes=(
             int(c.input_chunks[rank]),
             int(c.output_chunks[rank]),
             int(plan.scratch_chunks[rank]),
         ),
-        "bases": (int(c.input_base[rank]), int(c.output_base[rank])),
-    }
-    columns |= of_all
-    return RankProgram(rank, first, columns)
+        bases=(int(c.input_base[rank]), int(c.output_base[rank])),
+        max_count=whole.max_count,
+        in_place=c.in_place,
+        tile_major=plan.loop_order is LoopOrder.TILE,
+        all_pullable=whole.all_pullable,
+        reduces=plan.reduces,
+        needs_all=whole.needs_all,
+    )
 
 
-def _part(name: str, edges: Edges, first: int, last: int) -> dict[str, Any]:
-    """The edges of the rows from `first` to before `last`, as columns of their own."""
+def _part(edges: Edges, first: int, last: int) -> tuple[LongArray, IntArray]:
+    """The edges of the rows from `first` to before `last`, as CSR of their own."""
     offset = edges.offset[first : last + 1]
-    target = edges.target[offset[0] : offset[-1]] - np.int32(first)
-    return {f"{name}_offset": offset - offset[0], f"{name}_target": target}
-
-
-def _pullable(pullable: Pullable | None, first: int, last: int) -> dict[str, Any]:
-    rows = last - first
-    if pullable is None:
-        nothing = {"pullable": np.zeros(rows, np.int32)}
-        return nothing | _part("hold", Edges.empty(rows), 0, rows)
-    pulled = pullable.pulled[first:last].astype(np.int32)
-    return {"pullable": pulled} | _part("hold", pullable.holds, first, last)
+    return offset - offset[0], edges.target[offset[0] : offset[-1]] - np.int32(first)
 
 
 def promised(plan: Plan, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -331,10 +380,8 @@ def _check_programs(plan: Plan, wiring: Wiring, programs: tuple[RankProgram, ...
     """The engine's own checks of every rank, before any process starts."""
     for program in programs:
         try:
-            native().check_program(
-                program.rank, wiring.ranks, wiring.src, wiring.dst, wiring.index, **program.columns
-            )
-        except native().ProgramFault as fault:
+            native.check_program(wiring, program)
+        except native.ProgramFault as fault:
             row, found = fault.args
             at = NONE if row < 0 else program.first_row + int(row)
             expected = "instructions that stay within their rank's buffers and connections"

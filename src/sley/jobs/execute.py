@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from sley.engine import native
 from sley.engine.arguments import Inputs, check_inputs
 from sley.engine.limits import SLOT_BYTES, TIMEOUT_S, check_settings, check_slot
 from sley.engine.memory import allocate, no_memory
-from sley.engine.native import native
 from sley.engine.outcomes import Outcome, failure
 from sley.engine.program import load, scratch_elements
 from sley.engine.types import Array
@@ -71,7 +71,7 @@ def _on_threads(
     buffers = allocate(lambda: np.zeros(total, np.uint8), "the buffers", total)
     inputs.store(buffers)
     try:
-        reports = native().run_threads(
+        reports = native.run_threads(
             engines,
             inputs.count,
             inputs.dtype.number,

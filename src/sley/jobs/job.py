@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+from sley.engine import native
 from sley.engine.arguments import Inputs, check_inputs
 from sley.engine.check import Promise
 from sley.engine.limits import SLOT_BYTES, TIMEOUT_S, check_settings, check_slot, whole
 from sley.engine.memory import BEYOND, allocate, no_memory
-from sley.engine.native import LARGEST, native
+from sley.engine.native import LARGEST
 from sley.engine.outcomes import Outcome, Status, describe, failure
 from sley.engine.program import buffer_sizes, load, scratch_elements
 from sley.engine.types import Array, DataType
@@ -173,7 +174,7 @@ class Job:
         spans, total = inputs.spans()
         scratch = scratch_elements(self.plan, inputs.count) * inputs.dtype.size_bytes
         self._want(total + scratch)
-        segment = allocate(lambda: native().Segment.create(total, True), "the buffers", total)
+        segment = allocate(lambda: native.Segment.create(total, True), "the buffers", total)
         memory = segment.array
         inputs.store(memory)
         for rank, pair in enumerate(spans):

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from sley.engine import native
 from sley.engine.check import CheckedBuffers
 from sley.engine.memory import is_out_of_memory
-from sley.engine.native import native
+from sley.engine.outcomes import Report
 from sley.engine.pattern import Pattern
 from sley.engine.types import DATA_TYPES
 from sley.jobs.commands import Allocate, Attach, CountWrong, Fill, Raised, Run, Setup
@@ -41,7 +42,7 @@ class Worker:
         self._rank = setup.program.rank
         self._promise = setup.promise
         wiring = setup.wiring
-        memory = native().Segment.attach(memory_fd, wiring.shape().bytes)
+        memory = native.Segment.attach(memory_fd, wiring.shape().bytes)
         self._engine = setup.program.engine(wiring.fabric(memory, self._rank), wiring)
         self._checked: CheckedBuffers | None = None
         nothing = np.zeros(0, np.uint8)
@@ -63,7 +64,8 @@ class Worker:
         return None
 
     def _attach(self, command: Attach, fd: int | None) -> None:
-        array = native().Segment.attach(fd, command.segment_bytes).array
+        assert fd is not None  # it comes with the command
+        array = native.Segment.attach(fd, command.segment_bytes).array
         (a, b), (c, d) = command.memory
         self._checked, self._memory = None, (array[a:b], array[c:d])
 
@@ -82,7 +84,7 @@ class Worker:
             raise RuntimeError("no buffers allocated")
         return self._checked
 
-    def _run(self, command: Run) -> Any:
+    def _run(self, command: Run) -> Report:
         return self._engine.run(
             command.count,
             DATA_TYPES[command.dtype].number,
@@ -122,7 +124,7 @@ def _become_worker(
 ) -> None:
     """What a forked child does; never returns."""
     try:
-        native().die_with_parent()
+        native.die_with_parent()
         if os.getppid() != spawner:
             return  # it died before it could have been noticed
         signal.set_wakeup_fd(-1)

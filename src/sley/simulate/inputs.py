@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,7 @@ from sley.errors.compiler import C301, C305
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, Edges, FloatArray, IntArray
+from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op, Protocol
 
@@ -154,18 +153,6 @@ class Moves:
         ]
         return cls(kind.astype(np.int32), wire, classes)
 
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """The classes, as the event loop takes them."""
-        counts = np.array([len(c.uses) for c in self.classes], np.int64)
-        uses = [use for c in self.classes for use in c.uses.items()]
-        return {
-            "class_cap": np.array([c.cap_GBps for c in self.classes]) * 1e3,  # to bytes a us
-            "class_push": np.array([c.push_GBps for c in self.classes]) * 1e3,
-            "class_first": np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
-            "class_resource": np.array([resource for resource, _ in uses], np.int32),
-            "class_weight": np.array([weight for _, weight in uses], np.float64),
-        }
-
 
 def _block_class(
     plan: Plan,
@@ -231,41 +218,99 @@ class Tiling:
         return cls(tiles, tile_bytes, chunk_bytes - (tiles - 1) * tile_bytes)
 
 
-def columns(plan: Plan, topology: Topology, *, interpreter: bool) -> dict[str, Any]:
-    """Everything that the event loop takes, save what depends on the size. Errors: C301, C305."""
-    t, model = plan.instructions, topology.model
-    connections = Connections.of(plan, topology)
-    speed = 1 - model.interpreter_loss if interpreter else 1.0
-    moves = Moves.of(plan, topology, connections, speed)
-    memory = np.full(int(memory_of(topology).max()) + 1, model.memory_GBps)
-    links = len(topology.links)
-    latency = latencies(topology, plan.protocol, connections)
-    fenced = np.where(connections.remote, 0.0, model.fence_share[plan.protocol])
-    single = (t.op == Op.COPY) | (t.op == Op.REDUCE) | (t.op == Op.NOP) | (not plan.per_chunk)
-    # What stays in its rank has no flags of a protocol beside it.
-    local = (t.op == Op.COPY) | (t.op == Op.REDUCE)
-    carried = np.where(local, model.wire_efficiency[plan.protocol], 1.0) * (t.op != Op.NOP)
-    return {
-        "block_offset": plan.block_offset,
-        "send": connections.send,
-        "receive": connections.receive,
-        "messages": np.where(single, 1, t.count).astype(np.int32),
-        "chunks": np.where(single, t.count, 1) * carried,
-        "kind": moves.instruction,
-        "wait_offset": plan.waits.offset,
-        "wait_target": plan.waits.target,
-        "instruction_major": plan.loop_order is LoopOrder.INSTRUCTION,
-        "fence_us": latency * fenced,
-        "latency_us": latency * (1 - fenced),
-        "wire": moves.wire,
-        **moves.columns(),
-        "capacity": np.concatenate([topology.links.GBps, memory]) * 1e3,
-        "gamma": np.concatenate([np.full(links, model.contention), np.zeros(len(memory))]),
-        "links": links,
-        "launch_us": model.launch_us[plan.protocol],
-        "wait_us": model.wait_us,
-        "decode_us": model.decode_us if interpreter else 0.0,
-        "slices": int(model.slices[plan.protocol]),
-        "overhead_bytes": model.part_overhead_bytes,
-        "least_slice_bytes": model.least_slice_bytes / model.wire_efficiency[plan.protocol],
-    }
+@dataclass(frozen=True)
+class Inputs:
+    """Everything that the event loop takes, save what depends on the size (`native/simulator` reads
+    it field by field).
+
+    block_offset: int64 (blocks + 1,), the first instruction of each block.
+    send, receive: int32 (instructions,), the connection that each uses; NONE without.
+    messages: int32 (instructions,), how many messages an execution is.
+    chunks: float64 (instructions,), how many chunks each of them has, as on a link.
+    kind: int32 (instructions,), the class of its moves.
+    wait_offset, wait_target: CSR, instruction -> instructions that it waits for.
+    instruction_major: whether an instruction runs all tiles before the next one.
+    fence_us: float64 (connections,), what the sending block spends before it goes on.
+    latency_us: float64 (connections,), from then until the other side sees it.
+    wire: int32 (connections,), the class of the second hop; NONE without.
+    class_cap, class_push: float64 (classes,), `MoveClass` in bytes a microsecond.
+    class_first, class_resource, class_weight: CSR, class -> resources and how often each sees its
+        bytes.
+    capacity: float64 (resources,), bytes a microsecond. gamma: float64 (resources,), what
+        contention costs. links: how many of the resources are links; the rest are memories.
+    launch_us, wait_us, decode_us: what a call, an instruction that waits, and any instruction cost.
+    slices: parts of a message at most. overhead_bytes: what a part moves besides its data.
+    least_slice_bytes: how small parts are at least.
+    """
+
+    block_offset: LongArray
+    send: IntArray
+    receive: IntArray
+    messages: IntArray
+    chunks: FloatArray
+    kind: IntArray
+    wait_offset: LongArray
+    wait_target: IntArray
+    instruction_major: bool
+    fence_us: FloatArray
+    latency_us: FloatArray
+    wire: IntArray
+    class_cap: FloatArray
+    class_push: FloatArray
+    class_first: LongArray
+    class_resource: IntArray
+    class_weight: FloatArray
+    capacity: FloatArray
+    gamma: FloatArray
+    links: int
+    launch_us: float
+    wait_us: float
+    decode_us: float
+    slices: int
+    overhead_bytes: float
+    least_slice_bytes: float
+
+    @classmethod
+    def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> Inputs:
+        """interpreter: whether an interpreter runs the plan. Errors: C301, C305."""
+        t, model = plan.instructions, topology.model
+        connections = Connections.of(plan, topology)
+        speed = 1 - model.interpreter_loss if interpreter else 1.0
+        moves = Moves.of(plan, topology, connections, speed)
+        uses = [use for c in moves.classes for use in c.uses.items()]
+        memory = np.full(int(memory_of(topology).max()) + 1, model.memory_GBps)
+        links = len(topology.links)
+        latency = latencies(topology, plan.protocol, connections)
+        fenced = np.where(connections.remote, 0.0, model.fence_share[plan.protocol])
+        single = (t.op == Op.COPY) | (t.op == Op.REDUCE) | (t.op == Op.NOP) | (not plan.per_chunk)
+        # What stays in its rank has no flags of a protocol beside it.
+        local = (t.op == Op.COPY) | (t.op == Op.REDUCE)
+        carried = np.where(local, model.wire_efficiency[plan.protocol], 1.0) * (t.op != Op.NOP)
+        return cls(
+            block_offset=plan.block_offset,
+            send=connections.send,
+            receive=connections.receive,
+            messages=np.where(single, 1, t.count).astype(np.int32),
+            chunks=np.where(single, t.count, 1) * carried,
+            kind=moves.instruction,
+            wait_offset=plan.waits.offset,
+            wait_target=plan.waits.target,
+            instruction_major=plan.loop_order is LoopOrder.INSTRUCTION,
+            fence_us=latency * fenced,
+            latency_us=latency * (1 - fenced),
+            wire=moves.wire,
+            class_cap=np.array([c.cap_GBps for c in moves.classes]) * 1e3,  # to bytes a us
+            class_push=np.array([c.push_GBps for c in moves.classes]) * 1e3,
+            class_first=np.cumsum([0, *(len(c.uses) for c in moves.classes)], dtype=np.int64),
+            class_resource=np.array([resource for resource, _ in uses], np.int32),
+            class_weight=np.array([weight for _, weight in uses], np.float64),
+            capacity=np.concatenate([topology.links.GBps, memory]) * 1e3,
+            gamma=np.concatenate([np.full(links, model.contention), np.zeros(len(memory))]),
+            links=links,
+            launch_us=model.launch_us[plan.protocol],
+            wait_us=model.wait_us,
+            decode_us=model.decode_us if interpreter else 0.0,
+            slices=int(model.slices[plan.protocol]),
+            overhead_bytes=model.part_overhead_bytes,
+            least_slice_bytes=model.least_slice_bytes / model.wire_efficiency[plan.protocol],
+        )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +16,14 @@ from sley.errors.simulation import S701, S702, S703, S704, S705
 from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_in_bytes
-from sley.ir.tables import NONE, FloatArray
+from sley.ir.tables import NONE, FloatArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, is_integer
-from sley.simulate.inputs import Tiling, columns
+from sley.simulate.inputs import Inputs, Tiling
 from sley.simulate.result import BlockTimes, Cause, Executions, LinkLoad, Simulation
+
+if TYPE_CHECKING:
+    from sley.simulate._event_loop import Result
 
 _STUCK_SHOWN = 8
 
@@ -68,7 +69,7 @@ class Simulator:
         self.topology = replace(chosen, model=model) if model else chosen
         self.interpreter = bool(interpreter)
         self._keep = executions
-        self._columns = columns(plan, self.topology, interpreter=self.interpreter)
+        self._inputs = Inputs.of(plan, self.topology, interpreter=self.interpreter)
         self._bounds = bounds or Bounds.of(plan.collective, self.topology)
 
     def __call__(self, size_bytes: int | str) -> Simulation:
@@ -88,15 +89,15 @@ class Simulator:
                 f"{counted(len(plan.instructions), 'instruction')}",
             )
         efficiency = model.wire_efficiency[plan.protocol]
-        found = _native().simulate(
-            **self._columns,
-            tiles=cut.tiles,
-            tile_bytes=cut.tile_bytes / efficiency,
-            last_tile_bytes=cut.last_bytes / efficiency,
-            slots=plan.slots,
+        found = _run(
+            self._inputs,
+            cut.tiles,
+            cut.tile_bytes / efficiency,
+            cut.last_bytes / efficiency,
+            plan.slots,
         )
-        self._check_finished(found["stuck"])
-        blocks = BlockTimes(**{n: found[n] for n in BlockTimes.column_names()})
+        self._check_finished(found.stuck)
+        blocks = BlockTimes(**{n: getattr(found, n) for n in BlockTimes.column_names()})
         executions, critical = _executions(found, cut.tiles, keep=self._keep)
         return Simulation(
             plan=plan,
@@ -165,26 +166,24 @@ def simulate(
     return simulator(size_bytes)
 
 
-def _executions(
-    found: dict[str, Any], tiles: int, *, keep: bool
-) -> tuple[Executions | None, Executions]:
+def _executions(found: Result, tiles: int, *, keep: bool) -> tuple[Executions | None, Executions]:
     """All executions if they are to be kept, and the critical ones."""
     critical = _critical(found, tiles)
     if not keep:
         return None, critical
-    end, after = found["execution_end_us"], found["execution_after"]
+    end, after = found.execution_end_us, found.execution_after
     order = np.lexsort((np.arange(len(end)), end))
     place = np.empty(len(end), np.int64)
     place[order] = np.arange(len(end))
     before = np.where(after[order] == NONE, NONE, place[after[order]])
-    cause = found["execution_cause"][order]
+    cause = found.execution_cause[order]
     return _rows(found, tiles, order, end[order], cause, before), critical
 
 
-def _critical(found: dict[str, Any], tiles: int) -> Executions:
+def _critical(found: Result, tiles: int) -> Executions:
     """The executions that decide the time, first to last; an execution ends at the latest when the
     next one has got what it waited for."""
-    end, start = found["execution_end_us"], found["execution_start_us"]
+    end, start = found.execution_end_us, found.execution_start_us
     rows: list[int] = []
     ends: list[float] = []
     causes: list[int] = []
@@ -193,15 +192,15 @@ def _critical(found: dict[str, Any], tiles: int) -> Executions:
     until = float(end[row]) if len(end) else 0.0
     while row != NONE:
         until = min(until, float(end[row]))
-        cause, after = int(found["execution_cause"][row]), int(found["execution_after"][row])
+        cause, after = int(found.execution_cause[row]), int(found.execution_after[row])
         waited = cause == Cause.WAIT
-        released = float(end[after] if waited else found["execution_cause_us"][row])
+        released = float(end[after] if waited else found.execution_cause_us[row])
         # With messages of several parts it may have waited once more after it had passed on what
         # the next one needed; then what counts is what it waited for before its first part.
         early = released > until
         if early:
-            cause = int(found["execution_first_cause"][row])
-            after = int(found["execution_first_after"][row])
+            cause = int(found.execution_first_cause[row])
+            after = int(found.execution_first_after[row])
             released = float(start[row])
         if (row, early) in seen:
             break
@@ -216,37 +215,40 @@ def _critical(found: dict[str, Any], tiles: int) -> Executions:
 
 
 def _rows(
-    found: dict[str, Any],
+    found: Result,
     tiles: int,
-    rows: NDArray[Any],
+    rows: LongArray,
     end_us: FloatArray,
-    cause: NDArray[Any],
-    after: NDArray[Any],
+    cause: NDArray[np.int8],
+    after: LongArray,
 ) -> Executions:
     return Executions(
-        instruction=rows // tiles,
-        tile=rows % tiles,
-        turn_us=found["execution_turn_us"][rows],
-        start_us=np.minimum(found["execution_start_us"][rows], end_us),
+        instruction=(rows // tiles).astype(np.int32),
+        tile=(rows % tiles).astype(np.int32),
+        turn_us=found.execution_turn_us[rows],
+        start_us=np.minimum(found.execution_start_us[rows], end_us),
         end_us=end_us,
         cause=np.where(after == NONE, Cause.LAUNCH, cause),
         after=after,
-        moving_us=found["execution_moving_us"][rows],
+        moving_us=found.execution_moving_us[rows],
     )
 
 
-def _loads(found: dict[str, Any], links: int) -> LinkLoad:
+def _loads(found: Result, links: int) -> LinkLoad:
     """The load of links over time, without the bins that nothing has reached."""
-    load = found["load_bytes"].reshape(-1, links)
+    load = found.load_bytes.reshape(-1, links)
     used = np.flatnonzero(load.any(axis=1)) if links else np.zeros(0, int)
     load = load[: int(used[-1]) + 1 if len(used) else 0]
-    return LinkLoad(found["moved_bytes"], found["bin_us"], load / (found["bin_us"] * 1e3))
+    return LinkLoad(found.moved_bytes, found.bin_us, load / (found.bin_us * 1e3))
 
 
-@cache
-def _native() -> Any:
+def _run(
+    inputs: Inputs, tiles: int, tile_bytes: float, last_tile_bytes: float, slots: int
+) -> Result:
     """The event loop; R512 where it cannot be loaded."""
     try:
-        return importlib.import_module("sley.simulate._native")
+        from sley.simulate._event_loop import simulate
     except ImportError as error:
-        raise R512.error(expected="the module sley.simulate._native", found=str(error)) from error
+        expected = "the module sley.simulate._event_loop"
+        raise R512.error(expected=expected, found=str(error)) from error
+    return simulate(inputs, tiles, tile_bytes, last_tile_bytes, slots)

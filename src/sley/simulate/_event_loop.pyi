@@ -1,0 +1,103 @@
+"""The event loop of sley's simulator."""
+
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+from sley.simulate.inputs import Inputs
+
+
+class Result:
+    """What a run leaves: times in us, data in bytes."""
+
+    @property
+    def bin_us(self) -> float:
+        """How long a bin of `load_bytes` is."""
+
+    @property
+    def end_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """(blocks,), when each ends."""
+
+    @property
+    def moving_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """(blocks,), spent moving data."""
+
+    @property
+    def waiting_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """(blocks,), spent waiting for instructions of other blocks."""
+
+    @property
+    def message_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """(blocks,), spent waiting for messages."""
+
+    @property
+    def slot_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """(blocks,), spent waiting for free slots."""
+
+    @property
+    def overhead_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """(blocks,), what decoding, waits and fences cost by themselves."""
+
+    @property
+    def execution_turn_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """(instructions x tiles,), when the block came to each execution."""
+
+    @property
+    def execution_start_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """
+        (instructions x tiles,), when it began to move data; below 0 where it never did.
+        """
+
+    @property
+    def execution_end_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """(instructions x tiles,), when it was done."""
+
+    @property
+    def execution_moving_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """(instructions x tiles,), how long it moved data."""
+
+    @property
+    def execution_cause(self) -> Annotated[NDArray[numpy.int8], dict(shape=(None,))]:
+        """(instructions x tiles,), what it waited for last, as a `Cause`."""
+
+    @property
+    def execution_after(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """
+        (instructions x tiles,), the execution that this wait was for; -1 without.
+        """
+
+    @property
+    def execution_cause_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """(instructions x tiles,), when this wait was over."""
+
+    @property
+    def execution_first_cause(self) -> Annotated[NDArray[numpy.int8], dict(shape=(None,))]:
+        """
+        (instructions x tiles,), what it waited for last before it began to move data.
+        """
+
+    @property
+    def execution_first_after(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """
+        (instructions x tiles,), the execution that that wait was for; -1 without.
+        """
+
+    @property
+    def moved_bytes(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """(links,), what each has carried."""
+
+    @property
+    def load_bytes(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """(bins x links,), what each link carries in each bin of time."""
+
+    @property
+    def stuck(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """
+        The instructions at which blocks are stuck; empty where all have ended.
+        """
+
+def simulate(inputs: Inputs, tiles: int, tile_bytes: float, last_tile_bytes: float, slots: int) -> Result:
+    """
+    Runs a plan on a topology, in `tiles` tiles of so many bytes of a chunk.
+    """

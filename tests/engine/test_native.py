@@ -1,0 +1,43 @@
+"""The compiled parts are loaded when they are first needed, and not before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import sley
+from sley.algorithms import build
+from sley.engine import native
+from sley.errors import SleyError
+
+COMPILED = ("sley.engine._native", "sley.simulate._event_loop")
+
+
+def test_sley_is_imported_without_its_compiled_parts() -> None:
+    missing = "; ".join(f"sys.modules[{name!r}] = None" for name in COMPILED)
+    packages = "sley, sley.communicator, sley.jobs, sley.simulate, sley.devices, sley.cli"
+    code = f"import sys; {missing}; import {packages}"
+    run = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_missing_engine_is_r512(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sley.engine._native", None)
+    with pytest.raises(SleyError) as caught:
+        native.Segment.create(1, False)
+    assert caught.value.code == "R512"
+
+
+def test_a_missing_event_loop_is_r512(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sley.simulate._event_loop", None)
+    plan = sley.compile(build("ring-allreduce", ranks=2))
+    with pytest.raises(SleyError) as caught:
+        sley.simulate(plan, "1K", sley.topologies.ndv4())
+    assert caught.value.code == "R512"
+
+
+def test_what_the_engine_does_not_have_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="teapot"):
+        native.teapot  # type: ignore[attr-defined]  # noqa: B018
