@@ -43,6 +43,18 @@ def test_calls_that_do_not_agree(four_ranks: RankPool) -> None:
     four_ranks.run(check_mismatch)
 
 
+def check_empty_mismatch() -> None:
+    group = dist.new_group()
+    with fails("N622"):
+        dist.all_reduce(torch.ones(0 if dist.get_rank() == 1 else 4), group=group)
+        dist.all_reduce(torch.ones(4), group=group)
+    dist.destroy_process_group(group)
+
+
+def test_a_call_on_nothing_does_not_pair_with_a_call_on_something(four_ranks: RankPool) -> None:
+    four_ranks.run(check_empty_mismatch)
+
+
 def check_late() -> None:
     rank = dist.get_rank()
     group = dist.new_group(timeout=timedelta(seconds=1))

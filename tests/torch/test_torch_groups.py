@@ -208,12 +208,12 @@ def check_devices_of_both(file: str) -> None:
     assert sorted(device.type for device in world._device_types) == ["cpu", "meta"]
     dist.all_reduce(tensor := torch.ones(2))
     assert (tensor == ranks).all()
-    other = world._others.on(torch.device("meta"))
+    other = world._fallback.on(torch.device("meta"))
     assert not isinstance(other, ProcessGroupSley)
-    assert other is world._others.on(torch.device("meta"))
+    assert other is world._fallback.on(torch.device("meta"))
     assert other.size() == ranks
     assert world._get_backend(torch.device("meta")) is not world
-    assert world._others.serving("all_reduce", torch.empty(3, device="meta")) is other
+    assert world._fallback.serving("all_reduce", torch.empty(3, device="meta")) is other
     dist.destroy_process_group()
     dist.init_process_group("sley", init_method=f"file://{file}-after", rank=rank, world_size=ranks)
 

@@ -36,7 +36,7 @@ def listed(tensors: Tensor | Sequence[Any]) -> Sequence[Any]:
     return [tensors] if isinstance(tensors, Tensor) else tensors
 
 
-def only(name: str, tensors: Sequence[Any]) -> Any:
+def single(name: str, tensors: Sequence[Any]) -> Any:
     """The single one of `tensors`, whose list PyTorch has from times of several GPUs a process."""
     if len(tensors) != 1:
         raise unfit(name, "one tensor a rank", f"a list of {len(tensors)}")

@@ -1,4 +1,4 @@
-"""What all collectives of a group share: running a call, now or in the background."""
+"""Calls of a group on its endpoint, now or in the background, as PyTorch's work objects."""
 
 from __future__ import annotations
 
@@ -13,64 +13,131 @@ from torch import Tensor
 from sley.communicator import Call
 from sley.communicator.endpoint import Endpoint
 from sley.errors import SleyError
-from sley.torch.fallback import OtherBackends
-from sley.torch.memory import Memory
+from sley.ir.words import ReduceOp
+from sley.torch.elements import Element
+from sley.torch.memory import NOWHERE, Memory, copied, to_read, to_write
 from sley.torch.work import UNSET, Finished, Part, Pending, Together, collective_error
 
+_IN_PLACE = ("all_gather", "reduce_scatter")
+"""Collectives of parts that are in place on all ranks or on none."""
 
-class Calls:
-    """An endpoint's calls as work objects, and who else runs what it has no plan for."""
 
-    def __init__(self, endpoint: Endpoint, others: OtherBackends) -> None:
-        self._endpoint = endpoint
-        self._others = others
-        self._rank = endpoint.rank
-        self._ranks = endpoint.ranks
+class CallRunner:
+    """Runs the calls of a group on its endpoint.
+
+    rank, ranks: of the endpoint. sequence_number: how many collectives have been called.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.rank, self.ranks = endpoint.rank, endpoint.ranks
+        self.sequence_number = 0
         self._coalesced: list[Pending] | None = None
-        self._sequence_number = 0
-        self._token = torch.zeros(1, dtype=torch.int8)
+
+    def run_in_place(
+        self,
+        kind: str,
+        opts: Any,
+        tensor: Tensor,
+        memory: Memory,
+        element: Element,
+        op: ReduceOp = ReduceOp.SUM,
+        root: int = 0,
+    ) -> dist.Work:
+        """A collective whose input and output are the same `tensor`, which lies in `memory`."""
+        address, size_bytes = memory.address, memory.size_bytes
+        count = tensor.numel() * element.parts
+        call = Call(kind, address, size_bytes, address, size_bytes, count, element.dtype, op, root)
+        return self._run(call, opts, [tensor], memory)
+
+    def run(
+        self,
+        kind: str,
+        opts: Any,
+        numel: int,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        element: Element,
+        op: ReduceOp = ReduceOp.SUM,
+        root: int = 0,
+    ) -> dist.Work:
+        """A collective from `inputs` to `outputs`, of which a rank's part has `numel` elements.
+
+        Where the two share memory and that is not the collective's way of being in place, the
+        input is copied first.
+        """
+        source = to_read(inputs) if inputs else NOWHERE
+        target = to_write(outputs) if outputs else NOWHERE
+        count = numel * element.parts
+        if source.overlaps(target):
+            own = self.rank * count * element.dtype.size_bytes
+            source_own = source.address + (own if source.size_bytes > target.size_bytes else 0)
+            target_own = target.address + (own if target.size_bytes > source.size_bytes else 0)
+            if source_own != target_own or kind not in _IN_PLACE:
+                source = copied(inputs)
+        call = Call(
+            kind,
+            source.address,
+            source.size_bytes,
+            target.address,
+            target.size_bytes,
+            count,
+            element.dtype,
+            op,
+            root,
+        )
+        return self._run(call, opts, outputs, source, target)
 
     def _run(
         self, call: Call, opts: Any, outputs: Sequence[Tensor], *memories: Memory
     ) -> dist.Work:
         """Starts `call`, which works on `memories`; and ends it, unless it is asynchronous."""
-        self._sequence_number += 1
-        if call.count == 0:
-            return _finished(outputs)
-        timeout_s = self._seconds(opts)
+        self.sequence_number += 1
+        timeout_s = timeout_of(opts)
         try:
             if not opts.asyncOp and timeout_s is None:
-                self._endpoint.submit(call)
+                self.endpoint.submit(call)
                 for memory in memories:
                     if memory.unpack is not None:
                         memory.unpack()
                 return _finished(outputs)
-            part = self._endpoint.submit(call, is_async=True)
+            part = self.endpoint.submit(call, is_async=True)
         except SleyError as error:
             raise collective_error(error) from error
-        work = self._pending(
+        work = self.pending(
             [part], outputs, owners=memories, unpack=all_unpacked(memories), timeout_s=timeout_s
         )
         if not opts.asyncOp:
             work.wait()
         return work
 
-    def _seconds(self, opts: Any) -> float | None:
-        """The timeout of a call; None where it is the communicator's own."""
-        timeout: timedelta = opts.timeout
-        return timeout.total_seconds() if timeout > UNSET else None
-
-    def _together(self, works: Sequence[dist.Work], outputs: Sequence[Tensor]) -> dist.Work:
-        """One work object for several."""
-        if all(isinstance(work, Finished) for work in works):
-            return _finished(outputs)
-        return Together(works, outputs)
-
-    def _pending(self, parts: Sequence[Part], outputs: Sequence[Tensor], **more: Any) -> Pending:
+    def pending(self, parts: Sequence[Part], outputs: Sequence[Tensor], **more: Any) -> Pending:
+        """A work object for calls under way."""
         work = Pending(parts, outputs, **more)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
+
+    def start_coalescing(self, device: torch.device) -> None:
+        self._coalesced = []
+
+    def end_coalescing(self, device: torch.device) -> dist.Work:
+        """What waits for all that was started since `start_coalescing`."""
+        works, self._coalesced = self._coalesced or [], None
+        return Together(works, [tensor for work in works for tensor in work.result()])
+
+
+def timeout_of(opts: Any) -> float | None:
+    """The timeout of a call in seconds; None where it is the endpoint's own."""
+    timeout: timedelta = opts.timeout
+    return timeout.total_seconds() if timeout > UNSET else None
+
+
+def together(works: Sequence[dist.Work], outputs: Sequence[Tensor]) -> dist.Work:
+    """One work object for several."""
+    if all(isinstance(work, Finished) for work in works):
+        return _finished(outputs)
+    return Together(works, outputs)
 
 
 def _finished(outputs: Sequence[Tensor]) -> Finished:

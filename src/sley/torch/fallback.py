@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from sley.torch.work import CollectiveError
 logger = logging.getLogger("sley.torch")
 
 
-class OtherBackends:
+class Fallback:
     """The backends beside the communicator of `group`, made when they are first needed.
 
     - gloo runs reductions of types or with operations that the engine lacks, and sparse tensors.
@@ -26,12 +27,16 @@ class OtherBackends:
     """
 
     def __init__(self, group: Any) -> None:
-        self._group = group
+        self._group_of = weakref.ref(group)  # which holds this object
         self._names: dict[str, str] = {}
         self._gloo: Any = None
         self._rest: Any = None
         self._is_making = False
         self._told: set[str] = set()
+
+    @property
+    def _group(self) -> Any:
+        return self._group_of()
 
     def names(self) -> dict[str, str]:
         """The backend of each type of device, from the string that the group was made with; none
@@ -49,7 +54,7 @@ class OtherBackends:
         before it has registered it, too, and while the group of the rest is made."""
         return device.type != "cpu" and bool(self.names()) and not self._is_making
 
-    def split_from(self, other: OtherBackends) -> None:
+    def split_from(self, other: Fallback) -> None:
         """Has the backends of the group that this one's group was split from."""
         self._names = other.names()
 

@@ -6,23 +6,32 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from types import FunctionType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._dynamo.eval_frame import (
+    _FrameAction,
+    _FrameExecStrategy,
+    set_code_exec_strategy,
+)
 from torch.distributed.constants import default_pg_timeout
 
 from sley.communicator import Settings, TorchStore
 from sley.communicator.endpoint import Endpoint
 from sley.engine.limits import TIMEOUT_S
 from sley.selection.plans import Plans
-from sley.torch.fallback import OtherBackends
+from sley.torch.calls import CallRunner
+from sley.torch.collectives import Collectives
+from sley.torch.fallback import Fallback
 from sley.torch.memory import empty
 from sley.torch.messages import Messages
+from sley.torch.work import Finished, Pending, Together
 
 
-class ProcessGroupSley(Messages, dist.ProcessGroup):
+class ProcessGroupSley(dist.ProcessGroup):
     """What `init_process_group("sley")` and `new_group` make: the ranks of one communicator.
 
     It takes the place of PyTorch's own group object, so a call of `torch.distributed` on CPU
@@ -46,15 +55,47 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
             settings or Settings.from_environment(), timeout_s=timeout.total_seconds()
         )
         endpoint = Endpoint(TorchStore(store), rank, ranks, name=f"group {name}", settings=settings)
-        dist.ProcessGroup.__init__(self, rank, ranks)
-        Messages.__init__(self, endpoint, OtherBackends(self))
+        super().__init__(rank, ranks)
+        self._endpoint = endpoint
+        self._runner = CallRunner(endpoint)
+        self._fallback = Fallback(self)
+        self._take_methods()
         self._store = store
         self.timeout = timeout
         self._settings = settings
         self._name = name
         self._description = ""
 
+    def _take_methods(self) -> None:
+        """Makes methods of its members the group's own: so a call comes to them without a detour.
+        PyTorch looks for them on the group, and its releases have several names for some."""
+        c = Collectives(self._runner, self._fallback)
+        self.allreduce, self.allreduce_coalesced = c.allreduce, c.allreduce_coalesced
+        self.broadcast, self.reduce, self.barrier = c.broadcast, c.reduce, c.barrier
+        self.gather, self.scatter = c.gather, c.scatter
+        self.gather_single = self.gather_into_tensor = c.gather_single
+        self.allgather, self.allgather_coalesced = c.allgather, c.allgather_coalesced
+        self.all_gather_single = self._allgather_base = c.all_gather_single
+        self.all_gather_single_coalesced = c.all_gather_single_coalesced
+        self.allgather_into_tensor_coalesced = c.all_gather_single_coalesced
+        self.reduce_scatter = c.reduce_scatter
+        self.reduce_scatter_single = self._reduce_scatter_base = c.reduce_scatter_single
+        self.reduce_scatter_single_coalesced = c.reduce_scatter_single_coalesced
+        self.reduce_scatter_tensor_coalesced = c.reduce_scatter_single_coalesced
+        m = Messages(self._runner, self._fallback)
+        self.send, self.recv, self.recv_anysource = m.send, m.recv, m.recv_anysource
+        self.alltoall = m.alltoall
+        self.all_to_all_single = self.alltoall_base = m.all_to_all_single
+        self._start_coalescing = self._runner.start_coalescing
+        self._end_coalescing = self._runner.end_coalescing
+
     # What PyTorch asks a group about itself; from C++ by these names.
+
+    def rank(self) -> int:
+        return self._endpoint.rank
+
+    def size(self) -> int:
+        return self._endpoint.ranks
 
     def getBackendName(self) -> str:  # noqa: N802
         return "sley"
@@ -83,7 +124,7 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
         """Nothing to agree on: every group counts its collectives from 0."""
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._sequence_number
+        return self._runner.sequence_number
 
     # The group is its own backend for CPU tensors.
 
@@ -94,10 +135,12 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device(name) for name in self._others.names()]
+        return [torch.device(name) for name in self._fallback.names()]
 
     def _get_backend(self, device: torch.device) -> Any:
-        return self._others.on(device)._get_backend(device) if self._others.has(device) else self
+        return (
+            self._fallback.on(device)._get_backend(device) if self._fallback.has(device) else self
+        )
 
     get_backend = _get_backend
 
@@ -112,7 +155,7 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
         """A barrier whose error names the ranks that didn't come in time; gloo's."""
-        self._others.gloo().monitored_barrier(timeout or self.timeout, wait_all_ranks)
+        self._fallback.gloo().monitored_barrier(timeout or self.timeout, wait_all_ranks)
 
     # Its life.
 
@@ -126,19 +169,19 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
         device_types: Sequence[torch.device] | None = None,
     ) -> ProcessGroupSley | None:
         """A new group of this one's ranks `new_ranks`; None for a rank that isn't among them."""
-        if self._rank not in new_ranks:
+        if self._endpoint.rank not in new_ranks:
             return None
         name = group_name or f"{self._name}:split:{'-'.join(map(str, new_ranks))}"
         group = ProcessGroupSley(
             dist.PrefixStore(f"{name}/", self._store),
-            new_ranks.index(self._rank),
+            new_ranks.index(self._endpoint.rank),
             len(new_ranks),
             name=name,
             timeout=timeout or self.timeout,
             settings=self._settings,
         )
         group._description = group_desc or f"{self._description}:split"
-        group._others.split_from(self._others)
+        group._fallback.split_from(self._fallback)
         return group
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -149,12 +192,32 @@ class ProcessGroupSley(Messages, dist.ProcessGroup):
     def shutdown(self) -> None:
         """Ends the group's part in this process; called by `destroy_process_group`."""
         self._endpoint.close()
-        self._others.close()
+        self._fallback.close()
 
     def abort(self) -> None:
         """Ends the group at once; calls that run fail, on the other ranks too."""
         self._endpoint.abort()
-        self._others.close()
+        self._fallback.close()
+
+
+def _skip_in_dynamo(*classes: type) -> None:
+    """Has torch.compile leave the methods of `classes`, and all that they call, to Python.
+
+    Dynamo compiles every function that a compiled program calls; but in methods of a group it can't
+    read even `self` (it registers for ProcessGroup which members may be read). `torch.compiler.
+    disable` would import Dynamo, which takes seconds, and put a frame before every call. This sets
+    the marks that it sets, on the code itself.
+    """
+    skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+    for cls in classes:
+        for member in vars(cls).values():
+            function = member.fget if isinstance(member, property) else member
+            if isinstance(function, FunctionType):
+                function._torchdynamo_disable = True  # type: ignore[attr-defined]
+                set_code_exec_strategy(function.__code__, skip)
+
+
+_skip_in_dynamo(ProcessGroupSley, Collectives, Messages, CallRunner, Finished, Pending, Together)
 
 
 def register() -> None:
