@@ -17,17 +17,17 @@ slots: the transfers could be done one after the other, and the network is deter
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sley.ir.dag import InstructionDag, Order
 from sley.ir.program import Program
-from sley.ir.tables import NONE, Edges, LongArray, offsets_of, spans
+from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of, spans
 from sley.ir.words import Schedule
 from sley.passes.links import Links
-from sley.passes.loops import Loop
+from sley.passes.loops import Arcs, Loop
 
 
 def pipelines(dag: InstructionDag, links: Links, schedule: Schedule) -> Order:
@@ -43,17 +43,10 @@ def pipelines(dag: InstructionDag, links: Links, schedule: Schedule) -> Order:
     _schedule(
         max(transfers, busiest * groups // 4),
         schedule is Schedule.ROUND_ROBIN,
-        later.offset,
-        later.target,
+        Arcs.of(later),
         np.bincount(later.target, minlength=transfers).astype(np.int32),
-        group,
-        offsets_of(np.bincount(group, minlength=groups)),
-        links.first,
-        links.second,
-        np.zeros(transfers, np.int32),
-        np.zeros(groups, np.int32),
-        np.zeros(groups, np.int64),
-        np.zeros(links.number, np.int32),
+        _Groups.empty(group, groups),
+        _Links(links.first, links.second, np.zeros(links.number, np.int32)),
         sequence,
         pipeline,
     )
@@ -78,7 +71,7 @@ def whole_transfers(
     return Order(receive, send, number)
 
 
-def chunk_groups(program: Program) -> NDArray[np.int32]:
+def chunk_groups(program: Program) -> IntArray:
     """int32 (transfers,): the chunk that each transfer belongs to, numbered from 0 in the order of
     the lowest index that any of its transfers writes."""
     t, layout = program.transfers, program.layout
@@ -97,11 +90,11 @@ def chunk_groups(program: Program) -> NDArray[np.int32]:
 
 @Loop
 def _join(
-    transfer: NDArray[np.int32],
+    transfer: IntArray,
     read: LongArray,
     written: LongArray,
     owner: LongArray,
-    parent: NDArray[np.int32],
+    parent: IntArray,
 ) -> None:
     """Sets with a common cell become one: `parent` ends as the lowest transfer of each set.
 
@@ -129,79 +122,119 @@ def _join(
         parent[a] = parent[parent[a]]  # lower ones are roots or point to one already
 
 
+class _Groups(NamedTuple):
+    """The chunks that transfers belong to, and what of each is ready.
+
+    of: (transfers,), the group of each transfer. ready: the transfers of group g that wait for
+    nothing, from place room[g] on, size[g] of them. turns: how often each group has contributed.
+    """
+
+    of: IntArray
+    room: LongArray
+    ready: IntArray
+    size: IntArray
+    turns: LongArray
+
+    @classmethod
+    def empty(cls, group: IntArray, groups: int) -> _Groups:
+        """Nothing ready so far."""
+        return cls(
+            group,
+            offsets_of(np.bincount(group, minlength=groups)),
+            np.zeros(len(group), np.int32),
+            np.zeros(groups, np.int32),
+            np.zeros(groups, np.int64),
+        )
+
+
+class _Links(NamedTuple):
+    """The links of each transfer, and the last sub-pipeline, from 1, that uses each link."""
+
+    first: IntArray
+    second: IntArray
+    used: IntArray
+
+
+def _take_fitting(
+    g: int, number: int, groups: _Groups, links: _Links, sequence: IntArray, taken: int
+) -> int:
+    """Puts what is ready of group g, and whose links are free, into sub-pipeline `number`: into
+    `sequence` from place `taken` on; the place after them."""
+    _, room, ready, size, _ = groups
+    first, second, used = links
+    begin, left = room[g], 0
+    for k in range(begin, begin + size[g]):
+        t = ready[k]
+        a, b = first[t], second[t]
+        if (a != NONE and used[a] == number) or (b != NONE and used[b] == number):
+            ready[begin + left] = t
+            left += 1
+            continue
+        if a != NONE:
+            used[a] = number
+        if b != NONE:
+            used[b] = number
+        sequence[taken] = t
+        taken += 1
+    size[g] = left
+    return taken
+
+
+def _make_ready(groups: _Groups, t: int) -> None:
+    """Adds a transfer that waits for nothing to what is ready of its group."""
+    g = groups.of[t]
+    groups.ready[groups.room[g] + groups.size[g]] = t
+    groups.size[g] += 1
+
+
 @Loop
 def _schedule(
     in_turn: bool,
-    offset: LongArray,
-    later: NDArray[np.int32],
-    waiting: NDArray[np.int32],
-    group: NDArray[np.int32],
-    room: LongArray,
-    first_link: NDArray[np.int32],
-    second_link: NDArray[np.int32],
-    ready: NDArray[np.int32],
-    count: NDArray[np.int32],
-    turns: LongArray,
-    used: NDArray[np.int32],
-    sequence: NDArray[np.int32],
-    pipeline: NDArray[np.int32],
+    later: Arcs,
+    waiting: IntArray,
+    groups: _Groups,
+    links: _Links,
+    sequence: IntArray,
+    pipeline: IntArray,
 ) -> None:
     """Algorithm 1. Fills `sequence` with the transfers in order, `pipeline` with the sub-pipeline
     of each.
 
-    in_turn: round robin. offset, later: the dependencies; waiting: how many each transfer still
-    has before it. ready: the transfers of group g that wait for nothing, room[g] onwards,
-    count[g] of them. turns: how often each group has contributed. used: the last sub-pipeline, from
-    1, that uses each link.
+    in_turn: round robin. later: the dependencies; waiting: how many each transfer still has before
+    it.
     """
-    transfers, groups = len(group), len(count)
+    (offset, target), size, turns = later, groups.size, groups.turns
+    transfers, number_of_groups = len(waiting), len(size)
     for t in range(transfers):
         if waiting[t] == 0:
-            g = group[t]
-            ready[room[g] + count[g]] = t
-            count[g] += 1
+            _make_ready(groups, t)
     taken, number, start = 0, 0, 0
     while taken < transfers:
         number += 1
         # A group's key is its turns times the number of groups, plus its place: the least is next.
         queue = [0]
         queue.pop()
-        for place in range(groups):
-            g = (start + place) % groups if in_turn else place
-            if count[g] > 0:
-                queue.append(place if in_turn else turns[g] * groups + g)
+        for place in range(number_of_groups):
+            g = (start + place) % number_of_groups if in_turn else place
+            if size[g] > 0:
+                queue.append(place if in_turn else turns[g] * number_of_groups + g)
         heapify(queue)
         g = 0
         while len(queue) > 0:
             key = heappop(queue)
-            g = (key + start) % groups if in_turn else key % groups
-            kept, before = 0, taken
-            for k in range(room[g], room[g] + count[g]):
-                t = ready[k]
-                a, b = first_link[t], second_link[t]
-                if (a != NONE and used[a] == number) or (b != NONE and used[b] == number):
-                    ready[room[g] + kept] = t
-                    kept += 1
-                    continue
-                if a != NONE:
-                    used[a] = number
-                if b != NONE:
-                    used[b] = number
-                sequence[taken] = t
-                pipeline[t] = number - 1
-                taken += 1
+            g = (key + start) % number_of_groups if in_turn else key % number_of_groups
+            before, taken = taken, _take_fitting(g, number, groups, links, sequence, taken)
             if taken == before:
                 continue  # its flag falls: links are only taken, so it stays out of this one
-            count[g] = kept
             for k in range(before, taken):
                 t = sequence[k]
+                pipeline[t] = number - 1
                 for edge in range(offset[t], offset[t + 1]):
-                    after = later[edge]
+                    after = target[edge]
                     waiting[after] -= 1
                     if waiting[after] == 0:
-                        ready[room[g] + count[g]] = after
-                        count[g] += 1
+                        _make_ready(groups, after)
             turns[g] += 1
-            heappush(queue, key + groups)
+            heappush(queue, key + number_of_groups)
         if in_turn:
-            start = (g + 1) % groups
+            start = (g + 1) % number_of_groups

@@ -12,16 +12,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sley.errors.compiler import C304
 from sley.ir.dag import Blocks, ChunkDag, Order
 from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray
 from sley.ir.words import is_integer, is_real
 from sley.passes.links import Links
-from sley.passes.loops import Loop
+from sley.passes.loops import Arcs, Loop
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,12 @@ class Timeline:
 class Estimator:
     """What makes timelines: the transfers with their dependencies, links and costs.
 
-    before, later: the dependencies, backwards and forwards. latency_us, tile_us: float64
-    (transfers,), of a hop and of moving one tile.
+    later: the transfers that depend on each one. latency_us, tile_us: float64 (transfers,), of a
+    hop and of moving one tile.
     """
 
     links: Links
     tiles: int
-    before: Edges
     later: Edges
     latency_us: FloatArray
     tile_us: FloatArray
@@ -92,7 +91,6 @@ class Estimator:
         return cls(
             links=links,
             tiles=costs.tiles,
-            before=Edges.from_pairs(len(t), d.after, d.before),
             later=Edges.from_pairs(len(t), d.before, d.after),
             latency_us=np.where(links.crosses, costs.inter_latency_us, costs.intra_latency_us),
             tile_us=t.count * (costs.tile_bytes / rate),
@@ -101,69 +99,56 @@ class Estimator:
     def timeline(self, order: Order, blocks: Blocks) -> Timeline:
         """The timeline of the transfers in `order`: each takes its links and both its blocks when
         its first instruction has its turn there."""
-        transfers = len(self.tile_us)
-        at_src, at_dst = self._ends(order, blocks)
-        # Both halves of a fused instruction are in one block, which does them at the same time.
-        fused = np.zeros(transfers, bool)
-        fused[order.send[order.fused]] = True
-        start, end = np.zeros((2, transfers))
-        _run(
-            transfers,
-            sequence_of(order, transfers),
-            self.before.offset,
-            self.before.target,
-            self.latency_us,
-            self.tile_us,
-            self.tiles,
-            self.links.first,
-            self.links.second,
-            np.zeros(self.links.number),
-            at_src,
-            at_dst,
-            fused,
-            np.zeros(len(blocks.rank)),
-            start,
-            end,
-        )
-        return Timeline(start, end)
+        return self._run(order, blocks, greedy=False)[0]
 
     def greedy(self, order: Order, blocks: Blocks) -> IntArray:
         """int32 (transfers,): an order of whole transfers in which always the one comes next that
         can start first, ties as in `order`: what links and blocks are free for."""
+        return self._run(order, blocks, greedy=True)[1]
+
+    def _run(self, order: Order, blocks: Blocks, *, greedy: bool) -> tuple[Timeline, IntArray]:
+        """The timeline of the transfers as they begin, and their order: that of `order`, or the
+        greedy one."""
         transfers = len(self.tile_us)
-        at_src, at_dst = self._ends(order, blocks)
+        sequence = sequence_of(order, transfers)
         place = np.empty(transfers, np.int64)
-        place[sequence_of(order, transfers)] = np.arange(transfers)
-        sequence = np.empty(transfers, np.int32)
-        _list(
+        place[sequence] = np.arange(transfers)
+        start, end = np.zeros((2, transfers))
+        _run(
             transfers,
-            self.later.offset,
-            self.later.target.astype(np.int64),  # what the queue holds are numbers of one kind
+            greedy,
+            # What the queue holds are numbers of one kind, of 64 bits.
+            Arcs(self.later.offset, self.later.target.astype(np.int64)),
             np.bincount(self.later.target, minlength=transfers).astype(np.int32),
             place,
-            self.latency_us,
-            self.tile_us,
-            self.tiles,
-            self.links.first,
-            self.links.second,
-            np.zeros(self.links.number),
-            at_src,
-            at_dst,
-            np.zeros(len(blocks.rank)),
-            np.zeros(transfers),
-            np.zeros(transfers),
+            *self._needs(order, blocks),
+            _Times(start, end),
             sequence,
         )
-        return sequence
+        return Timeline(start, end), sequence
 
-    def _ends(self, order: Order, blocks: Blocks) -> tuple[IntArray, IntArray]:
-        """int32 (transfers,) each: the blocks at source and destination, NONE where there is none
-        (a local operation has one at its destination)."""
-        at_src, at_dst = np.full((2, len(self.tile_us)), NONE, np.int32)
+    def _needs(self, order: Order, blocks: Blocks) -> tuple[_Needs, FloatArray]:
+        """What the transfers of an order need when its rows are dealt to blocks, and when all of it
+        is free at first. A local transfer has a block at its destination alone."""
+        none = self.links.number + len(blocks.rank)
+        block = self.links.number + blocks.instruction_block
+        at_src, at_dst = np.full((2, len(self.tile_us)), none, np.int32)
         sends, receives = order.send != NONE, order.receive != NONE
-        at_dst[order.receive[receives]] = blocks.instruction_block[receives]
-        at_src[order.send[sends]] = blocks.instruction_block[sends]
-        return at_src, at_dst
+        at_dst[order.receive[receives]] = block[receives]
+        at_src[order.send[sends]] = block[sends]
+        waits_for = at_src.copy()
+        waits_for[order.send[order.fused]] = none
+        needs = _Needs(
+            self.latency_us,
+            self.tile_us,
+            self.tiles * self.tile_us,
+            np.where(self.links.first == NONE, none, self.links.first),
+            np.where(self.links.second == NONE, none, self.links.second),
+            at_src,
+            at_dst,
+            waits_for,
+        )
+        return needs, np.zeros(none + 1)
 
 
 def sequence_of(order: Order, transfers: int) -> IntArray:
@@ -176,112 +161,83 @@ def sequence_of(order: Order, transfers: int) -> IntArray:
     return np.argsort(first, kind="stable").astype(np.int32)
 
 
+class _Needs(NamedTuple):
+    """What transfers need, (transfers,) each. Links and blocks are numbered together, and so is one
+    more, which stands for no link and no block.
+
+    latency, tile, tiles: microseconds of a hop, of moving one tile, of moving all of them.
+    first_link, second_link: the links. at_src, at_dst: the blocks at both ends.
+    waits_for: the block at the source, or none where the send is in one instruction with a receive,
+    which waits for the block.
+    """
+
+    latency: FloatArray
+    tile: FloatArray
+    tiles: FloatArray
+    first_link: IntArray
+    second_link: IntArray
+    at_src: IntArray
+    at_dst: IntArray
+    waits_for: IntArray
+
+
+class _Times(NamedTuple):
+    """When transfers start and end, (transfers,) each; for those that have not begun, what those
+    that they depend on allow, and 0 at first."""
+
+    start: FloatArray
+    end: FloatArray
+
+
 @Loop
 def _run(
-    sequence: IntArray,
-    offset: LongArray,
-    before: IntArray,
-    latency: FloatArray,
-    tile: FloatArray,
-    tiles: int,
-    first_link: IntArray,
-    second_link: IntArray,
-    link_free: FloatArray,
-    at_src: IntArray,
-    at_dst: IntArray,
-    fused: NDArray[np.bool_],
-    block_free: FloatArray,
-    start: FloatArray,
-    end: FloatArray,
-) -> None:
-    """Fills `start` and `end`. before: the transfers that each one depends on."""
-    for k in range(len(sequence)):
-        t = sequence[k]
-        begin, last = 0.0, 0.0
-        for edge in range(offset[t], offset[t + 1]):
-            p = before[edge]
-            begin = max(begin, start[p] + latency[p] + tile[p])
-            last = max(last, end[p])
-        a, b, src, dst = first_link[t], second_link[t], at_src[t], at_dst[t]
-        if a != NONE:
-            begin = max(begin, link_free[a])
-        if b != NONE:
-            begin = max(begin, link_free[b])
-        if src != NONE and not fused[t]:
-            begin = max(begin, block_free[src])
-        if dst != NONE:
-            begin = max(begin, block_free[dst])
-        finish = max(begin + latency[t] + tiles * tile[t], last + tile[t])
-        start[t], end[t] = begin, finish
-        if a != NONE:
-            link_free[a] = finish
-        if b != NONE:
-            link_free[b] = finish
-        if src != NONE:
-            block_free[src] = max(block_free[src], finish)
-        if dst != NONE:
-            block_free[dst] = max(block_free[dst], finish)
-
-
-@Loop
-def _list(
-    offset: LongArray,
-    later: LongArray,
+    greedy: bool,
+    later: Arcs,
     waiting: IntArray,
     place: LongArray,
-    latency: FloatArray,
-    tile: FloatArray,
-    tiles: int,
-    first_link: IntArray,
-    second_link: IntArray,
-    link_free: FloatArray,
-    at_src: IntArray,
-    at_dst: IntArray,
-    block_free: FloatArray,
-    earliest: FloatArray,
-    least_end: FloatArray,
+    needs: _Needs,
+    free: FloatArray,
+    times: _Times,
     sequence: IntArray,
 ) -> None:
-    """Fills `sequence`. later: the transfers that depend on each one; waiting: on how many each
-    depends. earliest, least_end: when each could start and end for its dependencies; 0 at first.
+    """Fills `times`. The transfers run in the order of `sequence`; a greedy run fills it as well:
+    always the one comes next that can start first, ties by `place`.
+
+    later: the transfers that depend on each one. waiting: for a greedy run, how many each depends
+    on. free: (links and blocks + 1,), when each has done all that was put on it so far; none is 0.
     """
+    (offset, target), (start, end) = later, times
+    latency, tile, tiles, first_link, second_link, at_src, at_dst, waits_for = needs
     queue = [(0.0, 0, 0)]
     queue.pop()
-    for t in range(len(sequence)):
-        if waiting[t] == 0:
-            queue.append((0.0, place[t], t))
-    heapify(queue)
+    if greedy:
+        for t in range(len(sequence)):
+            if waiting[t] == 0:
+                queue.append((0.0, place[t], t))
+        heapify(queue)
     taken = 0
-    while len(queue) > 0:
-        time, _, t = heappop(queue)
-        a, b, src, dst = first_link[t], second_link[t], at_src[t], at_dst[t]
-        begin = earliest[t]
-        if a != NONE:
-            begin = max(begin, link_free[a])
-        if b != NONE:
-            begin = max(begin, link_free[b])
-        if src != NONE:
-            begin = max(begin, block_free[src])
-        if dst != NONE:
-            begin = max(begin, block_free[dst])
-        if begin > time:
+    while taken < len(sequence):
+        if greedy:
+            soonest, _, t = heappop(queue)
+        else:
+            soonest, t = np.inf, sequence[taken]
+        first, second, src, dst = first_link[t], second_link[t], at_src[t], at_dst[t]
+        begin = max(start[t], free[first], free[second], free[waits_for[t]], free[dst])
+        if begin > soonest:
             heappush(queue, (begin, place[t], t))
             continue
-        finish = max(begin + latency[t] + tiles * tile[t], least_end[t])
+        finish = max(begin + latency[t] + tiles[t], end[t])
+        start[t], end[t] = begin, finish
+        free[src] = max(free[src], finish)
+        free[first] = free[second] = free[dst] = finish
+        free[-1] = 0.0
         sequence[taken] = t
         taken += 1
-        if a != NONE:
-            link_free[a] = finish
-        if b != NONE:
-            link_free[b] = finish
-        if src != NONE:
-            block_free[src] = finish
-        if dst != NONE:
-            block_free[dst] = finish
         for edge in range(offset[t], offset[t + 1]):
-            after = later[edge]
-            earliest[after] = max(earliest[after], begin + latency[t] + tile[t])
-            least_end[after] = max(least_end[after], finish + tile[after])
-            waiting[after] -= 1
-            if waiting[after] == 0:
-                heappush(queue, (earliest[after], place[after], after))
+            after = target[edge]
+            start[after] = max(start[after], begin + latency[t] + tile[t])
+            end[after] = max(end[after], finish + tile[after])
+            if greedy:
+                waiting[after] -= 1
+                if waiting[after] == 0:
+                    heappush(queue, (start[after], place[after], after))

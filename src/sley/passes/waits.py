@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,34 +25,21 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
     before, after = _candidates(dag, order, blocks)
     block = blocks.instruction_block
     sender = _senders(dag, order)
-    arrives = sender != NONE
+    arrives, count = sender != NONE, len(blocks.rank)
     kept = np.zeros(len(before), np.int8)
-    waits = np.bincount(block[after], minlength=len(blocks.rank))
-    messages = np.bincount(block[arrives], minlength=len(blocks.rank))
-    # The edges into each block, each block's from its own place on: rows at which they arrive, and
-    # rows that they come from. The last three columns are the search's own.
-    waits_room, messages_room = offsets_of(waits), offsets_of(messages)
     _keep(
         len(order),
-        SEARCH,
-        before,
-        after,
+        _Candidates(before, after, kept),
         block,
         sender,
-        waits_room[:-1].copy(),
-        np.zeros(len(before), np.int32),
-        np.zeros(len(before), np.int32),
-        np.zeros(len(order), np.int64),
-        waits_room,
-        messages_room[:-1].copy(),
-        np.zeros(int(messages_room[-1]), np.int32),
-        np.zeros(int(messages_room[-1]), np.int32),
-        np.zeros(len(order), np.int64),
-        messages_room,
-        np.zeros(len(blocks.rank), np.int64),
-        np.zeros(len(blocks.rank), np.int32),
-        np.zeros(2 * SEARCH + 1, np.int32),
-        kept,
+        _Incoming.empty(np.bincount(block[after], minlength=count), len(order)),
+        _Incoming.empty(np.bincount(block[arrives], minlength=count), len(order)),
+        _Search(
+            SEARCH,
+            np.zeros(count, np.int64),
+            np.zeros(count, np.int32),
+            np.zeros(2 * SEARCH + 1, np.int32),
+        ),
     )
     chosen = kept == 1
     return Edges.from_pairs(len(order), row[after[chosen]], row[before[chosen]])
@@ -85,34 +74,136 @@ def _senders(dag: InstructionDag, order: Order) -> IntArray:
     return sender
 
 
+class _Candidates(NamedTuple):
+    """Waits that may be needed, by ascending `after`, as rows of the order: `after` waits for
+    `before`. kept: 1 for those that are; 0 at first."""
+
+    before: IntArray
+    after: IntArray
+    kept: NDArray[np.int8]
+
+
+class _Incoming(NamedTuple):
+    """The edges into blocks that are found as the search goes through the rows of the order: those
+    into block b are at room[b] to end[b] - 1 of `row` and `source`, by ascending row.
+
+    row, source: the row at which each edge arrives, and the one that it comes from.
+    room: int64 (blocks + 1,), where each block's edges begin. end: int64 (blocks,), where they end
+    so far. upto: int64 (rows,), where those end that arrive up to each row.
+    """
+
+    row: IntArray
+    source: IntArray
+    room: LongArray
+    end: LongArray
+    upto: LongArray
+
+    @classmethod
+    def empty(cls, counts: NDArray[Any], rows: int) -> _Incoming:
+        """Room for `counts` edges into each block, none of them found so far."""
+        room = offsets_of(counts)
+        row, source = np.zeros((2, int(room[-1])), np.int32)
+        return cls(row, source, room, room[:-1].copy(), np.zeros(rows, np.int64))
+
+
+class _Search(NamedTuple):
+    """What searches need beside the edges.
+
+    limit: how many edges a search follows. stack: room for the rows that it comes to.
+    passed[b]: the highest row of block b that search number passed_in[b] has come through; 0 is no
+    search.
+    """
+
+    limit: int
+    passed_in: LongArray
+    passed: IntArray
+    stack: IntArray
+
+
+def _note(edges: _Incoming, block: int, row: int, source: int) -> None:
+    """Adds an edge from `source` into `row` of a block."""
+    place = edges.end[block]
+    edges.row[place] = row
+    edges.source[place] = source
+    edges.end[block] = place + 1
+
+
+def _follow(
+    edges: _Incoming,
+    at: int,
+    block: int,
+    low: int,
+    goal: int,
+    stack: IntArray,
+    height: int,
+    left: int,
+) -> tuple[int, int]:
+    """Puts on the stack where edges come from that arrive in a block up to row `at` and after row
+    `low`, as far as that is not before the goal. The height of the stack, and how many more edges
+    the search may follow."""
+    row, source, room, _, upto = edges
+    first = end = upto[at]
+    begin = room[block]
+    while first > begin and left > 0 and row[first - 1] > low:
+        first -= 1
+        left -= 1
+    for edge in range(first, end):
+        if source[edge] >= goal:
+            stack[height] = source[edge]
+            height += 1
+    return height, left
+
+
+def _implied(
+    goal: int,
+    start: int,
+    number: int,
+    kinds: int,
+    block: IntArray,
+    waits: _Incoming,
+    messages: _Incoming,
+    search: _Search,
+) -> bool:
+    """Whether row `start` comes after row `goal` by the order of blocks and the waits, and with 2
+    `kinds` by the messages too, as far as search number `number` sees."""
+    limit, passed_in, passed, stack = search
+    stack[0] = start
+    height, left = 1, limit
+    # Nothing before the goal in the order can happen after it: the search stays between.
+    while height > 0 and left > 0:
+        height -= 1
+        at = stack[height]
+        own = block[at]
+        if own == block[goal] and at >= goal:
+            return True
+        low = goal
+        if passed_in[own] == number and passed[own] > low:
+            low = passed[own]
+        if at <= low:
+            continue
+        passed_in[own] = number
+        passed[own] = at
+        height, left = _follow(waits, at, own, low, goal, stack, height, left)
+        if kinds == 2:
+            height, left = _follow(messages, at, own, low, goal, stack, height, left)
+    return False
+
+
 @Loop
 def _keep(
-    search: int,
-    before: IntArray,
-    after: IntArray,
+    candidates: _Candidates,
     block: IntArray,
     sender: IntArray,
-    waits_end: LongArray,
-    waits_row: IntArray,
-    waits_source: IntArray,
-    waits_upto: LongArray,
-    waits_room: LongArray,
-    messages_end: LongArray,
-    messages_row: IntArray,
-    messages_source: IntArray,
-    messages_upto: LongArray,
-    messages_room: LongArray,
-    passed_in: LongArray,
-    passed: IntArray,
-    stack: IntArray,
-    kept: NDArray[np.int8],
+    waits: _Incoming,
+    messages: _Incoming,
+    search: _Search,
 ) -> None:
-    """Fills `kept`: 1 for the candidates, by ascending `after`, that those kept so far don't imply.
+    """Marks the candidates that those kept so far don't imply.
 
-    The edges into block b are at x_room[b] ... x_end[b] - 1 of x_row and x_source, by ascending row
-    at which they arrive; those that arrive up to row r end before x_upto[r]. passed[b] is the
-    highest row of block b that search number passed_in[b] has come through; 0 is no search.
+    block, sender: of each row of the order, see `_senders`. waits, messages, search: empty at
+    first.
     """
+    before, after, kept = candidates
     row = 0
     number = 0
     for candidate in range(len(before)):
@@ -120,56 +211,17 @@ def _keep(
         while row <= start:
             own = block[row]
             if sender[row] != NONE:
-                messages_row[messages_end[own]] = row
-                messages_source[messages_end[own]] = sender[row]
-                messages_end[own] += 1
-            messages_upto[row] = messages_end[own]
-            waits_upto[row] = waits_end[own]
+                _note(messages, own, row, sender[row])
+            messages.upto[row] = messages.end[own]
+            waits.upto[row] = waits.end[own]
             row += 1
         # Mostly the waits of the rank imply it, so those are searched first.
         found = False
         for kinds in range(1, 3):
-            if found:
-                break
-            number += 1
-            stack[0] = start
-            height, left = 1, search
-            # Nothing before the goal in the order can happen after it: the search stays between.
-            while height > 0 and left > 0 and not found:
-                height -= 1
-                at = stack[height]
-                own = block[at]
-                if own == block[goal] and at >= goal:
-                    found = True
-                    break
-                low = goal
-                if passed_in[own] == number and passed[own] > low:
-                    low = passed[own]
-                if at <= low:
-                    continue
-                passed_in[own] = number
-                passed[own] = at
-                for kind in range(kinds):
-                    end = waits_upto[at] if kind == 0 else messages_upto[at]
-                    room = waits_room[own] if kind == 0 else messages_room[own]
-                    first = end
-                    if kind == 0:
-                        while first > room and left > 0 and waits_row[first - 1] > low:
-                            first -= 1
-                            left -= 1
-                    else:
-                        while first > room and left > 0 and messages_row[first - 1] > low:
-                            first -= 1
-                            left -= 1
-                    for edge in range(first, end):
-                        source = waits_source[edge] if kind == 0 else messages_source[edge]
-                        if source >= goal:
-                            stack[height] = source
-                            height += 1
+            if not found:
+                number += 1
+                found = _implied(goal, start, number, kinds, block, waits, messages, search)
         if not found:
             kept[candidate] = 1
-            own = block[start]
-            waits_row[waits_end[own]] = start
-            waits_source[waits_end[own]] = goal
-            waits_end[own] += 1
-            waits_upto[start] = waits_end[own]
+            _note(waits, block[start], start, goal)
+            waits.upto[start] = waits.end[block[start]]
