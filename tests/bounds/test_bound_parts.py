@@ -1,4 +1,4 @@
-"""The parts of the bounds: groups, nodes that are alike, needs of chunks, ways in time."""
+"""Tests of the parts of the bounds: cuts, groups, equivalent nodes, needs, latencies."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from sley.bounds import Bounds
 from sley.bounds.cuts import Cuts
-from sley.bounds.groups import alike, levels_of, named
-from sley.bounds.mixed import entering
+from sley.bounds.groups import describe_gpus, levels_of, representatives
+from sley.bounds.mixed import entering_chunks
 from sley.bounds.needs import Collect, Everywhere, Exchange, Mixed, Spread, needs_of
 from sley.ir.collective import Collective
 from sley.ir.collectives import (
@@ -35,7 +35,7 @@ from support.bound_graphs import cut_GBps, simple_ways, topologies, vertex_sets
 
 @settings(max_examples=60)
 @given(topologies(), st.integers(0, 2**32), st.booleans())
-def test_min_cut_is_the_narrowest_of_all(topology: Topology, seed: int, into: bool) -> None:
+def test_min_cut_is_the_narrowest_of_all_cuts(topology: Topology, seed: int, into: bool) -> None:
     draw = np.random.default_rng(seed)
     ranks = int(draw.integers(2, topology.ranks + 1))
     gpus = np.zeros(topology.ranks, bool)
@@ -50,7 +50,7 @@ def test_min_cut_is_the_narrowest_of_all(topology: Topology, seed: int, into: bo
     assert cuts.leaving_GBps(gpus, into=into) == pytest.approx(narrowest, rel=1e-6)
 
 
-def test_needs_are_told_from_the_postcondition() -> None:
+def test_needs_are_derived_from_the_postcondition() -> None:
     kinds = {
         Spread: [AllGather(4, 2), Broadcast(4), Broadcast(3, 2, root=1, in_place=True)],
         Collect: [ReduceScatter(4, 2), Reduce(4), Reduce(3, 2, root=1, in_place=True)],
@@ -64,7 +64,7 @@ def test_needs_are_told_from_the_postcondition() -> None:
     assert isinstance(needs_of(some), Mixed)
 
 
-def test_numbers_of_chunks() -> None:
+def test_needs_count_the_chunks_of_each_rank() -> None:
     gather = needs_of(AllGather(3, 2))
     assert isinstance(gather, Spread)
     assert gather.chunks.tolist() == [2, 2, 2]
@@ -79,8 +79,8 @@ def test_numbers_of_chunks() -> None:
 
 @settings(max_examples=150)
 @given(st.data())
-def test_entering_chunks_are_independent(data: st.DataObject) -> None:
-    """No more chunks are said to enter than the rank of what is needed from outside."""
+def test_entering_chunks_is_a_lower_bound_of_the_matrix_rank(data: st.DataObject) -> None:
+    """The bound is at most the rank of the matrix of all parts needed from outside."""
     ranks = data.draw(st.integers(2, 4))
     owner = data.draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=6))
     chunk = st.integers(0, len(owner) - 1)
@@ -102,14 +102,14 @@ def test_entering_chunks_are_independent(data: st.DataObject) -> None:
         if inside[r]
     ]
     independent = int(np.linalg.matrix_rank(np.array(rows, float))) if rows else 0
-    found = entering(needs, inside)
+    found = entering_chunks(needs, inside)
     assert found <= independent
     assert (found > 0) == (independent > 0)
     if all(len(part) == 1 for part in parts):
         assert found == independent
 
 
-def test_levels_of_a_cluster() -> None:
+def test_levels_of_a_cluster_are_gpus_cards_and_nodes() -> None:
     cluster = Topology.cluster(3, 4, 2)
     levels = levels_of(cluster)
     assert [level.word for level in levels] == ["GPU", "group with one network card", "node"]
@@ -132,7 +132,7 @@ def racks() -> Topology:
     return builder.topology()
 
 
-def test_racks_count() -> None:
+def test_links_between_racks_bound_the_collectives() -> None:
     topology = racks()
     assert [level.word for level in levels_of(topology)] == ["GPU", "node", "rack"]
     gather = Bounds.of(AllGather(8), topology)
@@ -143,22 +143,24 @@ def test_racks_count() -> None:
     assert Bounds.of(AllToAll(8), topology).algbw_GBps == pytest.approx(10 * 8 / 16)
 
 
-def test_nodes_that_are_alike() -> None:
+def test_a_mark_or_a_slower_link_makes_a_node_represent_itself() -> None:
     topology = racks()
     mark = np.zeros(8, np.int64)
-    assert alike(topology, topology.links.GBps, mark).tolist() == [0, 1, 0, 1, 4, 5, 4, 5]
+    assert representatives(topology, topology.links.GBps, mark).tolist() == [0, 1, 0, 1, 4, 5, 4, 5]
     mark[2] = 1
-    assert alike(topology, topology.links.GBps, mark).tolist() == [0, 1, 2, 3, 4, 5, 4, 5]
+    assert representatives(topology, topology.links.GBps, mark).tolist() == [0, 1, 2, 3, 4, 5, 4, 5]
     rates = topology.links.GBps.copy()
     rates[topology.links.dst == 3] /= 2
     mark[2] = 0
-    assert alike(topology, rates, mark).tolist() == [0, 1, 2, 3, 4, 5, 4, 5]
+    assert representatives(topology, rates, mark).tolist() == [0, 1, 2, 3, 4, 5, 4, 5]
 
 
 @settings(max_examples=12)
 @given(st.integers(2, 3), st.integers(1, 3), st.integers(0, 2**32))
-def test_alike_nodes_change_nothing(nodes: int, gpus: int, seed: int) -> None:
-    """Bounds are the same where every GPU stands for itself."""
+def test_bounds_from_representatives_equal_bounds_from_all_gpus(
+    nodes: int, gpus: int, seed: int
+) -> None:
+    """The bounds are the same on a topology in which every GPU represents only itself."""
     cluster = Topology.cluster(nodes, gpus)
     draw = np.random.default_rng(seed)
     slowed = cluster.links.GBps * draw.choice([1, 1, 1, 0.5], len(cluster.links))
@@ -167,29 +169,31 @@ def test_alike_nodes_change_nothing(nodes: int, gpus: int, seed: int) -> None:
         for collective in (AllGather(ranks), AllReduce(ranks), AllToAll(ranks), Broadcast(ranks)):
             topology = Topology("slowed", cluster.vertices, links)
             found = Bounds.of(collective, topology)
-            # Latencies that differ from node to node, of the same links: no node is like another.
+            # The same links with latencies that differ between nodes: no nodes are equivalent.
             own = np.where(cluster.links.kind == LinkKind.NVLINK, 1.0, 1.0 + np.arange(len(links)))
             apart = Topology("apart", cluster.vertices, replace(links, latency_us=own))
             alone = Bounds.of(collective, apart)
             assert found.algbw_GBps == pytest.approx(alone.algbw_GBps, rel=1e-6)
 
 
-def test_gpus_in_words() -> None:
+def test_describe_gpus_names_nodes_and_ranges() -> None:
     cluster = Topology.cluster(4, 2)
     for gpus, words in (
         ([3], "GPU 3"),
         ([2, 3], "node 1"),
         ([2, 3, 4, 5], "nodes 1-2"),
-        ([0, 1, 4, 5], "2 nodes, 0 first"),
+        ([0, 1, 4, 5], "2 nodes from 0 on"),
         ([1, 2], "GPUs 1-2"),
-        ([1, 2, 5], "3 GPUs, 1 first"),
+        ([1, 2, 5], "3 GPUs from 1 on"),
     ):
-        assert named(np.array(gpus), cluster) == words
+        assert describe_gpus(np.array(gpus), cluster) == words
 
 
 @settings(max_examples=60)
 @given(topologies(), st.booleans(), st.integers(0, 2**32))
-def test_latency_is_the_shortest_way_of_hops(topology: Topology, own: bool, seed: int) -> None:
+def test_latency_is_the_longest_of_the_shortest_paths(
+    topology: Topology, own: bool, seed: int
+) -> None:
     ranks, model = topology.ranks, topology.model
     if own:
         said = np.random.default_rng(seed).integers(1, 50, len(topology.links)) / 10
@@ -217,8 +221,8 @@ def test_latency_is_the_shortest_way_of_hops(topology: Topology, own: bool, seed
     )
 
 
-def test_latency_over_other_gpus() -> None:
-    """On a path of GPUs the ends are three hops apart, and what goes to a neighbour is one."""
+def test_latency_counts_the_hops_over_other_gpus() -> None:
+    """In a chain of GPUs the ends are three hops apart, and neighbours one."""
     path = Topology.from_links("path", 4, [(0, 1), (1, 2), (2, 3)])
     assert Bounds.of(AllGather(4), path).at(1).latency_us == pytest.approx(6.6 + 3 * 0.6)
     assert Bounds.of(Gather(4, root=1), path).at(1).latency_us == pytest.approx(6.6 + 2 * 0.6)

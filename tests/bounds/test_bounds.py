@@ -1,4 +1,4 @@
-"""Bounds against everything that can be tried on small graphs, and against algorithms."""
+"""Tests of bounds against exhaustive search on small graphs, and against algorithms."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ratio(collective: Collective, topology: Topology) -> float:
 
 @settings(max_examples=100)
 @given(topologies())
-def test_allgather_is_the_worst_of_all_cuts(topology: Topology) -> None:
+def test_the_bound_of_allgather_is_the_worst_of_all_cuts(topology: Topology) -> None:
     n = topology.ranks
     worst = max(len(s & set(range(n))) / n / cut_GBps(topology, s) for s in vertex_sets(topology))
     bounds = Bounds.of(AllGather(n, 3), topology)
@@ -58,7 +58,9 @@ def test_allgather_is_the_worst_of_all_cuts(topology: Topology) -> None:
 
 @settings(max_examples=100)
 @given(topologies(), st.integers(0, 4))
-def test_broadcast_is_the_narrowest_cut_behind_the_root(topology: Topology, root: int) -> None:
+def test_the_bound_of_broadcast_is_the_narrowest_cut_around_the_root(
+    topology: Topology, root: int
+) -> None:
     n, root = topology.ranks, root % topology.ranks
     narrowest = min(cut_GBps(topology, s) for s in vertex_sets(topology) if root in s)
     assert ratio(Broadcast(n, 2, root), topology) == pytest.approx(1 / narrowest, rel=1e-6)
@@ -68,7 +70,9 @@ def test_broadcast_is_the_narrowest_cut_behind_the_root(topology: Topology, root
 
 @settings(max_examples=100)
 @given(topologies())
-def test_allreduce_lies_between_its_parts_and_all_partitions(topology: Topology) -> None:
+def test_the_bound_of_allreduce_is_between_single_gpus_and_all_partitions(
+    topology: Topology,
+) -> None:
     n = topology.ranks
     sets = vertex_sets(topology)
 
@@ -91,8 +95,8 @@ def test_allreduce_lies_between_its_parts_and_all_partitions(topology: Topology)
     assert found <= both * (1 + 1e-6)
 
 
-def by_ways(topology: Topology, demand: dict[tuple[int, int], float]) -> float:
-    """The time to carry a demand, as a linear program over all simple ways."""
+def time_over_all_paths(topology: Topology, demand: dict[tuple[int, int], float]) -> float:
+    """The smallest time for a demand: a linear program over all simple paths."""
     ways = [(pair, way) for pair in demand for way in simple_ways(topology, *pair)]
     load = np.zeros((len(topology.links), len(ways) + 1))
     amount = np.zeros((len(demand), len(ways) + 1))
@@ -111,7 +115,7 @@ def by_ways(topology: Topology, demand: dict[tuple[int, int], float]) -> float:
 
 @settings(max_examples=80)
 @given(topologies(most_gpus=4), st.sampled_from(["alltoall", "scatter", "gather", "next", "send"]))
-def test_exchange_is_the_flow_over_all_ways(topology: Topology, name: str) -> None:
+def test_the_bound_of_exchange_is_the_flow_over_all_paths(topology: Topology, name: str) -> None:
     n = topology.ranks
     pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
     collective, used, part = {
@@ -122,14 +126,14 @@ def test_exchange_is_the_flow_over_all_ways(topology: Topology, name: str) -> No
         "send": (SendRecv(n, 2, src=1, dst=0), [(1, 0)], 1.0),
     }[name]
     bounds = Bounds.of(collective, topology)
-    wanted = by_ways(topology, dict.fromkeys(used, part))
+    wanted = time_over_all_paths(topology, dict.fromkeys(used, part))
     assert 1 / bounds.algbw_GBps == pytest.approx(wanted, rel=1e-5)
     assert bounds.exact
 
 
 def hop_tree(topology: Topology, root: int, draw: np.random.Generator) -> list[list[int]]:
-    """The ways of a random tree of copies from a GPU to all others, as rows of links; a way
-    ends at the first GPU that it meets."""
+    """The paths of a random tree of copies from a GPU to all others, as rows of links; each path
+    ends at the first GPU on it."""
     ranks = topology.ranks
     reached, tree = {root}, []
     while len(reached) < ranks:
@@ -149,10 +153,9 @@ def hop_tree(topology: Topology, root: int, draw: np.random.Generator) -> list[l
 
 @settings(max_examples=60)
 @given(topologies(), st.integers(0, 2**32))
-def test_no_trees_of_copies_are_faster(topology: Topology, seed: int) -> None:
-    """Loads of random trees, whose data may all move at the same time: AllGather with one for
-    each rank, AllReduce up one tree and down another for each part. Trees also pass through GPUs
-    that take no part."""
+def test_no_trees_of_copies_are_faster_than_the_bound(topology: Topology, seed: int) -> None:
+    """Loads of random trees that all move data at the same time: AllGather with a tree for each
+    rank, AllReduce up a tree and down another for each part. Trees may use GPUs without a rank."""
     draw = np.random.default_rng(seed)
     n = int(draw.integers(2, topology.ranks + 1))
     gather = np.zeros(len(topology.links))
@@ -174,7 +177,9 @@ def test_no_trees_of_copies_are_faster(topology: Topology, seed: int) -> None:
 
 @settings(max_examples=60)
 @given(topologies(), st.integers(0, 2**32), st.integers(1, 2**30))
-def test_no_store_and_forward_is_faster(topology: Topology, seed: int, size: int) -> None:
+def test_no_store_and_forward_tree_is_faster_than_the_bound(
+    topology: Topology, seed: int, size: int
+) -> None:
     tree = hop_tree(topology, 0, np.random.default_rng(seed))
     model, links = topology.model, topology.links
     by_kind = (model.nvlink_latency_us.ll, model.pcie_latency_us.ll, model.network_latency_us.ll)
@@ -191,11 +196,13 @@ STANDARD = (AllGather, ReduceScatter, AllReduce, AllToAll, Broadcast, Gather, Al
 
 @settings(max_examples=60)
 @given(topologies(), st.sampled_from(STANDARD), st.floats(0.1, 10))
-def test_capacity_only_helps(topology: Topology, collective: type, factor: float) -> None:
+def test_more_capacity_never_lowers_the_bound_on_bandwidth(
+    topology: Topology, collective: type, factor: float
+) -> None:
     made = collective(topology.ranks)
     base = Bounds.of(made, topology)
     nominal = Bounds.of(made, topology, nominal=True)
-    # Every link of these topologies is nominally a quarter faster.
+    # The nominal rate of every link of these topologies is a quarter higher.
     assert nominal.algbw_GBps == pytest.approx(1.25 * base.algbw_GBps, rel=1e-5)
     links = topology.links
     wider = links.GBps.copy()
@@ -208,7 +215,7 @@ def test_capacity_only_helps(topology: Topology, collective: type, factor: float
 
 
 def as_mixed(collective: Collective) -> Mixed:
-    """A collective's needs, not told apart."""
+    """A collective's needs as Mixed, whatever their kind."""
     rank = np.repeat(np.arange(collective.ranks), collective.output_chunks)
     some = collective.expected != NONE
     owners = np.repeat(np.arange(collective.ranks), collective.input_chunks)
@@ -225,7 +232,7 @@ def as_mixed(collective: Collective) -> Mixed:
 
 @settings(max_examples=60)
 @given(topologies(), st.sampled_from(STANDARD))
-def test_cuts_of_any_collective_are_below_what_is_known(
+def test_the_bound_of_mixed_needs_never_exceeds_that_of_their_kind(
     topology: Topology, collective: type
 ) -> None:
     made = collective(topology.ranks, 2)
@@ -235,18 +242,18 @@ def test_cuts_of_any_collective_are_below_what_is_known(
     assert 0 < limit.ratio <= whole / known.algbw_GBps * (1 + 1e-6)
 
 
-def test_a_custom_collective() -> None:
-    """Two AllReduces at once, within each node: a GPU needs its pair's chunk alone."""
+def test_a_custom_collective_gets_the_bound_of_its_simple_cuts() -> None:
+    """An AllReduce in each of two nodes: a GPU needs only the chunks of its own node."""
     pairs = Custom("pairs", 4, 1, 1, lambda rank, _: [(rank // 2 * 2, 0), (rank // 2 * 2 + 1, 0)])
     bounds = Bounds.of(pairs, Topology.cluster(2, 2))
     assert bounds.algbw_GBps == pytest.approx(254)
     assert not bounds.exact
-    assert bounds.at(8).bandwidth_reason.endswith("(the best bound tried)")
+    assert bounds.at(8).bandwidth_reason.endswith("(the tightest bound found)")
     assert bounds.at(8).latency_us == pytest.approx(6.6 + 0.6)
 
 
-def test_names_promise_nothing() -> None:
-    """A collective of one's own is bounded by what it asks for, whatever it is called."""
+def test_a_bound_depends_on_the_postcondition_not_on_the_name() -> None:
+    """The bound of a custom collective follows from its postcondition, whatever its name."""
     impostor = Custom("allgather", 4, 1, 1, lambda rank, _: [((rank + 1) % 4, 0)])
     real = Custom("mine", 4, 1, 4, lambda _, index: [(index, 0)])
     cluster = Topology.cluster(1, 4)
@@ -255,13 +262,13 @@ def test_names_promise_nothing() -> None:
     assert Bounds.of(real, cluster).algbw_GBps == gather.algbw_GBps == pytest.approx(230 * 4 / 3)
 
 
-def test_nothing_to_move() -> None:
+def test_a_collective_of_one_rank_takes_only_the_launch() -> None:
     bound = Bounds.of(AllReduce(1), Topology.cluster(1, 2)).at(100)
     assert (bound.bandwidth_us, bound.latency_us) == (0, 6.6)
     assert bound.bandwidth_reason == "nothing has to move"
 
 
-def test_switches_that_reduce_halve_what_gpus_send() -> None:
+def test_switches_that_reduce_halve_the_data_of_allreduce_only() -> None:
     plain = Topology.cluster(1, 8)
     nvls = Topology("nvls", plain.vertices, plain.links, plain.model, in_network=True)
     assert Bounds.of(AllReduce(8), nvls).algbw_GBps == pytest.approx(230)
@@ -271,28 +278,28 @@ def test_switches_that_reduce_halve_what_gpus_send() -> None:
         assert same[0] == pytest.approx(same[1])
 
 
-def test_gpus_that_take_no_part_carry() -> None:
-    """Two ranks of a triangle: the third GPU is a second way."""
+def test_gpus_without_a_rank_forward() -> None:
+    """Two ranks of a triangle: the third GPU is a second path."""
     triangle = Topology.from_links("triangle", 3, [(0, 1), (1, 2), (2, 0)])
     assert Bounds.of(SendRecv(2), triangle).algbw_GBps == pytest.approx(40)
     assert Bounds.of(AllReduce(2), triangle).algbw_GBps == pytest.approx(40)
 
 
-def test_gpus_that_take_no_part_reduce() -> None:
-    """Three ranks around a fourth GPU, which can add up what each sends it once."""
+def test_gpus_without_a_rank_reduce() -> None:
+    """Three ranks around a fourth GPU, which can reduce one message from each."""
     star = Topology.from_links("star", 4, [(0, 3), (1, 3), (2, 3)])
     assert Bounds.of(AllReduce(3), star).algbw_GBps == pytest.approx(20)
 
 
-def test_more_ranks_than_gpus() -> None:
+def test_more_ranks_than_gpus_are_refused() -> None:
     with pytest.raises(SleyError) as error:
         bound(AllReduce(9), Topology.cluster(1, 8), 1024)
     assert error.value.code == "C305"
 
 
-def test_a_torus_without_a_linear_program() -> None:
-    """Links that are all alike bound an AllToAll together: 16 x 16 GPUs, 4 links each, at a
-    distance of 8 on average."""
+def test_shortest_paths_give_the_exact_bound_of_a_torus() -> None:
+    """All links together bound an AllToAll: 16 x 16 GPUs with 4 links each, at an average distance
+    of 8."""
     side = range(16)
     links = [(16 * i + j, 16 * i + (j + 1) % 16) for i in side for j in side]
     links += [(16 * i + j, 16 * ((i + 1) % 16) + j) for i in side for j in side]

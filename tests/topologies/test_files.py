@@ -1,4 +1,4 @@
-"""Topologies as TOML: what is read, what is written, what is refused."""
+"""Tests of topologies in TOML: reading, writing, and refused files."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def test_any_topology_survives_its_text(topology: Topology) -> None:
     assert graph_from("x", tomllib.loads(graph_text(topology))) == topology
 
 
-def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_saving_refuses_a_name_that_is_not_unicode(tmp_path: Path) -> None:
     with pytest.raises(sley.SleyError, match="T601"):
         topologies.save(Topology.from_links("\udc80", 1, []), tmp_path / "x.toml")
 
 
-def test_a_file_like_another_takes_what_it_leaves_out(tmp_path: Path) -> None:
+def test_like_takes_missing_tables_and_parameters_from_the_other_machine(tmp_path: Path) -> None:
     text = 'name = "mine"\nlike = "resccl"\n[model]\ncontention = 0.5\n'
     mine, resccl = loaded(tmp_path, text, nodes=4), topologies.resccl(4)
     assert (mine.vertices, mine.links) == (resccl.vertices, resccl.links)
@@ -104,7 +104,7 @@ def test_a_file_like_another_takes_what_it_leaves_out(tmp_path: Path) -> None:
     assert mine.name == "mine:4"
 
 
-def test_boards_cards_and_racks(tmp_path: Path) -> None:
+def test_boards_cards_and_racks_become_vertices_and_links(tmp_path: Path) -> None:
     text = (
         HEAD + SWITCH + "boards = 2\n[nvlink.between_boards]\nnominal_GBps = 7\nGBps = 6\n"
         "latency_us = 2\n"
@@ -119,7 +119,7 @@ def test_boards_cards_and_racks(tmp_path: Path) -> None:
     assert (topology.links.nominal_GBps == 9).sum() == 4
 
 
-def test_parameters_by_protocol(tmp_path: Path) -> None:
+def test_the_model_reads_parameters_by_protocol(tmp_path: Path) -> None:
     model = loaded(tmp_path, HEAD + SWITCH + "[model.launch_us]\nLL=1\nLL128=2\nSimple=3\n").model
     assert model.launch_us == ByProtocol(1, 2, 3)
     assert model.nvlink_latency_us == CostModel().nvlink_latency_us
@@ -205,7 +205,7 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("case", [*REFUSED, *(f"graph: {name}" for name in GRAPHS)])
-def test_mistakes_are_named_with_file_and_key(case: str, tmp_path: Path) -> None:
+def test_a_mistake_is_reported_with_its_file_and_key(case: str, tmp_path: Path) -> None:
     code, key, text = GRAPHS[case[7:]] if case.startswith("graph: ") else REFUSED[case]
     with pytest.raises(sley.SleyError) as caught:
         loaded(tmp_path, text)
@@ -215,14 +215,14 @@ def test_mistakes_are_named_with_file_and_key(case: str, tmp_path: Path) -> None
     assert key in place
 
 
-def test_a_misspelt_key_is_told_the_nearest(tmp_path: Path) -> None:
+def test_a_misspelt_key_gets_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(sley.SleyError, match="Did you mean GBps"):
         loaded(tmp_path, HEAD + SWITCH + "GBs = 3\n")
     with pytest.raises(sley.SleyError, match="Did you mean ndv4"):
         loaded(tmp_path, 'name = "x"\nlike = "ndv44"\n')
 
 
-def test_nodes_are_for_machines(tmp_path: Path) -> None:
+def test_nodes_are_refused_for_graphs_and_beyond_the_limits(tmp_path: Path) -> None:
     with pytest.raises(sley.SleyError, match="C308"):
         loaded(tmp_path, graph_text(topologies.ndv4()), nodes=2)
     with pytest.raises(sley.SleyError, match="no network cards"):
@@ -232,7 +232,7 @@ def test_nodes_are_for_machines(tmp_path: Path) -> None:
     assert loaded(tmp_path, HEAD + SWITCH).nodes == 1
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_no_topology_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("nothing of the kind\n")
     (tmp_path / "b.toml").write_bytes(b"\xff\xfe")
     for path, code in (("a.txt", "T609"), ("b.toml", "T605"), ("none.xml", "T605"), (".", "T605")):
@@ -245,7 +245,7 @@ JUNK = st.sampled_from([None, -1, 0, 1.5, "x", [], {}, [[]], [1], True, 2**70, f
 
 
 @given(st.sampled_from(sorted(machine_tables())), st.data())
-def test_whatever_is_changed_in_a_machine_ends_in_a_topology_or_a_diagnostic(
+def test_any_change_to_a_machine_gives_a_topology_or_a_diagnostic(
     name: str, data: st.DataObject
 ) -> None:
     tables = copy.deepcopy(dict(base_tables(name, None)))  # type: ignore[arg-type]
@@ -270,7 +270,7 @@ def test_whatever_is_changed_in_a_machine_ends_in_a_topology_or_a_diagnostic(
         assert np.isfinite(topology.links.GBps).all()
 
 
-def test_keys_of_many_parts_are_refused_before_they_are_read(tmp_path: Path) -> None:
+def test_keys_of_many_parts_are_refused_before_parsing(tmp_path: Path) -> None:
     with pytest.raises(sley.SleyError) as caught:
         loaded(tmp_path, "a." * 50_000 + "b = 1")
     assert caught.value.code == "T605"

@@ -1,4 +1,4 @@
-"""Topologies of other tools: NCCL's XML, nvidia-smi topo -m, TACCL's JSON."""
+"""Tests of topologies from other tools: NCCL's XML, nvidia-smi topo -m, TACCL's JSON."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ DIRECT = system(
 )
 
 
-def test_nccl_xml_with_a_switch(tmp_path: Path) -> None:
+def test_nccl_xml_with_a_switch_gives_its_machine(tmp_path: Path) -> None:
     found = loaded(tmp_path, "dump.xml", A100, nodes=2)
     topology = found.topology
     assert (topology.name, topology.ranks, topology.nodes) == ("dump:2", 8, 2)
     assert rates(topology, LinkKind.NVLINK) == {(300, 240)}
     assert rates(topology, LinkKind.NETWORK) == {(25, 24)}
     assert rates(topology, LinkKind.PCIE) == {(31.504, 24), (16, 16)}
-    # Ranks are those of the file: rank 0 is at bus b. Each switch's card is near to its GPUs.
+    # The file gives the ranks: rank 0 is at bus b. Each switch's card is the nearest to its GPUs.
     assert topology.nic.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     kinds = np.bincount(topology.vertices.kind, minlength=5).tolist()
     assert kinds == [8, 2, 8, 4, 1]
@@ -85,7 +85,7 @@ def test_nccl_xml_with_a_switch(tmp_path: Path) -> None:
     assert any("20 reached" in n.found for n in found.notes)
 
 
-def test_nccl_xml_with_direct_links(tmp_path: Path) -> None:
+def test_nccl_xml_with_direct_links_gives_its_machine(tmp_path: Path) -> None:
     topology = loaded(tmp_path, "dump.xml", DIRECT).topology
     assert rates(topology, LinkKind.NVLINK) == {(50, 40)}
     assert (topology.links.kind == LinkKind.NVLINK).sum() == 2  # though each end names it
@@ -96,7 +96,7 @@ def test_nccl_xml_with_direct_links(tmp_path: Path) -> None:
     assert rates(two, LinkKind.NETWORK) == {(12.5, 12)}
 
 
-def test_nccl_xml_of_amd_gpus(tmp_path: Path) -> None:
+def test_nccl_xml_of_amd_gpus_has_the_rates_of_xgmi(tmp_path: Path) -> None:
     text = DIRECT.replace("nvlink", "xgmi").replace('sm="70"', 'sm="90" gcn="gfx942"')
     assert rates(loaded(tmp_path, "d.xml", text).topology, LinkKind.NVLINK) == {(128, 96)}
 
@@ -128,7 +128,7 @@ def test_bad_xml_is_refused(case: str, tmp_path: Path) -> None:
     assert "x.xml" in str(caught.value)
 
 
-def test_slots_without_a_speed_are_told(tmp_path: Path) -> None:
+def test_slots_without_a_speed_get_pcie_3_and_a_note(tmp_path: Path) -> None:
     text = A100.replace("16.0 GT/s PCIe", "Unknown").replace('link_width="16"', "")
     found = loaded(tmp_path, "x.xml", text)
     assert rates(found.topology, LinkKind.PCIE) >= {(15.76, 12)}
@@ -188,7 +188,7 @@ PCIE = matrix(
 )
 
 
-def test_nvidia_smi_with_a_switch(tmp_path: Path) -> None:
+def test_nvidia_smi_with_a_switch_gives_its_machine(tmp_path: Path) -> None:
     found = loaded(tmp_path, "topo.txt", H100, nodes=2)
     topology = found.topology
     assert (topology.ranks, topology.nodes) == (16, 2)
@@ -209,8 +209,8 @@ def test_nvidia_smi_of_a_dgx1_has_its_links(tmp_path: Path) -> None:
         return set(zip(*(c[used].tolist() for c in columns), strict=True))
 
     assert table(topology, fast) == table(known, known.links.src >= 0)
-    assert topology.linked[0, 5]  # over PCIe, which this machine has and `dgx1` leaves out
-    # Two processors, by the NUMA nodes, with 4 GPUs each.
+    assert topology.linked[0, 5]  # over PCIe, which `dgx1` does not describe
+    # The NUMA nodes show two processors with 4 GPUs each.
     assert (topology.vertices.kind == VertexKind.PCIE).sum() == 2
 
 
@@ -226,7 +226,7 @@ def test_more_nvlinks_than_a_gpu_has_mean_a_switch(
     assert (topology.vertices.kind == VertexKind.SWITCH).sum() == switches
 
 
-def test_nvidia_smi_without_nvlink(tmp_path: Path) -> None:
+def test_nvidia_smi_without_nvlink_gives_a_pcie_tree(tmp_path: Path) -> None:
     topology = loaded(tmp_path, "topo.txt", PCIE).topology
     assert rates(topology, LinkKind.NVLINK) == set()
     hops = np.diff(topology.paths([0, 0], [1, 2]).offset).tolist()
@@ -262,7 +262,9 @@ TACCL = {
 
 
 @pytest.mark.parametrize("name", TACCL)
-def test_taccl_profiles_give_one_machine_whatever_their_chunk(name: str, data_dir: Path) -> None:
+def test_taccl_profiles_give_the_same_machine_for_every_chunk_size(
+    name: str, data_dir: Path
+) -> None:
     gpus, nics, fast, remote = TACCL[name]
     path = data_dir / "taccl-topologies" / f"{name}.json"
     found = topologies.load_with_notes(path, nodes=2)
@@ -289,7 +291,7 @@ def custom(**changes: object) -> str:
     return json.dumps(tables | {"invbws": ring} | changes)
 
 
-def test_taccl_custom_matrices_are_read_column_to_row(tmp_path: Path) -> None:
+def test_columns_of_taccl_matrices_are_sources_and_rows_destinations(tmp_path: Path) -> None:
     found = loaded(tmp_path, "c.json", custom())
     links = found.topology.links
     assert sorted(zip(links.src.tolist(), links.dst.tolist(), strict=True)) == [
@@ -332,7 +334,7 @@ def test_bad_profiles_are_refused(code: str, text: str, tmp_path: Path) -> None:
     st.integers(0, 12),
     st.text(max_size=6),
 )
-def test_damaged_files_end_in_a_topology_or_a_diagnostic(
+def test_damaged_files_give_a_topology_or_a_diagnostic(
     tmp_path: Path, file: tuple[str, str], where: float, cut: int, put: str
 ) -> None:
     name, text = file

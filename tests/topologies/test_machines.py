@@ -1,4 +1,4 @@
-"""The machines that come with sley: what they are, and the bounds that follow from them."""
+"""Tests of the machines that sley includes: their structure, and bounds on them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NAMES = topologies.machine_names()
 
 
 def rows(topology: Topology) -> list[tuple[float, ...]]:
-    """The links in an order of their own."""
+    """The links in sorted order."""
     columns = [getattr(topology.links, name) for name in topology.links.column_names()]
     return sorted(map(tuple, np.column_stack(columns).tolist()))
 
 
 def holds_allgather(topology: Topology, algbw: float, column: str) -> bool:
-    """Whether all GPUs can receive everything at this rate: no cut is narrower (ForestColl)."""
+    """Whether all GPUs can receive all data at this rate: no cut is narrower (ForestColl)."""
     scale = 1000
     n, links = len(topology.vertices), topology.links
     share = int(algbw * scale / topology.ranks)
@@ -40,7 +40,7 @@ def holds_allgather(topology: Topology, algbw: float, column: str) -> bool:
     return all(maximum_flow(graph, n, int(v)).flow_value >= wanted for v in rank)
 
 
-# Algorithm bandwidths of AllGather, nominal and reached, as they are printed in the worked values.
+# Algorithm bandwidths of AllGather with nominal and reached rates, calculated by hand.
 WORKED = [
     ("ndv4", 342.9, 262.9),
     ("resccl-4gpu:2", 200, 192),
@@ -55,7 +55,9 @@ WORKED = [
 
 
 @pytest.mark.parametrize(("name", "nominal", "reached"), WORKED)
-def test_worked_bounds_hold(name: str, nominal: float, reached: float | None) -> None:
+def test_allgather_reaches_the_worked_bound_and_no_more(
+    name: str, nominal: float, reached: float | None
+) -> None:
     topology = topologies.find(name)
     for value, column in ((nominal, "nominal_GBps"), (reached, "GBps")):
         if value is not None:
@@ -64,7 +66,7 @@ def test_worked_bounds_hold(name: str, nominal: float, reached: float | None) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_machine_has_a_function_of_its_own_and_sources(name: str) -> None:
+def test_each_machine_has_a_function_and_sources(name: str) -> None:
     function = getattr(topologies, name.replace("-", "_"))
     assert function() == topologies.find(name) == topologies.machine(name)
     assert function(nodes=2) == topologies.find(f"{name}:2")
@@ -78,7 +80,7 @@ def test_each_machine_has_a_function_of_its_own_and_sources(name: str) -> None:
     assert own <= set(machine.sources)
 
 
-def test_there_is_no_function_without_a_machine() -> None:
+def test_every_function_of_a_machine_has_its_file() -> None:
     others = {
         "Loaded",
         "Machine",
@@ -118,14 +120,14 @@ def test_every_rank_reaches_its_card_and_the_other_nodes(name: str, nodes: int) 
     assert topology.linked[other].all()
 
 
-def test_ndv4_is_the_cluster_of_its_numbers() -> None:
+def test_ndv4_equals_the_cluster_of_8_gpus_a_node() -> None:
     machine, cluster = topologies.ndv4(3), Topology.cluster(3, 8)
     assert machine.vertices == cluster.vertices
     assert rows(machine) == rows(cluster)
 
 
 @pytest.mark.parametrize("name", ["dgx1", "ndv2"])
-def test_hybrid_cube_meshes_have_six_links_a_gpu_and_unlinked_pairs(name: str) -> None:
+def test_each_gpu_of_a_hybrid_cube_mesh_has_six_links_to_four_gpus(name: str) -> None:
     one = topologies.find(name)
     assert np.bincount(one.links.src, one.links.nominal_GBps).tolist() == [6 * 25.0] * 8
     assert one.linked.sum(axis=1).tolist() == [4] * 8
@@ -134,7 +136,7 @@ def test_hybrid_cube_meshes_have_six_links_a_gpu_and_unlinked_pairs(name: str) -
     assert (two.linked[:8, :8] == one.linked).all()
 
 
-def test_the_hybrid_cube_meshes_are_one_mesh_in_two_orders() -> None:
+def test_both_hybrid_cube_meshes_have_two_double_links_a_gpu() -> None:
     def doubles(name: str) -> list[int]:
         t = topologies.find(name).links
         return np.bincount(t.src[t.nominal_GBps > 25]).tolist()
@@ -149,8 +151,8 @@ def test_mi250x_has_seven_links_a_die() -> None:
     assert topologies.mi250x().linked.sum() == 16 * 15
 
 
-def test_mi250x_carries_what_was_synthesised_for_it(data_dir: Path) -> None:
-    """TE-CCL's AllGather sends between dies of a node mostly over xGMI: the order is the same."""
+def test_a_plan_synthesised_for_mi250x_uses_its_direct_links(data_dir: Path) -> None:
+    """TE-CCL's AllGather sends within a node mostly over xGMI, so the dies' order is the same."""
     plan = sley.load(data_dir / "msccl-xml" / "amd_32.xml")
     peer = plan.instructions.send_peer
     used = peer >= 0
@@ -167,18 +169,18 @@ def test_dgx2_crosses_its_boards_over_both_switches() -> None:
     assert np.diff(topology.paths([0, 0], [7, 8]).offset).tolist() == [2, 3]
 
 
-def test_racks_have_switches_of_their_own() -> None:
+def test_each_rack_has_a_switch_below_the_spine() -> None:
     def network(nodes: int) -> int:
         kind = topologies.resccl(nodes).vertices.kind
         return int((kind == VertexKind.NETWORK).sum())
 
     assert [network(n) for n in (2, 3, 4, 5)] == [1, 3, 3, 4]
-    # Over PCIe, the card, switches and the other card: two switches more to another rack.
+    # PCIe, the card, a switch and the other card; to another rack, two more switches.
     hops = np.diff(topologies.resccl(4).paths([0, 0, 8, 16], [8, 16, 16, 24]).offset)
     assert hops.tolist() == [4, 6, 6, 4]
 
 
-def test_machines_in_network_differ_by_the_flag_alone() -> None:
+def test_machines_that_reduce_in_switches_differ_only_in_the_flag() -> None:
     plain, reducing = topologies.ndv5(2), topologies.ndv5_nvls(2)
     assert (plain.in_network, reducing.in_network) == (False, True)
     assert (plain.vertices, plain.links) == (reducing.vertices, reducing.links)
@@ -198,13 +200,13 @@ def test_a_thousand_gpus_are_built_in_well_under_a_second() -> None:
     ("name", "neighbours"),
     [("mesh:3x3", 24), ("torus:3x3", 36), ("torus:4x4x4", 384), ("torus:2x2", 8), ("mesh:5", 8)],
 )
-def test_grids_link_neighbours(name: str, neighbours: int) -> None:
+def test_grids_link_only_neighbours(name: str, neighbours: int) -> None:
     topology = topologies.find(name)
     assert topology.name == name
     assert topology.linked.sum() == len(topology.links) == neighbours
 
 
-def test_grids_are_numbered_row_by_row() -> None:
+def test_ranks_of_grids_count_row_by_row() -> None:
     linked = topologies.mesh(2, 3).linked
     assert np.flatnonzero(linked[1]).tolist() == [0, 2, 4]
     linked = topologies.torus(3, 4).linked
@@ -228,7 +230,9 @@ def test_grids_are_numbered_row_by_row() -> None:
         ("there-is-none.toml", "T605", ""),
     ],
 )
-def test_what_cannot_be_found_says_why(name: str, code: str, remedy: str) -> None:
+def test_an_unknown_topology_is_refused_with_a_suggestion(
+    name: str, code: str, remedy: str
+) -> None:
     with pytest.raises(sley.SleyError) as caught:
         topologies.find(name)
     assert caught.value.code == code

@@ -1,4 +1,4 @@
-"""Bound: a time that no algorithm falls below, and why."""
+"""Bound: a lower bound on the time of a collective, and its reason."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound of a collective's time on a topology, for one size.
+    """A lower bound on a collective's time on a topology, for one size.
 
-    size_bytes: of the call, as nccl-tests counts it.
-    bandwidth_us: what the data takes to cross the narrowest cut, with every link at its rate.
-    latency_us: launch, and the hops that data must make one after the other.
-    bandwidth_reason, latency_reason: which cut, which hops.
+    size_bytes: the size of the call, as nccl-tests counts it.
+    bandwidth_us: the time in which the data can cross the narrowest cut at its links' rates.
+    latency_us: the launch and the longest necessary sequence of hops.
+    bandwidth_reason, latency_reason: the cut, the hops.
     """
 
     size_bytes: int
@@ -24,16 +24,16 @@ class Bound:
 
     @property
     def time_us(self) -> float:
-        """The larger of both."""
+        """The larger of the two."""
         return max(self.bandwidth_us, self.latency_us)
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
-        """The algorithm bandwidth that cannot be exceeded; infinite where nothing takes time."""
+        """The upper bound on the algorithm bandwidth; infinite for a time of 0."""
         return self.size_bytes / self.time_us / 1e3 if self.time_us else math.inf
 
     @property
     def reason(self) -> str:
-        """What limits it."""
+        """The reason of the larger of the two."""
         longer = self.bandwidth_us >= self.latency_us
         return self.bandwidth_reason if longer else self.latency_reason

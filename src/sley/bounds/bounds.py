@@ -22,10 +22,9 @@ from sley.ir.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """What no algorithm for a collective exceeds on a topology, for all sizes; worked out when it
-    is first asked for.
+    """The lower bounds of a collective on a topology, for all sizes; computed on first use.
 
-    nominal: whether links have their nominal rates, or those that transfers reach.
+    nominal: whether links have their nominal rates, not those that transfers reach.
     """
 
     collective: Collective
@@ -34,9 +33,10 @@ class Bounds:
 
     @classmethod
     def of(cls, collective: Collective, topology: Topology, *, nominal: bool = False) -> Bounds:
-        """Rank r is GPU r; GPUs beyond the collective's ranks only carry.
+        """The bounds with rank r on GPU r. GPUs beyond the collective's ranks hold no chunks, but
+        may forward and reduce.
 
-        Errors: C305 where the topology has fewer GPUs than the collective has ranks.
+        Errors: C305 if the topology has fewer GPUs than the collective has ranks.
         """
         if topology.ranks < collective.ranks:
             raise C305.error(
@@ -46,8 +46,8 @@ class Bounds:
         return cls(collective, topology, nominal)
 
     def at(self, size_bytes: int | str) -> Bound:
-        """The bound for a call of `size_bytes`, as nccl-tests counts them: bytes, or a text such as
-        "64M". Errors: S702."""
+        """The bound for a call of `size_bytes`, as nccl-tests counts it: a number of bytes, or a
+        text such as "64M". Errors: S702."""
         size = size_in_bytes(size_bytes)
         if size is None:
             raise S702.error(expected="a positive number of bytes", found=repr(size_bytes))
@@ -62,29 +62,29 @@ class Bounds:
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
-        """The algorithm bandwidth (size over time) that is not exceeded at any size; infinite
-        where nothing has to move."""
+        """The upper bound on the algorithm bandwidth (size over time) at any size; infinite if no
+        data has to move."""
         return float(self._whole / self._limit.ratio) if self._limit.ratio else float("inf")
 
     @property
     def exact(self) -> bool:
-        """Whether some way of moving the data reaches `algbw_GBps`, with data cut as finely as
-        needed and no latency (to about 1 part in 100,000); if not, less may be possible."""
+        """Whether `algbw_GBps` can be reached (to about 1 part in 100,000) without latency and with
+        chunks of any size; if not, the true optimum may be lower."""
         return self._limit.exact
 
     @property
     def reason(self) -> str:
-        """The cut behind `algbw_GBps`."""
+        """The cut that limits `algbw_GBps`."""
         limit = self._limit
         if not limit.chunks:
             return limit.where
         share = limit.chunks / self._whole
         text = f"{share:.4g} times the size {limit.where} at {limit.GBps:.6g} GB/s"
-        return text if limit.exact else f"{text} (the best bound tried)"
+        return text if limit.exact else f"{text} (the tightest bound found)"
 
     @property
     def _whole(self) -> int:
-        """Chunks that the size is about."""
+        """The number of chunks that the size of a call covers."""
         return self.collective.blocks * self.collective.chunks
 
     @cached_property
@@ -117,11 +117,11 @@ class Bounds:
 def bound(
     collective: Collective, topology: Topology, size_bytes: int | str, *, nominal: bool = False
 ) -> Bound:
-    """A time that no algorithm falls below, for one size; for several, `Bounds.of(...).at(size)`
-    works the cuts out once.
+    """The lower bound on the time for one size. For several sizes use `Bounds.of(...).at(size)`,
+    which computes the cuts once.
 
-    size_bytes: as nccl-tests counts them.
-    nominal: with links at their nominal rates instead of those that transfers reach.
+    size_bytes: the size of the call, as nccl-tests counts it.
+    nominal: whether links have their nominal rates, not those that transfers reach.
     Errors: C305.
     """
     return Bounds.of(collective, topology, nominal=nominal).at(size_bytes)

@@ -1,4 +1,4 @@
-"""Cuts: the narrowest cuts around groups of GPUs of a topology, and what must cross them."""
+"""Cuts: the narrowest cuts around groups of GPUs, and the chunks that must cross them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from functools import cached_property
 
 import numpy as np
 
-from sley.bounds.groups import Level, alike, levels_of, named
+from sley.bounds.groups import Level, describe_gpus, levels_of, representatives
 from sley.bounds.network import Network
 from sley.ir.tables import BoolArray, FloatArray, LongArray, distinct
 from sley.ir.topology import Topology
 
 WORK = 2**25
-"""Links times maximum flows: beyond, a bound is the best of the simple cuts. About a minute."""
+"""The largest product of links and maximum flows to compute, about a minute; beyond it, a bound is
+the tightest of the simple cuts."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A rate that nothing exceeds.
+    """A limit on the rate: chunks that must cross a capacity.
 
-    chunks, GBps: so many chunks must cross so much capacity.
+    chunks: number of chunks that must cross.
+    GBps: the capacity.
     where: the cut, in words ("into GPU 0").
-    exact: whether some way of moving the data reaches it, with chunks cut as finely as needed.
+    exact: whether the limit can be reached with chunks of any size.
     """
 
     chunks: float
@@ -33,7 +35,7 @@ class Limit:
 
     @property
     def ratio(self) -> float:
-        """Chunks for each GB/s; times the bytes of a chunk it is a time."""
+        """Chunks for each GB/s; multiplied by the bytes of a chunk, a time."""
         return self.chunks / self.GBps
 
 
@@ -43,7 +45,7 @@ NOTHING = Limit(0, 1.0, "nothing has to move", exact=True)
 class Cuts:
     """Cuts of a topology.
 
-    ranks: how many of its GPUs take part; all carry.
+    ranks: number of the collective's ranks, on the first GPUs; the other GPUs may forward.
     nominal: whether links have their nominal rates.
     """
 
@@ -62,15 +64,15 @@ class Cuts:
         return levels_of(self.topology)
 
     @cached_property
-    def standing(self) -> LongArray:
-        """int64 (ranks of the topology,): the GPU that stands for each."""
-        taking_part = np.arange(self.topology.ranks) < self.ranks
-        return alike(self.topology, self.GBps, taking_part.astype(np.int64))
+    def representative(self) -> LongArray:
+        """int64 (ranks of the topology,): the GPU that represents each GPU's class of symmetry."""
+        has_rank = np.arange(self.topology.ranks) < self.ranks
+        return representatives(self.topology, self.GBps, has_rank.astype(np.int64))
 
     @cached_property
-    def wards(self) -> LongArray:
-        """int64 (ranks of the topology,): the rank taking part that each GPU is counted with:
-        itself, or the first of its node, or rank 0."""
+    def nearest_rank(self) -> LongArray:
+        """int64 (ranks of the topology,): each GPU's rank, or the first rank of its node, or
+        rank 0."""
         first: dict[int, int] = {}
         for rank, node in enumerate(self.topology.node[: self.ranks].tolist()):
             first.setdefault(node, rank)
@@ -79,27 +81,28 @@ class Cuts:
 
     @property
     def affordable(self) -> int:
-        """How many maximum flows are worth their time."""
+        """How many maximum flows are computed at most."""
         return WORK // max(len(self.network.src), 1)
 
     def leaving_GBps(  # noqa: N802 - a unit
         self, gpus: BoolArray, *, into: bool = False, apart: bool = False
     ) -> float:
-        """The least capacity of a cut between some GPUs and the others that take part, out of
-        them or into them; that of all links once more flows would take too long.
+        """The smallest capacity of a cut between some GPUs and the other ranks' GPUs; once more
+        flows would take too long, that of all links.
 
-        gpus: bool (ranks of the topology,), neither none nor all of those that take part.
-        apart: whether GPUs that don't take part are on the side where `gpus` has them, rather
-            than where the cut is narrowest.
+        gpus: bool (ranks of the topology,), some of the ranks but not all.
+        into: whether the cut leads into these GPUs, not out of them.
+        apart: whether GPUs without a rank stay on the side where `gpus` has them, not on the one
+            where the cut is narrowest.
         """
         apart = apart and self.ranks < self.topology.ranks
         last = self.topology.ranks if apart else self.ranks
         members, rest = np.flatnonzero(gpus[:last]), np.flatnonzero(~gpus[:last])
-        # Out of a group is into the rest; what stands for the smaller side stands for the cut.
+        # Out of a group is into the rest, so the smaller side identifies the cut.
         small, inward = (members, into) if len(members) <= len(rest) else (rest, not into)
         node = self.topology.node[small]
         alike = not apart and (node == node[0]).all()
-        name = (apart, inward, (self.standing[small] if alike else small).tobytes())
+        name = (apart, inward, (self.representative[small] if alike else small).tobytes())
         if name not in self._leaving:
             if len(self._leaving) >= self.affordable:
                 return float(self.GBps.sum())
@@ -108,27 +111,27 @@ class Cuts:
         return self._leaving[name]
 
     def limit(self, chunks: float, gpus: BoolArray, *, into: bool) -> Limit:
-        """The limit that some GPUs send chunks to the others, or need them."""
-        where = self.words(gpus, outward=not into)
+        """The limit if `chunks` chunks must leave some GPUs, or enter them."""
+        where = self.describe(gpus, outward=not into)
         return Limit(chunks, self.leaving_GBps(gpus, into=into), where)
 
-    def words(self, inside: BoolArray, *, outward: bool = True) -> str:
-        """Which way a cut is crossed: the smaller side of the GPUs that take part is named."""
-        taking_part = inside[: self.ranks]
-        inner, outer = np.flatnonzero(taking_part), np.flatnonzero(~taking_part)
+    def describe(self, inside: BoolArray, *, outward: bool = True) -> str:
+        """The direction in which chunks cross a cut, with the name of its smaller side."""
+        ranks = inside[: self.ranks]
+        inner, outer = np.flatnonzero(ranks), np.flatnonzero(~ranks)
         if len(outer) <= len(inner):
-            return f"{'into' if outward else 'out of'} {named(outer, self.topology)}"
-        return f"{'out of' if outward else 'into'} {named(inner, self.topology)}"
+            return f"{'into' if outward else 'out of'} {describe_gpus(outer, self.topology)}"
+        return f"{'out of' if outward else 'into'} {describe_gpus(inner, self.topology)}"
 
 
-def best(limits: Iterable[Limit]) -> Limit:
-    """The limit that takes the longest, the first one of equals."""
+def tightest(limits: Iterable[Limit]) -> Limit:
+    """The limit with the longest time; of equals, the first."""
     return max(limits, key=lambda limit: limit.ratio, default=NOTHING)
 
 
 def sides(level: Level, ranks: int) -> Iterator[BoolArray]:
-    """bool (ranks of the topology,) for each part of a partition that holds some but not all of
-    the first `ranks` GPUs."""
+    """bool (ranks of the topology,): each part of a partition that has some but not all of the
+    first `ranks` GPUs."""
     for number in distinct(level.group[:ranks]).tolist():
         gpus = level.group == number
         if not gpus[:ranks].all():

@@ -1,4 +1,4 @@
-"""Bounds of what has one destination: AllToAll, Scatter, Gather, SendRecv, AllToNext."""
+"""Bounds of chunks with one destination: AllToAll, Scatter, Gather, SendRecv, AllToNext."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ from dataclasses import replace
 
 import numpy as np
 
-from sley.bounds.cuts import NOTHING, Cuts, Limit, best, sides
+from sley.bounds.cuts import NOTHING, Cuts, Limit, sides, tightest
 from sley.bounds.needs import Exchange
 from sley.bounds.network import Network
 from sley.ir.tables import FloatArray, LongArray
 
 MOST_FLOWS = 10_000
-"""Commodities times links of a linear program, which takes seconds; beyond, it is left out."""
+"""The largest product of commodities and links for the linear program, which takes seconds."""
 
 MOST_SPREAD = 2**25
-"""Commodities times links of a spread over shortest ways."""
+"""The largest product of commodities and links for a flow over shortest paths."""
 
 
 def exchange(cuts: Cuts, needs: Exchange) -> Limit:
-    """The bound where each chunk goes from one rank to another.
+    """The bound if each chunk moves from one rank to one other rank.
 
-    It must be carried whole across every cut between them: T >= chunks(S -> rest) / B+(S). The
-    least T at which all can flow at once is a linear program (max concurrent flow), one commodity
-    for each rank that has chunks, or for each that needs some where these are fewer. Every
-    solution of its dual bounds T from below (Shahrokhi and Matula 1990): with any lengths of the
-    links, T >= sum of chunks * distance / sum of capacity * length, a cut being links of length 1
-    among links of length 0. Tried are cuts; the links that are busiest when chunks spread over
-    all shortest ways, each of length 1 or of 1 / capacity; and, unless one of these is already
-    reached by that spread, the lengths that HiGHS finds, whose tolerances then don't matter.
-    Programs that are too large are left out.
+    A chunk crosses every cut between its two ranks: T >= chunks(S -> rest) / B+(S). The smallest T
+    at which all chunks can flow at once is a linear program (maximum concurrent flow) with one
+    commodity for each sending rank, or for each receiving rank if these are fewer. Every solution
+    of its dual is a lower bound on T (Shahrokhi and Matula 1990): with any lengths of the links,
+    T >= sum of chunks * distance / sum of capacity * length. A cut is the case of length 1 for its
+    links and length 0 for the others.
+
+    The bound is the tightest of: the simple cuts; the links that are busiest when the chunks flow
+    over all shortest paths, with length 1 or 1 / capacity; and, unless that flow reaches one of
+    these, the lengths that HiGHS finds. Any lengths give a valid bound, so HiGHS's tolerances do
+    not matter. Linear programs beyond MOST_FLOWS are not solved.
     """
     if not len(needs.src):
         return NOTHING
@@ -40,14 +42,14 @@ def exchange(cuts: Cuts, needs: Exchange) -> Limit:
     origins, origin = np.unique(src, return_inverse=True)
     size = len(origins) * len(network.src)
     if size > MOST_SPREAD:
-        return best(limits)
+        return tightest(limits)
     demand = np.zeros((len(origins), network.vertices))
     demand[origin, dst] = needs.chunks
-    busy = _load_of_shortest_ways(network, origins, demand) / network.GBps
+    busy = _load_of_shortest_paths(network, origins, demand) / network.GBps
     busiest = (busy >= busy.max() * (1 - 1e-9)).astype(np.float64)
     for length in (busiest, busiest / network.GBps):
         limits.append(_by_lengths(network, origins, demand, length))
-    found = best(limits)
+    found = tightest(limits)
     if busy.max() <= found.ratio * (1 + 1e-9):
         return replace(found, exact=True)
     if size > MOST_FLOWS:
@@ -73,9 +75,9 @@ def _cuts_between(cuts: Cuts, needs: Exchange) -> list[Limit]:
     return limits
 
 
-def _load_of_shortest_ways(network: Network, origins: LongArray, demand: FloatArray) -> FloatArray:
-    """float64 (links,): the chunks that each link carries when all go over all ways of fewest
-    links at once, split at each vertex by capacity.
+def _load_of_shortest_paths(network: Network, origins: LongArray, demand: FloatArray) -> FloatArray:
+    """float64 (links,): the chunks on each link if all chunks use all paths with the fewest links
+    at once, split at each vertex in proportion to capacity.
 
     demand: float64 (origins, vertices), chunks from each origin to each vertex.
     """
@@ -101,7 +103,7 @@ def _load_of_shortest_ways(network: Network, origins: LongArray, demand: FloatAr
 def _by_lengths(
     network: Network, origins: LongArray, demand: FloatArray, length: FloatArray
 ) -> Limit:
-    """The bound by lengths of the links: what each chunk must cross, over what there is."""
+    """The bound by lengths of the links: chunks * distance over capacity * length."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
@@ -118,7 +120,8 @@ def _by_lengths(
 
 
 def _dual(network: Network, origins: LongArray, demand: FloatArray) -> FloatArray | None:
-    """float64 (links,): the lengths that bound the linear program of `exchange` best."""
+    """float64 (links,): the lengths with the tightest bound, None if HiGHS finds none. Solves the
+    linear program of `exchange`."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, eye_array, hstack, kron
 

@@ -1,4 +1,4 @@
-"""Groups: the GPUs that belong together in a topology, and nodes that are alike."""
+"""Groups: natural groups of GPUs in a topology, and classes of symmetric GPUs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sley.ir.topology import Topology
 class Level:
     """A partition of the GPUs.
 
-    word: what its parts are ("node").
-    group: int64 (ranks,), the number of the part that each GPU is in, from 0 on.
+    word: the name of a part ("node").
+    group: int64 (ranks,), the part of each GPU, numbered from 0.
     """
 
     word: str
@@ -24,14 +24,15 @@ class Level:
 
     @property
     def parts(self) -> int:
-        """How many parts it has."""
+        """The number of parts."""
         return int(self.group.max()) + 1
 
 
 def levels_of(topology: Topology) -> list[Level]:
-    """Single GPUs, those that share a network card, nodes, racks (nodes on the same switches of
-    the network) and rails (GPUs whose cards are on the same switches); partitions that say the
-    same once, and none of a single part. The first ones lie in one another."""
+    """The natural partitions: single GPUs, GPUs that share a network card, nodes, racks (nodes on
+    the same switches of the network) and rails (GPUs whose cards are on the same switches). Equal
+    partitions appear once, those with a single part not at all. Each of the first four is within
+    the next."""
     gpus = np.arange(topology.ranks, dtype=np.int64)
     switches = _switches(topology)
     racks: dict[int, frozenset[int]] = {}
@@ -53,7 +54,7 @@ def levels_of(topology: Topology) -> list[Level]:
 
 
 def _switches(topology: Topology) -> list[frozenset[int]]:
-    """The switches of the network next to each GPU's card, or to the GPU where it has none."""
+    """The network switches next to each GPU's card, or next to a GPU without a card."""
     kind, links = topology.vertices.kind, topology.links
     near: dict[int, set[int]] = {}
     for ends in ((links.src, links.dst), (links.dst, links.src)):
@@ -65,19 +66,24 @@ def _switches(topology: Topology) -> list[frozenset[int]]:
     return [frozenset(near.get(vertex, ())) for vertex in vertex_of]
 
 
-def within(inner: Level, outer: Level) -> bool:
-    """Whether every part of a partition lies in one part of another."""
+def refines(inner: Level, outer: Level) -> bool:
+    """Whether every part of `inner` is inside one part of `outer`."""
     outside = np.zeros(inner.parts, np.int64)
     outside[inner.group] = outer.group
     return bool((outside[inner.group] == outer.group).all())
 
 
-def alike(topology: Topology, GBps: FloatArray, mark: IntArray | LongArray) -> LongArray:  # noqa: N803
-    """int64 (ranks,): for each GPU the one that stands for it. Two nodes are alike where
-    exchanging them, vertex by vertex in order, changes no link and no mark; then
-    every cut has a twin of the same capacity, and the first of them stands for the others.
+def representatives(
+    topology: Topology,
+    GBps: FloatArray,  # noqa: N803 - a unit
+    mark: IntArray | LongArray,
+) -> LongArray:
+    """int64 (ranks,): for each GPU, the GPU at the same place in the first equivalent node.
 
-    mark: (ranks,), what tells GPUs apart beside their links.
+    Two nodes are equivalent if exchanging them, vertex by vertex in order, changes no link and no
+    mark. Then every cut around GPUs of one node has an equal cut around those of the other.
+
+    mark: (ranks,), a property of each GPU that an exchange must keep.
     """
     node, kind = topology.vertices.node, topology.vertices.kind
     vertices = len(node)
@@ -98,19 +104,19 @@ def alike(topology: Topology, GBps: FloatArray, mark: IntArray | LongArray) -> L
     for src, dst, *rest in zip(*(column.tolist() for column in columns), strict=True):
         a, b = int(node[src]), int(node[dst])
         for own in {a, b} - {-1}:
-            # A vertex of another node by its own number: nodes next to one another aren't alike.
+            # A vertex of another node keeps its global number, so linked nodes are not equivalent.
             ends_of = [place[v] if node[v] == own else -1 - v for v in (src, dst)]
             rows.setdefault(own, []).append((1, *ends_of, *rest))
-    standing: dict[tuple[tuple[float, ...], ...], int] = {}
-    chosen = {n: standing.setdefault(tuple(sorted(rows[n])), n) for n in sorted(rows)}
+    first_node: dict[tuple[tuple[float, ...], ...], int] = {}
+    chosen = {n: first_node.setdefault(tuple(sorted(rows[n])), n) for n in sorted(rows)}
     by_place = {(int(node[r]), int(place[r])): r for r in range(topology.ranks)}
     return np.array(
         [by_place[chosen[int(node[r])], int(place[r])] for r in range(topology.ranks)], np.int64
     )
 
 
-def named(gpus: LongArray, topology: Topology) -> str:
-    """GPUs in few words: "GPU 3", "node 1", "nodes 0-3", "12 GPUs, 0 first"."""
+def describe_gpus(gpus: LongArray, topology: Topology) -> str:
+    """GPUs in words: "GPU 3", "node 1", "nodes 0-3", "12 GPUs from 0 on"."""
     if len(gpus) == 1:
         return f"GPU {gpus[0]}"
     nodes, counts = np.unique(topology.node[gpus], return_counts=True)
@@ -119,7 +125,7 @@ def named(gpus: LongArray, topology: Topology) -> str:
             return f"node {nodes[0]}"
         if nodes[-1] - nodes[0] == len(nodes) - 1:
             return f"nodes {nodes[0]}-{nodes[-1]}"
-        return f"{len(nodes)} nodes, {nodes[0]} first"
+        return f"{len(nodes)} nodes from {nodes[0]} on"
     if gpus[-1] - gpus[0] == len(gpus) - 1:
         return f"GPUs {gpus[0]}-{gpus[-1]}"
-    return f"{len(gpus)} GPUs, {gpus[0]} first"
+    return f"{len(gpus)} GPUs from {gpus[0]} on"

@@ -1,4 +1,4 @@
-"""Latency bounds: the hops that data must make one after the other."""
+"""Latency bounds: the longest necessary sequence of hops."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from sley.ir.topology import Topology
 from sley.ir.words import Protocol
 
 _BATCH = 256
-"""Ranks from which ways are sought at a time."""
+"""Number of source ranks in one search for shortest paths."""
 
 
 def latency(cuts: Cuts, needs: Needs) -> tuple[float, str]:
-    """The least time (us) from the call until the rank that is farthest from some of its data can
-    have it, and why: launch, and the hops of the shortest way, over other GPUs too. Each is the
-    smallest over the protocols."""
+    """The smallest time (us) until every rank can have all its data, and its reason: the launch,
+    and the longest of the shortest paths between ranks with data and ranks that need it, over any
+    GPUs. Each latency is the smallest of all protocols."""
     topology = cuts.topology
     launch = min(topology.model.launch_us[protocol] for protocol in Protocol)
     src, dst = _pairs(cuts, needs)
     if not len(src):
         return launch, f"{launch:g} us for the launch"
     hops = Hops(topology)
-    turned = len(np.unique(dst)) < len(np.unique(src))
-    far, pair = hops.farthest(dst, src, turned=True) if turned else hops.farthest(src, dst)
-    way = f"GPU {src[pair]} to GPU {dst[pair]}"
-    return launch + far, f"{launch:g} us for the launch, {far:g} us for the way from {way}"
+    backwards = len(np.unique(dst)) < len(np.unique(src))
+    far, pair = hops.farthest(dst, src, backwards=True) if backwards else hops.farthest(src, dst)
+    path = f"GPU {src[pair]} to GPU {dst[pair]}"
+    return launch + far, f"{launch:g} us for the launch, {far:g} us for the path from {path}"
 
 
 def _pairs(cuts: Cuts, needs: Needs) -> tuple[LongArray, LongArray]:
-    """From which ranks data must come to which; where every rank needs data of every other, only
-    those from ranks that stand for others."""
+    """The pairs of ranks of which one needs data of the other. If all ranks need data of all
+    others, only the pairs from ranks that represent a class of symmetry."""
     ranks = np.arange(cuts.ranks, dtype=np.int64)
     match needs:
         case Mixed():
@@ -48,8 +48,8 @@ def _pairs(cuts: Cuts, needs: Needs) -> tuple[LongArray, LongArray]:
         case Collect():
             src, dst = _all(ranks, np.flatnonzero(needs.chunks))
     if len(src) == cuts.ranks * (cuts.ranks - 1):
-        standing = np.isin(src, cuts.standing)
-        return src[standing], dst[standing]
+        representative = np.isin(src, cuts.representative)
+        return src[representative], dst[representative]
     return src, dst
 
 
@@ -71,11 +71,11 @@ def _mixed_pairs(ranks: int, needs: Mixed) -> tuple[LongArray, LongArray]:
 
 
 class Hops:
-    """The shortest ways between the GPUs of a topology, in time.
+    """The paths of shortest latency between the GPUs of a topology.
 
-    A hop goes from a GPU to another over vertices that are none. It takes what its links say
-    together where all of them do, else what the model says for the slowest kind among them. So the
-    graph has a GPU once, and the other vertices once for each of these cases.
+    A hop leads from a GPU to another over vertices that are not GPUs. Its latency is the sum of its
+    links' latencies if all of them have one, else the model's latency for the slowest kind of link
+    on it. So the graph contains each GPU once, and each other vertex once for each of these cases.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -83,9 +83,9 @@ class Hops:
 
         links, ranks = topology.links, topology.ranks
         n = len(topology.vertices)
-        said = links.latency_us >= 0
-        layers = [(said, links.latency_us, links.latency_us)]
-        if not said.all():
+        given = links.latency_us >= 0
+        layers = [(given, links.latency_us, links.latency_us)]
+        if not given.all():
             for kind in LinkKind:
                 latency_us = topology.model.latency_us(kind)
                 start = np.full(len(links), min(latency_us[protocol] for protocol in Protocol))
@@ -102,7 +102,7 @@ class Hops:
         self._ranks = ranks
         row, column = np.concatenate(rows), np.concatenate(columns)
         weight = np.concatenate(weights)
-        # Of parallel links the fastest counts; a matrix would add them up.
+        # Only the fastest of parallel links stays, because a sparse matrix would add them.
         order = np.lexsort((weight, row * self._size + column))
         key = (row * self._size + column)[order]
         fastest = order[np.append(True, key[1:] != key[:-1])]
@@ -111,13 +111,13 @@ class Hops:
         )
 
     def farthest(
-        self, src: LongArray, dst: LongArray, *, turned: bool = False
+        self, src: LongArray, dst: LongArray, *, backwards: bool = False
     ) -> tuple[float, int]:
-        """The longest of the shortest ways (us) from src to dst of some pairs, and which pair has
-        it; `turned`: from dst to src."""
+        """The longest (us) of the shortest paths from src to dst of each pair, and that pair's
+        index; with `backwards`, of the paths from dst to src."""
         from scipy.sparse.csgraph import dijkstra
 
-        graph = self._graph.T.tocsr() if turned else self._graph
+        graph = self._graph.T.tocsr() if backwards else self._graph
         longest, pair = -1.0, 0
         origins = distinct(src)
         for batch in np.split(origins, range(_BATCH, len(origins), _BATCH)):

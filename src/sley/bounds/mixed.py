@@ -1,20 +1,20 @@
-"""Bounds of collectives of any kind, from cuts around natural groups of GPUs."""
+"""Bounds of any other collective, from cuts around natural groups of GPUs."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from sley.bounds.cuts import Cuts, Limit, best, sides
+from sley.bounds.cuts import Cuts, Limit, sides, tightest
 from sley.bounds.needs import Mixed
 from sley.ir.tables import BoolArray
 
 WORK = 2**29
-"""Groups times input chunks of values: beyond, the rest of the groups is left out."""
+"""The largest product of groups and input chunks; groups beyond it are not tried."""
 
 
 def mixed(cuts: Cuts, needs: Mixed) -> Limit:
-    """The best bound of simple cuts: what the ranks of a group need and don't have must enter,
-    and what the others need and only the group has must leave."""
+    """The tightest bound of the simple cuts: the chunks that a group's ranks need and do not have
+    must enter it, and those that the other ranks need and only the group has must leave it."""
     limits: list[Limit] = []
     left = WORK
     for level in reversed(cuts.levels):
@@ -22,19 +22,19 @@ def mixed(cuts: Cuts, needs: Mixed) -> Limit:
             for inside, inward in ((gpus, True), (~gpus, False)):
                 left -= len(needs.inputs) + len(needs.value)
                 if left < 0:
-                    return best(limits)
-                chunks = entering(needs, inside[: cuts.ranks])
+                    return tightest(limits)
+                chunks = entering_chunks(needs, inside[: cuts.ranks])
                 if chunks:
                     limits.append(cuts.limit(chunks, gpus, into=inward))
-    return best(limits)
+    return tightest(limits)
 
 
-def entering(needs: Mixed, inside: BoolArray) -> int:
-    """How many chunks at least must come to the ranks of a set from the others.
+def entering_chunks(needs: Mixed, inside: BoolArray) -> int:
+    """A lower bound on the number of chunks that the ranks of a set must receive from the others.
 
-    Values whose parts from outside are linearly independent need a message each. Of those parts
-    we know as independent the ones with different first input chunks, or with different last
-    ones: put in order, each has a chunk that those after it haven't.
+    Values whose parts from outside are linearly independent need a message each. Parts with
+    different first input chunks are independent, and so are parts with different last ones: in
+    sorted order, each has a chunk that the parts after it lack.
 
     inside: bool (ranks,).
     """

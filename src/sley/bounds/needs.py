@@ -1,4 +1,4 @@
-"""Needs: what a collective asks to be moved, whoever moves it and on whatever way."""
+"""Needs: the data that a collective must move, independent of the route."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sley.ir.tables import NONE, LongArray, distinct
 class Spread:
     """Each rank has chunks that every other rank needs: AllGather, Broadcast.
 
-    chunks: int64 (ranks,), how many each has.
+    chunks: int64 (ranks,), number of chunks that each rank has.
     """
 
     chunks: LongArray
@@ -25,7 +25,7 @@ class Spread:
 class Collect:
     """Each rank needs chunks that are reductions over all ranks: ReduceScatter, Reduce.
 
-    chunks: int64 (ranks,), how many each needs.
+    chunks: int64 (ranks,), number of chunks that each rank needs.
     """
 
     chunks: LongArray
@@ -35,7 +35,7 @@ class Collect:
 class Everywhere:
     """Every rank needs the same chunks, reductions over all ranks: AllReduce.
 
-    chunks: how many.
+    chunks: number of chunks.
     """
 
     chunks: int
@@ -46,7 +46,7 @@ class Exchange:
     """Every chunk that moves has one destination: AllToAll, Scatter, Gather, SendRecv, AllToNext.
 
     src, dst: int64 (pairs,), distinct pairs of different ranks.
-    chunks: int64 (pairs,), how many go from one to the other.
+    chunks: int64 (pairs,), number of chunks that move from src to dst.
     """
 
     src: LongArray
@@ -56,12 +56,12 @@ class Exchange:
 
 @dataclass(frozen=True, eq=False)
 class Mixed:
-    """None of these: any reductions of any ranks' chunks, anywhere.
+    """Any other needs: reductions of any ranks' chunks, on any ranks.
 
-    rank, value: int64 (wants,), which rank needs which value, each pair once.
-    start: int64 (values + 1,), where each value's inputs begin in `owner` and `inputs`.
-    inputs: int64, ids of the input chunks that each value is the reduction of.
-    owner: int64, the rank that has each of them at the start.
+    rank, value: int64 (wants,), a rank and a value that it needs; each pair once.
+    start: int64 (values + 1,), the first row of each value in `inputs` and `owner`.
+    inputs: int64, ids of the input chunks that are reduced to each value.
+    owner: int64, the rank that has each of these chunks at the start.
     """
 
     rank: LongArray
@@ -75,7 +75,7 @@ Needs: TypeAlias = Spread | Collect | Everywhere | Exchange | Mixed
 
 
 def needs_of(collective: Collective) -> Needs:
-    """What a collective asks for, told from its pre- and postcondition, not from its name."""
+    """The needs of a collective, derived from its pre- and postcondition, not from its name."""
     ranks = collective.ranks
     rank = np.repeat(np.arange(ranks, dtype=np.int64), collective.output_chunks)
     wanted = collective.expected != NONE
@@ -89,20 +89,21 @@ def needs_of(collective: Collective) -> Needs:
     inputs = collective.values.picked(used).target.astype(np.int64)
     owner = owners[inputs]
     if (size == 1).all():
-        copied = _copied(ranks, rank, inputs[value], owner[value])
+        copied = _copy_needs(ranks, rank, inputs[value], owner[value])
         if copied is not None:
             return copied
     elif (size == ranks).all() and len(np.unique(inputs)) == len(inputs):
-        reduced = _reduced(ranks, rank, value, owner)
+        reduced = _reduction_needs(ranks, rank, value, owner)
         if reduced is not None:
             return reduced
     return Mixed(rank, value, np.concatenate([[0], np.cumsum(size)]), inputs, owner)
 
 
-def _copied(
+def _copy_needs(
     ranks: int, rank: LongArray, chunk: LongArray, owner: LongArray
 ) -> Spread | Exchange | None:
-    """Needs of copies alone: rank[i] needs input chunk[i], which owner[i] has."""
+    """The needs if rank[i] needs input chunk[i], which owner[i] has; None if they are neither
+    Spread nor Exchange."""
     moves = rank != owner
     key = distinct(chunk[moves] * ranks + rank[moves])
     if not len(key):
@@ -118,10 +119,11 @@ def _copied(
     return None
 
 
-def _reduced(
+def _reduction_needs(
     ranks: int, rank: LongArray, value: LongArray, owner: LongArray
 ) -> Collect | Everywhere | None:
-    """Needs of reductions of `ranks` chunks each, no chunk in two of them."""
+    """The needs if each value reduces `ranks` chunks and no chunk is part of two values; None if
+    they are neither Collect nor Everywhere."""
     if (np.sort(owner.reshape(-1, ranks), axis=1) != np.arange(ranks)).any():
         return None
     times = np.bincount(value)

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 
 _WHOLE = 2**29
-"""Flow that stands for the most that can pass. SciPy's maximum flow counts in int32, and what is
-left of a link is its capacity and what flows the other way."""
+"""The integer that represents the largest possible flow. SciPy's maximum flow computes in int32,
+and the residual of a link adds the flow in the other direction to its capacity."""
 
 _UNLIMITED = 2**30
 
 
 class Network:
-    """A directed graph with a capacity on each link; parallel links are one.
+    """A directed graph with a capacity on each link; parallel links become one.
 
-    vertices: how many.
+    vertices: number of vertices.
     src, dst: (links,).
-    GBps: float64 (links,), what each carries.
+    GBps: float64 (links,), the capacities.
     """
 
     def __init__(
@@ -38,33 +38,33 @@ class Network:
         self.GBps: FloatArray = np.bincount(number, GBps, len(key)).astype(np.float64)
 
     def reversed(self) -> Network:
-        """The same with every link the other way."""
+        """The network with the direction of every link reversed."""
         return Network(self.vertices, self.dst, self.src, self.GBps)
 
     def leaving_GBps(self, inside: BoolArray) -> float:  # noqa: N802 - a unit
-        """The capacity of the links that lead out of a set of vertices, B+(S)."""
+        """The capacity of the links out of a set of vertices, B+(S)."""
         return float(self.GBps[inside[self.src] & ~inside[self.dst]].sum())
 
     def min_cut(self, sources: LongArray, sinks: LongArray) -> BoolArray:
-        """bool (vertices,): a set with all sources and no sink, out of which the least capacity
-        leads. Rates are rounded to 2^-29 of all that can pass."""
+        """bool (vertices,): the set with all sources and no sink whose outward capacity is
+        smallest. Rates are rounded to 2^-29 of the largest possible flow."""
         out, into = self._sums(sources, sinks)
         most = min(float(out.sum()), float(into.sum()))
         residual = self._residual(sources, np.full(len(sources), np.inf), sinks, most)
-        # A source stays in reach even where the flow fills the edge to it.
+        # Sources stay reachable even if the flow saturates the edges to them.
         residual[0].append(np.full(len(sources), self.vertices))
         residual[1].append(sources)
-        return self._reached(*residual)
+        return self._reachable(*residual)
 
     def supplied_cut(self, supply_GBps: FloatArray, sink: int) -> BoolArray:  # noqa: N803
-        """bool (vertices,): a set without the sink for which supply minus capacity out is
-        largest; empty where the supplies of all vertices can flow to the sink.
+        """bool (vertices,): a set without the sink whose supply exceeds its outward capacity most;
+        empty if all supplies can flow to the sink.
 
-        supply_GBps: float64 (ranks,), what comes in at each rank's vertex.
+        supply_GBps: float64 (ranks,), the supply at each rank's vertex.
         """
         sources = np.flatnonzero(supply_GBps)
         supply = supply_GBps[sources]
-        return self._reached(
+        return self._reachable(
             *self._residual(sources, supply, np.array([sink]), float(supply.sum()))
         )
 
@@ -80,14 +80,14 @@ class Network:
         sinks: LongArray,
         most_GBps: float,  # noqa: N803 - a unit
     ) -> tuple[list[LongArray], list[LongArray]]:
-        """Edges that a maximum flow from a vertex before all sources (number `vertices`) to one
-        behind all sinks leaves free; at most most_GBps flows."""
+        """The edges with residual capacity after a maximum flow from a vertex before all sources
+        (number `vertices`) to a vertex behind all sinks; the flow is at most most_GBps."""
         from scipy.sparse import csr_array  # late: importing it takes longer than most bounds
         from scipy.sparse.csgraph import maximum_flow
 
         start, end = self.vertices, self.vertices + 1
         rate = np.concatenate([self.GBps, supply_GBps])
-        # More than all the flow there is says nothing; not less, since roundings add up.
+        # Twice the largest flow is as good as unlimited, and leaves room for rounding errors.
         capacity = np.minimum(np.rint(rate * (_WHOLE / most_GBps)), _UNLIMITED)
         rows = np.concatenate([self.src, np.full(len(sources), start), sinks])
         columns = np.concatenate([self.dst, sources, np.full(len(sinks), end)])
@@ -97,8 +97,8 @@ class Network:
         left = free.data > 0
         return [free.row[left].astype(np.int64)], [free.col[left].astype(np.int64)]
 
-    def _reached(self, rows: list[LongArray], columns: list[LongArray]) -> BoolArray:
-        """bool (vertices,): what edges lead to from the vertex before all sources."""
+    def _reachable(self, rows: list[LongArray], columns: list[LongArray]) -> BoolArray:
+        """bool (vertices,): the vertices that edges connect to the vertex before all sources."""
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import breadth_first_order
 

@@ -1,32 +1,32 @@
-"""Bounds of what every rank needs: AllGather, Broadcast, and backwards ReduceScatter, Reduce."""
+"""Bounds of chunks that every rank needs: AllGather, Broadcast; reversed, ReduceScatter, Reduce."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from sley.bounds.cuts import NOTHING, Cuts, Limit, best, sides
-from sley.bounds.groups import alike
+from sley.bounds.cuts import NOTHING, Cuts, Limit, sides, tightest
+from sley.bounds.groups import representatives
 from sley.ir.tables import LongArray
 
 
 def spread(cuts: Cuts, chunks: LongArray, *, collect: bool = False) -> Limit:
-    """The bound where each rank has chunks that all others need, or with `collect` needs chunks
-    reduced over all ranks, which is the same with time and links turned round.
+    """The bound if each rank has chunks that all others need, or with `collect`, if each rank needs
+    chunks reduced over all ranks; the second is the first with time and links reversed.
 
-    A set S of vertices that leaves out one of the ranks must send out each chunk that its ranks
-    have at least once, whatever is copied on the way: T >= max over S of chunks(S) / B+(S), which
-    trees of copies over the GPUs reach (ForestColl, arXiv 2402.06787, theorem 1). The maximum is
-    found as there by maximum flows: T suffices for rank v if chunks(r) / T flows from every rank
-    r at once to v; where it doesn't, the cut that is too narrow gives the next T (Newton's method
-    for fractions, Dinkelbach 1967). Switches that multicast change nothing.
+    A set S of vertices without one of the ranks must send each chunk of its ranks at least once,
+    even if GPUs copy it on the path: T >= max over S of chunks(S) / B+(S). Trees of copies over the
+    GPUs reach this bound (ForestColl, arXiv 2402.06787, theorem 1). As there, maximum flows find
+    the maximum: T suffices for rank v if chunks(r) / T can flow from every rank r to v at once; if
+    it does not suffice, the cut that is too narrow gives the next T (Newton's method for
+    fractions, Dinkelbach 1967). Switches that multicast don't change the bound.
 
-    chunks: int64 (ranks,).
+    chunks: int64 (ranks,), the number of chunks that each rank has, or needs.
     """
-    found = best(_simple(cuts, chunks, collect=collect))
+    found = tightest(_simple_cuts(cuts, chunks, collect=collect))
     marks = np.zeros(cuts.topology.ranks, np.int64)
     marks[: cuts.ranks] = 1 + chunks
-    standing = alike(cuts.topology, cuts.GBps, marks)
-    sinks = [v for v in np.unique(standing[: cuts.ranks]).tolist() if chunks.sum() > chunks[v]]
+    first = np.unique(representatives(cuts.topology, cuts.GBps, marks)[: cuts.ranks]).tolist()
+    sinks = [v for v in first if chunks.sum() > chunks[v]]
     if not sinks:
         return NOTHING
     if len(sinks) > cuts.affordable:
@@ -41,7 +41,7 @@ def spread(cuts: Cuts, chunks: LongArray, *, collect: bool = False) -> Limit:
             if not over:
                 break
             next_ = Limit(
-                over, network.leaving_GBps(inside), cuts.words(inside, outward=not collect)
+                over, network.leaving_GBps(inside), cuts.describe(inside, outward=not collect)
             )
             if next_.ratio <= found.ratio * (1 + 1e-9):
                 break
@@ -49,8 +49,8 @@ def spread(cuts: Cuts, chunks: LongArray, *, collect: bool = False) -> Limit:
     return Limit(found.chunks, found.GBps, found.where, exact=True)
 
 
-def _simple(cuts: Cuts, chunks: LongArray, *, collect: bool) -> list[Limit]:
-    """What natural groups of GPUs must send and what they need, with the cuts around them."""
+def _simple_cuts(cuts: Cuts, chunks: LongArray, *, collect: bool) -> list[Limit]:
+    """The limits from the chunks that natural groups of GPUs must send and receive."""
     limits = []
     for level in cuts.levels:
         for gpus in sides(level, cuts.ranks):

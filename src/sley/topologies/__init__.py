@@ -1,6 +1,10 @@
-"""Topologies by name, from files, and as files.
+"""Topologies: clusters found by name, read from files, and saved as TOML.
 
-`find` takes what --topology takes; each machine has a function of its own.
+`find` accepts the same texts as --topology; each machine has a function of its own.
+Files: library (the machines of machines/*.toml), clusters (texts of --topology), grids (meshes
+and tori), files (load and save), machine, parts, node (a machine's TOML file and the node that it
+describes), graph (whole topologies as TOML), nccl_xml, nvidia_smi, taccl (other tools' files),
+assumptions (rates that those leave out), reading (checked access to tables), summary.
 """
 
 from __future__ import annotations

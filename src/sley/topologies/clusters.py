@@ -1,4 +1,4 @@
-"""Clusters by name: what stands behind --topology."""
+"""Clusters: topologies found by the texts that --topology accepts."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ _SUFFIXES = (".toml", ".xml", ".json", ".txt")
 
 
 def fully_connected(ranks: int) -> Topology:
-    """Every rank linked to every other."""
+    """One node in which every rank is linked to every other."""
     return cluster(1, ranks)
 
 
 def cluster(nodes: int, gpus: int, nics: int | None = None) -> Topology:
     """Nodes of GPUs in which every rank is linked to every other, ranks numbered node by node.
 
-    nics: network cards of each node, shared by neighbouring GPUs; one for each GPU by default.
+    nics: number of network cards of each node, shared by neighbouring GPUs; by default one for
+        each GPU.
     Errors: C308.
     """
     return Topology.cluster(nodes, gpus, nics)
 
 
 def find(name: str) -> Topology:
-    """The topology of a name: NAME[:NODES] of a machine, NODESxGPUS[:NICS], mesh:4x4,
-    torus:4x4x4, or FILE[:NODES].
+    """The topology with this name: MACHINE[:NODES], NODESxGPUS[:NICS], mesh:4x4, torus:4x4x4, or
+    FILE[:NODES].
 
     Errors: T604, C308, and those of `load`.
     """
@@ -43,7 +44,8 @@ def find(name: str) -> Topology:
 
 
 def find_with_notes(name: str) -> Loaded:
-    """The same, with what its nodes are and what had to be assumed. Errors: as `find`."""
+    """The topology with this name, its machine, and the importer's assumptions. Errors: those of
+    `find`."""
     if not isinstance(name, str):
         raise C307.error(expected="the name of a topology", found=repr(name)[:60])
     numbers = _NUMBERS.fullmatch(name)
@@ -62,7 +64,7 @@ def find_with_notes(name: str) -> Loaded:
     if stem.lower().endswith(_SUFFIXES) or _is_file(stem):
         return load_with_notes(stem, nodes=None if count is None else int(count))
     raise T604.error(
-        expected=f"{', '.join(machine_names())}, each with :NODES or alone; NODESxGPUS[:NICS], "
+        expected=f"{', '.join(machine_names())}, each optionally with :NODES; NODESxGPUS[:NICS], "
         "mesh:4x4, torus:4x4x4, or a file",
         found=repr(name[:60]),
         remedy=did_you_mean(stem, [*machine_names(), "mesh", "torus"]),
@@ -72,5 +74,5 @@ def find_with_notes(name: str) -> Loaded:
 def _is_file(name: str) -> bool:
     try:
         return Path(name).is_file()
-    except (OSError, ValueError):  # what no file can be called
+    except (OSError, ValueError):  # not a possible file name
         return False

@@ -1,4 +1,4 @@
-"""Files: topologies read from TOML and from the files of other tools, and saved as TOML."""
+"""Files: reads topologies from TOML and from other tools' files, and saves them as TOML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sley.topologies.library import base_tables
 from sley.topologies.machine import Machine, machine_from
 from sley.topologies.nccl_xml import machine_from_xml
 from sley.topologies.nvidia_smi import is_matrix, machine_from_matrix
-from sley.topologies.reading import placed, text_of
+from sley.topologies.reading import at_place, text_of
 from sley.topologies.taccl import machine_from_taccl
 
 _LINE_AND_COLUMN = re.compile(r" \(at line (\d+), column (\d+)\)$")
@@ -28,11 +28,11 @@ _LINE_AND_COLUMN = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a file holds.
+    """The contents of a topology file.
 
     topology: the cluster.
-    machine: what its nodes are, None for a graph.
-    notes: what the file leaves open, and what was taken instead (T610).
+    machine: the description of its nodes, None for a graph.
+    notes: the values that the file leaves open and the importer's assumptions (T610).
     """
 
     topology: Topology
@@ -41,18 +41,19 @@ class Loaded:
 
 
 def load(path: str | os.PathLike[str], *, nodes: int | None = None) -> Topology:
-    """The topology of a file: TOML (a machine or a graph), NCCL's topology XML, the output of
-    nvidia-smi topo -m, or TACCL's JSON; which one, its content says.
+    """The topology in a file: TOML (a machine or a graph), NCCL's topology XML, the output of
+    nvidia-smi topo -m, or TACCL's JSON. The suffix and the content decide which.
 
-    nodes: how many nodes of what the file describes, 1 by default; not for graphs, which are
-        whole clusters.
+    nodes: number of nodes of the machine, 1 by default. Not allowed for a graph, which is a
+        whole cluster.
     Errors: C307, C308, T601 to T609.
     """
     return load_with_notes(path, nodes=nodes).topology
 
 
 def load_with_notes(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
-    """The same, with what the nodes are and what had to be assumed. Errors: as `load`."""
+    """The topology in a file, its machine, and the importer's assumptions. Errors: those of
+    `load`."""
     if not isinstance(path, str | os.PathLike):
         raise C307.error(expected="the path of a file", found=repr(path)[:60])
     path = Path(path)
@@ -64,7 +65,7 @@ def load_with_notes(path: str | os.PathLike[str], *, nodes: int | None = None) -
         if "vertices" in tables or "links" in tables:
             if nodes is not None:
                 found = f"nodes={nodes} for {file}"
-                raise C308.error(expected="no nodes for a graph, a whole cluster", found=found)
+                raise C308.error(expected="no nodes for a graph, which is a cluster", found=found)
             return Loaded(graph_from(file, tables), None)
         machine = machine_from(file, tables, base_tables)
     elif suffix == ".xml" or start == "<":
@@ -82,11 +83,11 @@ def load_with_notes(path: str | os.PathLike[str], *, nodes: int | None = None) -
     try:
         return Loaded(machine.topology(1 if nodes is None else nodes), machine, tuple(notes))
     except SleyError as error:
-        raise placed(error, Place(file)) from error
+        raise at_place(error, Place(file)) from error
 
 
 def save(topology: Topology, path: str | os.PathLike[str]) -> None:
-    """Writes a topology as TOML, as a graph: every vertex, every link, every parameter of the
+    """Writes a topology as a graph in TOML: every vertex, every link, every parameter of the
     model. `load` reads an equal one. Errors: C307, T601, OSError."""
     if not isinstance(topology, Topology):
         raise C307.error(expected="a Topology", found=type(topology).__name__)
@@ -103,8 +104,8 @@ _DEEP_KEY = re.compile(r"(?:[^\s.=]+[ \t]*\.[ \t]*){32}")
 def toml_tables(file: str, text: str) -> dict[str, Any]:
     """The tables of TOML text. Errors: T605."""
     if _DEEP_KEY.search(text):
-        # tomllib takes time and memory with the square of a key's parts.
-        raise T605.error(at=Place(file), expected="keys of a few parts", found="one of over 32")
+        # tomllib's time and memory grow with the square of the number of a key's parts.
+        raise T605.error(at=Place(file), expected="keys of up to 32 parts", found="a longer key")
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
@@ -118,7 +119,7 @@ def toml_tables(file: str, text: str) -> dict[str, Any]:
 
 
 def _json_tables(file: str, text: str) -> Mapping[str, Any]:
-    """The object of JSON text. Errors: T605."""
+    """The JSON object in a text. Errors: T605."""
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
@@ -127,5 +128,5 @@ def _json_tables(file: str, text: str) -> Mapping[str, Any]:
     except (RecursionError, ValueError) as error:
         raise T605.error(at=Place(file), expected="JSON", found=str(error)) from error
     if not isinstance(found, dict):
-        raise T605.error(at=Place(file), expected="an object of JSON", found=type(found).__name__)
+        raise T605.error(at=Place(file), expected="a JSON object", found=type(found).__name__)
     return found

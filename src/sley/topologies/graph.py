@@ -1,4 +1,4 @@
-"""Graphs: whole topologies as TOML, vertex by vertex and link by link."""
+"""Graphs: whole topologies as TOML, with every vertex and every link."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer, is_real
 from sley.topologies.parts import read_model
-from sley.topologies.reading import Section, placed
+from sley.topologies.reading import Section, at_place
 
 _VERTEX_WORDS = {kind.name.lower(): kind for kind in VertexKind}
 _LINK_WORDS = {kind.name.lower(): kind for kind in LinkKind}
 _VERTEX = '["gpu", NODE], or ["network"] outside of nodes'
-_LINK = "[source, destination, kind, nominal_GBps, GBps] and maybe latency_us"
+_LINK = "[source, destination, kind, nominal_GBps, GBps] and optionally latency_us"
 _MAX_NODE = 2**31 - 1
 
 
 def graph_text(topology: Topology) -> str:
-    """The TOML text of a topology; `graph_from` makes an equal one of it."""
+    """The TOML text of a topology; `graph_from` reads an equal one from it."""
     return "\n".join(_lines(topology)) + "\n"
 
 
@@ -42,8 +42,8 @@ def _lines(topology: Topology) -> Iterator[str]:
     for kind, node in zip(v.kind.tolist(), v.node.tolist(), strict=True):
         yield f'  ["{words[kind]}"],' if node == NONE else f'  ["{words[kind]}", {node}],'
     yield "]"
-    yield "# source and destination, kind, nominal_GBps, GBps, and latency_us where the model's"
-    yield "# does not hold"
+    yield "# source, destination, kind, nominal_GBps, GBps, and latency_us where it differs from"
+    yield "# the model's"
     yield "links = ["
     words = [kind.name.lower() for kind in LinkKind]
     columns = [getattr(topology.links, name).tolist() for name in TopologyLinks.column_names()]
@@ -63,13 +63,13 @@ def _lines(topology: Topology) -> Iterator[str]:
 
 
 def _string(text: str) -> str:
-    """A basic string of TOML: JSON's, but for DEL, which TOML wants escaped."""
+    """A basic string of TOML: a JSON string in which DEL is escaped, as TOML requires."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
 
 
 def graph_from(file: str, values: Mapping[str, Any]) -> Topology:
-    """The topology that the tables of a graph's file describe. Errors: T601, T602, T603, T606,
-    T607, T608."""
+    """The topology that the tables of a graph file describe. Errors: T601, T602, T603, T606, T607,
+    T608."""
     top = Section(file, values)
     rows = [_vertex(top, i, row) for i, row in enumerate(top.items("vertices"))]
     vertices = Vertices(*(np.array(rows).reshape(-1, 2).T))
@@ -89,7 +89,7 @@ def graph_from(file: str, values: Mapping[str, Any]) -> Topology:
     try:
         return Topology(*parts)
     except SleyError as error:
-        raise placed(error, top.place()) from error
+        raise at_place(error, top.place()) from error
 
 
 def _vertex(top: Section, index: int, row: Any) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Grids: meshes and tori of GPUs, linked to their neighbours."""
+"""Grids: meshes and tori, in which each GPU is linked to its neighbours."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def mesh(
     GBps: float = 20.0,  # noqa: N803
     model: CostModel | None = None,
 ) -> Topology:
-    """A grid of GPUs in any number of dimensions, each linked to the next in every dimension;
-    ranks numbered with the last dimension first: row by row in two dimensions.
+    """A grid of GPUs in any number of dimensions, each linked to its neighbours in every
+    dimension. Ranks count along the last dimension first: row by row in two dimensions.
 
-    sides: how many GPUs along each dimension.
-    nominal_GBps, GBps: of each link and direction, on the data sheet and reached; one NVLink of
-        a V100 by default.
+    sides: number of GPUs along each dimension.
+    nominal_GBps, GBps: nominal and reached rate of each link in each direction; by default those
+        of one NVLink of a V100.
     Errors: C308, T602.
     """
     return _grid("mesh", sides, (nominal_GBps, GBps), model)
@@ -36,12 +36,12 @@ def torus(
     GBps: float = 20.0,  # noqa: N803
     model: CostModel | None = None,
 ) -> Topology:
-    """A mesh whose last GPU along each dimension is linked to the first; along a side of two,
-    that is the link that they have.
+    """A mesh whose last GPU along each dimension is also linked to the first; a side of two GPUs
+    gets no second link.
 
-    sides: how many GPUs along each dimension.
-    nominal_GBps, GBps: of each link and direction, on the data sheet and reached; one NVLink of
-        a V100 by default.
+    sides: number of GPUs along each dimension.
+    nominal_GBps, GBps: nominal and reached rate of each link in each direction; by default those
+        of one NVLink of a V100.
     Errors: C308, T602.
     """
     return _grid("torus", sides, (nominal_GBps, GBps), model)
@@ -53,7 +53,7 @@ def _grid(
     right = bool(sides) and all(is_integer(s) and 1 <= s <= MAX_RANKS for s in sides)
     if not right or math.prod(sides) > MAX_RANKS:
         raise C308.error(
-            expected=f"sides from 1, and {MAX_RANKS} GPUs at most",
+            expected=f"sides of at least 1, and at most {MAX_RANKS} GPUs",
             found=f"{word}({', '.join(map(repr, sides))})",
         )
     name = f"{word}:{'x'.join(map(str, sides))}"

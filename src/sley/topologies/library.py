@@ -1,4 +1,4 @@
-"""Library: the machines that come with sley, from the TOML files in machines/."""
+"""Library: the machines that sley includes, read from the TOML files in machines/."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sley.errors import Place, SleyError, did_you_mean
 from sley.errors.topology import T604
 from sley.ir.topology import Topology
 from sley.topologies.machine import Machine, complete, machine_from
-from sley.topologies.reading import Section, shown
+from sley.topologies.reading import Section, excerpt
 
 
 @cache
 def machine_tables() -> dict[str, dict[str, Any]]:
-    """The tables of every machine's file, by the machine's name."""
+    """The tables of each machine's file, by the machine's name."""
     folder = resources.files("sley.topologies") / "machines"
     files = [f.name for f in folder.iterdir() if f.name.endswith(".toml")]
     names = sorted(name.removesuffix(".toml") for name in files)
@@ -25,12 +25,12 @@ def machine_tables() -> dict[str, dict[str, Any]]:
 
 
 def machine_names() -> tuple[str, ...]:
-    """The names of the machines that come with sley."""
+    """The names of the machines that sley includes."""
     return tuple(machine_tables())
 
 
 def find_machine(name: str) -> Machine:
-    """The machine of this name. Errors: T604, with the nearest names."""
+    """The machine with this name. Errors: T604, which suggests similar names."""
     if name not in machine_tables():
         raise _unknown(name)
     return _machine(name)
@@ -42,8 +42,8 @@ def _machine(name: str) -> Machine:
 
 
 def base_tables(name: str, section: Section) -> Mapping[str, Any]:
-    """The tables of a machine that comes with sley, for the key "like" of another's. Errors: T604,
-    with the nearest names."""
+    """The tables of the machine that another machine's file names under the key "like". Errors:
+    T604, which suggests similar names."""
     tables = machine_tables()
     if name in tables:
         return complete(f"{name}.toml", tables[name], base_tables)
@@ -54,18 +54,18 @@ def _unknown(name: object, at: Place | None = None) -> SleyError:
     return T604.error(
         at=at or (),
         expected="one of " + ", ".join(machine_names()),
-        found=shown(name),
+        found=excerpt(name),
         remedy=did_you_mean(str(name), machine_names()),
     )
 
 
 def machine(name: str, nodes: int = 1) -> Topology:
-    """So many nodes of a machine that comes with sley. Errors: C308, T604."""
+    """A cluster of `nodes` nodes of the machine with this name. Errors: C308, T604."""
     return find_machine(name).topology(nodes)
 
 
 def dgx1(nodes: int = 1) -> Topology:
-    """DGX-1: 8 V100 in NVLink's hybrid cube mesh, with its double links; four 100 Gb/s cards."""
+    """DGX-1: 8 V100 in NVLink's hybrid cube mesh with its double links; 4 cards of 100 Gb/s."""
     return machine("dgx1", nodes)
 
 
@@ -90,7 +90,7 @@ def dgx_h100_nvls(nodes: int = 1) -> Topology:
 
 
 def mi250x(nodes: int = 1) -> Topology:
-    """8 MI250X, that is 16 dies, joined by xGMI; 8 cards of 200 Gb/s."""
+    """8 MI250X, which are 16 dies, joined by xGMI; 8 cards of 200 Gb/s."""
     return machine("mi250x", nodes)
 
 
@@ -120,7 +120,7 @@ def ndv5_nvls(nodes: int = 1) -> Topology:
 
 
 def pcie_8(nodes: int = 1) -> Topology:
-    """8 GPUs without NVLink: two processors, four GPUs each behind PCIe switches (4.0)."""
+    """8 GPUs without NVLink: two processors with four GPUs each, behind PCIe 4.0 switches."""
     return machine("pcie-8", nodes)
 
 

@@ -1,4 +1,4 @@
-"""Machine: a node and how nodes are joined, as its TOML file describes it."""
+"""Machine: a kind of node and its network, as a TOML file describes them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from sley.ir.cost_model import CostModel
 from sley.ir.topology import MAX_RANKS, Topology
 from sley.topologies.node import Node, Racks, cluster_of
 from sley.topologies.parts import read_cards, read_model, read_nvlink
-from sley.topologies.reading import Section, placed
+from sley.topologies.reading import Section, at_place
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A kind of node and how such nodes are joined.
+    """A kind of node and the network between such nodes.
 
     name: its name.
-    description: what it is, in a sentence.
-    sources: where the numbers come from, by the table of the file that they stand in.
-    node: what is inside.
-    racks: how the network is built, None for one switch without bottlenecks.
-    model: what moving bytes costs.
+    description: one sentence for lists.
+    sources: the source of the numbers in each table of the file, by the table's path.
+    node: the GPUs, switches, cards and links of a node.
+    racks: the network's racks, None for one switch without bottlenecks.
+    model: the cost model.
     in_network: whether switches reduce and multicast.
     """
 
@@ -36,7 +36,7 @@ class Machine:
     in_network: bool = False
 
     def topology(self, nodes: int = 1) -> Topology:
-        """So many nodes of it. Errors: C308, T603."""
+        """A cluster of `nodes` such nodes. Errors: C308, T603."""
         return cluster_of(
             self.node,
             nodes,
@@ -48,7 +48,7 @@ class Machine:
 
 
 def _sources(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """The sources that tables name, by the tables' paths."""
+    """The path and the source of each table that gives one."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _sources(value, f"{path}.{key}" if path else key)
@@ -57,12 +57,13 @@ def _sources(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, s
 
 
 Lookup = Callable[[str, Section], Mapping[str, Any]]
-"""The tables of another machine, by its name; errors are about the key "like" of a section."""
+"""Finds the tables of the machine with a name; errors point at the key "like" of the section."""
 
 
 def complete(file: str, values: Mapping[str, Any], lookup: Lookup) -> Mapping[str, Any]:
-    """A machine's tables with those of the machine that it is like, where it has none of its own;
-    parameters of the model by themselves. Errors: T604, T607."""
+    """A machine's tables, completed with those of the machine that it names under "like". A table
+    replaces the other machine's whole table; [model] replaces single parameters. Errors: T604,
+    T607."""
     if "like" not in values:
         return values
     top = Section(file, values)
@@ -76,7 +77,7 @@ def complete(file: str, values: Mapping[str, Any], lookup: Lookup) -> Mapping[st
 def machine_from(file: str, values: Mapping[str, Any], lookup: Lookup) -> Machine:
     """The machine that a file's tables describe.
 
-    lookup: finds what "like" names.
+    lookup: finds the machine under "like".
     Errors: T602, T603, T604, T606, T607, T608.
     """
     tables = complete(file, values, lookup)
@@ -103,5 +104,5 @@ def machine_from(file: str, values: Mapping[str, Any], lookup: Lookup) -> Machin
     try:
         machine.topology(1)
     except SleyError as error:
-        raise placed(error, Place(file)) from error
+        raise at_place(error, Place(file)) from error
     return replace(machine, sources=dict(_sources(tables)))

@@ -1,4 +1,4 @@
-"""NCCL's topology XML, as NCCL_TOPO_DUMP_FILE writes it: PCIe tree, NVLink or xGMI, cards."""
+"""NCCL's topology XML: PCIe tree, NVLink or xGMI, and cards, as NCCL_TOPO_DUMP_FILE writes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sley.errors import Diagnostic, Place, Rule, SleyError, counted
 from sley.errors.topology import T605, T607, T608
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import MAX_RANKS
-from sley.topologies.assumptions import CARD_SHARE, PROCESSORS, assumed, nvlink_rate
+from sley.topologies.assumptions import CARD_SHARE, PROCESSORS, note_assumption, nvlink_rate
 from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
 
@@ -28,7 +28,7 @@ _LANE_GBPS = {
     "32": (3.938, 3.0),
     "64": (7.563, 6.0),
 }
-"""A lane of PCIe by its GT/s: after encoding, and what NCCL reckons with (topo.cc)."""
+"""Rates in GB/s of one PCIe lane by its GT/s: after encoding, and in NCCL's table (topo.cc)."""
 
 _XGMI = {"gfx90a": Rate(50.0, 36.0), "gfx94": Rate(64.0, 48.0), "gfx95": Rate(76.8, 48.0)}
 _XGMI_OLD = Rate(46.0, 24.0)
@@ -43,7 +43,7 @@ class _Element:
     children: list[_Element] = field(default_factory=list)
 
     def all(self, tag: str) -> Iterator[_Element]:
-        """The elements with a tag in it, itself included, in the order of the file."""
+        """This element and its descendants with this tag, in the order of the file."""
         if self.tag == tag:
             yield self
         for child in self.children:
@@ -56,7 +56,8 @@ def machine_from_xml(file: str, text: str, notes: list[Diagnostic]) -> Machine:
 
 
 def _parse(file: str, text: str) -> _Element:
-    """The root of XML text, in bounded memory; document types, and so entities, are refused."""
+    """The <system> element of XML text. Refuses document types, and with them entities, so that
+    memory stays bounded. Errors: T605."""
     parser = expat.ParserCreate()
     root = _Element("", {}, 0)
     path, elements = [root], 0
@@ -93,7 +94,7 @@ def _parse(file: str, text: str) -> _Element:
 
 
 class _Reader:
-    """Makes a node of the elements."""
+    """Builds a machine from the elements of one file."""
 
     def __init__(self, file: str, system: _Element, notes: list[Diagnostic]) -> None:
         self._file = file
@@ -123,17 +124,17 @@ class _Reader:
         if cards:
             self._assume(f"cards reach {CARD_SHARE:.0%} of their speed")
         else:
-            self._assume("no network cards, so one node only")
+            self._assume("a single node, as there are no network cards")
         description = (
-            f"{counted(len(self._gpus), 'GPU')}, {counted(len(cards), 'card')}, as NCCL saw them"
+            f"{counted(len(self._gpus), 'GPU')}, {counted(len(cards), 'card')}, as NCCL found them"
         )
         return Machine(Path(self._file).stem, description, {"nvlink": "NCCL's figures"}, self._node)
 
     def _assume(self, found: str, line: int = 0) -> None:
-        assumed(self._notes, Place(self._file, line), found)
+        note_assumption(self._notes, Place(self._file, line), found)
 
     def _numbered_gpus(self) -> list[tuple[_Element, _Element]]:
-        """The <gpu> elements and their <pci>, by rank, or by dev where there is none."""
+        """The <gpu> elements and their <pci>, sorted by rank, or by dev if one has no rank."""
         found = [
             (gpu, pci)
             for pci in self._system.all("pci")
@@ -144,7 +145,7 @@ class _Reader:
         return sorted(found, key=lambda pair: self._number_of(pair[0], words, 0))
 
     def _hang(self, element: _Element, above: int) -> None:
-        """Adds what is below a vertex of the PCIe tree."""
+        """Adds an element and its children below a vertex of the PCIe tree."""
         if element.tag == "nic":
             self._hang_cards(element, above, None)
         if element.tag != "pci":
@@ -164,7 +165,7 @@ class _Reader:
                 self._hang(child, vertex)
 
     def _hang_cards(self, nic: _Element, above: int, rate: Rate | None) -> None:
-        """Adds the cards of a <nic>, each <net> by itself, at their PCIe slot's rate."""
+        """Adds a card for each <net> of a <nic>, linked at the rate of the PCIe slot."""
         for net in nic.children:
             if net.tag == "net":
                 nominal = self._number_of(net, "speed", 10_000) / 8000
@@ -175,7 +176,7 @@ class _Reader:
                 self._node.join(card, above, LinkKind.PCIE, rate or speed)
 
     def _pcie_rate(self, pci: _Element) -> Rate:
-        """link_speed times link_width; NCCL's own substitutes where they are left out."""
+        """link_speed times link_width; NCCL's substitutes where one is missing."""
         word = pci.attributes.get("link_speed", "")
         found = re.match(r"([0-9]+(?:\.[0-9]+)?) ?GT/s", word)
         speed = f"{float(found[1]):g}" if found else ""
@@ -184,14 +185,14 @@ class _Reader:
             speed = "8"
         lanes = self._number_of(pci, "link_width", 0)
         if lanes == 0:
-            self._assume("16 lanes where link_width is 0 or left out", pci.line)
+            self._assume("16 lanes for a link_width of 0 or none", pci.line)
             lanes = 16
         if lanes < 0:
             raise self._wrong(pci, "link_width", "a number of lanes")
         return Rate(*_LANE_GBPS[speed]).times(lanes)
 
     def _join_fabric(self) -> None:
-        """Adds NVLink and xGMI: between GPUs, or through one switch."""
+        """Adds the links of NVLink or xGMI, between GPUs or to one switch."""
         pairs: Counter[tuple[int, int]] = Counter()
         through: Counter[int] = Counter()
         for i, (gpu, _) in enumerate(self._gpus):
@@ -209,7 +210,7 @@ class _Reader:
                 elif link.attributes.get("tclass", "").startswith(_SWITCH):
                     through[i] += count
                 else:
-                    self._assume(f"links to {target[:30]!r}, no GPU or switch here: left out")
+                    self._assume(f"no links to {target[:30]!r}, which is no GPU or switch here")
         for (a, b), count in pairs.items():
             if a < b or (b, a) not in pairs:
                 self._node.join(a, b, LinkKind.NVLINK, self._fabric_rate(a).times(count))
@@ -223,7 +224,7 @@ class _Reader:
             self._assume(f"{rate.nominal_GBps:g} GB/s a link, {rate.GBps:g} reached")
 
     def _fabric_rate(self, gpu: int) -> Rate:
-        """One link of a GPU."""
+        """The rate of one link of a GPU."""
         element = self._gpus[gpu][0]
         if any(child.tag == "xgmi" for child in element.children):
             words = element.attributes.get("gcn", "")

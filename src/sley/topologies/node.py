@@ -1,4 +1,4 @@
-"""Node: what is inside one node, and clusters made of many alike."""
+"""Node: the inside of one node, and clusters of identical nodes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sley.ir.words import is_integer
 
 
 class Rate(NamedTuple):
-    """How fast something is in one direction.
+    """The speed of a link in one direction.
 
-    nominal_GBps: on the data sheet.
-    GBps: reached.
-    latency_us: of a hop, NONE for what the cost model says.
+    nominal_GBps: the data sheet's rate.
+    GBps: the rate that transfers reach.
+    latency_us: latency of a hop, NONE for the cost model's.
     """
 
     nominal_GBps: float  # noqa: N815 - a unit
@@ -29,12 +29,12 @@ class Rate(NamedTuple):
     latency_us: float = NONE
 
     def times(self, count: int) -> Rate:
-        """Of several links side by side."""
+        """The rate of `count` links side by side."""
         return Rate(self.nominal_GBps * count, self.GBps * count, self.latency_us)
 
 
 class Link(NamedTuple):
-    """A link of a node in one direction; src and dst are the node's own numbers of vertices."""
+    """A link inside a node, in one direction; src and dst count the vertices of that node."""
 
     src: int
     dst: int
@@ -44,10 +44,10 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class Racks:
-    """Racks of nodes around a switch each, and a spine over them: a Clos network of two tiers.
+    """Racks of nodes, one switch for each rack, and a spine above: a Clos network of two tiers.
 
-    nodes: of each rack.
-    uplink: from a rack's switch to the spine, all its cables together.
+    nodes: number of nodes in each rack.
+    uplink: total rate of the cables from a rack's switch to the spine.
     """
 
     nodes: int
@@ -56,11 +56,11 @@ class Racks:
 
 @dataclass
 class Node:
-    """What is inside one node: its vertices, GPUs first, their links, and its cards' rates.
+    """The inside of one node: its vertices (GPUs first), its links, and its cards' rates.
 
-    gpus: how many GPUs.
-    kinds: of every vertex.
-    links: between them, each direction by itself.
+    gpus: number of GPUs.
+    kinds: the kind of each vertex.
+    links: the links between vertices, one for each direction.
     cards: the rate of each card towards the network, by the card's vertex.
     """
 
@@ -84,7 +84,7 @@ class Node:
         return card
 
     def join(self, a: int, b: int, kind: LinkKind, rate: Rate) -> None:
-        """Adds a link there and back."""
+        """Adds a link in both directions."""
         self.links += [Link(a, b, kind, rate), Link(b, a, kind, rate)]
 
 
@@ -97,9 +97,10 @@ def cluster_of(
     model: CostModel | None = None,
     in_network: bool = False,
 ) -> Topology:
-    """Nodes all alike, joined through their cards; a single one is without cards and network.
+    """A cluster of identical nodes, joined through their cards. A single node gets neither cards
+    nor a network.
 
-    racks: how the network is built; one switch without bottlenecks by default.
+    racks: the network's racks; by default one switch without bottlenecks.
     Errors: C308, T602, T603.
     """
     most = MAX_RANKS // node.gpus
@@ -120,7 +121,7 @@ def cluster_of(
 
 
 def _vertices(builder: Builder, node: Node, nodes: int) -> LongArray:
-    """Adds every node's vertices; int64 (the node's vertices, nodes): their numbers."""
+    """Adds the vertices of every node. Returns int64 (vertices of a node, nodes): their numbers."""
     number = np.full((len(node.kinds), nodes), NONE)
     number[: node.gpus] = np.arange(nodes * node.gpus).reshape(nodes, node.gpus).T
     for kind in (VertexKind.SWITCH, VertexKind.PCIE, VertexKind.NIC):
@@ -132,7 +133,7 @@ def _vertices(builder: Builder, node: Node, nodes: int) -> LongArray:
 
 
 def _join_nodes(builder: Builder, node: Node, number: LongArray, racks: Racks) -> None:
-    """Adds the network: a switch for each rack, and a spine where there are several."""
+    """Adds the network: a switch for each rack, and a spine if there are several racks."""
     nodes = number.shape[1]
     count = -(-nodes // racks.nodes)
     leaf = builder.add(VertexKind.NETWORK, np.full(count, NONE))

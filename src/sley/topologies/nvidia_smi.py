@@ -1,4 +1,4 @@
-"""The output of `nvidia-smi topo -m`: how each pair of GPUs and cards is joined."""
+"""The output of `nvidia-smi topo -m`: the kind of path between each pair of GPUs and cards."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from sley.errors import Diagnostic, Place, counted
 from sley.errors.topology import T607, T608
 from sley.ir.fabric import LinkKind, VertexKind
-from sley.topologies.assumptions import PCIE_4, PROCESSORS, assumed, nvlink_rate
+from sley.topologies.assumptions import PCIE_4, PROCESSORS, note_assumption, nvlink_rate
 from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
 
 _CARD = Rate(25.0, 24.0)
 _MOST_LINKS = 18
-"""The most NVLinks that a GPU has (H100, B200): more than that in a row only a switch explains."""
+"""The most NVLinks that a GPU has (H100, B200): a row with more means that there is a switch."""
 
 _CAPABILITY = {6: 70, 12: 80, 18: 90}
-"""The compute capability that a number of NVLinks a GPU speaks for: V100, A100, H100."""
+"""The compute capability of a GPU by its number of NVLinks: V100, A100, H100."""
 
 _LEVELS = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
 _DEVICE = re.compile(r"(?:GPU|NIC|mlx\w*_?)[0-9]+")
@@ -41,23 +41,23 @@ def machine_from_matrix(file: str, text: str, notes: list[Diagnostic]) -> Machin
     vertex = {i: i for i in gpus} | {i: node.add_card(_CARD) for i in range(len(gpus), len(names))}
     place = Place(file)
     if node.cards:
-        assumed(notes, place, "cards of 200 Gb/s: 25 GB/s, 24 reached")
+        note_assumption(notes, place, "cards of 200 Gb/s: 25 GB/s, 24 reached")
     else:
-        assumed(notes, place, "no network cards, so one node only")
+        note_assumption(notes, place, "a single node, as there are no network cards")
     if nvlinks:
         _join_nvlinks(node, nvlinks, notes, place)
     if levels:
         for (a, b), known in _same_numa(nvlinks, levels, numa).items():
             levels.setdefault((a, b), known)
         _join_tree(node, levels, vertex)
-        assumed(
+        note_assumption(
             notes,
             place,
             f"PCIe 4.0 with 16 lanes, {PCIE_4.GBps:g} GB/s reached; {PROCESSORS.GBps:g} GB/s "
             "between processors",
         )
     description = (
-        f"{counted(len(gpus), 'GPU')}, {counted(len(node.cards), 'card')}, as nvidia-smi says"
+        f"{counted(len(gpus), 'GPU')}, {counted(len(node.cards), 'card')}, as nvidia-smi found them"
     )
     return Machine(Path(file).stem, description, {}, node)
 
@@ -68,15 +68,15 @@ Pair = tuple[int, int]
 def _cells(
     file: str, text: str
 ) -> tuple[list[str], dict[Pair, int], dict[Pair, int], dict[int, str]]:
-    """The devices' names, the level of each pair joined over PCIe, the NVLinks of each other
-    pair, and the NUMA node of each GPU."""
+    """The devices' names, the level of each pair joined by PCIe, the number of NVLinks of each
+    other pair, and the NUMA node of each GPU."""
     lines = [line.split() for line in text.splitlines()]
     head = next((i for i, words in enumerate(lines) if words[:1] == ["GPU0"]), 0)
-    # The head has the devices' names alone in front, the first row X after its name.
+    # The header line starts with GPU0, and so does the first row; the header comes first.
     names = [word for word in lines[head] if _DEVICE.fullmatch(word)]
     place = Place(file, head + 1)
     if not 1 <= len(names) <= _MAX_DEVICES or len(set(names)) < len(names):
-        expected = f"a head with 1 to {_MAX_DEVICES} names, each once"
+        expected = f"a header line with 1 to {_MAX_DEVICES} different names"
         raise T607.error(at=place, expected=expected, found=" ".join(names)[:60])
     rows = {
         words[0]: (number, words[1:])
@@ -111,7 +111,7 @@ def _cells(
 def _join_nvlinks(
     node: Node, nvlinks: dict[Pair, int], notes: list[Diagnostic], place: Place
 ) -> None:
-    """Adds NVLink: direct links, or a switch where there are more than a GPU has."""
+    """Adds NVLink: direct links, or a switch if a row has more links than a GPU."""
     total = [sum(k for pair, k in nvlinks.items() if gpu in pair) for gpu in range(node.gpus)]
     switched = max(total) > _MOST_LINKS
     links = max(nvlinks.values()) if switched else max(total)
@@ -122,17 +122,18 @@ def _join_nvlinks(
             own = max((k for pair, k in nvlinks.items() if gpu in pair), default=0)
             if own:
                 node.join(gpu, switch, LinkKind.NVLINK, rate.times(own))
-        assumed(notes, place, f"an NVSwitch, as {max(total)} links are more than a GPU has")
+        note_assumption(notes, place, f"an NVSwitch, as {max(total)} links are more than a GPU has")
     else:
         for (a, b), count in nvlinks.items():
             node.join(a, b, LinkKind.NVLINK, rate.times(count))
-    assumed(notes, place, f"{rate.nominal_GBps:g} GB/s an NVLink, {rate.GBps:g} reached")
+    found = f"{rate.nominal_GBps:g} GB/s an NVLink, {rate.GBps:g} reached"
+    note_assumption(notes, place, found)
 
 
 def _same_numa(
     nvlinks: dict[Pair, int], levels: dict[Pair, int], numa: dict[int, str]
 ) -> dict[Pair, int]:
-    """Levels of pairs whose cell says NVLink: by their NUMA nodes, where they are known."""
+    """The PCIe levels of pairs whose cell shows NVLink, derived from their NUMA nodes if known."""
     known = {pair: numa.get(pair[0]) == numa.get(pair[1], "") for pair in nvlinks}
     return {
         pair: _LEVELS["NODE"] if same else _LEVELS["SYS"]
@@ -142,12 +143,12 @@ def _same_numa(
 
 
 def _join_tree(node: Node, levels: dict[Pair, int], vertex: dict[int, int]) -> None:
-    """Adds PCIe: a vertex for each group of devices that a level joins, under the group of the
-    next level that holds it; what only SYS joins, between processors."""
+    """Adds PCIe: a vertex for each group of devices that a level joins, linked to the vertex of
+    the next level's group around it. Groups that only SYS joins are linked as processors."""
     groups = [[i] for i in vertex]
     top = list(vertex.values())
     for level in range(_LEVELS["PIX"], _LEVELS["SYS"]):
-        wider = _merged(groups, [pair for pair, known in levels.items() if known <= level])
+        wider = _merge(groups, [pair for pair, known in levels.items() if known <= level])
         above: list[int] = []
         for group in wider:
             parts = [top[i] for i, one in enumerate(groups) if one[0] in group]
@@ -162,8 +163,8 @@ def _join_tree(node: Node, levels: dict[Pair, int], vertex: dict[int, int]) -> N
         node.join(a, b, LinkKind.PCIE, PROCESSORS)
 
 
-def _merged(groups: list[list[int]], pairs: list[Pair]) -> list[list[int]]:
-    """Groups that pairs connect, put together, in order of their first members."""
+def _merge(groups: list[list[int]], pairs: list[Pair]) -> list[list[int]]:
+    """Merges the groups that pairs connect; sorted by their first members."""
     name = {member: group[0] for group in groups for member in group}
     for a, b in pairs:
         first, second = sorted((name[a], name[b]))

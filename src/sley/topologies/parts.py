@@ -1,4 +1,4 @@
-"""Parts: the tables of a machine's file, each read into the node that it describes."""
+"""Parts: reads each table of a machine's file into the node that it describes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_integer
 from sley.topologies.node import Node
-from sley.topologies.reading import Section, placed, shown
+from sley.topologies.reading import Section, at_place, excerpt
 
 MAX_LINKS = 64
-"""Bound on the links side by side between two GPUs."""
+"""The most links side by side between two GPUs."""
 
 
 def read_nvlink(section: Section, node: Node) -> None:
-    """[nvlink]: a switch for each board, or links between pairs of GPUs. Errors: T602, T607,
+    """Reads [nvlink]: a switch for each board, or links between pairs of GPUs. Errors: T602, T607,
     T608."""
     rate = section.rate()
     if "links" in section:
@@ -42,7 +42,7 @@ def read_nvlink(section: Section, node: Node) -> None:
 
 
 def _gpu_links(section: Section, gpus: int) -> list[tuple[int, int, int]]:
-    """The links as (GPU, GPU, how many), "all" for every pair once."""
+    """The links as (GPU, GPU, count); "all" in the file means one link for every pair."""
     if section.value("links", "an array") == "all":
         return [(a, b, 1) for a, b in combinations(range(gpus), 2)]
     found: dict[tuple[int, int], int] = {}
@@ -51,7 +51,7 @@ def _gpu_links(section: Section, gpus: int) -> list[tuple[int, int, int]]:
         right = isinstance(link, list) and len(link) in (2, 3) and all(map(is_integer, link))
         times = link[2] if right and len(link) == 3 else 1
         if not right or not 1 <= times <= MAX_LINKS:
-            raise section.refuse(key, "[GPU, GPU] or [GPU, GPU, how many]", link)
+            raise section.refuse(key, "[GPU, GPU] or [GPU, GPU, count]", link)
         a, b = sorted(link[:2])
         if not 0 <= a < b < gpus:
             raise section.refuse(key, f"two GPUs from 0 to {gpus - 1}", link, T608)
@@ -62,8 +62,9 @@ def _gpu_links(section: Section, gpus: int) -> list[tuple[int, int, int]]:
 
 
 def read_cards(cards: Section | None, pcie: Section | None, node: Node) -> None:
-    """[cards] and [pcie]: the network cards, and what joins them and the GPUs. Cards that the
-    tree doesn't name are next to their GPUs, at their own rate. Errors: T602, T607, T608."""
+    """Reads [cards] and [pcie]: the network cards, and the PCIe links between them and the GPUs.
+    Without cards in [pcie], each card is linked to its GPUs at its own rate. Errors: T602, T607,
+    T608."""
     vertices: list[int] = []
     if cards is not None:
         rate = cards.rate()
@@ -72,7 +73,8 @@ def read_cards(cards: Section | None, pcie: Section | None, node: Node) -> None:
     if cards is None:
         return
     if not hung:
-        for card, gpus in zip(vertices, _near(cards, node.gpus, len(vertices)), strict=True):
+        neighbours = _gpus_of_cards(cards, node.gpus, len(vertices))
+        for card, gpus in zip(vertices, neighbours, strict=True):
             for gpu in gpus:
                 node.join(gpu, card, LinkKind.PCIE, node.cards[card])
     elif len(hung) < len(vertices) or "gpus" in cards:
@@ -84,12 +86,12 @@ def read_cards(cards: Section | None, pcie: Section | None, node: Node) -> None:
         )
 
 
-def _near(section: Section, gpus: int, cards: int) -> list[list[int]]:
-    """The GPUs next to each card: those given, or neighbours in equal shares."""
+def _gpus_of_cards(section: Section, gpus: int, cards: int) -> list[list[int]]:
+    """The GPUs next to each card: the file's lists, or equal shares of neighbouring GPUs."""
     if "gpus" not in section:
         section.value("gpus", "", None)
         if gpus % cards:
-            expected = f"a divisor of {gpus} GPUs, or gpus, the list of those next to each card"
+            expected = f"a divisor of {gpus} GPUs, or gpus with the list of each card's GPUs"
             raise section.refuse("count", expected, cards)
         share = gpus // cards
         return [list(range(card * share, (card + 1) * share)) for card in range(cards)]
@@ -108,14 +110,14 @@ def _near(section: Section, gpus: int, cards: int) -> list[list[int]]:
 
 
 def _read_pcie(section: Section, node: Node, cards: list[int]) -> set[int]:
-    """Adds the vertices and links of [pcie]; returns the cards that it links."""
+    """Adds the vertices and links of [pcie]; returns the cards that these links name."""
     names = {f"gpu {i}": i for i in range(node.gpus)}
     names |= {f"nic {i}": card for i, card in enumerate(cards)}
     for i, name in enumerate(section.items("vertices")):
         if not isinstance(name, str):
             raise section.refuse(f"vertices[{i}]", "a name", name)
         if name in names:
-            raise section.refuse(f"vertices[{i}]", "a name of its own", name, T608)
+            raise section.refuse(f"vertices[{i}]", "a unique name", name, T608)
         names[name] = node.add(VertexKind.PCIE)
     used: set[int] = set()
     for link in section.sections("links"):
@@ -125,7 +127,7 @@ def _read_pcie(section: Section, node: Node, cards: list[int]) -> set[int]:
         for start in starts if isinstance(starts, list) else [starts]:
             vertex = _vertex(link, "from", start, names)
             if vertex == end:
-                raise link.refuse("from", "another vertex than to", start, T608)
+                raise link.refuse("from", 'a vertex other than "to"', start, T608)
             node.join(vertex, end, LinkKind.PCIE, rate)
             used |= {vertex, end}
         link.finish()
@@ -138,14 +140,14 @@ def _vertex(link: Section, key: str, name: Any, names: dict[str, int]) -> int:
     raise T608.error(
         at=link.place(key),
         expected="gpu NUMBER, nic NUMBER or one of [pcie] vertices",
-        found=shown(name),
+        found=excerpt(name),
         remedy=did_you_mean(str(name), names),
     )
 
 
 def read_model(section: Section) -> CostModel:
-    """[model]: parameters of CostModel; the others keep their values by default. Errors: T602,
-    T606, T607."""
+    """Reads [model]: parameters of CostModel; parameters that it leaves out keep their default
+    values. Errors: T602, T606, T607."""
     values: dict[str, Any] = {}
     for f in fields(CostModel):
         if f.name not in section:
@@ -159,4 +161,4 @@ def read_model(section: Section) -> CostModel:
     try:
         return CostModel(**values)
     except SleyError as error:
-        raise placed(error, section.place()) from error
+        raise at_place(error, section.place()) from error

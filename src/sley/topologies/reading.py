@@ -1,4 +1,4 @@
-"""Reading: checked access to the tables of a TOML or JSON file, with the place of every key."""
+"""Reading: checked access to the tables of a TOML or JSON file; every error names the key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MISSING = object()
 
 
 def text_of(path: Path) -> str:
-    """A file's text. Errors: T605."""
+    """The text of a file. Errors: T605."""
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)
@@ -34,19 +34,20 @@ def text_of(path: Path) -> str:
         ) from error
 
 
-def shown(value: object) -> str:
-    """A value as messages show it."""
+def excerpt(value: object) -> str:
+    """A value's repr, cut to a length that fits a message."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
-def placed(error: SleyError, place: Place) -> SleyError:
-    """The same error, at a place where it has none of its own."""
+def at_place(error: SleyError, place: Place) -> SleyError:
+    """The error, with `place` in each diagnostic that has no place."""
     return SleyError([d if d.places else replace(d, places=(place,)) for d in error.diagnostics])
 
 
 class Section:
-    """A table of a file: values are taken out by key, and what is left over is refused."""
+    """A table of a file. Methods take values by key; `finish` refuses the keys that were not
+    taken."""
 
     def __init__(self, file: str, values: Mapping[str, Any], path: str = "") -> None:
         self.file = file
@@ -55,22 +56,22 @@ class Section:
         self._taken: set[str] = set()
 
     def place(self, key: str = "") -> Place:
-        """Where a key stands."""
+        """The place of a key in the file."""
         return Place(self.file, detail=".".join(part for part in (self.path, key) if part))
 
     def refuse(self, key: str, expected: str, found: object, rule: Rule = T607) -> SleyError:
         """The error about the value of a key."""
-        return rule.error(at=self.place(key), expected=expected, found=shown(found))
+        return rule.error(at=self.place(key), expected=expected, found=excerpt(found))
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
     def is_table(self, key: str) -> bool:
-        """Whether a key has a table for its value."""
+        """Whether a key's value is a table."""
         return isinstance(self._values.get(key), dict)
 
     def value(self, key: str, expected: str, default: Any = _MISSING) -> Any:
-        """The value of a key, as it stands; `default` where it is left out. Errors: T607."""
+        """The unchecked value of a key, or `default` without the key. Errors: T607."""
         self._taken.add(key)
         if key in self._values:
             return self._values[key]
@@ -86,14 +87,14 @@ class Section:
         return found
 
     def flag(self, key: str) -> bool:
-        """A Boolean, false where it is left out. Errors: T607."""
+        """A Boolean, false without the key. Errors: T607."""
         found = self.value(key, "true or false", False)
         if not isinstance(found, bool):
             raise self.refuse(key, "true or false", found)
         return found
 
     def count(self, key: str, most: int, default: Any = _MISSING) -> int:
-        """A whole number from 1. Errors: T607."""
+        """A whole number from 1 to `most`. Errors: T607."""
         expected = f"a whole number from 1 to {most}"
         found = self.value(key, expected, default)
         if not is_integer(found) or not 1 <= found <= most:
@@ -115,14 +116,14 @@ class Section:
         return found
 
     def latency(self) -> float:
-        """latency_us, NONE where it is left out. Errors: T602, T607."""
+        """latency_us, NONE without the key. Errors: T602, T607."""
         found = self.number("latency_us", -1)
         if "latency_us" in self and not (math.isfinite(found) and found >= 0):
             raise self.refuse("latency_us", "a number from 0", found, T602)
         return found
 
     def rate(self) -> Rate:
-        """nominal_GBps, GBps and maybe latency_us. Errors: T602, T607."""
+        """nominal_GBps, GBps and optionally latency_us. Errors: T602, T607."""
         rate = Rate(self.positive("nominal_GBps"), self.positive("GBps"), self.latency())
         if rate.GBps > rate.nominal_GBps:
             expected = f"at most nominal_GBps, {rate.nominal_GBps:g}"
@@ -144,7 +145,7 @@ class Section:
         return Section(self.file, found, self.place(key).detail)
 
     def optional_section(self, key: str) -> Section | None:
-        """A table, None where it is left out. Errors: T607."""
+        """A table, None without the key. Errors: T607."""
         self._taken.add(key)
         return self.section(key) if key in self else None
 
@@ -158,8 +159,8 @@ class Section:
         return found
 
     def finish(self) -> None:
-        """Refuses the keys that nobody has taken; every table but the file's own may say where
-        its numbers come from. Errors: T606, T607."""
+        """Refuses the keys that were not taken. Every table below the file's top level may have
+        the key "source". Errors: T606, T607."""
         if self.path:
             self.text("source", "")
         left = [key for key in self._values if key not in self._taken]
@@ -168,6 +169,6 @@ class Section:
         raise T606.error(
             at=self.place(left[0]),
             expected=", ".join(sorted(self._taken)),
-            found=shown(left[0]),
+            found=excerpt(left[0]),
             remedy=did_you_mean(left[0], self._taken),
         )

@@ -1,4 +1,4 @@
-"""Summary: what people want to know about a topology at a glance."""
+"""Summary: a topology at a glance, with its classes of links, identical nodes and paths."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Topology
 
 LinkClass = tuple[LinkKind, str, float, float, float, int]
-"""Links alike: kind, ends, nominal and reached GB/s, latency in us (NONE: the model's), how
-many."""
+"""A class of equal links: kind, ends, nominal and reached GB/s, latency in us (NONE for the
+model's), and their number."""
 
 _WORDS = {LinkKind.NVLINK: "NV", LinkKind.PCIE: "PCI", LinkKind.NETWORK: "NET"}
 _VERTICES = {VertexKind.SWITCH: "switch", VertexKind.PCIE: "PCIe", VertexKind.NETWORK: "network"}
@@ -20,11 +20,11 @@ _VERTICES = {VertexKind.SWITCH: "switch", VertexKind.PCIE: "PCIe", VertexKind.NE
 
 @dataclass(frozen=True)
 class Summary:
-    """A topology in few words.
+    """A short description of a topology.
 
-    topology: which.
-    links: the links by kind, ends and rates, both directions counted.
-    alike: the nodes in groups that look the same from inside.
+    topology: the topology.
+    links: the classes of equal links; both directions count.
+    alike: the nodes in groups whose insides are equal.
     """
 
     topology: Topology
@@ -35,13 +35,13 @@ class Summary:
     def of(cls, topology: Topology) -> Summary:
         """The summary of a topology."""
         groups: dict[bytes, list[int]] = {}
-        for node, look in enumerate(_looks(topology)):
-            groups.setdefault(look, []).append(node)
+        for node, inside in enumerate(_insides(topology)):
+            groups.setdefault(inside, []).append(node)
         return cls(topology, _link_classes(topology), tuple(map(tuple, groups.values())))
 
     def matrix(self, node: int) -> list[list[str]]:
-        """For each pair of GPUs of a node what joins them and how fast, as nvidia-smi shows it:
-        "NV 230", "PCI 24", "-" where they are not linked, "X" for the GPU itself."""
+        """The path between each pair of GPUs of a node and its GB/s, in nvidia-smi's words:
+        "NV 230", "PCI 24", "-" for GPUs that are not linked, "X" for the GPU itself."""
         t = self.topology
         ranks = np.flatnonzero(t.node == node)
         src, dst = np.repeat(ranks, len(ranks)), np.tile(ranks, len(ranks))
@@ -57,14 +57,14 @@ class Summary:
         return [cells[i : i + len(ranks)] for i in range(0, len(cells), len(ranks))]
 
     def card(self, rank: int) -> str:
-        """The network card of a rank: "NIC 3", "-" without."""
+        """The network card of a rank: "NIC 3", or "-" for a rank without a card."""
         cards = np.flatnonzero(self.topology.vertices.kind == VertexKind.NIC)
         number = int(self.topology.nic[rank])
         return f"NIC {number}" if number < len(cards) else "-"
 
 
-def _looks(topology: Topology) -> list[bytes]:
-    """What tells nodes apart: their links, with the node's own numbers of vertices."""
+def _insides(topology: Topology) -> list[bytes]:
+    """The vertices and links of each node, numbered within the node; equal for equal nodes."""
     t, node = topology.links, topology.vertices.node
     order = np.argsort(node, kind="stable")
     first = np.searchsorted(node[order], np.arange(topology.nodes))
@@ -75,12 +75,12 @@ def _looks(topology: Topology) -> list[bytes]:
     used = inside[t.src] & (node[t.src] == node[t.dst])
     columns = (place[t.src], place[t.dst], t.kind, t.nominal_GBps, t.GBps, t.latency_us)
     rows = np.column_stack([c[used].astype(float) for c in columns])
-    looks = []
+    insides = []
     for one in range(topology.nodes):
         own = rows[node[t.src[used]] == one]
         kinds = topology.vertices.kind[node == one].tobytes()
-        looks.append(kinds + own[np.lexsort(own.T)].tobytes())
-    return looks
+        insides.append(kinds + own[np.lexsort(own.T)].tobytes())
+    return insides
 
 
 def _link_classes(topology: Topology) -> tuple[LinkClass, ...]:

@@ -1,4 +1,4 @@
-"""TACCL's profiles of topologies (JSON): costs of links in time units for a chunk."""
+"""TACCL's profiles of topologies (JSON): the time that a chunk takes on each link."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sley.errors.topology import T602, T607
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_real
-from sley.topologies.assumptions import assumed
+from sley.topologies.assumptions import note_assumption
 from sley.topologies.machine import Machine
 from sley.topologies.node import Link, Node, Rate
 from sley.topologies.reading import Section
@@ -20,27 +20,28 @@ from sley.topologies.reading import Section
 _SIZE = re.compile(r"(?:^|[-_])([1-9][0-9]{0,3}) ?(KB|MB|GB|K|M|G)(?:$|[-_.])", re.IGNORECASE)
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 _TIME_UNIT_US = {2**10: 0.01, 2**15: 0.1, 2**20: 1.0}
-"""What one unit of time is in TACCL's own profiles, by the size of the chunk: they are scaled so
-that costs stay whole numbers (alpha is 0.3 us in all of them)."""
+"""The unit of time in TACCL's own profiles, by the size of the chunk. They scale times to whole
+numbers (alpha is 0.3 us in all of them)."""
 
 _NDV2 = {
     **dict.fromkeys([(0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7)], 0),
     **dict.fromkeys([(0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6)], 1),
 }
-"""The pairs of GPUs that TACCL's NDv2 links, and which of its two costs they have."""
+"""The linked pairs of GPUs in TACCL's NDv2, and the index of each pair's cost."""
 
 
 def machine_from_taccl(file: str, values: Mapping[str, Any], notes: list[Diagnostic]) -> Machine:
-    """The machine of a profile: around a switch (one cost), NDv2's mesh (two), or n x n matrices.
+    """The machine of a profile: GPUs around a switch (one cost), NDv2's mesh (two costs), or n x n
+    matrices.
 
-    Rates are chunk over beta, nominal and reached alike; alpha is the latency of links.
+    Nominal and reached rates are the chunk's size over beta; alpha is the latency of links.
     Errors: T602, T606, T607.
     """
     return _Profile(Section(file, values), notes).machine()
 
 
 class _Profile:
-    """One file, and what is assumed about it."""
+    """Builds a machine from one file, and notes the assumptions."""
 
     def __init__(self, top: Section, notes: list[Diagnostic]) -> None:
         self._top = top
@@ -62,7 +63,7 @@ class _Profile:
         return Machine(self._name, description, {"nvlink": "TACCL's profile"}, node)
 
     def _scale(self) -> tuple[int, float]:
-        """The chunk's bytes and the unit of time, by the file's name or the profile's."""
+        """The chunk's bytes and the unit of time, read from the file's name or the profile's."""
         place = Place(self._top.file)
         for text in (Path(self._top.file).stem, self._name):
             found = _SIZE.search(text)
@@ -70,20 +71,22 @@ class _Profile:
                 size = int(found[1]) * _UNITS[found[2][0].upper()]
                 if size in _TIME_UNIT_US:
                     return size, _TIME_UNIT_US[size]
-                assumed(self._notes, place, f"times in us for chunks of {found[1]}{found[2]}")
+                assumption = f"times in us for chunks of {found[1]}{found[2]}"
+                note_assumption(self._notes, place, assumption)
                 return size, 1.0
-        assumed(self._notes, place, "chunks of 1 MB and times in us, as no name says a size")
+        assumption = "chunks of 1 MB and times in us, as neither name contains a size"
+        note_assumption(self._notes, place, assumption)
         return 2**20, 1.0
 
     def _cost(self, key: str) -> float:
-        """A time from 0."""
+        """A time of at least 0."""
         cost = self._top.number(key)
         if not 0 <= cost < 1e15:
             raise self._top.refuse(key, "a time from 0", cost, T602)
         return cost
 
     def _rate(self, key: str, beta: Any, alpha_us: float) -> Rate:
-        """Chunk over beta; half of a path's latency on each of two links around a switch."""
+        """The rate of a link: the chunk's size over beta."""
         if isinstance(beta, bool) or not is_real(beta):
             raise self._top.refuse(key, "a number", beta)
         time_us = float(beta) * self._unit_us
@@ -93,12 +96,13 @@ class _Profile:
         return Rate(rate, rate, alpha_us)
 
     def _join_known(self, alpha_us: float) -> None:
-        """One cost: a switch; two: the mesh of NDv2."""
+        """Adds the links of a known node: a switch for one cost, NDv2's mesh for two."""
         node = self._node
         betas = self._top.items("node_betas_list")
         self._top.items("node_invbws_list", [])
         if len(betas) == 1:
             switch = node.add(VertexKind.SWITCH)
+            # A path crosses two links, each with half of its latency.
             rate = self._rate("node_betas_list[0]", betas[0], alpha_us / 2)
             for gpu in range(node.gpus):
                 node.join(gpu, switch, LinkKind.NVLINK, rate)
@@ -111,7 +115,7 @@ class _Profile:
             node.join(a, b, LinkKind.NVLINK, rate)
 
     def _join_matrix(self, alpha_us: float) -> None:
-        """links[dst][src], betas[dst][src]: direct links, in one direction each."""
+        """Adds direct links in one direction each, from links[dst][src] and betas[dst][src]."""
         linked, betas = self._matrix("links"), self._matrix("betas")
         self._top.items("invbws", [])
         for dst, row in enumerate(linked):
@@ -130,20 +134,23 @@ class _Profile:
         return rows
 
     def _add_cards(self) -> None:
-        """The cards, each shared by neighbouring GPUs; remote_alpha is the way's between nodes."""
+        """Adds the cards, each shared by neighbouring GPUs; remote_alpha is the latency of a path
+        between nodes."""
         top, node = self._top, self._node
         for key in ("remote_invbw", "remote_invbws"):
             top.value(key, "", None)
         if top.value("nics_per_node", "", -1) == -1:
             for key in ("remote_alpha", "remote_beta"):
                 top.value(key, "", None)
-            assumed(self._notes, top.place(), "no network cards, so one node only")
+            note_assumption(
+                self._notes, top.place(), "a single node, as there are no network cards"
+            )
             return
         count = top.count("nics_per_node", MAX_RANKS)
         if node.gpus % count:
             raise top.refuse("nics_per_node", f"a divisor of {node.gpus} GPUs", count)
         latency = self._cost("remote_alpha") * self._unit_us
-        # The latency lies on the network's two links; none is left for the way to the card.
+        # The network's two links have all of the latency; the link to the card has none.
         beta = top.value("remote_beta", "a time above 0")
         rate = self._rate("remote_beta", beta, latency / 2)
         cards = [node.add_card(rate) for _ in range(count)]
