@@ -242,3 +242,30 @@ def test_list_names_every_algorithm() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(shell: str) -> None:
     assert "_SLEY_COMPLETE" in sley("completion", shell).stdout
+
+
+def test_a_stage_is_printed_after_its_pass() -> None:
+    ring = ("compile", "ring-allreduce", "--ranks", 2, "--print-after", "fuse")
+    printed = sley(*ring, "--print-after", "blocks").stdout.splitlines()
+    assert printed[0] == "after fuse:"
+    assert printed[1].split() == ["transfer", "forward"]
+    assert printed[4].split() == ["2", "4"]
+    assert printed[9:12] == ["after blocks:", "block  rank  rows", "    0     0  0 3 4 7"]
+    assert "after order:" not in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--print-after", "fused"), "'fuse', 'channels'"),
+        (("--print-after", "pipelines"), "those that ran are parallelize, dependencies, links"),
+        (("--print-after", "fuse", "--no-fusion"), "this pass did not run"),
+        (("--print-after", "fuse", "--json"), "--json"),
+    ],
+)
+def test_a_pass_that_cannot_be_printed_is_wrong_usage(
+    arguments: tuple[object, ...], told: str
+) -> None:
+    refused = sley("compile", "ring-allreduce", "--ranks", 2, *arguments)
+    assert refused.exit_code == 2
+    assert told in " ".join(refused.stderr.split())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sley
-from sley.ir.dag import Blocks, ChunkDag, InstructionDag, Order
-from sley.ir.faults import Fault
+from sley.ir.dag import Blocks, Order
 from sley.ir.invariants import (
     block_faults,
     chunk_faults,
@@ -23,108 +22,28 @@ from sley.ir.invariants import (
 )
 from sley.ir.program import Program
 from sley.ir.tables import NONE
-from sley.ir.words import Allocation, LoopOrder, Protocol, Schedule
 from sley.lang import ChunkProgram
-from sley.passes.allocate import allocate
-from sley.passes.blocks import assign_blocks
 from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
 from sley.passes.emit import emit
 from sley.passes.fuse import fuse
-from sley.passes.links import used_links
-from sley.passes.order import order as depth_order
-from sley.passes.parallelize import parallelize
-from sley.passes.pipelines import pipelines
-from sley.passes.timeline import Costs
+from support.random_options import random_options
 from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, random_transfers, random_trees
-
-
-@dataclass(frozen=True)
-class Stages:
-    """The values of one compilation."""
-
-    dag: ChunkDag
-    lowered: InstructionDag
-    order: Order
-    blocks: Blocks
-    slots: int
-    per_chunk: bool
-
-    @classmethod
-    def of(
-        cls,
-        program: Program,
-        *,
-        instances: int = 1,
-        channels: int = 1,
-        slots: int = 2,
-        per_chunk: bool = False,
-        fusion: bool = True,
-        schedule: Schedule = Schedule.MSCCL,
-        allocation: Allocation = Allocation.CONNECTION,
-        max_blocks: int | None = None,
-        topology: sley.Topology | None = None,
-    ) -> Stages:
-        dag = dependencies(parallelize(program, instances))
-        links = used_links(dag.program, topology)
-        forward = fuse(dag, slots if per_chunk else None) if fusion else None
-        lowered = assign_channels(dag, forward, channels)
-        if schedule is Schedule.MSCCL:
-            order = depth_order(lowered, slots, per_chunk=per_chunk)
-        else:
-            order = pipelines(lowered, links, schedule)
-        blocks = assign_blocks(lowered, order)
-        if allocation is Allocation.STATE or max_blocks is not None:
-            found = allocate(lowered, order, blocks, links, Costs(), allocation, max_blocks)
-            order, blocks = found.order, found.blocks
-        return cls(dag, lowered, order, blocks, slots, per_chunk)
-
-    def faults(self) -> list[Fault]:
-        """Those of the first value that has any."""
-        return (
-            program_faults(self.dag.program)
-            or chunk_faults(self.dag)
-            or instruction_faults(self.lowered)
-            or order_faults(self.lowered, self.order, self.slots, per_chunk=self.per_chunk)
-            or block_faults(self.lowered, self.order, self.blocks)
-        )
-
-    def plan(self) -> sley.Plan:
-        return emit(
-            self.lowered,
-            self.order,
-            self.blocks,
-            Protocol.SIMPLE,
-            self.slots,
-            LoopOrder.TILE,
-            per_chunk=self.per_chunk,
-        )
+from support.stages import Stages
 
 
 @settings(max_examples=100)
 @given(
     st.one_of(random_transfers(max_transfers=24), random_trees(), random_programs()),
-    st.fixed_dictionaries(
-        {
-            "instances": st.integers(1, 3),
-            "channels": st.integers(1, 3),
-            "slots": st.sampled_from([1, 2, 8]),
-            "per_chunk": st.booleans(),
-            "schedule": st.sampled_from(list(Schedule)),
-            "allocation": st.sampled_from(list(Allocation)),
-            "max_blocks": st.sampled_from([None, None, 2, 3]),
-        }
-    ),
-    st.booleans(),
+    random_options(),
 )
 def test_what_the_passes_make_has_no_faults(
-    random: RandomProgram | RandomTransfers, options: dict[str, Any], fusion: bool
+    random: RandomProgram | RandomTransfers, options: dict[str, Any]
 ) -> None:
-    fusion = fusion and options["schedule"] is Schedule.MSCCL
-    topology = getattr(random, "topology", None)
     assert not program_faults(random.program)
-    assert not Stages.of(random.program, fusion=fusion, topology=topology, **options).faults()
+    topology = getattr(random, "topology", None)
+    assert not Stages.of(random.program, topology=topology, **options).faults()
 
 
 @settings(max_examples=60)
@@ -364,9 +283,9 @@ def test_an_order_without_a_row_or_with_one_twice(stages: Stages) -> None:
     order, rows = stages.order, np.arange(len(stages.order))
     for row in rows:
         for picked in (np.delete(rows, row), np.insert(rows, row, row)):
-            assert order_faults(stages.lowered, picked_rows(order, picked), stages.slots)
+            assert order_faults(stages.lowered, picked_rows(order, picked), stages.plan.slots)
     idle = Order(*(np.append(getattr(order, name), NONE) for name in order.column_names()))
-    assert order_faults(stages.lowered, idle, stages.slots)
+    assert order_faults(stages.lowered, idle, stages.plan.slots)
 
 
 def picked_rows(order: Order, rows: Any) -> Order:
@@ -378,13 +297,13 @@ def picked_rows(order: Order, rows: Any) -> Order:
 def test_each_value_of_an_order_matters(stages: Stages, column: str) -> None:
     for values in changes(getattr(stages.order, column), (-1, 1, 99, -99)):
         damaged = replace(stages.order, **{column: values})
-        assert order_faults(stages.lowered, damaged, stages.slots)
+        assert order_faults(stages.lowered, damaged, stages.plan.slots)
 
 
 def test_rows_that_fuse_what_the_instruction_dag_does_not() -> None:
     stages = STAGES["all pairs"]
     apart = replace(stages.lowered, forward=np.full(len(stages.lowered.forward), NONE))
-    found = order_faults(apart, stages.order, stages.slots)
+    found = order_faults(apart, stages.order, stages.plan.slots)
     assert {fault.expected for fault in found} == {"rows that fuse what the instruction DAG fuses"}
 
 
@@ -499,7 +418,17 @@ def test_a_damaged_stage_without_faults_makes_a_right_plan(
     damaged = damage(stages, data)
     if damaged.faults():
         return
-    sley.verify(damaged.plan())
+    p = stages.plan
+    made = emit(
+        damaged.lowered,
+        damaged.order,
+        damaged.blocks,
+        p.protocol,
+        slots,
+        p.loop_order,
+        per_chunk=per_chunk,
+    )
+    sley.verify(made)
 
 
 def damage(stages: Stages, data: st.DataObject) -> Stages:

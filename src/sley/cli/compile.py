@@ -18,6 +18,7 @@ from sley.cli.options import (
 )
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import plan_of
+from sley.compiler.pipeline import PASSES
 from sley.devices import THREADS
 from sley.errors import counted
 from sley.report.tables import estimate_lines, pipeline_table, plan_summary, plan_table
@@ -50,6 +51,13 @@ from sley.report.tables import estimate_lines, pipeline_table, plan_summary, pla
 )
 @click.option("--show-pipelines", is_flag=True, help="Print the sub-pipelines.")
 @click.option("--show-rank", type=click.IntRange(min=0), help="Print the blocks of this rank.")
+@click.option(
+    "--print-after",
+    metavar="PASS",
+    type=click.Choice(PASSES),
+    multiple=True,
+    help=f"Print what this pass makes: {', '.join(PASSES)}. Several times for several.",
+)
 @common_options
 def compile_command(
     selection: Selection,
@@ -62,11 +70,14 @@ def compile_command(
     threads: int | None,
     show_pipelines: bool,
     show_rank: int | None,
+    print_after: tuple[str, ...],
     as_json: bool,
     verbose: bool,
 ) -> None:
     """Compile WHAT, prove it right, and write it with -o."""
-    phases = Phases(quiet=as_json)
+    if as_json and print_after:
+        raise click.UsageError("--print-after prints tables for people; leave --json out")
+    phases = Phases(quiet=as_json, print_after=print_after)
     is_kernels = output is not None and output.suffix.lower() in files.KERNEL_SUFFIXES
     of_output = {"dtype": dtype, "op": reduce_op, "threads": threads}
     for word, given in of_output.items():
@@ -74,6 +85,7 @@ def compile_command(
             raise click.UsageError(f"--{word} goes with -o")
     per_chunk = bool(target or (output is not None and not is_kernels))
     plan = plan_of(selection, phases, verify=True, per_chunk=per_chunk)
+    _check_printed(phases)
     if show_rank is not None and show_rank >= plan.collective.ranks:
         raise click.UsageError(f"--show-rank: ranks are 0 to {plan.collective.ranks - 1}")
     if output is None and target is not None:
@@ -120,3 +132,14 @@ def compile_command(
         click.echo("\n".join(plan_table(plan, show_rank)))
     if verbose:
         phases.report()
+
+
+def _check_printed(phases: Phases) -> None:
+    """click's usage error for a pass that is to be printed and did not run."""
+    ran = [name for name in PASSES if name in phases.seconds]
+    for name in phases.print_after:
+        if name not in ran:
+            found = (
+                f"those that ran are {', '.join(ran)}" if ran else "none did: nothing is compiled"
+            )
+            raise click.UsageError(f"--print-after {name}: this pass did not run; {found}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -23,6 +23,7 @@ from rich.progress import (
 
 from sley.errors import Diagnostic, SleyError
 from sley.errors.compiler import C306
+from sley.report.stages import stage_table
 
 T = TypeVar("T")
 
@@ -73,10 +74,14 @@ def report_notes(notes: tuple[Diagnostic, ...]) -> None:
 
 @dataclass
 class Phases:
-    """Times of phases, and a spinner on a terminal for those that last."""
+    """Times of phases, and a spinner on a terminal for those that last.
+
+    print_after: the passes of the compiler after which what they made is printed.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
     quiet: bool = False
+    print_after: Collection[str] = ()
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
@@ -95,7 +100,10 @@ class Phases:
     def run(self, name: str, work: Callable[[], T], /) -> T:
         """Runs a phase of the compiler."""
         with self(name):
-            return work()
+            value = work()
+        if name in self.print_after:
+            click.echo("\n".join([f"after {name}:", *stage_table(value), ""]))
+        return value
 
     def report(self) -> None:
         """The times, on standard error."""

@@ -1,0 +1,111 @@
+"""Stages: what each pass of the compiler makes, as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.ir.dag import Blocks, ChunkDag, InstructionDag, Order
+from sley.ir.plan import Plan
+from sley.ir.program import Program
+from sley.ir.tables import NONE, Table
+from sley.ir.words import Buffer, TransferKind
+from sley.passes.allocate import Allocated
+from sley.passes.links import Links
+from sley.report.tables import plan_table
+
+_WORDS: Mapping[str, type[IntEnum]] = {
+    "kind": TransferKind,
+    "src_buffer": Buffer,
+    "dst_buffer": Buffer,
+}
+"""Columns that hold members of an enumeration."""
+
+
+def stage_table(value: object) -> list[str]:
+    """What a pass made, a line a row: a transfer, a dependency, an instruction or a block. Columns
+    in which no row has a value are left out; "-" is no value."""
+    match value:
+        case Program():
+            columns = _columns(value.transfers)
+            columns["source"] = np.array([_line(value, row) for row in columns["source"]], str)
+            return _table("transfer", columns)
+        case ChunkDag():
+            of_transfers = {w: getattr(value, w) for w in ("origin", "readers", "kept")}
+            return [
+                *_table("dependency", _columns(value.dependencies)),
+                "",
+                *_table("transfer", of_transfers),
+            ]
+        case Links():
+            columns = {w: getattr(value, w) for w in ("first", "second", "crosses")}
+            return _table("transfer", columns)
+        case np.ndarray():
+            return _table("transfer", {"forward": value})
+        case InstructionDag():
+            return _table("transfer", {"forward": value.forward, "channel": value.channel})
+        case Order():
+            return _table("row", _columns(value))
+        case Blocks():
+            return _blocks(value)
+        case Allocated():
+            order = _columns(value.order) | {"block": value.blocks.instruction_block}
+            return [*_blocks(value.blocks), "", *_table("row", order)]
+        case Plan():
+            ranks = range(value.collective.ranks)
+            return [line for rank in ranks for line in plan_table(value, rank)]
+        case _:
+            raise TypeError(f"no pass makes a {type(value).__name__}")
+
+
+def _line(program: Program, row: int) -> str:
+    """A line of the program's text: "ring.py:7"."""
+    place = program.sources.place(int(row))
+    return f"{PurePath(place.file).name}:{place.line}"
+
+
+def _columns(table: Table) -> dict[str, NDArray[Any]]:
+    return {name: getattr(table, name) for name in table.column_names()}
+
+
+def _blocks(blocks: Blocks) -> list[str]:
+    """A line a block: its rank, and the rows of the order that it executes."""
+    place = np.argsort(blocks.instruction_block, kind="stable")
+    counts = np.bincount(blocks.instruction_block, minlength=len(blocks.rank))
+    rows = np.split(place, np.cumsum(counts)[:-1])
+    texts = [" ".join(map(str, own.tolist())) for own in rows[: len(blocks.rank)]]
+    return _table("block", {"rank": blocks.rank, "rows": np.array(texts, str)})
+
+
+def _table(row: str, columns: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Columns side by side, with a head; `row` is what a row is. The last one of words stands at
+    the left."""
+    used = {
+        name: values
+        for name, values in columns.items()
+        if values.dtype.kind != "i" or bool((values != NONE).any())
+    }
+    cells = [[row, *map(str, range(len(next(iter(columns.values())))))]]
+    cells += [[name, *_texts(name, values)] for name, values in used.items()]
+    widths = [max(map(len, column)) for column in cells]
+    return [
+        "  ".join(
+            text.ljust(width) if column[0] == "rows" else text.rjust(width)
+            for text, width, column in zip(line, widths, cells, strict=True)
+        ).rstrip()
+        for line in zip(*cells, strict=True)
+    ]
+
+
+def _texts(name: str, values: NDArray[Any]) -> list[str]:
+    if values.dtype.kind == "b":
+        return ["yes" if value else "no" for value in values.tolist()]
+    kind = _WORDS.get(name)
+    if kind is not None:
+        return [kind(value).name.lower() for value in values.tolist()]
+    return ["-" if value == NONE else str(value) for value in values.tolist()]

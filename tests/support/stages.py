@@ -1,0 +1,62 @@
+"""What the passes of one compilation make, as the compiler's phases show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import sley
+from sley.ir.dag import Blocks, ChunkDag, InstructionDag, Order
+from sley.ir.faults import Fault
+from sley.ir.invariants import (
+    block_faults,
+    chunk_faults,
+    instruction_faults,
+    order_faults,
+    program_faults,
+)
+from sley.ir.program import Program
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The values of one compilation, up to the plan. order, blocks: those of the last pass that
+    makes them. values: what every pass made, by its name."""
+
+    dag: ChunkDag
+    lowered: InstructionDag
+    order: Order
+    blocks: Blocks
+    plan: sley.Plan
+    values: dict[str, Any]
+
+    @classmethod
+    def of(cls, program: Program, **options: Any) -> Stages:
+        """options: as `sley.compile` takes them; the plan is not proven."""
+        values: dict[str, Any] = {}
+
+        def phase(name: str, work: Callable[[], T], /) -> T:
+            values[name] = made = work()
+            return made
+
+        plan = sley.compile(program, phase=phase, verify=False, **options)
+        last = values.get("allocate")
+        order = (
+            values["order" if "order" in values else "pipelines"] if last is None else last.order
+        )
+        blocks = values["blocks"] if last is None else last.blocks
+        return cls(values["dependencies"], values["channels"], order, blocks, plan, values)
+
+    def faults(self) -> list[Fault]:
+        """Those of the first value that has any."""
+        slots, per_chunk = self.plan.slots, self.plan.per_chunk
+        return (
+            program_faults(self.dag.program)
+            or chunk_faults(self.dag)
+            or instruction_faults(self.lowered)
+            or order_faults(self.lowered, self.order, slots, per_chunk=per_chunk)
+            or block_faults(self.lowered, self.order, self.blocks)
+        )
