@@ -20,6 +20,7 @@ from itertools import combinations
 import sley
 from sley import jobs
 from sley.calibrating import calibrate
+from sley.engine.measure import Sweep
 
 SIZES = (2**10, 2**15, 2**20, 2**22, 2**24)
 ROUNDS = 5
@@ -65,7 +66,7 @@ def compare(plans: dict[str, sley.Plan], topology: sley.Topology) -> None:
     measured: dict[tuple[str, int], list[float]] = {}
     for _ in range(ROUNDS):
         for name, plan in plans.items():
-            for row in jobs.run(plan, SIZES, iterations=10, warmup=2, check=False):
+            for row in jobs.run(plan, Sweep(SIZES, iterations=10, warmup=2, check=False)):
                 measured.setdefault((name, row.size_bytes), []).append(row.time_us)
     print(
         f"{'size':>10}  {'algorithm':<18}  {'measured us':>12}  {'predicted us':>12}  {'ratio':>6}"

@@ -9,7 +9,7 @@ from kernels_plans import Case
 from kernels_timing import CudaTimer, Timer
 
 import sley
-from sley.devices import Device, Engine, Executor, Launching
+from sley.devices import Device, Engine, Executor, Launching, Settings
 from sley.devices.device import Memory
 from sley.engine.pattern import PERIOD, Pattern
 from sley.engine.types import DATA_TYPES
@@ -96,9 +96,7 @@ class Call:
         self.executor = Executor(
             case.plan,
             [data.device] * ranks,
-            engine=engine,
-            threads=threads,
-            launching=launching,
+            Settings(engine=engine, threads=threads, launching=launching),
         )
         self._streams = timer.streams(1 if launching is Launching.TOGETHER else ranks)
         wiring = self.executor.loaded.wiring

@@ -16,6 +16,7 @@ import numpy as np
 from sley import jobs
 from sley.compiler import compile
 from sley.engine import SLOT_BYTES
+from sley.engine.measure import Sweep
 from sley.errors.simulation import S704
 from sley.ir.collective import Collective
 from sley.ir.collectives import Custom
@@ -81,10 +82,8 @@ def calibrate(
         collective, body = benchmark
         plan = compile(trace(collective, body, name=name))
         size_bytes = message_bytes * collective.chunks * collective.blocks
-        runs = [
-            jobs.run(plan, [size_bytes], iterations=20, warmup=3, check=False, dtype="uint8")
-            for _ in range(repeats)
-        ]
+        sweep = Sweep([size_bytes], "uint8", iterations=20, warmup=3, check=False)
+        runs = [jobs.run(plan, sweep) for _ in range(repeats)]
         return statistics.median(run[0].time_us for run in runs)
 
     launch = measure("launch", _copies(ranks, 1), SMALL_BYTES)

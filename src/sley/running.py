@@ -2,51 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, Unpack
 
 from numpy.typing import NDArray
 
+from sley import devices as on_devices
 from sley import jobs
 from sley.codegen import Engine
-from sley.devices import Device, measure
-from sley.devices.device_names import devices_named
-from sley.devices.execute import execute as execute_on
+from sley.devices import Device, Launching, open_devices
+from sley.engine.measure import Measurement, Sweep
 from sley.errors.runtime import R514
-from sley.ir.choices import member
 from sley.ir.plan import Plan
-from sley.jobs import Measurement
+from sley.ir.words import ReduceOp
 from sley.verify import verify
 
 __all__ = ["execute", "run"]
 
 
+class RunSettings(TypedDict, total=False):
+    """How a plan runs: what `sley.jobs.Settings` says, on devices `sley.devices.Settings`."""
+
+    slots: int
+    slot_bytes: int
+    timeout_s: float
+    engine: Engine | str
+    threads: int
+    launching: Launching | str
+
+
+# Everything that a run may be told stands here once, by name.
 def run(
     plan: Plan,
     sizes_bytes: Sequence[int],
     *,
     devices: str | Sequence[Device] | None = None,
     ranks_per_device: int | None = None,
-    engine: Engine | str | None = None,
-    proven: bool = False,
-    **settings: Any,
+    dtype: str = "float32",
+    reduce_op: ReduceOp = ReduceOp.SUM,
+    iterations: int = 20,
+    warmup: int = 5,
+    check: bool = True,
+    progress: Callable[[Measurement], None] | None = None,
+    **settings: Unpack[RunSettings],
 ) -> list[Measurement]:
     """Proves a plan and runs it over sizes, timed and checked.
 
+    sizes_bytes, dtype, reduce_op, iterations, warmup, check: as `sley.engine.measure.Sweep` has
+        them.
     devices: where: processes of this machine without; or devices by name ("threads", "cuda",
-        "cuda:0,1") with `ranks_per_device` ranks on each, as `devices_named` deals them; or
-        the device of each rank.
-    engine: on devices, "generated" code or the "interpreted" plan; the former without.
-    proven: leaves the proof out, for a plan that has one.
-    settings: those of `sley.jobs.run`, or on devices of `sley.devices.measure.run`.
+        "cuda:0,1") with `ranks_per_device` ranks on each, as `sley.devices.open_devices` deals
+        them; or the device of each rank.
+    progress: called with each measurement as it is made.
+    settings: `slots`, `slot_bytes` and `timeout_s`, as `sley.jobs.Settings` has them; on devices
+        also `engine`, `threads` and `launching`, as `sley.devices.Settings` has them.
 
     Errors: V2xx, R5xx, K5xx."""
-    if not proven:
-        verify(plan)
-    where = _devices(plan, devices, ranks_per_device, engine)
-    if where is None:
-        return jobs.run(plan, sizes_bytes, **settings)
-    return measure.run(plan, sizes_bytes, devices=where, engine=_engine(engine), **settings)
+    verify(plan)
+    sweep = Sweep(sizes_bytes, dtype, reduce_op, iterations, warmup, check)
+    place = _place(plan, devices, ranks_per_device, settings)
+    if isinstance(place, jobs.Settings):
+        return jobs.run(plan, sweep, place, progress=progress)
+    return on_devices.run(plan, sweep, *place, progress=progress)
 
 
 def execute(
@@ -55,45 +72,46 @@ def execute(
     *,
     devices: str | Sequence[Device] | None = None,
     ranks_per_device: int | None = None,
-    engine: Engine | str | None = None,
-    proven: bool = False,
-    **settings: Any,
+    dtype: str | None = None,
+    count: int | None = None,
+    reduce_op: ReduceOp = ReduceOp.SUM,
+    **settings: Unpack[RunSettings],
 ) -> list[NDArray[Any]]:
-    """Proves a plan and runs it once on NumPy arrays, which are copied to devices and back.
+    """Proves a plan and runs it once on NumPy arrays, which are copied to devices and back; returns
+    each rank's output.
 
-    devices, ranks_per_device, engine, proven: as for `run`. settings: those of
-    `sley.jobs.execute`, or on devices of `sley.devices.execute`. Errors: V2xx, R5xx, K5xx."""
-    if not proven:
-        verify(plan)
-    where = _devices(plan, devices, ranks_per_device, engine)
-    if where is None:
-        return jobs.execute(plan, inputs, **settings)
-    return execute_on(plan, inputs, devices=where, engine=_engine(engine), **settings)
+    inputs, dtype, count, reduce_op: as for `sley.jobs.execute`. The rest is as for `run`. Errors:
+    V2xx, R5xx, K5xx."""
+    verify(plan)
+    place = _place(plan, devices, ranks_per_device, settings)
+    if isinstance(place, jobs.Settings):
+        return jobs.execute(plan, inputs, place, dtype=dtype, count=count, reduce_op=reduce_op)
+    return on_devices.execute(plan, inputs, *place, dtype=dtype, count=count, reduce_op=reduce_op)
 
 
-def _devices(
+def _place(
     plan: Plan,
     devices: str | Sequence[Device] | None,
     ranks_per_device: int | None,
-    engine: Engine | str | None,
-) -> Sequence[Device] | None:
-    """The device of each rank; None for processes. R514 for settings that devices alone have."""
+    settings: RunSettings,
+) -> jobs.Settings | tuple[Sequence[Device], on_devices.Settings]:
+    """The settings on processes, or the device of each rank and the settings on devices. R514 for
+    settings that devices alone have."""
+    given: dict[str, Any] = {**settings}
     if isinstance(devices, str):
-        return devices_named(devices, plan.collective.ranks, ranks_per_device)
-    if ranks_per_device is not None:
+        devices = open_devices(devices, plan.collective.ranks, ranks_per_device)
+    elif ranks_per_device is not None:
         raise R514.error(
             expected="devices by name, for ranks_per_device",
             found=f"ranks_per_device={ranks_per_device!r}",
             remedy='Name the devices (devices="cuda"), or leave ranks_per_device out.',
         )
-    if devices is None and engine is not None:
+    if devices is not None:
+        return devices, on_devices.Settings(**given)
+    for name in given.keys() & {"engine", "threads", "launching"}:
         raise R514.error(
-            expected="devices, for an engine: processes have one of their own",
-            found=f"engine={engine!r}",
-            remedy='Say where to run (devices="cuda"), or leave engine out.',
+            expected=f"devices, for {name}: processes have none",
+            found=f"{name}={given[name]!r}",
+            remedy=f'Say where to run (devices="cuda"), or leave {name} out.',
         )
-    return devices
-
-
-def _engine(engine: Engine | str | None) -> Engine:
-    return Engine.GENERATED if engine is None else member(Engine, engine, "engine", R514)
+    return jobs.Settings(**given)

@@ -9,7 +9,7 @@ import pytest
 
 import sley
 from sley.ir.words import ReduceOp
-from sley.jobs import execute
+from sley.jobs import Settings, execute
 from support.algorithm_cases import cases, label, program
 
 Arrays = list[np.ndarray[Any, Any]]
@@ -83,7 +83,9 @@ def test_runs(name: str, parameters: dict[str, Any]) -> None:
     before = [a.copy() for a in inputs]
     for slots in (1, 8):
         plan = sley.compile(said, slots=slots)
-        outputs = execute(plan, inputs, reduce_op=ReduceOp.SUM, slots=slots, processes=False)
+        outputs = execute(
+            plan, inputs, Settings(slots=slots), reduce_op=ReduceOp.SUM, processes=False
+        )
         for rank, wanted in enumerate(expected(c, blocks)):
             if promised(c, rank):
                 np.testing.assert_array_equal(outputs[rank], wanted, err_msg=f"rank {rank}")

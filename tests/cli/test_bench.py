@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sley.cli import main
-from sley.devices.bench import CheckedData
+from sley.devices.measure import CheckedData
+from sley.engine.measure import Sweep
 
 QUICK = ("--ranks", "2", "-b", "1K", "-e", "4K", "-f", "4", "-r", "3", "-n", "2", "-w", "1")
 
@@ -61,9 +62,9 @@ def test_library_algorithms_run_in_place_unless_asked(monkeypatch: pytest.Monkey
     places: list[bool] = []
     fill = CheckedData.fill
 
-    def recorded(self: CheckedData, count: int) -> None:
+    def recorded(self: CheckedData, count: int, sweep: Sweep) -> None:
         places.append(self.plan.collective.in_place)
-        fill(self, count)
+        fill(self, count, sweep)
 
     monkeypatch.setattr(CheckedData, "fill", recorded)
     assert bench("ring-allreduce", *QUICK, "--device", "threads").exit_code == 0
@@ -74,7 +75,7 @@ def test_library_algorithms_run_in_place_unless_asked(monkeypatch: pytest.Monkey
 
 
 def test_wrong_elements_end_in_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CheckedData, "wrong", lambda self, count: 1)
+    monkeypatch.setattr(CheckedData, "wrong", lambda *_: 1)
     result = bench("ring-allreduce", *QUICK, "--device", "threads")
     assert result.exit_code == 1
     assert "# Out of bounds values : 4 FAILED" in result.stdout

@@ -14,18 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sley
-from sley import jobs
+from sley import devices, jobs
 from sley.cli import main
 from sley.codegen import Engine
-from sley.devices import device_names, measure
-from sley.devices.bench import CheckedData
-from sley.devices.buffers import GuardedMemory
-from sley.devices.device_names import devices_named
+from sley.devices import names
+from sley.devices.execute import GuardedMemory
+from sley.devices.measure import CheckedData
+from sley.devices.names import open_devices
 from sley.devices.threads import ThreadsDevice
+from sley.engine.measure import Measurement, Sweep
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.errors.devices import K510
+from sley.report.tables import ratio
 from support.plan_edits import with_columns
 
 RING = ("ring-allreduce", "--ranks", "3", "-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "-w", "1")
@@ -71,7 +73,7 @@ class FakeGpu:
 
 
 def numbers(text: str, ranks: int, ranks_per_device: int | None = None) -> list[int]:
-    devices = devices_named(text, ranks, ranks_per_device)
+    devices = open_devices(text, ranks, ranks_per_device)
     assert all(isinstance(device, ThreadsDevice) for device in devices)
     return [device.number for device in devices if isinstance(device, ThreadsDevice)]
 
@@ -96,7 +98,7 @@ def numbers(text: str, ranks: int, ranks_per_device: int | None = None) -> list[
 def test_names_deal_ranks_to_devices(
     text: str, ranks: int, each: int | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_names, "_cuda", lambda: FakeGpu)
+    monkeypatch.setattr(names, "_cuda", lambda: FakeGpu)
     assert numbers(text, ranks, each) == expected
 
 
@@ -129,17 +131,17 @@ def test_ranks_go_evenly_and_in_order(ranks: int, wanted: list[int]) -> None:
     ],
 )
 def test_names_that_are_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_names, "_cuda", lambda: FakeGpu)
-    assert code_of(lambda: devices_named(text, 2)) == "K510"
+    monkeypatch.setattr(names, "_cuda", lambda: FakeGpu)
+    assert code_of(lambda: open_devices(text, 2)) == "K510"
 
 
 def test_too_few_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_names, "_cuda", lambda: FakeGpu)
-    assert code_of(lambda: devices_named("cuda", 9, 2)) == "K510"
-    assert code_of(lambda: devices_named("threads:0,1", 5, 2)) == "K510"
-    assert code_of(lambda: devices_named("threads", 5, 0)) == "R514"
+    monkeypatch.setattr(names, "_cuda", lambda: FakeGpu)
+    assert code_of(lambda: open_devices("cuda", 9, 2)) == "K510"
+    assert code_of(lambda: open_devices("threads:0,1", 5, 2)) == "K510"
+    assert code_of(lambda: open_devices("threads", 5, 0)) == "R514"
     monkeypatch.setattr(FakeGpu, "visible", 0)
-    assert code_of(lambda: devices_named("cuda", 2)) == "K510"
+    assert code_of(lambda: open_devices("cuda", 2)) == "K510"
 
 
 @settings(max_examples=15)
@@ -186,7 +188,7 @@ def test_execute_with_ranks_without_input_and_parts_of_data() -> None:
 
 
 def test_run_measures_and_checks_on_devices() -> None:
-    seen: list[sley.jobs.Measurement] = []
+    seen: list[Measurement] = []
     found = sley.run(
         ring(in_place=False),
         [0, 1000, 5000],
@@ -216,10 +218,10 @@ def test_run_counts_what_a_wrong_plan_leaves() -> None:
     plan = ring(fusion=False)
     row = int(np.flatnonzero(plan.instructions.op == sley.Op.RECV_REDUCE_COPY)[0])
     damaged = with_columns(plan, row, op=int(sley.Op.RECV), src_buffer=-1, src_index=-1)
-    devices = devices_named("threads", 3)
-    (found,) = measure.run(damaged, [3000], devices=devices, iterations=1)
+    places = open_devices("threads", 3)
+    (found,) = devices.run(damaged, Sweep([3000], iterations=1), places)
     assert found.wrong > 0
-    (right,) = measure.run(plan, [3000], devices=devices, iterations=1)
+    (right,) = devices.run(plan, Sweep([3000], iterations=1), places)
     assert right.wrong == 0
 
 
@@ -302,7 +304,7 @@ def test_the_command_as_json() -> None:
 
 
 def test_wrong_elements_end_in_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CheckedData, "wrong", lambda self, count: 2)
+    monkeypatch.setattr(CheckedData, "wrong", lambda *_: 2)
     result = command("run", *RING, "--device", "threads", "--in-place")
     assert result.exit_code == 1
     assert "# Out of bounds values : 4 FAILED" in result.stdout
@@ -347,19 +349,17 @@ def test_an_unknown_device() -> None:
 
 def test_engines_are_compared() -> None:
     calls: list[None] = []
-    found = measure.compare(
+    found = devices.compare(
         ring(),
-        [1000, 3000],
-        devices=devices_named("threads", 3),
+        Sweep([1000, 3000], iterations=1, warmup=0),
+        open_devices("threads", 3),
         rounds=3,
-        iterations=1,
-        warmup=0,
         progress=lambda: calls.append(None),
     )
     assert len(calls) == (3 + 1) * 2 * 2
     for row in found:
         assert [len(row.times_us[engine]) for engine in Engine] == [3, 3]
-        assert [row.engines[engine].wrong for engine in Engine] == [0, 0]
+        assert [row.measurements[engine].wrong for engine in Engine] == [0, 0]
         middle = {engine: sorted(row.times_us[engine])[1] for engine in Engine}
-        assert {e: row.engines[e].time_us for e in Engine} == middle
-        assert row.ratio == middle[Engine.INTERPRETED] / middle[Engine.GENERATED]
+        assert {e: row.measurements[e].time_us for e in Engine} == middle
+        assert ratio(row) == middle[Engine.INTERPRETED] / middle[Engine.GENERATED]

@@ -10,7 +10,7 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Engine, Executor, ThreadsDevice
+from sley.devices import Engine, Executor, Settings, ThreadsDevice
 from sley.jobs import execute
 from support.device_calls import Call
 from support.process_ranks import Meeting, Order, apart, numbers, run, together
@@ -197,7 +197,8 @@ def test_processes_with_other_settings() -> None:
 
     def make(member: int) -> None:
         devices, exchange = {member: ThreadsDevice(member)}, meeting.exchange(member)
-        refused("R503", Executor, plan, devices, exchange=exchange, slots=2 << member)
+        settings = Settings(slots=2 << member)
+        refused("R503", Executor, plan, devices, settings, exchange=exchange)
 
     together([lambda: make(0), lambda: make(1)])
 

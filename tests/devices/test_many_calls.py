@@ -10,7 +10,7 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Engine, Executor, Launching, ThreadsDevice
+from sley.devices import Engine, Executor, Launching, Settings, ThreadsDevice
 from support.device_calls import (
     TIMEOUT_S,
     Call,
@@ -194,6 +194,6 @@ def test_averages_are_divided_once(places: tuple[int, ...], launching: Launching
 def test_room_of_slots_without_a_word() -> None:
     """The default slots are large enough for one tile of a small call."""
     plan = ring()
-    on = Executor(plan, [threads()] * RANKS, engine=Engine.INTERPRETED)
+    on = Executor(plan, [threads()] * RANKS, Settings(engine=Engine.INTERPRETED))
     assert on.loaded.wiring.slot_bytes > 100 * small_slots(plan)
     assert [wrong(on, count) for count in (0, 10, 500_000)] == [0] * 3

@@ -106,7 +106,7 @@ def test_settings_that_make_no_sense(options: dict[str, Any], code: str) -> None
 
 def test_engines_and_launchings_by_name() -> None:
     on = executor(plan_of(), engine="interpreted", launching="by-rank")
-    assert on.engine is Engine.INTERPRETED
+    assert on.settings.engine is Engine.INTERPRETED
     call = on.prepare(zeros(8, 8))
     assert len(call._starts) == RANKS
 

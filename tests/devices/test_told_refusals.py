@@ -10,7 +10,7 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Engine, Executor, ThreadsDevice
+from sley.devices import Engine, Executor, Settings, ThreadsDevice
 from sley.devices.device import Memory
 from sley.devices.refusals import refusal, refused
 from sley.errors import Place, SleyError
@@ -128,11 +128,10 @@ def test_memory_that_one_process_does_not_get(monkeypatch: pytest.MonkeyPatch) -
     ("code", "options"),
     [
         ("R503", {"devices": {9: ThreadsDevice()}}),
-        ("R514", {"threads": 33}),
         ("R505", {"slots": 1}),
         ("K507", {"slots": 2**30, "slot_bytes": 2**30}),
     ],
-    ids=["ranks", "threads", "slots", "room"],
+    ids=["ranks", "slots", "room"],
 )
 def test_an_executor_that_one_process_refuses(code: str, options: dict[str, Any]) -> None:
     plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True), slots=2)
@@ -140,7 +139,7 @@ def test_an_executor_that_one_process_refuses(code: str, options: dict[str, Any]
 
     def make(member: int, devices: Any = None, **options: Any) -> Executor:
         devices = devices or {member: ThreadsDevice(member)}
-        return Executor(plan, devices, exchange=meeting.exchange(member), **options)
+        return Executor(plan, devices, Settings(**options), exchange=meeting.exchange(member))
 
     check_refused(code, 0, [lambda: make(0, **options), lambda: make(1)])
 

@@ -10,6 +10,7 @@ import pytest
 
 import sley
 from sley import jobs
+from sley.engine.measure import Sweep
 from sley.formats import TARGETS, load, msccl_xml
 from sley.ir.plan import Plan
 from support.algorithm_cases import cases, label, program
@@ -59,5 +60,5 @@ def test_every_algorithm_runs_the_same_through_xml(
 def test_files_of_others_run_with_no_wrong_element(name: str, data_dir: Path) -> None:
     plan = load(data_dir / "msccl-xml" / f"{name}.xml")
     sley.verify(plan)
-    rows = jobs.run(plan, [64 * 1024, 100_001], iterations=1, warmup=0)
+    rows = jobs.run(plan, Sweep([64 * 1024, 100_001], iterations=1, warmup=0))
     assert [row.wrong for row in rows] == [0, 0]

@@ -16,7 +16,7 @@ from sley.engine.types import DATA_TYPES, bfloat16_bits, bfloat16_values
 from sley.ir.collectives import AllReduce, AllToAll, Broadcast, Custom
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op, ReduceOp
-from sley.jobs import execute
+from sley.jobs import Settings, execute
 from support import small_plans
 
 BINARY = {
@@ -32,8 +32,11 @@ def integers(ranks: int, count: int, dtype: Any = np.float32) -> list[Any]:
     return [generator.integers(0, 20, count).astype(dtype) for _ in range(ranks)]
 
 
-def threads(plan: Plan, inputs: list[Any], **options: Any) -> list[Any]:
-    return execute(plan, inputs, processes=False, timeout_s=10, **options)
+def threads(
+    plan: Plan, inputs: list[Any], *, settings: dict[str, int] | None = None, **options: Any
+) -> list[Any]:
+    told = Settings(timeout_s=10, **settings or {})
+    return execute(plan, inputs, told, processes=False, **options)
 
 
 @pytest.mark.parametrize("op", BINARY, ids=lambda op: op.name)
@@ -122,7 +125,7 @@ def test_counts_that_chunks_do_not_divide(count: int, width: int, order: LoopOrd
         small_plans.scratch_allreduce(3, width=width, loop_order=order),
     ):
         slots = 64 if order is LoopOrder.INSTRUCTION else None
-        for output in threads(plan, inputs, slots=slots, slot_bytes=1024):
+        for output in threads(plan, inputs, settings={"slots": slots, "slot_bytes": 1024}):
             np.testing.assert_array_equal(output, sum(inputs))
 
 
@@ -157,14 +160,16 @@ def test_tiny_slots_make_many_tiles(
 ) -> None:
     inputs = integers(ranks, count)
     plan = small_plans.ring_allreduce(ranks, fused=fused, width=width)
-    for output in threads(plan, inputs, slots=slots, slot_bytes=slot_bytes):
+    for output in threads(plan, inputs, settings={"slots": slots, "slot_bytes": slot_bytes}):
         np.testing.assert_array_equal(output, sum(inputs))
 
 
 @pytest.mark.parametrize("slots", [1, 2, 8])
 def test_slots(slots: int) -> None:
     inputs = integers(4, 999)
-    outputs = threads(small_plans.scratch_allreduce(4), inputs, slots=slots, slot_bytes=40)
+    outputs = threads(
+        small_plans.scratch_allreduce(4), inputs, settings={"slots": slots, "slot_bytes": 40}
+    )
     np.testing.assert_array_equal(outputs[3], sum(inputs))
 
 
@@ -197,7 +202,7 @@ def test_overlapping_operands(shift: int, count: int, op: Op, slot_bytes: int) -
     old = data[dst * size : (dst + 2) * size] if op is Op.REDUCE else 0
     expected[dst * size : (dst + 2) * size] = moved + old
     plan = hand.plan(AllReduce(1, chunks=3, in_place=True))
-    got = threads(plan, [data], slot_bytes=slot_bytes)[0]
+    got = threads(plan, [data], settings={"slot_bytes": slot_bytes})[0]
     np.testing.assert_array_equal(got[: 3 * size], expected)
 
 
@@ -250,7 +255,9 @@ def test_a_message_across_blocks() -> None:
 def test_processes_and_threads_agree() -> None:
     inputs = [np.random.default_rng(r).random(1237) for r in range(3)]
     plan = small_plans.ring_allreduce(3, fused=True)
-    for a, b in zip(execute(plan, inputs, timeout_s=10), threads(plan, inputs), strict=True):
+    for a, b in zip(
+        execute(plan, inputs, Settings(timeout_s=10)), threads(plan, inputs), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
 
 
@@ -258,7 +265,9 @@ def test_instruction_order_needs_more_slots_for_the_same_lists() -> None:
     """machine.md: the same lists may be right in one order and hang in the other."""
     plan = small_plans.scratch_allreduce(2)
     inputs = integers(2, 64)
-    np.testing.assert_array_equal(threads(plan, inputs, slot_bytes=16)[0], sum(inputs))
+    np.testing.assert_array_equal(
+        threads(plan, inputs, settings={"slot_bytes": 16})[0], sum(inputs)
+    )
     by_instruction = replace(plan, loop_order=LoopOrder.INSTRUCTION)
-    outputs = threads(by_instruction, inputs, slot_bytes=16, slots=16)
+    outputs = threads(by_instruction, inputs, settings={"slot_bytes": 16, "slots": 16})
     np.testing.assert_array_equal(outputs[0], sum(inputs))

@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sley.engine.measure import Sweep
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
-from sley.ir.words import LoopOrder, ReduceOp
-from sley.jobs import Job, execute
+from sley.ir.words import LoopOrder
+from sley.jobs import Job, Settings, execute
 from sley.jobs.commands import Run
 from support import small_plans
 
@@ -65,7 +66,7 @@ def test_a_stall_names_its_instructions(processes: bool) -> None:
     start = time.monotonic()
     error = failing(
         lambda: execute(
-            small_plans.stalling(3), [np.ones(6)] * 3, timeout_s=0.4, processes=processes
+            small_plans.stalling(3), [np.ones(6)] * 3, Settings(timeout_s=0.4), processes=processes
         )
     )
     assert error.code == "R502"
@@ -82,10 +83,10 @@ def test_a_stall_names_its_instructions(processes: bool) -> None:
 @pytest.mark.parametrize("processes", [False, True])
 def test_a_stall_for_slots_and_waits(processes: bool) -> None:
     plan, inputs = small_plans.stalling_for_a_slot(), [np.ones(4), np.ones(4)]
-    text = str(failing(lambda: execute(plan, inputs, timeout_s=0.4, processes=processes)))
+    text = str(failing(lambda: execute(plan, inputs, Settings(timeout_s=0.4), processes=processes)))
     assert "step 1 (send) waits for a free slot to rank 1 on channel 0 (all 1 taken)" in text
     assert "block 1, step 0 (recv) waits for rank 1, block 0, step 0 (recv)" in text
-    outputs = execute(plan, inputs, slots=3, processes=processes)
+    outputs = execute(plan, inputs, Settings(slots=3), processes=processes)
     np.testing.assert_array_equal(outputs[1], inputs[0])
 
 
@@ -99,18 +100,18 @@ def test_a_long_plan_is_not_a_stall() -> None:
     plan = hand.plan(small_plans.AllReduce(2), loop_order=LoopOrder.INSTRUCTION)
     inputs = [np.ones(1 << 16, np.float32)] * 2
     start = time.monotonic()
-    execute(plan, inputs, processes=False, slot_bytes=64)
+    execute(plan, inputs, Settings(slot_bytes=64), processes=False)
     took = time.monotonic() - start
-    execute(plan, inputs, processes=False, slot_bytes=64, timeout_s=took / 4)
+    execute(plan, inputs, Settings(slot_bytes=64, timeout_s=took / 4), processes=False)
 
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_ends_the_call_on_every_rank(victim: int) -> None:
-    with Job(small_plans.ring_allreduce(3, fused=True), timeout_s=20) as job:
+    with Job(small_plans.ring_allreduce(3, fused=True), Settings(timeout_s=20)) as job:
         pids = job.pids
         threading.Timer(0.5, os.kill, (pids[victim], signal.SIGKILL)).start()
         start = time.monotonic()
-        error = failing(lambda: job.time_us(LONG, FLOAT32, ReduceOp.SUM, warmup=0, iterations=MANY))
+        error = failing(lambda: job.time_us(LONG, Sweep([], warmup=0, iterations=MANY)))
         assert time.monotonic() - start < 5  # at once, not after the timeout
         assert error.code == "R501"
         assert f"rank {victim} was ended by signal 9" in str(error)
@@ -128,29 +129,27 @@ def test_a_rank_killed_between_calls() -> None:
 
 
 def test_a_stopped_rank() -> None:
-    with Job(small_plans.ring_allreduce(3, fused=True), timeout_s=0.5) as job:
+    with Job(small_plans.ring_allreduce(3, fused=True), Settings(timeout_s=0.5)) as job:
         pids = job.pids
         threading.Timer(0.3, os.kill, (pids[1], signal.SIGSTOP)).start()
         start = time.monotonic()
-        error = failing(lambda: job.time_us(LONG, FLOAT32, ReduceOp.SUM, warmup=0, iterations=MANY))
+        error = failing(lambda: job.time_us(LONG, Sweep([], warmup=0, iterations=MANY)))
         assert error.code in ("R502", "R513")
         assert time.monotonic() - start < 8
     assert gone(pids)
 
 
 def test_a_stalled_job_is_unusable() -> None:
-    with Job(small_plans.stalling(), timeout_s=0.2) as job:
+    with Job(small_plans.stalling(), Settings(timeout_s=0.2)) as job:
         assert failing(lambda: job.execute([np.ones(4)] * 2)).code == "R502"
         assert failing(lambda: job.execute([np.ones(4)] * 2)).code == "R508"
     assert failing(lambda: job.execute([np.ones(4)] * 2)).code == "R508"
 
 
 def test_a_second_call_is_refused() -> None:
-    with Job(small_plans.ring_allreduce(2, fused=True), timeout_s=10) as job:
+    with Job(small_plans.ring_allreduce(2, fused=True), Settings(timeout_s=10)) as job:
         first = threading.Thread(
-            target=job.time_us,
-            args=(LONG, FLOAT32, ReduceOp.SUM),
-            kwargs={"warmup": 0, "iterations": 200},
+            target=job.time_us, args=(LONG, Sweep([], warmup=0, iterations=200))
         )
         first.start()
         time.sleep(0.05)
@@ -166,11 +165,10 @@ def test_the_workers_go_with_a_killed_launcher() -> None:
         sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
         from support import small_plans
         from sley.jobs import Job
-        from sley.engine.types import DATA_TYPES
-        from sley.ir.words import ReduceOp
+        from sley.engine.measure import Sweep
         job = Job(small_plans.ring_allreduce(3, fused=True))
         print(*job.pids, flush=True)
-        job.time_us({LONG}, DATA_TYPES["float32"], ReduceOp.SUM, warmup=0, iterations={MANY})
+        job.time_us({LONG}, Sweep([], warmup=0, iterations={MANY}))
     """
     launcher = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
@@ -198,7 +196,7 @@ def test_workers_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_without_memory() -> None:
     """Its own words reach the caller, and what all ranks wanted."""
     with Job(small_plans.ring_allreduce(2, fused=True)) as job:
-        error = failing(lambda: job.time_us(1 << 52, FLOAT32, ReduceOp.SUM, warmup=0, iterations=1))
+        error = failing(lambda: job.time_us(1 << 52, Sweep([], warmup=0, iterations=1)))
         assert error.code == "R507"
         assert "MemoryError" in str(error)
         assert f"{2 * 4 << 52:,} bytes" in str(error)
@@ -206,7 +204,7 @@ def test_a_worker_without_memory() -> None:
 
 def test_the_error_of_a_worker_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once: the other ranks, which wait for it at the barrier, need not time out."""
-    with Job(small_plans.ring_allreduce(3, fused=True), timeout_s=60) as job:
+    with Job(small_plans.ring_allreduce(3, fused=True), Settings(timeout_s=60)) as job:
         send = job._group.send
 
         def confused(rank: int, command: object, fd: int | None = None) -> None:
@@ -244,7 +242,7 @@ def many_open_files() -> Iterator[None]:
 def test_descriptors_from_1024_on() -> None:
     outputs = execute(small_plans.ring_allreduce(2, fused=True), [np.ones(4)] * 2)
     np.testing.assert_array_equal(outputs[0], np.full(4, 2.0))
-    with Job(small_plans.ring_allreduce(3, fused=True), timeout_s=20) as job:
+    with Job(small_plans.ring_allreduce(3, fused=True), Settings(timeout_s=20)) as job:
         os.kill(job.pids[1], signal.SIGKILL)
         error = failing(lambda: job.execute([np.ones(6)] * 3))
         assert error.code == "R501"
@@ -252,9 +250,9 @@ def test_descriptors_from_1024_on() -> None:
 
 
 def test_a_job_closed_during_a_call() -> None:
-    with Job(small_plans.ring_allreduce(2, fused=True), timeout_s=20) as job:
+    with Job(small_plans.ring_allreduce(2, fused=True), Settings(timeout_s=20)) as job:
         threading.Timer(0.3, job.close).start()
-        error = failing(lambda: job.time_us(LONG, FLOAT32, ReduceOp.SUM, warmup=0, iterations=MANY))
+        error = failing(lambda: job.time_us(LONG, Sweep([], warmup=0, iterations=MANY)))
         assert error.code == "R511"
         assert "the job was closed during a call" in str(error)
     assert gone(job.pids)

@@ -9,12 +9,13 @@ import pytest
 import sley
 from sley.algorithms import CATALOG, build
 from sley.engine.check import CheckedBuffers, Promise
+from sley.engine.measure import Sweep
 from sley.engine.pattern import Pattern
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
-from sley.jobs import execute, run
+from sley.jobs import Settings, execute, run
 
 
 def wrong(plan: Plan, count: int, dtype: str, op: ReduceOp, slots: int, slot_bytes: int) -> int:
@@ -29,11 +30,10 @@ def wrong(plan: Plan, count: int, dtype: str, op: ReduceOp, slots: int, slot_byt
     outputs = execute(
         plan,
         [b.memory[0].array for b in buffers],
+        Settings(slots=slots, slot_bytes=slot_bytes),
         dtype=dtype,
         count=count,
         reduce_op=op,
-        slots=slots,
-        slot_bytes=slot_bytes,
         processes=False,
     )
     for buffer, output in zip(buffers, outputs, strict=True):
@@ -72,5 +72,7 @@ def test_a_plan_that_breaks_its_promise_is_seen() -> None:
 
 
 def test_a_compiled_plan_on_processes() -> None:
-    table = run(compiled("hierarchical-allreduce", True), [4096, 100_000], iterations=3, warmup=1)
+    table = run(
+        compiled("hierarchical-allreduce", True), Sweep([4096, 100_000], iterations=3, warmup=1)
+    )
     assert [m.wrong for m in table] == [0, 0]

@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 
 from sley.engine.check import CheckedBuffers, GuardedBuffer, Promise
+from sley.engine.measure import Measurement, Sweep
 from sley.engine.pattern import Pattern
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES, bfloat16_bits, bfloat16_values
 from sley.ir.collectives import AllReduce, AllToAll, Broadcast, Custom, Gather, ReduceScatter
 from sley.ir.words import LoopOrder, Op, ReduceOp
-from sley.jobs import Job, Measurement, run
+from sley.jobs import Job, Settings, run
 from support import small_plans
 
 FLOAT32 = DATA_TYPES["float32"]
 
 
 def test_two_hundred_calls_back_to_back() -> None:
-    with Job(small_plans.ring_allreduce(3, fused=True), slot_bytes=256) as job:
+    with Job(small_plans.ring_allreduce(3, fused=True), Settings(slot_bytes=256)) as job:
         for call in range(200):
             inputs = [np.full(call, 10 * r + call, np.int32) for r in range(3)]
             outputs = job.execute(inputs, count=call)
@@ -31,15 +32,15 @@ def test_two_hundred_calls_back_to_back() -> None:
 
 
 def test_iterations_need_no_barrier() -> None:
-    with Job(small_plans.scratch_allreduce(4, width=3), slot_bytes=64) as job:
-        assert job.time_us(100, FLOAT32, ReduceOp.SUM, warmup=3, iterations=200) > 0
-        assert job.count_wrong(100, FLOAT32, ReduceOp.SUM) == 0
+    with Job(small_plans.scratch_allreduce(4, width=3), Settings(slot_bytes=64)) as job:
+        assert job.time_us(100, Sweep([], warmup=3, iterations=200)) > 0
+        assert job.count_wrong(100, Sweep([])) == 0
 
 
 def test_a_table() -> None:
     seen: list[Measurement] = []
     plan = small_plans.direct_allgather(3, in_place=True)
-    table = run(plan, [0, 100, 4096], iterations=2, warmup=1, progress=seen.append)
+    table = run(plan, Sweep([0, 100, 4096], iterations=2, warmup=1), progress=seen.append)
     assert table == seen
     assert [m.size_bytes for m in table] == [0, 96, 4092]
     assert [m.count for m in table] == [0, 8, 341]
@@ -47,7 +48,7 @@ def test_a_table() -> None:
     m = table[2]
     assert m.algbw_GBps == pytest.approx(m.size_bytes / m.time_us / 1e3)
     assert m.busbw_GBps == pytest.approx(m.algbw_GBps * 2 / 3)
-    assert run(plan, [96], iterations=1, warmup=0, check=False)[0].wrong == -1
+    assert run(plan, Sweep([96], iterations=1, warmup=0, check=False))[0].wrong == -1
 
 
 def test_bus_factors_and_sizes() -> None:
@@ -67,9 +68,9 @@ def test_bus_factors_and_sizes() -> None:
 @pytest.mark.parametrize("op", ReduceOp)
 @pytest.mark.parametrize("dtype", DATA_TYPES)
 def test_the_check_agrees_with_the_engine(dtype: str, op: ReduceOp) -> None:
-    with Job(small_plans.ring_allreduce(2, fused=True), slot_bytes=512) as job:
+    with Job(small_plans.ring_allreduce(2, fused=True), Settings(slot_bytes=512)) as job:
         for count in (0, 1, 9001):
-            assert job.count_wrong(count, DATA_TYPES[dtype], op) == 0
+            assert job.count_wrong(count, Sweep([], dtype, op)) == 0
 
 
 @pytest.mark.parametrize("loop_order", LoopOrder)
@@ -79,9 +80,9 @@ def test_the_check_of_other_collectives(loop_order: LoopOrder) -> None:
         small_plans.direct_allgather(3, in_place=True, chunks=2),
         small_plans.scratch_allreduce(3, width=4),
     ):
-        with Job(replace(plan, loop_order=loop_order), slots=8) as job:
+        with Job(replace(plan, loop_order=loop_order), Settings(slots=8)) as job:
             for count in (0, 1, 7, 1000):
-                assert job.count_wrong(count, FLOAT32, ReduceOp.SUM) == 0
+                assert job.count_wrong(count, Sweep([])) == 0
 
 
 @pytest.mark.parametrize("op", ReduceOp)
@@ -96,7 +97,7 @@ def test_the_check_sees_a_missing_contribution(op: ReduceOp, in_place: bool) -> 
             hand.add(rank, 0, Op.SEND, (small_plans.IN, 0), to=1 - rank)
             hand.add(rank, 0, Op.RECV_REDUCE_COPY, (buffer, 0), (buffer, 0), of=1 - rank)
     with Job(hand.plan(AllReduce(3, in_place=in_place))) as job:
-        assert job.count_wrong(1000, FLOAT32, op) > 600
+        assert job.count_wrong(1000, Sweep([], reduce_op=op)) > 600
 
 
 def test_the_check_sees_a_permutation_and_a_hole() -> None:
@@ -105,10 +106,10 @@ def test_the_check_sees_a_permutation_and_a_hole() -> None:
     hand.add(0, 0, Op.COPY, (small_plans.IN, 1), (small_plans.OUT, 0))
     same = Custom("same", 1, 3, 3, lambda rank, index: [(rank, index)])
     with Job(hand.plan(same)) as job:
-        assert job.count_wrong(1000, FLOAT32, ReduceOp.SUM) > 2900
+        assert job.count_wrong(1000, Sweep([])) > 2900
     turned = Custom("turned", 1, 3, 3, lambda rank, index: [(0, 1 - index)] if index < 2 else None)
     with Job(hand.plan(turned)) as job:
-        assert job.count_wrong(1000, FLOAT32, ReduceOp.SUM) == 0
+        assert job.count_wrong(1000, Sweep([])) == 0
 
 
 def test_guard_zones() -> None:

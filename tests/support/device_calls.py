@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import sley
-from sley.devices import Device, Executor, ThreadsDevice
+from sley.devices import Device, Executor, Settings, ThreadsDevice
 from sley.engine.check import CheckedBuffers, Promise
 from sley.engine.pattern import Pattern
 from sley.engine.program import buffer_sizes
@@ -40,7 +40,7 @@ def small_slots(plan: sley.Plan) -> int:
 def executor(plan: sley.Plan, devices: Sequence[Device] | None = None, **options: Any) -> Executor:
     """An executor with all ranks on the shared device, unless told otherwise."""
     options = {"slot_bytes": small_slots(plan), "timeout_s": TIMEOUT_S} | options
-    return Executor(plan, devices or [threads()] * plan.collective.ranks, **options)
+    return Executor(plan, devices or [threads()] * plan.collective.ranks, Settings(**options))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import sley
-from sley.devices import Device, Executor
+from sley.devices import Device, Executor, Settings
 from sley.devices.device import Memory
 from sley.engine.check import CheckedBuffers, Promise
 from sley.engine.pattern import Pattern
@@ -35,7 +35,7 @@ def small_slots(plan: sley.Plan) -> int:
 def executor(plan: sley.Plan, device: Device, **options: Any) -> Executor:
     """An executor with all ranks on one device."""
     options = {"slot_bytes": small_slots(plan), "timeout_s": TIMEOUT_S} | options
-    return Executor(plan, [device] * plan.collective.ranks, **options)
+    return Executor(plan, [device] * plan.collective.ranks, Settings(**options))
 
 
 def part(device: Device, memory: Memory, start: int, dtype: str, elements: int) -> Any:

@@ -142,7 +142,7 @@ def _rank(
     import numpy as np
 
     import sley
-    from sley.devices import Device, Engine, Executor, ThreadsDevice
+    from sley.devices import Device, Engine, Executor, Settings, ThreadsDevice
     from support.gpu_plans import ring
 
     def opened() -> Device:
@@ -157,9 +157,7 @@ def _rank(
     on = Executor(
         plan,
         {rank: device},
-        engine=Engine(engine),
-        slot_bytes=256,
-        timeout_s=timeout_s,
+        Settings(engine=Engine(engine), slot_bytes=256, timeout_s=timeout_s),
         exchange=_exchange,
     )
     made = on.empty("int32", COUNT)

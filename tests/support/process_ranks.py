@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import sley
-from sley.devices import Engine, Executor, ThreadsDevice
+from sley.devices import Engine, Executor, Settings, ThreadsDevice
 
 TIMEOUT_S = 1.0
 """How long an instruction waits for a rank that is gone."""
@@ -52,10 +52,11 @@ class Meeting:
 def apart(plan: sley.Plan, members: Sequence[Sequence[int]], **options: Any) -> list[Executor]:
     """An executor for each of `members`, the ranks of one "process", all in this process."""
     meeting, made = Meeting(len(members)), [None] * len(members)
+    settings = Settings(**options)
 
     def make(member: int, ranks: Sequence[int]) -> None:
         devices = dict.fromkeys(ranks, ThreadsDevice(member))
-        made[member] = Executor(plan, devices, exchange=meeting.exchange(member), **options)
+        made[member] = Executor(plan, devices, settings, exchange=meeting.exchange(member))
 
     together([lambda m=m, r=r: make(m, r) for m, r in enumerate(members)])
     return made
@@ -109,10 +110,8 @@ def process(order: Order, member: int, pipe: Connection) -> None:
     on = Executor(
         order.plan,
         dict.fromkeys(order.members[member], ThreadsDevice(member)),
-        engine=order.engine,
+        Settings(engine=order.engine, timeout_s=TIMEOUT_S, slot_bytes=2048),
         exchange=exchange,
-        timeout_s=TIMEOUT_S,
-        slot_bytes=2048,
     )
     results: list[dict[int, Any]] = []
     try:

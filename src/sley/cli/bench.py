@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import click
-import numpy as np
 
-from sley.cli.devices import Where, device_options
-from sley.cli.measuring import Measuring, measuring_options
-from sley.cli.options import (
-    Selection,
-    common_options,
-    plan_options,
+from sley.cli.measuring import (
+    Measuring,
+    Where,
+    device_options,
+    given,
+    measuring_options,
+    row_json,
+    timing_json,
 )
+from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.sizes import size_options
 from sley.cli.sources import in_place_by_default, plan_of
-from sley.codegen import Engine
-from sley.devices import measure
+from sley.devices import Engine, Settings, compare
+from sley.engine.measure import Comparison
 from sley.errors import counted
-from sley.jobs import Measurement
 from sley.report.tables import (
     COMPARISON_HEADER,
-    ComparisonRow,
-    Timing,
     comparison_footer,
     comparison_row,
+    mean_ratio,
+    ratio,
     run_head,
 )
 
@@ -65,26 +65,30 @@ def bench_command(
     plan = plan_of(in_place_by_default(selection), phases, verify=True)
     devices = where.devices(plan)
     words = where.words(plan, devices)
+    settings = Settings(
+        **given(
+            slot_bytes=measuring.slot_bytes,
+            timeout_s=measuring.timeout_s,
+            threads=where.threads,
+        )
+    )
     with progress_bar(quiet=as_json) as bar, phases("running"):
         task = bar.add_task("running", total=(rounds + 1) * len(sizes) * len(Engine))
-        found = measure.compare(
+        rows = compare(
             plan,
-            sizes,
-            devices=devices,
+            measuring.sweep(sizes),
+            devices,
+            settings,
             rounds=rounds,
             progress=lambda: bar.advance(task),
-            **measuring.settings,
-            **where.settings,
         )
-    rows = [_row(comparison, measuring.reduce_op) for comparison in found]
-    mean = float(np.exp(np.mean(np.log([row.ratio for row in rows]))))
-    wrong = sum(t.wrong or 0 for row in rows for t in (row.generated, row.interpreted))
+    wrong = sum(max(m.wrong, 0) for row in rows for m in row.measurements.values())
     if as_json:
         document = {
             "ok": not wrong,
             "where": words,
-            "rows": [_json(row, c) for row, c in zip(rows, found, strict=True)],
-            "mean_ratio": mean,
+            "rows": [_json(row) for row in rows],
+            "mean_ratio": mean_ratio(rows),
             "seconds": phases.seconds,
         }
         print_json(document)
@@ -93,36 +97,16 @@ def bench_command(
         times = f"time is the median of {counted(rounds, 'round')} of {runs}"
         click.echo(run_head(plan, f"{words}; {times}"))
         click.echo("\n".join([COMPARISON_HEADER, *map(comparison_row, rows)]))
-        click.echo(comparison_footer(rows, mean))
+        click.echo(comparison_footer(rows))
     if verbose:
         phases.report()
     if wrong:
         sys.exit(1)
 
 
-def _row(found: measure.Comparison, reduce_op: str) -> ComparisonRow:
-    timings = {engine: _timing(m) for engine, m in found.engines.items()}
-    return ComparisonRow(
-        size_bytes=found.size_bytes,
-        count=found.count,
-        dtype=found.dtype,
-        reduce_op=reduce_op,
-        root=found.root,
-        generated=timings[Engine.GENERATED],
-        interpreted=timings[Engine.INTERPRETED],
-        ratio=found.ratio,
-    )
-
-
-def _timing(m: Measurement) -> Timing:
-    return Timing(m.time_us, m.algbw_GBps, m.busbw_GBps, None if m.wrong < 0 else m.wrong)
-
-
-def _json(row: ComparisonRow, found: measure.Comparison) -> dict[str, Any]:
-    def side(timing: Timing, times_us: Sequence[float]) -> dict[str, Any]:
-        return {**vars(timing), "times_us": list(times_us)}
-
-    values = {**vars(row)}
-    for engine in Engine:
-        values[engine.value] = side(values[engine.value], found.times_us[engine])
-    return values
+def _json(row: Comparison[Engine]) -> dict[str, Any]:
+    sides = {
+        engine.value: {**timing_json(m), "times_us": list(row.times_us[engine])}
+        for engine, m in row.measurements.items()
+    }
+    return {**row_json(row.measurements[Engine.GENERATED]), **sides, "ratio": ratio(row)}

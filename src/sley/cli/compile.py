@@ -8,7 +8,6 @@ import click
 
 from sley import files, formats
 from sley.cli.options import (
-    REDUCE_OPS,
     BlockThreads,
     DType,
     Selection,
@@ -20,6 +19,7 @@ from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import plan_of
 from sley.compiler.pipeline import PASSES
 from sley.devices import THREADS
+from sley.engine.measure import REDUCE_OPS
 from sley.errors import counted
 from sley.report.tables import estimate_lines, pipeline_table, plan_summary, plan_table
 

@@ -1,17 +1,53 @@
-"""How a plan is measured: the options of commands that run plans over sizes."""
+"""Where and how a plan is measured: the options of commands that run plans over sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import click
+import numpy as np
 
-from sley.cli.options import REDUCE_OPS, DType, SizeType, standing_for
+from sley.cli.options import BlockThreads, DType, SizeType, standing_for
+from sley.devices import THREADS, Device, open_devices
 from sley.engine.limits import TIMEOUT_S
+from sley.engine.measure import REDUCE_OPS, Measurement, Sweep
+from sley.errors import counted
+from sley.ir.plan import Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+PROCESSES = "processes"
+
+
+@dataclass(frozen=True)
+class Where:
+    """The values of `device_options`."""
+
+    device: str
+    ranks_per_gpu: int | None
+    threads: int | None
+
+    @property
+    def is_processes(self) -> bool:
+        """Whether it is processes of this machine, which are no devices."""
+        return self.device == PROCESSES
+
+    def devices(self, plan: Plan) -> list[Device]:
+        """The device of each rank of a plan. Errors: K501, K502, K510."""
+        return open_devices(self.device, plan.collective.ranks, self.ranks_per_gpu)
+
+    def words(self, plan: Plan, devices: Sequence[Device]) -> str:
+        """Where a plan's ranks are, with how many thread blocks, as a table's head says it."""
+        names = list(dict.fromkeys(device.name for device in devices))
+        places = " and ".join(names)
+        if len(names) > 2:
+            places = f"{len(names)} devices, {names[0]} to {names[-1]}"
+        blocks = counted(int(np.count_nonzero(np.diff(plan.block_offset))), "thread block")
+        if devices[0].platform == "cuda":
+            blocks += f" of {self.threads or THREADS} threads"
+        return f"{counted(plan.collective.ranks, 'rank')} on {places}, {blocks}"
 
 
 @dataclass(frozen=True)
@@ -26,13 +62,47 @@ class Measuring:
     slot_bytes: int | None
     timeout_s: float
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What functions that measure take; no slot_bytes where none were given."""
-        found = {**vars(self), "reduce_op": REDUCE_OPS[self.reduce_op]}
-        if self.slot_bytes is None:
-            del found["slot_bytes"]
-        return found
+    def sweep(self, sizes_bytes: Sequence[int]) -> Sweep:
+        """What is measured at these sizes."""
+        reduce_op = REDUCE_OPS[self.reduce_op]
+        return Sweep(
+            sizes_bytes, self.dtype, reduce_op, self.iterations, self.warmup, bool(self.check)
+        )
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The settings that the user gave; the others keep their defaults."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def device_options(default: str | None = None) -> Callable[[F], F]:
+    """Adds --device, --ranks-per-gpu and --threads; the command gets them as `where`.
+
+    default: the device, which must be named without one.
+    """
+    first = f"{PROCESSES}, " if default == PROCESSES else ""
+    needs: dict[str, Any] = {"required": True}
+    if default is not None:
+        needs = {"default": default, "show_default": True}
+    options = [
+        click.option(
+            "--device",
+            metavar="DEVICE",
+            **needs,
+            help=f"Where to run: {first}threads or cuda; cuda:0,1 for these GPUs alone.",
+        ),
+        click.option(
+            "--ranks-per-gpu",
+            type=click.IntRange(min=1),
+            help="Ranks on each device, on as many as that takes. [evenly on all]",
+        ),
+        click.option(
+            "--threads",
+            type=BlockThreads(),
+            help=f"Threads of a thread block, on GPUs. [{THREADS}]",
+        ),
+    ]
+    return _gathering(Where, "where", options)
 
 
 def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
@@ -40,67 +110,87 @@ def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
 
     iterations, slot_bytes: the texts of these options.
     """
-
-    def decorate(command: F) -> F:
-        @click.option(
+    options = [
+        click.option(
             "-n",
             "--iterations",
             type=click.IntRange(min=1),
             default=20,
             show_default=True,
             help=iterations,
-        )
-        @click.option(
+        ),
+        click.option(
             "-w",
             "--warmup",
             type=click.IntRange(min=0),
             default=5,
             show_default=True,
             help="Runs before the timed ones.",
-        )
-        @click.option(
+        ),
+        click.option(
             "-c",
             "--check",
             type=click.IntRange(0, 1),
             default=1,
             show_default=True,
             help="Check results.",
-        )
-        @click.option(
+        ),
+        click.option(
             "-d", "--dtype", type=DType(), default="float32", show_default=True, help="Type."
-        )
-        @click.option(
+        ),
+        click.option(
             "-o",
             "--op",
             "reduce_op",
             type=click.Choice(list(REDUCE_OPS)),
             default="sum",
             show_default=True,
-        )
-        @click.option("--slot-bytes", type=SizeType(), help=slot_bytes)
-        @click.option(
+        ),
+        click.option("--slot-bytes", type=SizeType(), help=slot_bytes),
+        click.option(
             "--timeout",
             "timeout_s",
             type=click.FloatRange(min=0.1),
             default=TIMEOUT_S,
             help="Seconds.",
-        )
-        def wrapper(
-            *args: Any,
-            iterations: int,
-            warmup: int,
-            check: int,
-            dtype: str,
-            reduce_op: str,
-            slot_bytes: int | None,
-            timeout_s: float,
-            **values: Any,
-        ) -> object:
-            measuring = Measuring(
-                iterations, warmup, bool(check), dtype, reduce_op, slot_bytes, timeout_s
-            )
-            return command(*args, measuring=measuring, **values)
+        ),
+    ]
+    return _gathering(Measuring, "measuring", options)
 
+
+def _gathering(
+    kind: type[Any], name: str, options: Sequence[Callable[[Any], Any]]
+) -> Callable[[F], F]:
+    """Adds options to a command, which gets their values as one of `kind`, called `name`."""
+
+    def decorate(command: F) -> F:
+        def wrapper(*args: Any, **values: Any) -> object:
+            own = {field.name: values.pop(field.name) for field in fields(kind)}
+            return command(*args, **{name: kind(**own)}, **values)
+
+        for option in reversed(options):
+            wrapper = option(wrapper)
         return standing_for(command, wrapper)
 
     return decorate
+
+
+def timing_json(m: Measurement) -> dict[str, Any]:
+    """A measurement as a cell of a table, in JSON. wrong: None where nothing was checked."""
+    return {
+        "time_us": m.time_us,
+        "algbw_GBps": m.algbw_GBps,
+        "busbw_GBps": m.busbw_GBps,
+        "wrong": None if m.wrong < 0 else m.wrong,
+    }
+
+
+def row_json(m: Measurement) -> dict[str, Any]:
+    """What the cells of a row of a table have in common, in JSON."""
+    return {
+        "size_bytes": m.size_bytes,
+        "count": m.count,
+        "dtype": m.dtype,
+        "reduce_op": m.redop,
+        "root": m.root,
+    }

@@ -16,19 +16,9 @@ from sley.compiler import Options
 from sley.compiler.options import kinds
 from sley.engine.types import DATA_TYPES
 from sley.ir.sizes import size_in_bytes
-from sley.ir.words import ReduceOp
 
 E = TypeVar("E", bound=Enum)
 F = TypeVar("F", bound=Callable[..., Any])
-
-REDUCE_OPS = {
-    "sum": ReduceOp.SUM,
-    "prod": ReduceOp.PRODUCT,
-    "min": ReduceOp.MIN,
-    "max": ReduceOp.MAX,
-    "avg": ReduceOp.AVERAGE,
-}
-"""The reductions by the names that nccl-tests has for them."""
 
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
 

@@ -4,27 +4,30 @@ does."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import click
 
-from sley import running
-from sley.cli.devices import PROCESSES, Where, device_options
-from sley.cli.measuring import Measuring, measuring_options
-from sley.cli.options import (
-    Member,
-    Selection,
-    common_options,
-    plan_options,
+from sley import devices, jobs
+from sley.cli.measuring import (
+    PROCESSES,
+    Measuring,
+    Where,
+    device_options,
+    given,
+    measuring_options,
+    row_json,
+    timing_json,
 )
+from sley.cli.options import Member, Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.sizes import size_options
 from sley.cli.sources import goes_both_ways, plan_of
-from sley.codegen import Engine
+from sley.devices import Engine
+from sley.engine.measure import Measurement, Sweep
 from sley.ir.plan import Plan
-from sley.jobs import Measurement
-from sley.report.tables import RUN_HEADER, Row, Timing, run_footer, run_head, run_row
+from sley.report.tables import RUN_HEADER, Row, run_footer, run_head, run_row
 
 
 @click.command("run", cls=Command)
@@ -58,14 +61,13 @@ def run_command(
     if where.is_processes:
         _refuse_on_processes(where, engine)
     plans = _plans(selection, phases)
-    words, settings = _place(plans[-1], where, engine)
-    settings |= measuring.settings
+    words, measure = _place(plans[-1], where, engine, measuring)
     if not as_json:
         click.echo(run_head(plans[-1], f"{words}; time is the average of the iterations"))
         click.echo(RUN_HEADER)
     with phases("running"):
-        rows = _measure(plans, sizes, settings, measuring.reduce_op, quiet=as_json)
-    wrong = sum(t.wrong or 0 for r in rows for t in (r.out_of_place, r.in_place) if t)
+        rows = _measure(plans, measuring.sweep(sizes), measure, quiet=as_json)
+    wrong = sum(max(m.wrong, 0) for row in rows for m in row.sides)
     if as_json:
         table = [_json(row) for row in rows]
         print_json({"ok": not wrong, "where": words, "rows": table, "seconds": phases.seconds})
@@ -79,40 +81,47 @@ def run_command(
 
 def _refuse_on_processes(where: Where, engine: Engine | None) -> None:
     """click's usage error for what processes don't have."""
-    given = {"ranks-per-gpu": where.ranks_per_gpu, "threads": where.threads, "engine": engine}
-    for word, value in given.items():
+    values = {"ranks-per-gpu": where.ranks_per_gpu, "threads": where.threads, "engine": engine}
+    for word, value in values.items():
         if value is not None:
             raise click.UsageError(f"--{word} goes with --device cuda or --device threads")
 
 
-def _place(plan: Plan, where: Where, engine: Engine | None) -> tuple[str, dict[str, Any]]:
-    """Where a plan runs: in words, and as settings of `sley.run`."""
+def _place(
+    plan: Plan, where: Where, engine: Engine | None, measuring: Measuring
+) -> tuple[str, Callable[..., object]]:
+    """Where plans run, in words, and what measures one there: a function of the plan, the sweep and
+    `progress`."""
+    limits = given(slot_bytes=measuring.slot_bytes, timeout_s=measuring.timeout_s)
     if where.is_processes:
-        return f"{plan.collective.ranks} processes on this machine", {}
-    devices, engine = where.devices(plan), engine or Engine.GENERATED
-    code = "generated code" if engine is Engine.GENERATED else "interpreted"
-    settings = {"devices": devices, "engine": engine, **where.settings}
-    return f"{where.words(plan, devices)}, {code}", settings
+        words = f"{plan.collective.ranks} processes on this machine"
+        return words, partial(jobs.run, settings=jobs.Settings(**limits))
+    places = where.devices(plan)
+    settings = devices.Settings(**limits, **given(engine=engine, threads=where.threads))
+    code = "generated code" if settings.engine is Engine.GENERATED else "interpreted"
+    words = f"{where.words(plan, places)}, {code}"
+    return words, partial(devices.run, devices=places, settings=settings)
 
 
 def _measure(
-    plans: list[Plan], sizes: list[int], settings: dict[str, Any], reduce_op: str, *, quiet: bool
+    plans: list[Plan], sweep: Sweep, measure: Callable[..., object], *, quiet: bool
 ) -> list[Row]:
     """Runs each plan over all sizes; the rows are printed as the last plan completes them."""
     sides: list[list[Measurement]] = [[] for _ in plans]
+    sizes = len(sweep.sizes_bytes)
     with progress_bar(quiet=quiet) as bar:
-        task = bar.add_task("running", total=len(plans) * len(sizes))
+        task = bar.add_task("running", total=len(plans) * sizes)
 
         def record(measurement: Measurement) -> None:
             bar.advance(task)
-            number = next(k for k, side in enumerate(sides) if len(side) < len(sizes))
+            number = next(k for k, side in enumerate(sides) if len(side) < sizes)
             sides[number].append(measurement)
             if number == len(plans) - 1 and not quiet:
-                click.echo(run_row(_row(plans, sides, len(sides[-1]) - 1, reduce_op)))
+                click.echo(run_row(_row(plans, sides, len(sides[-1]) - 1)))
 
         for plan in plans:
-            running.run(plan, sizes, proven=True, progress=record, **settings)
-    return [_row(plans, sides, k, reduce_op) for k in range(len(sizes))]
+            measure(plan, sweep, progress=record)
+    return [_row(plans, sides, k) for k in range(sizes)]
 
 
 def _plans(selection: Selection, phases: Phases) -> list[Plan]:
@@ -123,27 +132,14 @@ def _plans(selection: Selection, phases: Phases) -> list[Plan]:
     return [plan_of(selection, phases, verify=True)]
 
 
-def _row(plans: list[Plan], sides: Sequence[Sequence[Measurement]], k: int, reduce_op: str) -> Row:
-    in_place: Timing | None = None
-    out_of_place: Timing | None = None
-    for plan, side in zip(plans, sides, strict=False):
-        m = side[k]
-        timing = Timing(m.time_us, m.algbw_GBps, m.busbw_GBps, None if m.wrong < 0 else m.wrong)
-        if plan.collective.in_place:
-            in_place = timing
-        else:
-            out_of_place = timing
-    m = sides[0][k]
-    return Row(m.size_bytes, m.count, m.dtype, reduce_op, m.root, out_of_place, in_place)
+def _row(plans: list[Plan], sides: Sequence[Sequence[Measurement]], k: int) -> Row:
+    by_place = {p.collective.in_place: side[k] for p, side in zip(plans, sides, strict=True)}
+    return Row(by_place.get(False), by_place.get(True))
 
 
 def _json(row: Row) -> dict[str, object]:
-    sides = {"out_of_place": row.out_of_place, "in_place": row.in_place}
     return {
-        "size_bytes": row.size_bytes,
-        "count": row.count,
-        "dtype": row.dtype,
-        "reduce_op": row.reduce_op,
-        "root": row.root,
-        **{side: vars(t) if t else None for side, t in sides.items()},
+        **row_json(row.sides[0]),
+        "out_of_place": row.out_of_place and timing_json(row.out_of_place),
+        "in_place": row.in_place and timing_json(row.in_place),
     }

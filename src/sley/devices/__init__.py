@@ -2,10 +2,11 @@
 
 from sley.codegen import Engine
 from sley.devices.device import Device
-from sley.devices.device_names import devices_named
+from sley.devices.execute import execute
 from sley.devices.executor import Executor
-from sley.devices.settings import THREADS
-from sley.devices.sites import Launching
+from sley.devices.measure import compare, run
+from sley.devices.names import open_devices
+from sley.devices.settings import THREADS, Launching, Settings
 from sley.devices.threads import ThreadsDevice
 
 __all__ = [
@@ -14,6 +15,10 @@ __all__ = [
     "Engine",
     "Executor",
     "Launching",
+    "Settings",
     "ThreadsDevice",
-    "devices_named",
+    "compare",
+    "execute",
+    "open_devices",
+    "run",
 ]

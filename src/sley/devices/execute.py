@@ -1,19 +1,23 @@
-"""Running a plan once on devices, on arrays of the host."""
+"""Running a plan once on devices, on arrays of the host, which are copied there and back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from sley.codegen import Engine
-from sley.devices.buffers import RankBuffers, arguments
-from sley.devices.device import Device
+from sley.devices.device import Device, Memory
 from sley.devices.executor import Executor
-from sley.devices.settings import THREADS
+from sley.devices.settings import Settings
 from sley.engine.arguments import check_inputs
-from sley.engine.limits import TIMEOUT_S
-from sley.engine.types import Array
+from sley.engine.check import GUARD_BYTE, GUARD_BYTES
+from sley.engine.memory import BEYOND
+from sley.engine.native import LARGEST
+from sley.engine.program import BufferSizes, buffer_sizes
+from sley.engine.types import Array, DataType
+from sley.errors.devices import K507
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 
@@ -21,44 +25,26 @@ from sley.ir.words import ReduceOp
 def execute(
     plan: Plan,
     inputs: Sequence[Array],
-    *,
     devices: Sequence[Device],
-    engine: Engine = Engine.GENERATED,
+    settings: Settings | None = None,
+    *,
     dtype: str | None = None,
     count: int | None = None,
     reduce_op: ReduceOp = ReduceOp.SUM,
-    slots: int | None = None,
-    slot_bytes: int | None = None,
-    threads: int = THREADS,
-    timeout_s: float = TIMEOUT_S,
 ) -> list[Array]:
-    """Run `plan` once on `inputs`, NumPy arrays that are copied to the devices, and return each
-    rank's output. Arrays that lie on devices already are what an `Executor` is for.
+    """Run `plan` once on `inputs`, NumPy arrays, and return each rank's output. Arrays that lie on
+    devices already are what an `Executor` is for.
 
-    inputs: one 1-D array a rank with the elements of its input buffer; a rank without input gets
-        an empty one. In place: all of the rank's data, input and output together, with the input
-        where it lies. They stay as they are.
-    devices: of each rank, as `devices_named` gives them.
-    dtype: the elements' type, that of the arrays without; "bfloat16" for uint16 arrays of its bits.
-    count: elements of one block of the collective, told from the inputs without.
-    engine, slots, slot_bytes, threads, timeout_s: as `Executor` has them.
+    devices: of each rank, as `open_devices` gives them. The rest is as for `sley.jobs.execute`.
 
     Raises SleyError with the rules K5xx and R5xx.
     """
     call = check_inputs(plan, inputs, dtype, count, reduce_op)
-    with Executor(
-        plan,
-        devices,
-        engine=engine,
-        slots=slots,
-        slot_bytes=slot_bytes,
-        threads=threads,
-        timeout_s=timeout_s,
-    ) as executor:
+    with Executor(plan, devices, settings) as executor:
         buffers = RankBuffers.of(plan, devices, call.count, call.dtype)
         for own, array in zip(buffers, call.arrays, strict=True):
             own.memory[0].write(np.ascontiguousarray(array, call.dtype.array))
-        arrays = arguments(buffers, call.count, call.dtype)
+        arrays = arrays_of(buffers, call.count, call.dtype)
         executor(*arrays, count=call.count, dtype=call.dtype.name, reduce_op=call.reduce_op)
     outputs = []
     for own, sizes in zip(buffers, call.sizes, strict=True):
@@ -66,3 +52,89 @@ def execute(
         own.memory[-1].read(last)
         outputs.append(last[sizes.output_start : sizes.output_start + sizes.output].copy())
     return outputs
+
+
+class GuardedMemory:
+    """Memory of a device for rows of at most `size_bytes`, between guard zones of GUARD_BYTES each,
+    which `overwritten` looks at. K507 where the device has not enough."""
+
+    def __init__(self, device: Device, size_bytes: int) -> None:
+        if size_bytes > LARGEST:
+            raise K507.error(
+                expected=f"{size_bytes:,} bytes of memory on {device.name}", found=BEYOND
+            )
+        self._device = device
+        self._memory = device.allocate(size_bytes + 2 * GUARD_BYTES)
+
+    def row(self, dtype: DataType, elements: int) -> Any:
+        """The row as an array that an Executor takes."""
+        size = elements * dtype.size_bytes
+        part = Memory(self._memory.address + GUARD_BYTES, size, self._memory.owner)
+        return self._device.array(part, dtype.name, elements)
+
+    def write(self, values: Array) -> None:
+        """Puts `values` into the row, and the guard zones around them."""
+        zone = np.full(GUARD_BYTES, GUARD_BYTE, np.uint8)
+        self._device.write(self._memory, 0, zone)
+        self._device.write(self._memory, GUARD_BYTES, values.view(np.uint8))
+        self._device.write(self._memory, GUARD_BYTES + values.nbytes, zone)
+
+    def read(self, values: Array) -> None:
+        """Takes `values` from the row."""
+        self._device.read(self._memory, GUARD_BYTES, values.view(np.uint8))
+
+    def overwritten(self, row_bytes: int) -> int:
+        """Bytes of the zones around a row of `row_bytes` that somebody changed since `write`."""
+        zones = np.empty((2, GUARD_BYTES), np.uint8)
+        self._device.read(self._memory, 0, zones[0])
+        self._device.read(self._memory, GUARD_BYTES + row_bytes, zones[1])
+        return int(np.count_nonzero(zones != GUARD_BYTE))
+
+
+@dataclass(frozen=True)
+class RankBuffers:
+    """A rank's arrays on its device: input and output, in place its data alone."""
+
+    plan: Plan
+    rank: int
+    memory: tuple[GuardedMemory, ...]
+
+    @classmethod
+    def of(
+        cls, plan: Plan, devices: Sequence[Device], count: int, dtype: DataType
+    ) -> list[RankBuffers]:
+        """Those of all ranks, for calls of at most `count` elements a block. devices: of each
+        rank. K507 where there is not enough memory."""
+        return [
+            cls(
+                plan,
+                rank,
+                tuple(
+                    GuardedMemory(device, elements * dtype.size_bytes)
+                    for elements in _lengths(plan, buffer_sizes(plan, rank, count))
+                ),
+            )
+            for rank, device in enumerate(devices)
+        ]
+
+    def rows(self, count: int, dtype: DataType) -> list[Any]:
+        """The arrays of a call of `count` elements a block."""
+        lengths = _lengths(self.plan, buffer_sizes(self.plan, self.rank, count))
+        return [
+            memory.row(dtype, elements)
+            for memory, elements in zip(self.memory, lengths, strict=True)
+        ]
+
+
+def _lengths(plan: Plan, sizes: BufferSizes) -> tuple[int, ...]:
+    """Elements of a rank's arrays."""
+    return (sizes.data,) if plan.collective.in_place else (sizes.input, sizes.output)
+
+
+def arrays_of(
+    buffers: Sequence[RankBuffers], count: int, dtype: DataType
+) -> tuple[list[Any], list[Any] | None]:
+    """The inputs and outputs of a call, as an Executor takes them."""
+    rows = [b.rows(count, dtype) for b in buffers]
+    in_place = buffers[0].plan.collective.in_place
+    return [row[0] for row in rows], None if in_place else [row[1] for row in rows]

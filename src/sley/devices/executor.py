@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sley.codegen import KERNELS, Engine, Kernels, Platform, Variant
+from sley.codegen import KERNELS, Kernels, Platform, Variant
 from sley.devices import tables
 from sley.devices.arguments import Arguments, Arrays, check_arguments
 from sley.devices.calls import PreparedCall, Start
@@ -18,12 +18,12 @@ from sley.devices.failures import failure
 from sley.devices.layout import CALL
 from sley.devices.mailboxes import Mailboxes
 from sley.devices.order import Order
-from sley.devices.settings import THREADS, Settings
+from sley.devices.settings import Settings
 from sley.devices.shared import Pair, Scratch, SharedArrays
-from sley.devices.sites import Group, Launching, Site
+from sley.devices.sites import Group, Site
 from sley.devices.tables import Cut
 from sley.devices.world import Exchange, World
-from sley.engine.limits import TIMEOUT_S, check_slot, whole
+from sley.engine.limits import check_slot, whole
 from sley.engine.memory import BEYOND
 from sley.engine.native import LARGEST
 from sley.engine.program import load
@@ -42,13 +42,7 @@ class Executor:
 
     plan: a verified plan. devices: where each rank runs: a device for each rank of the plan, or,
         with `exchange`, a mapping with the ranks of this process alone.
-    engine: generated code, or the interpreter.
-    slots, slot_bytes: messages that a connection holds (the plan's own number without; the next
-        power of two), and the room of each, down to a multiple of 128 (without: what 24 MiB give
-        each connection, from 16 to 512 KiB; at most 1 GiB).
-    threads: of a block, on a GPU: whole warps of 32, up to 1,024.
-    timeout_s: how long an instruction may wait before the call gives up.
-    launching: one launch for all ranks of a device, or one for each.
+    settings: how it runs.
     exchange: with ranks in several processes: gives every process the bytes of all of them. All
         processes make their executors, and their calls, in the same order. What one refuses
         before they exchange something, all refuse.
@@ -65,13 +59,8 @@ class Executor:
         self,
         plan: Plan,
         devices: Sequence[Device] | Mapping[int, Device],
+        settings: Settings | None = None,
         *,
-        engine: Engine | str = Engine.GENERATED,
-        slots: int | None = None,
-        slot_bytes: int | None = None,
-        threads: int = THREADS,
-        timeout_s: float = TIMEOUT_S,
-        launching: Launching | str = Launching.TOGETHER,
         exchange: Exchange | None = None,
     ) -> None:
         if not isinstance(plan, Plan):
@@ -79,21 +68,12 @@ class Executor:
                 expected="a Plan, as `sley.compile` gives it", found=f"{type(plan).__name__}"
             )
         self.plan = plan
+        self.settings = settings or Settings()
         self._world = World(plan, devices, exchange)
         with self._world.telling():
             self._kernels = Kernels.of(plan)
-            self._settings = Settings.of(
-                plan.slots,
-                len(self._kernels.operands.connections),
-                engine=engine,
-                launching=launching,
-                slots=slots,
-                slot_bytes=slot_bytes,
-                threads=threads,
-                timeout_s=timeout_s,
-            )
-            self.engine = self._settings.engine
-            self.loaded = load(plan, self._settings.slots, self._settings.slot_bytes)
+            connections = len(self._kernels.operands.connections)
+            self.loaded = load(plan, *self.settings.slots_of(plan.slots, connections))
             self._check_room()
             self._abort = self._world.places[0].allocate_host(64)
         self._sites = self._made_sites()
@@ -181,7 +161,7 @@ class Executor:
                         name,
                         call,
                         group.blocks,
-                        self._settings.threads,
+                        self.settings.threads,
                         group.together and name == KERNELS[0],
                         keeps,
                     )
@@ -226,7 +206,7 @@ class Executor:
         if self._error is None and self._abort.array[:8].view(np.uint64)[0]:
             for site in self._sites:
                 site.device.synchronize(None)  # all blocks have reported
-            self._error = failure(self.loaded, self._kernels, self._sites, self._settings.timeout_s)
+            self._error = failure(self.loaded, self._kernels, self._sites, self.settings.timeout_s)
             if self._error is not None:
                 raise self._error
         if self._error is not None:
@@ -248,7 +228,7 @@ class Executor:
                 self.loaded,
                 boxes,
                 self._mailboxes.addresses[device],
-                self._settings.launching,
+                self.settings.launching,
             )
             for device in self._world.places
         ]
@@ -300,14 +280,14 @@ class Executor:
                 Platform(site.device.platform),
                 dtype.number,
                 op,
-                self._settings.threads,
+                self.settings.threads,
                 self._world.is_one_device,
             )
-            text = self._kernels.source(self.engine, variant)
+            text = self._kernels.source(self.settings.engine, variant)
             program = site.device.build(text, KERNELS)
-            room = site.device.capacity(program, KERNELS[0], self._settings.threads)
+            room = site.device.capacity(program, KERNELS[0], self.settings.threads)
             if site.blocks > room:
-                threads = self._settings.threads
+                threads = self.settings.threads
                 raise K506.error(
                     expected=f"at most {room} blocks of {threads} threads at once on "
                     f"{site.device.name}",
@@ -329,7 +309,7 @@ class Executor:
         values = {
             **site.addresses(group),
             "abort": self._abort.address,
-            "timeout_ns": int(self._settings.timeout_s * 1e9),
+            "timeout_ns": int(self.settings.timeout_s * 1e9),
             "chunk": cut.chunk,
             "tile": cut.tile,
             "slot_bytes": self.loaded.wiring.slot_bytes,

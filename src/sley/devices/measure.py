@@ -1,211 +1,154 @@
-"""Measuring plans on devices over sizes, with the conventions of nccl-tests."""
+"""Measuring plans on devices over sizes, and generated code against the interpreter."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sley.codegen import Engine
-from sley.devices.bench import Bench, CheckedData
+from sley.devices.calls import PreparedCall
 from sley.devices.device import Device
-from sley.devices.settings import THREADS
-from sley.engine.limits import TIMEOUT_S, whole
-from sley.engine.types import data_type, reduction
+from sley.devices.execute import RankBuffers, arrays_of
+from sley.devices.executor import Executor
+from sley.devices.settings import Settings
+from sley.engine import measure
+from sley.engine.check import CheckedBuffers, Promise
+from sley.engine.measure import Comparison, Measurement, Sweep
+from sley.engine.memory import allocate
+from sley.engine.pattern import Pattern
+from sley.engine.program import buffer_sizes
 from sley.ir.plan import Plan
-from sley.ir.words import ReduceOp
-from sley.jobs.measure import Measurement
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The engines at one size: what the fields of a Measurement say, where they are the same for
-    all, and its measurement by engine. `time_us` there is the median of `times_us`, which has one
-    time for each round."""
-
-    size_bytes: int
-    count: int
-    dtype: str
-    reduce_op: ReduceOp
-    root: int
-    engines: Mapping[Engine, Measurement]
-    times_us: Mapping[Engine, tuple[float, ...]]
-
-    @property
-    def ratio(self) -> float:
-        """How much longer the interpreter takes than generated code."""
-        generated, interpreted = (self.engines[e].time_us for e in Engine)
-        return interpreted / generated
 
 
 def run(
     plan: Plan,
-    sizes_bytes: Sequence[int],
-    *,
+    sweep: Sweep,
     devices: Sequence[Device],
-    engine: Engine = Engine.GENERATED,
-    dtype: str = "float32",
-    reduce_op: ReduceOp = ReduceOp.SUM,
-    iterations: int = 20,
-    warmup: int = 5,
-    check: bool = True,
-    slots: int | None = None,
-    slot_bytes: int | None = None,
-    threads: int = THREADS,
-    timeout_s: float = TIMEOUT_S,
+    settings: Settings | None = None,
+    *,
     progress: Callable[[Measurement], None] | None = None,
 ) -> list[Measurement]:
-    """Run `plan` on devices, once for each size, and measure it.
+    """Run `plan` on devices, once for each size, timed and checked as `sweep` says.
 
-    devices: of each rank, as `devices_named` gives them. engine, slots, slot_bytes, threads,
-    timeout_s: as `Executor` has them. The rest is as for `sley.jobs.run`; all memory is
-    asked for before the first size runs.
+    devices: of each rank, as `open_devices` gives them. progress: called with each measurement as
+    it is made. All memory for data is asked for before the first size runs.
 
     Calls are started from Python one after the other, in no graph. On a GPU that takes as long as
     a small call does: the times of small sizes are those of starting.
 
     Raises SleyError with the rules K5xx and R5xx.
     """
-    iterations, warmup = whole(iterations, "iterations", 1), whole(warmup, "warmup", 0)
-    counts = _counts(plan, sizes_bytes, dtype)
-    data = _data(plan, devices, dtype, reduce_op, counts)
-    bench = Bench(
-        data,
-        devices,
-        engine,
-        slots=slots,
-        slot_bytes=slot_bytes,
-        threads=threads,
-        timeout_s=timeout_s,
-    )
-    measurements = []
-    for count in counts:
-        data.fill(count)
-        time_us = bench.time_us(count, warmup=warmup, iterations=iterations)
-        wrong = bench.count_wrong(count) if check else -1
-        measurement = data.measurement(count, time_us, wrong)
-        measurements.append(measurement)
-        if progress is not None:
-            progress(measurement)
-    return measurements
+    bench = Bench(CheckedData(plan, devices, sweep), devices, settings or Settings())
+    return measure.measure(plan, bench, sweep, progress)
 
 
 def compare(
     plan: Plan,
-    sizes_bytes: Sequence[int],
-    *,
+    sweep: Sweep,
     devices: Sequence[Device],
-    dtype: str = "float32",
-    reduce_op: ReduceOp = ReduceOp.SUM,
+    settings: Settings | None = None,
+    *,
     rounds: int = 5,
-    iterations: int = 20,
-    warmup: int = 5,
-    check: bool = True,
-    slots: int | None = None,
-    slot_bytes: int | None = None,
-    threads: int = THREADS,
-    timeout_s: float = TIMEOUT_S,
     progress: Callable[[], None] | None = None,
-) -> list[Comparison]:
+) -> list[Comparison[Engine]]:
     """Run `plan` with each engine, and compare their times at each size.
 
-    Both have the same plan, arrays, thread blocks, threads and slots. Each is checked once at each
-    size; then, in each of `rounds` rounds, every size is timed with one engine after the other, so
-    that what else happens on the machine hits them alike. progress: called (rounds + 1) x sizes x
-    engines times. The rest is as for `run`.
+    Both have the same plan, arrays, thread blocks, threads and slots. How they take turns, rounds
+    and progress: as for `sley.engine.measure.compare`; the rest is as for `run`.
 
     Raises SleyError with the rules K5xx and R5xx.
     """
-    iterations, warmup = whole(iterations, "iterations", 1), whole(warmup, "warmup", 0)
-    rounds = whole(rounds, "rounds", 1)
-    counts = _counts(plan, sizes_bytes, dtype)
-    data = _data(plan, devices, dtype, reduce_op, counts)
-    benches = {
-        engine: Bench(
-            data,
-            devices,
-            engine,
-            slots=slots,
-            slot_bytes=slot_bytes,
-            threads=threads,
-            timeout_s=timeout_s,
+    settings = settings or Settings()
+    data = CheckedData(plan, devices, sweep)
+    benches = {engine: Bench(data, devices, replace(settings, engine=engine)) for engine in Engine}
+    return measure.compare(plan, benches, sweep, rounds, progress)
+
+
+class CheckedData:
+    """Arrays on the ranks' devices for the calls of a sweep, with a pattern that can be checked,
+    between guard zones. K507, R507 where devices or the host have not enough memory."""
+
+    def __init__(self, plan: Plan, devices: Sequence[Device], sweep: Sweep) -> None:
+        self.plan = plan
+        self._promises = [Promise.of(plan, rank) for rank in range(plan.collective.ranks)]
+        self._width = max(promise.width for promise in self._promises)
+        most = max(sweep.counts(plan), default=0)
+        self.buffers = RankBuffers.of(plan, devices, most, sweep.kind)
+        self.filled = 0
+
+    def fill(self, count: int, sweep: Sweep) -> None:
+        """Fresh data for a call of `count` elements a block."""
+        for own in self.buffers:
+            checked = self._checked(own, count, sweep)
+            checked.fill()
+            for memory, host in zip(own.memory, checked.memory, strict=False):
+                memory.write(host.array)
+        self.filled = max(self.filled, count)
+
+    def wrong(self, count: int, sweep: Sweep) -> int:
+        """Elements of all ranks that are not what a call on what `fill` left promises, and those
+        that were written outside the arrays."""
+        wrong = 0
+        for own in self.buffers:
+            checked = self._checked(own, count, sweep)
+            for memory, host in zip(own.memory, checked.memory, strict=False):
+                memory.read(host.array)
+                wrong += -(-memory.overwritten(host.array.nbytes) // sweep.kind.size_bytes)
+            wrong += checked.wrong()
+        return wrong
+
+    def _checked(self, own: RankBuffers, count: int, sweep: Sweep) -> CheckedBuffers:
+        sizes = buffer_sizes(self.plan, own.rank, count)
+        in_place = self.plan.collective.in_place
+        elements = sizes.data if in_place else sizes.input + sizes.output
+        pattern = Pattern.make(sweep.kind, sweep.reduce_op, self._width)
+        promise = self._promises[own.rank]
+        return allocate(
+            lambda: CheckedBuffers(own.rank, promise, sizes, count, pattern, in_place),
+            f"the test data of rank {own.rank}",
+            elements * sweep.kind.size_bytes,
         )
-        for engine in Engine
-    }
-    done = progress or (lambda: None)
-    wrong = dict.fromkeys(_turns(counts), -1)
-    for place, engine in wrong:
-        if check:
-            wrong[place, engine] = benches[engine].count_wrong(counts[place])
-        done()
-    data.fill(max(counts, default=0))
-    times = _times(benches, counts, rounds, iterations, warmup, done)
-    return [
-        _comparison(
-            data,
-            count,
-            {engine: times[place, engine] for engine in Engine},
-            {engine: wrong[place, engine] for engine in Engine},
+
+
+class Bench:
+    """A plan on devices, to be timed and checked on test data; see `sley.engine.measure.Bench`."""
+
+    def __init__(self, data: CheckedData, devices: Sequence[Device], settings: Settings) -> None:
+        self._data = data
+        self._executor = Executor(data.plan, devices, settings)
+        self._places = list(dict.fromkeys(devices))
+        self._streams = [device.stream() for device in self._places]
+
+    def time_us(self, count: int, sweep: Sweep) -> float:
+        """See `sley.engine.measure.Bench`. Each call is started without waiting for the one before;
+        the host's clock runs until the last one is done on all devices. The arrays are filled only
+        where they never were: how long a call takes doesn't depend on what lies in them."""
+        if count > self._data.filled:
+            self._data.fill(count, sweep)
+        call = self._prepare(count, sweep)
+        self._make(call, sweep.warmup)
+        start = time.perf_counter()
+        self._make(call, sweep.iterations)
+        return (time.perf_counter() - start) / sweep.iterations * 1e6
+
+    def count_wrong(self, count: int, sweep: Sweep) -> int:
+        """See `sley.engine.measure.Bench`."""
+        self._data.fill(count, sweep)
+        self._prepare(count, sweep)()
+        return self._data.wrong(count, sweep)
+
+    def _prepare(self, count: int, sweep: Sweep) -> PreparedCall:
+        return self._executor.prepare(
+            *arrays_of(self._data.buffers, count, sweep.kind),
+            count=count,
+            dtype=sweep.dtype,
+            reduce_op=sweep.reduce_op,
         )
-        for place, count in enumerate(counts)
-    ]
 
-
-def _turns(counts: Sequence[int]) -> Iterable[tuple[int, Engine]]:
-    """Every size with every engine, in the order of a round."""
-    return [(place, engine) for place in range(len(counts)) for engine in Engine]
-
-
-def _times(
-    benches: Mapping[Engine, Bench],
-    counts: Sequence[int],
-    rounds: int,
-    iterations: int,
-    warmup: int,
-    done: Callable[[], None],
-) -> dict[tuple[int, Engine], list[float]]:
-    """The times of each turn, in microseconds, one for each round."""
-    times: dict[tuple[int, Engine], list[float]] = {turn: [] for turn in _turns(counts)}
-    for _ in range(rounds):
-        for place, engine in times:
-            time_us = benches[engine].time_us(counts[place], warmup=warmup, iterations=iterations)
-            times[place, engine].append(time_us)
-            done()
-    return times
-
-
-def _counts(plan: Plan, sizes_bytes: Sequence[int], dtype: str) -> list[int]:
-    """Elements of a block of the collective, rounded down as nccl-tests does."""
-    block_bytes = plan.collective.blocks * data_type(dtype).size_bytes
-    return [whole(size, "size", 0) // block_bytes for size in sizes_bytes]
-
-
-def _data(
-    plan: Plan,
-    devices: Sequence[Device],
-    dtype: str,
-    reduce_op: ReduceOp,
-    counts: Sequence[int],
-) -> CheckedData:
-    most = max(counts, default=0)
-    return CheckedData(plan, devices, data_type(dtype), reduction(reduce_op), most)
-
-
-def _comparison(
-    data: CheckedData,
-    count: int,
-    times_us: Mapping[Engine, Sequence[float]],
-    wrong: Mapping[Engine, int],
-) -> Comparison:
-    engines = {e: data.measurement(count, float(np.median(times_us[e])), wrong[e]) for e in Engine}
-    one = engines[Engine.GENERATED]
-    return Comparison(
-        size_bytes=one.size_bytes,
-        count=count,
-        dtype=one.dtype,
-        reduce_op=one.reduce_op,
-        root=one.root,
-        engines=engines,
-        times_us={engine: tuple(times) for engine, times in times_us.items()},
-    )
+    def _make(self, call: PreparedCall, number: int) -> None:
+        for _ in range(number):
+            call(self._streams)
+        for device, stream in zip(self._places, self._streams, strict=True):
+            device.synchronize(stream)
+        self._executor.synchronize()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
 from sley.codegen import Engine
-from sley.devices.sites import Launching
-from sley.engine.limits import check_settings, whole
+from sley.engine.limits import TIMEOUT_S, check_settings, whole
 from sley.errors.runtime import R514
 from sley.ir.choices import member
 
@@ -26,51 +26,56 @@ _ALIGNMENTS = (128, 16)
 _WARP, _MOST_THREADS = 32, 1024
 
 
+class Launching(Enum):
+    """TOGETHER starts all ranks of a device with one launch, BY_RANK each with one of its own, on a
+    stream of its own. CUDA has 8 queues for its streams unless CUDA_DEVICE_MAX_CONNECTIONS says
+    otherwise before it starts; with more ranks by launch, some would wait for others in a queue."""
+
+    TOGETHER = "together"
+    BY_RANK = "by-rank"
+
+
 @dataclass(frozen=True)
 class Settings:
-    """What an executor was told, with its own choices where it was told nothing.
+    """How a plan runs on devices.
 
-    slot_bytes: from one slot to the next.
+    engine: generated code, or the interpreter.
+    slots, slot_bytes: messages that a connection holds (the plan's own number without; the next
+        power of two), and the room of each, down to a multiple of 128 (without: what 24 MiB give
+        each connection, from 16 to 512 KiB; at most 1 GiB).
+    threads: of a block, on a GPU: whole warps of 32, up to 1,024.
+    timeout_s: how long an instruction may wait before the call gives up.
+    launching: one launch for all ranks of a device, or one for each.
+
+    engine and launching may be given by their words. Errors: R514.
     """
 
-    engine: Engine
-    launching: Launching
-    slots: int
-    slot_bytes: int
-    threads: int
-    timeout_s: float
+    engine: Engine = Engine.GENERATED
+    slots: int | None = None
+    slot_bytes: int | None = None
+    threads: int = THREADS
+    timeout_s: float = TIMEOUT_S
+    launching: Launching = Launching.TOGETHER
 
-    @classmethod
-    def of(
-        cls,
-        plan_slots: int,
-        connections: int,
-        *,
-        engine: Engine | str,
-        launching: Launching | str,
-        slots: int | None,
-        slot_bytes: int | None,
-        threads: int,
-        timeout_s: float,
-    ) -> Settings:
-        """The settings of an executor on a plan with so many connections, of `plan_slots` slots
-        each. R514 for those that make no sense."""
-        check_settings(slots, 1 if slot_bytes is None else slot_bytes, timeout_s)
-        asked = max(plan_slots if slots is None else slots, 1)
-        if slot_bytes is None:
-            slot_bytes = _room(connections * asked)
-        _at_most(asked, _MOST_SLOTS, "slots")
+    def __post_init__(self) -> None:
+        slot_bytes = 1 if self.slot_bytes is None else self.slot_bytes
+        check_settings(self.slots, slot_bytes, self.timeout_s)
         # Lengths within a message have 32 bits in kernels.
         _at_most(slot_bytes, _MOST_SLOT_BYTES, "slot_bytes")
+        _check_warps(self.threads)
+        object.__setattr__(self, "engine", member(Engine, self.engine, "engine", R514))
+        object.__setattr__(self, "launching", member(Launching, self.launching, "launching", R514))
+
+    def slots_of(self, plan_slots: int, connections: int) -> tuple[int, int]:
+        """How many slots each connection of a plan gets, and bytes from one to the next.
+
+        plan_slots: the plan's own number. Errors: R514.
+        """
+        asked = max(plan_slots if self.slots is None else int(self.slots), 1)
+        _at_most(asked, _MOST_SLOTS, "slots")
+        slot_bytes = _room(connections * asked) if self.slot_bytes is None else self.slot_bytes
         is_enough = asked >= plan_slots
-        return cls(
-            engine=member(Engine, engine, "engine", R514),
-            launching=member(Launching, launching, "launching", R514),
-            slots=1 << (asked - 1).bit_length() if is_enough else asked,
-            slot_bytes=_aligned(slot_bytes),
-            threads=_whole_warps(threads),
-            timeout_s=timeout_s,
-        )
+        return 1 << (asked - 1).bit_length() if is_enough else asked, _aligned(slot_bytes)
 
 
 def _at_most(number: int, most: int, name: str) -> None:
@@ -91,11 +96,10 @@ def _room(slots: int) -> int:
     return int(np.clip(1 << (share.bit_length() - 1 if share else 0), least, most))
 
 
-def _whole_warps(threads: int) -> int:
+def _check_warps(threads: int) -> None:
     number = whole(threads, "threads", _WARP)
     if number % _WARP or number > _MOST_THREADS:
         raise R514.error(
             expected=f"threads to be a multiple of {_WARP} up to {_MOST_THREADS}",
             found=f"threads={threads!r}",
         )
-    return number

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,10 @@ from sley.devices import tables
 from sley.devices.device import Bytes, Device, HostMemory, Memory
 from sley.devices.layout import BLOCK, DIVISION, REPORT
 from sley.devices.mailboxes import Mailboxes
+from sley.devices.settings import Launching
 from sley.devices.tables import Rows
 from sley.engine.program import Loaded
 from sley.ir.tables import NONE
-
-
-class Launching(Enum):
-    """TOGETHER starts all ranks of a device with one launch, BY_RANK each with one of its own, on a
-    stream of its own. CUDA has 8 queues for its streams unless CUDA_DEVICE_MAX_CONNECTIONS says
-    otherwise before it starts; with more ranks by launch, some would wait for others in a queue."""
-
-    TOGETHER = "together"
-    BY_RANK = "by-rank"
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def _by_rank(devices: Any, ranks: int) -> dict[int, Device]:
     for rank, device in given.items():
         if not isinstance(device, Device):
             raise R503.error(
-                expected="devices, as `devices_named` gives them",
+                expected="devices, as `open_devices` gives them",
                 found=f"{device!r} for rank {rank}",
             )
     return given

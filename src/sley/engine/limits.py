@@ -1,4 +1,4 @@
-"""The settings of a job, with their defaults and limits."""
+"""Limits: the settings that engines share, with their defaults and what makes sense of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ SLOT_BYTES = 64 * 1024
 
 TIMEOUT_S = 30.0
 """How long nothing may move before a job gives up."""
-
 
 LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
 """A year. The engine's clock counts nanoseconds in 64 bits."""

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +14,7 @@ from sley.engine import native
 from sley.engine.arguments import Inputs, check_inputs
 from sley.engine.check import Promise
 from sley.engine.limits import SLOT_BYTES, TIMEOUT_S, check_settings, check_slot, whole
+from sley.engine.measure import Sweep
 from sley.engine.memory import BEYOND, allocate, no_memory
 from sley.engine.native import LARGEST
 from sley.engine.outcomes import Outcome, Status, describe, failure
@@ -33,28 +35,35 @@ _GRACE_S = 2.0
 words of the others when one has died."""
 
 
-class Job:
-    """Worker processes on this machine that run `plan`, over shared memory.
+@dataclass(frozen=True)
+class Settings:
+    """How a plan runs on processes of this machine.
 
     slots: messages that a connection holds, the plan's own number without. slot_bytes: room of
     each. timeout_s: how long nothing may move on any rank before a call gives up with R502.
+    Errors: R514.
+    """
+
+    slots: int | None = None
+    slot_bytes: int = SLOT_BYTES
+    timeout_s: float = TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        check_settings(self.slots, self.slot_bytes, self.timeout_s)
+
+
+class Job:
+    """Worker processes on this machine that run `plan`, over shared memory.
 
     Use it as a context manager, or `close` it; a job that is forgotten, or whose process is
     killed, takes its workers with it. After an error in a call the job is unusable (R508).
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        slots: int | None = None,
-        slot_bytes: int = SLOT_BYTES,
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
-        check_settings(slots, slot_bytes, timeout_s)
+    def __init__(self, plan: Plan, settings: Settings | None = None) -> None:
+        settings = settings or Settings()
         self.plan = plan
-        self.timeout_s = timeout_s
-        self._loaded = load(plan, slots, slot_bytes)
+        self.timeout_s = settings.timeout_s
+        self._loaded = load(plan, settings.slots, settings.slot_bytes)
         memory = self._loaded.wiring.memory(shared=True)
         self._fabric = self._loaded.wiring.fabric(memory, 0)  # to see how the ranks fare
         self._lock = threading.Lock()
@@ -91,37 +100,26 @@ class Job:
         count: int | None = None,
         reduce_op: ReduceOp = ReduceOp.SUM,
     ) -> list[Array]:
-        """Run the plan once on `inputs`; arguments and result as for `runtime.execute`."""
+        """Run the plan once on `inputs`; arguments and result as for `jobs.execute`."""
         checked = check_inputs(self.plan, inputs, dtype, count, reduce_op)
         check_slot(self._loaded, checked.dtype)
         with self._call():
             return self._execute(checked)
 
-    def time_us(
-        self, count: int, dtype: DataType, reduce_op: ReduceOp, *, warmup: int, iterations: int
-    ) -> float:
-        """Time of one run of `count` elements a block on test data: the ranks' own averages over
-        `iterations` runs back to back, after a barrier, averaged over the ranks."""
-        check_slot(self._loaded, dtype)
-        count = whole(count, "count", 0)
-        with self._call():
-            self._allocate(count, dtype, reduce_op)
-            self._prepare(Fill())
-            if warmup:
-                self._run(count, dtype, reduce_op, warmup)
-            outcomes = self._run(count, dtype, reduce_op, iterations)
+    def time_us(self, count: int, sweep: Sweep) -> float:
+        """See `sley.engine.measure.Bench`: the ranks' own averages, after a barrier, averaged over
+        the ranks."""
+        with self._test_data(count, sweep):
+            if sweep.warmup:
+                self._run(count, sweep.kind, sweep.reduce_op, sweep.warmup)
+            outcomes = self._run(count, sweep.kind, sweep.reduce_op, sweep.iterations)
             seconds = [o.seconds for o in outcomes.values()]
-            return sum(seconds) / len(seconds) / iterations * 1e6
+            return sum(seconds) / len(seconds) / sweep.iterations * 1e6
 
-    def count_wrong(self, count: int, dtype: DataType, reduce_op: ReduceOp) -> int:
-        """Run once on fresh test data; the number of elements, over all ranks, that are not what
-        the collective promises, or were written outside the buffers."""
-        check_slot(self._loaded, dtype)
-        count = whole(count, "count", 0)
-        with self._call():
-            self._allocate(count, dtype, reduce_op)
-            self._prepare(Fill())
-            self._run(count, dtype, reduce_op, 1)
+    def count_wrong(self, count: int, sweep: Sweep) -> int:
+        """See `sley.engine.measure.Bench`."""
+        with self._test_data(count, sweep):
+            self._run(count, sweep.kind, sweep.reduce_op, 1)
             return sum(self._prepare(CountWrong()).values())
 
     def _start(self) -> list[int]:
@@ -147,6 +145,15 @@ class Job:
             raise
         finally:
             self._lock.release()
+
+    @contextlib.contextmanager
+    def _test_data(self, count: int, sweep: Sweep) -> Iterator[None]:
+        """Around a call of `count` elements a block on fresh test data."""
+        check_slot(self._loaded, sweep.kind)
+        with self._call():
+            self._allocate(whole(count, "count", 0), sweep.kind, sweep.reduce_op)
+            self._prepare(Fill())
+            yield
 
     def _allocate(self, count: int, dtype: DataType, reduce_op: ReduceOp) -> None:
         ranks, in_place = self.plan.collective.ranks, self.plan.collective.in_place

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sley.codegen import Engine
+from sley.engine.measure import Comparison, Measurement
 from sley.errors import counted
 from sley.ir.plan import Estimate, Plan
 from sley.ir.tables import NONE
@@ -16,43 +18,16 @@ _BUFFER_WORDS = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scra
 
 
 @dataclass(frozen=True)
-class Timing:
-    """One cell of a run's table. wrong: elements that differ from what is promised, None where
-    nothing was checked."""
-
-    time_us: float
-    algbw_GBps: float  # noqa: N815 - a unit
-    busbw_GBps: float  # noqa: N815 - a unit
-    wrong: int | None
-
-
-@dataclass(frozen=True)
-class ComparisonRow:
-    """One size of a comparison of generated code with the interpreter.
-
-    ratio: the interpreter's time by that of generated code."""
-
-    size_bytes: int
-    count: int
-    dtype: str
-    reduce_op: str
-    root: int
-    generated: Timing
-    interpreted: Timing
-    ratio: float
-
-
-@dataclass(frozen=True)
 class Row:
     """One size of a run; a side that was not run is None."""
 
-    size_bytes: int
-    count: int
-    dtype: str
-    reduce_op: str
-    root: int
-    out_of_place: Timing | None
-    in_place: Timing | None
+    out_of_place: Measurement | None
+    in_place: Measurement | None
+
+    @property
+    def sides(self) -> list[Measurement]:
+        """The sides that were run."""
+        return [m for m in (self.out_of_place, self.in_place) if m is not None]
 
 
 RUN_HEADER = (
@@ -87,56 +62,63 @@ def run_head(plan: Plan, how: str) -> str:
     )
 
 
-def comparison_row(row: ComparisonRow) -> str:
+def ratio(row: Comparison[Engine]) -> float:
+    """How much longer the interpreter takes than generated code."""
+    generated, interpreted = (row.measurements[engine].time_us for engine in Engine)
+    return interpreted / generated
+
+
+def mean_ratio(rows: Sequence[Comparison[Engine]]) -> float:
+    """The geometric mean of the ratios."""
+    return float(np.exp(np.mean(np.log([ratio(row) for row in rows]))))
+
+
+def comparison_row(row: Comparison[Engine]) -> str:
     """A line of a comparison's table."""
-    sides = "  ".join(
-        f"{t.time_us:>9.1f}  {t.busbw_GBps:>7.2f}  {_wrong(t):>6}"
-        for t in (row.generated, row.interpreted)
-    )
-    return (
-        f"  {row.size_bytes:>10}  {row.count:>12}  {row.dtype:>8}  {row.reduce_op:>7}  "
-        f"{row.root:>5}  {sides}  {row.ratio:>9.3f}"
-    )
+    sides = [row.measurements[engine] for engine in Engine]
+    cells = "  ".join(f"{m.time_us:>9.1f}  {m.busbw_GBps:>7.2f}  {_wrong(m):>6}" for m in sides)
+    return f"{_call(sides[0])}  {cells}  {ratio(row):>9.3f}"
 
 
-def comparison_footer(rows: Sequence[ComparisonRow], mean: float) -> str:
-    """The last lines of a comparison's table. mean: of the ratios, the geometric one."""
-    timings = [t for row in rows for t in (row.generated, row.interpreted)]
+def comparison_footer(rows: Sequence[Comparison[Engine]]) -> str:
+    """The last lines of a comparison's table."""
     return (
-        f"# Out of bounds values : {_verdict(timings)}\n"
-        f"# Geometric mean of interpreted / generated : {mean:.3f}"
+        f"# Out of bounds values : {_verdict([m for r in rows for m in r.measurements.values()])}\n"
+        f"# Geometric mean of interpreted / generated : {mean_ratio(rows):.3f}"
     )
 
 
 def run_row(row: Row) -> str:
     """A line of a run's table."""
-    return (
-        f"  {row.size_bytes:>10}  {row.count:>12}  {row.dtype:>8}  {row.reduce_op:>7}  "
-        f"{row.root:>5}  {_timing(row.out_of_place)}  {_timing(row.in_place)}"
-    )
-
-
-def _timing(t: Timing | None) -> str:
-    if t is None:
-        return f"{'-':>9}  {'-':>7}  {'-':>7}  {'-':>6}"
-    return f"{t.time_us:>9.1f}  {t.algbw_GBps:>7.2f}  {t.busbw_GBps:>7.2f}  {_wrong(t):>6}"
-
-
-def _wrong(t: Timing) -> str:
-    return "N/A" if t.wrong is None else str(t.wrong)
+    return f"{_call(row.sides[0])}  {_timing(row.out_of_place)}  {_timing(row.in_place)}"
 
 
 def run_footer(rows: Sequence[Row]) -> str:
     """The last lines of a run's table, as nccl-tests prints them."""
-    timings = [t for row in rows for t in (row.out_of_place, row.in_place) if t is not None]
-    busbw = float(np.mean([t.busbw_GBps for t in timings])) if timings else 0.0
-    return f"# Out of bounds values : {_verdict(timings)}\n# Avg bus bandwidth    : {busbw:.4g}"
+    sides = [m for row in rows for m in row.sides]
+    busbw = float(np.mean([m.busbw_GBps for m in sides])) if sides else 0.0
+    return f"# Out of bounds values : {_verdict(sides)}\n# Avg bus bandwidth    : {busbw:.4g}"
 
 
-def _verdict(timings: Sequence[Timing]) -> str:
-    wrong = sum(t.wrong or 0 for t in timings)
-    if all(t.wrong is None for t in timings):
+def _call(m: Measurement) -> str:
+    """The first cells of a line: what was called."""
+    return f"  {m.size_bytes:>10}  {m.count:>12}  {m.dtype:>8}  {m.redop:>7}  {m.root:>5}"
+
+
+def _timing(m: Measurement | None) -> str:
+    if m is None:
+        return f"{'-':>9}  {'-':>7}  {'-':>7}  {'-':>6}"
+    return f"{m.time_us:>9.1f}  {m.algbw_GBps:>7.2f}  {m.busbw_GBps:>7.2f}  {_wrong(m):>6}"
+
+
+def _wrong(m: Measurement) -> str:
+    return "N/A" if m.wrong < 0 else str(m.wrong)
+
+
+def _verdict(measurements: Sequence[Measurement]) -> str:
+    if all(m.wrong < 0 for m in measurements):
         return "not checked"
+    wrong = sum(max(m.wrong, 0) for m in measurements)
     return f"{wrong} {'FAILED' if wrong else 'OK'}"
 
 

@@ -15,7 +15,7 @@ import pytest
 import sley
 from fake_driver import FakeDriver, array_on, refused
 from sley.codegen import KERNELS, Kernels, Platform, Variant
-from sley.devices import Engine, Executor, Launching, ThreadsDevice
+from sley.devices import Engine, Executor, Launching, Settings, ThreadsDevice
 from sley.devices.cuda import CudaDevice, driver
 from sley.devices.cuda.arrays import CudaArray
 from sley.devices.layout import CALL
@@ -62,7 +62,7 @@ def test_a_plan_runs_on_one_device(
 ) -> None:
     plan = ring(protocol=protocol)
     stand_in(fake, plan, engine)
-    executor = Executor(plan, [device] * RANKS, engine=engine, slot_bytes=1024)
+    executor = Executor(plan, [device] * RANKS, Settings(engine=engine, slot_bytes=1024))
     data = arrays([device] * RANKS, [np.arange(1003) + rank for rank in range(RANKS)])
     for _ in range(3):
         executor(data)
@@ -77,7 +77,7 @@ def test_ranks_on_several_devices_and_streams(fake: FakeDriver) -> None:
     plan = ring()
     stand_in(fake, plan, Engine.GENERATED, sley.ReduceOp.AVERAGE)
     for launching, launches in ((Launching.TOGETHER, 2), (Launching.BY_RANK, RANKS)):
-        executor = Executor(plan, devices, launching=launching)
+        executor = Executor(plan, devices, Settings(launching=launching))
         data = arrays(devices, [np.full(100, rank) for rank in range(RANKS)])
         streams = [devices[k % 2].stream() for k in range(launches)]
         if launching is Launching.BY_RANK:
@@ -119,7 +119,9 @@ def test_too_many_blocks_are_refused_before_the_launch(
 def test_a_stuck_call_names_its_instructions(fake: FakeDriver, device: CudaDevice) -> None:
     plan = ring()
     stand_in(fake, plan, Engine.GENERATED)
-    executor = Executor(plan, [device] * RANKS, timeout_s=0.3, launching=Launching.BY_RANK)
+    executor = Executor(
+        plan, [device] * RANKS, Settings(timeout_s=0.3, launching=Launching.BY_RANK)
+    )
     data = arrays([device] * RANKS, [np.zeros(64)] * RANKS)
     stream = device.stream()  # one after the other: the first waits for ranks that never start
     executor(data, streams=[stream] * RANKS)
@@ -134,7 +136,7 @@ def test_calls_on_two_streams_run_one_after_the_other(fake: FakeDriver, device: 
     """But those that are captured don't: they wait for nothing outside, and nothing for them."""
     plan = ring()
     stand_in(fake, plan, Engine.GENERATED)
-    on = Executor(plan, [device] * RANKS, slot_bytes=1024)
+    on = Executor(plan, [device] * RANKS, Settings(slot_bytes=1024))
     calls = [arrays([device] * RANKS, [np.full(900, k + 1)] * RANKS) for k in range(3)]
     streams = [device.stream() for _ in range(3)]
     on(calls[0])

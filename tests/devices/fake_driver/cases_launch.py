@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from fake_driver import TEXT, FakeDriver, array_on, compile_library, refused
 from sley.devices.cuda import CudaDevice, arrays, driver
-from sley.devices.device import BITS, Launch, Memory
-from sley.engine.types import DATA_TYPES
+from sley.devices.device import Launch, Memory
+from sley.engine.types import BITS, DATA_TYPES
 from sley.errors import SleyError
 
 KERNEL = """

@@ -14,14 +14,14 @@ from fake_driver import FakeDriver, refused
 from fake_driver.cases_executor import ring, stand_in
 from sley.cli import main
 from sley.devices import Engine
-from sley.devices.buffers import GuardedMemory
 from sley.devices.cuda import CudaDevice
-from sley.devices.device_names import devices_named
+from sley.devices.execute import GuardedMemory
+from sley.devices.names import open_devices
 from sley.engine.types import DATA_TYPES
 
 
 def numbers(*arguments: Any) -> list[int]:
-    return [d.ordinal for d in devices_named(*arguments) if isinstance(d, CudaDevice)]
+    return [d.ordinal for d in open_devices(*arguments) if isinstance(d, CudaDevice)]
 
 
 def test_names(fake: FakeDriver) -> None:
@@ -29,8 +29,8 @@ def test_names(fake: FakeDriver) -> None:
     assert numbers("cuda", 1) == [0]
     assert numbers("cuda", 4, 3) == [0, 0, 0, 1]
     assert numbers("cuda:1,0", 2) == [1, 0]
-    refused("K510", devices_named, "cuda:2", 1)
-    refused("K510", devices_named, "cuda", 5, 2)
+    refused("K510", open_devices, "cuda:2", 1)
+    refused("K510", open_devices, "cuda", 5, 2)
 
 
 @pytest.mark.parametrize("engine", Engine)

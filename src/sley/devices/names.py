@@ -20,7 +20,7 @@ _PART = re.compile(r"(?:([a-z]+)(?::([0-9]{1,9}))?|([0-9]{1,9}))", re.ASCII)
 _FORM = "threads, cuda, or numbers of one of them: cuda:0,1"
 
 
-def devices_named(text: str, ranks: int, ranks_per_device: int | None = None) -> list[Device]:
+def open_devices(text: str, ranks: int, ranks_per_device: int | None = None) -> list[Device]:
     """The device of each of `ranks` ranks, in the order of the ranks: neighbours share one.
 
     text: "threads" is threads of this machine, "cuda" the GPUs that the process sees; with numbers
