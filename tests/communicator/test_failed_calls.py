@@ -7,6 +7,7 @@ import re
 import resource
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -260,3 +261,61 @@ def test_a_rank_without_memory() -> None:
     coded(ends, "N625")
     assert "this rank has none" in ends[1].error
     assert "rank 1 has none" in ends[0].error
+
+
+def few_addresses(rank: int) -> None:
+    if rank == 1:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        room = pages * resource.getpagesize() + (8 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (room, room))
+
+
+def few_descriptors(free: int, rank: int) -> None:
+    """Leaves rank 1 so many descriptors."""
+    if rank != 1:
+        return
+    listed = list(Path("/proc/self/fd").iterdir())
+    taken = {int(path.name) for path in listed if path.is_symlink()}  # not that of the list
+    limit = next(n for n in range(1 << 16) if len(set(range(n)) - taken) == free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+
+def meets(comm: Communicator) -> None:
+    comm.barrier()
+
+
+@pytest.mark.parametrize(
+    ("enter", "code", "words"),
+    [
+        (few_addresses, "R507", "bytes of addresses for"),
+        (partial(few_descriptors, 1), "N610", "a local socket"),
+        (partial(few_descriptors, 3), "N610", "a descriptor for the heap"),
+        (partial(few_descriptors, 9), "N610", "a descriptor for another rank's memory"),
+    ],
+)
+def test_a_rank_without_memory_at_the_start_tells_the_others(
+    enter: Any, code: str, words: str
+) -> None:
+    ends = start(3, meets, enter=enter).ends()
+    assert code in ends[1].error
+    assert words in ends[1].error
+    for end in (ends[0], ends[2]):
+        assert "N608" in end.error
+        assert code in end.error
+        assert "rank 1" in end.error
+        assert end.seconds < QUICK_S
+
+
+def dies_among_many(comm: Communicator) -> None:
+    comm.all_reduce(data := np.ones(1000))
+    if comm.rank == 1:
+        os._exit(1)
+    comm.all_reduce(data)
+
+
+def test_the_rank_that_died_comes_before_what_waits_for_it() -> None:
+    ends = start(6, dies_among_many).ends()
+    for rank in (0, 2, 3, 4, 5):
+        lines = ends[rank].error.splitlines()
+        (number,) = [n for n, line in enumerate(lines) if "rank 1 has no process" in line]
+        assert number <= 4, ends[rank].error

@@ -47,7 +47,7 @@ def test_ranks_of_a_host_get_the_descriptors_of_one_another(hosts: list[int]) ->
                 len(hosts),
                 name="group",
                 timeout_s=TIMEOUT_S,
-                segments=[one, two],
+                segments=lambda: [one, two],
                 environ=environ,
             )
 
@@ -144,7 +144,9 @@ def test_groups_on_one_store_do_not_meet() -> None:
 
 def test_jobs_of_one_name_on_one_host_do_not_meet() -> None:
     with segment("first") as first, segment("second") as second:
-        met = on_threads([lambda f=f: meet(LocalStore(), 4, segments=[f]) for f in (first, second)])
+        met = on_threads(
+            [lambda f=f: meet(LocalStore(), 4, segments=lambda: [f]) for f in (first, second)]
+        )
     for outcomes, text in zip(met, [b"first", b"second"], strict=True):
         assert codes(outcomes) == [""] * 4
         assert {content(fds[0]) for on in outcomes for fds in on.fds.values()} == {text}
@@ -236,8 +238,8 @@ def test_a_rank_without_an_interface_does_not_keep_the_others_waiting() -> None:
         ({"ranks": "2"}, "N603"),
         ({"name": ""}, "R514"),
         ({"timeout_s": 0}, "R514"),
-        ({"segments": [-1]}, "R514"),
-        ({"segments": [0] * 65}, "R514"),
+        ({"segments": lambda: [-1]}, "R514"),
+        ({"segments": lambda: [0] * 65}, "R514"),
         ({"store": {}}, "N605"),
     ],
 )

@@ -96,7 +96,7 @@ def test_strangers_are_not_let_in(
     strangers: list[socket.socket] = []
     with segment("mine") as mine, segment("theirs") as theirs:
         connecting(lambda: strangers.extend(_stranger(said, [theirs] * fds)))
-        outcomes = meet(LocalStore(), 3, segments=[mine])
+        outcomes = meet(LocalStore(), 3, segments=lambda: [mine])
         assert codes(outcomes) == [""] * 3
     assert strangers
     assert {content(fds[0]) for on in outcomes for fds in on.fds.values()} == {b"mine"}
@@ -159,7 +159,7 @@ def test_a_limit_of_descriptors_is_an_error_and_not_a_hang() -> None:
         # The ranks are threads of this process, so they share its limit: not enough for 8 x 7 x 8.
         resource.setrlimit(resource.RLIMIT_NOFILE, (len(descriptors()) + 100, hard))
         try:
-            outcomes = meet(LocalStore(), 8, segments=[mine] * 8)
+            outcomes = meet(LocalStore(), 8, segments=lambda: [mine] * 8)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert all(codes(outcomes))

@@ -68,7 +68,7 @@ def meet(
 
     def call(rank: int) -> Callable[[], Rendezvous]:
         host = {} if hosts is None else {"SLEY_HOST_ID": str(hosts[rank])}
-        settings = {"name": "group", "timeout_s": timeout_s, "segments": (), **options}
+        settings = {"name": "group", "timeout_s": timeout_s, "segments": tuple, **options}
         own = {**(environ or {}), **host}
         return lambda: bootstrap(store, rank, ranks, environ=own, **settings)
 
@@ -185,7 +185,7 @@ def _rank(
                 ranks,
                 name="group",
                 timeout_s=timeout_s,
-                segments=[fd],
+                segments=lambda: [fd],
                 environ=environ,
             )
     except SleyError as error:

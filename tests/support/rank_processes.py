@@ -15,7 +15,7 @@ from sley.communicator import Communicator, FolderStore, Settings
 from sley.errors import SleyError
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["sley", "communicator.processes"])
+_PROCESSES.set_forkserver_preload(["sley", "support.rank_processes"])
 
 GIVEN_UP_S = 60.0
 

@@ -98,7 +98,7 @@ class Endpoint:
         settings = Settings.from_environment() if settings is None else settings
         self.rank, self.ranks, self.name, self.settings = rank, ranks, name, settings
         self._closing = contextlib.ExitStack()
-        memory = Memory.create(rank, ranks, settings)
+        memory = Memory(rank, ranks, settings)
         with contextlib.ExitStack() as opened:
             self._rendezvous: Rendezvous = opened.enter_context(
                 bootstrap(
@@ -107,13 +107,13 @@ class Endpoint:
                     ranks,
                     name=name,
                     timeout_s=settings.timeout_s,
-                    segments=memory.descriptors,
+                    segments=memory.make,
                     agreed=settings.agreed(),
                     environ=environ,
                 )
             )
             self.hosts: Hosts = self._rendezvous.hosts
-            self._fabric = memory.fabric(self._rendezvous, settings)
+            self._fabric = memory.fabric(self._rendezvous)
             self._fabric.watch(self._watched(opened))
             self._transport = connect(
                 self._fabric, self._rendezvous, settings.network, settings.timeout_s

@@ -10,7 +10,7 @@ from itertools import combinations
 
 from sley.communicator.calls import Work, describe_record, differ_in_plan
 from sley.engine import native
-from sley.engine.outcomes import Outcome, Report, Status, describe
+from sley.engine.outcomes import MOST_PLACES, Outcome, Report, Status, describe
 from sley.engine.program import Loaded
 from sley.errors import Place, Rule, SleyError
 from sley.errors.calls import N620, N621, N622, N623, N624, N625, N626, N630, N631, N633
@@ -60,6 +60,10 @@ class Message:
 
     words: str
     counterpart: str
+
+
+_FEW_PLACES = 2
+"""How many stuck instructions an error names that is another rank's: that rank comes first."""
 
 
 class Failures:
@@ -150,22 +154,22 @@ class _Ended:
             return self._mismatch(culprit)
         if failure is Failure.NONE or (failure is Failure.STALLED and culprit == rank):
             return self._stall()
-        at, notes = self._stuck()
+        at, notes = self._stuck(_FEW_PLACES)
         rule, expected, found = _CAUSES[failure]
         return rule.error(
             at=at, expected=expected, found=f"{_who(rank, culprit)} {found}", notes=notes
         )
 
-    def _stuck(self) -> tuple[list[Place], list[str]]:
-        """Where the call stands, and a line for each instruction that waits."""
+    def _stuck(self, most: int) -> tuple[list[Place], list[str]]:
+        """Where the call stands, and a line for each instruction that waits, `most` at most."""
         if self.loaded is None:
             return [self.place], []
-        places, notes = describe(self.loaded, {self.rank: self.outcome})
+        places, notes = describe(self.loaded, {self.rank: self.outcome}, most)
         return [self.place, *places], notes
 
     def _stall(self) -> SleyError:
         """This rank is the one that gave up: it says what it waits for."""
-        at, notes = self._stuck()
+        at, notes = self._stuck(MOST_PLACES)
         own = self.records[self.rank][0]
         return N621.error(
             at=at,
@@ -175,7 +179,7 @@ class _Ended:
         )
 
     def _mismatch(self, culprit: int) -> SleyError:
-        at, notes = self._stuck()
+        at, notes = self._stuck(_FEW_PLACES)
         who = _who(self.rank, culprit)
         if self.message is not None and self.outcome.status is Status.MISMATCHED:
             found = f"one of {self.outcome.size_bytes} bytes, {who}'s"

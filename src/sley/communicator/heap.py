@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from sley.engine import native
-from sley.engine.memory import allocate
+from sley.engine.memory import allocate, reserve
 from sley.engine.native import LARGEST
 from sley.engine.types import Array, data_type
 from sley.errors.runtime import R514
@@ -49,8 +49,8 @@ class Heap:
     segment: native.Segment = field(init=False)
 
     def __post_init__(self) -> None:
-        self.segment = allocate(
-            lambda: native.Segment.sparse(self.size_bytes), "the heap's addresses", 0
+        self.segment = reserve(
+            lambda: native.Segment.sparse(self.size_bytes), "the heap", self.size_bytes
         )
         self._start = int(self.segment.array.ctypes.data)
         self._free: list[Span] = [(0, self.size_bytes)]

@@ -4,15 +4,15 @@ size of slots and tiles."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 import numpy as np
 
-from sley.communicator.heap import Heap, heap
+from sley.communicator.heap import heap
 from sley.communicator.settings import Copies, Settings
 from sley.engine import native
-from sley.engine.memory import allocate
+from sley.engine.memory import allocate, reserve
 from sley.engine.program import Loaded
+from sley.errors.remote import telling
 from sley.rendezvous.bootstrap import Rendezvous
 from sley.rendezvous.hosts import Hosts
 
@@ -23,50 +23,54 @@ WAYS = (Copies.CACHED, Copies.STREAMED, Copies.ATTACHED)
 """In the order of the engine's numbers."""
 
 
-@dataclass(frozen=True)
 class Memory:
-    """This rank's segment, in which the connections lie that it sends on, and its heap. shape: of
-    the fabric."""
+    """A rank's memory that the other ranks of its host map: the segment with the connections that
+    it sends on, and its heap."""
 
-    shape: native.FabricShape
-    segment: native.Segment
-    heap: Heap
+    def __init__(self, rank: int, ranks: int, settings: Settings) -> None:
+        self._rank, self._ranks, self._settings = rank, ranks, settings
 
-    @classmethod
-    def create(cls, rank: int, ranks: int, settings: Settings) -> Memory:
-        """Errors: R507."""
-        fifos = np.full(ranks, ranks * stride(settings), np.int32)
-        shape = native.FabricShape.create(
-            fifos, settings.slots, slot_bytes(ranks, settings), max(settings.slots, _ENVELOPES)
+    def make(self) -> tuple[int, int]:
+        """The descriptors of the segment and of the heap. Errors: R507, N610."""
+        settings = self._settings
+        fifos = np.full(self._ranks, self._ranks * stride(settings), np.int32)
+        room, envelopes = slot_bytes(self._ranks, settings), max(settings.slots, _ENVELOPES)
+        self._shape = native.FabricShape.create(fifos, settings.slots, room, envelopes)
+        size_bytes = self._shape.bytes_of(self._rank)
+        self._segment = reserve(
+            lambda: native.Segment.sparse(size_bytes), "the connections", size_bytes
         )
-        size_bytes = shape.bytes_of(rank)
-        segment = allocate(lambda: native.Segment.sparse(size_bytes), "the connections", 0)
-        head = size_bytes - int(fifos[rank]) * shape.fifo_bytes
-        allocate(lambda: segment.reserve(0, head), "a rank's state", head)
+        head = size_bytes - int(fifos[self._rank]) * self._shape.fifo_bytes
+        allocate(lambda: self._segment.reserve(0, head), "a rank's state", head)
         if settings.cma:
-            segment.announce()
-        return cls(shape, segment, heap())
+            self._segment.announce()
+        self._heap = heap()
+        return self._segment.fd, self._heap.segment.fd
 
-    @property
-    def descriptors(self) -> tuple[int, int]:
-        """What the other ranks of this host need."""
-        return self.segment.fd, self.heap.segment.fd
-
-    def fabric(self, rendezvous: Rendezvous, settings: Settings) -> native.Fabric:
-        """The connections to all ranks. Errors: R507."""
-        segments: list[native.Segment | None] = [None] * rendezvous.ranks
-        heaps: list[native.Segment | None] = [None] * rendezvous.ranks
-        segments[rendezvous.rank], heaps[rendezvous.rank] = self.segment, self.heap.segment
-        for rank, (segment, of_heap) in rendezvous.fds.items():
-            segments[rank] = _attach(segment, self.shape.bytes_of(rank), True)
-            heaps[rank] = _attach(of_heap, os.fstat(of_heap).st_size, False)
-        rendezvous.close_descriptors()
-        fabric = native.Fabric.join(self.shape, segments, heaps, rendezvous.rank)
+    def fabric(self, rendezvous: Rendezvous) -> native.Fabric:
+        """The connections to all ranks. Where they fail here, the others are told. Errors: R507,
+        N608, N610."""
+        with telling(rendezvous.refuse):
+            try:
+                fabric = self._join(rendezvous)
+            finally:  # before others are told: a store may need a descriptor
+                rendezvous.close_descriptors()
         can = b"1" if fabric.reads_others() else b"0"
         fabric.is_attached = all(said == b"1" for said in rendezvous.exchange(can))
-        if settings.copies is not Copies.AUTO:
-            fabric.go_only(WAYS.index(settings.copies))
+        if self._settings.copies is not Copies.AUTO:
+            fabric.go_only(WAYS.index(self._settings.copies))
         return fabric
+
+    def _join(self, rendezvous: Rendezvous) -> native.Fabric:
+        segments: list[native.Segment | None] = [None] * rendezvous.ranks
+        heaps: list[native.Segment | None] = [None] * rendezvous.ranks
+        segments[self._rank], heaps[self._rank] = self._segment, self._heap.segment
+        for rank, (segment, of_heap) in rendezvous.fds.items():
+            segments[rank] = _attach(segment, self._shape.bytes_of(rank), True)
+            heaps[rank] = _attach(of_heap, os.fstat(of_heap).st_size, False)
+        return allocate(
+            lambda: native.Fabric.join(self._shape, segments, heaps, self._rank), "the fabric", 0
+        )
 
 
 def stride(settings: Settings) -> int:
@@ -75,8 +79,8 @@ def stride(settings: Settings) -> int:
 
 
 def _attach(fd: int, size_bytes: int, writable: bool) -> native.Segment:
-    return allocate(
-        lambda: native.Segment.attach(fd, size_bytes, writable), "a peer's addresses", 0
+    return reserve(
+        lambda: native.Segment.attach(fd, size_bytes, writable), "another rank's memory", size_bytes
     )
 
 

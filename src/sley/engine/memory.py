@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
 from sley.engine.native import LARGEST
 from sley.errors import SleyError
+from sley.errors.communicator import N610
 from sley.errors.runtime import R507
 
 _T = TypeVar("_T")
@@ -17,13 +19,36 @@ BEYOND = "less, on any machine"
 
 
 def allocate(create: Callable[[], _T], what: str, size_bytes: int) -> _T:
-    """What `create` makes of `size_bytes` of memory for `what`; R507 where there is not so much."""
+    """What `create` makes of `size_bytes` of memory for `what`. Errors: R507 where there is not so
+    much, N610 where it needs a descriptor and the limit is reached."""
     if size_bytes > LARGEST:
         raise no_memory(what, size_bytes, BEYOND)
     try:
         return create()
     except (OSError, MemoryError) as error:
+        _check_descriptors(what, error)
         raise no_memory(what, size_bytes, str(error) or "less") from error
+
+
+def reserve(create: Callable[[], _T], what: str, size_bytes: int) -> _T:
+    """What `create` makes of `size_bytes` of addresses for `what`, with no memory behind them yet.
+    Errors: as `allocate`."""
+    try:
+        return create()
+    except (OSError, MemoryError) as error:
+        _check_descriptors(what, error)
+        raise R507.error(
+            expected=f"{size_bytes:,} bytes of addresses for {what}",
+            found=str(error),
+            remedy="Raise the limit of the process' addresses (ulimit -v): they take no memory by "
+            "themselves.",
+        ) from error
+
+
+def _check_descriptors(what: str, error: Exception) -> None:
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        found = os.strerror(error.errno)
+        raise N610.error(expected=f"a descriptor for {what}", found=found) from error
 
 
 def no_memory(what: str, size_bytes: int, found: str) -> SleyError:

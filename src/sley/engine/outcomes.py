@@ -11,7 +11,7 @@ from sley.errors import Place, SleyError
 from sley.errors.runtime import R502, R513
 from sley.ir.tables import NONE
 
-PLACES = 8
+MOST_PLACES = 8
 """How many stuck instructions an error names; a large plan has thousands."""
 
 
@@ -92,13 +92,15 @@ def failure(loaded: Loaded, outcomes: Mapping[int, Outcome], timeout_s: float) -
     )
 
 
-def describe(loaded: Loaded, outcomes: Mapping[int, Outcome]) -> tuple[list[Place], list[str]]:
-    """Where ranks are stuck, and why: places for an error, and a line for each of them."""
+def describe(
+    loaded: Loaded, outcomes: Mapping[int, Outcome], most: int = MOST_PLACES
+) -> tuple[list[Place], list[str]]:
+    """Where ranks are stuck, and why: places for an error, `most` at most, and a line for each."""
     # The rank that noticed comes first; others tell what they were at when they heard of it.
     order = sorted(outcomes.items(), key=lambda item: (item[1].status is not Status.STALLED, item))
     stuck = [(rank, s) for rank, outcome in order for s in outcome.stuck]
     places, lines = [], []
-    for rank, s in stuck[:PLACES]:
+    for rank, s in stuck[:most]:
         if s.instruction == NONE:
             lines.append(f"rank {rank} is done, and waits for {_wanted(loaded, rank, s)}")
             continue
@@ -106,8 +108,8 @@ def describe(loaded: Loaded, outcomes: Mapping[int, Outcome]) -> tuple[list[Plac
         place = loaded.plan.place(row)
         places.append(replace(place, detail=f"{place.detail}, tile {s.tile}"))
         lines.append(f"{place.detail} waits for {_wanted(loaded, rank, s)}")
-    if len(stuck) > PLACES:
-        lines.append(f"and {len(stuck) - PLACES} more instructions wait")
+    if len(stuck) > most:
+        lines.append(f"and {len(stuck) - most} more instructions wait")
     return places, lines
 
 

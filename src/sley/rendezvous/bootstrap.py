@@ -7,7 +7,7 @@ import hashlib
 import os
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any
@@ -26,6 +26,7 @@ from sley.rendezvous.local import (
     Peers,
     exchange_descriptors,
     listen,
+    spare_descriptor,
 )
 from sley.rendezvous.nics import Nic
 from sley.rendezvous.stores import Store
@@ -139,7 +140,7 @@ def bootstrap(
     *,
     name: str,
     timeout_s: float,
-    segments: Sequence[int] = (),
+    segments: Callable[[], Sequence[int]] = tuple,
     agreed: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Rendezvous:
@@ -148,7 +149,8 @@ def bootstrap(
     store: what they find one another over; it is not used later, but for `Rendezvous.exchange`.
     name: the communicator's, different from that of others on the same store at the same time. A
         name may be used again once its communicator is closed.
-    segments: descriptors for the other ranks of the host; they stay the caller's.
+    segments: makes the descriptors for the other ranks of the host, which stay the caller's. Where
+        it fails, the others are told.
     agreed: settings that must be the same on every rank, as sley's version must.
     environ: where SLEY_NICS and SLEY_HOST_ID are looked up, in place of the environment.
     Errors: N601-N605, N607-N610, R514; within `timeout_s` and gather.GRACE_S more. After an error
@@ -156,15 +158,23 @@ def bootstrap(
     """
     environ = os.environ if environ is None else environ
     deadline = Deadline.after(timeout_s)
-    _check(store, rank, ranks, name, segments)
+    _check(store, rank, ranks, name)
     what = f"communicator {name!r}"
     member = Member(store, rank, ranks, Process.here(environ), what)
     settings = {"sley": version("sley"), **(agreed or {})}
     with contextlib.ExitStack() as opened:
         start = f"{_topic(name)}/start"
-        with telling(lambda error: refuse(member, start, error)):
+        spare = opened.enter_context(spare_descriptor())
+
+        def tell(error: SleyError) -> None:
+            spare.close()
+            refuse(member, start, error)
+
+        with telling(tell):
             listener = opened.enter_context(listen())
             own = Description.here(rank, listener.getsockname().hex(), settings, environ)
+            descriptors = segments()
+        _check_descriptors(descriptors)
         secret, descriptions = _met(member, start, own, deadline)
         _check_agreement(descriptions, what)
         hosts = Hosts.of([one.process.host for one in descriptions])
@@ -173,7 +183,7 @@ def bootstrap(
             listener.close()
         job = f"{_topic(name)}/{job_of(secret)}"
         with telling(lambda error: refuse(member, job, error)):
-            peers = exchange_descriptors(host, listener, segments, deadline)
+            peers = exchange_descriptors(host, listener, descriptors, deadline)
         opened.callback(peers.close)
         # Nobody goes on before all have everything.
         all_gather(member, job, b"", deadline)
@@ -207,7 +217,7 @@ def _met(
         ) from None
 
 
-def _check(store: Any, rank: Any, ranks: Any, name: Any, segments: Sequence[int]) -> None:
+def _check(store: Any, rank: Any, ranks: Any, name: Any) -> None:
     if not isinstance(store, Store):
         raise N605.error(
             expected="a Store of sley.communicator",
@@ -218,11 +228,15 @@ def _check(store: Any, rank: Any, ranks: Any, name: Any, segments: Sequence[int]
     check_place(rank, ranks)
     if not (isinstance(name, str) and name):
         raise R514.error(expected="a communicator's name", found=f"{name!r}")
-    if len(segments) > MOST_DESCRIPTORS:
+
+
+def _check_descriptors(descriptors: Sequence[int]) -> None:
+    """Refuses what can't be handed around. Errors: R514."""
+    if len(descriptors) > MOST_DESCRIPTORS:
         raise R514.error(
-            expected=f"at most {MOST_DESCRIPTORS} descriptors a rank", found=f"{len(segments)}"
+            expected=f"at most {MOST_DESCRIPTORS} descriptors a rank", found=f"{len(descriptors)}"
         )
-    for fd in segments:
+    for fd in descriptors:
         try:
             os.fstat(fd)
         except (OSError, TypeError):

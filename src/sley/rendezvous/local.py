@@ -120,6 +120,13 @@ def listen() -> socket.socket:
     return sock
 
 
+def spare_descriptor() -> socket.socket:
+    """A descriptor to close where there are no more: a store may need one, to tell the others.
+    Errors: N610."""
+    with _descriptors_needed():
+        return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
 def exchange_descriptors(
     host: Host, listener: socket.socket, fds: Sequence[int], deadline: Deadline
 ) -> Peers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Interface:
 
 def interfaces() -> list[Interface]:
     """The interfaces of this network namespace that are up and have an address, in the kernel's
-    order."""
+    order. Errors: N607."""
     flags: dict[str, int] = {}
     found: dict[str, list[IPv4Address | IPv6Address]] = {}
     for name, bits, address in _addresses():
@@ -103,11 +104,12 @@ _Ifaddrs._fields_ = [
 
 
 def _addresses() -> Iterator[tuple[str, int, IPv4Address | IPv6Address]]:
-    """Name, flags and address, for each address of each interface."""
+    """Name, flags and address, for each address of each interface. Errors: N607."""
     libc = ctypes.CDLL(None, use_errno=True)
     head = ctypes.POINTER(_Ifaddrs)()
     if libc.getifaddrs(ctypes.byref(head)) != 0:
-        return
+        found = os.strerror(ctypes.get_errno())
+        raise N607.error(expected="the network interfaces of this host", found=found)
     try:
         entry = head
         while entry:
