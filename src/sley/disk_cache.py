@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -110,8 +111,12 @@ def _found(place: Path, key: str, suffix: str) -> tuple[Path, bytes] | None:
 
 
 def _content(path: Path) -> bytes | None:
+    """What is in a file; None for what is none, such as a link to a device that never ends."""
     try:
-        return path.read_bytes()
+        # A pipe is not waited for: without a writer it is empty at once.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            return file.read() if stat.S_ISREG(os.fstat(handle).st_mode) else None
     except OSError:
         return None
 
@@ -146,7 +151,8 @@ def _locked(place: Path, key: str) -> Iterator[None]:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             place.mkdir(mode=0o700, exist_ok=True)
             path = place / f"{key}.lock"
-            file = stack.enter_context(path.open("wb"))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            file = stack.enter_context(os.fdopen(os.open(path, flags, 0o600), "wb"))
             stack.callback(_remove, path)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -97,6 +97,29 @@ def test_a_file_that_was_changed_is_made_anew(way: Way, folder: Path, content: b
 
 
 @WAYS
+@pytest.mark.parametrize("is_link", [False, True])
+def test_an_entry_that_never_ends_is_made_anew(
+    way: Way, is_link: bool, folder: Path, tmp_path: Path
+) -> None:
+    """A pipe, or a link to one: where somebody reads it, he waits for ever."""
+    builder = Builder()
+    way(builder)
+    (kept,) = folder.iterdir()
+    kept.unlink()
+    os.mkfifo(tmp_path / "pipe")
+    if is_link:
+        kept.symlink_to(tmp_path / "pipe")
+    else:
+        (tmp_path / "pipe").rename(kept)
+    found: list[bytes] = []
+    thread = threading.Thread(target=lambda: found.append(way(builder)), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert found == [b"machine code"]
+    assert builder.built == 2
+
+
+@WAYS
 def test_what_cannot_be_read_is_made_anew(way: Way, folder: Path) -> None:
     builder = Builder()
     way(builder)

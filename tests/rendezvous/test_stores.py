@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
+import stat
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -118,6 +120,16 @@ def test_a_folder_is_empty_after_the_ranks_have_met(tmp_path: Path) -> None:
     for _ in range(2):
         assert codes(meet(FolderStore(tmp_path), 3)) == [""] * 3
         assert list(tmp_path.iterdir()) == []
+
+
+def test_messages_in_a_folder_are_for_this_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        FolderStore(tmp_path).put("topic", 0, 1, b"a secret")
+    finally:
+        os.umask(before)
+    (file,) = tmp_path.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_a_torch_store_has_no_keys_after_the_ranks_have_met() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -133,7 +134,7 @@ class FolderStore(KeyValueStore):
     """A folder that all ranks see: a file for each message, as long as nobody has read it.
 
     folder: made if it isn't there. It must allow hard links, which NFS and all local file systems
-        do. Nothing of sley's remains in it, unless a rank is killed.
+        do. Only this user can read the files; none remains, unless a rank is killed.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -147,7 +148,10 @@ class FolderStore(KeyValueStore):
         path = self._path(key)
         draft = path.with_suffix(f".{uuid4().hex}")
         try:
-            draft.write_bytes(value)
+            # For this user alone: a message may hold the job's secret.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+                file.write(value)
             while True:
                 # A link appears with its content, or not at all, and never replaces another.
                 with contextlib.suppress(FileExistsError):
