@@ -1,4 +1,4 @@
-"""Write the pages that come from the code: docs/data-model.md and docs/errors.md.
+"""Write the pages that come from the code, data-model.md and errors.md, and the list of decisions.
 
     python docs/generate.py            write them
     python docs/generate.py --check    fail if what is there is not what would be written
@@ -73,6 +73,17 @@ or a row ("source", "transfer") holds row numbers.
 
 This page is made from the docstrings by `docs/generate.py`. What a plan *means* stands in
 [The machine](machine.md).
+"""
+
+DECISIONS_HEAD = """\
+# Decisions
+
+Each page answers a question that would otherwise be asked again: what the situation was, what was
+decided, and what follows from it, drawbacks included. A decision that no longer holds stays here
+and names the one that replaced it.
+
+| number | decision |
+|---|---|
 """
 
 ERRORS_HEAD = """\
@@ -242,11 +253,29 @@ def finished(lines: list[str]) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
+def decisions() -> str:
+    """The page that lists the decisions, from their titles and first lines."""
+    rows = []
+    for path in sorted((DOCS / "decisions").glob("[0-9]*.md")):
+        title, _, text = path.read_text("utf-8").partition("\n")
+        number, _, name = title.removeprefix("# ").partition(". ")
+        later = re.match(r"\s*Superseded by \[(\d+)\]", text)
+        rows.append(
+            f"| {number} | [{name}]({path.name}){f', superseded by {later[1]}' if later else ''} |"
+        )
+    return DECISIONS_HEAD + "\n".join(rows) + "\n"
+
+
 def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--check"]):
         sys.exit("usage: python docs/generate.py [--check]")
     stale = []
-    for name, content in (("data-model.md", data_model()), ("errors.md", errors())):
+    pages = {
+        "data-model.md": data_model(),
+        "errors.md": errors(),
+        "decisions/index.md": decisions(),
+    }
+    for name, content in pages.items():
         path = DOCS / name
         if arguments and (not path.is_file() or path.read_text("utf-8") != content):
             stale.append(name)

@@ -144,7 +144,12 @@ def test_slots_that_hold_no_piece(protocol: sley.Protocol, dtype: str) -> None:
         ({0: zeros(8)[0], 2: zeros(8)[0]}, None, None, ["ranks [0, 1]", "ranks [0, 2]"]),
         (zeros(8, 9), None, None, ["data of rank 1", "8 elements for count=8", "9 elements"]),
         (zeros(8, 8), None, 7, ["data of rank 0", "7 elements for count=7", "8 elements"]),
-        ([np.zeros(8, "int32"), np.zeros(8)], None, None, ["int32 on rank 0, float64 on rank 1"]),
+        (
+            [np.zeros(8, "int32"), np.zeros(8)],
+            None,
+            None,
+            ["int32 in the data", "float64 in the"],
+        ),
         ([np.zeros(8, "int32"), None], None, None, ["data of rank 1", "0 elements"]),
         ([None, None], None, None, ["an array on some rank"]),
     ],
@@ -167,7 +172,12 @@ MEMORY = np.zeros(12, np.int32)
         (zeros(8, 8), zeros(16), None, ["2 output arrays"]),
         (zeros(8, 8), zeros(16, 15), None, ["output of rank 1", "16 elements", "15 elements"]),
         (zeros(8, 7), zeros(16, 16), None, ["input of rank 1", "8 elements", "7 elements"]),
-        (zeros(8, 8), [*zeros(16), np.zeros(16)], None, ["int32 on rank 1, float64 on rank 1"]),
+        (
+            zeros(8, 8),
+            [*zeros(16), np.zeros(16)],
+            None,
+            ["float64 in the output of rank 1"],
+        ),
         (
             [MEMORY[:4], *zeros(4)],
             [MEMORY[3:11], *zeros(8)],

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from sley.communicator.calls import Call
-from sley.engine.limits import whole
-from sley.engine.program import buffer_sizes
-from sley.engine.types import DATA_TYPES, Array, DataType, data_type
+from sley.engine import arguments
+from sley.engine.types import DATA_TYPES, Array, DataType, name_of
+from sley.errors import counted
 from sley.errors.calls import N627
 from sley.ir.plan import Plan
 from sley.ir.words import is_integer
@@ -68,13 +68,9 @@ def type_of(kind: str, arrays: tuple[Array, ...], name: str | None, *, reduces: 
     has no number for, they are made of words that it has. Errors: R504, too."""
     check_arrays(kind, arrays)
     given = arrays[0].dtype
-    known = DATA_TYPES.get(given.name)
-    if name is None and not reduces and (known is None or known.array != given):
+    if name is None and not reduces and name_of(given) not in DATA_TYPES:
         return _WORDS[min(8, math.gcd(given.itemsize, given.alignment))]
-    element = data_type(given.name if name is None else str(name))
-    if element.array != given:
-        raise N627.error(expected=f"arrays of {element.array} for {element.name}", found=f"{given}")
-    return element
+    return arguments.type_of({f"arrays of {kind}": name_of(given)}, name, N627)
 
 
 def words_of(array: Array | None, element: DataType) -> int:
@@ -113,27 +109,15 @@ def count_of(kind: str, ranks: int, source: int, target: int) -> int:
 
 def own_count_of(plan: Plan, rank: int, elements: Sequence[int], count: int | None) -> int:
     """Elements of a block of a call with its own plan, for so many in the rank's arrays."""
-    c = plan.collective
-    if rank >= c.ranks:
+    if rank >= plan.collective.ranks:
         return 0  # refused with the plan
-    one = buffer_sizes(plan, rank, 1)
-    blocks = [one.data] if c.in_place else [one.input, one.output]
-    if count is None and not any(blocks):
+    expected = ("data",) if plan.collective.in_place else ("data", "out")
+    if len(elements) != len(expected):
         raise N627.error(
-            expected=f"count, since rank {rank} has no data of which to tell it", found="none"
+            expected=f"{' and '.join(expected)} for {plan.collective}",
+            found=counted(len(elements), "array"),
         )
-    if len(blocks) == len(elements):
-        if count is None:
-            count = next(have // of for have, of in zip(elements, blocks, strict=True) if of)
-        if list(elements) == [whole(count, "count", 0) * of for of in blocks]:
-            return count
-    words = ("data",) if c.in_place else ("data", "out")
-    raise N627.error(
-        expected=f"{' and '.join(f'{w} of {n} blocks' for w, n in zip(words, blocks, strict=True))}"
-        f" on rank {rank}, for {c}",
-        found=f"{' and '.join(map(str, elements))} elements",
-        remedy="Give whole blocks in each array that the plan's collective has, and no other.",
-    )
+    return arguments.count_of(arguments.parts_of(plan, rank, elements), count, N627)
 
 
 def is_in_place(call: Call, rank: int) -> bool:

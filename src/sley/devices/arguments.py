@@ -5,32 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from sley.devices.device import BITS, Device, View
-from sley.engine.limits import whole
-from sley.engine.program import BufferSizes, buffer_sizes
-from sley.engine.types import DATA_TYPES, DataType
+from sley.devices.device import Device, View
+from sley.engine.arguments import Part, count_of, parts_of, type_of
+from sley.engine.types import DataType
 from sley.errors import Place
 from sley.errors.devices import K505, K512
-from sley.errors.runtime import R503, R504
+from sley.errors.runtime import R503
 from sley.ir.plan import Plan
 
 Arrays = Sequence[Any] | Mapping[int, Any]
 """Arrays of the ranks of this process: in the order of the ranks, or by rank."""
 
+Views = Mapping[int, tuple[View | None, View | None]]
+"""Of each rank of this process the input and the output of a call; in place its data, and None."""
+
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arrays of a call, known to fit the plan.
-
-    count: elements of a block of the collective. views: for each rank of this process its input and
-    its output; in place its data, and None.
-    """
+    """The arrays of a call, known to fit the plan. count: elements of a block of the collective."""
 
     count: int
     dtype: DataType
-    views: Mapping[int, tuple[View | None, View | None]]
+    views: Views
+
+
+class _Given(NamedTuple):
+    """An array of a call. what: as messages call it."""
+
+    what: str
+    view: View
+    is_written: bool
 
 
 def check_arguments(
@@ -49,22 +55,28 @@ def check_arguments(
         raise R503.error(expected="no outputs: the plan runs in place", found="inputs and outputs")
     if not in_place and outputs is None:
         raise R503.error(expected="outputs: the plan runs out of place", found="inputs alone")
-    first = _views(devices, inputs, "data" if in_place else "input", dtype)
-    second = (
-        _views(devices, outputs, "output", dtype) if outputs is not None else dict.fromkeys(devices)
-    )
-    views = {rank: (first[rank], second[rank]) for rank in devices}
-    kind = _dtype_of(views)
-    count = _count_of(plan, views) if count is None else whole(count, "count", 0)
-    for rank, pair in views.items():
-        _check_rank(plan, rank, pair, buffer_sizes(plan, rank, count), count)
-    _check_apart(views, in_place, kind)
+    first = _views(devices, inputs, "data" if in_place else "input")
+    second = _views(devices, outputs, "output") if outputs is not None else dict.fromkeys(devices)
+    parts, given = list[Part](), list[_Given]()
+    for rank in devices:
+        own = (first[rank],) if in_place else (first[rank], second[rank])
+        named = parts_of(plan, rank, [None if view is None else view.elements for view in own])
+        for part, view in zip(named, own, strict=True):
+            parts.append(part)
+            if view is not None:
+                given.append(_Given(part.what, view, view is own[-1]))
+    filled = [one for one in given if one.view.elements]
+    telling = filled if filled or dtype is not None else given[:1]
+    kind = type_of({one.what: one.view.dtype for one in telling}, dtype, R503)
+    count = count_of(parts, count, R503)
+    for one in filled:
+        _check_view(one, kind)
+    _check_apart(filled, kind)
+    views = {rank: (_of_type(first[rank], kind), _of_type(second[rank], kind)) for rank in devices}
     return Arguments(count, kind, views)
 
 
-def _views(
-    devices: Mapping[int, Device], arrays: Arrays, word: str, dtype: str | None
-) -> dict[int, View | None]:
+def _views(devices: Mapping[int, Device], arrays: Arrays, word: str) -> dict[int, View | None]:
     try:
         number = len(arrays)
         given = arrays if isinstance(arrays, Mapping) else dict(zip(devices, arrays, strict=False))
@@ -78,114 +90,50 @@ def _views(
             expected=f"{len(devices)} {word} arrays, for ranks {sorted(devices)}",
             found=f"{number}, for ranks {list(given)}",
         )
-    return {
-        rank: None
-        if given[rank] is None
-        else _view(device, given[rank], f"{word} of rank {rank}", dtype)
-        for rank, device in devices.items()
-    }
+    views = dict[int, View | None]()
+    for rank, device in devices.items():
+        array = given[rank]
+        views[rank] = None if array is None else device.view(array, what=f"{word} of rank {rank}")
+    return views
 
 
-def _view(device: Device, array: Any, what: str, dtype: str | None) -> View:
-    view = device.view(array, what=what)
-    if view.dtype == BITS and dtype == "bfloat16":
-        view = replace(view, dtype="bfloat16")
-    if view.dtype != (dtype or view.dtype) or view.dtype == BITS:
-        raise R504.error(
-            at=Place(detail=what),
-            expected=f"elements of type {dtype}" if dtype else "elements of a type that is reduced",
-            found=view.dtype,
-            remedy='Say dtype="bfloat16" if they are its bits.' if view.dtype == BITS else "",
-        )
-    size = DATA_TYPES[view.dtype].size_bytes
-    if view.elements and view.address % size:
+def _of_type(view: View | None, kind: DataType) -> View | None:
+    """A view of bits as one of bfloat16."""
+    return None if view is None else replace(view, dtype=kind.name)
+
+
+def _check_view(array: _Given, kind: DataType) -> None:
+    """K505 for elements between addresses, K512 for an array that can't be written but is."""
+    at = Place(detail=array.what)
+    if array.view.address % kind.size_bytes:
         raise K505.error(
-            at=Place(detail=what),
-            expected=f"an address that is a multiple of {size}, the size of a {view.dtype}",
-            found=f"{view.address:#x}",
+            at=at,
+            expected=f"an address that is a multiple of {kind.size_bytes}, the size of a "
+            f"{kind.name}",
+            found=f"{array.view.address:#x}",
             remedy="Give an array that its library made, or a view of one that begins with an "
             "element.",
         )
-    return view
+    if array.is_written and not array.view.writable:
+        raise K512.error(at=at, expected="an array that may be written", found="a read-only one")
 
 
-def _dtype_of(views: Mapping[int, tuple[View | None, View | None]]) -> DataType:
-    given = [(rank, v) for rank, pair in views.items() for v in pair if v is not None]
-    filled = [(rank, v) for rank, v in given if v.elements] or given[:1]
-    names = {view.dtype: rank for rank, view in filled}
-    if len(names) != 1:
-        expected = "arrays of one type" if names else "an array on some rank"
-        found = ", ".join(f"{name} on rank {rank}" for name, rank in names.items())
-        raise R503.error(expected=expected, found=found or "none on any rank")
-    return DATA_TYPES[next(iter(names))]
-
-
-def _count_of(plan: Plan, views: Mapping[int, tuple[View | None, View | None]]) -> int:
-    """The call's count, from the first rank with an array that must have elements."""
-    for rank, (first, second) in views.items():
-        one = buffer_sizes(plan, rank, 1)
-        pairs = [(first, one.data)] if plan.collective.in_place else []
-        pairs = pairs or [(first, one.input), (second, one.output)]
-        for view, blocks in pairs:
-            if view is None or not blocks:
-                continue
-            if view.elements % blocks:
-                raise R503.error(
-                    at=Place(detail=f"rank {rank}"),
-                    expected=f"whole blocks: a multiple of {blocks} elements",
-                    found=f"{view.elements} elements",
-                )
-            return view.elements // blocks
-    raise R503.error(expected="count, since no array tells it", found="none")
-
-
-def _check_rank(
-    plan: Plan,
-    rank: int,
-    views: tuple[View | None, View | None],
-    sizes: BufferSizes,
-    count: int,
-) -> None:
-    in_place = plan.collective.in_place
-    words = ("data", "output") if in_place else ("input", "output")
-    expected = (sizes.data, 0) if in_place else (sizes.input, sizes.output)
-    for view, elements, word in zip(views, expected, words, strict=True):
-        at = Place(detail=f"{word} of rank {rank}")
-        found = 0 if view is None else view.elements
-        if found != elements:
-            raise R503.error(
-                at=at,
-                expected=f"{elements} elements for count={count}",
-                found=f"{found} elements",
-            )
-        is_written = in_place or word == "output"
-        if view is not None and elements and is_written and not view.writable:
-            raise K512.error(
-                at=at, expected="an array that may be written", found="a read-only one"
-            )
-
-
-def _check_apart(
-    views: Mapping[int, tuple[View | None, View | None]], in_place: bool, dtype: DataType
-) -> None:
+def _check_apart(arrays: Sequence[_Given], kind: DataType) -> None:
     """R503 where an array that is written shares memory with any other; those that are only read
     may be the same ones."""
-    words = ("data", "output") if in_place else ("input", "output")
     rows = sorted(
-        (view.address, view.address + view.elements * dtype.size_bytes, rank, word)
-        for rank, pair in views.items()
-        for view, word in zip(pair, words, strict=True)
-        if view is not None and view.elements
+        (a.view.address, a.view.address + a.view.elements * kind.size_bytes, a.is_written, a.what)
+        for a in arrays
     )
-    furthest = written = (0, 0, 0, "")
+    furthest = written = (0, 0, False, "")
     for before, row in pairwise([furthest, *rows]):
         furthest = max(furthest, before, key=lambda one: one[1])
-        if before[3] != "input":
+        if before[2]:
             written = max(written, before, key=lambda one: one[1])
-        other = written if row[3] == "input" else furthest
+        other = furthest if row[2] else written
         if row[0] < other[1]:
             raise R503.error(
-                at=Place(detail=f"{row[3]} of rank {row[2]}"),
+                at=Place(detail=row[3]),
                 expected="arrays apart from those that the call writes",
-                found=f"memory that it shares with the {other[3]} of rank {other[2]}",
+                found=f"memory that it shares with the {other[3]}",
             )

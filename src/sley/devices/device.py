@@ -34,10 +34,6 @@ class HostMemory:
     owner: Any
 
 
-BITS = "uint16"
-"""The type of arrays that may hold the bits of bfloat16, which NumPy doesn't have."""
-
-
 @dataclass(frozen=True)
 class View:
     """An array of the caller's: address of its first element, number of elements, the name of

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from sley.devices.arguments import Views
 from sley.devices.device import Device, View
 from sley.devices.world import SharedMemory, World
 from sley.engine.limits import whole
@@ -15,8 +16,6 @@ from sley.errors.runtime import R503
 from sley.ir.plan import Plan
 
 Pair = tuple[int, int]
-Views = Mapping[int, tuple[View | None, View | None]]
-"""Of ranks of this process, the arrays of a call: input and output, in place data and None."""
 
 _MOST_ITEM_BYTES = 8
 _ALIGNMENT = 256

@@ -21,9 +21,9 @@ from weakref import WeakSet
 
 import numpy as np
 
-from sley.devices.device import BITS, Bytes, Device, Event, HostMemory, Launch, Memory, View
+from sley.devices.device import Bytes, Device, Event, HostMemory, Launch, Memory, View
 from sley.disk_cache import cached
-from sley.engine.types import DATA_TYPES
+from sley.engine.types import BITS, DATA_TYPES, name_of
 from sley.errors import Place
 from sley.errors.devices import K503, K504, K505, K507, K510, K513, K514, K517
 from sley.errors.runtime import R504
@@ -132,9 +132,7 @@ class ThreadsDevice(Device):
                 expected="elements side by side",
                 found=f"shape {array.shape}, strides {array.strides}",
             )
-        name = array.dtype.name
-        if not array.dtype.isnative:
-            name += " with its bytes swapped"
+        name = name_of(array.dtype)
         if name not in (*DATA_TYPES, BITS):
             raise R504.error(expected=f"one of {', '.join(DATA_TYPES)}", found=f"{name} in {what}")
         return View(array.ctypes.data, array.size, name, bool(array.flags.writeable))

@@ -1,21 +1,102 @@
-"""The arrays of a call: checked, laid out in one piece of memory, and taken out of it again."""
+"""The arrays of a call: their type and count, and those of the host laid out in one memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from sley.engine.limits import whole
 from sley.engine.program import BufferSizes, buffer_sizes
-from sley.engine.types import Array, DataType, data_type, reduction
-from sley.errors import Place
-from sley.errors.runtime import R503
+from sley.engine.types import BITS, DATA_TYPES, Array, DataType, data_type, name_of, reduction
+from sley.errors import Place, Rule
+from sley.errors.runtime import R503, R504
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 
 _ALIGNMENT = 64
+
+
+class Part(NamedTuple):
+    """An array of a call and what the plan keeps in it.
+
+    what: as messages call it, "input of rank 3". elements: that it has, None without an array.
+    blocks: of the collective.
+    """
+
+    what: str
+    elements: int | None
+    blocks: int
+
+
+def parts_of(plan: Plan, rank: int, elements: Sequence[int | None]) -> list[Part]:
+    """The parts of a rank's arrays of so many elements: its input and output, or its input alone;
+    in place its data."""
+    one = buffer_sizes(plan, rank, 1)
+    in_place = plan.collective.in_place
+    buffers = [("data", one.data)] if in_place else [("input", one.input), ("output", one.output)]
+    return [
+        Part(f"{word} of rank {rank}", have, blocks)
+        for have, (word, blocks) in zip(elements, buffers, strict=False)
+    ]
+
+
+def count_of(parts: Sequence[Part], count: int | None, rule: Rule) -> int:
+    """Elements of a block in a call on `parts`: `count`, or without it what the first array says
+    that holds blocks. `rule` where one of the parts doesn't fit; R514 for a count that is none."""
+    if count is None:
+        first = next((part for part in parts if part.blocks and part.elements is not None), None)
+        if first is None or first.elements is None:
+            raise rule.error(expected="count, since no array tells it", found="none")
+        if first.elements % first.blocks:
+            raise rule.error(
+                at=Place(detail=first.what),
+                expected=f"whole blocks: a multiple of {first.blocks} elements",
+                found=f"{first.elements} elements",
+            )
+        count = first.elements // first.blocks
+    count = whole(count, "count", 0)
+    for part in parts:
+        if (part.elements or 0) != part.blocks * count:
+            raise rule.error(
+                at=Place(detail=part.what),
+                expected=f"{part.blocks * count} elements for count={count}",
+                found=f"{part.elements or 0} elements",
+            )
+    return count
+
+
+def type_of(types: Mapping[str, str], name: str | None, rule: Rule) -> DataType:
+    """The type of a call's elements.
+
+    types: of the arrays, by what messages call them: names as `name_of` gives them. name: of the
+    type that the caller asks for; "bfloat16" takes arrays of its bits (uint16). `rule` for arrays
+    of several types or of another one than asked for; R504 for a type that no engine has.
+    """
+    asked = None if name is None else data_type(name)
+    is_bits = asked is not None and asked.is_bfloat16
+    kinds: dict[str, str] = {}  # the first array of each type
+    for what, kind in types.items():
+        kinds.setdefault("bfloat16" if is_bits and kind == BITS else kind, what)
+    if len(kinds) > 1:
+        found = ", ".join(f"{kind} in the {what}" for kind, what in kinds.items())
+        raise rule.error(expected="arrays of one type", found=found)
+    if asked is not None and kinds.keys() <= {asked.name}:
+        return asked
+    if not kinds:
+        raise rule.error(expected="an array on some rank, or dtype", found="neither")
+    ((kind, what),) = kinds.items()
+    at = Place(detail=what)
+    if asked is not None:
+        raise rule.error(at=at, expected=f"elements of type {asked.name}", found=kind)
+    if kind not in DATA_TYPES:
+        remedy = 'Say dtype="bfloat16" if they are its bits.' if kind == BITS else ""
+        expected = f"one of {', '.join(DATA_TYPES)}"
+        raise R504.error(at=at, expected=expected, found=kind, remedy=remedy)
+    return DATA_TYPES[kind]
+
 
 Span = tuple[int, int]
 """(first byte, end) within the memory of a call."""
@@ -78,41 +159,18 @@ def check_inputs(
             expected=f"{collective.ranks} arrays, one a rank", found=f"{len(inputs)} arrays"
         )
     arrays = tuple(np.asarray(array) for array in inputs)
-    kind = _type_of(arrays, dtype)
-    count = _count_of(plan, arrays) if count is None else whole(count, "count", 0)
-    sizes = tuple(buffer_sizes(plan, rank, count) for rank in range(collective.ranks))
     for rank, array in enumerate(arrays):
-        elements = sizes[rank].data if collective.in_place else sizes[rank].input
-        fits = array.shape == (elements,) and (array.dtype == kind.array or not elements)
-        if not fits:
+        if array.ndim != 1:
             raise R503.error(
                 at=Place(detail=f"rank {rank}"),
-                expected=f"a 1-D array of {elements} elements of {kind.array} for count={count}",
-                found=f"shape {array.shape}, {array.dtype}",
+                expected="a 1-D array",
+                found=f"one of shape {array.shape}",
             )
+    parts = [parts_of(plan, rank, [array.size])[0] for rank, array in enumerate(arrays)]
+    types = {part.what: name_of(a.dtype) for part, a in zip(parts, arrays, strict=True) if a.size}
+    if not types and dtype is None:
+        types = {parts[0].what: name_of(arrays[0].dtype)}
+    kind = type_of(types, dtype, R503)
+    count = count_of(parts, count, R503)
+    sizes = tuple(buffer_sizes(plan, rank, count) for rank in range(collective.ranks))
     return Inputs(arrays, collective.in_place, count, kind, reduction(reduce_op), sizes)
-
-
-def _type_of(arrays: Sequence[Array], name: str | None) -> DataType:
-    if name is not None:
-        return data_type(name)
-    for array in arrays:
-        if array.size:
-            return data_type(array.dtype.name)
-    return data_type(arrays[0].dtype.name)
-
-
-def _count_of(plan: Plan, arrays: Sequence[Array]) -> int:
-    """The call's count, from the first rank that has memory of its own to tell it."""
-    for rank, array in enumerate(arrays):
-        one = buffer_sizes(plan, rank, 1)
-        blocks = one.data if plan.collective.in_place else one.input
-        if blocks:
-            if array.size % blocks:
-                raise R503.error(
-                    at=Place(detail=f"rank {rank}"),
-                    expected=f"whole blocks: a multiple of {blocks} elements",
-                    found=f"{array.size} elements",
-                )
-            return int(array.size // blocks)
-    raise R503.error(expected="count, since no rank has an input", found="none")

@@ -45,6 +45,15 @@ DATA_TYPES = _types(
 """Every type the engine reduces, by name, in the order of the engine's numbers."""
 
 
+BITS = "uint16"
+"""The type of arrays that may hold the bits of bfloat16, which NumPy doesn't have."""
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """What messages call NumPy's type, and DATA_TYPES if it is one of those."""
+    return dtype.name if dtype.isnative else f"{dtype.name} with its bytes swapped"
+
+
 def data_type(name: str) -> DataType:
     """The type called `name`; R504 where the engine has none."""
     if name not in DATA_TYPES:

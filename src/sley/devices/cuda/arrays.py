@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sley.devices.cuda.packages import module
-from sley.devices.device import BITS, Memory, View
-from sley.engine.types import DATA_TYPES
+from sley.devices.device import Memory, View
+from sley.engine.types import BITS, DATA_TYPES
 from sley.errors import Place
 from sley.errors.devices import K504, K505, K517, K519
 from sley.errors.runtime import R504
