@@ -250,7 +250,7 @@ def waiting_for(row: int) -> Plan:
 SEND = Step(Op.SEND, (I, 0), send=1, chan=0)
 PASS_ON = Step(Op.RECV_REDUCE_SEND, (I, 0), send=1, recv=1, chan=0)
 ONE_EACH = sley.AllReduce(2, 1)
-OTHER = sley.Custom("allreduce", 1, 1, 1, lambda rank, index: None)
+OTHER = replace(sley.Custom("other", 1, 1, 1, lambda rank, index: None), name="allreduce")
 TOO_MUCH = [
     ("F441", "msccl", lambda: replace(exchange(), loop_order=LoopOrder.INSTRUCTION), "instruction"),
     ("F442", "msccl", lambda: pair(SEND, replace(SEND, send=2), ranks=3), "block 0, step 0"),

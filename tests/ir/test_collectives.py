@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import sley
 from sley.ir.collective import Collective
+from sley.ir.collectives import STANDARD, Standard, standard
 from sley.ir.words import Buffer
 
 N, C = 3, 2
@@ -141,3 +143,70 @@ def test_cells_have_names() -> None:
         *(f"rank 0 {w}" for w in ("in[0]", "in[1]", "out[0]", "out[1]")),
         *(f"rank 1 {w}" for w in ("in[0]", "in[1]", "out[0]", "out[1]", "scratch[0]")),
     ]
+
+
+def row_of(c: Collective) -> Standard:
+    row = standard(c)
+    assert row is not None
+    return row
+
+
+@pytest.mark.parametrize("make", [w[0] for w in WORDS], ids=NAMES)
+def test_the_row_of_a_collective_says_what_its_columns_say(
+    make: Callable[..., Collective],
+) -> None:
+    c = make(N, C)
+    row = row_of(c)
+    assert row is STANDARD[c.name]
+    assert row.reduces == bool((np.diff(c.values.offset) > 1).any())
+    assert row.roles == () if c.root == -1 else row.roles_in(c)[row.roles[0]] == c.root
+    for of, parts, sizes in (
+        (row.input_of, row.input_parts, c.input_chunks),
+        (row.output_of, row.output_parts, c.output_chunks),
+    ):
+        holders = [row.roles_in(c)[of]] if of else list(range(N))
+        assert np.flatnonzero(sizes).tolist() == holders
+        assert sizes.max() == C * (N if parts else 1)
+    ours = make(N, C, in_place=True)
+    assert row.has_place_of_rank == bool(ours.input_base.any() or ours.output_base.any())
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("make", [w[0] for w in WORDS], ids=NAMES)
+def test_a_standard_collective_is_known_by_what_it_promises(
+    make: Callable[..., Collective], in_place: bool
+) -> None:
+    c = make(N, C, in_place=in_place)
+    assert row_of(c).like(c, in_place=in_place) == c
+    assert row_of(c).like(c, in_place=not in_place) == make(N, C, in_place=not in_place)
+    assert standard(replace(c, name="mine")) is None
+    assert standard(replace(c, expected=np.full(len(c.expected), -1))) is None
+
+
+def test_every_standard_collective_is_tested_here() -> None:
+    assert set(NAMES) == set(STANDARD)
+
+
+def test_a_custom_collective_of_a_standard_name_is_that_collective() -> None:
+    assert sley.Custom(
+        "AllReduce", 2, 3, 3, lambda rank, index: [(0, index), (1, index)], chunks=3
+    ) == sley.AllReduce(2, 3)
+    assert sley.Custom("reduce", 3, 1, [0, 0, 1], lambda r, i: [(s, i) for s in range(3)]) == (
+        sley.Reduce(3, root=2)
+    )
+    assert sley.Custom("sendrecv", 3, [0, 1, 0], [1, 0, 0], lambda r, i: [(1, 0)]) == (
+        sley.SendRecv(3, src=1, dst=0)
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sley.AllReduce(1291, 1291),
+        lambda: sley.Gather(2**20),
+        lambda: sley.Scatter(2**20, root=5),
+        lambda: sley.AllToNext(2**20, 4),
+    ],
+)
+def test_only_chunks_that_there_are_count(make: Callable[[], Collective]) -> None:
+    assert make().values.target.max() < 2**31

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+import pytest
 
 import sley
 from sley.lang import ChunkProgram
@@ -83,3 +84,23 @@ def test_empty_and_single_arrays() -> None:
         p.chunk(np.array([0, 1]), "in", 0).copy(np.array([1, 0]), "scratch", 0)
 
     assert sley.trace(sley.AllReduce(2), body).transfers.dst.tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_transfers_bring_about_collectives_that_move_chunks_to_their_own_number(
+    in_place: bool,
+) -> None:
+    chunks = np.arange(2)
+
+    def send(p: sley.lang.ChunkProgram) -> None:
+        p.transfer(2, 0, 0, chunks, "recv")
+
+    def push(p: sley.lang.ChunkProgram) -> None:
+        for step, rank in enumerate((1, 0)):  # in place from the end, before it is overwritten
+            p.transfer(rank, rank + 1, step, chunks, "recv")
+
+    for collective, body in (
+        (sley.SendRecv(3, 2, src=2, dst=0, in_place=in_place), send),
+        (sley.AllToNext(3, 2, in_place=in_place), push),
+    ):
+        assert sley.verify(sley.compile(sley.trace(collective, body)))

@@ -237,6 +237,15 @@ def test_in_place_input_and_output_are_one_place() -> None:
         (lambda: sley.Custom("c", 2, 1, 1, lambda r, i: [0]), "L112"),  # type: ignore[list-item]
         (lambda: sley.Custom("c", 2, 1, 1, lambda r, i: 5), "L112"),  # type: ignore
         (lambda: sley.AllGather(2**20), "L102"),
+        (lambda: sley.AllGather(46341), "L102"),
+        (lambda: sley.AllReduce(2**16, 2**15), "L102"),
+        (lambda: sley.Custom("c", 2, 2**30, 1, lambda r, i: None), "L102"),
+        (lambda: sley.Custom("c", 2, [2**33, 0], 1, lambda r, i: None), "L102"),
+        (lambda: sley.Custom("allreduce", 2, 1, 1, lambda r, i: [(r, i)]), "L118"),
+        (lambda: sley.Custom("All-Reduce", 2, 1, 1, lambda r, i: None), "L118"),
+        (lambda: sley.Custom("allreduce", 2, 2, 2, lambda r, i: [(0, i), (1, i)]), "L118"),
+        (lambda: sley.Custom("broadcast", 2, [1, 0], 1, lambda r, i: None), "L118"),
+        (lambda: sley.Custom("sendrecv", 1, 1, 1, lambda r, i: None), "L118"),
         (lambda: sley.program(sley.AllReduce)(rank_negative), "L112"),  # type: ignore[arg-type]
         (lambda: sley.trace(sley.AllReduce(2), lambda p: None, protocol="fast"), "L112"),
     ],
@@ -244,3 +253,17 @@ def test_in_place_input_and_output_are_one_place() -> None:
 def test_impossible_collectives(make: Callable[[], object], code: str) -> None:
     with pytest.raises(sley.SleyError, match=code):
         make()
+
+
+@pytest.mark.parametrize(
+    "make", [sley.AllToAll, sley.Gather, sley.Scatter, lambda n: sley.Custom("c", n, 1, 1, keep)]
+)
+def test_chunks_that_change_their_numbers_have_no_data_buffer(
+    make: Callable[[int], sley.Collective],
+) -> None:
+    with pytest.raises(sley.SleyError, match="L125"):
+        sley.trace(make(3), lambda p: p.transfer(0, 1, 0, 0, "recv"))
+
+
+def keep(rank: int, index: int) -> list[tuple[int, int]]:
+    return [(rank, index)]

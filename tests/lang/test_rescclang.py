@@ -109,6 +109,12 @@ def test_operators_in_any_case(word: str) -> None:
     assert parse(text, in_place=True).collective == sley.ReduceScatter(4, in_place=True)
 
 
+def test_allreduce_may_have_as_many_ranks_as_other_operators() -> None:
+    text = HEAD.replace("Allgather", "Allreduce").replace("nRanks=4", "nRanks=2000")
+    program = parse(text + "    transfer(0, 1, 0, 0, rrc)\n", in_place=True)
+    assert program.collective == sley.AllReduce(2000, 2000, in_place=True)
+
+
 def test_layout_is_free_where_it_says_nothing() -> None:
     text = (
         "\ufeff# a ring\r\n\r\ndef ResCCLAlgo(  # of four\r\n  nRanks=4,\r\n"

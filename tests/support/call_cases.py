@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sley.ir.collective import Collective
 from sley.rendezvous.hosts import Hosts
-from sley.selection.kinds import KINDS, ROOTED, Request
+from sley.selection.kinds import CALLS, Request
 
 Array = np.ndarray[Any, Any]
 
@@ -30,13 +30,13 @@ def some_hosts(draw: st.DrawFn, most: int = 9) -> Hosts:
 def requests(draw: st.DrawFn, most: int = 9) -> Request:
     """A call on any hosts, of any size."""
     hosts = draw(some_hosts(most))
-    kind = draw(st.sampled_from(KINDS))
+    kind = draw(st.sampled_from(list(CALLS)))
     return Request(
         kind=kind,
         hosts=hosts,
         size_bytes=draw(st.one_of(st.integers(0, 100_000), st.integers(0, 1 << 40))),
         in_place=draw(st.booleans()),
-        root=draw(st.integers(0, len(hosts.host) - 1)) if kind in ROOTED else 0,
+        root=draw(st.integers(0, len(hosts.host) - 1)) if CALLS[kind].roles else 0,
     )
 
 

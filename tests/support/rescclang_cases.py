@@ -126,7 +126,6 @@ BAD: dict[str, tuple[str, str, int, int]] = {
     "no ranks at all": (_head(f"nRanks=0, {AG}"), "L150", 1, 19),
     "negative ranks": (_head(f"nRanks=-4, {AG}"), "L150", 1, 19),
     "very many ranks": (_head(f"nRanks=1000000, {AG}"), "L150", 1, 19),
-    "too many ranks for allreduce": (_head('nRanks=2000, OpType="Allreduce"'), "L150", 1, 19),
     "no channels": (_head(f"nRanks=4, {AG}, nChannels=0"), "L150", 1, 52),
     "too many warps": (_head(f"nRanks=4, {AG}, nWarps=33"), "L150", 1, 49),
     "a node cut in two": (_head(f"nRanks=4, {AG}, GPUPerNode=3"), "L151", 1, 53),

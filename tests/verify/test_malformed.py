@@ -134,3 +134,10 @@ def test_a_chunk_that_nothing_has_written() -> None:
 def test_slots_that_mean_nothing() -> None:
     with pytest.raises(sley.SleyError, match="V207"):
         sley.verify(PLAN, slots=0)
+
+
+def test_a_collective_that_is_not_what_it_is_called() -> None:
+    nothing = sley.Custom("nothing", 3, 3, 3, lambda rank, index: None, chunks=3)
+    sley.verify(replace(PLAN, collective=nothing))
+    with pytest.raises(sley.SleyError, match=r"V209[^V]*what sley.AllReduce promises"):
+        sley.verify(replace(PLAN, collective=replace(nothing, name="allreduce")))

@@ -15,6 +15,7 @@ from sley.errors import counted
 from sley.errors.calls import N627
 from sley.ir.plan import Plan
 from sley.ir.words import is_integer
+from sley.selection.kinds import CALLS
 
 _MOST_TAGS = 2**63
 
@@ -85,26 +86,21 @@ def span(array: Array | None) -> tuple[int, int]:
     return int(array.__array_interface__["data"][0]), array.nbytes
 
 
-def count_of(kind: str, ranks: int, source: int, target: int) -> int:
-    """Elements of one block, for so many in the two arrays."""
-    if kind == "all_gather":
-        fits, block = target == ranks * source, source
-    elif kind == "reduce_scatter":
-        fits, block = source == ranks * target, target
-    elif kind == "all_to_all":
-        fits, block = source == target and source % ranks == 0, source // ranks
-    elif kind == "gather":
-        fits, block = target in (0, ranks * source), source
-    elif kind == "scatter":
-        fits, block = source in (0, ranks * target), target
-    else:
-        fits, block = source == target, source
-    if not fits:
+def count_of(kind: str, ranks: int, source: int, target: int, *, at_root: bool) -> int:
+    """Elements of one part, for so many in the rank's two arrays: of a buffer that the root alone
+    has, other ranks may have an array all the same, or none."""
+    row = CALLS[kind]
+    sides = [
+        (source, ranks if row.input_parts else 1, at_root or not row.input_of),
+        (target, ranks if row.output_parts else 1, at_root or not row.output_of),
+    ]
+    count = next(size // parts for size, parts, has_it in sides if has_it)
+    if not all(size == parts * count or (not size and not has_it) for size, parts, has_it in sides):
         raise N627.error(
             expected=f"arrays that fit a {kind} over {ranks} ranks",
             found=f"{source} elements in, {target} out",
         )
-    return block
+    return count
 
 
 def own_count_of(plan: Plan, rank: int, elements: Sequence[int], count: int | None) -> int:
@@ -144,4 +140,5 @@ def is_in_place(call: Call, rank: int) -> bool:
         )
     # Of a gather and a scatter only the root's arrays can overlap, of which the other ranks know
     # nothing; a plan out of place copies the root's own part onto itself, and does no harm.
-    return call.kind not in ("gather", "scatter")
+    row = CALLS[call.kind]
+    return not (row.roles and row.has_place_of_rank)

@@ -15,12 +15,12 @@ from sley.errors import SleyError
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import ReduceOp
-from sley.selection.kinds import BARRIER, KINDS, ROOTED
+from sley.selection.kinds import BARRIER, CALLS
 
 OWN: Final = "run"
 """A call that brings its own plan."""
 
-_NAMES = (*KINDS, OWN)
+_NAMES = (*CALLS, OWN)
 _NUMBER = {kind: number for number, kind in enumerate(_NAMES)}
 
 _BYTE, _ROOT, _DIGEST = 8, 20, 24
@@ -28,17 +28,14 @@ _BYTE, _ROOT, _DIGEST = 8, 20, 24
 
 _TYPE_NAMES = tuple(DATA_TYPES)
 
-REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
-"""The kinds of calls that combine elements; of those with their own plan, the plan says it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One collective call of one rank.
 
-    kind: one of `calls.KINDS`, or `OWN` for a call with a plan. input, output: addresses, with
-        their bytes; a rank that has none (the input of a scatter, but for the root) gives 0 bytes.
-        In place they overlap as the collective's definition says. count: elements of one block: of
+    kind: one of `selection.kinds.CALLS`, or `OWN` for a call with a plan. input, output: addresses
+        with their bytes; a rank that has none (as input of a scatter, but for the root) gives 0. In
+        place they overlap as the collective's definition says. count: elements of one block: of
         the whole buffer for all_reduce, broadcast and reduce, of one rank's part for the others.
     """
 
@@ -81,9 +78,10 @@ def describe_record(record: int, count: int) -> str:
     if kind == BARRIER:
         return kind
     words = [f"{kind} of {count} x {name}"]
-    if kind in REDUCING or kind == OWN:
+    row = CALLS.get(kind)  # of a call with its own plan, the plan says whether it reduces
+    if kind == OWN or (row is not None and row.reduces):
         words.append(reduction)
-    if kind in ROOTED:
+    if row is not None and row.roles:
         words.append(f"root {root}")
     return ", ".join(words)
 

@@ -18,7 +18,7 @@ from sley.communicator.arrays import (
     type_of,
     words_of,
 )
-from sley.communicator.calls import OWN, REDUCING, Call, Work
+from sley.communicator.calls import OWN, Call, Work
 from sley.communicator.endpoint import Endpoint
 from sley.communicator.settings import Settings
 from sley.communicator.stats import CallStats
@@ -28,6 +28,7 @@ from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.rendezvous.hosts import Hosts
 from sley.rendezvous.stores import Store
+from sley.selection.kinds import CALLS
 from sley.selection.plans import Plans
 
 
@@ -250,14 +251,16 @@ class Communicator:
     ) -> Work:
         check_root(root, self.ranks)
         given = tuple(array for array in (data, out) if array is not None)
-        element = type_of(kind, given, dtype, reduces=kind in REDUCING)
-        gives_only = {"broadcast": self.rank == root, "reduce": self.rank != root}
-        if out is not None and not gives_only.get(kind, False):
+        row, at_root = CALLS[kind], self.rank == root
+        element = type_of(kind, given, dtype, reduces=row.reduces)
+        has_output = at_root or not row.output_of
+        gives_all = at_root and bool(row.input_of) and out is data
+        if out is not None and has_output and not gives_all:
             check_writable(kind, out)
         source, source_bytes = span(data)
         target, target_bytes = span(out)
         sizes = [0 if array is None else array.size for array in (data, out)]
-        count = count_of(kind, self.ranks, *sizes) * words_of(given[0], element)
+        count = count_of(kind, self.ranks, *sizes, at_root=at_root) * words_of(given[0], element)
         call = Call(
             kind,
             source,

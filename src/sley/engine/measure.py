@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from sley.engine.limits import whole
 from sley.engine.types import DATA_TYPES, DataType, data_type, reduction
+from sley.ir.collectives import bus_factor
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 
@@ -87,7 +88,7 @@ class Sweep:
             root=c.root,
             time_us=time_us,
             algbw_GBps=algbw_GBps,
-            busbw_GBps=algbw_GBps * c.bus_factor,
+            busbw_GBps=algbw_GBps * bus_factor(c),
             wrong=wrong,
         )
 
@@ -99,7 +100,7 @@ class Measurement:
     size_bytes: the larger of a rank's two buffers: what is gathered, what is scattered. count:
     elements of one block of the collective. root: NONE (-1) without. time_us: of one call. On
     processes it is averaged over the ranks, too. algbw_GBps: size / time in 10^9 bytes a second;
-    busbw_GBps: that times the collective's `bus_factor`. wrong: elements that are not what the
+    busbw_GBps: that times `ir.collectives.bus_factor`. wrong: elements that are not what the
     collective promises; -1 unchecked.
     """
 

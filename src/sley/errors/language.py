@@ -122,6 +122,14 @@ L116 = Rule(
     example='sley.Custom("swap", 2, 2, 2, lambda r, i: [(r, 1 - i)], chunks=2)',
     instead="Leave chunks at 1: every chunk is then a block, and count is what one chunk holds.",
 )
+L118 = Rule(
+    "L118",
+    "standard-name",
+    what="A custom collective has the name of a standard one and promises something else.",
+    why="Proofs, files, bus bandwidths and the plans of a communicator go by that name.",
+    example='sley.Custom("allreduce", 4, 4, 4, lambda rank, index: None)',
+    instead="Give it a name of its own, or use the standard collective.",
+)
 L114 = Rule(
     "L114",
     "program-raised",
@@ -182,8 +190,7 @@ L125 = Rule(
     why="A transfer names one chunk id for source and destination: a place in the buffer that is "
     "input and output in place (ResCCL 4.2, DataBuffer).",
     example="transfers for an AllToAll out of place",
-    instead="Use AllReduce, AllGather, ReduceScatter, Broadcast or Reduce, or write it with "
-    "p.chunk.",
+    instead="Write it in place, or with p.chunk.",
 )
 L120 = Rule(
     "L120",

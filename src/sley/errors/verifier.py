@@ -71,6 +71,15 @@ V208 = Rule(
     example='<step type="cpy" srcbuf="i" srcoff="0" dstbuf="i" dstoff="1" cnt="2" .../>',
     instead="Move through scratch, or chunk by chunk.",
 )
+V209 = Rule(
+    "V209",
+    "standard-name",
+    what="A plan's collective has the name of a standard one and promises something else.",
+    why="Proofs, files, bus bandwidths and the plans of a communicator go by that name: what is no "
+    "allreduce would be proven to be a correct one.",
+    example='dataclasses.replace(collective, name="allreduce")',
+    instead="Give the collective a name of its own.",
+)
 V207 = Rule(
     "V207",
     "too-few-slots",

@@ -12,8 +12,7 @@ One line a transfer, in the order of their meaning. The text of a program is alw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from itertools import groupby, pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from sley.errors import SleyError
-from sley.ir import collectives
 from sley.ir.collective import Collective
+from sley.ir.collectives import Custom, standard
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer, TransferKind
@@ -102,10 +101,9 @@ def _quoted(text: str) -> str:
 
 def _collective(c: Collective) -> tuple[list[str], str]:
     """Tables that a collective needs, as lines, and the expression that makes it."""
-    for name, make, extra in _standard(c):
-        if _same(c, partial(make, c.ranks, c.chunks, in_place=c.in_place, **extra)):
-            return [], f"sley.{name}({_keywords(c, extra)})"
-    if _same(c, partial(_custom, c)):
+    if (row := standard(c)) is not None:
+        return [], f"sley.{row.build.__name__}({_keywords(c, row.roles_in(c))})"
+    if _is_custom(c):
         return _custom_table(c), (
             f"sley.Custom({_quoted(c.name)}, {c.ranks}, {_sizes(c.input_chunks)}, "
             f"{_sizes(c.output_chunks)}, expected, chunks={c.chunks}, in_place={c.in_place})"
@@ -113,25 +111,10 @@ def _collective(c: Collective) -> tuple[list[str], str]:
     return _literal(c), "COLLECTIVE"
 
 
-def _standard(
-    c: Collective,
-) -> Iterator[tuple[str, Callable[..., Collective], dict[str, int]]]:
-    """The standard collectives that `c` may be: name, constructor, further arguments."""
-    for name in ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "AllToNext"):
-        yield name, getattr(collectives, name), {}
-    if c.root != NONE:
-        for name in ("Broadcast", "Reduce", "Gather", "Scatter"):
-            yield name, getattr(collectives, name), {"root": c.root}
-        receivers = np.flatnonzero(c.output_chunks)
-        if len(receivers):
-            ends = {"src": c.root, "dst": int(receivers[0])}
-            yield "SendRecv", collectives.SendRecv, ends
-
-
-def _same(c: Collective, make: Callable[[], Collective]) -> bool:
-    """Whether `make` makes exactly `c`."""
+def _is_custom(c: Collective) -> bool:
+    """Whether `Custom` makes exactly `c` of its promises."""
     try:
-        return make() == c
+        return _custom(c) == c
     except SleyError:
         return False
 
@@ -168,9 +151,7 @@ def _custom(c: Collective) -> Collective:
         return None if value is None else values[value]
 
     sizes = c.input_chunks.tolist(), c.output_chunks.tolist()
-    return collectives.Custom(
-        c.name, c.ranks, *sizes, expected, chunks=c.chunks, in_place=c.in_place
-    )
+    return Custom(c.name, c.ranks, *sizes, expected, chunks=c.chunks, in_place=c.in_place)
 
 
 def _custom_table(c: Collective) -> list[str]:

@@ -106,19 +106,6 @@ class Collective:
         most = max(int(self.input_chunks.max()), int(self.output_chunks.max()))
         return max(1, -(-most // self.chunks))
 
-    @property
-    def bus_factor(self) -> float:
-        """What turns algorithm bandwidth into the load of the busiest link in an ideal algorithm
-        (nccl-tests, PERFORMANCE.md); 1 for collectives that it does not know."""
-        n = self.ranks
-        match self.name:
-            case "allreduce":
-                return 2 * (n - 1) / n
-            case "allgather" | "reducescatter" | "alltoall" | "gather" | "scatter":
-                return (n - 1) / n
-            case _:
-                return 1.0
-
     def layout(self, scratch_chunks: NDArray[Any]) -> Layout:
         """Where every chunk lies, with `scratch_chunks` (ranks,) chunks of scratch."""
         start = offsets_of(self.data_chunks.astype(np.int64) + scratch_chunks)

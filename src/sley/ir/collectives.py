@@ -1,28 +1,35 @@
-"""The standard collectives, and `Custom` for one's own.
+"""The standard collectives, what there is to know of each, and `Custom` for one's own.
 
-Each is a function that returns a `Collective`. `chunks` cuts what a call's element count is about:
-the whole buffer of AllReduce, Broadcast, Reduce, SendRecv and AllToNext; one rank's contribution
-to AllGather, Gather, AllToAll; one rank's share of ReduceScatter and Scatter.
+Each is a function that returns a `Collective`, and a row of `STANDARD`. `chunks` cuts what a call's
+element count is about: the whole buffer of AllReduce, Broadcast, Reduce, SendRecv and AllToNext;
+one rank's contribution to AllGather, Gather, AllToAll; one rank's share of ReduceScatter and
+Scatter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import cast
 
 import numpy as np
 
-from sley.errors import Place
-from sley.errors.language import L101, L102, L112, L116
+from sley.errors import Place, SleyError, counted
+from sley.errors.language import L101, L102, L112, L116, L118
 from sley.ir.collective import Collective
 from sley.ir.tables import NONE, Edges, IntArray, offsets_of
 from sley.ir.words import is_integer
 
 MAX_CHUNKS = 2**31 - 1
-"""Ids of chunks are 32-bit; the largest collectives have a chunk for each pair of ranks."""
+"""Most input chunks of all ranks together, and most output chunks: their ids are 32-bit."""
 
 
-def _check(name: str, ranks: int, chunks: int, *members: tuple[str, int]) -> None:
+def _check(
+    name: str, ranks: int, chunks: int, *members: tuple[str, int], has_pairs: bool = False
+) -> None:
+    """Refuses numbers that no collective has; has_pairs: it has a chunk for each pair of ranks,
+    times `chunks`. Errors: L101, L102, L112."""
     for word, value in (("ranks", ranks), ("chunks", chunks), *members):
         if not is_integer(value):
             raise L112.error(
@@ -34,13 +41,7 @@ def _check(name: str, ranks: int, chunks: int, *members: tuple[str, int]) -> Non
         raise L102.error(
             at=Place(detail=name), expected="at least 1 chunk", found=f"chunks={chunks}"
         )
-    if ranks * ranks * chunks > MAX_CHUNKS:
-        raise L102.error(
-            at=Place(detail=name),
-            expected=f"at most {MAX_CHUNKS} chunks on all ranks together",
-            found=f"{ranks} ranks, {chunks} chunks",
-            remedy="Use fewer ranks or chunks: ids of chunks are 32-bit.",
-        )
+    _check_total(name, ranks * chunks * (ranks if has_pairs else 1))
     for word, rank in members:
         if not 0 <= rank < ranks:
             raise L101.error(
@@ -48,6 +49,17 @@ def _check(name: str, ranks: int, chunks: int, *members: tuple[str, int]) -> Non
                 expected=f"a rank from 0 to {ranks - 1}",
                 found=f"{word}={rank}",
             )
+
+
+def _check_total(name: str, total: int) -> None:
+    """Refuses more chunks of all ranks' inputs, or outputs, than ids can number. Errors: L102."""
+    if total > MAX_CHUNKS:
+        raise L102.error(
+            at=Place(detail=name),
+            expected=f"at most {MAX_CHUNKS} chunks on all ranks together",
+            found=f"{total}",
+            remedy="Use fewer ranks or chunks: ids of chunks are 32-bit.",
+        )
 
 
 def _build(
@@ -129,7 +141,7 @@ def AllGather(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective
 
     In place, rank r's input is chunks r * chunks ... of its output.
     """
-    _check("AllGather", ranks, chunks)
+    _check("AllGather", ranks, chunks, has_pairs=True)
     total = ranks * chunks
     return _build(
         "allgather",
@@ -149,7 +161,7 @@ def ReduceScatter(ranks: int, chunks: int = 1, in_place: bool = False) -> Collec
 
     In place, rank r's output is chunks r * chunks ... of its input.
     """
-    _check("ReduceScatter", ranks, chunks)
+    _check("ReduceScatter", ranks, chunks, has_pairs=True)
     total = ranks * chunks
     return _build(
         "reducescatter",
@@ -166,7 +178,7 @@ def ReduceScatter(ranks: int, chunks: int = 1, in_place: bool = False) -> Collec
 
 def AllToAll(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
     """Part s of rank r's output (`chunks` each) is part r of rank s's input."""
-    _check("AllToAll", ranks, chunks)
+    _check("AllToAll", ranks, chunks, has_pairs=True)
     size = _full(ranks, ranks * chunks)
     receiver, sender, part = np.ogrid[:ranks, :ranks, :chunks]
     ids = ((sender * ranks + receiver) * chunks + part).ravel()
@@ -300,6 +312,123 @@ def AllToNext(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective
     )
 
 
+@dataclass(frozen=True)
+class Standard:
+    """A standard collective, with all that any part of sley has to know of it by its name.
+
+    name: in lower case, as nccl-tests and files have it ("allreduce").
+    build: makes it; takes ranks, chunks, the ranks of `roles`, and in_place.
+    call: the communicator's word for it ("all_reduce"), "" where a communicator has no call for it.
+    reduces: whether it combines elements.
+    input_parts, output_parts: whether that buffer has a part for each rank, else it has one part; a
+        call's element count is that of one part.
+    input_of, output_of: the role that alone has that buffer out of place ("root"), "" for all.
+    bus_factor: by the number of ranks, what turns algorithm bandwidth into the load of the busiest
+        link in an ideal algorithm (nccl-tests, PERFORMANCE.md); 1 for those that it doesn't have.
+    """
+
+    name: str
+    build: Callable[..., Collective]
+    call: str = ""
+    reduces: bool = False
+    input_parts: bool = False
+    output_parts: bool = False
+    input_of: str = ""
+    output_of: str = ""
+    bus_factor: Callable[[int], float] = lambda ranks: 1.0
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What `build` calls the ranks that it is about; the first is `Collective.root`."""
+        return tuple(dict.fromkeys(word for word in (self.input_of, self.output_of) if word))
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether the largest buffer has a part for each rank."""
+        return self.input_parts or self.output_parts
+
+    @property
+    def has_place_of_rank(self) -> bool:
+        """Whether in place the smaller buffer is the rank's own part of the larger one."""
+        return self.input_parts != self.output_parts
+
+    def of(
+        self, ranks: int, chunks: int = 1, *, in_place: bool = False, root: int = 0
+    ) -> Collective:
+        """The collective, for those about one rank at most; `root` is that rank, if any."""
+        return self.build(ranks, chunks, in_place=in_place, **dict.fromkeys(self.roles, root))
+
+    def like(self, c: Collective, *, in_place: bool) -> Collective:
+        """The collective with the ranks, chunks and roles of `c`. Errors: L101."""
+        return self.build(c.ranks, c.chunks, in_place=in_place, **self.roles_in(c))
+
+    def roles_in(self, c: Collective) -> dict[str, int]:
+        """The rank that `c` has in each role, if it is this collective."""
+        holders = (c.root, int(np.argmax(c.output_chunks)))
+        return dict(zip(self.roles, holders, strict=False))
+
+
+def _others(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+STANDARD: Mapping[str, Standard] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            Standard(
+                "allreduce",
+                AllReduce,
+                "all_reduce",
+                reduces=True,
+                bus_factor=lambda ranks: 2 * _others(ranks),
+            ),
+            Standard("allgather", AllGather, "all_gather", output_parts=True, bus_factor=_others),
+            Standard(
+                "reducescatter",
+                ReduceScatter,
+                "reduce_scatter",
+                reduces=True,
+                input_parts=True,
+                bus_factor=_others,
+            ),
+            Standard(
+                "alltoall",
+                AllToAll,
+                "all_to_all",
+                input_parts=True,
+                output_parts=True,
+                bus_factor=_others,
+            ),
+            Standard("broadcast", Broadcast, "broadcast", input_of="root"),
+            Standard("reduce", Reduce, "reduce", reduces=True, output_of="root"),
+            Standard(
+                "gather", Gather, "gather", output_parts=True, output_of="root", bus_factor=_others
+            ),
+            Standard(
+                "scatter", Scatter, "scatter", input_parts=True, input_of="root", bus_factor=_others
+            ),
+            Standard("sendrecv", SendRecv, input_of="src", output_of="dst"),
+            Standard("alltonext", AllToNext),
+        )
+    }
+)
+"""The standard collectives by name; what any part of sley derives from a name stands here."""
+
+
+def standard(c: Collective) -> Standard | None:
+    """The row of the standard collective that `c` is exactly, None for any other, whatever its
+    name."""
+    row = STANDARD.get(c.name)
+    return row if row is not None and _meant(row, c) == c else None
+
+
+def bus_factor(c: Collective) -> float:
+    """`Standard.bus_factor` of a collective; 1 for those of one's own."""
+    row = STANDARD.get(c.name)
+    return 1.0 if row is None else row.bus_factor(c.ranks)
+
+
 def Custom(
     name: str,
     ranks: int,
@@ -314,7 +443,8 @@ def Custom(
 
     expected(rank, index) gives the input chunks, as (rank, index) pairs, whose reduction output
     chunk `index` of `rank` must hold at the end; None where anything will do. `chunks` is how many
-    chunks a call's element count covers.
+    chunks a call's element count covers. The name of a standard collective, in any spelling, stands
+    for that collective alone. Errors: L101, L102, L112, L116, L118.
     """
     _check(name, ranks, chunks)
     inputs = _custom_sizes(name, ranks, input_chunks)
@@ -336,7 +466,7 @@ def Custom(
         offsets_of(np.array([len(ids) for ids in rows], np.int64)),
         np.array([i for ids in rows for i in ids], np.int32),
     )
-    return _build(
+    own = _build(
         name,
         ranks,
         chunks,
@@ -346,6 +476,8 @@ def Custom(
         expected=wanted,
         values=values,
     )
+    row = _standard_of_that_name(name)
+    return own if row is None else _as_standard(own, row)
 
 
 def _custom_sizes(name: str, ranks: int, sizes: int | Iterable[int]) -> np.ndarray:
@@ -357,6 +489,7 @@ def _custom_sizes(name: str, ranks: int, sizes: int | Iterable[int]) -> np.ndarr
             expected=f"a number of chunks from 0, or {ranks} of them",
             found=repr(sizes),
         )
+    _check_total(name, sum(array.tolist()) if array.ndim else int(array) * ranks)
     return np.broadcast_to(array.astype(np.int32), ranks)
 
 
@@ -398,3 +531,29 @@ def _input_id(name: str, inputs: np.ndarray, start: np.ndarray, rank: int, index
             found=f"({rank}, {index})",
         )
     return int(start[rank]) + index
+
+
+def _standard_of_that_name(name: str) -> Standard | None:
+    """The standard collective that a name stands for, as in "All-Reduce"."""
+    return STANDARD.get("".join(letter for letter in name.lower() if letter.isalnum()))
+
+
+def _meant(row: Standard, c: Collective) -> Collective | None:
+    """The standard collective that `c` would be, None where no ranks can have its roles."""
+    try:
+        return row.like(c, in_place=c.in_place)
+    except SleyError:
+        return None
+
+
+def _as_standard(own: Collective, row: Standard) -> Collective:
+    """The standard collective that a collective of its name promises. Errors: L118."""
+    for root in range(own.ranks if row.roles else 1):
+        meant = _meant(row, replace(own, root=root))
+        if meant is not None and replace(meant, name=own.name, root=NONE) == own:
+            return meant
+    raise L118.error(
+        at=Place(detail=own.name),
+        expected=f"what sley.{row.build.__name__} promises, by the name {own.name!r}",
+        found=f"other buffers or other promises, on {counted(own.ranks, 'rank')}",
+    )

@@ -16,7 +16,6 @@ scratch where the output has no such chunk, and leave the input as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +25,7 @@ from numpy.typing import ArrayLike
 from sley.errors import Place
 from sley.errors.language import L101, L103, L111, L122, L124, L125
 from sley.ir.collective import Collective
-from sley.ir.collectives import AllGather, AllReduce, Broadcast, Reduce, ReduceScatter
+from sley.ir.collectives import standard
 from sley.ir.program import Program, Transfers
 from sley.ir.sources import Sources
 from sley.ir.tables import (
@@ -170,29 +169,34 @@ def _by_step(steps: Steps) -> Steps:
     return Steps(**{n: getattr(steps, n)[order] for n in steps.column_names()})
 
 
-_BUILDERS: dict[str, Callable[[Collective, bool], Collective]] = {
-    "allreduce": lambda c, in_place: AllReduce(c.ranks, c.chunks, in_place),
-    "allgather": lambda c, in_place: AllGather(c.ranks, c.chunks, in_place),
-    "reducescatter": lambda c, in_place: ReduceScatter(c.ranks, c.chunks, in_place),
-    "broadcast": lambda c, in_place: Broadcast(c.ranks, c.chunks, c.root, in_place),
-    "reduce": lambda c, in_place: Reduce(c.ranks, c.chunks, c.root, in_place),
-}
-"""The standard collectives whose memory in place is one buffer under one numbering."""
-
-
 def _twin(collective: Collective, whole: Place) -> Collective:
     """The collective in place. Errors: L125."""
     if collective.in_place:
         return collective
-    build = _BUILDERS.get(collective.name)
-    # A custom collective may carry a standard name.
-    if build is None or build(collective, False) != collective:
+    row = standard(collective)
+    twin = None if row is None else row.like(collective, in_place=True)
+    if twin is None or not _has_one_numbering(twin):
         raise L125.error(
             at=whole,
-            expected="a collective in place, or one of " + ", ".join(_BUILDERS),
+            expected="a collective in place, or a standard one whose chunks keep their numbers",
             found=str(collective),
         )
-    return build(collective, True)
+    return twin
+
+
+def _has_one_numbering(c: Collective) -> bool:
+    """Whether in place every result is one of chunks with its own number in their ranks' data: only
+    then does one number name a chunk for both ends of a transfer."""
+    rank_of_input = np.repeat(np.arange(c.ranks), c.input_chunks)
+    begin = c.input_base - c.input_offset[:-1]
+    of_input = np.arange(len(rank_of_input)) + begin[rank_of_input]
+    first = of_input[c.values.target[c.values.offset[:-1]]]  # no value is of no chunk
+    if (of_input[c.values.target] != first[c.values.source]).any():
+        return False
+    rows = np.flatnonzero(c.expected != NONE)
+    rank = np.repeat(np.arange(c.ranks), c.output_chunks)[rows]
+    of_output = rows - c.output_offset[rank] + c.output_base[rank]
+    return np.array_equal(of_output, first[c.expected[rows]])
 
 
 def _check_conflicts(t: Steps, reads: LongArray, writes: LongArray, sources: Sources) -> None:

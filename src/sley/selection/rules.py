@@ -16,7 +16,7 @@ from sley.ir.program import Program
 from sley.ir.words import Protocol
 from sley.lang import ChunkProgram, trace
 from sley.rendezvous.hosts import Hosts
-from sley.selection.kinds import BARRIER, ROOTED, Request, check_call, collective_of
+from sley.selection.kinds import BARRIER, CALLS, Request, check_call, collective_of
 
 _STAGED = Options(protocol=Protocol.SIMPLE, fusion=False)
 _PULLED = Options(protocol=Protocol.DIRECT, fusion=False)
@@ -397,7 +397,7 @@ def ladder(
     group = Group(hosts, limits or Limits())
     check_call(kind, group.ranks, 0, root)
     common: dict[str, Any] = {"in_place": in_place}
-    if kind in ROOTED:
+    if CALLS[kind].roles:
         common["root"] = root
     if group.ranks == 1:
         steps = [Step(None, _LOCAL, Options(), "one rank has its data already", {"kind": kind})]

@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 
 from sley.bounds.bound import Bound
+from sley.ir.collectives import bus_factor
 from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text
@@ -128,7 +129,7 @@ class Simulation:
     @property
     def busbw_GBps(self) -> float:  # noqa: N802 - a unit
         """`algbw_GBps` times the collective's bus factor."""
-        return self.algbw_GBps * self.plan.collective.bus_factor
+        return self.algbw_GBps * bus_factor(self.plan.collective)
 
     @property
     def of_bound(self) -> float:

@@ -14,12 +14,10 @@ from sley.communicator import Call
 from sley.communicator.endpoint import Endpoint
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
+from sley.selection.kinds import CALLS
 from sley.torch.elements import Element
 from sley.torch.memory import NOWHERE, Memory, copied, to_read, to_write
 from sley.torch.work import UNSET, Finished, Part, Pending, Together, collective_error
-
-_IN_PLACE = ("all_gather", "reduce_scatter")
-"""Collectives of parts that are in place on all ranks or on none."""
 
 
 class CallRunner:
@@ -73,7 +71,9 @@ class CallRunner:
             own = self.rank * count * element.dtype.size_bytes
             source_own = source.address + (own if source.size_bytes > target.size_bytes else 0)
             target_own = target.address + (own if target.size_bytes > source.size_bytes else 0)
-            if source_own != target_own or kind not in _IN_PLACE:
+            row = CALLS[kind]
+            is_in_place = row.has_place_of_rank and not row.roles  # on all ranks, or on none
+            if source_own != target_own or not is_in_place:
                 source = copied(inputs)
         call = Call(
             kind,

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from sley.errors import Diagnostic
-from sley.errors.verifier import V201, V208
+from sley.errors.verifier import V201, V208, V209
+from sley.ir.collectives import STANDARD, standard
 from sley.ir.faults import LIMIT, faults, overlapping_operands
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 
 
 def check_rows(plan: Plan) -> list[Diagnostic]:
-    """V201 for tables that contradict one another, V208 for operands that overlap."""
+    """V209 for a collective that isn't what it is called, V201 for tables that contradict one
+    another, V208 for operands that overlap."""
+    c = plan.collective
+    if c.name in STANDARD and standard(c) is None:
+        return [
+            V209.diagnostic(
+                at=plan.sources.whole,
+                expected=f"what sley.{STANDARD[c.name].build.__name__} promises",
+                found=f"{c} with other buffers or other promises",
+            )
+        ]
     found = [
         V201.diagnostic(
             at=plan.sources.whole if fault.row == NONE else plan.place(fault.row),

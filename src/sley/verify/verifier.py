@@ -43,7 +43,7 @@ def verify(plan: Plan, slots: int | None = None, *, per_chunk: bool | None = Non
 
     per_chunk: whether every chunk of a message takes a slot; by default what the plan says.
 
-    In this order, each relying on those before: rows and connections (V201, V202), hangs with
+    In this order, each relying on those before: rows and connections (V209, V201, V202), hangs with
     `slots` slots, by default the plan's own (V203), races (V204), the result (V205, V206).
     """
     if not isinstance(plan, Plan):

@@ -24,12 +24,11 @@ from sley.formats.msccl_xml.raw import RawFile
 from sley.formats.msccl_xml.words import (
     COLLECTIVE_NAMES,
     CUSTOM,
-    OF_ALL_RANKS,
-    ROOTED,
-    standard_collective,
+    parts_per_loop,
 )
 from sley.formats.problems import Problems
 from sley.ir.collective import Collective
+from sley.ir.collectives import STANDARD, Standard
 from sley.ir.plan import Instructions, Plan
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE, Edges, IntArray, offsets_of
@@ -146,7 +145,8 @@ def _collective(
         known = ", ".join(COLLECTIVE_NAMES)
         problems.add(F409, at, expected=f"coll to be one of {known}", found=ascii(header.coll))
         return None
-    parts = header.ngpus if name in OF_ALL_RANKS else 1
+    row = STANDARD[name]
+    parts = parts_per_loop(row, header.ngpus)
     chunks, rest = divmod(header.nchunksperloop, parts)
     if chunks < 1 or rest:
         expected = f"a multiple of {parts}" if parts > 1 else "at least 1"
@@ -156,8 +156,8 @@ def _collective(
     if in_place is None:
         in_place = _in_place(raw, remarks)
     if root is None:
-        root = _root(raw, name, remarks) if name in ROOTED else 0
-    return standard_collective(name, header.ngpus, chunks, root, in_place)
+        root = _root(raw, row, remarks) if row.roles else 0
+    return row.of(header.ngpus, chunks, in_place=in_place, root=root)
 
 
 def _in_place(raw: RawFile, remarks: list[Diagnostic]) -> bool:
@@ -176,9 +176,9 @@ def _in_place(raw: RawFile, remarks: list[Diagnostic]) -> bool:
     return chosen
 
 
-def _root(raw: RawFile, name: str, remarks: list[Diagnostic]) -> int:
+def _root(raw: RawFile, row: Standard, remarks: list[Diagnostic]) -> int:
     """The root, where only one rank has the root's buffer; else rank 0, with a remark."""
-    sizes = raw.gpu("i_chunks" if name in ("broadcast", "scatter") else "o_chunks")
+    sizes = raw.gpu("i_chunks" if row.input_of else "o_chunks")
     holders = raw.gpu("id")[sizes > 0]
     if len(holders) == 1:
         return int(holders[0])

@@ -20,11 +20,11 @@ from sley.formats.msccl_xml.words import (
     BUFFER_WORDS,
     BUFFERS,
     OPERATION_WORDS,
-    chunks_per_loop,
-    standard_collective,
+    parts_per_loop,
 )
 from sley.formats.problems import Problems
 from sley.formats.targets import Target, target_named
+from sley.ir.collectives import standard
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
@@ -96,14 +96,9 @@ def write(
 def _naming(plan: Plan, target: Target, problems: Problems) -> _Naming:
     """How the target calls the plan's collective; a problem where it doesn't know it."""
     collective = plan.collective
-    word = target.collectives.get(collective.name)
-    if word is not None:
-        root = 0 if collective.root == NONE else collective.root
-        meant = standard_collective(
-            collective.name, collective.ranks, collective.chunks, root, collective.in_place
-        )
-        if meant == collective:
-            return _Naming(word, chunks_per_loop(collective))
+    word, row = target.collectives.get(collective.name), standard(collective)
+    if word is not None and row is not None:
+        return _Naming(word, collective.chunks * parts_per_loop(row, collective.ranks))
     if target.custom_collective is None:
         problems.add(
             F443,

@@ -9,7 +9,7 @@ from typing import NoReturn, cast
 from sley.errors import Place, Rule
 from sley.errors.rescclang import L147, L148, L149, L150, L151
 from sley.ir.collective import Collective
-from sley.ir.collectives import MAX_CHUNKS, AllGather, AllReduce, ReduceScatter
+from sley.ir.collectives import STANDARD
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, is_integer
 from sley.lang.rescclang.lexer import shortened_word
@@ -167,13 +167,8 @@ def _collective(given: _Given, variables: dict[str, int], in_place: bool) -> Col
     operation, ranks = operation.lower(), variables["nRanks"]
     if operation not in OPERATIONS:
         given.refuse(L150, "OpType", known)
-    if operation != "allreduce":
-        build = AllGather if operation == "allgather" else ReduceScatter
-        return build(ranks, 1, in_place)
-    if ranks**3 > MAX_CHUNKS:
-        most = int(MAX_CHUNKS ** (1 / 3))
-        given.refuse(L150, "nRanks", f"at most {most} ranks for Allreduce, a chunk for each")
-    return AllReduce(ranks, ranks, in_place)
+    row = STANDARD[operation]
+    return row.of(ranks, 1 if row.has_parts else ranks, in_place=in_place)
 
 
 def _topology(given: _Given, variables: dict[str, int]) -> Topology | None:
