@@ -1,4 +1,4 @@
-"""The catalog: names, parameters, and what is said when they are wrong."""
+"""Tests of the catalog: names, parameters, and refused ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"
 
 
 def body_lines(function: Any) -> int:
-    """Lines of a function's body without its docstring."""
+    """The number of lines of a function's body without its docstring."""
     node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     assert isinstance(node, ast.FunctionDef)
     assert node.end_lineno is not None
@@ -38,25 +38,25 @@ def test_algorithms_are_short(function: Any) -> None:
 
 
 @pytest.mark.parametrize("algorithm", CATALOG.values(), ids=lambda a: a.name)
-def test_entries_describe_their_algorithm(algorithm: sley.algorithms.Algorithm) -> None:
-    said = program(algorithm.name, {**sizes(algorithm.name)[0], "in_place": False})
-    assert said.collective.name == algorithm.collective
+def test_each_entry_has_a_name_a_summary_and_a_source(algorithm: sley.algorithms.Algorithm) -> None:
+    built = program(algorithm.name, {**sizes(algorithm.name)[0], "in_place": False})
+    assert built.collective.name == algorithm.collective
     assert getattr(sley.algorithms, algorithm.function.__name__) is algorithm.function
     assert algorithm.summary.endswith(".")
     assert "Source:" in (algorithm.function.__doc__ or "")
 
 
-def test_the_page_has_every_algorithm() -> None:
+def test_docs_list_every_algorithm() -> None:
     page = DOCS.read_text("utf-8")
     assert [name for name in CATALOG if f"`{name}`" not in page] == []
 
 
-def test_flat_algorithms_take_nodes_and_gpus() -> None:
+def test_algorithms_without_nodes_accept_nodes_and_gpus() -> None:
     assert build("ring-allreduce", nodes=2, gpus=3).collective.ranks == 6
     assert build("sccl-allgather-dgx1").collective.ranks == 8
 
 
-def test_arguments_reach_the_algorithm() -> None:
+def test_build_passes_all_arguments_to_the_algorithm() -> None:
     assert build("binomial-reduce", 4, root=2, in_place=True).collective.root == 2
     assert set(build("ring-allgather", 4, channels=2).transfers.channel) == {-1, 0, 1}
     assert 3 in build("hierarchical-allreduce", nodes=2, gpus=2, instances=3).transfers.instances
@@ -71,7 +71,7 @@ def test_arguments_reach_the_algorithm() -> None:
         ("ring-allreduce", {"nodes": 2}, "L112", "Leave out nodes and give ranks."),
         ("ring-allreduce", {"ranks": 4, "nodes": 2, "gpus": 2}, "L112", "Leave out nodes, gpus."),
         ("ring-allreduce", {"ranks": 4, "root": 1}, "L112", "Leave out root."),
-        ("hierarchical-allreduce", {"ranks": 8}, "L112", "nodes and gpus, maybe instances"),
+        ("hierarchical-allreduce", {"ranks": 8}, "L112", "nodes and gpus, optionally instances"),
         ("ring-allreduce", {"ranks": 1}, "L121", "2 ranks or more"),
         ("hierarchical-allreduce", {"nodes": 1, "gpus": 1}, "L121", "2 ranks or more"),
         ("recursive-doubling-allgather", {"ranks": 6}, "L121", "such as 4 or 8"),
@@ -92,7 +92,9 @@ def test_arguments_reach_the_algorithm() -> None:
         ("two-level-allreduce", {"nodes": 2, "gpus": 2, "stage_channels": (0, -1)}, "L111", "-1"),
     ],
 )
-def test_mistakes(name: str, arguments: dict[str, Any], code: str, text: str) -> None:
+def test_unknown_names_and_wrong_parameters_are_refused(
+    name: str, arguments: dict[str, Any], code: str, text: str
+) -> None:
     with pytest.raises(sley.SleyError) as caught:
         build(name, **arguments)
     assert caught.value.code == code

@@ -1,4 +1,4 @@
-"""Every algorithm compiles to a plan that is proven right, whatever the options."""
+"""Tests that every algorithm compiles to a plan that the verifier proves, with all options."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "parameters"), cases(), ids=label)
-def test_compiles_and_verifies(name: str, parameters: dict[str, Any]) -> None:
-    said = program(name, parameters)
-    assert said.name == name
+def test_every_algorithm_compiles_to_a_correct_plan(name: str, parameters: dict[str, Any]) -> None:
+    built = program(name, parameters)
+    assert built.name == name
     for options in OPTIONS:
-        plan = sley.compile(said, **options, verify=False)
+        plan = sley.compile(built, **options, verify=False)
         sley.verify(plan)
         if not parameters["in_place"]:
             t = plan.instructions
@@ -49,7 +49,9 @@ def test_compiles_and_verifies(name: str, parameters: dict[str, Any]) -> None:
     ],
 )
 @pytest.mark.parametrize("in_place", [False, True])
-def test_larger_clusters(name: str, parameters: dict[str, Any], in_place: bool) -> None:
+def test_algorithms_are_correct_on_larger_clusters(
+    name: str, parameters: dict[str, Any], in_place: bool
+) -> None:
     sley.compile(program(name, {**parameters, "in_place": in_place}))
 
 
@@ -64,10 +66,12 @@ def test_larger_clusters(name: str, parameters: dict[str, Any], in_place: bool) 
     ],
 )
 @pytest.mark.parametrize("in_place", [False, True])
-def test_stages_have_blocks_of_their_own(name: str, sizes: dict[str, int], in_place: bool) -> None:
-    """Else the first stage of a tile would wait for the second of the tile before."""
-    said = sley.algorithms.build(name, **sizes, stage_channels=(0, 1), in_place=in_place)
-    plan = sley.compile(said)
+def test_stages_with_different_channels_share_no_block(
+    name: str, sizes: dict[str, int], in_place: bool
+) -> None:
+    """Otherwise the first stage of a tile would wait for the second stage of the tile before."""
+    built = sley.algorithms.build(name, **sizes, stage_channels=(0, 1), in_place=in_place)
+    plan = sley.compile(built)
     used = plan.instructions.channel >= 0
     stages = [set(plan.block[used & (plan.instructions.channel == c)].tolist()) for c in (0, 1)]
     assert all(stages)
@@ -76,38 +80,38 @@ def test_stages_have_blocks_of_their_own(name: str, sizes: dict[str, int], in_pl
 
 @pytest.mark.parametrize("name", ["ring-allreduce", "ring-allgather", "ring-reducescatter"])
 @pytest.mark.parametrize("channels", [1, 2, 3, 9])
-def test_rings_spread_over_channels(name: str, channels: int) -> None:
+def test_a_ring_uses_all_its_channels(name: str, channels: int) -> None:
     for ranks in (3, 8):
         plan = sley.compile(sley.algorithms.build(name, ranks=ranks, channels=channels))
         assert plan.channels == min(channels, ranks)
 
 
-def test_hierarchical_phases_have_their_channels_and_instances() -> None:
-    said = sley.algorithms.hierarchical_allreduce(2, 4, instances=2, in_place=True)
-    t = said.transfers
+def test_phases_of_hierarchical_allreduce_have_their_channels_and_instances() -> None:
+    built = sley.algorithms.hierarchical_allreduce(2, 4, instances=2, in_place=True)
+    t = built.transfers
     within = t.src // 4 == t.dst // 4
     assert set(t.channel[within]) == {0, 2}
     assert set(t.channel[~within]) == {1}
     assert set(t.instances[within]) == {2}
     assert set(t.instances[~within]) == {1}
-    assert sley.compile(said).channels == 5
+    assert sley.compile(built).channels == 5
 
 
 @pytest.mark.parametrize("name", [name for name, a in CATALOG.items() if "root" in a.parameters])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_every_root(name: str, in_place: bool) -> None:
+def test_algorithms_with_a_root_are_correct_for_every_root(name: str, in_place: bool) -> None:
     sizes = {"nodes": 3, "gpus": 2} if "nodes" in CATALOG[name].parameters else {"ranks": 6}
     for root in range(6):
-        said = sley.algorithms.build(name, **sizes, root=root, in_place=in_place)
-        assert said.collective.root == root
-        sley.compile(said)
+        built = sley.algorithms.build(name, **sizes, root=root, in_place=in_place)
+        assert built.collective.root == root
+        sley.compile(built)
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_sccl_allgather_keeps_to_the_links_of_a_dgx1(in_place: bool) -> None:
-    said = sley.algorithms.sccl_allgather_dgx1(in_place=in_place)
-    sley.compile(said, topology=sley.topologies.dgx1())
-    t = said.transfers
+def test_sccl_allgather_uses_only_links_of_a_dgx1(in_place: bool) -> None:
+    built = sley.algorithms.sccl_allgather_dgx1(in_place=in_place)
+    sley.compile(built, topology=sley.topologies.dgx1())
+    t = built.transfers
     link = (t.src * 8 + t.dst)[t.src != t.dst]
     _, times = np.unique(link, return_counts=True)
     assert len(times) == 8 * 4

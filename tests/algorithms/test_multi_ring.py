@@ -1,4 +1,4 @@
-"""Rings over several nodes: closed, evenly spread over cards, and as long as theory says."""
+"""Tests of rings over several nodes: they are closed and use all cards evenly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("multi-ring-allreduce", "multi-ring-allgather", "multi-ring-reducescatt
 
 
 def crossings(program: sley.Program, gpus: int) -> dict[int, set[tuple[int, int]]]:
-    """For each channel, the pairs of ranks between which its data changes nodes."""
+    """For each channel, the pairs of ranks on different nodes that exchange data."""
     t = program.transfers
     found: dict[int, set[tuple[int, int]]] = {}
     for row in np.flatnonzero(t.src // gpus != t.dst // gpus).tolist():
@@ -41,15 +41,15 @@ def test_each_ring_visits_every_rank_node_by_node(nodes: int, gpus: int, rings: 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("nodes", "gpus"), [(2, 2), (2, 3), (3, 4), (2, 8)])
-def test_every_gpu_has_one_ring_in_and_one_out(name: str, nodes: int, gpus: int) -> None:
+def test_every_gpu_has_one_ring_in_and_one_ring_out(name: str, nodes: int, gpus: int) -> None:
     program = sley.algorithms.build(name, nodes=nodes, gpus=gpus, in_place=True)
     pairs = crossings(program, gpus)
     assert sorted(pairs) == list(range(gpus))
     for ring in pairs.values():
         assert len(ring) == nodes
-    said = [pair for ring in pairs.values() for pair in ring]
-    assert sorted(src for src, _ in said) == list(range(nodes * gpus))
-    assert sorted(dst for _, dst in said) == list(range(nodes * gpus))
+    crossed = [pair for ring in pairs.values() for pair in ring]
+    assert sorted(src for src, _ in crossed) == list(range(nodes * gpus))
+    assert sorted(dst for _, dst in crossed) == list(range(nodes * gpus))
 
 
 @pytest.mark.parametrize("rings", [4, 8, 16])
@@ -65,7 +65,7 @@ def test_a_ring_enters_and_leaves_over_one_shared_card(rings: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_links_are_used_evenly(name: str) -> None:
+def test_rings_load_all_links_evenly(name: str) -> None:
     program = sley.algorithms.build(name, nodes=2, gpus=4, in_place=True)
     t = program.transfers
     sent = np.bincount(t.src, weights=t.count)
@@ -73,7 +73,7 @@ def test_the_links_are_used_evenly(name: str) -> None:
     assert np.ptp(np.bincount(t.channel)) == 0
 
 
-def test_on_one_node_it_is_as_many_rings_around_it() -> None:
+def test_a_ring_on_one_node_is_a_circle_of_its_gpus() -> None:
     program = sley.algorithms.multi_ring_allgather(1, 4, rings=1, in_place=True)
     t = program.transfers
     assert set(zip(t.src.tolist(), t.dst.tolist(), strict=True)) == {(0, 3), (3, 2), (2, 1), (1, 0)}
@@ -94,8 +94,8 @@ def test_one_rank_is_refused(name: str) -> None:
     assert caught.value.code == "L121"
 
 
-def test_all_cards_are_filled() -> None:
-    """Twice the cards, half the time: with one ring only one card of each node would be used."""
+def test_multi_ring_on_twice_the_cards_takes_half_the_time() -> None:
+    """Twice the cards, half the time: one ring uses only one card of each node."""
     plan = sley.compile(sley.algorithms.multi_ring_allreduce(2, 4, in_place=True), instances=6)
     times = [
         sley.simulate(plan, "256M", sley.topologies.cluster(2, 4, nics)).time_us for nics in (2, 4)
@@ -103,7 +103,7 @@ def test_all_cards_are_filled() -> None:
     assert times[0] / times[1] == pytest.approx(2, rel=0.05)
 
 
-def test_rings_have_scratch_of_their_own() -> None:
+def test_rings_use_disjoint_scratch() -> None:
     program = sley.algorithms.multi_ring_reducescatter(2, 3)
     t = program.transfers
     kept = t.dst_buffer == Buffer.SCRATCH

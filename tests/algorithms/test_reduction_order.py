@@ -1,5 +1,4 @@
-"""Reductions are done in the order that the algorithms' docstrings give, so that all ranks have the
-same bits."""
+"""Tests that algorithms reduce in the documented order, so that all ranks get the same bits."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ REDUCING = [n for n, a in CATALOG.items() if a.collective in ("allreduce", "redu
 
 
 def values() -> Array:
-    """float32 (ranks, count) of many magnitudes, so that every other order gives other bits."""
+    """float32 (ranks, count) of many magnitudes, so that each order of a sum gives other bits."""
     random = np.random.default_rng(1)
     data = random.standard_normal((RANKS, COUNT)) * 10.0 ** random.integers(-4, 5, (RANKS, COUNT))
     return data.astype(np.float32)
@@ -37,24 +36,24 @@ def run(name: str, in_place: bool, data: Array, op: ReduceOp = ReduceOp.SUM) -> 
 
 
 def summed(data: Array, order: Iterable[int]) -> Array:
-    """The ranks' data, added up in an order."""
+    """The sum of the ranks' data in an order."""
     return reduce(np.add, (data[rank] for rank in order))
 
 
 def from_own(chunk: int) -> list[int]:
-    """The ranks from the chunk's own on."""
+    """The ranks in order, starting with the chunk's own."""
     return [(chunk + turn) % RANKS for turn in range(RANKS)]
 
 
 def chunk_of(element: Array, chunks: int) -> Array:
-    """The chunk that holds each element of a block."""
+    """The chunk of each element of a block."""
     size, rest = divmod(COUNT, chunks)
     within = size * chunks
     return np.where(element < within, element // size, (element - within) % max(rest, 1))
 
 
 def by_chunk(data: Array, chunks: int, total: Callable[[Array, int], Array]) -> Array:
-    """Every element from the total of its chunk."""
+    """The result whose chunks are the `total` of each chunk."""
     chunk = chunk_of(np.arange(COUNT), chunks)
     return np.choose(chunk, [total(data, c) for c in range(chunks)])
 
@@ -104,7 +103,7 @@ ORDERS: dict[str, Callable[[Array], Array]] = {
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("name", ORDERS)
-def test_the_order_is_the_documented_one(name: str, in_place: bool) -> None:
+def test_an_algorithm_sums_in_the_documented_order(name: str, in_place: bool) -> None:
     data = values()
     assert run(name, in_place, data)[0].tobytes() == ORDERS[name](data).tobytes()
 
@@ -119,22 +118,24 @@ def test_all_ranks_have_the_same_bits(name: str, in_place: bool) -> None:
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("name", [n for n in REDUCING if "one-step" in n])
 @pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX])
-def test_zeros_of_both_signs(name: str, in_place: bool, op: ReduceOp) -> None:
-    """Which zero wins depends on the order of the operands, which is the same everywhere."""
+def test_min_and_max_of_zeros_of_both_signs_have_the_same_bits_on_all_ranks(
+    name: str, in_place: bool, op: ReduceOp
+) -> None:
+    """The result's sign depends on the order of the operands, which is the same on all ranks."""
     data = np.where(np.random.default_rng(2).integers(2, size=(RANKS, COUNT)), 0.0, -0.0)
     outputs = {output.tobytes() for output in run(name, in_place, data.astype(np.float32), op)}
     assert len(outputs) == 1
 
 
 @pytest.mark.parametrize("name", ["flat-reduce", "all-pairs-reduce", "two-level-reduce"])
-def test_a_reduce_in_place_leaves_the_data_of_the_others(name: str) -> None:
+def test_a_reduce_in_place_changes_only_the_data_of_the_root(name: str) -> None:
     data = values()
     outputs = run(name, True, data)
     for rank in range(1, RANKS):
         np.testing.assert_array_equal(outputs[rank], data[rank])
 
 
-def test_reduce_scatter_sums_from_the_own_rank_on() -> None:
+def test_reduce_scatter_sums_in_order_starting_with_the_own_rank() -> None:
     data = np.concatenate([values()] * 2, axis=1)[:, : RANKS * 10]
     for in_place in (False, True):
         plan = sley.compile(build("all-pairs-reducescatter", ranks=RANKS, in_place=in_place))

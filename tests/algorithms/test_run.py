@@ -1,4 +1,4 @@
-"""Every algorithm does with data what its collective says, on the CPU runtime."""
+"""Tests that every algorithm gives the result of its collective on the CPU runtime."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Arrays = list[np.ndarray[Any, Any]]
 
 
 def blocks_in(name: str, ranks: int) -> int:
-    """Blocks of a rank's input."""
+    """The number of blocks of a rank's input."""
     return ranks if name in ("alltoall", "reducescatter", "scatter") else 1
 
 
 def expected(collective: sley.Collective, blocks: np.ndarray[Any, Any]) -> Arrays:
-    """Each rank's output by the words of the collective, from inputs (ranks, blocks, count)."""
+    """Each rank's output by the definition of the collective, for inputs (ranks, blocks, count)."""
     ranks = collective.ranks
     match collective.name:
         case "allreduce":
@@ -46,7 +46,7 @@ def expected(collective: sley.Collective, blocks: np.ndarray[Any, Any]) -> Array
 
 
 def memory(collective: sley.Collective, blocks: np.ndarray[Any, Any]) -> Arrays:
-    """What the runtime takes: each rank's input, or in place its data."""
+    """The arrays for the runtime: each rank's input, or in place its data."""
     own = [rank.ravel() for rank in blocks]
     root = collective.root
     if collective.name == "scatter" or (collective.name == "broadcast" and not collective.in_place):
@@ -65,24 +65,26 @@ def memory(collective: sley.Collective, blocks: np.ndarray[Any, Any]) -> Arrays:
 
 
 def promised(collective: sley.Collective, rank: int) -> bool:
-    """Whether the collective says anything about the rank's output."""
+    """Whether the collective defines the rank's output."""
     if collective.name == "alltonext":
         return rank > 0
     return collective.name not in ("reduce", "gather") or rank == collective.root
 
 
 @pytest.mark.parametrize(("name", "parameters"), cases(), ids=label)
-def test_runs(name: str, parameters: dict[str, Any]) -> None:
-    said = program(name, parameters)
-    c = said.collective
+def test_an_algorithm_gives_the_result_of_its_collective(
+    name: str, parameters: dict[str, Any]
+) -> None:
+    built = program(name, parameters)
+    c = built.collective
     random = np.random.default_rng(0)
-    # One element more than chunks divide, so that the odd tile is there as well.
+    # One element more than a multiple of the chunks, so that one tile has another size.
     shape = (c.ranks, blocks_in(c.name, c.ranks), 3 * c.chunks + 1)
     blocks = random.integers(-1000, 1000, shape).astype(np.int64)
     inputs = memory(c, blocks)
     before = [a.copy() for a in inputs]
     for slots in (1, 8):
-        plan = sley.compile(said, slots=slots)
+        plan = sley.compile(built, slots=slots)
         outputs = execute(
             plan, inputs, Settings(slots=slots), reduce_op=ReduceOp.SUM, processes=False
         )

@@ -1,4 +1,4 @@
-"""Algorithms take as many steps and send as much as theory says."""
+"""Tests that algorithms take the number of steps and send the amount of data known from theory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sley.passes.dependencies import dependencies
 from support.algorithm_cases import GRIDS, program
 
 
-def steps(said: sley.Program) -> int:
-    """The most messages one after the other: a message can be sent when what it reads is there."""
-    d, t = dependencies(said).dependencies, said.transfers
+def steps(built: sley.Program) -> int:
+    """The longest chain of messages in which each message depends on the one before."""
+    d, t = dependencies(built).dependencies, built.transfers
     order = np.argsort(d.after, kind="stable")
     remote = (t.src != t.dst).tolist()
     arrived, sendable = [0] * len(t), [0] * len(t)
@@ -37,12 +37,12 @@ def steps(said: sley.Program) -> int:
     return max(arrived)
 
 
-def sent(said: sley.Program) -> float:
-    """What the busiest rank sends, in blocks (what a call's element count is about)."""
-    t = said.transfers
+def sent(built: sley.Program) -> float:
+    """The data that the busiest rank sends, in blocks (a call's element count is one block)."""
+    t = built.transfers
     remote = t.src != t.dst
-    chunks = np.bincount(t.src[remote], weights=t.count[remote], minlength=said.collective.ranks)
-    return float(chunks.max() / said.collective.chunks)
+    chunks = np.bincount(t.src[remote], weights=t.count[remote], minlength=built.collective.ranks)
+    return float(chunks.max() / built.collective.chunks)
 
 
 def two(n: int) -> float:
@@ -50,7 +50,7 @@ def two(n: int) -> float:
 
 
 def depth(n: int) -> int:
-    """Of a binomial tree: how often the data is handed on, which is once for each bit set."""
+    """The depth of a binomial tree: the most set bits of a place."""
     return max(place.bit_count() for place in range(n))
 
 
@@ -85,32 +85,32 @@ SIZED = [
 
 @pytest.mark.parametrize(("name", "ranks", "in_steps", "sends"), SIZED)
 @pytest.mark.parametrize("in_place", [False, True])
-def test_flat(
+def test_flat_algorithms_take_the_steps_and_data_of_theory(
     name: str,
     ranks: int,
     in_steps: Callable[[int], int],
     sends: Callable[[int], float],
     in_place: bool,
 ) -> None:
-    said = program(name, {"ranks": ranks, "in_place": in_place})
-    assert steps(said) == in_steps(ranks)
-    assert sent(said) == pytest.approx(sends(ranks))
+    built = program(name, {"ranks": ranks, "in_place": in_place})
+    assert steps(built) == in_steps(ranks)
+    assert sent(built) == pytest.approx(sends(ranks))
 
 
 @pytest.mark.parametrize("ranks", [3, 5, 6, 7, 12])
-def test_folding_adds_two_steps(ranks: int) -> None:
-    said = program("recursive-halving-doubling-allreduce", {"ranks": ranks, "in_place": True})
+def test_folding_excess_ranks_adds_two_steps(ranks: int) -> None:
+    built = program("recursive-halving-doubling-allreduce", {"ranks": ranks, "in_place": True})
     power = 1 << int(log2(ranks))
-    assert steps(said) == 2 * log2(power) + 2
-    assert sent(said) == pytest.approx(two(power) + 1)
+    assert steps(built) == 2 * log2(power) + 2
+    assert sent(built) == pytest.approx(two(power) + 1)
 
 
 @pytest.mark.parametrize("ranks", range(2, 35))
-def test_double_binary_tree(ranks: int) -> None:
-    said = program("double-binary-tree-allreduce", {"ranks": ranks, "in_place": True})
-    assert steps(said) <= 2 * ceil(log2(ranks))
-    assert sent(said) <= 2
-    t = said.transfers
+def test_double_binary_tree_takes_the_steps_and_data_of_theory(ranks: int) -> None:
+    built = program("double-binary-tree-allreduce", {"ranks": ranks, "in_place": True})
+    assert steps(built) <= 2 * ceil(log2(ranks))
+    assert sent(built) <= 2
+    t = built.transfers
     up = t.kind == TransferKind.REDUCE
     inner = [set(t.dst[up & (t.channel == tree)].tolist()) for tree in (0, 1)]
     assert len(inner[0] & inner[1]) <= ranks % 2, "a rank has children in one tree at most"
@@ -119,17 +119,17 @@ def test_double_binary_tree(ranks: int) -> None:
         assert np.count_nonzero(up & (t.channel == tree)) == ranks - 1
 
 
-def crossing(said: sley.Program, gpus: int) -> np.ndarray[Any, Any]:
-    """Rows of the transfers between nodes."""
-    t = said.transfers
+def crossing(built: sley.Program, gpus: int) -> np.ndarray[Any, Any]:
+    """The rows of the transfers between nodes."""
+    t = built.transfers
     return np.flatnonzero(t.src // gpus != t.dst // gpus)
 
 
-def leaving(said: sley.Program, gpus: int) -> float:
-    """What the busiest node sends to others, in blocks."""
-    t, rows = said.transfers, crossing(said, gpus)
+def leaving(built: sley.Program, gpus: int) -> float:
+    """The data that the busiest node sends to others, in blocks."""
+    t, rows = built.transfers, crossing(built, gpus)
     chunks = np.bincount(t.src[rows] // gpus, weights=t.count[rows])
-    return float(chunks.max(initial=0) / said.collective.chunks)
+    return float(chunks.max(initial=0) / built.collective.chunks)
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), GRIDS)
@@ -138,70 +138,70 @@ class TestClusters:
     """The algorithms for nodes x gpus."""
 
     def test_hierarchical_allreduce(self, nodes: int, gpus: int, in_place: bool) -> None:
-        said = program("hierarchical-allreduce", locals_of(nodes, gpus, in_place))
-        assert steps(said) == 2 * (nodes - 1) + 2 * (gpus - 1)
-        assert sent(said) == pytest.approx(two(gpus) + two(nodes) / gpus)
+        built = program("hierarchical-allreduce", locals_of(nodes, gpus, in_place))
+        assert steps(built) == 2 * (nodes - 1) + 2 * (gpus - 1)
+        assert sent(built) == pytest.approx(two(gpus) + two(nodes) / gpus)
 
     def test_two_level_allreduce(self, nodes: int, gpus: int, in_place: bool) -> None:
-        said = program("two-level-allreduce", locals_of(nodes, gpus, in_place))
-        assert steps(said) == 2 * (nodes > 1) + 2 * (gpus > 1)
-        assert sent(said) == pytest.approx(two(gpus) + two(nodes) / gpus)
-        assert leaving(said, gpus) == pytest.approx(two(nodes))
+        built = program("two-level-allreduce", locals_of(nodes, gpus, in_place))
+        assert steps(built) == 2 * (nodes > 1) + 2 * (gpus > 1)
+        assert sent(built) == pytest.approx(two(gpus) + two(nodes) / gpus)
+        assert leaving(built, gpus) == pytest.approx(two(nodes))
 
     def test_two_level_one_step_allreduce(self, nodes: int, gpus: int, in_place: bool) -> None:
-        said = program("two-level-one-step-allreduce", locals_of(nodes, gpus, in_place))
-        assert steps(said) == (nodes > 1) + (gpus > 1)
-        assert sent(said) == gpus - 1 + nodes - 1
+        built = program("two-level-one-step-allreduce", locals_of(nodes, gpus, in_place))
+        assert steps(built) == (nodes > 1) + (gpus > 1)
+        assert sent(built) == gpus - 1 + nodes - 1
 
     def test_two_level_allgather(self, nodes: int, gpus: int, in_place: bool) -> None:
-        said = program("two-level-allgather", locals_of(nodes, gpus, in_place))
-        assert steps(said) == (nodes > 1) + (gpus > 1)
-        assert sent(said) == nodes * gpus - 1
-        assert leaving(said, gpus) == gpus * (nodes - 1)
+        built = program("two-level-allgather", locals_of(nodes, gpus, in_place))
+        assert steps(built) == (nodes > 1) + (gpus > 1)
+        assert sent(built) == nodes * gpus - 1
+        assert leaving(built, gpus) == gpus * (nodes - 1)
 
     def test_two_level_reducescatter(self, nodes: int, gpus: int, in_place: bool) -> None:
-        said = program("two-level-reducescatter", locals_of(nodes, gpus, in_place))
-        assert steps(said) == (nodes > 1) + (gpus > 1)
-        assert sent(said) == nodes * gpus - 1
-        assert leaving(said, gpus) == gpus * (nodes - 1)
+        built = program("two-level-reducescatter", locals_of(nodes, gpus, in_place))
+        assert steps(built) == (nodes > 1) + (gpus > 1)
+        assert sent(built) == nodes * gpus - 1
+        assert leaving(built, gpus) == gpus * (nodes - 1)
 
     def test_two_level_broadcast(self, nodes: int, gpus: int, in_place: bool) -> None:
-        said = program("two-level-broadcast", locals_of(nodes, gpus, in_place))
-        assert steps(said) == (gpus > 1) + (nodes > 1) * (1 + (gpus > 1)) + (nodes > 2)
-        assert leaving(said, gpus) == (nodes > 1), "the data leave the root's node once"
+        built = program("two-level-broadcast", locals_of(nodes, gpus, in_place))
+        assert steps(built) == (gpus > 1) + (nodes > 1) * (1 + (gpus > 1)) + (nodes > 2)
+        assert leaving(built, gpus) == (nodes > 1), "the data leave the root's node once"
 
     def test_two_level_reduce(self, nodes: int, gpus: int, in_place: bool) -> None:
-        said = program("two-level-reduce", locals_of(nodes, gpus, in_place))
-        assert steps(said) == (nodes > 1) + 2 * (gpus > 1)
-        assert leaving(said, gpus) == (nodes > 1)
+        built = program("two-level-reduce", locals_of(nodes, gpus, in_place))
+        assert steps(built) == (nodes > 1) + 2 * (gpus > 1)
+        assert leaving(built, gpus) == (nodes > 1)
 
     def test_two_step_alltoall(self, nodes: int, gpus: int, in_place: bool) -> None:
-        said = program("two-step-alltoall", locals_of(nodes, gpus, in_place))
-        rows = crossing(said, gpus)
+        built = program("two-step-alltoall", locals_of(nodes, gpus, in_place))
+        rows = crossing(built, gpus)
         assert len(rows) == nodes * gpus * (nodes - 1)
-        assert set(said.transfers.count[rows]) <= {gpus}
-        assert steps(said) == (nodes > 1) + (gpus > 1)
-        assert sent(said) == nodes * (gpus - 1) + (nodes - 1) * gpus
+        assert set(built.transfers.count[rows]) <= {gpus}
+        assert steps(built) == (nodes > 1) + (gpus > 1)
+        assert sent(built) == nodes * (gpus - 1) + (nodes - 1) * gpus
 
     def test_three_step_alltoall(self, nodes: int, gpus: int, in_place: bool) -> None:
-        said = program("three-step-alltoall", locals_of(nodes, gpus, in_place))
-        rows = crossing(said, gpus)
+        built = program("three-step-alltoall", locals_of(nodes, gpus, in_place))
+        rows = crossing(built, gpus)
         assert len(rows) == nodes * (nodes - 1)
-        assert set(said.transfers.count[rows]) <= {gpus * gpus}
-        assert steps(said) == (nodes > 1) + (gpus > 1) * (1 + (nodes > 1))
-        loads = np.bincount(said.transfers.src[rows], minlength=nodes * gpus)
+        assert set(built.transfers.count[rows]) <= {gpus * gpus}
+        assert steps(built) == (nodes > 1) + (gpus > 1) * (1 + (nodes > 1))
+        loads = np.bincount(built.transfers.src[rows], minlength=nodes * gpus)
         most = ceil((nodes - 1) / gpus)
         assert loads.max() == most, "gateways share the work"
         as_gateway = most * gpus * (2 * gpus - 1)
-        assert sent(said) == gpus - 1 + (nodes - 1 - most) * gpus + as_gateway
+        assert sent(built) == gpus - 1 + (nodes - 1 - most) * gpus + as_gateway
 
     def test_alltonext(self, nodes: int, gpus: int, in_place: bool) -> None:
-        said = program("alltonext", locals_of(nodes, gpus, in_place))
-        rows = crossing(said, gpus)
+        built = program("alltonext", locals_of(nodes, gpus, in_place))
+        rows = crossing(built, gpus)
         assert len(rows) == (nodes - 1) * gpus, "every network link of a node carries a part"
-        assert np.all(said.transfers.count[rows] == 1)
-        assert steps(said) == 1 + (nodes > 1) * min(gpus - 1, 2)
-        assert round(sent(said) * gpus) <= gpus + 2
+        assert np.all(built.transfers.count[rows] == 1)
+        assert steps(built) == 1 + (nodes > 1) * min(gpus - 1, 2)
+        assert round(sent(built) * gpus) <= gpus + 2
 
 
 def locals_of(nodes: int, gpus: int, in_place: bool) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def locals_of(nodes: int, gpus: int, in_place: bool) -> dict[str, Any]:
 
 
 def test_sccl_allgather_takes_two_steps() -> None:
-    said = program("sccl-allgather-dgx1", {"in_place": False})
-    assert steps(said) == 2
-    assert sent(said) == 7
-    assert sley.verify(sley.compile(said)).steps == 4, "send, receive, send, receive"
+    built = program("sccl-allgather-dgx1", {"in_place": False})
+    assert steps(built) == 2
+    assert sent(built) == 7
+    assert sley.verify(sley.compile(built)).steps == 4, "send, receive, send, receive"

@@ -1,4 +1,4 @@
-"""The two-level algorithms on hosts of any size, with their ranks in any order."""
+"""Tests of the two-level algorithms on hosts of any size, with their ranks in any order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOTED = ("broadcast", "reduce")
 
 @st.composite
 def divisions(draw: st.DrawFn) -> list[list[int]]:
-    """Ranks in any order, cut into hosts."""
+    """Ranks in any order, divided into hosts."""
     ranks = draw(st.permutations(range(draw(st.integers(2, 9)))))
     cuts = sorted(draw(st.sets(st.integers(1, len(ranks) - 1), max_size=4)))
     return [ranks[a:b] for a, b in zip([0, *cuts], [*cuts, len(ranks)], strict=True)]
@@ -29,19 +29,19 @@ def divisions(draw: st.DrawFn) -> list[list[int]]:
 @pytest.mark.parametrize("method", METHODS)
 @given(hosts=divisions(), in_place=st.booleans(), root=st.integers(0, 8))
 @settings(deadline=None, max_examples=30)
-def test_any_division_is_right(
+def test_two_level_algorithms_are_correct_for_any_hosts(
     method: str, hosts: list[list[int]], in_place: bool, root: int
 ) -> None:
     ranks = sum(map(len, hosts))
     rooted: dict[str, Any] = {"root": root % ranks} if method in ROOTED else {}
-    said = getattr(TwoLevel(hosts), method)(in_place=in_place, **rooted)
+    built = getattr(TwoLevel(hosts), method)(in_place=in_place, **rooted)
     for slots in (1, 4):
-        sley.verify(sley.compile(said, slots=slots, verify=False))
+        sley.verify(sley.compile(built, slots=slots, verify=False))
 
 
 @given(hosts=divisions())
 @settings(deadline=None, max_examples=20)
-def test_the_network_carries_what_it_must(hosts: list[list[int]]) -> None:
+def test_two_level_algorithms_send_the_least_data_over_the_network(hosts: list[list[int]]) -> None:
     """AllReduce: every host sends 2 (N - 1) / N of the data; AllGather: each chunk comes to each
     other host once."""
     host = np.empty(sum(map(len, hosts)), int)
@@ -49,8 +49,8 @@ def test_the_network_carries_what_it_must(hosts: list[list[int]]) -> None:
         host[members] = number
     n = len(hosts)
     reduced, gathered = TwoLevel(hosts).allreduce(), TwoLevel(hosts).allgather()
-    for said, share in ((reduced, 2 * (n - 1) / n), (gathered, None)):
-        t = said.transfers
+    for built, share in ((reduced, 2 * (n - 1) / n), (gathered, None)):
+        t = built.transfers
         rows = np.flatnonzero(host[t.src] != host[t.dst])
         out = np.bincount(host[t.src[rows]], weights=t.count[rows], minlength=n)
         for number, members in enumerate(hosts):
@@ -64,8 +64,8 @@ def test_all_ranks_of_uneven_hosts_have_the_same_bits() -> None:
     hosts = [[5, 1, 0], [2], [4, 3]]
     random = np.random.default_rng(3)
     data = [(random.standard_normal(50) * 1e3**k).astype(np.float32) for k in range(-3, 3)]
-    for said in (TwoLevel(hosts).allreduce(), TwoLevel(hosts).one_step_allreduce(in_place=True)):
-        outputs = execute(sley.compile(said), data, processes=False)
+    for built in (TwoLevel(hosts).allreduce(), TwoLevel(hosts).one_step_allreduce(in_place=True)):
+        outputs = execute(sley.compile(built), data, processes=False)
         assert len({output.tobytes() for output in outputs}) == 1
 
 
@@ -81,13 +81,15 @@ def test_all_ranks_of_uneven_hosts_have_the_same_bits() -> None:
         ([], "L102"),
     ],
 )
-def test_what_is_no_division(hosts: list[list[Any]], code: str) -> None:
+def test_lists_that_are_no_division_into_hosts_are_refused(
+    hosts: list[list[Any]], code: str
+) -> None:
     with pytest.raises(SleyError) as caught:
         TwoLevel(hosts)
     assert caught.value.code == code
 
 
-def test_roots_must_be_ranks() -> None:
+def test_a_root_that_is_no_rank_is_refused() -> None:
     with pytest.raises(SleyError) as caught:
         TwoLevel([[0, 1], [2]]).reduce(root=3)
     assert caught.value.code == "L101"

@@ -1,6 +1,9 @@
 """Algorithms: the library of collective algorithms, written in the languages of `sley.lang`.
 
-Each is a function that returns a `Program`; `build` makes one by its name in `CATALOG`.
+Each algorithm is a function that returns a `Program`; `build` calls one by its name in `CATALOG`.
+Files: catalog (the algorithms by name), a file for each collective (allgather, allreduce,
+reducescatter, alltoall, alltonext) or family (flat, rooted, multi_ring, hierarchical_mesh with its
+texts/, two_level), rings (shared parts of rings), sizes (checks of parameters).
 """
 
 from sley.algorithms.allgather import (

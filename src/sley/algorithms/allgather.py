@@ -1,4 +1,4 @@
-"""AllGather algorithms. In place, a rank's input is its own part of the output."""
+"""AllGather algorithms. In place, a rank's input is the rank's part of its output."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from sley.lang import ChunkProgram, trace
 _DGX1_RANKS = 8
 
 
-def _keep_own(p: ChunkProgram, ranks: ArrayLike, in_place: bool) -> None:
-    """Every rank's input becomes its part of its output, where it isn't that already."""
+def _copy_own_part(p: ChunkProgram, ranks: ArrayLike, in_place: bool) -> None:
+    """Out of place, copies every rank's input to its part of its output."""
     if not in_place:
         p.chunk(ranks, "in", 0).copy(ranks, "out", ranks)
 
 
 def ring_allgather(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:
-    """AllGather along one ring: every chunk goes round once.
+    """AllGather along one ring: every chunk is passed on once around the ring.
 
-    channels: spreads the chunks over so many channels; None leaves that to the compiler.
+    channels: number of channels for the chunks; with None the compiler chooses the channels.
     Source: MSCCLang, figure 3b. Errors: L102, L111, L121.
     """
     check_sizes("ring-allgather", ranks=ranks)
     numbers = channel_numbers("ring-allgather", channels)
 
     def body(p: ChunkProgram) -> None:
-        _keep_own(p, np.arange(ranks), in_place)
+        _copy_own_part(p, np.arange(ranks), in_place)
         for turn, channel in enumerate(numbers[:ranks]):
             rank = np.arange(turn, ranks, len(numbers))
             c = p.chunk(rank, "in", 0)
@@ -50,7 +50,7 @@ def all_pairs_allgather(ranks: int, *, in_place: bool = False) -> Program:
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
-        _keep_own(p, rank, in_place)
+        _copy_own_part(p, rank, in_place)
         for turn in range(1, ranks):
             p.chunk(rank, "in", 0).copy((rank + turn) % ranks, "out", rank)
 
@@ -58,8 +58,8 @@ def all_pairs_allgather(ranks: int, *, in_place: bool = False) -> Program:
 
 
 def recursive_doubling_allgather(ranks: int, *, in_place: bool = False) -> Program:
-    """AllGather in log2(ranks) steps: partners exchange all that they hold, twice as much each
-    time. Needs a power of two of ranks.
+    """AllGather in log2(ranks) steps: partners exchange all data that they hold, which doubles in
+    each step. The number of ranks must be a power of two.
 
     Source: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication Operations in
     MPICH (2005), section 4.1. Errors: L102, L121.
@@ -69,7 +69,7 @@ def recursive_doubling_allgather(ranks: int, *, in_place: bool = False) -> Progr
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
-        _keep_own(p, rank, in_place)
+        _copy_own_part(p, rank, in_place)
         for level in range(int(ranks).bit_length() - 1):
             distance = 1 << level
             held = rank & -distance
@@ -79,10 +79,10 @@ def recursive_doubling_allgather(ranks: int, *, in_place: bool = False) -> Progr
 
 
 def sccl_allgather_dgx1(ranks: int = _DGX1_RANKS, *, in_place: bool = False) -> Program:
-    """AllGather for the 8 V100 of a DGX-1 in two steps, with one chunk over each link in each.
+    """AllGather for the 8 V100 of a DGX-1 in two steps, each with one chunk on each link.
 
     Every GPU sends its chunk to the three others of its quad and to its counterpart in the other
-    quad; then it hands what the counterpart sent to its own quad.
+    quad; then it forwards its counterpart's chunk to its own quad.
     Source: the (1, 2, 2) algorithm of SCCL (Cai et al., Synthesizing Optimal Collective
     Algorithms, 2021, table 4), which MSCCLang 7.5 measures. Errors: L121 for other than 8 ranks.
     """
@@ -97,7 +97,7 @@ def sccl_allgather_dgx1(ranks: int = _DGX1_RANKS, *, in_place: bool = False) -> 
         rank = np.arange(ranks)
         counterpart = rank ^ 4
         quad = [(rank & 4) | ((rank + turn) % 4) for turn in (1, 2, 3)]
-        _keep_own(p, rank, in_place)
+        _copy_own_part(p, rank, in_place)
         for neighbour in (counterpart, *quad):
             p.chunk(rank, "in", 0).copy(neighbour, "out", rank)
         for neighbour in quad:

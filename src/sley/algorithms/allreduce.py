@@ -1,4 +1,4 @@
-"""AllReduce algorithms. Out of place they leave the caller's input as it is."""
+"""AllReduce algorithms. Out of place they don't change the caller's input."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from sley.lang import ChunkProgram, trace
 
 
 def ring_allreduce(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:
-    """AllReduce along one ring: a chunk per rank goes round twice, first summed, then copied.
+    """AllReduce along one ring: every chunk is passed on twice around the ring, first reduced, then
+    copied.
 
-    channels: spreads the chunks over so many channels; None leaves that to the compiler.
+    channels: number of channels for the chunks; with None the compiler chooses the channels.
     Source: MSCCLang 7.1.1. Errors: L102, L111, L121.
     """
     check_sizes("ring-allreduce", ranks=ranks)
@@ -33,11 +34,11 @@ def ring_allreduce(ranks: int, *, channels: int | None = None, in_place: bool = 
 
 
 def one_step_allreduce(ranks: int, *, in_place: bool = False) -> Program:
-    """AllReduce in one step: every rank sends its data to every other, and each sums up all of it
-    by itself.
+    """AllReduce in one step: every rank sends its data to every other, and every rank sums all of
+    it.
 
-    Everybody sums in the order of the ranks, ((x0 + x1) + x2) + ..., so all have the same bits. In
-    place the sum is formed in scratch until a rank's own data have gone into it.
+    All ranks sum in the order of the ranks, ((x0 + x1) + x2) + ..., so all results have the same
+    bits. In place, a rank sums in scratch until its own data are part of the sum.
     Source: MSCCLang 7.1.2's All Pairs without its second step. Errors: L102, L121.
     """
     check_sizes("one-step-allreduce", ranks=ranks)
@@ -66,12 +67,13 @@ def one_step_allreduce(ranks: int, *, in_place: bool = False) -> Program:
 def all_pairs_allreduce(
     ranks: int, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
 ) -> Program:
-    """AllReduce in two steps: each rank sums up one chunk from all others, and sends them the
-    sum.
+    """AllReduce in two steps: each rank sums one chunk from all ranks, and sends the sum to all
+    others.
 
-    Rank r's chunk is summed in the order r, r + 1, ..., and from rank 0 on after the last.
-    stage_channels: a channel for each of the two steps; None leaves them to the compiler. With
-    channels of their own, the first step of a tile doesn't wait for the second of the tile before.
+    Rank r sums its chunk in the order r, r + 1, ..., modulo the number of ranks.
+    stage_channels: a channel for each of the two steps; with None the compiler chooses them. With
+    different channels, the first step of a tile doesn't wait for the second step of the tile
+    before.
     Source: MSCCLang 7.1.2. Errors: L102, L111, L121.
     """
     check_sizes("all-pairs-allreduce", ranks=ranks)
@@ -92,10 +94,10 @@ def all_pairs_allreduce(
 def hierarchical_allreduce(
     nodes: int, gpus: int, *, instances: int = 1, in_place: bool = False
 ) -> Program:
-    """AllReduce by rings within the nodes, across them, and within them again.
+    """AllReduce with rings within the nodes, across the nodes, and within the nodes again.
 
-    instances: into how many parallel parts the phases within the nodes are cut (MSCCLang cuts
-    them into `nodes`). The phases have channels of their own: 0, 1 and 2.
+    instances: number of parallel parts of the phases within the nodes (`nodes` in MSCCLang). The
+    three phases use channels 0, 1 and 2.
     Source: MSCCLang, figures 1 and 3, section 5.1. Errors: L102, L111, L121.
     """
     check_sizes("hierarchical-allreduce", nodes=nodes, gpus=gpus)
@@ -117,11 +119,11 @@ def hierarchical_allreduce(
 
 
 def recursive_halving_doubling_allreduce(ranks: int, *, in_place: bool = False) -> Program:
-    """AllReduce in 2 log2(ranks) steps: partners halve what they still sum, then double what they
-    hold.
+    """AllReduce in 2 log2(ranks) steps: a ReduceScatter by recursive halving, then an AllGather by
+    recursive doubling.
 
-    Where `ranks` is no power of two, as many ranks as are too many fold their data into a
-    neighbour's before, and get the result from it after.
+    If `ranks` is not a power of two, the ranks in excess first send their data to a neighbour,
+    which reduces it into its own, and receive the result from it at the end.
     Source: Rabenseifner's algorithm in Thakur, Rabenseifner, Gropp, Optimization of Collective
     Communication Operations in MPICH (2005), section 4.5. Errors: L102, L121.
     """
@@ -135,8 +137,8 @@ def recursive_halving_doubling_allreduce(ranks: int, *, in_place: bool = False) 
         source = "in"
         if folded:
             accumulator(p, rank, "in", buffer, 0, power)
-            kept, source = p.chunk(rank[:folded], buffer, 0, power), buffer
-            kept.reduce(p.chunk(rank[:folded] - 1, "in", 0, power))
+            own, source = p.chunk(rank[:folded], buffer, 0, power), buffer
+            own.reduce(p.chunk(rank[:folded] - 1, "in", 0, power))
         distances = [1 << level for level in range(power.bit_length() - 1)]
         for distance in reversed(distances):
             half, partner = (place ^ distance) & -distance, rank[place ^ distance]
@@ -157,8 +159,8 @@ def recursive_halving_doubling_allreduce(ranks: int, *, in_place: bool = False) 
 def double_binary_tree_allreduce(ranks: int, *, in_place: bool = False) -> Program:
     """AllReduce over two binary trees, each for half of the data: up to the root, and down again.
 
-    A rank with children in one tree has none in the other (of an odd number of ranks, one may), so
-    no rank sends more than twice its data. Each tree has a channel of its own.
+    A rank with children in one tree has none in the other (except for one rank if their number is
+    odd), so no rank sends more than twice its data. Each tree uses its own channel.
     Source: Sanders, Speck, Träff, Two-tree algorithms for full bandwidth broadcast, reduction and
     scan (2009); the trees are those of NCCL 2.4. Errors: L102, L121.
     """
@@ -170,7 +172,7 @@ def double_binary_tree_allreduce(ranks: int, *, in_place: bool = False) -> Progr
 
     def body(p: ChunkProgram) -> None:
         for tree, rank in enumerate((place, mirrored)):
-            # Places of even number have children; odd ones have none and send their input.
+            # Even places have children; odd places have none and send their input.
             accumulator(p, rank[::2], "in", buffer, tree)
             for child, parent in pairs:
                 held = p.chunk(rank[child], "in" if child[0] % 2 else buffer, tree)
@@ -183,10 +185,11 @@ def double_binary_tree_allreduce(ranks: int, *, in_place: bool = False) -> Progr
 
 
 def _tree_levels(ranks: int) -> Iterator[tuple[LongArray, LongArray]]:
-    """Children and parents of NCCL's binary tree, from the leaves up, no parent twice at a time.
+    """Children and parents of NCCL's binary tree, from the leaves up; each pair of arrays has a
+    parent at most once.
 
-    The lowest bit set in a place is its level; above it is the place that has the next bit
-    instead, or, where that lies beyond the end, none of the two.
+    The lowest set bit of a place is its level. Its parent has the next higher bit set instead; if
+    that place does not exist, the parent has neither of the two bits.
     """
     bit = 1
     while bit < ranks:

@@ -1,4 +1,4 @@
-"""AllToAll algorithms. In place, what arrives waits in scratch until its place has been sent."""
+"""AllToAll algorithms. In place, received chunks stay in scratch until their places are sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sley.lang import ChunkProgram, trace
 
 
 def all_pairs_alltoall(ranks: int, *, in_place: bool = False) -> Program:
-    """AllToAll in one step: every rank sends every other its chunk.
+    """AllToAll in one step: every rank sends every other rank its chunk.
 
     Source: the naive implementation of MSCCLang 7.3. Errors: L102, L121.
     """
@@ -34,9 +34,9 @@ def all_pairs_alltoall(ranks: int, *, in_place: bool = False) -> Program:
 
 
 def two_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
-    """AllToAll that sends one message between any two GPUs of the same number on two nodes.
+    """AllToAll with one message between each two GPUs that have the same number on two nodes.
 
-    Within a node, GPU g first collects what all its GPUs have for GPU g of another node.
+    Within a node, GPU g first collects the chunks of all its GPUs for each other node's GPU g.
     Source: MSCCLang 7.3, figure 9. Errors: L102, L121.
     """
     check_sizes("two-step-alltoall", nodes=nodes, gpus=gpus)
@@ -44,7 +44,7 @@ def two_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Progr
     node, gpu = np.divmod(rank, gpus)
 
     def body(p: ChunkProgram) -> None:
-        # Other nodes' chunks have a second step to take, so they go first.
+        # Chunks for other nodes come first, because a second step depends on them.
         for hop in (*range(1, nodes), 0):
             there = (node + hop) % nodes
             for turn in range(gpus):
@@ -63,13 +63,13 @@ def two_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Progr
 
 
 def three_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
-    """AllToAll that sends one message between any two nodes, of gpus * gpus chunks.
+    """AllToAll with one message of gpus * gpus chunks between each two nodes.
 
-    A gateway collects all that its node has for another node, sends it to the gateway there, and
-    that one scatters it. Gateways of a node's partners are spread over its GPUs; both ends have
-    the same number, so that a message stays on its rail.
-    Source: alltoall_a100_three_step.py of Microsoft's msccl-tools, with gateways by the distance
-    of the nodes. Errors: L102, L121.
+    A gateway GPU collects all chunks of its node for another node and sends them to the gateway
+    there, which scatters them. The gateways for different nodes are different GPUs of a node, as
+    far as possible; both gateways have the same number, so that a message stays on its rail.
+    Source: alltoall_a100_three_step.py of Microsoft's msccl-tools, with gateways chosen by the
+    distance of the nodes. Errors: L102, L121.
     """
     check_sizes("three-step-alltoall", nodes=nodes, gpus=gpus)
     rank, square = np.arange(nodes * gpus), gpus * gpus

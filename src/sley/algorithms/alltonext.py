@@ -1,4 +1,4 @@
-"""AllToNext algorithms: every rank's buffer goes to the next rank (MSCCLang 7.4)."""
+"""AllToNext algorithms: every rank sends its buffer to the next rank (MSCCLang 7.4)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sley.lang import ChunkProgram, trace
 
 
 def alltonext(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
-    """AllToNext that crosses from node to node over all of a node's network links.
+    """AllToNext that uses all network links of a node for the data from node to node.
 
     The last GPU of a node scatters its buffer over the node, each GPU sends its part to the GPU
-    of its number on the next node, and the first GPU there gathers them.
+    with the same number on the next node, and the first GPU there gathers the parts.
     Source: MSCCLang 7.4, figure 10. Errors: L102, L121.
     """
     check_sizes("alltonext", nodes=nodes, gpus=gpus)
 
     def body(p: ChunkProgram) -> None:
-        # From the end, so that in place every rank's data is sent before it is overwritten.
+        # Starts at the last rank, so that in place every rank sends its data before it receives.
         for following in range(nodes * gpus - 1, 0, -1):
             rank = following - 1
             if following % gpus:
@@ -39,9 +39,9 @@ def alltonext(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
 
 
 def direct_alltonext(ranks: int, *, in_place: bool = False) -> Program:
-    """AllToNext in one step: every rank sends its whole buffer straight to the next one.
+    """AllToNext in one step: every rank sends its whole buffer directly to the next rank.
 
-    In place, what arrives waits in scratch until the buffer has been sent.
+    In place, received data stays in scratch until the buffer has been sent.
     Source: the naive implementation of MSCCLang 7.4. Errors: L102, L121.
     """
     check_sizes("direct-alltonext", ranks=ranks)

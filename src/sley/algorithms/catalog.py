@@ -1,4 +1,4 @@
-"""Catalog: the algorithms by name, and how the command line builds one."""
+"""Catalog: the algorithms by name, and `build`, which the command line calls."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ _SIZES = ("ranks", "nodes", "gpus")
 class Algorithm:
     """An algorithm of the library.
 
-    name: what the command line calls it.
+    name: its name on the command line.
     function: builds the program; takes `parameters` and `in_place` by keyword.
     summary: one sentence.
-    collective: the name of what it brings about.
+    collective: the name of its collective.
     source: paper and section.
-    parameters: which of ranks, nodes, gpus, nics, rings, root, channels, stage_channels and
-        instances it takes.
-    required: those of them without a default.
+    parameters: the parameters that it takes, of ranks, nodes, gpus, nics, rings, root, channels,
+        stage_channels and instances.
+    required: the parameters without a default.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Algorithm:
 
     @classmethod
     def of(cls, function: Callable[..., Program], collective: str, source: str) -> Algorithm:
-        """An algorithm with name, summary and parameters from the function itself."""
+        """An algorithm whose name, summary and parameters are those of the function."""
         summary = (inspect.getdoc(function) or "").split("\n\n")[0]
         parameters = [
             p for p in inspect.signature(function).parameters.values() if p.name != "in_place"
@@ -161,11 +161,11 @@ def build(
     rings: int | None = None,
     stage_channels: Sequence[int] | None = None,
 ) -> Program:
-    """The program of the algorithm `name`; what is None is left to the algorithm.
+    """The program of the algorithm `name`. A parameter that is None gets the algorithm's default.
 
-    An algorithm without nodes may be given nodes and gpus instead of ranks: it runs on all of
-    them. Errors: L120 for an unknown name, L112 for parameters that the algorithm does not take
-    or lacks, and its own.
+    An algorithm with the parameter ranks also accepts nodes and gpus, and then runs on nodes * gpus
+    ranks. Errors: L120 for an unknown name, L112 for a parameter that the algorithm does not take
+    or a missing one, and the algorithm's own.
     """
     algorithm = find(name)
     given: dict[str, Any] = {
@@ -204,7 +204,7 @@ def build(
 
 
 def find(name: str) -> Algorithm:
-    """The algorithm `name`. Errors: L120, with the nearest names."""
+    """The algorithm `name`. Errors: L120, which suggests similar names."""
     if name in CATALOG:
         return CATALOG[name]
     raise L120.error(
@@ -215,7 +215,7 @@ def find(name: str) -> Algorithm:
 
 
 def _expected(algorithm: Algorithm) -> str:
-    """The parameters that an algorithm takes, for messages."""
+    """The parameters that an algorithm takes, in words."""
     sizes = " and ".join(word for word in algorithm.parameters if word in _SIZES)
-    others = [f"maybe {word}" for word in algorithm.parameters if word not in _SIZES]
+    others = [f"optionally {word}" for word in algorithm.parameters if word not in _SIZES]
     return ", ".join([sizes, *others])

@@ -1,7 +1,7 @@
-"""Broadcast, Reduce, Gather and Scatter in one step or two, without trees.
+"""Broadcast, Reduce, Gather and Scatter in one or two steps, without trees.
 
-Flat: the root sends to everybody, or receives from everybody, itself. All pairs: everybody has a
-share in the work.
+Flat: the root itself sends to, or receives from, all other ranks. All pairs: each rank does a share
+of the work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def flat_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Prog
     Source: a flat tree, as in Thakur, Rabenseifner, Gropp (2005), section 4.3. Errors: L101, L102,
     L121.
     """
-    others = _others("flat-broadcast", ranks, root)
+    others = _other_ranks("flat-broadcast", ranks, root)
 
     def body(p: ChunkProgram) -> None:
         if not in_place:
@@ -35,13 +35,13 @@ def flat_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Prog
 
 
 def flat_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
-    """Reduce in one step: every rank sends its data to the root, which sums all of it up.
+    """Reduce in one step: every rank sends its data to the root, which sums all of it.
 
-    The root sums in the order root, root + 1, ..., and from rank 0 on after the last.
+    The root sums in the order root, root + 1, ..., modulo the number of ranks.
     Source: a flat tree, as in Thakur, Rabenseifner, Gropp (2005), section 4.4. Errors: L101, L102,
     L121.
     """
-    others = _others("flat-reduce", ranks, root)
+    others = _other_ranks("flat-reduce", ranks, root)
 
     def body(p: ChunkProgram) -> None:
         total = accumulator(p, root, "in", "in" if in_place else "out", 0)
@@ -56,7 +56,7 @@ def flat_gather(ranks: int, *, root: int = 0, in_place: bool = False) -> Program
 
     Source: MPI_Gather's definition. Errors: L101, L102, L121.
     """
-    others = _others("flat-gather", ranks, root)
+    others = _other_ranks("flat-gather", ranks, root)
 
     def body(p: ChunkProgram) -> None:
         if not in_place:
@@ -71,7 +71,7 @@ def flat_scatter(ranks: int, *, root: int = 0, in_place: bool = False) -> Progra
 
     Source: MPI_Scatter's definition. Errors: L101, L102, L121.
     """
-    others = _others("flat-scatter", ranks, root)
+    others = _other_ranks("flat-scatter", ranks, root)
 
     def body(p: ChunkProgram) -> None:
         if not in_place:
@@ -82,13 +82,13 @@ def flat_scatter(ranks: int, *, root: int = 0, in_place: bool = False) -> Progra
 
 
 def all_pairs_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
-    """Broadcast in two steps: the root scatters its data over the others, and they gather it from
-    one another.
+    """Broadcast in two steps: the root scatters its data over the other ranks, and each of them
+    sends its part to the rest.
 
     Source: van de Geijn's algorithm (scatter, then allgather) in Thakur, Rabenseifner, Gropp
     (2005), section 4.3, all pairs. Errors: L101, L102, L121.
     """
-    others = _others("all-pairs-broadcast", ranks, root)
+    others = _other_ranks("all-pairs-broadcast", ranks, root)
     part = np.arange(ranks - 1)
 
     def body(p: ChunkProgram) -> None:
@@ -108,15 +108,15 @@ def all_pairs_reduce(
     stage_channels: Sequence[int] | None = None,
     in_place: bool = False,
 ) -> Program:
-    """Reduce in two steps: each rank sums up one chunk from all others, and sends the root the sum.
+    """Reduce in two steps: each rank sums one chunk from all ranks, and sends the root the sum.
 
-    Rank r's chunk is summed in the order r, r + 1, ..., and from rank 0 on after the last. Only the
-    root's data change in place; others sum in scratch.
+    Rank r sums its chunk in the order r, r + 1, ..., modulo the number of ranks. In place, only the
+    root's data change; the other ranks sum in scratch.
     stage_channels: as for `all_pairs_allreduce`.
     Source: Rabenseifner's algorithm (reduce-scatter, then gather) in Thakur, Rabenseifner, Gropp
     (2005), section 4.4, all pairs. Errors: L101, L102, L111, L121.
     """
-    others = _others("all-pairs-reduce", ranks, root)
+    others = _other_ranks("all-pairs-reduce", ranks, root)
     summing, collecting = stage_numbers("all-pairs-reduce", stage_channels, 2)
     result = "in" if in_place else "out"
 
@@ -132,8 +132,9 @@ def all_pairs_reduce(
     return trace(Reduce(ranks, ranks, root, in_place), body, name="all-pairs-reduce")
 
 
-def _others(algorithm: str, ranks: int, root: int) -> LongArray:
-    """The ranks after the root, round to the one before it. Errors: L101, L102, L121."""
+def _other_ranks(algorithm: str, ranks: int, root: int) -> LongArray:
+    """The ranks root + 1, root + 2, ..., root - 1, modulo the number of ranks. Errors: L101, L102,
+    L121."""
     check_sizes(algorithm, ranks=ranks)
     check_root(algorithm, root, ranks)
     return (root + np.arange(1, ranks)) % ranks

@@ -1,8 +1,8 @@
 """Hierarchical mesh: ResCCL's expert algorithms (ResCCL, appendix A), in the transfer language.
 
-A cluster of nodes with some GPUs each: full meshes inside the nodes, and for each GPU a ring
-through its counterparts on all nodes. The data has one chunk for each rank. The same algorithms
-stand in ResCCLang's text in the folder `texts`.
+The cluster has a full mesh inside each node, and for each GPU number a ring through the GPUs with
+that number on all nodes. The data has one chunk for each rank. The folder `texts` has the same
+algorithms in ResCCLang.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def hm_allgather(
     stage_channels: Sequence[int] | None = None,
     in_place: bool = False,
 ) -> Program:
-    """AllGather: every GPU's chunk goes to its node and round its ring; what comes round the ring
-    goes on to the node.
+    """AllGather: every GPU sends its chunk over its node's mesh and around its ring, and forwards
+    the ring's chunks over the mesh.
 
-    nics: network cards of a node, one for each GPU by default. stage_channels: a channel for each
-    of the three stages (mesh, ring, mesh); None leaves them to the compiler.
+    nics: number of network cards of a node, by default one for each GPU. stage_channels: a channel
+    for each of the three stages (mesh, ring, mesh); with None the compiler chooses them.
     Source: ResCCL, appendix A, figure 15(a). Errors: L102, L111, L121, C308.
     """
     grid = _Grid.of("hm-allgather", nodes, gpus, nics, stage_channels, stages=3)
@@ -61,8 +61,8 @@ def hm_reducescatter(
     stage_channels: Sequence[int] | None = None,
     in_place: bool = False,
 ) -> Program:
-    """ReduceScatter: each node reduces what belongs to each ring over its mesh, then the rings
-    reduce over the nodes.
+    """ReduceScatter: each node reduces the chunks of each ring over its mesh, then the rings reduce
+    over the nodes.
 
     nics, stage_channels: as for `hm_allgather`; two stages (mesh, ring).
     Source: ResCCL, appendix A, the first half of HM AllReduce. Errors: L102, L111, L121, C308.
@@ -85,7 +85,8 @@ def hm_allreduce(
     stage_channels: Sequence[int] | None = None,
     in_place: bool = False,
 ) -> Program:
-    """AllReduce: ReduceScatter over the meshes, over the rings, and AllGather back over both.
+    """AllReduce: a ReduceScatter over the meshes and then the rings, and an AllGather over the
+    rings and then the meshes.
 
     nics, stage_channels: as for `hm_allgather`; four stages (mesh, ring, ring, mesh).
     Source: ResCCL, appendix A, and figure 16. Errors: L102, L111, L121, C308.
@@ -111,7 +112,7 @@ def hm_allreduce(
 
 def resccl_text(name: str) -> str:
     """The text of hm-allgather, hm-reducescatter or hm-allreduce in ResCCLang, for 4 nodes of 8
-    GPUs; `sley.rescclang` takes other sizes for the header's.
+    GPUs; `sley.rescclang` can replace the sizes in its header.
 
     Errors: KeyError for other names.
     """
@@ -121,11 +122,11 @@ def resccl_text(name: str) -> str:
 
 
 TEXTS = ("hm-allgather", "hm-reducescatter", "hm-allreduce")
-"""The algorithms that stand in ResCCLang as well."""
+"""The algorithms that also exist in ResCCLang."""
 
 
 class _Grid:
-    """The ranks of a cluster, and the steps that the algorithms have in common.
+    """The ranks of a cluster, and the steps that the algorithms share.
 
     rank: int64 (ranks,). next: each rank's counterpart on the next node.
     """
@@ -161,12 +162,12 @@ class _Grid:
         return [node * self.gpus + (gpu + turn) % self.gpus for turn in range(1, self.gpus)]
 
     def chunk(self, nodes: int) -> LongArray:
-        """For each rank the chunk of its counterpart so many nodes ahead."""
+        """For each rank the chunk of its counterpart `nodes` nodes ahead."""
         return (self.rank + nodes * self.gpus) % self.ranks
 
     def reduce_over_mesh(self, p: ChunkProgram, channel: int | None) -> int:
-        """Within each node, every rank reduces the chunks of its ring; returns the first step
-        after that."""
+        """Reduces the chunks of each rank's ring within each node; returns the first step
+        afterwards."""
         for turn in range(self.nodes):
             for distance, peer in enumerate(self.peers()):
                 chunk = (peer + turn * self.gpus) % self.ranks
@@ -175,13 +176,13 @@ class _Grid:
         return self.nodes * (self.gpus - 1)
 
     def reduce_over_ring(self, p: ChunkProgram, channel: int | None, ahead: int) -> None:
-        """Round each ring, after the mesh; a rank ends with the sum of the chunk `1 - ahead` nodes
-        ahead of its own."""
+        """Reduces around each ring, after the mesh; a rank ends with the sum of the chunk
+        `1 - ahead` nodes ahead of its own."""
         first = self.nodes * (self.gpus - 1)
         for turn in range(self.nodes - 1):
             chunk = self.chunk(-turn - ahead)
             p.transfer(self.rank, self.next, first + turn, chunk, "rrc", channel=channel)
 
     def program(self, collective: Collective, body: Callable[[ChunkProgram], None]) -> Program:
-        """What `body` says, for this cluster."""
+        """The program that `body` writes, for this cluster."""
         return replace(trace(collective, body, name=self.name), topology=self._topology)

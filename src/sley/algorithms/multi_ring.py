@@ -1,13 +1,13 @@
 """Several rings at once over nodes with several network cards, as NCCL builds them.
 
-Ring c enters every node at one GPU, visits the others and leaves at a neighbour of the first one,
-towards the GPU of the next node at which it enters there. With as many rings as a node has GPUs,
-each enters at another GPU and leaves at another one, so that every card carries one ring in and
-one out. GPUs pair up (0 and 1, 2 and 3, ...): what enters at one of a pair leaves at the other.
-So a ring's traffic in and out goes over one card where the two share one, and over the two cards
-of one PCIe switch where each has its own. An odd GPU out makes every ring leave at the next GPU.
+Ring c enters every node at the same GPU, visits the other GPUs and leaves at a neighbour of the
+first. With as many rings as a node has GPUs, each ring enters at a different GPU and leaves at a
+different one, so that every card has one ring in and one ring out. GPUs form pairs (0 and 1, 2 and
+3, ...): a ring that enters at one GPU of a pair leaves at the other. So a ring's traffic in and out
+uses one card if the pair shares a card, else the two cards of one PCIe switch. If the number of
+GPUs is odd, every ring leaves at the GPU after the one where it enters.
 
-Source: NCCL, graph search with NCCL_CROSS_NIC=0, by which a ring uses cards of one rail.
+Source: NCCL, graph search with NCCL_CROSS_NIC=0, which keeps a ring on the cards of one rail.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from sley.lang import ChunkProgram, trace
 def multi_ring_allreduce(
     nodes: int, gpus: int, *, rings: int | None = None, in_place: bool = False
 ) -> Program:
-    """AllReduce along several rings, each with its share of the data and a channel of its own.
+    """AllReduce along several rings, each with a share of the data and its own channel.
 
-    rings: how many; one for each GPU of a node by default.
+    rings: number of rings; by default one for each GPU of a node.
     Source: NCCL's rings. Errors: L102, L121.
     """
     orders = ring_orders("multi-ring-allreduce", nodes, gpus, rings)
@@ -49,9 +49,9 @@ def multi_ring_allreduce(
 def multi_ring_allgather(
     nodes: int, gpus: int, *, rings: int | None = None, in_place: bool = False
 ) -> Program:
-    """AllGather along several rings, each with its share of the data and a channel of its own.
+    """AllGather along several rings, each with a share of the data and its own channel.
 
-    rings: how many; one for each GPU of a node by default.
+    rings: number of rings; by default one for each GPU of a node.
     Source: NCCL's rings. Errors: L102, L121.
     """
     orders = ring_orders("multi-ring-allgather", nodes, gpus, rings)
@@ -73,10 +73,10 @@ def multi_ring_allgather(
 def multi_ring_reducescatter(
     nodes: int, gpus: int, *, rings: int | None = None, in_place: bool = False
 ) -> Program:
-    """ReduceScatter along several rings, each with its share of the data and a channel of its own.
+    """ReduceScatter along several rings, each with a share of the data and its own channel.
 
-    Out of place, sums on their way are formed in scratch, the last one in the output.
-    rings: how many; one for each GPU of a node by default.
+    Out of place, partial sums are in scratch and the final sum in the output.
+    rings: number of rings; by default one for each GPU of a node.
     Source: NCCL's rings. Errors: L102, L121.
     """
     orders = ring_orders("multi-ring-reducescatter", nodes, gpus, rings)
@@ -101,9 +101,10 @@ def multi_ring_reducescatter(
 def ring_orders(algorithm: str, nodes: int, gpus: int, rings: int | None) -> LongArray:
     """int64 (rings, ranks): the ranks of each ring in the order in which it visits them.
 
-    Ring c enters at GPU ``c * gpus // rings`` (taking turns if there are more rings than GPUs).
-    From an even GPU it goes down, from an odd one up, so that it leaves at the other GPU of the
-    pair. Errors: L102, L121.
+    Ring c enters at GPU ``c * gpus // rings`` (with more rings than GPUs, at GPU ``c % gpus``).
+    From an even GPU it counts down, from an odd GPU up, so that it leaves at the other GPU of the
+    pair.
+    Errors: L102, L121.
     """
     check_sizes(algorithm, nodes=nodes, gpus=gpus)
     if rings is None:

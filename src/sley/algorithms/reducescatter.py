@@ -1,4 +1,4 @@
-"""ReduceScatter algorithms. In place, a rank's output is its own part of the input."""
+"""ReduceScatter algorithms. In place, a rank's output is the rank's part of its input."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sley.lang import ChunkProgram, trace
 
 
 def all_pairs_reducescatter(ranks: int, *, in_place: bool = False) -> Program:
-    """ReduceScatter in one step: every rank sends every other the chunk that it is to sum up.
+    """ReduceScatter in one step: every rank sends every other rank its chunk, and sums its own.
 
-    Rank r sums in the order r, r + 1, ..., and from rank 0 on after the last.
+    Rank r sums in the order r, r + 1, ..., modulo the number of ranks.
     Source: the first step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L121.
     """
     check_sizes("all-pairs-reducescatter", ranks=ranks)
@@ -32,10 +32,11 @@ def all_pairs_reducescatter(ranks: int, *, in_place: bool = False) -> Program:
 def ring_reducescatter(
     ranks: int, *, channels: int | None = None, in_place: bool = False
 ) -> Program:
-    """ReduceScatter along one ring: every chunk goes round once, summed on its way.
+    """ReduceScatter along one ring: every chunk is passed on once around the ring and reduced at
+    each rank.
 
-    Out of place, sums on their way are formed in scratch, the last one in the output.
-    channels: spreads the chunks over so many channels; None leaves that to the compiler.
+    Out of place, partial sums are in scratch and the final sum in the output.
+    channels: number of channels for the chunks; with None the compiler chooses the channels.
     Source: MSCCLang, figure 3b. Errors: L102, L111, L121.
     """
     check_sizes("ring-reducescatter", ranks=ranks)

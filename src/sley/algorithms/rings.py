@@ -1,7 +1,7 @@
-"""Rings: ReduceScatter and AllGather along rings of ranks, the parts of many algorithms.
+"""Rings: ReduceScatter and AllGather along rings of ranks, which are parts of many algorithms.
 
-Source: MSCCLang, figure 3b. `ranks` is one ring, or an array (rings, members) of rings of one
-length, of which every step is said in one call.
+Source: MSCCLang, figure 3b. `ranks` is one ring, or an array (rings, members) of rings of equal
+length, which make each step in one call.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from sley.lang import ChunkProgram, Ref
 def accumulator(
     p: ChunkProgram, ranks: ArrayLike, source: str, buffer: str, index: ArrayLike, count: int = 1
 ) -> Ref:
-    """The ranks' own contribution where others may be reduced into it: in `buffer`.
+    """The ranks' own data in `buffer`, where other ranks' data may be reduced into it.
 
-    What lies in `source` is copied there first, so that an out-of-place algorithm leaves its
-    input as it is.
+    Copies the data there if `source` is another buffer, so that an out-of-place algorithm doesn't
+    change its input.
     """
     own = p.chunk(ranks, source, index, count)
     return own if source == buffer else own.copy(ranks, buffer, index)
@@ -37,11 +37,12 @@ def ring_reduce_scatter(
     source: str | None = None,
     channels: Sequence[int | None] = (None,),
 ) -> None:
-    """Member k of each ring ends with the ring's reduction of part k, `count` chunks from
+    """Reduces part k over each ring to its member k. Part k has `count` chunks from
     ``offset + k * count`` (MSCCLang, figure 3b).
 
-    offset: of all rings, or of each. buffer: where sums are formed and end. source: where the
-    contributions lie, if not in `buffer`; they stay there. channels: the parts take turns on them.
+    offset: one for all rings, or one for each. buffer: the buffer of the sums. source: the buffer
+    of the contributions, by default `buffer`; another one is not changed. channels: the channels
+    that the parts use in turn.
     """
     rings = np.atleast_2d(ranks)
     size = rings.shape[1]
@@ -63,10 +64,10 @@ def ring_all_gather(
     buffer: str = "in",
     channels: Sequence[int | None] = (None,),
 ) -> None:
-    """Every member of each ring receives part k from member k, `count` chunks from
+    """Copies part k of member k to every member of each ring. Part k has `count` chunks from
     ``offset + k * count`` of `buffer` (MSCCLang, figure 3b).
 
-    offset: of all rings, or of each. channels: the parts take turns on them.
+    offset: one for all rings, or one for each. channels: the channels that the parts use in turn.
     """
     rings = np.atleast_2d(ranks)
     size = rings.shape[1]
@@ -79,12 +80,12 @@ def ring_all_gather(
 
 
 def _spread(size: int, channels: Sequence[int | None]) -> Iterator[tuple[LongArray, int | None]]:
-    """The parts that go over each channel, which take turns."""
+    """The parts of each channel; part k uses channel k modulo the number of channels."""
     for turn, channel in enumerate(channels[:size]):
         yield np.arange(turn, size, len(channels)), channel
 
 
 def _places(rings: LongArray, offset: ArrayLike, part: LongArray, count: int) -> LongArray:
-    """The first chunk of every part, for all rings one after the other."""
+    """The first chunk of every part, for one ring after the other."""
     first = np.asarray(offset).reshape(-1, 1) + part * count
     return np.broadcast_to(first, (len(rings), len(part))).ravel()

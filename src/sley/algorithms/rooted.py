@@ -1,7 +1,7 @@
 """Broadcast and Reduce along binomial trees.
 
 Source: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication Operations in MPICH
-(2005), sections 4.3 and 4.4. Ranks count from the root: place 0 is the root, place k the k-th
+(2005), sections 4.3 and 4.4. Places count from the root: place 0 is the root, place k the k-th
 rank after it.
 """
 
@@ -17,8 +17,8 @@ from sley.lang import ChunkProgram, trace
 
 
 def binomial_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
-    """Broadcast in ceil(log2(ranks)) steps, in each of which everybody who has the data sends it
-    to one more rank.
+    """Broadcast in ceil(log2(ranks)) steps: in each step every rank that has the data sends it to
+    one more rank.
 
     Source: Thakur, Rabenseifner, Gropp (2005), section 4.3. Errors: L101, L102, L121.
     """
@@ -39,9 +39,9 @@ def binomial_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> 
 
 
 def binomial_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
-    """Reduce in ceil(log2(ranks)) steps, in each of which half of those who hold a sum send it.
+    """Reduce in ceil(log2(ranks)) steps: in each step half of the ranks that hold a sum send it.
 
-    Out of place the root forms its sum in the output, others in scratch.
+    Out of place the root sums in its output, the other ranks in scratch.
     Source: Thakur, Rabenseifner, Gropp (2005), section 4.4. Errors: L101, L102, L121.
     """
     check_sizes("binomial-reduce", ranks=ranks)
@@ -52,7 +52,7 @@ def binomial_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Pro
         rank = (np.arange(ranks) + root) % ranks
         accumulator(p, rank[:1], "in", result, 0)
         if ranks > 2:
-            # Places of odd number send their input as it is.
+            # Odd places send their input and never sum.
             accumulator(p, rank[2::2], "in", partial, 0)
         span = 1
         while span < ranks:

@@ -1,4 +1,4 @@
-"""Sizes: what every algorithm asks of its parameters before it says anything."""
+"""Sizes: the checks of the algorithms' parameters."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sley.errors.language import L101, L102, L111, L121
 
 
 def check_sizes(algorithm: str, **sizes: int) -> None:
-    """Refuses sizes that are no positive integers, or make fewer than two ranks together.
+    """Refuses sizes that are not positive integers, or whose product is less than two ranks.
 
-    sizes: the parameters that multiply to the number of ranks. Errors: L102, L121.
+    sizes: the parameters whose product is the number of ranks. Errors: L102, L121.
     """
     found = ", ".join(f"{word}={value!r}" for word, value in sizes.items())
     if not all(is_positive(value) for value in sizes.values()):
@@ -25,18 +25,18 @@ def check_sizes(algorithm: str, **sizes: int) -> None:
 
 
 def check_power_of_two(algorithm: str, ranks: int) -> None:
-    """Refuses a number of ranks that is no power of two. Errors: L121."""
+    """Refuses a number of ranks that is not a power of two. Errors: L121."""
     if ranks & (ranks - 1):
         lower = 1 << (ranks.bit_length() - 1)
         raise L121.error(
             at=Place(detail=algorithm),
-            expected=f"a power of two of ranks, such as {lower} or {2 * lower}",
+            expected=f"a power of two, such as {lower} or {2 * lower}",
             found=f"ranks={ranks}",
         )
 
 
 def check_root(algorithm: str, root: int, ranks: int) -> None:
-    """Refuses a root that is none of the ranks. Errors: L101."""
+    """Refuses a root that is not a rank. Errors: L101."""
     if not is_integer(root) or not 0 <= root < ranks:
         raise L101.error(
             at=Place(detail=algorithm),
@@ -46,7 +46,7 @@ def check_root(algorithm: str, root: int, ranks: int) -> None:
 
 
 def channel_numbers(algorithm: str, channels: int | None) -> tuple[int | None, ...]:
-    """The channels to spread chunks over: 0 to channels - 1, or the compiler's choice for None.
+    """The channels for the chunks: 0 to channels - 1, or for None the compiler's choice.
 
     Errors: L111.
     """
@@ -64,20 +64,20 @@ def channel_numbers(algorithm: str, channels: int | None) -> tuple[int | None, .
 def stage_numbers(
     algorithm: str, channels: Sequence[int] | None, stages: int
 ) -> Sequence[int | None]:
-    """A channel for each stage, or the compiler's choice for all of them. Errors: L111."""
+    """A channel for each stage, or for None the compiler's choice. Errors: L111."""
     if channels is None:
         return (None,) * stages
     if len(channels) != stages or not all(is_integer(c) and c >= 0 for c in channels):
         raise L111.error(
             at=Place(detail=algorithm),
-            expected=f"stage_channels: {stages} channels from 0",
+            expected=f"stage_channels with {stages} channels, each at least 0",
             found=repr(channels),
         )
     return channels
 
 
 def is_integer(value: object) -> bool:
-    """Whether `value` is an integer; True is none."""
+    """Whether `value` is an integer, and not a Boolean."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 

@@ -1,8 +1,8 @@
-"""Two levels: all pairs within each host, and all pairs across hosts among their members.
+"""Two levels: all pairs within each host, and all pairs across hosts.
 
-A host's ranks share a memory; a network joins the hosts. What crosses the network is spread over a
-host's ranks, its *lanes*, so that it uses all of the host's network cards, and crosses it as few
-times as any algorithm can.
+A host's ranks share a memory; a network joins the hosts. Each host has *lanes*, ranks that share
+its traffic to other hosts, so that the traffic uses all of the host's network cards. No algorithm
+sends less data over the network.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from sley.lang import ChunkProgram, trace
 def two_level_allreduce(
     nodes: int, gpus: int, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
 ) -> Program:
-    """AllReduce by all pairs: hosts reduce among their ranks, then across hosts, and share the sums
-    the same way back.
+    """AllReduce by all pairs: reduces within hosts, then across hosts, and copies the sums back
+    across and within hosts.
 
-    `TwoLevel.allreduce` says more. Source: MSCCLang, figure 1, with all pairs (7.1.2) for rings.
-    Errors: L102, L111, L121.
+    Details: `TwoLevel.allreduce`. Source: MSCCLang, figure 1, with all pairs (7.1.2) instead of
+    rings. Errors: L102, L111, L121.
     """
     hosts = TwoLevel.grid("two-level-allreduce", nodes, gpus)
     return hosts.allreduce(stage_channels=stage_channels, in_place=in_place)
 
 
 def two_level_one_step_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
-    """AllReduce in two steps for small data: every rank sums up its host's data by itself, then the
-    hosts' sums.
+    """AllReduce in two steps for small data: every rank sums its host's data, then the hosts' sums.
 
-    `TwoLevel.one_step_allreduce` says more. Source: MSCCLang, figure 1, with one-step-allreduce for
-    rings. Errors: L102, L121.
+    Details: `TwoLevel.one_step_allreduce`. Source: MSCCLang, figure 1, with one-step-allreduce
+    instead of rings. Errors: L102, L121.
     """
     hosts = TwoLevel.grid("two-level-one-step-allreduce", nodes, gpus)
     return hosts.one_step_allreduce(in_place=in_place)
@@ -48,10 +47,10 @@ def two_level_one_step_allreduce(nodes: int, gpus: int, *, in_place: bool = Fals
 def two_level_allgather(
     nodes: int, gpus: int, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
 ) -> Program:
-    """AllGather in two steps: each rank sends its chunk to its host and to one rank of each other
-    host, which hands it on there.
+    """AllGather in two steps: each rank sends its chunk to the ranks of its host and to one rank of
+    each other host, which forwards it there.
 
-    `TwoLevel.allgather` says more. Source: ResCCL, appendix A, with all pairs for rings.
+    Details: `TwoLevel.allgather`. Source: ResCCL, appendix A, with all pairs instead of rings.
     Errors: L102, L111, L121.
     """
     hosts = TwoLevel.grid("two-level-allgather", nodes, gpus)
@@ -59,20 +58,20 @@ def two_level_allgather(
 
 
 def two_level_reducescatter(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
-    """ReduceScatter in two steps: each host sums up every rank's chunk, then that rank adds the
-    hosts' sums.
+    """ReduceScatter in two steps: each host sums every rank's chunk, then that rank adds the hosts'
+    sums.
 
-    `TwoLevel.reducescatter` says more. Source: ResCCL, appendix A, with all pairs for rings.
+    Details: `TwoLevel.reducescatter`. Source: ResCCL, appendix A, with all pairs instead of rings.
     Errors: L102, L121.
     """
     return TwoLevel.grid("two-level-reducescatter", nodes, gpus).reducescatter(in_place=in_place)
 
 
 def two_level_broadcast(nodes: int, gpus: int, *, root: int = 0, in_place: bool = False) -> Program:
-    """Broadcast that crosses the network once: the root's host scatters the data over the other
-    hosts, and they gather it.
+    """Broadcast that sends the data once over the network: the root's host scatters it over the
+    other hosts, which gather it.
 
-    `TwoLevel.broadcast` says more. Source: van de Geijn's algorithm, across hosts. Errors: L101,
+    Details: `TwoLevel.broadcast`. Source: van de Geijn's algorithm, across hosts. Errors: L101,
     L102, L121.
     """
     hosts = TwoLevel.grid("two-level-broadcast", nodes, gpus)
@@ -87,10 +86,10 @@ def two_level_reduce(
     stage_channels: Sequence[int] | None = None,
     in_place: bool = False,
 ) -> Program:
-    """Reduce in three steps: hosts reduce among their ranks, then to the root's host, whose ranks
-    send the root the sums.
+    """Reduce in three steps: within hosts, then to the root's host, whose ranks send the root the
+    sums.
 
-    `TwoLevel.reduce` says more. Source: Rabenseifner's algorithm within hosts. Errors: L101, L102,
+    Details: `TwoLevel.reduce`. Source: Rabenseifner's algorithm within hosts. Errors: L101, L102,
     L111, L121.
     """
     hosts = TwoLevel.grid("two-level-reduce", nodes, gpus)
@@ -100,11 +99,11 @@ def two_level_reduce(
 class TwoLevel:
     """The algorithms for hosts of any size, with their ranks in any order.
 
-    hosts: the ranks of each host; every rank from 0 on stands in one of them.
-    lanes: how many ranks of each host send to other hosts: as many as the smallest host has.
-    host, local: int64 (ranks,), each rank's host, and its place in it.
+    hosts: the ranks of each host; every rank belongs to one host.
+    lanes: number of ranks of each host that send to other hosts: the size of the smallest host.
+    host, local: int64 (ranks,), each rank's host, and its place there.
 
-    Errors: L112 for what is no such division, L121 for fewer than two ranks.
+    Errors: L112 for lists that don't contain every rank once, L121 for fewer than two ranks.
     """
 
     def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
@@ -113,7 +112,7 @@ class TwoLevel:
         if not sound or not all(len(members) for members in hosts):
             raise L112.error(
                 at=Place(detail="two-level"),
-                expected="hosts as lists of their ranks, every rank from 0 on in one of them",
+                expected="for each host a list of its ranks; every rank in one list",
                 found=repr(hosts),
             )
         check_sizes("two-level", ranks=len(flat))
@@ -130,21 +129,21 @@ class TwoLevel:
 
     @classmethod
     def grid(cls, name: str, nodes: int, gpus: int) -> TwoLevel:
-        """Hosts of one size, one after the other. Errors: L102, L121."""
+        """Hosts of equal size with consecutive ranks. Errors: L102, L121."""
         check_sizes(name, nodes=nodes, gpus=gpus)
         return cls(np.arange(nodes * gpus).reshape(nodes, gpus).tolist())
 
     def allreduce(
         self, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
     ) -> Program:
-        """AllReduce. The data has a part for each lane, and each part a chunk for each host.
+        """AllReduce. The data has a part for each lane, and each part has a chunk for each host.
 
-        Within each host the rank of a lane sums up the lane's part, in the order of the host's
-        ranks from itself on; of these sums, the rank of that lane on host h sums up chunk h, in the
-        order of the hosts from h on. So every chunk is summed up once, and the sums go the same way
-        back. Of N hosts each sends 2 (N - 1) / N of the data to the others.
-        stage_channels: a channel for summing and one for sharing; None leaves them to the
-        compiler.
+        Within each host the rank of a lane sums the lane's part, in the order of the host's ranks
+        starting with itself. Then the rank of that lane on host h sums chunk h of these sums, in
+        the order of the hosts starting with h. So every chunk is summed once, and the sums take the
+        same path back. Each of N hosts sends 2 (N - 1) / N of the data to the others.
+        stage_channels: a channel for summing and one for sharing; with None the compiler chooses
+        them.
         """
         summing, sharing = stage_numbers("two-level-allreduce", stage_channels, 2)
         hosts, buffer = self.number, "in" if in_place else "out"
@@ -174,11 +173,11 @@ class TwoLevel:
         return trace(collective, body, name="two-level-allreduce")
 
     def one_step_allreduce(self, *, in_place: bool = False) -> Program:
-        """AllReduce of whole data in two steps.
+        """AllReduce of undivided data in two steps.
 
-        Every rank sums up its host's data, in the order of the host's ranks, and then, with the
-        sums that it gets from one rank of each other host, those of the hosts in their order. All
-        sum in the same order, so all have the same bits.
+        Every rank sums its host's data in the order of the host's ranks. Then it receives a sum
+        from one rank of each other host, and sums these in the order of the hosts. All ranks sum in
+        the same order, so all results have the same bits.
         """
         buffer = "in" if in_place else "out"
         first = np.array([members[0] for members in self.hosts])
@@ -204,10 +203,10 @@ class TwoLevel:
     ) -> Program:
         """AllGather. Each chunk crosses the network once to each other host.
 
-        stage_channels: a channel for the first step and one for handing on; None leaves them to the
-        compiler.
+        stage_channels: a channel for the first step and one for forwarding; with None the compiler
+        chooses them.
         """
-        sending, handing = stage_numbers("two-level-allgather", stage_channels, 2)
+        sending, forwarding = stage_numbers("two-level-allgather", stage_channels, 2)
         rank = self.rank
 
         def body(p: ChunkProgram) -> None:
@@ -221,23 +220,23 @@ class TwoLevel:
             for hop in range(1, self.number):
                 there = self._proxy(rank, self.host + hop)
                 for near, other in self._around(there):
-                    come = p.chunk(there[near], "out", rank[near])
-                    come.copy(other, "out", rank[near], channel=handing)
+                    received = p.chunk(there[near], "out", rank[near])
+                    received.copy(other, "out", rank[near], channel=forwarding)
 
         return trace(AllGather(len(rank), 1, in_place), body, name="two-level-allgather")
 
     def reducescatter(self, *, in_place: bool = False) -> Program:
         """ReduceScatter. Each chunk crosses the network once from each other host.
 
-        On every other host one rank sums up the chunk, in the order of the host's ranks from itself
-        on. The chunk's own rank sums up its host's contributions in that order, then adds those
-        sums, in the order of the hosts from its own on. In place the sums on their way are formed
-        in the data.
+        On every other host one rank sums the chunk, in the order of the host's ranks starting with
+        itself. The chunk's own rank sums its host's contributions in the same way, then adds the
+        other hosts' sums, in the order of the hosts starting with its own. In place, partial sums
+        overwrite the data.
         """
         rank, used = self.rank, np.zeros(len(self.rank), np.int64)
 
         def partial(p: ChunkProgram, there: LongArray) -> tuple[str, LongArray]:
-            """Where the ranks `there` form their sums of chunks 0, 1, ...: buffer, index."""
+            """Buffer and index in which ranks `there` sum chunks 0, 1, ..."""
             if in_place:
                 return "in", rank
             index = np.empty_like(rank)
@@ -268,12 +267,12 @@ class TwoLevel:
         return trace(ReduceScatter(len(rank), 1, in_place), body, name="two-level-reducescatter")
 
     def broadcast(self, *, root: int = 0, in_place: bool = False) -> Program:
-        """Broadcast. The data has a part for each lane, and each part a chunk for each host but the
-        root's.
+        """Broadcast. The data has a part for each lane, and each part has a chunk for each host
+        other than the root's.
 
-        The root sends all to its host. The rank of a lane there sends each other host one chunk of
-        its part, and those gather the part from one another and hand it on to their ranks. So the
-        root's host sends the data once, and every other host sends less than that.
+        The root sends all data to its host. The rank of a lane there sends each other host one
+        chunk of the lane's part; the hosts exchange these chunks and forward the part to their
+        ranks. So the root's host sends the data once, and every other host sends less.
         """
         check_root("two-level-broadcast", root, len(self.rank))
         home, lanes, parts = int(self.host[root]), self.lanes, self.number - 1
@@ -311,11 +310,11 @@ class TwoLevel:
     ) -> Program:
         """Reduce. The data has a chunk for each lane.
 
-        Within each host the rank of a lane sums up the lane's chunk, in the order of the host's
-        ranks from itself on (on the root's host the root has lane 0). On the root's host it then
-        adds the other hosts' sums, in the order of the hosts from there on, and sends the root the
-        result. Only the root's data change in place.
-        stage_channels: a channel for summing and one for what goes to the root.
+        Within each host the rank of a lane sums the lane's chunk, in the order of the host's ranks
+        starting with itself (on the root's host the root has lane 0). The rank on the root's host
+        then adds the other hosts' sums, in the order of the hosts after its own, and sends the
+        result to the root. In place, only the root's data change.
+        stage_channels: a channel for summing and one for the results to the root.
         """
         check_root("two-level-reduce", root, len(self.rank))
         summing, collecting = stage_numbers("two-level-reduce", stage_channels, 2)
@@ -349,19 +348,19 @@ class TwoLevel:
         return trace(collective, body, name="two-level-reduce")
 
     def _lane(self, host: LongArray | int, lane: LongArray | int) -> LongArray:
-        """The rank of a lane on a host; both count round."""
+        """The rank of a lane on a host; both numbers are taken modulo their size."""
         at = np.asarray(host) % self.number
         rank: LongArray = self._members[self._first[at] + np.asarray(lane) % self.size[at]]
         return rank
 
     def _proxy(self, rank: LongArray, host: LongArray | int) -> LongArray:
-        """Who on a host deals with what belongs to a rank: the rank at its place there, round where
-        the host has fewer; on its own host the rank itself."""
+        """The rank on a host that handles the data of `rank`: the one at the same place, modulo the
+        host's size; on the rank's own host, the rank itself."""
         return self._lane(host, self.local[rank])
 
     def _around(self, rank: LongArray) -> Iterator[tuple[LongArray, LongArray]]:
-        """The other ranks on the hosts of `rank`, in turn: positions in `rank`, and for each the
-        rank that comes so many places after it on its host, round."""
+        """The other ranks on the hosts of `rank`: in turn t, positions in `rank`, and for each the
+        rank t places after it on its host, modulo the host's size."""
         host, local = self.host[rank], self.local[rank]
         for turn in range(1, int(self.size.max())):
             near = np.flatnonzero(self.size[host] > turn)
