@@ -17,7 +17,7 @@ import numpy as np
 from sley import formats
 from sley.codegen import KERNELS, Engine, Kernels, Platform, Variant
 from sley.devices import THREADS
-from sley.devices.layout import RANKS
+from sley.devices.tables import RANKS
 from sley.engine.limits import whole
 from sley.engine.types import data_type, reduction
 from sley.errors import Place

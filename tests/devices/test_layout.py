@@ -12,19 +12,19 @@ import sley
 from sley.algorithms import build
 from sley.codegen import Engine, Kernels, Platform, Variant
 from sley.codegen.operands import NOWHERE
-from sley.devices import layout
+from sley.devices import tables
 from sley.engine.outcomes import Reason, Status
 from sley.engine.types import DATA_TYPES
 from sley.ir.words import Buffer, Protocol
 
 STRUCTURES = {
-    "BlockMemory": layout.BLOCK_MEMORY,
-    "Report": layout.REPORT,
-    "Peer": layout.PEER,
-    "Block": layout.BLOCK,
-    "Instruction": layout.INSTRUCTION,
-    "Condition": layout.CONDITION,
-    "Division": layout.DIVISION,
+    "BlockMemory": tables.BLOCK_MEMORY,
+    "Report": tables.REPORT,
+    "Peer": tables.PEER,
+    "Block": tables.BLOCK,
+    "Instruction": tables.INSTRUCTION,
+    "Condition": tables.CONDITION,
+    "Division": tables.DIVISION,
 }
 RENAMED = {("Report", "number"): "target_step"}
 NO_FIELD = {("Condition", "number_held")}
@@ -67,7 +67,7 @@ def asserted() -> list[str]:
     lines = []
     for structure, packed in STRUCTURES.items():
         lines += [same(f"sizeof({structure})", packed.itemsize), *of_fields(structure, packed)]
-    call = layout.CALL
+    call = tables.CALL
     assert call.fields is not None
     buffers = call.fields["buffers"]
     lines += of_fields("Setup", call)
@@ -76,7 +76,7 @@ def asserted() -> list[str]:
         same("offsetof(Call, setup)", 0),
         same("offsetof(Call, buffers)", buffers[1]),
         same("sizeof(Call::buffers)", buffers[0].itemsize),
-        same("kRanks", layout.RANKS),
+        same("kRanks", tables.RANKS),
     ]
     return lines
 
@@ -88,7 +88,7 @@ def test_every_field_of_every_structure() -> None:
 
 
 def test_a_field_elsewhere_is_noticed() -> None:
-    assert not compiles(same("offsetof(Block, steps)", layout.BLOCK.fields["steps"][1] + 4))
+    assert not compiles(same("offsetof(Block, steps)", tables.BLOCK.fields["steps"][1] + 4))
 
 
 def test_the_numbers_that_stand_for_things() -> None:

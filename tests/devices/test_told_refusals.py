@@ -12,7 +12,7 @@ import sley
 from sley.algorithms import build
 from sley.devices import Engine, Executor, Settings, ThreadsDevice
 from sley.devices.device import Memory
-from sley.devices.refusals import refusal, refused
+from sley.devices.world import refusal, refused
 from sley.errors import Place, SleyError
 from sley.errors.devices import K507
 from sley.errors.runtime import R503

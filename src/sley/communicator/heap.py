@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from sley.engine import native
-from sley.engine.memory import allocate, reserve
+from sley.engine.memory import Lent, allocate, reserve
 from sley.engine.native import LARGEST
 from sley.engine.types import Array, data_type
 from sley.errors.runtime import R514
@@ -23,18 +23,6 @@ _ALIGNMENT = 1 << 16  # a little more than the pages of most machines
 
 Span = tuple[int, int]
 """(first byte, end) within the heap."""
-
-
-class _Block:
-    """Memory of the heap, given back when the last array over it is gone."""
-
-    def __init__(self, address: int, size_bytes: int) -> None:
-        self.__array_interface__ = {
-            "data": (address, False),
-            "shape": (size_bytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
 
 
 @dataclass
@@ -67,7 +55,7 @@ class Heap:
         """A uint8 array of so many zeros; R507 where there is no memory for it."""
         size = -(-max(size_bytes, 1) // _ALIGNMENT) * _ALIGNMENT
         start = allocate(lambda: self._take(size), "an array of the heap", size)
-        block = _Block(self._start + start, size_bytes)
+        block = Lent(self._start + start, size_bytes)
         weakref.finalize(block, self._give, start, start + size)
         return np.asarray(block)
 

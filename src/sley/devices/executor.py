@@ -12,16 +12,13 @@ import numpy as np
 from sley.codegen import KERNELS, Kernels, Platform, Variant
 from sley.devices import tables
 from sley.devices.arguments import Arguments, Arrays, check_arguments
-from sley.devices.calls import PreparedCall, Start
+from sley.devices.calls import Order, PreparedCall, Start
 from sley.devices.device import Device, Launch
 from sley.devices.failures import failure
-from sley.devices.layout import CALL
-from sley.devices.mailboxes import Mailboxes
-from sley.devices.order import Order
+from sley.devices.memory import Pair, Scratch, SharedArrays
 from sley.devices.settings import Settings
-from sley.devices.shared import Pair, Scratch, SharedArrays
-from sley.devices.sites import Group, Site
-from sley.devices.tables import Cut
+from sley.devices.sites import Group, Mailboxes, Site
+from sley.devices.tables import CALL, Cut
 from sley.devices.world import Exchange, World
 from sley.engine.limits import check_slot, whole
 from sley.engine.memory import BEYOND

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sley.codegen import Kernels
-from sley.devices.layout import REPORT
 from sley.devices.sites import Site
-from sley.devices.tables import Rows
+from sley.devices.tables import REPORT, Rows
 from sley.engine.outcomes import Outcome, Reason, Status, Stuck, describe
 from sley.engine.program import Loaded
 from sley.errors import SleyError

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sley.devices.device import Device, Memory
-from sley.devices.layout import RANKS
-from sley.devices.refusals import refusal, refused
+from sley.devices.tables import RANKS
 from sley.engine.memory import BEYOND
 from sley.engine.native import LARGEST
-from sley.errors import SleyError
+from sley.errors import Diagnostic, SleyError
 from sley.errors.devices import K507, K514, K515
-from sley.errors.remote import telling
+from sley.errors.remote import diagnostic_from_json, telling
 from sley.errors.runtime import R503, R514
 from sley.ir.plan import Plan
+
+_MARK = b"refused:"
+"""How what a process refuses begins, and no other message: they are empty, or JSON."""
 
 Exchange = Callable[[bytes], Sequence[bytes]]
 """Gives every process the bytes of all processes, in one order everywhere."""
@@ -181,6 +183,23 @@ class World:
         if key not in self._attached:
             self._attached[key] = device.attach(key[1])
         return self._attached[key]
+
+
+def refusal(error: SleyError) -> bytes:
+    """What a process says to the others when it has to give up what all do together."""
+    return _MARK + json.dumps([d.to_json() for d in error.diagnostics]).encode()
+
+
+def refused(said: Sequence[bytes]) -> SleyError | None:
+    """What the processes found that refuse, as an error of this one; None if nobody refuses.
+    ValueError for a refusal that `refusal` didn't make."""
+    found: dict[Diagnostic, None] = {}
+    for message in said:
+        if message.startswith(_MARK):
+            for value in json.loads(message[len(_MARK) :]):
+                one = diagnostic_from_json(value)
+                found[replace(one, notes=(*one.notes, "another process found this"))] = None
+    return SleyError(list(found)) if found else None
 
 
 def _checked(devices: Any, ranks: int, *, is_alone: bool) -> dict[int, Device]:

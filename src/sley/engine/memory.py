@@ -18,6 +18,19 @@ BEYOND = "less, on any machine"
 """What is found where more is wanted than the engine can count."""
 
 
+class Lent:
+    """Bytes of the host as NumPy takes them: `np.asarray(lent)` is an array over them that keeps
+    this object alive. Whose memory it is frees it at this object's end (`weakref.finalize`)."""
+
+    def __init__(self, address: int, size_bytes: int) -> None:
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": (size_bytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
 def allocate(create: Callable[[], _T], what: str, size_bytes: int) -> _T:
     """What `create` makes of `size_bytes` of memory for `what`. Errors: R507 where there is not so
     much, N610 where it needs a descriptor and the limit is reached."""

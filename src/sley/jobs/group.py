@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -12,6 +11,7 @@ import sys
 import tempfile
 import weakref
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import IO, Any
 
 from sley.errors import SleyError
@@ -77,9 +77,10 @@ class WorkerGroup:
         by_socket = {self._sockets[rank]: rank for rank in ranks}
         answers: dict[int, Any] = {}
         try:
-            for sock in _readable([self._control, *by_socket], timeout_s):
-                if sock is self._control:
-                    return News(answers, self._status())
+            ready = wait([self._control, *by_socket], timeout_s)
+            if self._control in ready:
+                return News(answers, self._status())
+            for sock in [sock for sock in by_socket if sock in ready]:
                 try:
                     answers[by_socket[sock]] = receive_message(sock)[0]
                 except EOFError:
@@ -102,25 +103,13 @@ class WorkerGroup:
 
     def _status(self, rank: int | None = None) -> Death:
         """The next death that the spawner tells of, or that of `rank` if it tells of none."""
-        if not _readable([self._control], _STATUS_S):
+        if not wait([self._control], _STATUS_S):
             return Death(rank, "ended")
         try:
             dead, status = receive_message(self._control)[0]
         except EOFError:
             return Death(None, "they ended")
         return Death(dead, _how(status))
-
-
-def _readable(sockets: list[socket.socket], timeout_s: float) -> list[socket.socket]:
-    """Those of `sockets` that have something to read, or have ended, within `timeout_s`.
-
-    By poll, since select takes no descriptor from 1,024 on; ValueError for a closed socket.
-    """
-    poll = select.poll()
-    by_fd = {sock.fileno(): sock for sock in sockets}
-    for fd in by_fd:
-        poll.register(fd, select.POLLIN)
-    return [by_fd[fd] for fd, _ in poll.poll(timeout_s * 1000)]
 
 
 def _start(inherited: list[int], errors: IO[bytes]) -> subprocess.Popen[bytes]:

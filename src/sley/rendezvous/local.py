@@ -15,12 +15,12 @@ import errno
 import hmac
 import json
 import os
-import select
 import socket
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from uuid import uuid4
 
 from sley.errors import SleyError
@@ -186,15 +186,14 @@ class _Leader:
     def _hear(self, deadline: Deadline) -> list[int]:
         """Takes what comes next, from members or strangers; the members that have ended."""
         members = {sock: rank for rank, sock in self.peers.sockets.items()}
-        ready = _ready([self.listener, *self.unproven, *members], deadline)
-        for sock in ready:
-            if sock is self.listener:
-                self._accept()
-            elif sock in self.unproven:
-                self.unproven.remove(sock)
-                self._prove(sock)
+        ready = wait([self.listener, *self.unproven, *members], min(_LOOK_S, deadline.left_s))
+        if self.listener in ready:
+            self._accept()
+        for sock in [sock for sock in self.unproven if sock in ready]:
+            self.unproven.remove(sock)
+            self._prove(sock)
         # A member has said all it has to say, so what comes now is its end.
-        return [members[sock] for sock in ready if sock in members]
+        return [rank for sock, rank in members.items() if sock in ready]
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
@@ -272,7 +271,7 @@ def _follow(host: Host, fds: Sequence[int], deadline: Deadline, peers: Peers) ->
         # The leader may wait as long as we do, and then has something to say.
         patience = Deadline(deadline.end + GRACE_S)
         while len(peers.fds) < len(host.ranks) - 1:
-            if _ready([sock], patience):
+            if wait([sock], min(_LOOK_S, patience.left_s)):
                 _take(host, sock, peers)
             elif not patience.left_s:
                 raise TimeoutError
@@ -372,15 +371,6 @@ def _uid(sock: socket.socket) -> int:
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     uid: int = _CREDENTIALS.unpack(data)[1]
     return uid
-
-
-def _ready(sockets: Sequence[socket.socket], deadline: Deadline) -> list[socket.socket]:
-    """Those that have something to read or have ended, within a moment."""
-    poll = select.poll()
-    by_fd = {sock.fileno(): sock for sock in sockets}
-    for fd in by_fd:
-        poll.register(fd, select.POLLIN)
-    return [by_fd[fd] for fd, _ in poll.poll(min(_LOOK_S, deadline.left_s) * 1000)]
 
 
 def _ended(host: Host, rank: int) -> SleyError:

@@ -18,7 +18,7 @@ from sley.codegen import KERNELS, Kernels, Platform, Variant
 from sley.devices import Engine, Executor, Launching, Settings, ThreadsDevice
 from sley.devices.cuda import CudaDevice, driver
 from sley.devices.cuda.arrays import CudaArray
-from sley.devices.layout import CALL
+from sley.devices.tables import CALL
 from sley.engine.types import DATA_TYPES
 
 RANKS = 4

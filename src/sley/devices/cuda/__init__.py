@@ -1,9 +1,8 @@
 """NVIDIA's GPUs, through cuda-core's packages and NVRTC. No compiler on the user's machine.
 
 device.py     a GPU: its memory, the kernels loaded on it, and their launches
-driver.py     the driver's entry points, and what its errors mean
+driver.py     the packages of the extra `cuda`; the driver's entry points, and what its errors mean
 compiler.py   from text to machine code, which needs no GPU
-packages.py   the packages of the extra `cuda`
 arrays.py     arrays and streams of PyTorch, CuPy and others
 streams.py    streams of our own, events, and whether a stream is captured
 """

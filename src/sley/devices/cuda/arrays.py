@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sley.devices.cuda.packages import module
+from sley.devices.cuda.driver import module
 from sley.devices.device import Memory, View
 from sley.engine.types import BITS, DATA_TYPES
 from sley.errors import Place

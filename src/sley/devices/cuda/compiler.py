@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sley.devices.cuda.packages import module
+from sley.devices.cuda.driver import module
 from sley.errors.devices import K501, K502, K503
 from sley.errors.diagnostic import counted, shortened
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from sley.devices.cuda.packages import module
 from sley.errors.devices import (
     K501,
     K502,
@@ -70,6 +70,20 @@ _FATAL = {
     )
 }
 """After these the process can't use the device any more."""
+
+
+def module(name: str) -> Any:
+    """A module of the packages that the extra `cuda` brings; K501 where it isn't installed."""
+    package, _, _ = name.rpartition(".")
+    try:
+        import_module(package)  # a module that was imported earlier says nothing of its package
+        return import_module(name)
+    except ImportError as error:
+        raise K501.error(
+            expected="the packages cuda-core, cuda-bindings and nvidia-cuda-nvrtc",
+            found=str(error),
+            remedy='`pip install "sley[cuda]"`',
+        ) from None
 
 
 @cache
