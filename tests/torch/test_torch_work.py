@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from sley.errors import SleyError
 from sley.errors.runtime import R502
 from sley.torch import CollectiveError
+from sley.torch import work as module
 from sley.torch.work import Finished, Pending, Together
 
 
@@ -206,3 +208,15 @@ def test_together() -> None:
         work.wait()
     with pytest.raises(RuntimeError, match="R502"):
         work.get_future().wait()
+
+
+def test_a_call_may_end_while_the_interpreter_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads for callbacks take nothing any more; that is no error of anybody's."""
+    threads = ThreadPoolExecutor(1)
+    threads.shutdown()
+    monkeypatch.setattr(module, "_callbacks", lambda: threads)
+    part = Part()
+    work = Pending([part], [])
+    work.get_future()
+    part.end()
+    assert work.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -178,9 +179,11 @@ class Pending(dist.Work):
     def _ended(self) -> None:
         """In the thread that ended the last part."""
         ending = self._settle()
-        if ending is not None:
-            # The future's own callbacks may wait for further collectives of the group. In this
-            # thread, which runs those, they would wait for ever.
+        if ending is None:
+            return
+        # The future's own callbacks may wait for further collectives of the group. In this thread,
+        # which runs those, they would wait for ever.
+        with contextlib.suppress(RuntimeError):  # the interpreter ends: nobody waits any more
             _callbacks().submit(ending.set_result, None)
 
     def _finish(self) -> None:
