@@ -1,5 +1,5 @@
 // Everybody connects to everybody in one loop: no order of arrival can block it.
-#include "handshake.hpp"
+#include "network/handshake.hpp"
 
 #include <poll.h>
 

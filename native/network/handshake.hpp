@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "socket.hpp"
-#include "wire.hpp"
+#include "network/socket.hpp"
+#include "network/wire.hpp"
 
 namespace sley {
 

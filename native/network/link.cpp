@@ -1,5 +1,5 @@
 // The stream of bytes of a socket as frames.
-#include "link.hpp"
+#include "network/link.hpp"
 
 #include <sys/uio.h>
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "socket.hpp"
-#include "wire.hpp"
+#include "network/socket.hpp"
+#include "network/wire.hpp"
 
 namespace sley {
 

@@ -1,5 +1,5 @@
 // Messages, credits, states and failures, as frames.
-#include "pump.hpp"
+#include "network/pump.hpp"
 
 #include <algorithm>
 #include <stdexcept>

@@ -15,8 +15,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "../fabric.hpp"
-#include "wire.hpp"
+#include "fabric/fabric.hpp"
+#include "network/wire.hpp"
 
 namespace sley {
 

@@ -1,5 +1,5 @@
 // Sockets, their addresses and options.
-#include "socket.hpp"
+#include "network/socket.hpp"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

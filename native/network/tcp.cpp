@@ -1,5 +1,5 @@
 // Links to all remote ranks, looked at with one system call.
-#include "tcp.hpp"
+#include "network/tcp.hpp"
 
 #include <algorithm>
 #include <stdexcept>

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "handshake.hpp"
-#include "link.hpp"
-#include "wire.hpp"
+#include "network/handshake.hpp"
+#include "network/link.hpp"
+#include "network/wire.hpp"
 
 namespace sley {
 

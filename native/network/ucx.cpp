@@ -1,5 +1,5 @@
 // Endpoints, and frames as active messages with a stamp in front.
-#include "ucx.hpp"
+#include "network/ucx.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "socket.hpp"
+#include "network/socket.hpp"
 
 namespace sley {
 namespace {

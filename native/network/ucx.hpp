@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "ucx_library.hpp"
-#include "wire.hpp"
+#include "network/ucx_library.hpp"
+#include "network/wire.hpp"
 
 namespace sley {
 

@@ -1,5 +1,5 @@
 // Loading UCX, and setting it up for one NIC.
-#include "ucx_library.hpp"
+#include "network/ucx_library.hpp"
 
 #include <dlfcn.h>
 
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "socket.hpp"
+#include "network/socket.hpp"
 
 namespace sley {
 namespace {

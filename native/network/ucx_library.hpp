@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ucx_abi.hpp"
+#include "network/ucx_abi.hpp"
 
 namespace sley {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "../control.hpp"
+#include "fabric/control.hpp"
 
 namespace sley {
 

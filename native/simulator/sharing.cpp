@@ -1,4 +1,4 @@
-#include "sharing.hpp"
+#include "simulator/sharing.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "simulator.hpp"
+#include "simulator/simulator.hpp"
 
 #include <algorithm>
 #include <cmath>

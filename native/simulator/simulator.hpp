@@ -8,7 +8,7 @@
 #include <queue>
 #include <vector>
 
-#include "sharing.hpp"
+#include "simulator/sharing.hpp"
 
 namespace sley {
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "calls.hpp"
+#include "engine/calls.hpp"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "point_to_point.hpp"
+#include "messages/point_to_point.hpp"
 
 namespace sley {
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "fabric.hpp"
+#include "fabric/fabric.hpp"
 #include "network/pump.hpp"
 #include "network/tcp.hpp"
 #include "network/ucx.hpp"

@@ -13,10 +13,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "copy.hpp"
+#include "engine/reduce.hpp"
+#include "engine/reduce_variants.hpp"
+#include "fabric/copy.hpp"
 #include "half.hpp"
-#include "reduce.hpp"
-#include "reduce_variants.hpp"
 
 namespace {
 

@@ -13,14 +13,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from test_sanitizers import HERE, NATIVE, build, compiler
+from test_sanitizers import HERE, build, compiler
 
-SOURCES = tuple(
-    f"network/{name}.cpp"
-    for name in ("handshake", "link", "pump", "socket", "tcp", "ucx", "ucx_library")
-)
-TESTS = tuple(str(HERE / f"network_{name}.cpp") for name in ("failures", "strangers"))
-ALL_SOURCES = ("attach.cpp", "fabric.cpp", "segment.cpp", *SOURCES, *TESTS)
+from support.native_sources import NATIVE, SOURCES
+
+TESTS = tuple(HERE / f"network_{name}.cpp" for name in ("failures", "strangers"))
+PROGRAM = (*SOURCES["FABRIC"], *SOURCES["NETWORK"], *TESTS)
 SANITIZERS = ("thread", "address,undefined")
 CASES = (
     "exchange",
@@ -56,7 +54,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         request.param,
         "-ldl",
         test="network_test.cpp",
-        of=ALL_SOURCES,
+        of=PROGRAM,
     )
 
 
@@ -89,7 +87,7 @@ def test_a_lost_release_is_noticed(tmp_path: Path) -> None:
         "-DSLEY_BREAK_RELEASE",
         "-ldl",
         test="network_test.cpp",
-        of=ALL_SOURCES,
+        of=PROGRAM,
     )
     environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}
     command = [str(broken), "exchange", "tcp"]

@@ -7,9 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from test_sanitizers import HERE, NATIVE, PRIMITIVES, build, compiler, run
+from test_sanitizers import HERE, build, compiler, run
 
-SOURCES = ("reduce.cpp", "copy.cpp")
+from support.native_sources import NATIVE, PRIMITIVES
+
+PROGRAM = (NATIVE / "engine" / "reduce.cpp", NATIVE / "fabric" / "copy.cpp")
 CPU = Path("/proc/cpuinfo")
 NEEDS = {"avx2": {"avx2", "f16c"}, "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"}}
 
@@ -28,7 +30,7 @@ def variants() -> list[str]:
 @pytest.mark.parametrize("options", [("-O3",), ("-O2", "-ffp-contract=fast")])
 def test_all_variants_write_the_expected_bits(tmp_path: Path, options: tuple[str, ...]) -> None:
     program = tmp_path / "program"
-    sources = [str(path) for path in (HERE / "reduce_test.cpp", *(NATIVE / s for s in SOURCES))]
+    sources = [str(path) for path in (HERE / "reduce_test.cpp", *PROGRAM)]
     command = [compiler(), "-std=c++17", *options, f"-I{NATIVE}", f"-I{PRIMITIVES}", *sources]
     built = subprocess.run([*command, "-o", program], capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
@@ -38,5 +40,5 @@ def test_all_variants_write_the_expected_bits(tmp_path: Path, options: tuple[str
 
 
 def test_memory_is_respected(tmp_path: Path) -> None:
-    done = run(build(tmp_path, "address,undefined", test="reduce_test.cpp", of=SOURCES))
+    done = run(build(tmp_path, "address,undefined", test="reduce_test.cpp", of=PROGRAM))
     assert done.returncode == 0, done.stderr[-4000:]

@@ -9,24 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support.native_sources import NATIVE, PRIMITIVES, SOURCES
+
 HERE = Path(__file__).parent
-NATIVE = HERE.parent.parent / "native"
-PRIMITIVES = HERE.parent.parent / "src" / "sley" / "codegen" / "primitives"  # half.hpp
-ENGINE = tuple(
-    f"{name}.cpp"
-    for name in (
-        "attach",
-        "calls",
-        "copy",
-        "engine",
-        "execution",
-        "fabric",
-        "program",
-        "reduce",
-        "segment",
-    )
-)
-SIMULATOR = ("simulator/sharing.cpp", "simulator/simulator.cpp")
+ENGINE = (*SOURCES["FABRIC"], *SOURCES["ENGINE"])
 
 
 def compiler() -> str:
@@ -42,7 +28,7 @@ def build(
     sanitizers: str,
     *options: str,
     test: str = "engine_test.cpp",
-    of: tuple[str, ...] = ENGINE,
+    of: tuple[Path, ...] = ENGINE,
 ) -> Path:
     """The program of a test and some sources, built with `sanitizers`; skips where their run-time
     library is missing."""
@@ -55,9 +41,8 @@ def build(
         pytest.skip(f"no run-time library for -fsanitize={sanitizers}")
     if subprocess.run([program], capture_output=True).returncode:
         pytest.skip(f"programs with -fsanitize={sanitizers} do not start here")
-    sources = [HERE / test, *(NATIVE / name for name in of)]
     command = [cxx, *flags, "-fno-sanitize-recover=all", *options, f"-I{NATIVE}", f"-I{PRIMITIVES}"]
-    command += map(str, sources)
+    command += map(str, [HERE / test, *of])
     built = subprocess.run([*command, "-o", program], capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     return program
@@ -82,7 +67,8 @@ def test_ranks_agree_on_how_calls_go(tmp_path: Path, sanitizers: str) -> None:
 
 def test_the_simulator_is_clean(tmp_path: Path) -> None:
     checked = "-D_GLIBCXX_ASSERTIONS"
-    program = build(tmp_path, "address,undefined", checked, test="simulator_test.cpp", of=SIMULATOR)
+    simulator = SOURCES["SIMULATOR"]
+    program = build(tmp_path, "address,undefined", checked, test="simulator_test.cpp", of=simulator)
     done = run(program)
     assert done.returncode == 0, done.stderr[-4000:]
 

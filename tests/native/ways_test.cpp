@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "ways.hpp"
+#include "fabric/ways.hpp"
 
 namespace {
 

@@ -1,7 +1,7 @@
 """From a Plan to what the engine loads: the connections, and one program a rank.
 
 The engine trusts nothing: what could make it leave its memory is checked when it loads
-(`native/program.cpp`). Here is checked what concerns several ranks at once.
+(`native/engine/program.cpp`). Here is checked what concerns several ranks at once.
 """
 
 from __future__ import annotations

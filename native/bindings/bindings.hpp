@@ -1,0 +1,105 @@
+// What the parts of the Python module `sley.engine._native` share.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "fabric/control.hpp"
+#include "fabric/fabric.hpp"
+#include "fabric/outcome.hpp"
+
+namespace sley {
+
+void define_fabric(nanobind::module_& m);
+void define_engine(nanobind::module_& m);
+void define_calls(nanobind::module_& m);
+void define_messages(nanobind::module_& m);
+void define_network(nanobind::module_& m);
+
+// A call without memory. Throws std::invalid_argument.
+Call make_call(std::int64_t count, std::int32_t type, std::int32_t op);
+
+// What Python hears of an outcome, as plain values, which travel: (status, seconds, rank, bytes,
+// [(instruction, tile, reason, target)]).
+using StuckRow = std::tuple<std::int32_t, std::int64_t, int, std::int32_t>;
+using Report = std::tuple<int, double, std::int32_t, std::int64_t, std::vector<StuckRow>>;
+inline Report to_report(const Outcome& outcome) {
+    std::vector<StuckRow> stuck;
+    for (const auto& s : outcome.stuck) {
+        stuck.emplace_back(s.instruction, s.tile, static_cast<int>(s.reason), s.target);
+    }
+    return {static_cast<int>(outcome.status), outcome.seconds, outcome.rank, outcome.bytes,
+            std::move(stuck)};
+}
+
+// None for a call that went well, so that the usual case costs little.
+using Problem = std::optional<Report>;
+
+inline Problem problem_of(const Outcome& outcome) {
+    if (outcome.status == Status::kDone) return {};
+    return to_report(outcome);
+}
+
+// Memory of Python's, by its address.
+using Address = std::uintptr_t;
+
+inline std::byte* at(Address address) { return reinterpret_cast<std::byte*>(address); }
+
+// A time without Python's lock in which the thread waits for other ranks. Python's handlers of
+// signals have their turn meanwhile, in the main thread; what they raise ends the call, and is
+// raised when it has ended.
+class Waiting {
+public:
+    Waiting() {
+        is_interrupted = [] {
+            const nanobind::gil_scoped_acquire acquire;
+            return PyErr_CheckSignals() != 0;
+        };
+    }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    ~Waiting() { is_interrupted = nullptr; }
+
+private:
+    nanobind::gil_scoped_release release_;
+};
+
+inline void raise_if_interrupted() {
+    if (PyErr_Occurred()) throw nanobind::python_error();
+}
+
+// What has threads. It ends without Python's lock, which a thread that it joins may want for a
+// callback. In a forked child it never ends: its threads, and whoever waits for its locks, are the
+// parent's.
+template <class Base>
+class Owned {
+public:
+    template <class... More>
+    explicit Owned(std::shared_ptr<Fabric> fabric, More... more)
+        : base_(std::make_unique<Base>(std::move(fabric), more...)) {}
+    Owned(const Owned&) = delete;
+    Owned& operator=(const Owned&) = delete;
+    ~Owned() {
+        const nanobind::gil_scoped_release release;
+        if (getpid() == process_) {
+            base_.reset();
+        } else {
+            static_cast<void>(base_.release());
+        }
+    }
+    Base* operator->() const { return base_.get(); }
+
+private:
+    std::unique_ptr<Base> base_;
+    pid_t process_ = getpid();
+};
+
+}  // namespace sley

@@ -1,0 +1,120 @@
+// Collective calls and tickets, for Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <utility>
+
+#include "bindings/bindings.hpp"
+#include "engine/calls.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sley {
+namespace {
+
+// A call on memory that is given by address and bytes.
+struct Submission {
+    std::shared_ptr<Engine> engine;
+    Call call;
+};
+
+Submission make_submission(std::shared_ptr<Engine> engine, std::int64_t count, std::int32_t type,
+                           std::int32_t op, Address input, std::int64_t input_bytes, Address output,
+                           std::int64_t output_bytes, std::uint64_t what) {
+    Call call = make_call(count, type, op);
+    call.memory[kInput] = at(input);
+    call.memory[kOutput] = at(output);
+    call.bytes[kInput] = input_bytes;
+    call.bytes[kOutput] = output_bytes;
+    call.record = {0, what, static_cast<std::uint64_t>(count)};
+    return {std::move(engine), call};
+}
+
+Problem run_now(Owned<Calls>& calls, std::shared_ptr<Engine> engine, std::int64_t count,
+                std::int32_t type, std::int32_t op, Address input, std::int64_t input_bytes,
+                Address output, std::int64_t output_bytes, std::uint64_t what, double timeout_s,
+                std::int64_t iterations) {
+    const auto s = make_submission(std::move(engine), count, type, op, input, input_bytes, output,
+                                   output_bytes, what);
+    Outcome outcome;
+    {
+        const Waiting waiting;
+        outcome = calls->run(s.engine, s.call, timeout_s, iterations);
+    }
+    raise_if_interrupted();
+    return problem_of(outcome);
+}
+
+std::shared_ptr<Ticket> submit(Owned<Calls>& calls, std::shared_ptr<Engine> engine,
+                               std::int64_t count, std::int32_t type, std::int32_t op,
+                               Address input, std::int64_t input_bytes, Address output,
+                               std::int64_t output_bytes, std::uint64_t what, double timeout_s) {
+    const auto s = make_submission(std::move(engine), count, type, op, input, input_bytes, output,
+                                   output_bytes, what);
+    return calls->submit(s.engine, s.call, timeout_s);
+}
+
+void call_when_done(Ticket& ticket, nb::typed<nb::callable, void()> then) {
+    auto* kept = then.release().ptr();
+    ticket.on_done([kept] {
+        const nb::gil_scoped_acquire acquire;
+        const auto function = nb::steal<nb::callable>(kept);
+        try {
+            function();
+        } catch (nb::python_error& error) {
+            error.discard_as_unraisable("a callback of a collective call");
+        }
+    });
+}
+
+void keep_alive(Ticket& ticket, nb::object object) {
+    auto* kept = object.release().ptr();
+    ticket.on_done([kept] {
+        const nb::gil_scoped_acquire acquire;
+        Py_DECREF(kept);
+    });
+}
+
+void define_ticket(nb::module_& m) {
+    nb::class_<Ticket>(m, "Ticket", "The end of a call, on which somebody waits.")
+        .def("is_done", &Ticket::is_done, "Whether the call has ended, well or not.")
+        .def("wait", &Ticket::wait, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Whether the call ended within the time; below 0 without an end.")
+        .def("on_done", &call_when_done, "then"_a,
+             "Calls `then` at the end, in the thread that ends the call; at once where it has.")
+        .def("keep", &keep_alive, "object"_a, "Keeps what the call is about alive to its end.")
+        .def_prop_ro(
+            "rank", [](const Ticket& self) { return self.outcome().rank; },
+            "After the end of a receive: the rank that it was from.")
+        .def_prop_ro(
+            "outcome", [](const Ticket& self) { return problem_of(self.outcome()); },
+            "After the end: the report of a call that went wrong; None of one that went well.");
+}
+
+}  // namespace
+
+void define_calls(nb::module_& m) {
+    define_ticket(m);
+    nb::class_<Owned<Calls>>(m, "Calls", "The collective calls of a communicator, in order.")
+        .def(nb::init<std::shared_ptr<Fabric>>(), "fabric"_a)
+        .def(
+            "is_own_thread", [](const Owned<Calls>& self) { return self->is_own_thread(); },
+            "Whether this is the thread that runs submitted calls, which must not wait for one.")
+        .def("run", &run_now, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a, "input_bytes"_a,
+             "output"_a, "output_bytes"_a, "what"_a, "timeout_s"_a, "iterations"_a,
+             "Runs a call so many times back to back, on memory by address; the report of what "
+             "went wrong, None where all went well. what: the call's record.")
+        .def("submit", &submit, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
+             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "timeout_s"_a,
+             "Has the thread run a call; the memory must stay.")
+        .def(
+            "close", [](Owned<Calls>& self) { self->close(); },
+            nb::call_guard<nb::gil_scoped_release>(), "Ends what is under way.");
+}
+
+}  // namespace sley

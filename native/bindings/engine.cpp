@@ -1,0 +1,222 @@
+// Engines, for Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <exception>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+#include <csignal>
+
+#include "bindings/bindings.hpp"
+#include "bindings/columns.hpp"
+#include "engine/calls.hpp"
+#include "engine/engine.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sley {
+namespace {
+
+using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+SLEY_PYTHON_CLASS(Wiring, "sley.engine.program.Wiring");
+SLEY_PYTHON_CLASS(RankProgram, "sley.engine.program.RankProgram");
+
+std::vector<Connection> make_connections(const Wiring& wiring) {
+    const auto src = column<std::int32_t>(wiring, "src");
+    const auto dst = column<std::int32_t>(wiring, "dst");
+    const auto index = column<std::int32_t>(wiring, "index");
+    if (src.size() != dst.size() || src.size() != index.size()) {
+        throw std::invalid_argument("connections without an end");
+    }
+    std::vector<Connection> connections;
+    for (std::size_t i = 0; i < src.size(); ++i) connections.push_back({src[i], dst[i], index[i]});
+    return connections;
+}
+
+ProgramColumns make_columns(const RankProgram& p) {
+    ProgramColumns c;
+    c.op = column<std::int32_t>(p, "op");
+    c.src_buffer = column<std::int32_t>(p, "src_buffer");
+    c.src_index = column<std::int32_t>(p, "src_index");
+    c.dst_buffer = column<std::int32_t>(p, "dst_buffer");
+    c.dst_index = column<std::int32_t>(p, "dst_index");
+    c.count = column<std::int32_t>(p, "count");
+    c.send = column<std::int32_t>(p, "send");
+    c.recv = column<std::int32_t>(p, "recv");
+    c.wait_offset = column<std::int64_t>(p, "wait_offset");
+    c.wait_target = column<std::int32_t>(p, "wait_target");
+    c.pullable = column<std::int32_t>(p, "pullable");
+    c.hold_offset = column<std::int64_t>(p, "hold_offset");
+    c.hold_target = column<std::int32_t>(p, "hold_target");
+    c.block_offset = column<std::int64_t>(p, "block_offset");
+    c.divisor = column<std::int32_t>(p, "divisor");
+    c.chunks = attribute<std::int32_t>(p, "chunks");
+    using Sizes = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
+    std::tie(c.sizes[kInput], c.sizes[kOutput], c.sizes[kScratch]) = attribute<Sizes>(p, "sizes");
+    using Bases = std::tuple<std::int32_t, std::int32_t>;
+    std::tie(c.input_base, c.output_base) = attribute<Bases>(p, "bases");
+    c.max_count = attribute<std::int32_t>(p, "max_count");
+    c.in_place = attribute<bool>(p, "in_place");
+    c.tile_major = attribute<bool>(p, "tile_major");
+    c.all_pullable = attribute<bool>(p, "all_pullable");
+    c.reduces = attribute<bool>(p, "reduces");
+    c.needs_all = attribute<bool>(p, "needs_all");
+    return c;
+}
+
+std::shared_ptr<Engine> make_engine(std::shared_ptr<Fabric> fabric, const Wiring& wiring,
+                                    const RankProgram& program) {
+    const Room room{attribute<std::int64_t>(wiring, "slots"),
+                    attribute<std::int64_t>(wiring, "slot_bytes")};
+    return std::make_shared<Engine>(std::move(fabric), make_columns(program),
+                                    make_connections(wiring), room);
+}
+
+// Throws what the engine would, without a fabric.
+void check_program(const Wiring& wiring, const RankProgram& program) {
+    build_program(make_columns(program), attribute<std::int32_t>(program, "rank"),
+                  attribute<std::int32_t>(wiring, "ranks"), make_connections(wiring));
+}
+
+Call call_on(std::int64_t count, std::int32_t type, std::int32_t op, const Bytes& input,
+             const Bytes& output) {
+    Call call = make_call(count, type, op);
+    call.memory[kInput] = reinterpret_cast<std::byte*>(input.data());
+    call.memory[kOutput] = reinterpret_cast<std::byte*>(output.data());
+    call.bytes[kInput] = static_cast<std::int64_t>(input.size());
+    call.bytes[kOutput] = static_cast<std::int64_t>(output.size());
+    return call;
+}
+
+Report run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32_t op,
+               Bytes input, Bytes output, std::int64_t iterations, double timeout_s) {
+    const auto call = call_on(count, type, op, input, output);
+    engine.check(call);
+    Outcome outcome;
+    {
+        nb::gil_scoped_release release;
+        outcome = run_call(engine, call, iterations, timeout_s, true);
+    }
+    if (outcome.status == Status::kNoMemory) throw std::bad_alloc();
+    return to_report(outcome);
+}
+
+// All ranks as threads of this process; a rank that throws fails the job, so nobody waits for it.
+std::vector<Outcome> run_all(const std::vector<std::shared_ptr<Engine>>& engines,
+                             const std::vector<Call>& calls, double timeout_s) {
+    std::vector<Outcome> outcomes(engines.size());
+    std::vector<std::exception_ptr> thrown(engines.size());
+    std::vector<std::thread> threads;
+    const auto body = [&](std::size_t i) {
+        try {
+            outcomes[i] = run_call(*engines[i], calls[i], 1, timeout_s, true);
+        } catch (...) {
+            thrown[i] = std::current_exception();
+            engines[i]->fabric().control().fail(Failure::kDied, static_cast<std::int32_t>(i));
+        }
+    };
+    std::exception_ptr no_thread;
+    try {
+        for (std::size_t i = 1; i < engines.size(); ++i) threads.emplace_back(body, i);
+        if (!engines.empty()) body(0);
+    } catch (const std::system_error&) {
+        no_thread = std::current_exception();
+        const auto rank = static_cast<std::int32_t>(threads.size()) + 1;
+        engines[0]->fabric().control().fail(Failure::kDied, rank);
+    }
+    for (auto& thread : threads) thread.join();
+    if (no_thread) std::rethrow_exception(no_thread);
+    for (const auto& error : thrown) {
+        if (error) std::rethrow_exception(error);
+    }
+    for (const auto& outcome : outcomes) {
+        if (outcome.status == Status::kNoMemory) throw std::bad_alloc();
+    }
+    return outcomes;
+}
+
+std::vector<Report> run_threads(std::vector<std::shared_ptr<Engine>> engines, std::int64_t count,
+                                std::int32_t type, std::int32_t op, std::vector<Bytes> inputs,
+                                std::vector<Bytes> outputs, double timeout_s) {
+    if (inputs.size() != engines.size() || outputs.size() != engines.size()) {
+        throw std::invalid_argument("not one memory for each rank");
+    }
+    std::vector<Call> calls;
+    for (std::size_t i = 0; i < engines.size(); ++i) {
+        calls.push_back(call_on(count, type, op, inputs[i], outputs[i]));
+        engines[i]->check(calls.back());
+    }
+    std::vector<Outcome> outcomes;
+    {
+        nb::gil_scoped_release release;
+        outcomes = run_all(engines, calls, timeout_s);
+    }
+    std::vector<Report> reports;
+    for (const auto& outcome : outcomes) reports.push_back(to_report(outcome));
+    return reports;
+}
+
+// The kernel kills this process when the thread that forked it ends. Elsewhere than on Linux the
+// end of the command socket has to do.
+void die_with_parent() {
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
+}
+
+}  // namespace
+
+Call make_call(std::int64_t count, std::int32_t type, std::int32_t op) {
+    if (type < 0 || type >= kDataTypes || op < 0 || op >= kReduceOps) {
+        throw std::invalid_argument("an unknown type or operation");
+    }
+    return {count, static_cast<DataType>(type), static_cast<ReduceOp>(op), {}, {}, {}};
+}
+
+void define_engine(nb::module_& m) {
+    nb::class_<Tally>(m, "Tally", "Calls that an engine has ended well.")
+        .def_ro("calls", &Tally::calls, "How many.")
+        .def_ro("block_bytes", &Tally::block_bytes, "Bytes of one block of each, added up.")
+        .def_ro("seconds", &Tally::seconds, "How long they took, added up.")
+        .def_prop_ro(
+            "ways",
+            [](const Tally& self) {
+                return std::vector<std::uint64_t>(self.ways.begin(), self.ways.end());
+            },
+            "How many went each way.");
+    nb::class_<Engine>(m, "Engine", "One rank's program of a plan, ready to be called.")
+        .def_static("create", &make_engine, "fabric"_a, "wiring"_a, "program"_a,
+                    "ProgramFault for a program that must not run.")
+        .def("run", &run_one, "count"_a, "dtype"_a, "op"_a, "input"_a, "output"_a, "iterations"_a,
+             "timeout_s"_a,
+             "Runs it so many times back to back, after a barrier with all other ranks. count: "
+             "elements of a block. dtype, op: numbers of a DataType and a ReduceOp. in place: "
+             "input is the rank's data, output is empty. ValueError for memory of a wrong size, "
+             "SlotTooSmall, MemoryError.")
+        .def_prop_ro("tally", &Engine::tally, "Of its calls so far.");
+    m.def("run_threads", &run_threads, "engines"_a, "count"_a, "dtype"_a, "op"_a, "inputs"_a,
+          "outputs"_a, "timeout_s"_a,
+          "Runs the engines of all ranks, each in a thread; OSError where there are too few.");
+    m.def("check_program", &check_program, "wiring"_a, "program"_a,
+          "ProgramFault for a program that must not run.");
+    m.def("die_with_parent", &die_with_parent,
+          "From now on the kernel ends this process when its parent ends (on Linux).");
+}
+
+}  // namespace sley

@@ -1,0 +1,176 @@
+// The Python module `sley.simulate._event_loop`.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "bindings/columns.hpp"
+#include "simulator/simulator.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sley {
+namespace {
+
+SLEY_PYTHON_CLASS(Inputs, "sley.simulate.inputs.Inputs");
+
+SimulatorPlan make_plan(const Inputs& inputs) {
+    SimulatorPlan plan;
+    plan.block_offset = column<std::int64_t>(inputs, "block_offset");
+    plan.send = column<std::int32_t>(inputs, "send");
+    plan.receive = column<std::int32_t>(inputs, "receive");
+    plan.messages = column<std::int32_t>(inputs, "messages");
+    plan.chunks = column<double>(inputs, "chunks");
+    plan.kind = column<std::int32_t>(inputs, "kind");
+    plan.wait_offset = column<std::int64_t>(inputs, "wait_offset");
+    plan.wait_target = column<std::int32_t>(inputs, "wait_target");
+    plan.instruction_major = attribute<bool>(inputs, "instruction_major");
+    return plan;
+}
+
+SimulatorSettings make_settings(const Inputs& inputs) {
+    SimulatorSettings s;
+    s.slices = attribute<std::int64_t>(inputs, "slices");
+    s.overhead_bytes = attribute<double>(inputs, "overhead_bytes");
+    s.least_slice_bytes = attribute<double>(inputs, "least_slice_bytes");
+    s.launch_us = attribute<double>(inputs, "launch_us");
+    s.wait_us = attribute<double>(inputs, "wait_us");
+    s.decode_us = attribute<double>(inputs, "decode_us");
+    s.links = attribute<std::int32_t>(inputs, "links");
+    return s;
+}
+
+template <class T>
+using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+
+// An array of its own: it outlives whatever the column belonged to.
+template <class T>
+Array<T> array(std::vector<T>&& values) {
+    auto* owned = new std::vector<T>(std::move(values));
+    const nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return Array<T>(owned->data(), {owned->size()}, owner);
+}
+
+// `SimulatorResult` as arrays.
+struct Result {
+    explicit Result(SimulatorResult&& r)
+        : end_us(array(std::move(r.end_us))),
+          moving_us(array(std::move(r.moving_us))),
+          waiting_us(array(std::move(r.waiting_us))),
+          message_us(array(std::move(r.message_us))),
+          slot_us(array(std::move(r.slot_us))),
+          overhead_us(array(std::move(r.overhead_us))),
+          execution_turn_us(array(std::move(r.executions.turn_us))),
+          execution_start_us(array(std::move(r.executions.start_us))),
+          execution_end_us(array(std::move(r.executions.end_us))),
+          execution_moving_us(array(std::move(r.executions.moving_us))),
+          execution_cause_us(array(std::move(r.executions.cause_us))),
+          execution_cause(array(std::move(r.executions.cause))),
+          execution_first_cause(array(std::move(r.executions.first_cause))),
+          execution_after(array(std::move(r.executions.after))),
+          execution_first_after(array(std::move(r.executions.first_after))),
+          moved_bytes(array(std::move(r.moved_bytes))),
+          load_bytes(array(std::move(r.load_bytes))),
+          bin_us(r.bin_us),
+          stuck(array(std::move(r.stuck))) {}
+
+    Array<double> end_us, moving_us, waiting_us, message_us, slot_us, overhead_us;
+    Array<double> execution_turn_us, execution_start_us, execution_end_us, execution_moving_us;
+    Array<double> execution_cause_us;
+    Array<std::int8_t> execution_cause, execution_first_cause;
+    Array<std::int64_t> execution_after, execution_first_after;
+    Array<double> moved_bytes, load_bytes;
+    double bin_us;
+    Array<std::int32_t> stuck;
+};
+
+Result simulate(const Inputs& inputs, std::int64_t tiles, double tile_bytes,
+                double last_tile_bytes, std::int64_t slots) {
+    SimulatorSettings settings = make_settings(inputs);
+    settings.tiles = tiles;
+    settings.tile_bytes = tile_bytes;
+    settings.last_tile_bytes = last_tile_bytes;
+    settings.slots = slots;
+    FlowClasses classes{column<double>(inputs, "class_cap"), column<double>(inputs, "class_push"),
+                        column<std::int64_t>(inputs, "class_first"),
+                        column<std::int32_t>(inputs, "class_resource"),
+                        column<double>(inputs, "class_weight")};
+    SimulatorConnections connections{column<double>(inputs, "fence_us"),
+                                     column<double>(inputs, "latency_us"),
+                                     column<std::int32_t>(inputs, "wire")};
+    Simulator simulator(make_plan(inputs), std::move(connections), std::move(classes),
+                        column<double>(inputs, "capacity"), column<double>(inputs, "gamma"),
+                        settings);
+    SimulatorResult result;
+    {
+        const nb::gil_scoped_release release;
+        result = simulator.run();
+    }
+    return Result(std::move(result));
+}
+
+// A column as a property, with an owner of its own.
+class Columns {
+public:
+    explicit Columns(nb::class_<Result>& result) : result_(result) {}
+
+    template <class T>
+    Columns& add(const char* name, Array<T> Result::*column, const char* doc) {
+        const auto get = [column](const Result& self) { return self.*column; };
+        result_.def_prop_ro(name, get, nb::rv_policy::automatic, doc);
+        return *this;
+    }
+
+private:
+    nb::class_<Result>& result_;
+};
+
+void define_result(nb::module_& m) {
+    nb::class_<Result> result(m, "Result", "What a run leaves: times in us, data in bytes.");
+    result.def_ro("bin_us", &Result::bin_us, "How long a bin of `load_bytes` is.");
+    Columns(result)
+        .add("end_us", &Result::end_us, "(blocks,), when each ends.")
+        .add("moving_us", &Result::moving_us, "(blocks,), spent moving data.")
+        .add("waiting_us", &Result::waiting_us,
+             "(blocks,), spent waiting for instructions of other blocks.")
+        .add("message_us", &Result::message_us, "(blocks,), spent waiting for messages.")
+        .add("slot_us", &Result::slot_us, "(blocks,), spent waiting for free slots.")
+        .add("overhead_us", &Result::overhead_us,
+             "(blocks,), what decoding, waits and fences cost by themselves.")
+        .add("execution_turn_us", &Result::execution_turn_us,
+             "(instructions x tiles,), when the block came to each execution.")
+        .add("execution_start_us", &Result::execution_start_us,
+             "(instructions x tiles,), when it began to move data; below 0 where it never did.")
+        .add("execution_end_us", &Result::execution_end_us,
+             "(instructions x tiles,), when it was done.")
+        .add("execution_moving_us", &Result::execution_moving_us,
+             "(instructions x tiles,), how long it moved data.")
+        .add("execution_cause", &Result::execution_cause,
+             "(instructions x tiles,), what it waited for last, as a `Cause`.")
+        .add("execution_after", &Result::execution_after,
+             "(instructions x tiles,), the execution that this wait was for; -1 without.")
+        .add("execution_cause_us", &Result::execution_cause_us,
+             "(instructions x tiles,), when this wait was over.")
+        .add("execution_first_cause", &Result::execution_first_cause,
+             "(instructions x tiles,), what it waited for last before it began to move data.")
+        .add("execution_first_after", &Result::execution_first_after,
+             "(instructions x tiles,), the execution that that wait was for; -1 without.")
+        .add("moved_bytes", &Result::moved_bytes, "(links,), what each has carried.")
+        .add("load_bytes", &Result::load_bytes,
+             "(bins x links,), what each link carries in each bin of time.")
+        .add("stuck", &Result::stuck,
+             "The instructions at which blocks are stuck; empty where all have ended.");
+}
+
+}  // namespace
+}  // namespace sley
+
+NB_MODULE(_event_loop, m) {
+    m.doc() = "The event loop of sley's simulator.";
+    sley::define_result(m);
+    m.def("simulate", &sley::simulate, "inputs"_a, "tiles"_a, "tile_bytes"_a, "last_tile_bytes"_a,
+          "slots"_a, "Runs a plan on a topology, in `tiles` tiles of so many bytes of a chunk.");
+}

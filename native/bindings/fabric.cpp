@@ -1,0 +1,198 @@
+// Segments and fabrics, for Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <poll.h>
+#include <sched.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/bindings.hpp"
+#include "bindings/columns.hpp"
+#include "fabric/attach.hpp"
+#include "fabric/fabric.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sley {
+namespace {
+
+FabricShape make_shape(const Column<std::int32_t>& fifos, std::int64_t slots,
+                       std::int64_t slot_bytes, std::int64_t envelopes) {
+    FabricShape shape{to_vector(fifos), {slots, slot_bytes, envelopes}};
+    shape.check();
+    return shape;
+}
+
+// Descriptors of which each becomes readable when a rank's process has ended.
+void watch(Fabric& fabric, std::vector<std::pair<int, std::int32_t>> descriptors) {
+    fabric.control().is_dead = [&fabric, descriptors = std::move(descriptors)](std::int32_t rank) {
+        if (fabric.has_lost(rank)) return true;
+        for (const auto& [fd, of] : descriptors) {
+            pollfd polled{fd, POLLIN, 0};
+            if (of == rank && poll(&polled, 1, 0) > 0) return true;
+        }
+        return false;
+    };
+}
+
+bool settle(Fabric& fabric, double timeout_s) {
+    using Clock = std::chrono::steady_clock;
+    const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s);
+    while (!fabric.is_settled()) {
+        if (fabric.control().failed() || Clock::now() >= deadline) return false;
+        fabric.progress();
+        sched_yield();
+    }
+    return true;
+}
+
+void define_segment(nb::module_& m) {
+    nb::class_<Segment>(m, "Segment", "Memory of this process or shared with others.")
+        .def_static(
+            "create",
+            [](std::size_t bytes, bool shared) {
+                return std::make_shared<Segment>(Segment::create(bytes, shared));
+            },
+            "bytes"_a, "shared"_a, "Memory, all zeros; OSError where there is not so much.")
+        .def_static(
+            "sparse",
+            [](std::size_t bytes) {
+                return std::make_shared<Segment>(Segment::sparse(bytes, true));
+            },
+            "bytes"_a, "Addresses to be shared; memory is behind what is reserved.")
+        .def_static(
+            "attach",
+            [](int fd, std::size_t bytes, bool writable) {
+                return std::make_shared<Segment>(Segment::attach(fd, bytes, writable));
+            },
+            "fd"_a, "bytes"_a, "writable"_a = true,
+            "The segment that another process shares by a descriptor, which stays the caller's.")
+        .def("reserve", &Segment::reserve, "offset"_a, "bytes"_a,
+             "Puts memory behind a range of a sparse segment; OSError where there is none.")
+        .def("release", &Segment::release, "offset"_a, "bytes"_a,
+             "Gives the memory behind a range of a sparse segment back.")
+        .def(
+            "announce",
+            [](Segment& self) { announce(*reinterpret_cast<RankState*>(self.data())); },
+            "Lets other processes find this one's memory: the segment is a rank's.")
+        .def_prop_ro("size", &Segment::size, "In bytes.")
+        .def_prop_ro("fd", &Segment::fd, "The descriptor to share it by; -1 where it isn't shared.")
+        .def_prop_ro(
+            "array",
+            [](Segment& self) {
+                return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(
+                    self.data(), {self.size()}, nb::find(self));
+            },
+            "The memory as a NumPy array, which keeps the segment alive.");
+}
+
+void define_fabrics(nb::module_& m) {
+    nb::class_<FabricShape>(m, "FabricShape", "What the memory of a job's ranks looks like.")
+        .def_static("create", &make_shape, "fifos"_a, "slots"_a, "slot_bytes"_a, "envelopes"_a,
+                    "fifos: the connections that each rank may send on. ValueError for a shape "
+                    "without room, MemoryError for one beyond all bounds.")
+        .def("bytes_of", &FabricShape::bytes_of, "rank"_a, "Of a rank's memory.")
+        .def_prop_ro(
+            "fifo_bytes", [](const FabricShape& self) { return self.fifo.bytes(); },
+            "Of a connection.")
+        .def_prop_ro("bytes", &Fabric::bytes_side_by_side,
+                     "Of all ranks' memory, side by side in one segment.");
+
+    using Segments = std::vector<std::optional<std::shared_ptr<Segment>>>;
+    nb::class_<Fabric>(m, "Fabric", "The memory of all ranks and their connections, as one sees it.")
+        .def_static(
+            "side_by_side",
+            [](const FabricShape& shape, const std::shared_ptr<Segment>& segment,
+               std::int32_t rank) {
+                if (segment->size() < Fabric::bytes_side_by_side(shape)) {
+                    throw std::invalid_argument("a segment too small for the fabric");
+                }
+                return std::make_shared<Fabric>(shape, rank, Fabric::side_by_side(shape, segment),
+                                                std::vector<Region>{});
+            },
+            "shape"_a, "segment"_a, "rank"_a, "All ranks' memory lies in one segment.")
+        .def_static(
+            "join",
+            [](const FabricShape& shape, const Segments& memory, const Segments& heaps,
+               std::int32_t rank) {
+                const auto regions = [](const Segments& segments) {
+                    std::vector<Region> found;
+                    for (const auto& s : segments) found.push_back({s.value_or(nullptr), 0});
+                    return found;
+                };
+                return std::make_shared<Fabric>(shape, rank, regions(memory), regions(heaps));
+            },
+            "shape"_a, "memory"_a, "heaps"_a, "rank"_a,
+            "Every rank of this host has a segment; None for those of others.")
+        .def_prop_ro(
+            "ranks", [](const Fabric& self) { return self.shape().ranks(); }, "How many.")
+        .def_prop_ro(
+            "beats", [](Fabric& self) { return self.control().beats(); },
+            "In how many rounds any rank has moved something.")
+        .def_prop_ro(
+            "failed", [](Fabric& self) { return self.control().failed(); }, "Whether any rank has.")
+        .def(
+            "fail",
+            [](Fabric& self, std::int32_t rank) { self.control().fail(Failure::kDied, rank); },
+            "rank"_a, "Record that `rank` died; every rank that waits then gives up.")
+        .def_prop_ro(
+            "failure",
+            [](Fabric& self) {
+                return std::tuple(static_cast<int>(self.control().failure_kind()),
+                                  self.control().failure_rank());
+            },
+            "(kind, rank) of the first failure: `sley.communicator.failures.Failure`.")
+        .def(
+            "call_of",
+            [](Fabric& self, std::int32_t rank) {
+                const auto call = self.control().call_of(rank);
+                return std::tuple(call.sequence, call.what, call.count);
+            },
+            "rank"_a, "What a rank is at: (number of the call, what, count).")
+        .def("reads_others", &Fabric::reads_others,
+             "Whether this rank can read the memory of the others' processes.")
+        .def_rw("is_attached", &Fabric::is_attached, "Whether all ranks can: they have agreed.")
+        .def(
+            "go_only",
+            [](Fabric& self, std::uint64_t way) {
+                if (way >= kWays) throw std::invalid_argument("no such way");
+                self.ways().only = Way{way};
+            },
+            "way"_a, "Calls that can go a way (by its number) all do.")
+        .def(
+            "close", [](Fabric& self) { self.control().close(); },
+            "Tells the others that this rank has left.")
+        .def(
+            "abort",
+            [](Fabric& self) {
+                self.control().fail(Failure::kGaveUp, self.rank());
+                self.progress();
+            },
+            "Ends every call, on all ranks.")
+        .def("watch", &watch, "descriptors"_a,
+             "Pairs (descriptor, rank): one that becomes readable when the rank's process ends.")
+        .def(
+            "settle", &settle, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "Waits until what was sent has left this host; False if it didn't within the time.");
+}
+
+}  // namespace
+
+void define_fabric(nb::module_& m) {
+    define_segment(m);
+    define_fabrics(m);
+}
+
+}  // namespace sley

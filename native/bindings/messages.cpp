@@ -1,0 +1,84 @@
+// Messages from one rank to another, for Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <tuple>
+
+#include "bindings/bindings.hpp"
+#include "messages/point_to_point.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sley {
+namespace {
+
+Problem send_now(Owned<PointToPoint>& messages, Address data, std::int64_t bytes, std::int32_t dst,
+                 std::int64_t tag, double timeout_s) {
+    Outcome outcome;
+    {
+        const Waiting waiting;
+        outcome = messages->send_now(at(data), bytes, dst, tag, timeout_s);
+    }
+    raise_if_interrupted();
+    return problem_of(outcome);
+}
+
+// (problem, source)
+std::tuple<Problem, std::int32_t> recv_now(Owned<PointToPoint>& messages, Address data,
+                                           std::int64_t bytes, std::int32_t src, std::int64_t tag,
+                                           double timeout_s) {
+    Outcome outcome;
+    {
+        const Waiting waiting;
+        outcome = messages->recv_now(at(data), bytes, src, tag, timeout_s);
+    }
+    raise_if_interrupted();
+    return {problem_of(outcome), outcome.rank};
+}
+
+}  // namespace
+
+void define_messages(nb::module_& m) {
+    using Messages = Owned<PointToPoint>;
+    nb::class_<Messages>(m, "PointToPoint", "Messages from one rank to another, with tags.")
+        .def(nb::init<std::shared_ptr<Fabric>, std::int32_t, std::int32_t>(), "fabric"_a,
+             "stride"_a, "offset"_a,
+             "They travel to rank dst on FIFO dst * stride + offset of the sender.")
+        .def("send_now", &send_now, "address"_a, "size_bytes"_a, "dst"_a, "tag"_a, "timeout_s"_a,
+             "Sends memory; the report of what went wrong, None where all went well.")
+        .def("recv_now", &recv_now, "address"_a, "size_bytes"_a, "src"_a, "tag"_a, "timeout_s"_a,
+             "Receives into memory; (report as of send_now, source). src: -1 for any.")
+        .def(
+            "send",
+            [](Messages& self, Address address, std::int64_t size_bytes, std::int32_t dst,
+               std::int64_t tag, double timeout_s) {
+                return self->send(at(address), size_bytes, dst, tag, timeout_s);
+            },
+            "address"_a, "size_bytes"_a, "dst"_a, "tag"_a, "timeout_s"_a,
+            nb::call_guard<nb::gil_scoped_release>(), "Begins to send; the memory must stay.")
+        .def(
+            "recv",
+            [](Messages& self, Address address, std::int64_t size_bytes, std::int32_t src,
+               std::int64_t tag, double timeout_s) {
+                return self->recv(at(address), size_bytes, src, tag, timeout_s);
+            },
+            "address"_a, "size_bytes"_a, "src"_a, "tag"_a, "timeout_s"_a,
+            nb::call_guard<nb::gil_scoped_release>(), "Begins to receive; the memory must stay.")
+        .def(
+            "wait",
+            [](Messages& self, Ticket& ticket, double timeout_s) {
+                return self->wait(ticket, timeout_s);
+            },
+            "ticket"_a, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "Like `ticket.wait`, but moves the messages meanwhile.")
+        .def(
+            "close", [](Messages& self) { self->close(); },
+            nb::call_guard<nb::gil_scoped_release>(), "Ends what is under way.");
+}
+
+}  // namespace sley

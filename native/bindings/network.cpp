@@ -1,0 +1,124 @@
+// The transports, for Python.
+#include "bindings/bindings.hpp"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/bindings.hpp"
+#include "network/pump.hpp"
+#include "network/tcp.hpp"
+#include "network/ucx.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+template <class Duration>
+Duration to_duration(double seconds) {
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+std::vector<bool> remote_ranks(const Fabric& fabric) {
+    std::vector<bool> remote;
+    for (std::int32_t r = 0; r < fabric.shape().ranks(); ++r) remote.push_back(fabric.is_remote(r));
+    return remote;
+}
+
+std::shared_ptr<Pump> attach(const std::shared_ptr<Fabric>& fabric, std::unique_ptr<Wire> wire) {
+    auto pump = std::make_shared<Pump>(*fabric, std::move(wire));
+    fabric->set_transport(pump);
+    return pump;
+}
+
+// A host that is silent for half of the time in which a job gives up: so it is known to be cut off
+// before the ranks that wait for it give up.
+std::shared_ptr<Pump> make_tcp(const std::shared_ptr<Fabric>& fabric,
+                               std::vector<std::string> nics, std::size_t nic, double timeout_s) {
+    const auto silence = to_duration<std::chrono::milliseconds>(timeout_s / 2);
+    return attach(fabric, std::make_unique<TcpWire>(fabric->rank(), remote_ranks(*fabric),
+                                                    std::move(nics), nic, silence));
+}
+
+// UCX leaves it to the kernel, which counts a host as silent, too, whose rank doesn't read. So it
+// gets nearly all of the time.
+std::shared_ptr<Pump> make_ucx(const std::shared_ptr<Fabric>& fabric,
+                               std::vector<std::string> nics, std::size_t nic, double timeout_s,
+                               std::string library) {
+    UcxSettings settings;
+    settings.library = std::move(library);
+    settings.nics = std::move(nics);
+    settings.nic = nic;
+    settings.frame_bytes = static_cast<std::size_t>(fabric->shape().fifo.slot_bytes);
+    settings.silence = to_duration<std::chrono::milliseconds>(timeout_s * 7 / 8);
+    return attach(fabric, std::make_unique<UcxWire>(fabric->rank(), remote_ranks(*fabric),
+                                                    std::move(settings)));
+}
+
+void check_signals() {
+    const nb::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+void connect(Pump& pump, const std::vector<nb::bytes>& addresses, const nb::bytes& secret,
+             double deadline_s) {
+    Meeting meeting;
+    for (const auto& a : addresses) meeting.addresses.emplace_back(a.c_str(), a.size());
+    if (secret.size() != meeting.secret.size()) {
+        throw std::invalid_argument("a secret has 32 bytes");
+    }
+    std::memcpy(meeting.secret.data(), secret.c_str(), secret.size());
+    meeting.deadline = Clock::now() + to_duration<Clock::duration>(deadline_s);
+    meeting.glance = check_signals;
+    const nb::gil_scoped_release release;
+    pump.connect(meeting);
+}
+
+}  // namespace
+
+void define_network(nb::module_& m) {
+    nb::class_<Transport>(m, "Transport");
+    nb::class_<Pump, Transport>(m, "NetworkTransport")
+        .def_prop_ro(
+            "address",
+            [](const Pump& self) {
+                return nb::bytes(self.address().data(), self.address().size());
+            },
+            "What the other ranks need to find this one.")
+        .def("connect", &connect, "addresses"_a, "secret"_a, "deadline_s"_a,
+             "Connect to all ranks of other hosts; OSError, which names a rank, where one does not "
+             "come within the time.")
+        .def(
+            "loss_of",
+            [](const Pump& self, std::int32_t rank) {
+                return static_cast<std::int32_t>(self.loss_of(rank));
+            },
+            "rank"_a, "How the connection to a remote rank was lost, as a Failure; 0: it was not.")
+        .def("close", &Pump::close, "wait_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Tell the others that this rank leaves, for at most this long, and end.");
+    m.def("tcp_transport", &make_tcp, "fabric"_a, "nics"_a, "nic"_a, "timeout_s"_a,
+          nb::keep_alive<0, 1>(),
+          "Let `fabric` reach other hosts over TCP. nics: IP addresses of this host, of which this "
+          "rank uses number `nic`.");
+    m.def("ucx_transport", &make_ucx, "fabric"_a, "nics"_a, "nic"_a, "timeout_s"_a, "library"_a,
+          nb::keep_alive<0, 1>(),
+          "Let `fabric` reach other hosts over UCX. nics: names of this host's, of which this rank "
+          "uses number `nic`. library: path of libucp.so.0; OSError where it cannot be used.");
+    m.def(
+        "ucx_version", [](const std::string& library) { return UcxLibrary(library).version(); },
+        "library"_a, "The version of a libucp.so.0; OSError where it cannot be used.");
+}
+
+}  // namespace sley

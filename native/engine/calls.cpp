@@ -1,0 +1,177 @@
+// The loop of a call, and the queue of calls.
+#include "engine/calls.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+namespace sley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Status meet_all(Control& control, Fabric& fabric, Patience& patience, Outcome& outcome) {
+    const auto epoch = control.arrive();
+    for (;;) {
+        outcome.rank = control.absent(epoch);
+        if (outcome.rank < 0) return Status::kDone;
+        fabric.progress();
+        switch (patience.wait()) {
+            case Patience::Verdict::kWait: break;
+            case Patience::Verdict::kAborted: return Status::kAborted;
+            case Patience::Verdict::kTimedOut:
+                control.fail(Failure::kStalled, control.rank());
+                return Status::kAbsent;
+        }
+    }
+}
+
+Status run_once(Engine& engine, Patience& patience) {
+    Fabric& fabric = engine.fabric();
+    Control& control = fabric.control();
+    patience.moved();
+    for (;;) {
+        const bool moved = engine.advance();
+        if (engine.is_done() && fabric.is_settled()) {
+            // A rank that has given up may have written anew what was read from it.
+            std::atomic_thread_fence(std::memory_order_acquire);
+            return engine.has_pulled() && control.failed() ? Status::kAborted : Status::kDone;
+        }
+        if (engine.mismatched() >= 0) {
+            control.fail(Failure::kMismatched, engine.mismatched());
+            return Status::kMismatched;
+        }
+        if (engine.has_failed()) return Status::kAborted;
+        const bool carried = fabric.progress();
+        if (moved) control.beat();
+        if (moved || carried) {
+            patience.moved();
+            continue;
+        }
+        switch (patience.wait()) {
+            case Patience::Verdict::kWait: break;
+            case Patience::Verdict::kAborted: return Status::kAborted;
+            case Patience::Verdict::kTimedOut:
+                control.fail(Failure::kStalled, control.rank());
+                return Status::kStalled;
+        }
+    }
+}
+
+}  // namespace
+
+Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, double timeout_s,
+                 bool meet) {
+    Fabric& fabric = engine.fabric();
+    Control& control = fabric.control();
+    Outcome outcome;
+    try {
+        engine.begin(call);
+    } catch (const std::exception&) {  // of vectors: there is no memory, or no such length
+        control.fail(Failure::kNoMemory, control.rank());
+        outcome.status = Status::kNoMemory;
+        return outcome;
+    }
+    control.enter(call.record);
+    Patience patience(control, timeout_s, call.record);
+    if (meet) outcome.status = meet_all(control, fabric, patience, outcome);
+    const auto start = Clock::now();
+    for (std::int64_t i = 0; i < iterations && outcome.status == Status::kDone; ++i) {
+        if (i > 0) engine.begin_again();  // which needs no more memory
+        outcome.status = control.failed() ? Status::kAborted : run_once(engine, patience);
+    }
+    outcome.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (outcome.status == Status::kDone) {
+        control.leave(call.record);
+        engine.count(iterations, outcome.seconds);
+    }
+    if (outcome.status == Status::kStalled || outcome.status == Status::kAborted) {
+        outcome.stuck = engine.stuck();
+    }
+    if (outcome.status == Status::kMismatched) outcome.rank = engine.mismatched();
+    if (outcome.status != Status::kDone) fabric.progress();  // tells other hosts
+    return outcome;
+}
+
+void Calls::close() {
+    bool is_at_work;
+    {
+        const std::lock_guard lock(mutex_);
+        is_closing_ = true;
+        is_at_work = asked_ != ended_;
+    }
+    auto& control = fabric_->control();
+    // Who still reads this rank's memory must hear of it before that is the caller's again.
+    if (is_at_work) {
+        control.fail(Failure::kLeft, fabric_->rank());
+    } else {
+        control.fail_here(Failure::kLeft, fabric_->rank());
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+}
+
+Outcome Calls::run(const std::shared_ptr<Engine>& engine, Call call, double timeout_s,
+                   std::int64_t iterations) {
+    engine->check(call);
+    {
+        std::unique_lock lock(mutex_);
+        call.record.sequence = ++asked_;
+        const auto is_next = [&] { return ended_ + 1 == call.record.sequence; };
+        while (!changed_.wait_for(lock, kLookInterval, is_next)) {
+            lock.unlock();
+            fabric_->control().fail_if_interrupted();
+            lock.lock();
+        }
+    }
+    auto outcome = run_call(*engine, call, iterations, timeout_s, false);
+    pass_on();
+    return outcome;
+}
+
+std::shared_ptr<Ticket> Calls::submit(const std::shared_ptr<Engine>& engine, Call call,
+                                      double timeout_s) {
+    engine->check(call);
+    auto ticket = std::make_shared<Ticket>();
+    {
+        const std::lock_guard lock(mutex_);
+        call.record.sequence = ++asked_;
+        tasks_.push_back({engine, call, timeout_s, ticket});
+        if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+    }
+    changed_.notify_all();
+    return ticket;
+}
+
+void Calls::pass_on() {
+    bool is_awaited;
+    {
+        const std::lock_guard lock(mutex_);
+        ++ended_;
+        is_awaited = asked_ != ended_ || is_closing_;
+    }
+    if (is_awaited) changed_.notify_all();
+}
+
+// What is still in the queue when the communicator closes is run too, and aborts at once.
+void Calls::serve() {
+    for (;;) {
+        Task task;
+        {
+            std::unique_lock lock(mutex_);
+            changed_.wait(lock, [this] {
+                if (tasks_.empty()) return is_closing_;
+                return tasks_.front().call.record.sequence == ended_ + 1;
+            });
+            if (tasks_.empty()) return;
+            task = std::move(tasks_.front());
+            tasks_.pop_front();
+        }
+        auto outcome = run_call(*task.engine, task.call, 1, task.timeout_s, false);
+        pass_on();
+        task.ticket->end(std::move(outcome));
+    }
+}
+
+}  // namespace sley

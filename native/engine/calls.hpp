@@ -1,0 +1,63 @@
+// Running calls: one after another in the order in which they are asked for, in the caller's thread
+// or in one of their own.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "engine/engine.hpp"
+#include "fabric/outcome.hpp"
+
+namespace sley {
+
+// Runs a call to its end, `iterations` times back to back; `meet`: after a barrier with all other
+// ranks, from which the time counts. The call must have passed `Engine::check`.
+Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, double timeout_s,
+                 bool meet);
+
+// The collective calls of a communicator: numbered from 1 in the order in which they are asked for,
+// which must be the same on all ranks, and run one after another in that order.
+class Calls {
+public:
+    explicit Calls(std::shared_ptr<Fabric> fabric) : fabric_(std::move(fabric)) {}
+    ~Calls() { close(); }
+
+    // Whether this is the thread that runs submitted calls, which must not wait for one.
+    bool is_own_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
+
+    // Ends the thread; calls that it has still to run abort. Later ones must not be asked for.
+    void close();
+
+    // Runs a call, so many times back to back, in the caller's thread, when its turn has come.
+    // Throws what `Engine::check` does.
+    Outcome run(const std::shared_ptr<Engine>& engine, Call call, double timeout_s,
+                std::int64_t iterations = 1);
+    // Has the thread run it. The memory of the call must stay until the ticket has ended.
+    std::shared_ptr<Ticket> submit(const std::shared_ptr<Engine>& engine, Call call,
+                                   double timeout_s);
+
+private:
+    struct Task {
+        std::shared_ptr<Engine> engine;
+        Call call;
+        double timeout_s;
+        std::shared_ptr<Ticket> ticket;
+    };
+
+    void serve();
+    void pass_on();
+
+    std::shared_ptr<Fabric> fabric_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Task> tasks_;
+    std::uint64_t asked_ = 0;  // calls so far
+    std::uint64_t ended_ = 0;
+    bool is_closing_ = false;
+    std::thread thread_;
+};
+
+}  // namespace sley

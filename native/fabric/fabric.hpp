@@ -1,0 +1,135 @@
+// The fabric of a job, as one rank sees it: every rank's memory, and the connections in it.
+//
+// A rank's memory is its RankState and the FIFOs of the connections that it sends on. The memory of
+// a rank on another host is a private copy, which a transport keeps up to date. Every process that
+// has the same FabricShape computes the same layout.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "fabric/control.hpp"
+#include "fabric/fifo.hpp"
+#include "fabric/segment.hpp"
+#include "fabric/ways.hpp"
+
+namespace sley {
+
+struct FabricShape {
+    std::vector<std::int32_t> fifos;  // of each rank: the connections that it may send on
+    FifoShape fifo;
+
+    std::int32_t ranks() const { return static_cast<std::int32_t>(fifos.size()); }
+    std::size_t offset(std::int32_t index) const {
+        return sizeof(RankState) + static_cast<std::size_t>(index) * fifo.bytes();
+    }
+    std::size_t bytes_of(std::int32_t rank) const {
+        return offset(fifos[static_cast<std::size_t>(rank)]);
+    }
+    // Throws std::invalid_argument for a shape without room, and std::bad_alloc where the sums do
+    // not even fit in a number.
+    void check() const;
+};
+
+// A part of a segment that starts at `offset`: a rank's memory, or its heap.
+struct Region {
+    std::shared_ptr<Segment> segment;
+    std::size_t offset = 0;
+
+    std::byte* data() const { return segment ? segment->data() + offset : nullptr; }
+};
+
+// What carries messages to and from ranks of other hosts. The engines' threads call it, one at a
+// time.
+class Transport {
+public:
+    virtual ~Transport() = default;
+    // This rank will send to (receive from) another host's rank on that rank's FIFO `index`.
+    virtual void open_sender(std::int32_t peer, std::int32_t index, const FifoMemory& memory) = 0;
+    virtual void open_receiver(std::int32_t peer, std::int32_t index,
+                               const FifoMemory& memory) = 0;
+    // Moves what can be moved without waiting; says whether anything was.
+    virtual bool progress() = 0;
+    // Whether all that was published or consumed here has been told to the others: nobody makes
+    // progress between calls.
+    virtual bool is_settled() = 0;
+    // How a rank was lost; any thread may ask.
+    virtual Failure loss_of(std::int32_t rank) const = 0;
+};
+
+class Fabric {
+public:
+    // memory: of each rank; one without a segment is on another host. heaps: of each rank, where
+    // it lets others read from one.
+    Fabric(FabricShape shape, std::int32_t rank, std::vector<Region> memory,
+           std::vector<Region> heaps);
+
+    // The regions of all ranks one behind another in one segment, all of it reserved.
+    static std::vector<Region> side_by_side(const FabricShape& shape,
+                                            const std::shared_ptr<Segment>& segment);
+    static std::size_t bytes_side_by_side(const FabricShape& shape);
+
+    const FabricShape& shape() const { return shape_; }
+    std::int32_t rank() const { return control_.rank(); }
+    Control& control() { return control_; }
+    Ways& ways() { return ways_; }
+    RankState& state(std::int32_t rank) const { return control_.state(rank); }
+
+    // The ends of connections; made, with memory behind them, when they are first asked for. Any
+    // thread may ask, but an end is for one thread at a time.
+    FifoSender& sender(std::int32_t dst, std::int32_t index);
+    FifoReceiver& receiver(std::int32_t src, std::int32_t index);
+    FifoMemory fifo(std::int32_t src, std::int32_t index) const;
+
+    bool is_remote(std::int32_t rank) const {
+        return remote_[static_cast<std::size_t>(rank)];
+    }
+
+    std::int32_t local_ranks() const {
+        return static_cast<std::int32_t>(std::count(remote_.begin(), remote_.end(), false));
+    }
+
+    // Where the data of a message from `src` lie.
+    const std::byte* resolve(std::int32_t src, std::uint64_t where) const {
+        const auto& region = where & kInHeap ? heaps_[static_cast<std::size_t>(src)]
+                                             : memory_[static_cast<std::size_t>(src)];
+        return region.data() + (where & ~kInHeap);
+    }
+
+    // Whether this rank can read the memory of the others on its host, wherever it lies.
+    bool reads_others() const;
+    // Whether all ranks can; they have agreed on it.
+    bool is_attached = false;
+    // Where messages out of other processes land for a moment: of the one call that runs.
+    std::vector<std::uint64_t> landing;
+
+    // `where` for data in this rank's heap; 0 for other data.
+    std::uint64_t in_heap(const std::byte* data, std::size_t bytes) const;
+
+    void set_transport(std::shared_ptr<Transport> transport) { transport_ = std::move(transport); }
+    bool progress() { return transport_ && transport_->progress(); }
+    bool is_settled() { return !transport_ || transport_->is_settled(); }
+    bool has_lost(std::int32_t rank) const {
+        return transport_ && is_remote(rank) && transport_->loss_of(rank) != Failure::kNone;
+    }
+
+private:
+    std::size_t number(std::int32_t src, std::int32_t index) const;
+    void reserve(std::int32_t src, std::int32_t index);
+
+    FabricShape shape_;
+    std::vector<Region> memory_, heaps_;
+    std::vector<bool> remote_;
+    Control control_;
+    Ways ways_;
+    std::shared_ptr<Transport> transport_;
+    std::mutex mutex_;  // of the ends
+    std::unordered_map<std::size_t, std::unique_ptr<FifoSender>> senders_;
+    std::unordered_map<std::size_t, std::unique_ptr<FifoReceiver>> receivers_;
+};
+
+}  // namespace sley

@@ -1,0 +1,90 @@
+// How a call ended, and the ticket on which somebody waits for its end.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+namespace sley {
+
+enum class Reason : std::int32_t { kNone, kInstruction, kMessage, kSlot, kReading };
+
+// A block that cannot go on: where it stands, and what it waits for (an instruction of the rank,
+// or the plan's connection). A rank that waits for its messages to be read stands at no
+// instruction (-1).
+struct Stuck {
+    std::int32_t instruction;
+    std::int64_t tile;
+    Reason reason;
+    std::int32_t target;
+};
+
+// kAborted: another rank failed, or this one in another call; the control block says how.
+enum class Status : std::int32_t { kDone, kStalled, kAborted, kAbsent, kMismatched, kNoMemory };
+
+struct Outcome {
+    Status status = Status::kDone;
+    double seconds = 0.0;
+    std::int32_t rank = -1;  // kAbsent: who did not come; kMismatched: who called something else
+    std::int64_t bytes = 0;  // of a receive: what came
+    std::vector<Stuck> stuck;
+};
+
+// The end of a call that runs in another thread.
+class Ticket {
+public:
+    bool is_done() const {
+        const std::lock_guard lock(mutex_);
+        return done_;
+    }
+
+    // Whether the call has ended within `timeout_s`; below 0: waits as long as it takes.
+    bool wait(double timeout_s) {
+        std::unique_lock lock(mutex_);
+        const auto done = [this] { return done_; };
+        if (timeout_s < 0) {
+            ended_.wait(lock, done);
+            return true;
+        }
+        return ended_.wait_for(lock, std::chrono::duration<double>(timeout_s), done);
+    }
+
+    // Only after the end.
+    const Outcome& outcome() const { return outcome_; }
+
+    // Calls `then` at the end, in the thread that ends the call; at once where that is past.
+    void on_done(std::function<void()> then) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (!done_) {
+                then_.push_back(std::move(then));
+                return;
+            }
+        }
+        then();
+    }
+
+    void end(Outcome outcome) {
+        std::vector<std::function<void()>> then;
+        {
+            const std::lock_guard lock(mutex_);
+            outcome_ = std::move(outcome);
+            done_ = true;
+            then.swap(then_);
+        }
+        ended_.notify_all();
+        for (const auto& call : then) call();
+    }
+
+private:
+    mutable std::mutex mutex_;
+    std::condition_variable ended_;
+    bool done_ = false;
+    Outcome outcome_;
+    std::vector<std::function<void()>> then_;
+};
+
+}  // namespace sley

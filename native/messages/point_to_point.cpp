@@ -1,0 +1,205 @@
+// Who makes progress when.
+#include "messages/point_to_point.hpp"
+
+#include <sched.h>
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+namespace sley {
+namespace {
+
+constexpr int kPauses = 100;
+// The thread may wait for hours; after so many rounds in vain it leaves the core alone for a while.
+constexpr int kRoundsBeforeSleep = 2000;
+constexpr auto kSleep = std::chrono::microseconds(50);
+constexpr unsigned kRoundsBeforeGlance = 256;  // where something moves all the time
+constexpr int kRoundsToSettle = 16;  // before the thread is woken for that
+
+}  // namespace
+
+PointToPoint::PointToPoint(std::shared_ptr<Fabric> fabric, std::int32_t stride, std::int32_t offset)
+    : fabric_(std::move(fabric)), matching_(fabric_, stride, offset) {
+    for (std::int32_t r = 0; r < fabric_->shape().ranks(); ++r) {
+        has_remote_ |= fabric_->is_remote(r);
+    }
+}
+
+PointToPoint::~PointToPoint() { close(); }
+
+void PointToPoint::close() {
+    std::thread thread;
+    {
+        const auto lock = enter();
+        is_closed_ = true;
+        thread.swap(thread_);
+    }
+    wake_.notify_all();
+    if (thread.joinable()) thread.join();
+    auto lock = enter();
+    matching_.close();
+    tell(lock);
+}
+
+// The mutex is not fair, and who drives would take it again and again: he lets `waiting_` go first.
+PointToPoint::Lock PointToPoint::enter() {
+    waiting_.fetch_add(1, std::memory_order_relaxed);
+    Lock lock(mutex_);
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
+    return lock;
+}
+
+std::shared_ptr<Ticket> PointToPoint::send(const std::byte* data, std::int64_t bytes,
+                                           std::int32_t dst, std::int64_t tag, double timeout_s) {
+    return submit({true, const_cast<std::byte*>(data), bytes, dst, tag, timeout_s});
+}
+
+std::shared_ptr<Ticket> PointToPoint::recv(std::byte* data, std::int64_t bytes, std::int32_t src,
+                                           std::int64_t tag, double timeout_s) {
+    return submit({false, data, bytes, src, tag, timeout_s});
+}
+
+Outcome PointToPoint::send_now(const std::byte* data, std::int64_t bytes, std::int32_t dst,
+                               std::int64_t tag, double timeout_s) {
+    return perform({true, const_cast<std::byte*>(data), bytes, dst, tag, timeout_s});
+}
+
+Outcome PointToPoint::recv_now(std::byte* data, std::int64_t bytes, std::int32_t src,
+                               std::int64_t tag, double timeout_s) {
+    return perform({false, data, bytes, src, tag, timeout_s});
+}
+
+std::shared_ptr<Ticket> PointToPoint::submit(Operation&& operation) {
+    auto ticket = std::make_shared<Ticket>();
+    auto own = std::make_unique<Operation>(std::move(operation));
+    own->ticket = ticket;
+    auto lock = enter();
+    start(*own);
+    own.release();  // it is deleted with the end of its ticket
+    ++asynchronous_;
+    hand_over(lock);
+    return ticket;
+}
+
+Outcome PointToPoint::perform(Operation&& operation) {
+    auto lock = enter();
+    start(operation);
+    if (!operation.is_done) {
+        ++synchronous_;
+        drive(lock, [&] { return operation.is_done; }, false);
+        --synchronous_;
+    }
+    hand_over(lock);
+    return std::move(operation.outcome);
+}
+
+bool PointToPoint::wait(Ticket& ticket, double timeout_s) {
+    const auto start = Matching::Clock::now();
+    const auto is_late = [&] {
+        const std::chrono::duration<double> waited = Matching::Clock::now() - start;
+        return timeout_s >= 0 && waited.count() >= timeout_s;
+    };
+    if (ticket.is_done()) return true;
+    auto lock = enter();
+    ++synchronous_;
+    drive(lock, [&] { return ticket.is_done() || is_late(); }, false);
+    --synchronous_;
+    hand_over(lock);
+    return ticket.is_done();
+}
+
+// What can throw comes first: an operation that has been posted stays.
+void PointToPoint::start(Operation& operation) {
+    matching_.open(operation);
+    const bool may_need_thread = (operation.ticket || has_remote_) && !is_closed_;
+    if (may_need_thread && !thread_.joinable()) thread_ = std::thread([this] { run(); });
+    matching_.post(operation);
+}
+
+void PointToPoint::run() {
+    Lock lock(mutex_);
+    while (!is_closed_) {
+        wake_.wait(lock, [this] { return is_closed_ || needs_thread(); });
+        drive(lock, [this] { return is_closed_ || !needs_thread(); }, true);
+    }
+}
+
+// Whether something is left to do, and nobody there to do it.
+bool PointToPoint::needs_thread() {
+    return synchronous_ == 0 && (asynchronous_ > 0 || has_unsettled());
+}
+
+// What has been sent to other hosts may not have left, nor its receipt.
+bool PointToPoint::has_unsettled() {
+    return has_remote_ && !fabric_->is_settled() && !fabric_->control().failed();
+}
+
+// Goes round until `done`, leaving the mutex between the rounds. Ranks usually outnumber cores, so
+// a round in vain is followed by a short pause only a few times, and then by others' turn.
+template <class Done>
+void PointToPoint::drive(Lock& lock, const Done& done, bool sleeps) {
+    int in_vain = 0;
+    unsigned rounds = 0;
+    while (!done()) {
+        in_vain = matching_.advance() ? 0 : in_vain + 1;
+        tell(lock);
+        if (done()) return;
+        lock.unlock();
+        if (sleeps && in_vain > kRoundsBeforeSleep) {
+            std::this_thread::sleep_for(kSleep);
+        } else if (in_vain > kPauses) {
+            sched_yield();
+        } else if (in_vain > 0) {
+            pause_cpu();
+        }
+        while (waiting_.load(std::memory_order_relaxed) > 0) sched_yield();
+        lock.lock();
+        if (in_vain > kPauses || ++rounds % kRoundsBeforeGlance == 0) look(lock);
+    }
+}
+
+// The end of a caller's visit: the thread takes over what is left, if anything is.
+void PointToPoint::hand_over(Lock& lock) {
+    tell(lock);
+    for (int i = 0; i < kRoundsToSettle && has_unsettled(); ++i) fabric_->progress();
+    if (needs_thread()) wake_.notify_one();
+}
+
+// Ends the tickets of finished operations; what these call may call this object.
+void PointToPoint::tell(Lock& lock) {
+    if (matching_.finished.empty()) return;
+    OperationList finished = std::exchange(matching_.finished, {});
+    for (auto* operation = finished.first(); operation; operation = operation->next) {
+        --asynchronous_;
+    }
+    lock.unlock();
+    while (!finished.empty()) {
+        const std::unique_ptr<Operation> operation(finished.first());
+        finished.remove(*operation);
+        operation->ticket->end(std::move(operation->outcome));
+    }
+    lock.lock();
+}
+
+// What costs more than a round, now and then: has anybody gone, does anything stand still?
+void PointToPoint::look(Lock& lock) {
+    const auto now = Matching::Clock::now();
+    if (now - looked_ < kLookInterval) return;
+    looked_ = now;
+    lock.unlock();
+    auto& control = fabric_->control();
+    control.fail_if_interrupted();
+    std::vector<Failure> gone(static_cast<std::size_t>(control.ranks()), Failure::kNone);
+    for (std::int32_t r = 0; r < control.ranks(); ++r) {
+        if (r == control.rank()) continue;
+        const bool is_dead = control.is_dead && control.is_dead(r);
+        auto& how = gone[static_cast<std::size_t>(r)];
+        if (is_dead) how = Failure::kDied;
+        if (control.has_left(r)) how = Failure::kLeft;
+    }
+    lock.lock();
+    matching_.look(gone, now);
+}
+
+}  // namespace sley

@@ -1,0 +1,95 @@
+// Messages between two ranks, with tags, as MPI and torch.distributed know them.
+//
+// Messages from one rank to another with the same tag arrive in the order of sending, and a receive
+// takes the first one from its source with its tag; matching.hpp says how. Operations with
+// different ranks don't hold one another up, in whatever order they are posted.
+//
+// Whoever waits moves on everybody's operations: the callers of `send_now`, `recv_now` and `wait`,
+// and a thread of the object while something is pending and none of those is there.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "fabric/fabric.hpp"
+#include "fabric/outcome.hpp"
+#include "messages/matching.hpp"
+
+namespace sley {
+
+// An operation ends as kDone (rank: the other rank, bytes: of the message); kMismatched, a receive
+// into memory of another size than the message's (rank: its source, bytes: what came); kStalled
+// when it hasn't moved for its own timeout (rank: whom it waited for); or kAborted, because of a
+// failure that the control block names, or because the object is closed. All but kDone and closing
+// fail the fabric. A send is done when its data may be overwritten: the message may still be on its
+// way.
+class PointToPoint {
+public:
+    // The FIFO that carries messages to rank `dst` is number dst * stride + offset of the sender's.
+    // Throws std::invalid_argument where a slot has less than a cache line.
+    PointToPoint(std::shared_ptr<Fabric> fabric, std::int32_t stride, std::int32_t offset);
+    // Closes. No other thread may be in a function of the object.
+    ~PointToPoint();
+
+    PointToPoint(const PointToPoint&) = delete;
+    PointToPoint& operator=(const PointToPoint&) = delete;
+
+    // src: a rank or kAnySource. The memory belongs to the operation until the ticket ends, which
+    // may be at once. Throw std::invalid_argument for a rank that isn't there or a size below 0;
+    // std::bad_alloc and std::system_error where there is no memory for the connection or for a
+    // message to the rank itself.
+    std::shared_ptr<Ticket> send(const std::byte* data, std::int64_t bytes, std::int32_t dst,
+                                 std::int64_t tag, double timeout_s);
+    std::shared_ptr<Ticket> recv(std::byte* data, std::int64_t bytes, std::int32_t src,
+                                 std::int64_t tag, double timeout_s);
+
+    // The same, waiting for the end in the caller's thread.
+    Outcome send_now(const std::byte* data, std::int64_t bytes, std::int32_t dst, std::int64_t tag,
+                     double timeout_s);
+    Outcome recv_now(std::byte* data, std::int64_t bytes, std::int32_t src, std::int64_t tag,
+                     double timeout_s);
+
+    // Like ticket.wait, but works on the operations meanwhile, which is faster than leaving them to
+    // the thread.
+    bool wait(Ticket& ticket, double timeout_s);
+
+    // Ends the thread and, as kAborted, what is pending and all that comes later. What a ticket
+    // calls at its end must be able to run meanwhile.
+    void close();
+
+private:
+    using Lock = std::unique_lock<std::mutex>;
+
+    Lock enter();
+    std::shared_ptr<Ticket> submit(Operation&& operation);
+    Outcome perform(Operation&& operation);
+    void start(Operation& operation);
+
+    void run();
+    bool needs_thread();
+    bool has_unsettled();
+    template <class Done>
+    void drive(Lock& lock, const Done& done, bool sleeps);
+    void hand_over(Lock& lock);
+    void tell(Lock& lock);
+    void look(Lock& lock);
+
+    std::shared_ptr<Fabric> fabric_;
+    bool has_remote_ = false;
+    std::mutex mutex_;             // of what follows
+    std::atomic<int> waiting_{0};  // callers who want the mutex
+    Matching matching_;
+    int asynchronous_ = 0;  // operations whose tickets have not ended
+    int synchronous_ = 0;   // callers who drive
+    Matching::Clock::time_point looked_{};
+    bool is_closed_ = false;
+    std::condition_variable wake_;
+    std::thread thread_;
+};
+
+}  // namespace sley
