@@ -9,6 +9,7 @@ set(ENGINE  # the interpreter of plans, and calls in order
   engine/calls.cpp
   engine/engine.cpp
   engine/execution.cpp
+  engine/layout.cpp
   engine/program.cpp
   engine/reduce.cpp)
 set(MESSAGES  # from rank to rank, with tags

@@ -51,5 +51,6 @@ NB_MODULE(_native, m) {
     sley::define_fabric(m);
     sley::define_engine(m);
     sley::define_calls(m);
+    sley::define_messages(m);
     sley::define_network(m);
 }

@@ -36,13 +36,14 @@ Status run_once(Engine& engine, Patience& patience) {
         if (engine.is_done() && fabric.is_settled()) {
             // A rank that has given up may have written anew what was read from it.
             std::atomic_thread_fence(std::memory_order_acquire);
-            return engine.has_pulled() && control.failed() ? Status::kAborted : Status::kDone;
+            return engine.execution().has_pulled() && control.failed() ? Status::kAborted : Status::kDone;
         }
-        if (engine.mismatched() >= 0) {
-            control.fail(Failure::kMismatched, engine.mismatched());
+        const auto mismatched = engine.execution().mismatched();
+        if (mismatched >= 0) {
+            control.fail(Failure::kMismatched, mismatched);
             return Status::kMismatched;
         }
-        if (engine.has_failed()) return Status::kAborted;
+        if (engine.execution().has_failed()) return Status::kAborted;
         const bool carried = fabric.progress();
         if (moved) control.beat();
         if (moved || carried) {
@@ -89,7 +90,7 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
     if (outcome.status == Status::kStalled || outcome.status == Status::kAborted) {
         outcome.stuck = engine.stuck();
     }
-    if (outcome.status == Status::kMismatched) outcome.rank = engine.mismatched();
+    if (outcome.status == Status::kMismatched) outcome.rank = engine.execution().mismatched();
     if (outcome.status != Status::kDone) fabric.progress();  // tells other hosts
     return outcome;
 }

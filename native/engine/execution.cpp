@@ -1,32 +1,207 @@
-// The work of one execution: messages in and out, copies and reductions.
+#include "engine/execution.hpp"
+
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
-#include "engine/engine.hpp"
 #include "fabric/attach.hpp"
 #include "fabric/copy.hpp"
 
 namespace sley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Each copy by the kernel is a system call that looks up every page: large pieces alone are worth
+// it, and where nothing goes through slots, they are larger than those.
+constexpr std::int64_t kLeastPiece = 128 << 10, kLeastChunk = 1 << 20, kAttachedBytes = 512 << 10;
+// What lands on the way to its place stays in a cache.
+constexpr std::size_t kLandingWords = (128 << 10) / sizeof(std::uint64_t);
+// Smaller calls are over before the way makes a difference.
+constexpr std::int64_t kLeastChoice = 4 << 10;
+
+// Equal for calls of one plan, type and operation whose chunks are of about one size.
+std::uint64_t alike(const CallRecord& record, std::int64_t chunk_bytes) {
+    std::uint64_t power = 0;
+    while (chunk_bytes >>= 1) ++power;
+    std::uint64_t h = record.what ^ (power * 0x9e3779b97f4a7c15u);
+    for (int i = 0; i < 2; ++i) {
+        h ^= h >> 32;
+        h *= 0xd6e8feb86659fd93u;
+    }
+    return h >> 32;
+}
+
+}  // namespace
+
+Execution::Execution(Fabric& fabric, const Program& program,
+                     const std::vector<Connection>& connections, Room room)
+    : fabric_(fabric),
+      program_(program),
+      room_(room),
+      is_one_host_(fabric.local_ranks() == fabric.shape().ranks()),
+      layout_(program) {
+    const auto& fifo = fabric_.shape().fifo;
+    if (room_.slots < 1 || room_.slots > fifo.slots || room_.slot_bytes > fifo.slot_bytes) {
+        throw std::invalid_argument("more room than the fabric's connections have");
+    }
+    for (const auto c : program_.senders) {
+        const auto& connection = connections[static_cast<std::size_t>(c)];
+        auto& end = fabric_.sender(connection.dst, connection.index);
+        senders_.push_back({&end, c, connection.dst});
+    }
+    for (const auto c : program_.receivers) {
+        const auto& connection = connections[static_cast<std::size_t>(c)];
+        auto& end = fabric_.receiver(connection.src, connection.index);
+        receivers_.push_back({&end, c, connection.src});
+    }
+    pulled_.resize(program_.instructions.size());
+    first_number_.resize(senders_.size());
+    // No tile is still there when a connection's slots have been used again. Across hosts, messages
+    // that share many slots hold one another up (4 hosts of 2 ranks: 1.16 times the links' bound
+    // instead of 1.09).
+    shared_tiles_ = is_one_host_ ? fifo.slots : 1;
+    staged_.resize(static_cast<std::size_t>(program_.payloads * shared_tiles_));
+}
+
+void Execution::begin(const Call& call) {
+    layout_.begin(call);
+    if (fabric_.is_attached && fabric_.landing.size() < kLandingWords) {
+        fabric_.landing.resize(kLandingWords);
+    }
+    call_ = call;
+    signature_ = call.record.signature();
+    combine_ = combine_kernel(call.type, call.op);
+    const auto written = (call.bytes[kInput] + call.bytes[kOutput]) * fabric_.local_ranks();
+    streams_ = written > last_level_cache_bytes();
+    mismatched_ = -1;
+    has_failed_ = false;
+    went_ = {};
+}
+
+void Execution::begin_iteration() {
+    choose_way();
+    choose_pulled();
+    for (std::size_t s = 0; s < senders_.size(); ++s) first_number_[s] = senders_[s].fifo->next();
+    ++iteration_;
+    has_pulled_ = false;
+    layout_.load_tail();
+}
+
+void Execution::end_iteration() {
+    layout_.store_tail();
+    if (call_.op == ReduceOp::kAverage) layout_.divide_outputs(call_.type);
+    ++went_[static_cast<std::size_t>(way_)];
+    if (!has_choice_) return;
+    const std::chrono::duration<double> took = Clock::now() - began_;
+    fabric_.ways().end(took.count() / static_cast<double>(cut().chunk * cut().item));
+}
+
+// Bytes of a message at most. What need not stay in a cache has all the room there is.
+std::int64_t Execution::tile_room(bool can_attach) const {
+    if (way_ == Way::kAttached && can_attach) return kAttachedBytes;
+    return way_ == Way::kStreamed ? fabric_.shape().fifo.slot_bytes : room_.slot_bytes;
+}
+
+// Which way messages go is found out by trying, where all ranks share a host and nobody ends the
+// call before all have begun it. Else the kernel copies large ones where nothing is reduced: a
+// reduction wants its operands in a cache.
+void Execution::choose_way() {
+    const auto bytes = cut().chunk * cut().item;
+    const bool can_attach = fabric_.is_attached && is_one_host_ && program_.all_pullable &&
+                            bytes >= kLeastPiece;
+    has_choice_ = is_one_host_ && program_.needs_all && bytes >= kLeastChoice;
+    if (has_choice_) {
+        const std::size_t ways = can_attach ? 3 : 2;
+        way_ = fabric_.ways().begin(alike(call_.record, bytes), ways);
+        began_ = Clock::now();
+    } else {
+        const bool attaches = fabric_.is_attached && !program_.reduces && bytes >= kLeastChunk;
+        way_ = attaches ? Way::kAttached : Way::kCached;
+    }
+    layout_.cut_tiles(tile_room(can_attach) / program_.max_count / cut().item);
+}
+
+// Pulled are messages whose data lie, in one piece, in memory that the receiver can read.
+void Execution::choose_pulled() {
+    for (const auto memory : {kInput, kOutput}) {
+        heap_[memory] =
+            fabric_.in_heap(call_.memory[memory], static_cast<std::size_t>(call_.bytes[memory]));
+    }
+    pulls_ = false;
+    const bool has_heap = (heap_[kInput] | heap_[kOutput]) != 0 && way_ != Way::kStreamed;
+    if (!has_heap && way_ != Way::kAttached) return;
+    const bool whole = cut().full_tiles == 1 && cut().left_over == 0;
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+        const auto& in = program_.instructions[i];
+        const auto memory = in.op == Op::kSend ? in.src_memory : in.dst_memory;
+        const bool one_piece = in.count == 1 || (whole && !in.shifted);
+        const bool in_heap = has_heap && heap_[memory] != 0;
+        pulled_[i] = in.pullable && one_piece && (in_heap || is_attached(in));
+        pulls_ |= pulled_[i] != 0;
+    }
+}
+
+// Whether the receiver has a message copied out of this process by the kernel.
+bool Execution::is_attached(const Instruction& in) const {
+    if (way_ != Way::kAttached) return false;
+    if (fabric_.is_remote(senders_[static_cast<std::size_t>(in.send)].dst)) return false;
+    return in.count * std::min(cut().tile, cut().chunk) * cut().item >= kLeastPiece;
+}
+
+// The connection of a message that must have been read before an execution, and hasn't; or -1.
+std::int32_t Execution::unread_hold(const Instruction& in, std::int64_t tile) {
+    for (auto h = in.hold_begin; h < in.hold_end; ++h) {
+        const auto row = static_cast<std::size_t>(program_.holds[static_cast<std::size_t>(h)]);
+        const auto& held = program_.instructions[row];
+        if (has_been_read(held, tile)) continue;
+        return senders_[static_cast<std::size_t>(held.send)].connection;
+    }
+    return -1;
+}
+
+// Whether the message of an instruction, if it is pulled, has been consumed.
+bool Execution::has_been_read(const Instruction& in, std::int64_t tile) {
+    if (!is_pulled(in, tile)) return true;
+    const auto send = static_cast<std::size_t>(in.send);
+    const auto number = program_.tile_major
+                            ? tile * program_.messages[send] + in.turn
+                            : static_cast<std::int64_t>(in.turn) * cut().tiles + tile;
+    const auto first = first_number_[send];
+    return senders_[send].fifo->has_consumed(first + static_cast<std::uint64_t>(number));
+}
+
+bool Execution::is_read() const {
+    const auto is_consumed = [](const Sender& sender) { return sender.fifo->has_consumed_all(); };
+    return !pulls_ || std::all_of(senders_.begin(), senders_.end(), is_consumed);
+}
+
+std::vector<std::int32_t> Execution::unread() const {
+    std::vector<std::int32_t> found;
+    for (const auto& sender : senders_) {
+        if (!sender.fifo->has_consumed_all()) found.push_back(sender.connection);
+    }
+    return found;
+}
 
 // False if the message is not of this call, or can't be read any more.
-bool Engine::perform(const Instruction& in, std::int64_t tile) {
+bool Execution::perform(const Instruction& in, std::int64_t tile) {
     if (in.op == Op::kNop) return true;
     Incoming incoming;
     if (in.recv >= 0) {
-        const auto connection = program_.receivers[static_cast<std::size_t>(in.recv)];
-        const auto src = connections_[static_cast<std::size_t>(connection)].src;
-        const auto message = receivers_[static_cast<std::size_t>(in.recv)]->message();
-        const auto bytes = in.count * length_of(tile) * cut_.item;
+        const auto& from = receivers_[static_cast<std::size_t>(in.recv)];
+        const auto message = from.fifo->message();
+        const auto bytes = in.count * layout_.length_of(tile) * cut().item;
         if (message.signature != signature_ || message.bytes != bytes) {
-            mismatched_ = src;
+            mismatched_ = from.src;
             return false;
         }
         const auto place = message.where & (kInHeap | kInProcess);
         has_pulled_ |= place != 0;
         if (place == kInProcess) {
-            incoming = {nullptr, src, message.where & ~kInProcess};
+            incoming = {nullptr, from.src, message.where & ~kInProcess};
         } else {
-            incoming.data = fabric_->resolve(src, message.where);
+            incoming.data = fabric_.resolve(from.src, message.where);
         }
     }
     if (in.send >= 0) {
@@ -35,31 +210,25 @@ bool Engine::perform(const Instruction& in, std::int64_t tile) {
         if (!work(in, tile, incoming, nullptr)) return false;
         forget_overwritten(in, tile);
     }
-    if (in.recv >= 0) receivers_[static_cast<std::size_t>(in.recv)]->release();
+    if (in.recv >= 0) receivers_[static_cast<std::size_t>(in.recv)].fifo->release();
     return true;
 }
 
 // The work of an instruction that sends, and its message: pulled, shared with one that has been
 // staged already, or staged. A shared one takes its turn among the slots all the same, so that
 // connections hold as many messages as the plan was proven for.
-bool Engine::send(const Instruction& in, std::int64_t tile, const Incoming& incoming) {
-    auto& sender = *senders_[static_cast<std::size_t>(in.send)];
-    const auto bytes = static_cast<std::uint32_t>(in.count * length_of(tile) * cut_.item);
+bool Execution::send(const Instruction& in, std::int64_t tile, const Incoming& incoming) {
+    auto& sender = *senders_[static_cast<std::size_t>(in.send)].fifo;
+    const auto bytes = static_cast<std::uint32_t>(in.count * layout_.length_of(tile) * cut().item);
     if (is_pulled(in, tile)) {
         if (in.op != Op::kSend && !work(in, tile, incoming, nullptr)) return false;
         forget_overwritten(in, tile);
-        const bool own = in.op == Op::kSend;
-        const auto memory = own ? in.src_memory : in.dst_memory;
-        const auto* data = address(memory, own ? in.src_cell : in.dst_cell, tile);
-        const auto where = heap_[memory] != 0
-                               ? heap_[memory] + static_cast<std::uint64_t>(data - base_[memory])
-                               : kInProcess | reinterpret_cast<std::uint64_t>(data);
-        sender.publish({where, bytes, signature_});
+        publish_pulled(in, tile, bytes);
         return true;
     }
     const auto limit = static_cast<std::size_t>(room_.slots);
     if (const auto* staged = shared(in, tile)) {
-        auto& owner = *senders_[static_cast<std::size_t>(staged->sender)];
+        auto& owner = *senders_[static_cast<std::size_t>(staged->sender)].fifo;
         if (owner.share(staged->slot, sender, limit)) {
             sender.take_turn();
             sender.publish({owner.where(staged->slot), bytes, signature_});
@@ -77,21 +246,31 @@ bool Engine::send(const Instruction& in, std::int64_t tile, const Incoming& inco
     return true;
 }
 
+void Execution::publish_pulled(const Instruction& in, std::int64_t tile, std::uint32_t bytes) {
+    const bool own = in.op == Op::kSend;
+    const auto memory = own ? in.src_memory : in.dst_memory;
+    const std::byte* data = layout_.address(memory, own ? in.src_cell : in.dst_cell, tile);
+    const auto where = heap_[memory] != 0
+                           ? heap_[memory] + static_cast<std::uint64_t>(data - layout_.base(memory))
+                           : kInProcess | reinterpret_cast<std::uint64_t>(data);
+    senders_[static_cast<std::size_t>(in.send)].fifo->publish({where, bytes, signature_});
+}
+
 // Where the payload of a send has been staged for the same tile, if it is still there. The messages
 // to one peer may be tiles ahead of those to another.
-const Engine::Staged* Engine::shared(const Instruction& in, std::int64_t tile) const {
+const Execution::Staged* Execution::shared(const Instruction& in, std::int64_t tile) const {
     if (in.op != Op::kSend || in.payload < 0) return nullptr;
     const auto& staged = staged_[staged_index(in.payload, tile)];
-    if (staged.call != iteration_ || staged.tile != tile) return nullptr;
-    const auto& owner = *senders_[static_cast<std::size_t>(staged.sender)];
+    if (staged.iteration != iteration_ || staged.tile != tile) return nullptr;
+    const auto& owner = *senders_[static_cast<std::size_t>(staged.sender)].fifo;
     return owner.holds(staged.slot, staged.number) ? &staged : nullptr;
 }
 
-std::size_t Engine::staged_index(std::int32_t payload, std::int64_t tile) const {
+std::size_t Execution::staged_index(std::int32_t payload, std::int64_t tile) const {
     return static_cast<std::size_t>(payload * shared_tiles_ + tile % shared_tiles_);
 }
 
-void Engine::forget_overwritten(const Instruction& in, std::int64_t tile) {
+void Execution::forget_overwritten(const Instruction& in, std::int64_t tile) {
     for (auto o = in.overwrites_begin; o < in.overwrites_end; ++o) {
         const auto payload = program_.overwrites[static_cast<std::size_t>(o)];
         auto& staged = staged_[staged_index(payload, tile)];
@@ -99,20 +278,14 @@ void Engine::forget_overwritten(const Instruction& in, std::int64_t tile) {
     }
 }
 
-// Elements that a chunk has in a tile.
-std::int64_t Engine::length_of(std::int64_t tile) const {
-    if (tile == cut_.full_tiles) return 1;
-    return std::min(cut_.tile, cut_.chunk - tile * cut_.tile);
-}
-
 // False if the message can't be read any more.
-bool Engine::work(const Instruction& in, std::int64_t tile, const Incoming& message,
+bool Execution::work(const Instruction& in, std::int64_t tile, const Incoming& message,
                   std::byte* slot) {
-    const bool tail = tile == cut_.full_tiles;
-    std::int64_t length = length_of(tile);
+    const bool tail = layout_.is_tail(tile);
+    std::int64_t length = layout_.length_of(tile);
     std::int64_t pieces = in.count;
     // Neighbouring chunks are one piece where they are taken whole and lie side by side.
-    const bool side_by_side = tail || (length == cut_.chunk && cut_.left_over == 0);
+    const bool side_by_side = tail || (length == cut().chunk && cut().left_over == 0);
     if (side_by_side && !in.shifted) {
         length *= pieces;
         pieces = 1;
@@ -120,12 +293,15 @@ bool Engine::work(const Instruction& in, std::int64_t tile, const Incoming& mess
     const auto n = static_cast<std::size_t>(length);
     for (std::int64_t i = 0; i < pieces; ++i) {
         const auto piece = in.descending ? pieces - 1 - i : i;
-        const auto offset = static_cast<std::size_t>(piece * length * cut_.item);
+        const auto offset = static_cast<std::size_t>(piece * length * cut().item);
         const auto from = message.from(offset);
-        const Operands at{
-            writes_destination(in.op) ? address(in.dst_memory, in.dst_cell + piece, tile) : nullptr,
-            reads_source(in.op) ? address(in.src_memory, in.src_cell + piece, tile) : nullptr,
-            from.data, slot ? slot + offset : nullptr};
+        Operands at{nullptr, nullptr, from.data, slot ? slot + offset : nullptr};
+        if (writes_destination(in.op)) {
+            at.dst = layout_.address(in.dst_memory, in.dst_cell + piece, tile);
+        }
+        if (reads_source(in.op)) {
+            at.src = layout_.address(in.src_memory, in.src_cell + piece, tile);
+        }
         if (from.sender < 0) {
             compute(in, at, n);
         } else if (!work_fetched(in, from, at, n)) {
@@ -137,11 +313,11 @@ bool Engine::work(const Instruction& in, std::int64_t tile, const Incoming& mess
 
 // On a message in another process: what only has to be here is copied to its place, else it is
 // worked on part by part.
-bool Engine::work_fetched(const Instruction& in, const Incoming& message, Operands at,
+bool Execution::work_fetched(const Instruction& in, const Incoming& message, Operands at,
                           std::size_t n) {
-    const auto item = static_cast<std::size_t>(cut_.item);
+    const auto item = static_cast<std::size_t>(cut().item);
     if (in.op == Op::kRecv) return fetch(message, at.dst, n * item);
-    auto& words = fabric_->landing;
+    auto& words = fabric_.landing;
     const auto landing = reinterpret_cast<std::byte*>(words.data());
     const auto most = words.size() * sizeof(std::uint64_t) / item;
     at.message = landing;
@@ -156,19 +332,19 @@ bool Engine::work_fetched(const Instruction& in, const Incoming& message, Operan
     return true;
 }
 
-bool Engine::fetch(const Incoming& message, std::byte* to, std::size_t bytes) {
-    const auto& sender = fabric_->state(message.sender);
+bool Execution::fetch(const Incoming& message, std::byte* to, std::size_t bytes) {
+    const auto& sender = fabric_.state(message.sender);
     const auto end = read_memory(sender, message.address, to, bytes);
     if (end == ReadEnd::kDone) return true;
     const auto failure = end == ReadEnd::kDied ? Failure::kDied : Failure::kUnreadable;
-    fabric_->control().fail(failure,
-                            end == ReadEnd::kNowhere ? fabric_->rank() : message.sender);
+    fabric_.control().fail(failure,
+                            end == ReadEnd::kNowhere ? fabric_.rank() : message.sender);
     has_failed_ = true;
     return false;
 }
 
-void Engine::compute(const Instruction& in, const Operands& at, std::size_t n) const {
-    const auto bytes = n * static_cast<std::size_t>(cut_.item);
+void Execution::compute(const Instruction& in, const Operands& at, std::size_t n) const {
+    const auto bytes = n * static_cast<std::size_t>(cut().item);
     switch (in.op) {
         case Op::kNop: break;
         case Op::kSend: stage(at.slot, at.src, bytes); break;
@@ -191,7 +367,7 @@ void Engine::compute(const Instruction& in, const Operands& at, std::size_t n) c
 constexpr std::size_t kLeastStreamed = 4096;
 
 // Into a slot.
-void Engine::stage(std::byte* to, const std::byte* from, std::size_t bytes) const {
+void Execution::stage(std::byte* to, const std::byte* from, std::size_t bytes) const {
     if (way_ == Way::kStreamed && bytes >= kLeastStreamed) {
         stream_bytes(to, from, bytes);
     } else {
@@ -200,67 +376,12 @@ void Engine::stage(std::byte* to, const std::byte* from, std::size_t bytes) cons
 }
 
 // Results that nobody here reads soon bypass the caches where they would only push others out.
-void Engine::copy(const Instruction& in, std::byte* to, const std::byte* from,
+void Execution::copy(const Instruction& in, std::byte* to, const std::byte* from,
                   std::size_t bytes) const {
     if (streams_ && in.is_final && bytes >= kLeastStreamed && !in.shifted) {
         stream_bytes(to, from, bytes);
     } else {
         std::memmove(to, from, bytes);
-    }
-}
-
-std::byte* Engine::address(Memory memory, std::int64_t cell, std::int64_t tile) const {
-    if (tile == cut_.full_tiles) return tail_[memory] + cell * cut_.item;
-    const auto first = memory == kScratch ? cell * cut_.chunk : first_element(cell);
-    return base_[memory] + (first + tile * cut_.tile) * cut_.item;
-}
-
-// Chunk i of a block begins at element i * count / chunks of it.
-std::int64_t Engine::first_element(std::int64_t cell) const {
-    const auto elements = cell * cut_.chunk;
-    if (cut_.left_over == 0) return elements;
-    const auto block = cell / program_.chunks, index = cell % program_.chunks;
-    return elements + block * cut_.left_over + index * cut_.left_over / program_.chunks;
-}
-
-// Whether a chunk has one element more than `cut_.chunk`: its last.
-bool Engine::has_one_more(std::int64_t cell) const {
-    const auto index = cell % program_.chunks;
-    return index * cut_.left_over % program_.chunks >= program_.chunks - cut_.left_over;
-}
-
-// The tile of the chunks' last elements runs on small arrays of one element per chunk: chunks that
-// have no such element then need no special case, and nobody leaves the caller's memory.
-void Engine::load_tail() {
-    move_tail(kInput, true);
-    move_tail(kOutput, true);
-}
-
-void Engine::store_tail() {
-    if (program_.in_place || program_.writes_input) move_tail(kInput, false);
-    move_tail(kOutput, false);
-}
-
-void Engine::move_tail(Memory memory, bool load) {
-    const auto item = static_cast<std::size_t>(cut_.item);
-    for (std::int64_t cell = 0; cell < program_.cells[memory]; ++cell) {
-        if (!has_one_more(cell)) continue;
-        std::byte* outside = base_[memory] + (first_element(cell) + cut_.chunk) * cut_.item;
-        std::byte* inside = tail_[memory] + cell * cut_.item;
-        std::memcpy(load ? inside : outside, load ? outside : inside, item);
-    }
-}
-
-void Engine::divide_outputs() {
-    const auto divide = divide_kernel(call_.type);
-    const Memory memory = program_.in_place ? kInput : kOutput;
-    for (std::size_t i = 0; i < program_.divisor.size(); ++i) {
-        const auto divisor = program_.divisor[i];
-        if (divisor == 1) continue;
-        const auto cell = program_.output_base + static_cast<std::int64_t>(i);
-        const auto length = cut_.chunk + (has_one_more(cell) ? 1 : 0);
-        divide(base_[memory] + first_element(cell) * cut_.item, divisor,
-               static_cast<std::size_t>(length));
     }
 }
 

@@ -123,6 +123,11 @@ struct Program {
     bool tile_major;
     bool all_pullable, reduces, needs_all;
     bool writes_input = false;  // out of place
+
+    // Elements that memory (kInput or kOutput) has in a call of `count`.
+    std::int64_t elements(Memory memory, std::int64_t count) const {
+        return (static_cast<std::int64_t>(cells[memory]) + chunks - 1) / chunks * count;
+    }
 };
 
 // Builds the program of `rank` (of `ranks`); throws ProgramFault.

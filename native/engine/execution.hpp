@@ -1,0 +1,175 @@
+// The work of executions: instructions on tiles of a call, with their messages.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/layout.hpp"
+#include "engine/program.hpp"
+#include "engine/reduce.hpp"
+#include "fabric/fabric.hpp"
+#include "fabric/outcome.hpp"
+
+namespace sley {
+
+// What a plan may use of its connections: at most the fabric's.
+struct Room {
+    std::int64_t slots;
+    std::int64_t slot_bytes;
+};
+
+// What keeps an execution from its start; kNone where nothing does.
+struct Obstacle {
+    Reason reason;
+    std::int32_t target;
+};
+
+// A rank's executions of one call after another. Which one comes when is the engine's business.
+class Execution {
+public:
+    // The program must outlive it. Throws std::invalid_argument for more room than the fabric's
+    // connections have.
+    Execution(Fabric& fabric, const Program& program, const std::vector<Connection>& connections,
+              Room room);
+
+    // Takes up a call. Throws std::bad_alloc or std::length_error where there is no memory for it.
+    void begin(const Call& call);
+    // Before the first execution of each iteration of the call, and after the last one.
+    void begin_iteration();
+    void end_iteration();
+
+    // What an execution waits for beside other instructions: its message, a slot, or that others
+    // have read what it overwrites.
+    Obstacle obstacle(const Instruction& in, std::int64_t tile) {
+        if (in.recv >= 0) {
+            const auto& from = receivers_[static_cast<std::size_t>(in.recv)];
+            if (!from.fifo->has_message()) return {Reason::kMessage, from.connection};
+        }
+        if (pulls_ && in.hold_begin < in.hold_end) {
+            const auto unread = unread_hold(in, tile);
+            if (unread >= 0) return {Reason::kReading, unread};
+        }
+        if (in.send < 0) return {Reason::kNone, -1};
+        auto& to = senders_[static_cast<std::size_t>(in.send)];
+        const bool has_room = is_pulled(in, tile)
+                                  ? to.fifo->has_envelope()
+                                  : to.fifo->has_slot(static_cast<std::size_t>(room_.slots));
+        if (has_room) return {Reason::kNone, -1};
+        return {Reason::kSlot, to.connection};
+    }
+    // Carries out an execution without an obstacle. False if its message is not of this call, or
+    // can't be read any more.
+    bool perform(const Instruction& in, std::int64_t tile);
+
+    // Whether others have read all that they pull from this rank: until then, its memory is not the
+    // caller's again.
+    bool is_read() const;
+    // The connections on which they have not.
+    std::vector<std::int32_t> unread() const;
+
+    const Cut& cut() const { return layout_.cut(); }
+    // Of the call's iterations: how many went each way.
+    const std::array<std::uint64_t, kWays>& ways() const { return went_; }
+    // Whether the iteration has read memory of other ranks, which is theirs again once the call has
+    // failed.
+    bool has_pulled() const { return has_pulled_; }
+    // The rank whose message was of another call, or -1.
+    std::int32_t mismatched() const { return mismatched_; }
+    // Whether a message could not be read any more.
+    bool has_failed() const { return has_failed_; }
+
+private:
+    // The ends of the rank's connections.
+    struct Sender {
+        FifoSender* fifo;
+        std::int32_t connection, dst;
+    };
+    struct Receiver {
+        FifoReceiver* fifo;
+        std::int32_t connection, src;
+    };
+    // A message that has come: data that can be read, or an address in the process of its sender.
+    struct Incoming {
+        const std::byte* data = nullptr;
+        std::int32_t sender = -1;
+        std::uint64_t address = 0;
+
+        Incoming from(std::size_t offset) const {
+            return {data ? data + offset : nullptr, sender, address + offset};
+        }
+    };
+    // The operands of an instruction, or of a part of it.
+    struct Operands {
+        std::byte* dst;
+        const std::byte* src;
+        const std::byte* message;
+        std::byte* slot;
+    };
+    // Where a tile of a payload that several messages share was staged, in which iteration.
+    struct Staged {
+        std::uint64_t iteration;
+        std::int64_t tile;
+        std::int32_t sender;
+        std::size_t slot;
+        std::uint64_t number;
+    };
+
+    void choose_way();
+    std::int64_t tile_room(bool can_attach) const;
+    void choose_pulled();
+    bool is_attached(const Instruction& in) const;
+    bool is_pulled(const Instruction& in, std::int64_t tile) const {
+        return pulls_ && !layout_.is_tail(tile) &&
+               pulled_[static_cast<std::size_t>(&in - program_.instructions.data())] != 0;
+    }
+    std::int32_t unread_hold(const Instruction& in, std::int64_t tile);
+    bool has_been_read(const Instruction& in, std::int64_t tile);
+
+    bool send(const Instruction& in, std::int64_t tile, const Incoming& message);
+    void publish_pulled(const Instruction& in, std::int64_t tile, std::uint32_t bytes);
+    const Staged* shared(const Instruction& in, std::int64_t tile) const;
+    std::size_t staged_index(std::int32_t payload, std::int64_t tile) const;
+    void forget_overwritten(const Instruction& in, std::int64_t tile);
+
+    bool work(const Instruction& in, std::int64_t tile, const Incoming& message, std::byte* slot);
+    bool work_fetched(const Instruction& in, const Incoming& message, Operands at, std::size_t n);
+    bool fetch(const Incoming& message, std::byte* to, std::size_t bytes);
+    void compute(const Instruction& in, const Operands& at, std::size_t n) const;
+    void stage(std::byte* to, const std::byte* from, std::size_t bytes) const;
+    void copy(const Instruction& in, std::byte* to, const std::byte* from, std::size_t bytes) const;
+
+    Fabric& fabric_;
+    const Program& program_;
+    Room room_;
+    std::vector<Sender> senders_;
+    std::vector<Receiver> receivers_;
+    bool is_one_host_;
+    std::int64_t shared_tiles_;  // of a payload, that may be ahead of one another
+
+    // Of the current call.
+    Layout layout_;
+    Call call_{};
+    std::uint32_t signature_ = 0;
+    Combine combine_ = nullptr;
+    bool streams_ = false;  // the host's ranks write more than their cache holds
+    std::int32_t mismatched_ = -1;
+    bool has_failed_ = false;
+    std::array<std::uint64_t, kWays> went_{};
+
+    // Of the current iteration.
+    Way way_ = Way::kCached;
+    bool has_choice_ = false;
+    std::chrono::steady_clock::time_point began_;  // where there is a choice
+    std::uint64_t heap_[kMemories] = {};  // `where` of the memory, 0 if it isn't in the heap
+    bool pulls_ = false;
+    bool has_pulled_ = false;
+    std::vector<std::uint8_t> pulled_;         // of each instruction: in full tiles
+    std::vector<std::uint64_t> first_number_;  // of each sender's messages
+    std::uint64_t iteration_ = 0;              // of any call
+    std::vector<Staged> staged_;               // of each shared payload: its last tiles
+};
+
+}  // namespace sley

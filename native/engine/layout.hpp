@@ -1,0 +1,86 @@
+// A call, and where its data lie: how it cuts chunks into tiles, and the address of each tile.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/program.hpp"
+#include "engine/reduce.hpp"
+#include "fabric/control.hpp"
+
+namespace sley {
+
+// What a call is about. In place, memory[kInput] is the rank's data and memory[kOutput] is null.
+struct Call {
+    std::int64_t count;  // elements of one block of the collective
+    DataType type;
+    ReduceOp op;
+    std::byte* memory[2];
+    std::int64_t bytes[2];
+    CallRecord record;
+};
+
+// How a call cuts every chunk (machine.md, "Memory" and "Tiles").
+struct Cut {
+    std::int64_t chunk;       // elements that every chunk has
+    std::int64_t left_over;   // chunks of a block that have one element more
+    std::int64_t tile;        // elements of a full tile
+    std::int64_t full_tiles;  // tiles before the one of those last elements
+    std::int64_t tiles;
+    std::int64_t item;  // bytes of an element
+};
+
+// The memory of one call after another on a rank. The tile of the chunks' last elements, the tail,
+// runs on small arrays of one element per chunk: chunks that have no such element then need no
+// special case, and nobody leaves the caller's memory.
+class Layout {
+public:
+    explicit Layout(const Program& program) : program_(program) {}
+
+    // Takes up a call. Throws std::bad_alloc or std::length_error where there is no memory for it.
+    void begin(const Call& call);
+    // Cuts chunks into tiles of so many elements.
+    void cut_tiles(std::int64_t elements);
+
+    const Cut& cut() const { return cut_; }
+    const std::byte* base(Memory memory) const { return base_[memory]; }
+    bool is_tail(std::int64_t tile) const { return tile == cut_.full_tiles; }
+
+    // Elements that a chunk has in a tile.
+    std::int64_t length_of(std::int64_t tile) const {
+        if (is_tail(tile)) return 1;
+        return std::min(cut_.tile, cut_.chunk - tile * cut_.tile);
+    }
+
+    std::byte* address(Memory memory, std::int64_t cell, std::int64_t tile) const {
+        if (is_tail(tile)) return tail_[memory] + cell * cut_.item;
+        const auto first = memory == kScratch ? cell * cut_.chunk : first_element(cell);
+        return base_[memory] + (first + tile * cut_.tile) * cut_.item;
+    }
+
+    // The elements of the tail, out of the caller's memory and back.
+    void load_tail();
+    void store_tail();
+    // Makes the averages of sums.
+    void divide_outputs(DataType type);
+
+private:
+    std::int64_t first_element(std::int64_t cell) const {
+        const auto elements = cell * cut_.chunk;
+        if (cut_.left_over == 0) return elements;
+        const auto block = cell / program_.chunks, index = cell % program_.chunks;
+        return elements + block * cut_.left_over + index * cut_.left_over / program_.chunks;
+    }
+    bool has_one_more(std::int64_t cell) const;
+    void move_tail(Memory memory, bool load);
+
+    const Program& program_;
+    Cut cut_{};
+    std::byte* base_[kMemories] = {};
+    std::byte* tail_[kMemories] = {};
+    std::vector<std::uint64_t> scratch_, tail_memory_;  // 64-bit words, for alignment
+};
+
+}  // namespace sley
