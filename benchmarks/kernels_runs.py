@@ -11,7 +11,7 @@ from kernels_timing import CudaTimer, Timer
 import sley
 from sley.devices import Device, Engine, Executor, Launching, Settings
 from sley.devices.device import Memory
-from sley.engine.pattern import PERIOD, Pattern
+from sley.engine.check import PERIOD, Pattern
 from sley.engine.types import DATA_TYPES
 
 DTYPE = "float32"

@@ -10,8 +10,9 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.devices import Engine, ThreadsDevice
-from sley.engine.types import DATA_TYPES, bfloat16_values
+from sley.engine.types import DATA_TYPES
 from sley.jobs import execute
+from support.bfloat16 import bfloat16_values
 from support.device_calls import executor, hasty_threads, threads
 
 PROTOCOLS = list(sley.Protocol)

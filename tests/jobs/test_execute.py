@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sley.engine.program import buffer_sizes
-from sley.engine.types import DATA_TYPES, bfloat16_bits, bfloat16_values
+from sley.engine.types import DATA_TYPES, bfloat16_bits
 from sley.ir.collectives import AllReduce, AllToAll, Broadcast, Custom
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op, ReduceOp
 from sley.jobs import Settings, execute
 from support import small_plans
+from support.bfloat16 import bfloat16_values
 
 BINARY = {
     ReduceOp.SUM: np.add,

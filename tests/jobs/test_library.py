@@ -8,9 +8,8 @@ import pytest
 
 import sley
 from sley.algorithms import CATALOG, build
-from sley.engine.check import CheckedBuffers, Promise
+from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.measure import Sweep
-from sley.engine.pattern import Pattern
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
 from sley.ir.plan import Plan

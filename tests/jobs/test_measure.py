@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sley.engine.check import CheckedBuffers, GuardedBuffer, Promise
+from sley.engine.check import CheckedBuffers, GuardedBuffer, Pattern, Promise
 from sley.engine.measure import Measurement, Sweep
-from sley.engine.pattern import Pattern
 from sley.engine.program import buffer_sizes
-from sley.engine.types import DATA_TYPES, bfloat16_bits, bfloat16_values
+from sley.engine.types import DATA_TYPES, bfloat16_bits
 from sley.ir.collectives import (
     AllReduce,
     AllToAll,
@@ -27,6 +26,7 @@ from sley.ir.collectives import (
 from sley.ir.words import LoopOrder, Op, ReduceOp
 from sley.jobs import Job, Settings, run
 from support import small_plans
+from support.bfloat16 import bfloat16_values
 
 FLOAT32 = DATA_TYPES["float32"]
 

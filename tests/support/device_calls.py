@@ -9,8 +9,7 @@ from typing import Any
 
 import sley
 from sley.devices import Device, Executor, Settings, ThreadsDevice
-from sley.engine.check import CheckedBuffers, Promise
-from sley.engine.pattern import Pattern
+from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
 

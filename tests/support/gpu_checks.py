@@ -14,8 +14,7 @@ import numpy as np
 import sley
 from sley.devices import Device, Executor, Settings
 from sley.devices.device import Memory
-from sley.engine.check import CheckedBuffers, Promise
-from sley.engine.pattern import Pattern
+from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
 

@@ -13,10 +13,9 @@ from sley.devices.execute import RankBuffers, arrays_of
 from sley.devices.executor import Executor
 from sley.devices.settings import Settings
 from sley.engine import measure
-from sley.engine.check import CheckedBuffers, Promise
+from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.measure import Comparison, Measurement, Sweep
 from sley.engine.memory import allocate
-from sley.engine.pattern import Pattern
 from sley.engine.program import buffer_sizes
 from sley.ir.plan import Plan
 

@@ -4,7 +4,8 @@ types.py, arguments.py   element types; a call's arrays and what follows from th
 program.py               a plan as the compiled engine loads it
 outcomes.py              what engines report, and the errors that it amounts to
 limits.py, memory.py     which settings make sense; allocation and R507
-pattern.py, check.py     test data, and what a collective makes of it
+check.py                 test data, and what a collective makes of it
+measure.py               timing and checking over sizes, on whatever engine
 native.py                the compiled engine (`native/`)
 """
 

@@ -76,8 +76,3 @@ def bfloat16_bits(values: Array) -> Array:
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     nan = (bits & 0x7FFFFFFF) > 0x7F800000
     return np.where(nan, (bits >> 16) | 0x40, rounded).astype(np.uint16)
-
-
-def bfloat16_values(bits: Array) -> Array:
-    """bfloat16 bits (uint16) as float32 values."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)

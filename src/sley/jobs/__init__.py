@@ -3,7 +3,6 @@
 execute.py               the two ways in: once on given arrays; over sizes, timed and checked
 job.py, group.py         the launcher: persistent workers, deaths, errors
 worker.py, commands.py   what runs in the workers, and what they are told
-transport.py             messages between the launcher and its workers
 """
 
 from sley.jobs.execute import execute, run

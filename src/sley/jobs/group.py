@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from sley.errors import SleyError
 from sley.errors.runtime import R511
-from sley.jobs.transport import receive_message, send_message
+from sley.jobs.commands import receive_message, send_message
 
 _EXIT_S = 5.0
 """How long the spawner may take to end once its socket is closed."""

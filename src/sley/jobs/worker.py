@@ -22,13 +22,22 @@ from typing import Any
 import numpy as np
 
 from sley.engine import native
-from sley.engine.check import CheckedBuffers
+from sley.engine.check import CheckedBuffers, Pattern
 from sley.engine.memory import is_out_of_memory
 from sley.engine.outcomes import Report
-from sley.engine.pattern import Pattern
 from sley.engine.types import DATA_TYPES
-from sley.jobs.commands import Allocate, Attach, CountWrong, Fill, Raised, Run, Setup
-from sley.jobs.transport import close_descriptor, receive_message, send_message
+from sley.jobs.commands import (
+    Allocate,
+    Attach,
+    CountWrong,
+    Fill,
+    Raised,
+    Run,
+    Setup,
+    close_descriptor,
+    receive_message,
+    send_message,
+)
 
 _PARENT_CHECK_S = 1.0
 """How often the spawner looks whether the launcher still lives, beside watching its socket: a

@@ -1,0 +1,12 @@
+"""bfloat16, which NumPy doesn't have, as float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def bfloat16_values(bits: Any) -> Any:
+    """Bits of bfloat16 (uint16) as float32 values."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
