@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sley.errors import SleyError
 from sley.rendezvous.hosts import Description, Hosts, Process
-from sley.rendezvous.nics import Interface, Nic, chosen, interfaces
+from sley.rendezvous.nics import Interface, Nic, choose_nics, interfaces
 
 
 @given(st.lists(st.sampled_from("abcde"), min_size=1, max_size=12))
@@ -133,13 +133,13 @@ def _found(*names: str) -> list[Interface]:
     ],
 )
 def test_interfaces_are_chosen_by_name(there: str, wanted: str, expected: str) -> None:
-    nics = chosen(_found(*there.split()), wanted)
+    nics = choose_nics(_found(*there.split()), wanted)
     assert [nic.name for nic in nics] == expected.split()
 
 
 @pytest.mark.parametrize("wanted", ["ib0", "eth", "^*"])
 def test_a_choice_that_leaves_none_is_refused(wanted: str) -> None:
     with pytest.raises(SleyError) as caught:
-        chosen(_found("lo", "eth0"), wanted)
+        choose_nics(_found("lo", "eth0"), wanted)
     assert caught.value.code == "N607"
     assert "lo, eth0" in str(caught.value)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import sley.torch
 from sley.communicator.heap import heap
 from sley.ir.words import ReduceOp
-from sley.torch.elements import moved, reduced
-from sley.torch.memory import NOWHERE, Memory, copied, span, to_read, to_update, to_write
+from sley.torch.elements import element_of, reduction_of
+from sley.torch.memory import NOWHERE, Memory, copy_of, span, to_read, to_update, to_write
 
 
 @st.composite
@@ -40,7 +40,7 @@ def in_order(parts: list[torch.Tensor]) -> torch.Tensor:
 @given(st.lists(tensors(), min_size=1, max_size=4))
 def test_rows_to_read_hold_the_elements_in_order(parts: list[torch.Tensor]) -> None:
     expected = in_order(parts).numpy().tobytes()
-    for memory in (to_read(parts), copied(parts)):
+    for memory in (to_read(parts), copy_of(parts)):
         assert memory.size_bytes == len(expected)
         assert ctypes.string_at(memory.address, memory.size_bytes) == expected
         assert memory.unpack is None
@@ -103,28 +103,29 @@ def test_overlaps() -> None:
 def test_every_type_moves() -> None:
     for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
         if dtype.itemsize <= 16 and not str(dtype).startswith(("torch.q", "torch.bits")):
-            element = moved(torch.empty(0, dtype=dtype))
+            element = element_of(torch.empty(0, dtype=dtype))
             assert element is not None, dtype
             assert element.parts * element.dtype.size_bytes == dtype.itemsize
 
 
 def test_what_does_not_move() -> None:
-    assert moved(torch.empty(2, device="meta")) is None
-    assert moved(torch.sparse_coo_tensor([[0]], [1.0], (2,))) is None
-    assert moved(torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.qint8)) is None
+    assert element_of(torch.empty(2, device="meta")) is None
+    assert element_of(torch.sparse_coo_tensor([[0]], [1.0], (2,))) is None
+    assert element_of(torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.qint8)) is None
 
 
 def test_reductions() -> None:
-    element, op = reduced(torch.ones(1), dist.ReduceOp.AVG) or (None, None)
+    element, op = reduction_of(torch.ones(1), dist.ReduceOp.AVG) or (None, None)
     assert element is not None
     assert (element.dtype.name, element.parts, op) == ("float32", 1, ReduceOp.AVERAGE)
-    element, op = reduced(torch.ones(1, dtype=torch.complex128), dist.ReduceOp.SUM) or (None, None)
+    pair = torch.ones(1, dtype=torch.complex128)
+    element, op = reduction_of(pair, dist.ReduceOp.SUM) or (None, None)
     assert element is not None
     assert (element.dtype.name, element.parts, op) == ("float64", 2, ReduceOp.SUM)
-    assert reduced(torch.ones(1, dtype=torch.complex64), dist.ReduceOp.PRODUCT) is None
-    assert reduced(torch.ones(1, dtype=torch.bool), dist.ReduceOp.SUM) is None
-    assert reduced(torch.ones(1, dtype=torch.int32), dist.ReduceOp.BXOR) is None
-    assert reduced(torch.ones(1), dist._make_nccl_premul_sum(2.0)) is None
+    assert reduction_of(torch.ones(1, dtype=torch.complex64), dist.ReduceOp.PRODUCT) is None
+    assert reduction_of(torch.ones(1, dtype=torch.bool), dist.ReduceOp.SUM) is None
+    assert reduction_of(torch.ones(1, dtype=torch.int32), dist.ReduceOp.BXOR) is None
+    assert reduction_of(torch.ones(1), dist._make_nccl_premul_sum(2.0)) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])

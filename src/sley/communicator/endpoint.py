@@ -108,13 +108,13 @@ class Endpoint:
                     name=name,
                     timeout_s=settings.timeout_s,
                     segments=memory.make,
-                    agreed=settings.agreed(),
+                    agreed=settings.agreement(),
                     environ=environ,
                 )
             )
             self.hosts: Hosts = self._rendezvous.hosts
             self._fabric = memory.fabric(self._rendezvous)
-            self._fabric.watch(self._watched(opened))
+            self._fabric.watch(self._processes_to_watch(opened))
             self._transport = connect(
                 self._fabric, self._rendezvous, settings.network, settings.timeout_s
             )
@@ -354,7 +354,7 @@ class Endpoint:
                 remedy="Give a rank of the communicator.",
             )
 
-    def _watched(self, opened: contextlib.ExitStack) -> list[tuple[int, int]]:
+    def _processes_to_watch(self, opened: contextlib.ExitStack) -> list[tuple[int, int]]:
         """Descriptors that become readable when the process of a rank of this host has ended."""
         watched = [(sock.fileno(), rank) for rank, sock in self._rendezvous.sockets.items()]
         own = self._rendezvous.descriptions[self.rank].process

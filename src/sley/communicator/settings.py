@@ -93,7 +93,7 @@ class Settings:
             found["plan_dir"] = folder
         return cls(**(found | settings))
 
-    def agreed(self) -> dict[str, str]:
+    def agreement(self) -> dict[str, str]:
         """What must be the same on all ranks, as text."""
         return {
             "slots": str(self.slots),

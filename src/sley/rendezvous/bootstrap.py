@@ -175,7 +175,7 @@ def bootstrap(
             own = Description.here(rank, listener.getsockname().hex(), settings, environ)
             descriptors = segments()
         _check_descriptors(descriptors)
-        secret, descriptions = _met(member, start, own, deadline)
+        secret, descriptions = _exchange_descriptions(member, start, own, deadline)
         _check_agreement(descriptions, what)
         hosts = Hosts.of([one.process.host for one in descriptions])
         host = Host(rank, hosts.of_host(rank), descriptions, secret, what)
@@ -201,7 +201,7 @@ def _topic(name: str) -> str:
     return f"sley/{name}"
 
 
-def _met(
+def _exchange_descriptions(
     member: Member, topic: str, own: Description, deadline: Deadline
 ) -> tuple[bytes, tuple[Description, ...]]:
     """The job's secret, which rank 0 makes up, and what every rank says of itself."""

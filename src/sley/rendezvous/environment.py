@@ -88,7 +88,7 @@ def _torch_store(
 ) -> TorchStore:
     if not (port.isdecimal() and 0 < int(port) <= _PORTS):
         raise N606.error(expected=f"{_PORT} from 1 to {_PORTS}", found=f"{_PORT}={port}")
-    distributed: Any = _imported("torch.distributed", f"{_ADDRESS} and {_PORT} are set")
+    distributed: Any = _import("torch.distributed", f"{_ADDRESS} and {_PORT} are set")
     # torchrun serves the store itself and says so; otherwise rank 0 does.
     is_served = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     is_server = rank == 0 and not is_served
@@ -113,7 +113,7 @@ def _torch_store(
 
 def _from_mpi(rank: int, ranks: int) -> Started:
     why = f"rank {rank} of {ranks} was started by mpirun or srun, without {_ADDRESS} and {_PORT}"
-    mpi: Any = _imported("mpi4py.MPI", why)
+    mpi: Any = _import("mpi4py.MPI", why)
     world = mpi.COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (rank, ranks):
         raise N603.error(
@@ -125,12 +125,12 @@ def _from_mpi(rank: int, ranks: int) -> Started:
     return Started(MpiStore(world), rank, ranks)
 
 
-def _imported(module: str, why: str) -> Any:
+def _import(module: str, why: str) -> Any:
     try:
         return import_module(module)
     except (ImportError, RuntimeError, OSError) as error:  # mpi4py finds its MPI on import
-        raise _not_installed(module.partition(".")[0], why, error) from error
+        raise _missing_package(module.partition(".")[0], why, error) from error
 
 
-def _not_installed(package: str, why: str, error: Exception) -> SleyError:
+def _missing_package(package: str, why: str, error: Exception) -> SleyError:
     return N606.error(expected=f"the package {package}, since {why}", found=str(error))

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sley.rendezvous.nics import NICS_VARIABLE, Nic, chosen, interfaces
+from sley.rendezvous.nics import NICS_VARIABLE, Nic, choose_nics, interfaces
 
 HOST_VARIABLE = "SLEY_HOST_ID"
 """The environment variable that divides the processes of one machine into several hosts."""
@@ -94,7 +94,7 @@ class Description:
         cls, rank: int, listener: str, agreed: Mapping[str, str], environ: Mapping[str, str]
     ) -> Description:
         """That of a rank of this process. Errors: N607."""
-        nics = chosen(interfaces(), environ.get(NICS_VARIABLE, ""))
+        nics = choose_nics(interfaces(), environ.get(NICS_VARIABLE, ""))
         return cls(rank, Process.here(environ), nics, listener, dict(agreed))
 
     def encode(self) -> bytes:

@@ -84,7 +84,7 @@ class Host:
         """What rank `src` shows rank `dst`."""
         return hmac.digest(self.secret, f"{src} to {dst}".encode(), "sha256")
 
-    def named(self, rank: int) -> str:
+    def describe(self, rank: int) -> str:
         return f"rank {rank} ({self.descriptions[rank].process})"
 
 
@@ -97,7 +97,7 @@ _NEEDED: Mapping[int, str] = {
 
 
 @contextlib.contextmanager
-def _descriptors_needed() -> Iterator[None]:
+def _descriptor_errors() -> Iterator[None]:
     """Makes N610 of what the system refuses."""
     try:
         yield
@@ -108,7 +108,7 @@ def _descriptors_needed() -> Iterator[None]:
 
 def listen() -> socket.socket:
     """A socket that listens under a name of its own in the abstract namespace. Errors: N610."""
-    with _descriptors_needed():
+    with _descriptor_errors():
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             sock.bind(f"\0sley-{uuid4().hex}".encode())
@@ -123,7 +123,7 @@ def listen() -> socket.socket:
 def spare_descriptor() -> socket.socket:
     """A descriptor to close where there are no more: a store may need one, to tell the others.
     Errors: N610."""
-    with _descriptors_needed():
+    with _descriptor_errors():
         return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -163,14 +163,14 @@ class _Leader:
 
     def run(self) -> None:
         try:
-            with telling(self._give_up), _descriptors_needed():
+            with telling(self._give_up), _descriptor_errors():
                 while waiting := self._waiting():
                     ended = self._hear(self.deadline)
                     ended += [r for r in waiting if self.host.descriptions[r].process.is_gone()]
                     if ended:
-                        raise _ended(self.host, ended[0])
+                        raise _rank_ended(self.host, ended[0])
                     if not self.deadline.left_s:
-                        raise _absent(self.host, waiting)
+                        raise _ranks_absent(self.host, waiting)
                 for member in self.host.ranks[1:]:
                     self._tell(member, self.peers.sockets[member])
         finally:
@@ -229,9 +229,9 @@ class _Leader:
             try:
                 _send_all(sock, _HEADER.pack(rank, proof), fds, self.deadline)
             except ConnectionError:
-                raise _ended(self.host, member) from None
+                raise _rank_ended(self.host, member) from None
             except TimeoutError:
-                raise _absent(self.host, [member]) from None
+                raise _ranks_absent(self.host, [member]) from None
 
     def _give_up(self, error: SleyError) -> None:
         """Tells the members why there will be nothing more: those who have come, and for a moment
@@ -252,7 +252,7 @@ class _Leader:
                 self._hear(end)
 
 
-@_descriptors_needed()
+@_descriptor_errors()
 def _follow(host: Host, fds: Sequence[int], deadline: Deadline, peers: Peers) -> None:
     """The part of all ranks but the first."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -260,7 +260,7 @@ def _follow(host: Host, fds: Sequence[int], deadline: Deadline, peers: Peers) ->
     sock.setblocking(False)
     name = bytes.fromhex(host.descriptions[host.leader].listener)
     try:
-        while not _connected(sock, name):
+        while not _connect(sock, name):
             if not deadline.left_s:
                 raise TimeoutError
             time.sleep(_PAUSE_S)
@@ -276,9 +276,9 @@ def _follow(host: Host, fds: Sequence[int], deadline: Deadline, peers: Peers) ->
             elif not patience.left_s:
                 raise TimeoutError
     except ConnectionError:
-        raise _ended(host, host.leader) from None
+        raise _rank_ended(host, host.leader) from None
     except TimeoutError:
-        raise _absent(host, [host.leader]) from None
+        raise _ranks_absent(host, [host.leader]) from None
     sock.setblocking(True)
 
 
@@ -320,7 +320,7 @@ def close_all(fds: Sequence[int]) -> None:
         os.close(fd)
 
 
-def _connected(sock: socket.socket, name: bytes) -> bool:
+def _connect(sock: socket.socket, name: bytes) -> bool:
     """Whether it is connected now; not so while too many are waiting to be heard."""
     try:
         sock.connect(name)
@@ -373,12 +373,12 @@ def _uid(sock: socket.socket) -> int:
     return uid
 
 
-def _ended(host: Host, rank: int) -> SleyError:
+def _rank_ended(host: Host, rank: int) -> SleyError:
     return N609.error(
-        expected=f"{host.named(rank)} to take part in {host.what}",
+        expected=f"{host.describe(rank)} to take part in {host.what}",
         found="its process has ended, or given up",
     )
 
 
-def _absent(host: Host, ranks: Sequence[int]) -> SleyError:
+def _ranks_absent(host: Host, ranks: Sequence[int]) -> SleyError:
     return missing(ranks, len(host.ranks), f"{host.what} on this host")

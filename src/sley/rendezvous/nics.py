@@ -55,7 +55,7 @@ def interfaces() -> list[Interface]:
     ]
 
 
-def chosen(found: Sequence[Interface], wanted: str = "") -> tuple[Nic, ...]:
+def choose_nics(found: Sequence[Interface], wanted: str = "") -> tuple[Nic, ...]:
     """The interfaces that carry messages between hosts, at least one.
 
     wanted: what SLEY_NICS says: names in the order in which ranks are bound to them, where * stands

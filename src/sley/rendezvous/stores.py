@@ -142,7 +142,7 @@ class FolderStore(KeyValueStore):
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failure(error) from error
 
     def _put(self, key: str, value: bytes) -> bytes:
         path = self._path(key)
@@ -161,7 +161,7 @@ class FolderStore(KeyValueStore):
                 if present is not None:
                     return present
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failure(error) from error
         finally:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
@@ -172,19 +172,19 @@ class FolderStore(KeyValueStore):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failure(error) from error
 
     def _delete(self, key: str) -> None:
         try:
             self._path(key).unlink(missing_ok=True)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failure(error) from error
 
     def _path(self, key: str) -> Path:
         # A digest, since names of communicators may be long and hold anything.
         return self._folder / f"sley-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
-    def _failed(self, error: OSError) -> SleyError:
+    def _failure(self, error: OSError) -> SleyError:
         return N605.error(
             expected="a folder that can be written, on a file system with hard links",
             found=f"{self._folder}: {error.strerror or error}",

@@ -323,13 +323,13 @@ def _request_of(said: object, path: Path, name: str) -> PlanRequest:
     """What a table says of a file. Errors: N653, N656, C304."""
     at = Place(str(path), detail=name)
     words = tuple(f.name for f in fields(PlanRequest))
-    entry = _checked(said, words, at)
+    entry = _check_words(said, words, at)
     if not isinstance(entry.get("in_place", False), bool):
         found = f"in_place = {entry['in_place']!r}"
         raise N653.error(at=at, expected="in_place = true or false", found=found)
     if "root" in entry and not is_integer(entry["root"]):
         raise N653.error(at=at, expected="root = a rank", found=f"root = {entry['root']!r}")
-    options = _checked(entry.get("options", {}), _OPTIONS, at)
+    options = _check_words(entry.get("options", {}), _OPTIONS, at)
     return PlanRequest(
         min_bytes=size_of_request("min_bytes", entry.get("min_bytes"), at),
         max_bytes=size_of_request("max_bytes", entry.get("max_bytes"), at),
@@ -347,7 +347,7 @@ def _options(said: Mapping[str, Any], at: Place) -> Options | None:
         raise SleyError([replace(d, places=(at, *d.places)) for d in error.diagnostics]) from None
 
 
-def _checked(said: object, words: tuple[str, ...], at: Place) -> Mapping[str, Any]:
+def _check_words(said: object, words: tuple[str, ...], at: Place) -> Mapping[str, Any]:
     """A table with no other words. Errors: N653."""
     if not isinstance(said, dict):
         raise N653.error(at=at, expected=f"a table with {', '.join(words)}", found=repr(said))

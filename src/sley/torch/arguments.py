@@ -31,7 +31,7 @@ def options(kind: type, given: Any, timeout: timedelta | None = None, **fields: 
     return made
 
 
-def listed(tensors: Tensor | Sequence[Any]) -> Sequence[Any]:
+def as_list(tensors: Tensor | Sequence[Any]) -> Sequence[Any]:
     """`tensors` as a list, where one tensor stands for a list of one."""
     return [tensors] if isinstance(tensors, Tensor) else tensors
 

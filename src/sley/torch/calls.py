@@ -16,7 +16,7 @@ from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from sley.selection.kinds import CALLS
 from sley.torch.elements import Element
-from sley.torch.memory import NOWHERE, Memory, copied, to_read, to_write
+from sley.torch.memory import NOWHERE, Memory, copy_of, to_read, to_write
 from sley.torch.work import UNSET, Finished, Part, Pending, Together, collective_error
 
 
@@ -74,7 +74,7 @@ class CallRunner:
             row = CALLS[kind]
             is_in_place = row.has_place_of_rank and not row.roles  # on all ranks, or on none
             if source_own != target_own or not is_in_place:
-                source = copied(inputs)
+                source = copy_of(inputs)
         call = Call(
             kind,
             source.address,
@@ -100,12 +100,12 @@ class CallRunner:
                 for memory in memories:
                     if memory.unpack is not None:
                         memory.unpack()
-                return _finished(outputs)
+                return _finished_work(outputs)
             part = self.endpoint.submit(call, is_async=True)
         except SleyError as error:
             raise collective_error(error) from error
         work = self.pending(
-            [part], outputs, owners=memories, unpack=all_unpacked(memories), timeout_s=timeout_s
+            [part], outputs, owners=memories, unpack=unpack_all(memories), timeout_s=timeout_s
         )
         if not opts.asyncOp:
             work.wait()
@@ -136,17 +136,17 @@ def timeout_of(opts: Any) -> float | None:
 def together(works: Sequence[dist.Work], outputs: Sequence[Tensor]) -> dist.Work:
     """One work object for several."""
     if all(isinstance(work, Finished) for work in works):
-        return _finished(outputs)
+        return _finished_work(outputs)
     return Together(works, outputs)
 
 
-def _finished(outputs: Sequence[Tensor]) -> Finished:
+def _finished_work(outputs: Sequence[Tensor]) -> Finished:
     work = Finished()
     work.outputs = outputs
     return work
 
 
-def all_unpacked(memories: Sequence[Memory]) -> Callable[[], None] | None:
+def unpack_all(memories: Sequence[Memory]) -> Callable[[], None] | None:
     """What copies everything that was received to where the caller wants it."""
     unpacks = [memory.unpack for memory in memories if memory.unpack is not None]
     if len(unpacks) < 2:

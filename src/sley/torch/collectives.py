@@ -28,9 +28,9 @@ from torch._C._distributed_c10d import (
 )
 
 from sley.engine.types import DATA_TYPES
-from sley.torch.arguments import listed, options, same_lists, same_parts, single
+from sley.torch.arguments import as_list, options, same_lists, same_parts, single
 from sley.torch.calls import CallRunner, together
-from sley.torch.elements import Element, moved, reduced
+from sley.torch.elements import Element, element_of, reduction_of
 from sley.torch.fallback import Fallback
 from sley.torch.memory import to_read, to_update, to_write
 
@@ -61,10 +61,10 @@ class Collectives:
         op: Any = None,
     ) -> dist.Work:
         if type(opts) is not AllreduceOptions:
-            tensors = listed(tensors)
+            tensors = as_list(tensors)
             opts = options(AllreduceOptions, opts, timeout, reduceOp=op)
         tensor = single("all_reduce", tensors)
-        reduction = reduced(tensor, opts.reduceOp)
+        reduction = reduction_of(tensor, opts.reduceOp)
         if reduction is None:
             return self._fallback.serving("all_reduce", tensor, opts.reduceOp).allreduce(
                 tensors, opts
@@ -89,10 +89,10 @@ class Collectives:
         *,
         root: int | None = None,
     ) -> dist.Work:
-        tensors = listed(tensors)
+        tensors = as_list(tensors)
         opts = options(BroadcastOptions, opts, timeout, rootRank=root)
         tensor = single("broadcast", tensors)
-        element = moved(tensor)
+        element = element_of(tensor)
         if element is None:
             return self._fallback.serving("broadcast", tensor).broadcast(tensors, opts)
         is_root = opts.rootRank == self._rank
@@ -110,10 +110,10 @@ class Collectives:
         *,
         root: int | None = None,
     ) -> dist.Work:
-        tensors = listed(tensors)
+        tensors = as_list(tensors)
         opts = options(ReduceOptions, opts, timeout, rootRank=root, reduceOp=op)
         tensor = single("reduce", tensors)
-        reduction = reduced(tensor, opts.reduceOp)
+        reduction = reduction_of(tensor, opts.reduceOp)
         if reduction is None:
             return self._fallback.serving("reduce", tensor, opts.reduceOp).reduce(tensors, opts)
         is_root = opts.rootRank == self._rank
@@ -131,10 +131,10 @@ class Collectives:
     ) -> dist.Work:
         if isinstance(input_tensors, Tensor):
             output_tensors = [output_tensors]
-        inputs = listed(input_tensors)
+        inputs = as_list(input_tensors)
         opts = options(GatherOptions, opts, timeout, rootRank=root)
         part = single("gather", inputs)
-        element = moved(part)
+        element = element_of(part)
         if element is None:
             return self._fallback.serving("gather", part).gather(output_tensors, inputs, opts)
         outputs: Sequence[Tensor] = []
@@ -147,7 +147,7 @@ class Collectives:
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
         opts = options(GatherOptions, opts)
-        element = moved(input)
+        element = element_of(input)
         if element is None:
             return self._fallback.serving("gather", input).gather_single(output, input, opts)
         outputs = []
@@ -169,10 +169,10 @@ class Collectives:
     ) -> dist.Work:
         if isinstance(output_tensors, Tensor):
             input_tensors = [input_tensors]
-        outputs = listed(output_tensors)
+        outputs = as_list(output_tensors)
         opts = options(ScatterOptions, opts, timeout, rootRank=root)
         part = single("scatter", outputs)
-        element = moved(part)
+        element = element_of(part)
         if element is None:
             return self._fallback.serving("scatter", part).scatter(outputs, input_tensors, opts)
         inputs: Sequence[Tensor] = []
@@ -194,10 +194,10 @@ class Collectives:
     ) -> dist.Work:
         if isinstance(input_tensors, Tensor):
             output_tensors = [output_tensors]
-        inputs = listed(input_tensors)
+        inputs = as_list(input_tensors)
         opts = options(AllgatherOptions, opts, timeout)
         part = single("all_gather", inputs)
-        element = moved(part)
+        element = element_of(part)
         if element is None:
             return self._fallback.serving("all_gather", part).allgather(
                 output_tensors, inputs, opts
@@ -208,7 +208,7 @@ class Collectives:
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
         opts = options(AllgatherOptions, opts)
-        element = moved(input)
+        element = element_of(input)
         if element is None:
             return self._fallback.serving("all_gather", input)._allgather_base(output, input, opts)
         same_parts("all_gather", output, input.numel(), input, self._ranks)
@@ -246,10 +246,10 @@ class Collectives:
     ) -> dist.Work:
         if isinstance(output_tensors, Tensor):
             input_tensors = [input_tensors]
-        outputs = listed(output_tensors)
+        outputs = as_list(output_tensors)
         opts = options(ReduceScatterOptions, opts, timeout, reduceOp=op)
         part = single("reduce_scatter", outputs)
-        reduction = reduced(part, opts.reduceOp)
+        reduction = reduction_of(part, opts.reduceOp)
         if reduction is None:
             other = self._fallback.serving("reduce_scatter", part, opts.reduceOp)
             return other.reduce_scatter(outputs, input_tensors, opts)
@@ -259,7 +259,7 @@ class Collectives:
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
         opts = options(ReduceScatterOptions, opts)
-        reduction = reduced(output, opts.reduceOp)
+        reduction = reduction_of(output, opts.reduceOp)
         if reduction is None:
             other = self._fallback.serving("reduce_scatter", output, opts.reduceOp)
             return other._reduce_scatter_base(output, input, opts)

@@ -64,14 +64,14 @@ _REDUCTIONS = {
 _OF_PAIRS = (ReduceOp.SUM, ReduceOp.AVERAGE)
 
 
-def moved(tensor: Tensor) -> Element | None:
+def element_of(tensor: Tensor) -> Element | None:
     """How the elements of `tensor` travel; None for what isn't plain memory of the CPU."""
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         return None
     return _MOVED.get(tensor.dtype)
 
 
-def reduced(tensor: Tensor, op: Any) -> tuple[Element, ReduceOp] | None:
+def reduction_of(tensor: Tensor, op: Any) -> tuple[Element, ReduceOp] | None:
     """How the elements of `tensor` are reduced with torch.distributed's `op`; None where the
     engine can't.
 

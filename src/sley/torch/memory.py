@@ -42,7 +42,7 @@ def to_read(tensors: Sequence[Tensor]) -> Memory:
     size_bytes = _in_a_row(tensors)
     if size_bytes is not None:
         return Memory(tensors[0].data_ptr(), size_bytes, tensors)
-    return copied(tensors)
+    return copy_of(tensors)
 
 
 def to_write(tensors: Sequence[Tensor]) -> Memory:
@@ -60,7 +60,7 @@ def to_update(tensor: Tensor) -> Memory:
     if _is_plain(tensor):
         return Memory(tensor.data_ptr(), tensor.nbytes, tensor)
     _check_apart([tensor])
-    memory = copied([tensor])
+    memory = copy_of([tensor])
     memory.unpack = _Unpack(memory.owner, [tensor])
     return memory
 
@@ -75,7 +75,7 @@ def _check_apart(tensors: Sequence[Tensor]) -> None:
                 raise unfit("a result", "elements with memory of their own", found)
 
 
-def copied(tensors: Sequence[Tensor]) -> Memory:
+def copy_of(tensors: Sequence[Tensor]) -> Memory:
     """A copy of the elements of `tensors`."""
     row = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
     return Memory(row.data_ptr(), row.nbytes, row)

@@ -13,10 +13,10 @@ from torch._C._distributed_c10d import AllToAllOptions
 from sley.communicator.messages import ALL_TO_ALL_TAG
 from sley.errors import SleyError
 from sley.torch.arguments import for_every_rank, options, same_parts, single, split_rows, unfit
-from sley.torch.calls import CallRunner, all_unpacked, timeout_of
-from sley.torch.elements import moved
+from sley.torch.calls import CallRunner, timeout_of, unpack_all
+from sley.torch.elements import element_of
 from sley.torch.fallback import Fallback
-from sley.torch.memory import copied, span, to_read, to_write
+from sley.torch.memory import copy_of, span, to_read, to_write
 from sley.torch.work import collective_error
 
 
@@ -30,7 +30,7 @@ class Messages:
 
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> dist.Work:
         tensor = single("send", tensors)
-        if moved(tensor) is None:
+        if element_of(tensor) is None:
             return self._fallback.serving("send", tensor).send(tensors, dst, tag)
         _check_tag("send", tag)
         memory = to_read(tensors)
@@ -44,13 +44,13 @@ class Messages:
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> dist.Work:
         tensor = single("recv", tensors)
-        if moved(tensor) is None:
+        if element_of(tensor) is None:
             return self._fallback.serving("recv", tensor).recv(tensors, src, tag)
         return self._receive(tensor, src, tag)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> dist.Work:
         tensor = single("recv", tensors)
-        if moved(tensor) is None:
+        if element_of(tensor) is None:
             return self._fallback.serving("recv", tensor).recv_anysource(tensors, tag)
         return self._receive(tensor, None, tag)
 
@@ -85,7 +85,7 @@ class Messages:
         """Split sizes are rows (of the first dimension) for each rank; without any, the parts are
         equal."""
         opts = options(AllToAllOptions, opts, timeout)
-        element = moved(input)
+        element = element_of(input)
         if element is None:
             other = self._fallback.serving("all_to_all", input)
             splits = list(output_split_sizes), list(input_split_sizes)
@@ -109,7 +109,7 @@ class Messages:
     ) -> dist.Work:
         opts = options(AllToAllOptions, opts, timeout)
         for tensor in (*input_tensors, *output_tensors):
-            if moved(tensor) is None:
+            if element_of(tensor) is None:
                 other = self._fallback.serving("all_to_all", tensor)
                 return other.alltoall(output_tensors, input_tensors, opts)
         for tensors in (output_tensors, input_tensors):
@@ -136,7 +136,7 @@ class Messages:
         targets = [to_write([tensor]) for tensor in outputs]
         sources = [to_read([tensor]) for tensor in inputs]
         if span(sources).overlaps(span(targets)):
-            sources = [copied([tensor]) for tensor in inputs]
+            sources = [copy_of([tensor]) for tensor in inputs]
             own = own.clone()
         outputs[rank].detach().copy_(own.reshape(outputs[rank].shape))
         endpoint = self._runner.endpoint
@@ -157,7 +157,7 @@ class Messages:
             parts,
             results,
             owners=(sources, targets),
-            unpack=all_unpacked([targets[r] for r in others]),
+            unpack=unpack_all([targets[r] for r in others]),
             timeout_s=timeout_of(opts),
         )
         if not opts.asyncOp:

@@ -102,11 +102,11 @@ class Pending(dist.Work):
         self._ending: Future[None] | None = None
         self._future: Future[list[Tensor]] | None = None
         if len(parts) == 1:
-            parts[0].on_done(self._ended)
+            parts[0].on_done(self._on_end)
             return
         ended = count(1)
         for part in parts:
-            part.on_done(lambda: self._ended() if next(ended) == len(parts) else None)
+            part.on_done(lambda: self._on_end() if next(ended) == len(parts) else None)
 
     def wait(self, timeout: timedelta = UNSET) -> bool:
         """Blocks until the collective has ended; True.
@@ -176,7 +176,7 @@ class Pending(dist.Work):
             raise self._error
         return self.result()
 
-    def _ended(self) -> None:
+    def _on_end(self) -> None:
         """In the thread that ended the last part."""
         ending = self._settle()
         if ending is None:
