@@ -93,10 +93,9 @@ def test_values_that_mean_nothing(column: str, value: int) -> None:
             assert column not in ("op", "count", "source")
 
 
-@pytest.mark.parametrize("shift", [-1, 0, 1])
+@pytest.mark.parametrize("shift", [-1, 1])
 def test_a_local_operation_whose_ranges_overlap(shift: int) -> None:
-    """Shifted by a chunk its threads would read what others have overwritten; onto itself it
-    means nothing."""
+    """Shifted by a chunk its threads would read what others have overwritten."""
 
     def body(p: sley.lang.ChunkProgram) -> None:
         p.chunk(0, "in", 1, 2).copy(0, "scratch", 0)
@@ -118,17 +117,6 @@ def test_a_reducing_receive_whose_ranges_overlap() -> None:
     with pytest.raises(sley.SleyError, match="V208"):
         sley.verify(with_columns(plan, row, dst_index=1))
     sley.verify(with_columns(plan, row, dst_index=2))
-
-
-def test_a_chunk_that_nothing_has_written() -> None:
-    def body(p: sley.lang.ChunkProgram) -> None:
-        p.chunk(0, "in", 0).copy(1, "scratch", 0)
-        p.chunk(1, "in", 0).copy(0, "scratch", 0)
-
-    plan = sley.compile(sley.trace(sley.Custom("any", 2, 1, 1, lambda rank, index: None), body))
-    row = int(np.flatnonzero(plan.instructions.send_peer == 1)[0])
-    with pytest.raises(sley.SleyError, match=r"V205[^V]*rank 0 out\[0\] holds none"):
-        sley.verify(with_columns(plan, row, src_buffer=1))
 
 
 def test_slots_that_mean_nothing() -> None:

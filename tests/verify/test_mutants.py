@@ -181,6 +181,13 @@ def merge_connections(plan: Plan) -> Iterator[Plan]:
         yield with_columns(plan, row, channel=0)
 
 
+def aim_at_itself(plan: Plan) -> Iterator[Plan]:
+    t = plan.instructions
+    for row in rows_of(plan, Op.COPY, Op.REDUCE):
+        buffer, index = int(t.src_buffer[row]), int(t.src_index[row])
+        yield with_columns(plan, row, dst_buffer=buffer, dst_index=index)
+
+
 TWO_CHANNELS = sley.compile(ring(4), channels=2, fusion=False)
 
 KINDS: list[tuple[Mutator, list[Plan]]] = [
@@ -204,6 +211,7 @@ KINDS: list[tuple[Mutator, list[Plan]]] = [
     (wait_in_a_circle, [PLANS["all pairs"], PLANS["unfused ring"]]),
     (wait_for_another_rank, [PLANS["all pairs"]]),
     (merge_connections, [TWO_CHANNELS]),
+    (aim_at_itself, [PLANS["all pairs"]]),
 ]
 
 

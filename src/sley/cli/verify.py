@@ -6,7 +6,7 @@ import click
 
 from sley import formats
 from sley.cli.options import Selection, common_options, plan_options
-from sley.cli.output import Command, Phases, print_json
+from sley.cli.output import Command, Phases, print_json, report_notes
 from sley.cli.sources import plan_of
 from sley.formats import msccl_xml
 from sley.verify import verify
@@ -43,10 +43,12 @@ def verify_command(selection: Selection, target: str | None, as_json: bool, verb
                 "slots": proof.slots,
                 "steps": proof.steps,
                 "target": target,
+                "remarks": [remark.to_json() for remark in proof.remarks],
                 "seconds": phases.seconds,
             }
         )
         return
+    report_notes(proof.remarks)
     click.echo(str(proof))
     if target is not None:
         click.echo(f"within the limits of {target}")

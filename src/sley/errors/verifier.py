@@ -47,7 +47,8 @@ V204 = Rule(
 V205 = Rule(
     "V205",
     "uninitialized-read",
-    what="An instruction reads a chunk that nothing has written.",
+    what="An instruction reads a chunk that nothing has written, and what comes of it reaches a "
+    "chunk that the collective promises.",
     why="Output and scratch hold no data at the start.",
     example='<step type="s" srcbuf="s" srcoff="0" .../> before anything was received there',
     instead="Write the chunk first, or read the one that was meant.",
@@ -79,6 +80,16 @@ V209 = Rule(
     "allreduce would be proven to be a correct one.",
     example='dataclasses.replace(collective, name="allreduce")',
     instead="Give the collective a name of its own.",
+)
+V210 = Rule(
+    "V210",
+    "dead-instruction",
+    what="A remark: an instruction does nothing for the result. It copies chunks onto themselves, "
+    "or reads chunks that nothing has written, and what comes of them reaches no promised chunk.",
+    why="The plan is right, but it takes time for nothing, and may be meant otherwise.",
+    example='an AllGather in place with <step type="cpy" srcbuf="i" srcoff="0" dstbuf="o" '
+    'dstoff="0" .../> on rank 0',
+    instead="Leave the instruction out, or correct its operands.",
 )
 V207 = Rule(
     "V207",

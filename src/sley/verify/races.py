@@ -9,10 +9,10 @@ import numpy as np
 
 from sley.errors import Diagnostic
 from sley.errors.verifier import V204
-from sley.ir.faults import LIMIT
+from sley.ir.faults import LIMIT, own_operands
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, IntArray, LongArray, neighbouring_writes, ordered_by, spans
-from sley.ir.words import READS_SOURCE, WRITES_DESTINATION
+from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
 
 
 def check_races(plan: Plan, match: np.ndarray, level: np.ndarray) -> list[Diagnostic]:
@@ -48,10 +48,13 @@ def conflicts(plan: Plan, level: IntArray) -> tuple[LongArray, LongArray, LongAr
 
     level: int32 (instructions,), of an abstract run. A read and the write before it are next to
     one another, and a write and the write before it and the reads since; the order of all others
-    that conflict follows from the order of these.
+    that conflict follows from the order of these. A copy of chunks onto themselves leaves them as
+    they are: it counts as a read.
     """
     t, layout = plan.instructions, plan.layout
-    reads, writes = np.flatnonzero(READS_SOURCE[t.op]), np.flatnonzero(WRITES_DESTINATION[t.op])
+    changes = WRITES_DESTINATION[t.op]
+    changes[own_operands(plan, Op.COPY)] = False
+    reads, writes = np.flatnonzero(READS_SOURCE[t.op]), np.flatnonzero(changes)
     parts = []
     for rows, buffer, index, writes_it in (
         (reads, t.src_buffer, t.src_index, False),

@@ -28,8 +28,18 @@ _LANES = 2
 _NOTHING = np.int64(-(2**62))
 
 
-def check_result(plan: Plan, match: np.ndarray, level: np.ndarray) -> list[Diagnostic]:
-    """V205 for reads of nothing and V206 for output chunks that don't hold what is promised.
+@dataclass(frozen=True)
+class Result:
+    """What is wrong with a plan's result, and reads of nothing: the first of them, as (instruction,
+    cell). Where nothing is wrong, these reach no promised chunk."""
+
+    diagnostics: list[Diagnostic]
+    empty_reads: list[tuple[int, int]]
+
+
+def check_result(plan: Plan, match: np.ndarray, level: np.ndarray) -> Result:
+    """V206 for output chunks that don't hold what is promised, V205 where that is because of a read
+    of nothing.
 
     A value is a multiset of input chunks, kept as a fingerprint: every input chunk gets fresh
     random 64-bit weights, a value is the sum of its inputs' weights, in two lanes, together with
@@ -45,21 +55,13 @@ def check_result(plan: Plan, match: np.ndarray, level: np.ndarray) -> list[Diagn
     bounds = np.searchsorted(level[order], np.arange(int(level.max(initial=NONE)) + 2))
     for k in range(len(bounds) - 1):
         replay.step(order[bounds[k] : bounds[k + 1]])
-    if replay.unwritten_reads:
-        return [
-            V205.diagnostic(
-                at=plan.place(row),
-                expected="a chunk that holds data",
-                found=f"{plan.layout.name(cell)} holds none when it is read",
-            )
-            for row, cell in replay.unwritten_reads[:LIMIT]
-        ]
-    return _compare(plan, replay, order)
+    return Result(_compare(plan, replay, order), replay.empty_reads)
 
 
 @dataclass
 class _Values:
-    """Values as columns. weight: uint64 (values, 2); number: int64 (values,), negative: nothing."""
+    """Values as columns. weight: uint64 (values, 2); number: int64 (values,), negative: nothing, or
+    what has been made of nothing."""
 
     weight: np.ndarray
     number: np.ndarray
@@ -76,7 +78,8 @@ class _Values:
 
     def __add__(self, other: _Values) -> _Values:
         # The number saturates instead of wrapping, so that absurd multiplicities stay absurd.
-        number = np.clip(self.number + other.number, _NOTHING, 2**61)
+        number = np.minimum(self.number + other.number, 2**61)
+        number[(self.number < 0) | (other.number < 0)] = _NOTHING
         return _Values(self.weight + other.weight, number)
 
 
@@ -92,7 +95,7 @@ class _Replay:
     message_at: np.ndarray
     source: np.ndarray
     destination: np.ndarray
-    unwritten_reads: list[tuple[int, int]]
+    empty_reads: list[tuple[int, int]]
 
     @classmethod
     def start(cls, plan: Plan, match: np.ndarray) -> _Replay:
@@ -142,8 +145,8 @@ class _Replay:
     def _read(self, start: np.ndarray, row: np.ndarray, part: np.ndarray) -> _Values:
         cells = start[row] + part
         value = self.memory[cells]
-        for k in np.flatnonzero(value.number < 0).tolist():
-            self.unwritten_reads.append((int(row[k]), int(cells[k])))
+        for k in np.flatnonzero(value.number < 0)[: LIMIT - len(self.empty_reads)].tolist():
+            self.empty_reads.append((int(row[k]), int(cells[k])))
         return value
 
 
@@ -178,7 +181,16 @@ def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]
     if not wrong.any():
         return []
     some = np.flatnonzero(wrong)[:LIMIT]
-    exact = _trace_back(plan, replay.match, order, cells[some])
+    exact, empty_reads = _trace_back(plan, replay.match, order, cells[some])
+    if empty_reads:
+        return [
+            V205.diagnostic(
+                at=plan.place(row),
+                expected="a chunk that holds data",
+                found=f"{plan.layout.name(cell)} holds none when it is read",
+            )
+            for cell, row in empty_reads.items()
+        ]
     differences = []
     for k, cell in zip(some.tolist(), cells[some].tolist(), strict=True):
         value = Counter(c.values[int(c.expected[places[k]])].tolist())
@@ -214,8 +226,9 @@ def _last_writers(plan: Plan, order: np.ndarray, cells: np.ndarray) -> dict[int,
 
 def _trace_back(
     plan: Plan, match: np.ndarray, order: np.ndarray, cells: np.ndarray
-) -> dict[int, Counter[int] | None]:
-    """The exact multisets of input chunks in `cells` at the end; None for nothing.
+) -> tuple[dict[int, Counter[int] | None], dict[int, int]]:
+    """The exact multisets of input chunks in `cells` at the end, None for nothing; and cells that
+    hold nothing when an instruction reads them for that, with the instruction.
 
     Backwards from the end: each wanted cell is a sum of what the last write put there, so the
     wanted set is rewritten instruction by instruction until only inputs are left.
@@ -224,6 +237,7 @@ def _trace_back(
     # For every cell now wanted: to which final cells it contributes, how often.
     cell_wanted: dict[int, Counter[int]] = {int(cell): Counter({int(cell): 1}) for cell in cells}
     message_wanted: dict[tuple[int, int], Counter[int]] = {}
+    reader: dict[int, int] = {}
     for row in order[::-1].tolist():
         op, rank = int(t.op[row]), int(plan.rank[row])
         for part in range(int(t.count[row])):
@@ -233,6 +247,7 @@ def _trace_back(
                 wanted += cell_wanted.pop(cell, Counter())
                 if op == Op.REDUCE and wanted:
                     cell_wanted[cell] = Counter(wanted)
+                    reader[cell] = row
             if SENDS[op]:
                 wanted += message_wanted.pop((int(match[row]), part), Counter())
             if not wanted:
@@ -242,16 +257,21 @@ def _trace_back(
             if READS_SOURCE[op]:
                 cell = int(layout.cell(rank, t.src_buffer[row], t.src_index[row])) + part
                 cell_wanted[cell] = cell_wanted.get(cell, Counter()) + wanted
+                reader[cell] = row
+    empty_reads: dict[int, int] = {}
     result: dict[int, Counter[int] | None] = {int(cell): Counter() for cell in cells}
     input_of = {cell: i for i, cell in enumerate(_input_cells(plan).tolist())}
     for cell, wanted in cell_wanted.items():
+        source = input_of.get(cell, NONE)
+        is_empty = source == NONE or not plan.collective.initial[source]
+        if is_empty and cell in reader:
+            empty_reads[cell] = reader[cell]
         for final, times in wanted.items():
-            source = input_of.get(cell, NONE)
-            if source == NONE or not plan.collective.initial[source]:
+            if is_empty:
                 result[final] = None
             elif (value := result[final]) is not None:
                 value[source] += times
-    return result
+    return result, empty_reads
 
 
 def _spell(c: Collective, value: Counter[int]) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sley.errors import Place, SleyError, counted
+from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.compiler import C307
-from sley.errors.verifier import V207
+from sley.errors.verifier import V207, V210
+from sley.ir.faults import LIMIT, own_operands
 from sley.ir.plan import Plan
+from sley.ir.words import Op
 from sley.verify.hangs import run_abstractly
 from sley.verify.messages import match_messages
 from sley.verify.races import check_races
@@ -22,12 +24,14 @@ class Proof:
     slots: with so many slots a connection, or more, it never hangs.
     per_chunk: whether every chunk of a message took a slot, or the message one.
     steps: length of the longest chain of instructions that wait for one another, for one tile.
+    remarks: what does no harm and may be meant otherwise (V210).
     """
 
     plan: Plan
     slots: int
     per_chunk: bool
     steps: int
+    remarks: tuple[Diagnostic, ...] = ()
 
     def __str__(self) -> str:
         c = self.plan.collective
@@ -63,7 +67,28 @@ def verify(plan: Plan, slots: int | None = None, *, per_chunk: bool | None = Non
     if not found:
         found = check_races(plan, messages.receive_of, run.level)
     if not found:
-        found = check_result(plan, messages.receive_of, run.level)
+        result = check_result(plan, messages.receive_of, run.level)
+        found = result.diagnostics
     if found:
         raise SleyError(found)
-    return Proof(plan, slots, per_chunk, int(run.level.max(initial=-1)) + 1)
+    steps = int(run.level.max(initial=-1)) + 1
+    return Proof(plan, slots, per_chunk, steps, _remarks(plan, result.empty_reads))
+
+
+def _remarks(plan: Plan, empty_reads: list[tuple[int, int]]) -> tuple[Diagnostic, ...]:
+    """V210 for copies onto themselves, and for reads of nothing that reach nothing promised."""
+    found = [
+        (row, "copies its chunks onto themselves")
+        for row in own_operands(plan, Op.COPY)[:LIMIT].tolist()
+    ]
+    found += [
+        (
+            row,
+            f"reads {plan.layout.name(cell)}, which holds nothing; what comes of it is unused",
+        )
+        for row, cell in empty_reads
+    ]
+    expected = "an instruction that the result needs"
+    return tuple(
+        V210.diagnostic(at=plan.place(row), expected=expected, found=text) for row, text in found
+    )

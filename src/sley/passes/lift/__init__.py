@@ -6,10 +6,16 @@ compiled anew: with another schedule, for another protocol, or written down as P
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from sley.errors.compiler import C307
+from sley.ir.faults import own_operands
 from sley.ir.plan import Plan
 from sley.ir.program import Program
-from sley.passes.lift.events import trace_events
+from sley.ir.words import Op
+from sley.passes.lift.events import check_plan, trace_events
 from sley.passes.lift.rows import write_rows
 from sley.passes.lift.times import find_times
 
@@ -36,5 +42,17 @@ def lift(plan: Plan) -> Program:
     """
     if not isinstance(plan, Plan):
         raise C307.error(expected="a Plan", found=type(plan).__name__)
+    check_plan(plan)
+    plan = _without_idle_copies(plan)
     events = trace_events(plan)
     return write_rows(plan, events, find_times(plan, events))
+
+
+def _without_idle_copies(plan: Plan) -> Plan:
+    """The plan with nops in place of copies of chunks onto themselves."""
+    rows = own_operands(plan, Op.COPY)
+    if not len(rows):
+        return plan
+    op, count = plan.instructions.op.copy(), plan.instructions.count.copy()
+    op[rows], count[rows] = np.int8(Op.NOP), 0
+    return replace(plan, instructions=replace(plan.instructions, op=op, count=count))

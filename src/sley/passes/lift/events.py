@@ -8,7 +8,7 @@ import numpy as np
 
 from sley.errors import Diagnostic, SleyError
 from sley.errors.compiler import C320
-from sley.ir.faults import LIMIT, faults, overlapping_operands
+from sley.ir.faults import LIMIT, faults, overlapping_operands, own_operands
 from sley.ir.graph import find_cycle, levels
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, LongArray, neighbouring_writes, spans
@@ -36,8 +36,7 @@ class Events:
 
 
 def trace_events(plan: Plan) -> Events:
-    """The events of `plan`. Errors: C320."""
-    _check(plan)
+    """The events of a checked plan. Errors: C320."""
     send, receive = _match(plan)
     position = _positions(plan, send, receive)
     accesses = _Accesses.of(plan, position)
@@ -52,8 +51,9 @@ def trace_events(plan: Plan) -> Events:
     return Events(send, receive, in_place, position, order)
 
 
-def _check(plan: Plan) -> None:
-    """Refuses tables that contradict one another, and operands that overlap. Errors: C320."""
+def check_plan(plan: Plan) -> None:
+    """Refuses tables that contradict one another, and operands that overlap: in a program they are
+    apart. Errors: C320."""
     found = [
         C320.diagnostic(
             at=plan.sources.whole if fault.row == NONE else plan.place(fault.row),
@@ -64,10 +64,11 @@ def _check(plan: Plan) -> None:
     ]
     if found:
         raise SleyError(found)
-    for row in overlapping_operands(plan)[:LIMIT].tolist():
+    doubled = own_operands(plan, Op.REDUCE)
+    for row in [*overlapping_operands(plan), *doubled][:LIMIT]:
         found.append(
             C320.diagnostic(
-                at=plan.place(row),
+                at=plan.place(int(row)),
                 expected="a source and a destination that share no chunk",
                 found="operands that overlap",
             )
