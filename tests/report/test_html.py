@@ -1,4 +1,4 @@
-"""Simulations as an HTML page."""
+"""Tests of the HTML page of simulations."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ from sley.errors import SleyError
 from sley.report.bins import block_bins
 from sley.report.html import html_report
 from sley.report.html.data import simulation_data
-from sley.report.html.page import embedded
+from sley.report.html.page import embed
 from support.browser import opened
 from support.made_simulations import mesh_simulation, ring_simulation
 
@@ -31,7 +31,7 @@ def drawn(page, figures=FIGURES):
 
 
 def checked(html, tmp_path, fragment="", script=""):
-    """The page opened, after it was seen to have neither errors nor empty figures."""
+    """The opened page, after a check that it has neither errors nor empty figures."""
     path = tmp_path / "page.html"
     path.write_text(html.replace("</body>", f"<script>{script}</script></body>"))
     page = opened(path, tmp_path, fragment)
@@ -41,18 +41,18 @@ def checked(html, tmp_path, fragment="", script=""):
     return page
 
 
-def test_all_figures_are_there(tmp_path):
+def test_the_page_draws_all_figures(tmp_path):
     simulations = [ring_simulation(2**k) for k in (16, 20, 24)] + [mesh_simulation(2, 2, 2**20)]
     page = checked(html_report(simulations, title="ring"), tmp_path)
     assert 0 not in drawn(page, (*FIGURES, "curve", "all")).values()
     assert drawn(page, ("curve", "all")) == {"curve": 4, "all": 4}
-    # The largest size is shown first: its 56 executions, 8 links in 32 bins.
+    # The page starts with the largest size: 56 executions, 8 links in 32 bins.
     assert drawn(page)["timeline"] == len(simulations[2].executions)
     assert drawn(page)["critical"] == 4
     assert "<b>16.64 GB/s</b>" in page.dom
 
 
-def test_one_simulation_has_no_curve(tmp_path):
+def test_the_page_of_one_simulation_has_no_curve(tmp_path):
     page = checked(html_report([ring_simulation()], title="one"), tmp_path)
     assert 0 not in drawn(page).values()
     assert page.hidden("sizes")
@@ -60,34 +60,34 @@ def test_one_simulation_has_no_curve(tmp_path):
     assert not page.hidden("timeline")
 
 
-def test_without_executions_the_page_says_so(tmp_path):
+def test_the_page_states_that_a_simulation_has_no_executions(tmp_path):
     simulation = dataclasses.replace(ring_simulation(), executions=None)
     page = checked(html_report([simulation], title="one"), tmp_path)
     assert page.hidden("timeline")
-    assert "kept no executions" in page.text("timeline-note")
+    assert "has no executions" in page.text("timeline-note")
     others = set(FIGURES) - {"timeline"}
     assert 0 not in drawn(page, others).values()
 
 
-def test_too_many_executions_are_summed_up(tmp_path, monkeypatch):
+def test_too_many_executions_are_summed_in_bins(tmp_path, monkeypatch):
     monkeypatch.setattr("sley.report.html.data.MOST_EXECUTIONS", 50)
     page = checked(html_report([ring_simulation()], title="one"), tmp_path)
     assert 0 not in drawn(page).values()
     assert "56 executions are too many" in page.text("timeline-note")
 
 
-def test_many_simulations_share_the_page():
+def test_many_simulations_share_the_limits_of_the_page():
     simulation = ring_simulation()
     kinds = {n: simulation_data(simulation, "x", n)["timeline"]["kind"] for n in (1, 6, 10_000)}
     assert kinds == {1: "executions", 6: "executions", 10_000: "bins"}
 
 
-def test_too_many_blocks_are_summed_up_by_rank(tmp_path, monkeypatch):
+def test_too_many_blocks_are_averaged_by_rank(tmp_path, monkeypatch):
     monkeypatch.setattr("sley.report.html.data.MOST_BLOCKS", 8)
     simulation = mesh_simulation(2, 2)
     page = checked(html_report([simulation], title="one"), tmp_path)
     assert 0 not in drawn(page).values()
-    assert f"all {len(simulation.blocks)} thread blocks" in page.text("timeline-note")
+    assert f"({len(simulation.blocks)} in all)" in page.text("timeline-note")
     blocks = simulation_data(simulation, "x")["blocks"]
     assert blocks["label"] == [f"rank {r}" for r in range(4)]
     mean = simulation.blocks.moving_us[simulation.plan.block_rank == 1].mean()
@@ -95,12 +95,12 @@ def test_too_many_blocks_are_summed_up_by_rank(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
-def test_themes(tmp_path, theme):
+def test_the_page_opens_in_both_themes(tmp_path, theme):
     page = checked(html_report([ring_simulation()], title="one"), tmp_path, f"#{theme}")
     assert page.page("data-theme") == theme
 
 
-def test_what_the_user_does(tmp_path):
+def test_controls_change_what_the_page_draws(tmp_path):
     """Choosing, colouring, filtering, zooming, dragging and hovering, one after the other."""
     script = """
     const seen = {};
@@ -149,7 +149,7 @@ def test_what_the_user_does(tmp_path):
     assert seen["time"] == 2
     assert seen["rank"] == len(small.executions) / 4
     assert seen["tip"].startswith("rank 0 block 0 step 0 (send, ring_program.py:11)")
-    assert "waited last for launch" in seen["tip"]
+    assert "last waited for launch" in seen["tip"]
     middle, quarter = small.time_us / 2, small.time_us / 4
     assert seen["zoomed"] == pytest.approx([middle - quarter, middle + quarter])
     assert seen["closer"] == pytest.approx(small.time_us / 2 * 0.8)
@@ -160,7 +160,7 @@ def test_what_the_user_does(tmp_path):
     assert seen["heat"].startswith("GPU 0 -> switch 0")
 
 
-def test_names_are_text_and_nothing_else(tmp_path):
+def test_names_are_embedded_as_text_only(tmp_path):
     simulation = ring_simulation()
     plan = dataclasses.replace(simulation.plan, name=NASTY)
     topology = dataclasses.replace(simulation.topology, name=NASTY)
@@ -170,7 +170,7 @@ def test_names_are_text_and_nothing_else(tmp_path):
     assert page.text("choice").count("<b>&amp;") == 1
 
 
-def test_nothing_is_fetched():
+def test_the_page_loads_nothing():
     html = html_report([ring_simulation()], title="one")
     links = set(re.findall(r"(?:https?:)?//[a-z][^\s\"'<]*", html))
     assert links == {"http://www.w3.org/2000/svg"}  # a name, not an address
@@ -178,19 +178,19 @@ def test_nothing_is_fetched():
     assert "default-src 'none'" in html
 
 
-def test_the_same_twice():
+def test_the_same_simulations_give_the_same_page():
     made = [html_report([f()], title="a") for f in (ring_simulation, ring_simulation.__wrapped__)]
     assert made[0] == made[1]
 
 
 @given(st.text(), st.text())
-def test_data_survives_and_never_ends_its_element(key, value):
-    text = embedded({key: [value]})
+def test_embedded_data_is_read_back_and_never_ends_its_element(key, value):
+    text = embed({key: [value]})
     assert json.loads(text) == {key: [value]}
     assert not set("<>&") & set(text)
 
 
-def test_names_of_the_plans():
+def test_the_page_uses_the_given_names():
     html = html_report([ring_simulation(), ring_simulation(2**20)], title="a", names=["x", "y"])
     data = json.loads(re.search(r'id="data">(.*?)</script>', html)[1])
     assert [s["name"] for s in data["simulations"]] == ["x", "y"]
@@ -203,7 +203,7 @@ def test_names_of_the_plans():
         assert error.value.code == code
 
 
-def test_many_links_are_thinned(monkeypatch):
+def test_the_page_shows_only_the_busiest_of_many_links(monkeypatch):
     simulation = mesh_simulation(2, 4)
     whole = simulation_data(simulation, "x")["links"]
     monkeypatch.setattr("sley.report.html.data.MOST_LINKS", 5)
@@ -212,14 +212,14 @@ def test_many_links_are_thinned(monkeypatch):
     assert (part["links"], part["used"]) == (whole["links"], whole["used"])
     assert part["label"] == whole["label"][:5]
     assert len(part["load"]) == 5 * part["bins"] <= 60
-    # Bins that were merged hold the average of theirs.
+    # A merged bin has the average of its parts.
     together = round(part["bin"] / whole["bin"])
     average = np.mean(whole["load"][:together])
     assert part["load"][0] == pytest.approx(average, abs=1)
 
 
 @pytest.mark.parametrize(("most", "level"), [(1000, "vertex"), (12, "node"), (6, "kind")])
-def test_heat_maps_of_all_sizes(monkeypatch, most, level):
+def test_heat_maps_group_too_many_vertices(monkeypatch, most, level):
     simulation = mesh_simulation(2, 4)
     monkeypatch.setattr("sley.report.html.data.MOST_VERTICES", most)
     heat = simulation_data(simulation, "x")["heat"]
@@ -236,8 +236,8 @@ def test_heat_maps_of_all_sizes(monkeypatch, most, level):
 
 
 @pytest.mark.parametrize("count", [1, 7, 64])
-def test_bins_hold_all_time(count):
-    """Against sums interval by interval."""
+def test_bins_equal_sums_of_single_intervals(count):
+    """Compares bins with sums over single intervals."""
     simulation = mesh_simulation(2, 2)
     e, plan = simulation.executions, simulation.plan
     rows = np.arange(len(simulation.blocks))
@@ -254,7 +254,7 @@ def test_bins_hold_all_time(count):
     assert cause.shape == moving.shape
 
 
-def test_bins_of_ranks_are_averages():
+def test_bins_of_a_rank_are_averages_of_its_blocks():
     simulation = mesh_simulation(2, 2)
     rank = simulation.plan.block_rank
     single, _, _ = block_bins(simulation, simulation.executions, np.arange(len(rank)), 9)
@@ -262,8 +262,8 @@ def test_bins_of_ranks_are_averages():
     np.testing.assert_allclose(together[3], single[rank == 3].mean(axis=0), atol=1e-9)
 
 
-def test_what_the_command_writes_opens_without_errors(tmp_path):
-    """From the simulator itself, by the command line: two sizes of a plan for two nodes."""
+def test_the_page_of_the_command_opens_without_errors(tmp_path):
+    """Two sizes of a plan for two nodes, simulated by the command line."""
     path = tmp_path / "page.html"
     ring = ["hm-allreduce", "--schedule", "hpds", "--topology", "resccl:2"]
     sizes = ["-b", "1M", "-e", "16M", "-f", "16"]

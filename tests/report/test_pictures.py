@@ -1,4 +1,4 @@
-"""Pictures show everything that there is, so that it can be read, and always in the same bytes."""
+"""Tests that pictures are complete, readable, and always the same bytes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def case(request: pytest.FixtureRequest) -> tuple[sley.Program, sley.Plan]:
 
 
 def ids(picture: Picture, word: str) -> list[str]:
-    """The ids in the SVG that begin with a word."""
+    """The ids in the SVG that start with a word."""
     return re.findall(rf'<g id="({word}-[^"]*)"', picture.svg().decode())
 
 
@@ -59,7 +59,7 @@ def transfer_pairs(made: sley.Program) -> set[tuple[int, int]]:
 
 
 def crosses(one: Box, other: Box) -> bool:
-    """Whether two boxes have more than their edges in common."""
+    """Whether the insides of two boxes overlap."""
     return (
         one.x < other.x + other.width
         and other.x < one.x + one.width
@@ -69,7 +69,8 @@ def crosses(one: Box, other: Box) -> bool:
 
 
 def check_readable(picture: Picture) -> None:
-    """Nothing lies over anything else, no text is wider than its box, nothing leaves the page."""
+    """Checks that nothing covers anything else, no text is wider than its box, and nothing leaves
+    the page."""
     texts = []
     for text in picture.texts:
         width, size = text_width(text.text, text.size_pt), text.size_pt / 72
@@ -87,7 +88,7 @@ def check_readable(picture: Picture) -> None:
 
 
 def check_level_parts(picture: Picture) -> None:
-    """No level part of a line runs through a box that has an id."""
+    """Checks that no horizontal part of a line crosses a box with an id."""
     boxes = [box for box in picture.boxes if box.id]
     for line in picture.lines:
         for (x0, y0), (x1, y1) in pairwise(line.points):
@@ -100,7 +101,7 @@ def check_level_parts(picture: Picture) -> None:
 
 
 def check_no_line_hides_another(picture: Picture) -> None:
-    """Level parts of lines lie on one another only where the lines share their beginning or their
+    """Checks that horizontal parts of lines overlap only if the lines share their start or their
     end."""
     parts = [
         (round(y0, 9), min(x0, x1), max(x0, x1), line.id.split("-"))
@@ -192,7 +193,7 @@ def test_every_block_and_wait_of_the_thread_blocks_is_drawn(
     check_no_line_hides_another(picture)
 
 
-def test_arrows_of_waits_lie_on_no_other_box(case: tuple[sley.Program, sley.Plan]) -> None:
+def test_arrows_of_waits_cross_no_box(case: tuple[sley.Program, sley.Plan]) -> None:
     picture = block_picture(case[1])
     boxes = [box for box in picture.boxes if box.id]
     for line in picture.lines:
@@ -207,7 +208,7 @@ def test_arrows_of_waits_lie_on_no_other_box(case: tuple[sley.Program, sley.Plan
 
 @settings(max_examples=40)
 @given(random_programs())
-def test_random_programs_are_drawn_whole_and_readable(random: RandomProgram) -> None:
+def test_pictures_of_random_programs_are_complete_and_readable(random: RandomProgram) -> None:
     plan = sley.compile(random.program)
     chunks = chunk_picture(random.program)
     drawn = {line.id for line in chunks.lines if line.id}
@@ -218,7 +219,7 @@ def test_random_programs_are_drawn_whole_and_readable(random: RandomProgram) -> 
         check_no_line_hides_another(picture)
 
 
-def test_single_ranks() -> None:
+def test_pictures_of_chosen_ranks_show_only_these() -> None:
     made = program("ring-allreduce", {"ranks": 4})
     plan = sley.compile(made)
     t = made.transfers
@@ -232,7 +233,7 @@ def test_single_ranks() -> None:
         check_readable(picture)
 
 
-def test_the_same_bytes_whatever_the_settings() -> None:
+def test_the_users_settings_of_matplotlib_dont_change_a_picture() -> None:
     plan = sley.compile(program("all-pairs-allreduce", {"ranks": 3}))
     svg, png = block_picture(plan).svg(), block_picture(plan).png()
     with matplotlib.rc_context({"lines.dashed_pattern": (9.0, 9.0), "svg.fonttype": "path"}):
@@ -243,13 +244,13 @@ def test_the_same_bytes_whatever_the_settings() -> None:
     assert b"<dc:date>" not in svg
 
 
-def test_a_figure_for_matplotlib() -> None:
+def test_a_picture_can_be_a_figure_of_matplotlib() -> None:
     picture = chunk_picture(program("ring-allreduce", {"ranks": 2}))
     figure = picture.figure()
     assert tuple(figure.get_size_inches()) == pytest.approx((picture.width, picture.height))
 
 
-def test_a_long_picture_stays_within_what_png_can_hold() -> None:
+def test_a_long_picture_stays_within_the_limits_of_png() -> None:
     picture = replace(chunk_picture(program("ring-allreduce", {"ranks": 2})), width=700.0)
     width, _ = struct.unpack(">II", picture.png()[16:24])
     assert 15_000 < width <= 16_000
@@ -272,7 +273,7 @@ def test_large_programs_are_refused() -> None:
     assert chunk_picture(program("ring-allreduce", {"ranks": 16}), [3])
 
 
-def test_a_plan_that_hangs_has_no_picture_of_its_order() -> None:
+def test_the_instruction_picture_of_a_plan_that_hangs_is_refused() -> None:
     plan = sley.compile(program("all-pairs-allreduce", {"ranks": 3}))
     first, last = (int(plan.block_offset[b]) for b in (0, 1))
     stuck = with_waits(plan, [(first, last), (last, first)])
@@ -283,7 +284,7 @@ def test_a_plan_that_hangs_has_no_picture_of_its_order() -> None:
 
 
 @pytest.mark.parametrize("name", ["ring.jpg", "ring", "ring.svg.gz"])
-def test_unknown_suffixes(name: str, tmp_path: Path) -> None:
+def test_unknown_suffixes_are_refused(name: str, tmp_path: Path) -> None:
     picture = chunk_picture(program("ring-allreduce", {"ranks": 2}))
     with pytest.raises(sley.SleyError, match=r"\.svg or \.png") as caught:
         picture.save(tmp_path / name)
@@ -291,7 +292,7 @@ def test_unknown_suffixes(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files(tmp_path: Path) -> None:
+def test_save_writes_svg_and_png(tmp_path: Path) -> None:
     picture = chunk_picture(program("ring-allreduce", {"ranks": 2}))
     picture.save(tmp_path / "ring.SVG")
     picture.save(str(tmp_path / "ring.png"))
@@ -350,7 +351,7 @@ def test_every_vertex_link_and_rate_is_drawn(name: str) -> None:
     check_readable(picture)
 
 
-def test_rates_there_and_back() -> None:
+def test_labels_show_different_rates_of_both_directions() -> None:
     picture = topology_picture(boards())
     labels = [box.text[0] for box in picture.boxes if box.text and not box.id]
     assert labels.count("40 / 20") == 1
@@ -367,7 +368,7 @@ def test_large_topologies_are_refused() -> None:
 
 
 def content(svg: bytes) -> list[tuple[str, str]]:
-    """What an SVG shows: the outline of each thing with an id, and the texts. Versions of
+    """The content of an SVG: the outline of each element with an id, and the texts. Versions of
     matplotlib place texts a little differently."""
     text = svg.decode()
     outlines = re.findall(r'<g id="([a-z]+-[0-9a-z-]+)">\s*<path d="([^"]*)"', text)
@@ -387,7 +388,9 @@ PAGE = {
 
 
 @pytest.mark.parametrize("name", PAGE)
-def test_the_pictures_of_the_documentation(name: str, request: pytest.FixtureRequest) -> None:
+def test_the_pictures_of_the_documentation_are_current(
+    name: str, request: pytest.FixtureRequest
+) -> None:
     folder = ROOT / "docs" / "assets"
     now = PAGE[name]().svg()
     update = request.config.getoption("--update-golden")

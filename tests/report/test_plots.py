@@ -1,4 +1,4 @@
-"""Simulations as pictures."""
+"""Tests of plots of simulations."""
 
 import dataclasses
 import subprocess
@@ -15,7 +15,7 @@ SIZES = [ring_simulation(2**k) for k in (16, 20, 24)]
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_the_same_bytes_twice(tmp_path, suffix):
+def test_the_same_simulations_give_the_same_bytes(tmp_path, suffix):
     pictures = [tmp_path / f"{name}.{suffix}" for name in "ab"]
     for path in pictures:
         plot(SIZES, path)
@@ -24,7 +24,7 @@ def test_the_same_bytes_twice(tmp_path, suffix):
     assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
 
 
-def test_settings_of_the_user_stay_and_have_no_say(tmp_path):
+def test_the_users_settings_of_matplotlib_stay_and_dont_change_a_plot(tmp_path):
     plot(SIZES, tmp_path / "a.svg")
     with mpl.rc_context({"font.size": 31.0, "svg.hashsalt": "mine"}):
         plot(SIZES, tmp_path / "b.svg")
@@ -32,8 +32,8 @@ def test_settings_of_the_user_stay_and_have_no_say(tmp_path):
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
-def test_what_is_drawn(tmp_path):
-    """Texts stand in SVG files as comments: curves only for several simulations, operations only
+def test_a_plot_has_curves_operations_or_sums_of_time(tmp_path):
+    """SVG files contain texts as comments: curves only for several simulations, operations only
     with executions."""
     large = mesh_simulation(2, 4)
     cases = {
@@ -45,7 +45,7 @@ def test_what_is_drawn(tmp_path):
             {"recv reduce send"},
         ),
         "mesh": ([large], {"recv reduce copy", "7 . 7"}, {"algbw, GB/s"}),
-        "bins": ([mesh_simulation(4, 8)], {"part of the time that data moves"}, {"recv"}),
+        "bins": ([mesh_simulation(4, 8)], {"share of the time in which data moves"}, {"recv"}),
     }
     for name, (simulations, inside, outside) in cases.items():
         plot(simulations, tmp_path / f"{name}.svg")
@@ -55,14 +55,14 @@ def test_what_is_drawn(tmp_path):
         assert not outside & texts, name
 
 
-def test_names_stand_at_their_curves(tmp_path):
+def test_each_curve_has_its_name_in_the_legend(tmp_path):
     plot(SIZES[:2], tmp_path / "a.svg", names=["_fast", "$\\slow{$"])
     text = (tmp_path / "a.svg").read_text()
     assert "<!--  _fast -->" in text
     assert "<!-- $\\slow{$ -->" in text
 
 
-def test_wrong_calls(tmp_path):
+def test_wrong_calls_are_refused(tmp_path):
     for code, call in {
         "P810": lambda: plot([], tmp_path / "a.png"),
         "P802": lambda: plot(SIZES, tmp_path / "a.jpg"),
@@ -74,6 +74,6 @@ def test_wrong_calls(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_matplotlib_comes_late():
+def test_matplotlib_is_imported_only_for_a_plot():
     code = "import sys, sley.report.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

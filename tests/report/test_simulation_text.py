@@ -1,4 +1,4 @@
-"""Simulations as text."""
+"""Tests of simulations as text."""
 
 import dataclasses
 import itertools
@@ -21,18 +21,18 @@ from sley.report.simulation import (
 from support.made_simulations import LAUNCH_US, mesh_simulation, ring_simulation, simulated
 
 
-def test_a_ring_in_full(golden):
+def test_the_text_of_a_ring_equals_the_golden_file(golden):
     lines = simulation_lines(ring_simulation())
-    # What the model's parameters are is tested below, and not the business of this text.
+    # Another test covers the model's parameters.
     golden("ring.txt", "\n".join(lines[: lines.index("parameters of the model")]))
 
 
-def test_a_table_of_sizes(golden):
+def test_the_table_of_sizes_equals_the_golden_file(golden):
     table = size_table([ring_simulation(2**k) for k in (10, 20, 28)])
     golden("sizes.txt", "\n".join(table) + "\n")
 
 
-def test_plans_side_by_side(golden):
+def test_the_comparison_equals_the_golden_file(golden):
     sizes = (2**20, 2**24)
     ring, mesh = [ring_simulation(s) for s in sizes], [mesh_simulation(2, 2, s) for s in sizes]
     golden("comparison.txt", "\n".join(comparison_table([("ring", ring), ("mesh", mesh)])) + "\n")
@@ -45,7 +45,7 @@ def test_the_ratio_is_above_1_for_the_faster_plan():
     assert float(last[4]) == pytest.approx(slow.time_us / fast.time_us, abs=1e-3)
 
 
-def test_a_size_that_one_plan_lacks_is_left_out():
+def test_a_comparison_has_no_line_for_a_size_that_a_plan_lacks():
     lines = comparison_table(
         [("a", [ring_simulation(2**20)]), ("b", [ring_simulation(2**20), ring_simulation(2**24)])]
     )
@@ -66,7 +66,7 @@ def test_steps_cover_the_time_from_launch_to_end():
         assert total == pytest.approx(simulation.time_us - LAUNCH_US)
 
 
-def test_neighbours_of_one_line_are_one_step():
+def test_consecutive_executions_of_a_line_are_one_step():
     steps = critical_steps(ring_simulation())
     assert [(s.line, s.times) for s in steps] == [
         ("ring_program.py:11", 4),
@@ -76,7 +76,7 @@ def test_neighbours_of_one_line_are_one_step():
 
 
 def test_pipelined_slices_take_no_negative_time():
-    # The next execution of the path may begin to move before the one before it has ended.
+    # An execution of the path may start to move data before its predecessor ends.
     simulation = ring_simulation()
     path = simulation.critical
     earlier = dataclasses.replace(path, start_us=np.maximum(path.start_us - 60, LAUNCH_US))
@@ -85,7 +85,7 @@ def test_pipelined_slices_take_no_negative_time():
     assert sum(s.duration_us for s in steps) == pytest.approx(simulation.time_us - LAUNCH_US)
 
 
-def test_a_plan_without_source_lines_is_told_by_operations():
+def test_steps_without_source_lines_are_grouped_by_operation():
     simulation = ring_simulation()
     table = simulation.plan.instructions
     bare = dataclasses.replace(table, source=np.full(len(table), NONE))
@@ -94,7 +94,7 @@ def test_a_plan_without_source_lines_is_told_by_operations():
     assert "no source line  recv reduce send on ranks" in text
 
 
-def test_many_steps_are_shortened_and_summed_up_by_line():
+def test_only_the_longest_steps_are_listed_and_all_are_summed_by_line():
     program = sley.algorithms.hm_allreduce(2, 4, in_place=True)
     simulation = simulated(sley.compile(program), sley.Topology.cluster(2, 4), 2**24, 16)
     steps = critical_steps(simulation)
@@ -104,10 +104,10 @@ def test_many_steps_are_shortened_and_summed_up_by_line():
     shown = sorted((s.duration_us for s in steps), reverse=True)[:12]
     total = simulation.time_us - LAUNCH_US
     assert float(rest[0]) == pytest.approx(total - sum(shown), abs=0.06)
-    assert any("of it by source line" in line for line in lines)
+    assert any("all steps by source line" in line for line in lines)
 
 
-def test_every_parameter_is_told():
+def test_the_text_has_every_parameter():
     simulation = ring_simulation()
     text = "\n".join(simulation_lines(simulation))
     for name, value in simulation.model.items().items():
@@ -117,7 +117,7 @@ def test_every_parameter_is_told():
     )
 
 
-def test_links_are_grouped_by_their_ends_and_rates():
+def test_links_are_grouped_by_ends_and_rate():
     simulation = mesh_simulation(2, 2)
     groups = dict(link_groups(simulation))
     assert set(groups) == {
@@ -128,7 +128,7 @@ def test_links_are_grouped_by_their_ends_and_rates():
     assert rows.tolist() == list(range(len(simulation.topology.links)))
 
 
-def test_a_plan_without_blocks_is_reported():
+def test_a_plan_without_blocks_has_a_report():
     simulation = ring_simulation()
     plan = simulation.plan
     empty = dataclasses.replace(
@@ -160,11 +160,11 @@ def _first_rows(table, count):
     ("size", "text"),
     [(0, "0 bytes"), (1000, "1e+03 bytes"), (1536, "1.5 KiB"), (2**21, "2 MiB"), (2**31, "2 GiB")],
 )
-def test_bytes_as_people_read_them(size, text):
+def test_bytes_text_has_three_digits_and_a_unit(size, text):
     assert bytes_text(size) == text
 
 
-def test_nothing_is_no_table():
+def test_tables_without_simulations_are_refused():
     for call in (lambda: size_table([]), lambda: comparison_table([]),
                  lambda: comparison_table([("a", [])])):  # fmt: skip
         with pytest.raises(SleyError) as error:

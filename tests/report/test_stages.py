@@ -1,4 +1,4 @@
-"""What each pass makes, as people read it."""
+"""Tests of the tables of the results of passes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.stages import Stages
 
 
 def relay(p: ChunkProgram) -> None:
-    """The golden files name these lines."""
+    """The golden files contain the numbers of these lines."""
     for index in (0, 1):
         c = p.chunk(0, "in", index).copy(1, "out", index).copy(2, "scratch", index)
         p.chunk(2, "in", index).reduce(c)
@@ -29,7 +29,7 @@ def relay(p: ChunkProgram) -> None:
         ("pipelines", {"schedule": "hpds", "allocate": "state", "topology": cluster(3, 1)}),
     ],
 )
-def test_every_stage_as_people_read_it(
+def test_the_tables_of_all_passes_equal_the_golden_files(
     golden: Golden, name: str, options: dict[str, object]
 ) -> None:
     program = sley.trace(sley.Custom("relay", 3, 2, 2, lambda rank, index: None), relay)
@@ -39,7 +39,7 @@ def test_every_stage_as_people_read_it(
     golden(f"stages-{name}.txt", "\n".join(lines))
 
 
-def test_these_are_the_passes_in_their_order() -> None:
+def test_the_passes_have_this_order() -> None:
     whole = Stages.of(ring_allreduce(2), schedule="hpds").values
     depth = Stages.of(ring_allreduce(2), max_blocks=1).values
     ran = {*whole, *depth}

@@ -1,4 +1,4 @@
-"""Simulations as Chrome traces."""
+"""Tests of simulations as Chrome traces."""
 
 import dataclasses
 import itertools
@@ -24,7 +24,7 @@ def events(simulation, phase):
     return [e for e in trace(simulation)["traceEvents"] if e["ph"] == phase]
 
 
-def test_the_format(simulation):
+def test_events_have_the_fields_of_the_format(simulation):
     made = trace(simulation)
     assert json.loads(json.dumps(made, allow_nan=False)) == made
     assert made["displayTimeUnit"] == "ns"
@@ -39,11 +39,11 @@ def test_the_format(simulation):
             assert event["cat"]
 
 
-def test_the_same_twice():
+def test_the_same_simulation_gives_the_same_trace():
     assert json.dumps(trace(ring_simulation())) == json.dumps(trace(ring_simulation.__wrapped__()))
 
 
-def test_a_thread_for_each_block(simulation):
+def test_each_block_is_a_thread(simulation):
     plan = simulation.plan
     names = {
         (e["pid"], e["tid"]): e["args"]["name"]
@@ -79,8 +79,8 @@ def test_an_execution_names_tile_line_and_cause():
     assert last["args"]["waited_for"] == "message"
 
 
-def test_counters_hold_the_load_of_links(simulation):
-    """The area below a counter is what crossed the link."""
+def test_counters_have_the_load_of_links(simulation):
+    """The integral of a counter is the number of bytes on the link."""
     by_name = defaultdict(list)
     for e in events(simulation, "C"):
         assert e["pid"] == simulation.plan.collective.ranks
@@ -95,7 +95,7 @@ def test_counters_hold_the_load_of_links(simulation):
         assert area * 1e3 == pytest.approx(moved[link])
 
 
-def test_without_executions_there_is_no_trace():
+def test_a_trace_without_executions_is_refused():
     with pytest.raises(SleyError) as error:
         trace(dataclasses.replace(ring_simulation(), executions=None))
     assert error.value.code == "P812"

@@ -1,4 +1,4 @@
-"""Executions summed up in bins of time, for timelines of more than can be drawn one by one."""
+"""Bins: sums of executions over intervals of time, for timelines with too many to draw each."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from sley.ir.tables import FloatArray, LongArray
 from sley.simulate.result import Cause, Executions, Simulation
 
 MOST_EXECUTIONS = 20_000
-"""Up to so many executions are drawn one by one; more are summed up in bins of time."""
+"""The most executions that a timeline draws one by one; more are summed in bins of time."""
 
 
 def block_bins(
     s: Simulation, e: Executions, row: NDArray[np.integer], bins: int
 ) -> tuple[FloatArray, FloatArray, LongArray]:
-    """Which part of each bin is spent moving data, and which waiting.
+    """The share of each bin that thread blocks spend moving data, and waiting.
 
-    row: integer (blocks,), the row of the picture that each thread block is in; a row of several
-        blocks shows their average.
-    bins: how many bins there are from the call to the end.
-    Returns moving and waiting, float64 (rows, bins), and the cause for which is waited longest,
-    int64 (rows, bins).
+    row: integer (blocks,), the row of the picture for each thread block; a row of several blocks
+        shows their average.
+    bins: number of bins from the call to the end.
+    Returns moving and waiting, float64 (rows, bins), and the cause of the longest waits, int64
+    (rows, bins).
     """
     rows = int(row.max(initial=-1)) + 1
     of = row[s.plan.block[e.instruction]].astype(np.int64)
@@ -41,9 +41,9 @@ def block_bins(
 def _spread(
     row: LongArray, start_us: FloatArray, end_us: FloatArray, rows: int, bins: int, width: float
 ) -> FloatArray:
-    """float64 (rows, bins): how much of the intervals of each row lies in each bin."""
-    # What lies before a time t is the sum of max(0, t - start) - max(0, t - end). Both are sums of
-    # ramps, which begin in one bin and have their full slope in all later ones.
+    """float64 (rows, bins): the total length of each row's intervals within each bin."""
+    # The length before a time t is the sum of max(0, t - start) - max(0, t - end). Both terms are
+    # ramps, which begin in one bin and have their full slope in all later bins.
     total = np.zeros((rows, bins))
     for time_us, sign in ((start_us, 1.0), (end_us, -1.0)):
         at = np.clip(np.floor(time_us / width).astype(np.int64), 0, bins - 1)

@@ -1,4 +1,4 @@
-"""The critical path of a simulation in steps: which source lines the time goes to."""
+"""Critical: the critical path of a simulation as steps, each with its source line."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ CAUSE_WORDS = {
     Cause.MESSAGE: "a message",
     Cause.SLOT: "a free slot",
 }
-"""What an execution waited for, as people read it."""
+"""The causes of waiting in words."""
 
 
 @dataclass(frozen=True)
 class CriticalStep:
-    """Consecutive executions of the critical path that come from one source line.
+    """Consecutive executions of the critical path with the same source line.
 
-    times: how many executions.
-    start_us, end_us: from the end of the step before to the end of its last execution.
-    moving_us: how much of it data moves; the rest are hops, waits and overhead.
-    causes: what its executions waited for last.
+    times: number of executions.
+    start_us, end_us: from the end of the step before to the end of the step's last execution.
+    moving_us: the part of this time in which data moves; the rest are hops, waits and overhead.
+    causes: the last cause of waiting of each execution, each once.
     ops: names of the operations.
-    ranks: the ranks that it runs on, in the order in which the path visits them, each once.
-    line: "ring.py:7", or empty where the plan knows no lines.
+    ranks: the ranks of the executions, each once, in the order of the path.
+    line: "ring.py:7", or empty if the plan has no source lines.
     first: the first execution's instruction; `Plan.label` names it.
     """
 
@@ -51,7 +51,7 @@ class CriticalStep:
 
 
 def critical_steps(simulation: Simulation) -> list[CriticalStep]:
-    """The critical path from the launch to the end, neighbours of one source line merged."""
+    """The critical path from the launch to the end, consecutive executions of a line merged."""
     plan, path = simulation.plan, simulation.critical
     if not len(path):
         return []
@@ -80,7 +80,8 @@ def critical_steps(simulation: Simulation) -> list[CriticalStep]:
 
 
 def _line_numbers(plan: Plan, path: Executions) -> np.ndarray:
-    """A number for the line of each execution; a negative one for its operation without."""
+    """A number for the source line of each execution, or a negative one for its operation if it has
+    no line."""
     source = plan.instructions.source[path.instruction].astype(np.int64)
     s = plan.sources
     place = np.append(s.file.astype(np.int64) << 32 | s.line, -1)[source]
@@ -88,18 +89,18 @@ def _line_numbers(plan: Plan, path: Executions) -> np.ndarray:
 
 
 def line_text(plan: Plan, instruction: int) -> str:
-    """An instruction's source line: "ring.py:7", or empty where the plan knows none."""
+    """An instruction's source line: "ring.py:7", or empty if the plan has none."""
     place = plan.place(instruction)
     return f"{PurePath(place.file).name}:{place.line}" if place.file else ""
 
 
 def op_name(op: int) -> str:
-    """An operation's name for people: "recv reduce copy"."""
+    """An operation's name in words: "recv reduce copy"."""
     return Op(op).name.lower().replace("_", " ") if 0 <= op < len(Op) else f"operation {op}"
 
 
 def times_by_line(steps: list[CriticalStep]) -> dict[str, tuple[int, float]]:
-    """For each source line (or operation without): how many executions of the path it has, and
+    """The number of executions of each source line (or operation without a line) on the path, and
     their time; the longest first."""
     lines: dict[str, tuple[int, float]] = {}
     for step in steps:

@@ -14,7 +14,7 @@ from sley.ir.tables import FloatArray, IntArray
 from sley.ir.words import Op
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import op_name
-from sley.report.simulation import bytes_text, named, require_simulations
+from sley.report.simulation import bytes_text, require_simulations, simulation_names
 from sley.simulate.result import Executions, Simulation
 
 if TYPE_CHECKING:
@@ -42,23 +42,24 @@ _PARTS = (
     ("waiting for slots", "slot_us", "#c94f0a"),
 )
 _ROWS = 128
-"""Up to so many thread blocks are drawn one by one, each with a label."""
+"""The most thread blocks that are drawn one by one, each with a label."""
 
 _LEGEND_INCHES = 0.5
 
 _BINS = 600
-"""Into how many bins the time is cut where there are more thread blocks."""
+"""Number of bins of time in pictures of more thread blocks."""
 
 
 def plot(
     simulations: Sequence[Simulation], path: str | Path, *, names: Sequence[str] | None = None
 ) -> None:
-    """Writes a picture: where several simulations are given the algorithm bandwidth over sizes
-    beside the bound, a curve for each name; and the thread blocks of the largest simulation over
-    time, or where their time goes if it kept no executions. Same input, same bytes.
+    """Writes a picture with two parts: for several simulations, curves of the algorithm bandwidth
+    over the size, one for each name, with the bound; and the thread blocks of the largest
+    simulation over time, or sums of their time if it has no executions. The same input gives the
+    same bytes.
 
-    path: of the picture; its suffix, .png or .svg, says the format.
-    names: one for each simulation; the plans' own by default.
+    path: the file; its suffix, .png or .svg, selects the format.
+    names: one for each simulation, by default the plans' names.
     Errors: P810, P813, P802 for another suffix.
     """
     import matplotlib as mpl
@@ -68,7 +69,7 @@ def plot(
     require_simulations(simulations)
     if path.suffix.lower() not in SUFFIXES:
         raise P802.error(expected="a name that ends in .svg or .png", found=path.name)
-    labels = named(simulations, names)
+    labels = simulation_names(simulations, names)
     panels = 2 if len(simulations) > 1 else 1
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -80,7 +81,7 @@ def plot(
         if panels == 2:
             _draw_curve(axes[0], simulations, labels)
         _draw_blocks(axes[-1], simulations[largest], labels[largest])
-        # Neither the day nor matplotlib's version belongs to the picture.
+        # Without date and version, equal pictures are equal files.
         svg = path.suffix.lower() == ".svg"
         metadata = {"Date": None} if svg else {"Software": None}
         figure.savefig(path, dpi=_DPI, metadata=metadata, format=path.suffix.lower()[1:])
@@ -92,7 +93,7 @@ def _draw_curve(axes: Axes, simulations: Sequence[Simulation], names: list[str])
         rows = [s for s, n in zip(simulations, names, strict=True) if n == name]
         rows.sort(key=lambda s: s.size_bytes)
         sizes = [s.size_bytes for s in rows]
-        # A legend leaves out what begins with an underscore.
+        # matplotlib's legend omits labels that start with an underscore.
         label = f" {name}" if name.startswith("_") else name
         axes.plot(sizes, [s.algbw_GBps for s in rows], marker="o", markersize=4, label=label)
         bound = tuple((s.size_bytes, s.bound.algbw_GBps) for s in rows)
@@ -137,7 +138,7 @@ def _draw_blocks(axes: Axes, s: Simulation, name: str) -> None:
 
 
 def _height(s: Simulation) -> float:
-    """Of the picture of thread blocks, in inches: enough for a label a row."""
+    """The height of the picture of thread blocks in inches, with room for a label on each row."""
     rows = len(s.blocks) if len(s.blocks) <= _ROWS else _ROWS // 2
     return 2.0 + 0.105 * max(rows, 12)
 
@@ -167,14 +168,15 @@ def _draw_bins(axes: Axes, s: Simulation, e: Executions) -> None:
     image = axes.imshow(
         moving, aspect="auto", extent=extent, cmap="Blues", vmin=0, vmax=1, interpolation="nearest"
     )
-    label = "part of the time that data moves"
+    label = "share of the time in which data moves"
     axes.figure.colorbar(image, ax=axes, label=label, pad=0.01, aspect=50)
 
 
 def _draw_boxes(
     axes: Axes, row: IntArray, left: FloatArray, right: FloatArray, colour: str, word: str
 ) -> None:
-    """A box in each row from left to right, all as one thing: that is many times faster."""
+    """Draws a box in each row from `left` to `right`, all as one collection, which is many times
+    faster than single boxes."""
     from matplotlib.collections import PolyCollection
 
     x = np.stack((left, right, right, left), axis=1)

@@ -1,4 +1,4 @@
-"""Simulations as text: one in full, several sizes as a table, several plans side by side."""
+"""Simulations as text: one in full, a table of sizes, and a table that compares plans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sley.simulate.equations import Estimates
 from sley.simulate.result import Simulation
 
 STEPS = 12
-"""How many steps of the critical path the text names."""
+"""The most steps of the critical path in the text."""
 
 _WIDTH = 22
 
@@ -27,12 +27,12 @@ VERTEX_WORDS = {
     int(VertexKind.NIC): "NIC",
     int(VertexKind.NETWORK): "network",
 }
-"""What stands at a vertex, as people read it."""
+"""The kinds of vertices in words."""
 
 
 def simulation_lines(simulation: Simulation) -> list[str]:
-    """A simulation in full: time and bandwidth beside the bound, links, thread blocks, the
-    critical path with source lines, and every parameter that it was reckoned with."""
+    """A simulation in full: time, bandwidth and bound, links, thread blocks, the critical path with
+    source lines, and every parameter of the topology and the cost model."""
     parts = (_head, _link_lines, _block_lines, _critical_lines, _parameter_lines)
     return [line for part in parts for line in part(simulation)]
 
@@ -43,14 +43,14 @@ def _pair(name: str, value: object) -> str:
 
 def _head(s: Simulation) -> list[str]:
     c, plan = s.plan.collective, s.plan
-    code = "an interpreter" if s.interpreter else "code made for the plan"
+    code = "an interpreter" if s.interpreter else "generated code"
     tile = f"{counted(s.tiles, 'tile')} of at most {bytes_text(s.tile_bytes)} of a chunk"
     slots = counted(plan.slots, "slot")
     return [
         _pair("plan", f"{plan.name}: {c}"),
         _pair("topology", f"{s.topology.name}, {counted(s.topology.ranks, 'GPU')}"),
         _pair("size", f"{size_text(s.size_bytes)} ({s.size_bytes} bytes)"),
-        _pair("time", f"{s.time_us:.1f} us, {s.launch_us:g} us of it launch"),
+        _pair("time", f"{s.time_us:.1f} us, including {s.launch_us:g} us for the launch"),
         _pair("algbw", f"{s.algbw_GBps:.2f} GB/s"),
         _pair("busbw", f"{s.busbw_GBps:.2f} GB/s"),
         _pair("bound", f"{s.bound.time_us:.1f} us, {s.bound.algbw_GBps:.2f} GB/s algbw"),
@@ -62,7 +62,7 @@ def _head(s: Simulation) -> list[str]:
 
 
 def bytes_text(size_bytes: float) -> str:
-    """Bytes as people read them, to three digits: "1.5 MiB"."""
+    """A number of bytes in words, with three digits: "1.5 MiB"."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size_bytes >= size:
             return f"{size_bytes / size:.3g} {unit}"
@@ -70,13 +70,13 @@ def bytes_text(size_bytes: float) -> str:
 
 
 def busiest_links(simulation: Simulation) -> list[int]:
-    """The links that something crosses, the most used first."""
+    """The links that carry data, the busiest first."""
     order = np.argsort(-simulation.utilisation, kind="stable")
     return [link for link in order.tolist() if simulation.links.moved_bytes[link] > 0]
 
 
 def link_groups(simulation: Simulation) -> list[tuple[str, LongArray]]:
-    """Links between the same kinds of vertices at the same rate: ("GPU -> NIC", their rows)."""
+    """The links in groups with equal kinds of vertices and equal rates: ("GPU -> NIC", rows)."""
     links, kind = simulation.topology.links, simulation.topology.vertices.kind
     keys = np.column_stack((kind[links.src], kind[links.dst], links.GBps))
     groups = []
@@ -88,13 +88,13 @@ def link_groups(simulation: Simulation) -> list[tuple[str, LongArray]]:
 
 
 def estimate_lines(estimates: Estimates) -> list[str]:
-    """ResCCL's equations (3) to (5), a line each, with the parts of the link that decides."""
+    """ResCCL's equations (3) to (5), a line each, with the terms of the slowest link."""
     levels = (
         ("(3) algorithm level", estimates.algorithm),
         ("(4) stage level", estimates.stage),
         ("(5) task level", estimates.task),
     )
-    lines = ["", "ResCCL's equations, without launch: time of the link that decides"]
+    lines = ["", "ResCCL's equations, without launch: time of the slowest link"]
     for name, level in levels:
         parts = [
             f"{counted(level.tiles, 'tile')} x ({level.transfer_us:.1f} moving",
@@ -120,13 +120,13 @@ def _link_lines(s: Simulation) -> list[str]:
         )
     busy = utilisation[busiest_links(s)]
     if len(busy):
-        lines.append(f"{'all that are used':<{_WIDTH}} {len(busy):>8} {busy.mean():>8.1%}")
+        lines.append(f"{'all used links':<{_WIDTH}} {len(busy):>8} {busy.mean():>8.1%}")
     return lines
 
 
 def idle_parts(simulation: Simulation) -> tuple[FloatArray, FloatArray]:
-    """`Simulation.idle` to the blocks' own exits and to the end, without what rounding leaves
-    below 0; one block that is never idle where there is none."""
+    """`Simulation.idle` to the blocks' own exits and to the end, with rounding errors below 0 set
+    to 0; for a plan without blocks, one block that is never idle."""
     parts = [np.maximum(simulation.idle(to_exit=to_exit), 0.0) for to_exit in (True, False)]
     return (parts[0], parts[1]) if len(parts[0]) else (np.zeros(1), np.zeros(1))
 
@@ -157,12 +157,12 @@ def _block_lines(s: Simulation) -> list[str]:
             f"{name:<{_WIDTH}} {part.mean():>8.1%} {part[worst]:>8.1%}  "
             f"{block_label(s, int(worst))}"
         )
-    lines.append(_pair("blocks", f"{blocks}, {per_rank} on the rank that has most"))
+    lines.append(_pair("blocks", f"{blocks}, at most {per_rank} on a rank"))
     return lines
 
 
 def block_label(simulation: Simulation, block: int) -> str:
-    """A thread block in few words: "rank 0 block 1"."""
+    """A thread block in words: "rank 0 block 1"."""
     plan = simulation.plan
     return f"rank {plan.block_rank[block]} block {plan.block_number[block]}"
 
@@ -184,7 +184,7 @@ def _critical_lines(s: Simulation) -> list[str]:
         takes = sum(step.duration_us for step in left)
         times = sum(step.times for step in left)
         lines.append(f"  {'':>10} {takes:>10.1f} {'':>7} {times:>6}  all shorter steps")
-        lines.append("  of it by source line:")
+        lines.append("  all steps by source line:")
         total = max(s.time_us - s.launch_us, 1e-12)
         for name, (times, time_us) in list(times_by_line(steps).items())[:STEPS]:
             lines.append(f"  {'':>10} {time_us:>10.1f} {time_us / total:>7.1%} {times:>6}  {name}")
@@ -203,7 +203,7 @@ def _critical_line(step: CriticalStep) -> str:
 
 
 def parameters(simulation: Simulation) -> list[tuple[str, str, str]]:
-    """Every parameter that a simulation was reckoned with: (group, name, value)."""
+    """Every parameter of a simulation: (group, name, value)."""
     s, t = simulation, simulation.topology.links
     rows = [
         ("run", "size_bytes", f"{s.size_bytes}"),
@@ -228,7 +228,7 @@ def parameters(simulation: Simulation) -> list[tuple[str, str, str]]:
 def _parameter_lines(s: Simulation) -> list[str]:
     lines, last = [], ""
     for group, name, value in parameters(s):
-        if group == "run":  # the head says it
+        if group == "run":  # the head of the text has these
             continue
         if group != last:
             lines += ["", f"parameters of the {group}"]
@@ -241,7 +241,7 @@ SIZE_HEADER = (
     f"# {'size':>12}  {'time':>11}  {'algbw':>8}  {'busbw':>8}  {'bound':>8}  {'reached':>8}\n"
     f"# {'(B)':>12}  {'(us)':>11}  {'(GB/s)':>8}  {'(GB/s)':>8}  {'(GB/s)':>8}"
 )
-"""The head of a table of sizes; the bound is that of the algorithm bandwidth."""
+"""The head of a table of sizes; its bound is that on the algorithm bandwidth."""
 
 
 def size_row(simulation: Simulation) -> str:
@@ -254,19 +254,19 @@ def size_row(simulation: Simulation) -> str:
 
 
 def size_table(simulations: Sequence[Simulation]) -> list[str]:
-    """Simulations of one plan, a line each, in the spirit of nccl-tests. Errors: P810."""
+    """Simulations of one plan, a line each, with nccl-tests' columns. Errors: P810."""
     require_simulations(simulations)
     return [*SIZE_HEADER.splitlines(), *map(size_row, simulations)]
 
 
 def require_simulations(simulations: Sequence[Simulation]) -> None:
-    """Raises P810 where there is nothing to report."""
+    """Raises P810 if there are no simulations."""
     if not len(simulations):
         raise P810.error(expected="one simulation or more", found="none")
 
 
-def named(simulations: Sequence[Simulation], names: Sequence[str] | None) -> list[str]:
-    """A name for each simulation, its plan's own by default. Errors: P813."""
+def simulation_names(simulations: Sequence[Simulation], names: Sequence[str] | None) -> list[str]:
+    """A name for each simulation, by default its plan's. Errors: P813."""
     if names is None:
         return [s.plan.name for s in simulations]
     if len(names) != len(simulations):
@@ -278,11 +278,11 @@ def named(simulations: Sequence[Simulation], names: Sequence[str] | None) -> lis
 
 
 def comparison_table(columns: Sequence[tuple[str, Sequence[Simulation]]]) -> list[str]:
-    """Several plans side by side: a part a size, a line a plan with its name.
+    """A comparison of plans: for each size, a line for each plan with a simulation of this size.
 
-    ratio: time of the first plan over this one's; above 1 is faster. idle: of an average thread
-    block, to its own exit and to the end. used: of the capacity of the links that are used, the
-    average and the most. Sizes that a plan has no simulation of are left out.
+    ratio: the first plan's time over this plan's; above 1, this plan is faster. idle: the average
+    thread block's idle time, to its own exit and to the end. used, most: the average and the
+    largest share of the capacity of the links that carry data.
     Errors: P810 without simulations, P811 for different collectives.
     """
     for _, simulations in columns:

@@ -1,4 +1,4 @@
-"""Stages: what each pass of the compiler makes, as tables for people."""
+"""Stages: the result of each compiler pass as a table."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _WORDS: Mapping[str, type[IntEnum]] = {
 
 
 def stage_table(value: object) -> list[str]:
-    """What a pass made, a line a row: a transfer, a dependency, an instruction or a block. Columns
-    in which no row has a value are left out; "-" is no value."""
+    """The result of a pass, a line for each transfer, dependency, instruction or block. Columns
+    without any value are omitted; "-" means no value."""
     match value:
         case Program():
             columns = _columns(value.transfers)
@@ -64,7 +64,7 @@ def stage_table(value: object) -> list[str]:
 
 
 def _line(program: Program, row: int) -> str:
-    """A line of the program's text: "ring.py:7"."""
+    """A source line of the program: "ring.py:7"."""
     place = program.sources.place(int(row))
     return f"{PurePath(place.file).name}:{place.line}"
 
@@ -74,7 +74,7 @@ def _columns(table: Table) -> dict[str, NDArray[Any]]:
 
 
 def _blocks(blocks: Blocks) -> list[str]:
-    """A line a block: its rank, and the rows of the order that it executes."""
+    """A line for each block: its rank, and the rows of the order that it executes."""
     place = np.argsort(blocks.instruction_block, kind="stable")
     counts = np.bincount(blocks.instruction_block, minlength=len(blocks.rank))
     rows = np.split(place, np.cumsum(counts)[:-1])
@@ -83,8 +83,8 @@ def _blocks(blocks: Blocks) -> list[str]:
 
 
 def _table(row: str, columns: Mapping[str, NDArray[Any]]) -> list[str]:
-    """Columns side by side, with a head; `row` is what a row is. The last one of words stands at
-    the left."""
+    """Columns side by side under a head; `row` is the name of a row. The column "rows" is aligned
+    at the left."""
     used = {
         name: values
         for name, values in columns.items()

@@ -1,4 +1,4 @@
-"""Tables: a plan's thread blocks, and runs in the form of nccl-tests."""
+"""Tables: a plan's thread blocks, and runs in nccl-tests' format."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _BUFFER_WORDS = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scra
 
 @dataclass(frozen=True)
 class Row:
-    """One size of a run; a side that was not run is None."""
+    """The measurements of one size; None for a side that was not run."""
 
     out_of_place: Measurement | None
     in_place: Measurement | None
 
     @property
     def sides(self) -> list[Measurement]:
-        """The sides that were run."""
+        """The measurements of the sides that were run."""
         return [m for m in (self.out_of_place, self.in_place) if m is not None]
 
 
@@ -49,21 +49,21 @@ COMPARISON_HEADER = (
     + f"  {'generated':>9}\n# {'(B)':>10}  {'(elements)':>12}  {'':>8}  {'':>7}  {'':>5}  "
     + "  ".join([f"{'(us)':>9}  {'(GB/s)':>7}  {'':>6}"] * 2)
 )
-"""The head of a comparison's table."""
+"""The head of a table that compares generated code and the interpreter."""
 
 
 def run_head(plan: Plan, how: str) -> str:
-    """The first lines of the table of a plan that runs. how: where, and what the times are."""
+    """The first lines of a run's table. how: the place of the run and the meaning of its times."""
     c = plan.collective
     return (
         f"# {plan.name}: {c.name} on {c.ranks} ranks, {plan.protocol.value}, "
         f"{counted(plan.channels, 'channel')}, {counted(plan.slots, 'slot')}; "
-        f"proven right before it runs\n# {how}\n#"
+        f"proven before it runs\n# {how}\n#"
     )
 
 
 def ratio(row: Comparison[Engine]) -> float:
-    """How much longer the interpreter takes than generated code."""
+    """The interpreter's time over the generated code's."""
     generated, interpreted = (row.measurements[engine].time_us for engine in Engine)
     return interpreted / generated
 
@@ -101,7 +101,7 @@ def run_footer(rows: Sequence[Row]) -> str:
 
 
 def _call(m: Measurement) -> str:
-    """The first cells of a line: what was called."""
+    """The first cells of a line, which describe the call."""
     return f"  {m.size_bytes:>10}  {m.count:>12}  {m.dtype:>8}  {m.redop:>7}  {m.root:>5}"
 
 
@@ -123,7 +123,7 @@ def _verdict(measurements: Sequence[Measurement]) -> str:
 
 
 def plan_summary(plan: Plan) -> dict[str, object]:
-    """What a plan uses, as plain values."""
+    """The properties of a plan as plain values."""
     c = plan.collective
     blocks = np.bincount(plan.block_rank, minlength=c.ranks)
     steps = np.diff(plan.block_offset)
@@ -155,8 +155,8 @@ def plan_summary(plan: Plan) -> dict[str, object]:
 
 
 def estimate_summary(estimate: Estimate) -> dict[str, object]:
-    """What the allocator expects: time, time with a block for each connection, and which part of
-    the time thread blocks are idle, on average and the idlest one."""
+    """The allocator's estimate: time, time with a block for each connection, and the idle share of
+    the time, of an average thread block and of the idlest one."""
     idle = 1 - estimate.busy_us / max(estimate.time_us, 1e-9)
     return {
         "tiles": estimate.tiles,
@@ -168,26 +168,27 @@ def estimate_summary(estimate: Estimate) -> dict[str, object]:
 
 
 def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
-    """An estimate as people read it: pairs of a word and what it is."""
+    """An estimate in words: pairs of a name and a value."""
     e = estimate_summary(estimate)
     return [
         ("estimated time", f"{e['time_us']} us with {counted(estimate.tiles, 'tile')}"),
         (
             "unmerged blocks",
-            f"{e['unmerged_us']} us, with a block for each connection, as scheduled",
+            f"{e['unmerged_us']} us, the schedule with a block for each connection",
         ),
         (
             "idle",
-            f"{e['idle_average']:.0%} of the time on average, the idlest block "
-            f"{e['idle_most']:.0%}",
+            f"{e['idle_average']:.0%} of the time on average, {e['idle_most']:.0%} in the "
+            "idlest block",
         ),
     ]
 
 
 def pipeline_table(plan: Plan) -> list[str]:
-    """The sub-pipelines of a plan (ResCCL 4.3), a line a transfer; empty for plans without."""
+    """The sub-pipelines of a plan (ResCCL 4.3), a line for each transfer; empty for a plan without
+    sub-pipelines."""
     t, rank = plan.instructions, plan.rank
-    # Each transfer ends in one instruction: the receive, or the local operation.
+    # One instruction of each transfer writes its result: the receive, or the local operation.
     rows = np.flatnonzero((t.pipeline != NONE) & (t.op != Op.SEND))
     lines, last = [], NONE
     for row in rows[np.lexsort((t.transfer[rows], t.pipeline[rows]))].tolist():
@@ -203,7 +204,7 @@ def pipeline_table(plan: Plan) -> list[str]:
 
 
 def plan_table(plan: Plan, rank: int) -> list[str]:
-    """The thread blocks of one rank, a line an instruction: the plan as people read it."""
+    """The thread blocks of one rank, a line for each instruction."""
     lines = []
     for block in range(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1])):
         lines.append(f"rank {rank} block {plan.block_number[block]}")

@@ -1,4 +1,4 @@
-"""Traces: a simulation as events for chrome://tracing and Perfetto."""
+"""Trace: a simulation as events for chrome://tracing and Perfetto."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ORDER = {"M": 0, "C": 1, "X": 2}
 def trace(simulation: Simulation) -> dict[str, Any]:
     """A simulation in Chrome's trace format, as plain values for `json.dump`.
 
-    A process is a rank and a thread a thread block; times are in us. Each execution is a slice of
-    category `move` while it moves data, and one of category `wait` from its turn to then; those
-    of the critical path have the category `critical` as well. The process after the last rank has
-    a counter for each link that is used, in GB/s.
-    Errors: P812 where the simulation kept no executions.
+    A process is a rank, a thread is a thread block; times are in us. Each execution has a slice of
+    category `move` while it moves data, and one of category `wait` from its turn until then; the
+    slices of the critical path also have the category `critical`. The process after the last rank
+    has a counter in GB/s for each link that carries data.
+    Errors: P812 for a simulation without executions.
     """
     if simulation.executions is None:
         raise P812.error(
@@ -33,7 +33,7 @@ def trace(simulation: Simulation) -> dict[str, Any]:
         *_slices(simulation, simulation.executions),
         *_counters(simulation),
     ]
-    # A slice that encloses others comes before them, as the format asks for.
+    # The format requires that a slice comes before those that it encloses.
     events.sort(key=lambda e: (e["ts"], _ORDER[e["ph"]], e["pid"], e["tid"], -e.get("dur", 0.0)))
     return {
         "traceEvents": events,
@@ -52,15 +52,15 @@ def _names(s: Simulation) -> list[Event]:
     events = []
     for pid in range(ranks + 1):
         name = f"rank {pid}" if pid < ranks else "links"
-        events.append(_named("process_name", pid, 0, {"name": name}))
-        events.append(_named("process_sort_index", pid, 0, {"sort_index": pid}))
+        events.append(_metadata("process_name", pid, 0, {"name": name}))
+        events.append(_metadata("process_sort_index", pid, 0, {"sort_index": pid}))
     for rank, number in zip(plan.block_rank.tolist(), plan.block_number.tolist(), strict=True):
-        events.append(_named("thread_name", rank, number, {"name": f"block {number}"}))
-        events.append(_named("thread_sort_index", rank, number, {"sort_index": number}))
+        events.append(_metadata("thread_name", rank, number, {"name": f"block {number}"}))
+        events.append(_metadata("thread_sort_index", rank, number, {"sort_index": number}))
     return events
 
 
-def _named(name: str, pid: int, tid: int, args: dict[str, object]) -> Event:
+def _metadata(name: str, pid: int, tid: int, args: dict[str, object]) -> Event:
     return {"name": name, "ph": "M", "pid": pid, "tid": tid, "ts": 0.0, "args": args}
 
 
@@ -88,7 +88,7 @@ def _slices(s: Simulation, e: Executions) -> list[Event]:
 
 def _counters(s: Simulation) -> list[Event]:
     load, pid = s.links.load_GBps, s.plan.collective.ranks
-    # A value holds until the next one: only changes are events. The last one falls to 0.
+    # A counter keeps its value until the next event, so only changes are events; the last is 0.
     closed = np.vstack((load, np.zeros((1, load.shape[1]))))
     changed = np.ones(closed.shape, bool)
     changed[1:] = closed[1:] != closed[:-1]

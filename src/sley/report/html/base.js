@@ -1,5 +1,5 @@
 "use strict";
-// What all figures share: errors on record, numbers as text, elements, colours, the tip.
+// Shared by all figures: a record of errors, numbers as text, elements, colours, the tip.
 
 document.documentElement.dataset.errors = "";
 window.addEventListener("error", (event) => {
@@ -37,7 +37,7 @@ function sizeText(bytes) {
   return `${bytes}`;
 }
 
-// Round numbers from low to high, about `count` of them.
+// About `count` round numbers from low to high.
 function ticks(low, high, count) {
   const rough = Math.max(high - low, 1e-9) / Math.max(count, 1);
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -49,7 +49,7 @@ function ticks(low, high, count) {
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// Operations are cool, waits are warm (--wait, --message, --slot): the timeline has both.
+// Operations have cool colours, waits warm ones (--wait, --message, --slot).
 const OPERATIONS = {
   "send": "#2f7fb8", "recv": "#2a9d73", "copy": "#7d8590", "reduce": "#596270",
   "recv reduce copy": "#8460c4", "recv copy send": "#56b3d4", "recv reduce send": "#5566d6",
@@ -67,11 +67,11 @@ function heatColour(part) {
   const low = style("--heat0").split(",").map(Number);
   const high = style("--heat1").split(",").map(Number);
   if (!(part > 0)) return `rgb(${low.join(",")})`;
-  const at = 0.1 + 0.9 * Math.min(part, 1); // the least load is seen as well
+  const at = 0.1 + 0.9 * Math.min(part, 1); // so that the smallest load is visible
   return `rgb(${low.map((v, n) => Math.round(v + (high[n] - v) * at)).join(",")})`;
 }
 
-// 101 colours, so that drawing a strip doesn't ask for the style of the page at every cell.
+// 101 colours, computed once, because looking up the page's style for each cell is slow.
 const heatScale = () => Array.from({ length: 101 }, (_, n) => heatColour(n / 100));
 
 function legend(host, entries) {

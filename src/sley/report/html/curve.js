@@ -1,4 +1,4 @@
-// The curve over sizes, a line for each plan, beside its bound.
+// Curves over the size: a line for each plan, and its bound.
 
 const BUS = (s) => s.busbw / s.algbw;
 const QUANTITIES = {
@@ -20,7 +20,7 @@ function series(simulations) {
 
 const PICTURE = { width: 620, height: 320, left: 62, right: 26, top: 12, bottom: 40 };
 
-// Where sizes and values lie in the picture, and which of them have grid lines.
+// The positions of sizes and values in the picture, and those with grid lines.
 function curveScales(sizes, values, logarithmic) {
   const { width, height, left, right, top, bottom } = PICTURE;
   let [low, high] = [Math.log2(Math.min(...sizes)), Math.log2(Math.max(...sizes))];

@@ -1,4 +1,4 @@
-"""What the page shows of a simulation, as plain values."""
+"""Data: a simulation as plain values for the page."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from sley.simulate.result import Executions, Simulation
 Values = dict[str, Any]
 
 MOST_BLOCKS = 2_000
-"""Up to so many thread blocks have rows of their own; beyond, a row is a rank."""
+"""The most thread blocks with a row each; of more blocks, each rank has a row."""
 
 MOST_LINKS = 400
-"""How many links have a strip of their own, the busiest."""
+"""The most links with a strip each; of more links, only the busiest are shown."""
 
 MOST_CELLS = 160_000
-"""How many cells a table of bins may have."""
+"""The most cells of a table of bins."""
 
 PAGE = 6
-"""Of how many simulations a page shows that much; of more, each shows less."""
+"""The most simulations on a page with these limits; of more, each gets a smaller share."""
 
 MOST_STEPS = 200
-"""How many steps of the critical path the page lists."""
+"""The most steps of the critical path on the page."""
 
 MOST_VERTICES = 160
-"""Up to so many vertices have rows of their own in the heat map."""
+"""The most vertices with a row each in the heat map."""
 
 
 def simulation_data(s: Simulation, name: str, together: int = 1) -> Values:
     """A simulation as plain values for JSON.
 
-    name: what the user calls the plan.
-    together: how many simulations the page shows.
+    name: the user's name for the plan.
+    together: number of simulations on the page.
     """
     part = min(1.0, PAGE / together)
     return {
@@ -63,8 +63,8 @@ def simulation_data(s: Simulation, name: str, together: int = 1) -> Values:
     }
 
 
-def rounded(values: ArrayLike, digits: int) -> list[Any]:
-    """Numbers with so many digits after the point, whole ones without a point."""
+def round_values(values: ArrayLike, digits: int) -> list[Any]:
+    """Numbers rounded to `digits` digits after the point; whole numbers as integers."""
     array = np.round(np.asarray(values, np.float64), digits)
     whole: list[Any] = [int(v) if v == int(v) else v for v in array.ravel().tolist()]
     return whole
@@ -102,7 +102,7 @@ def _plan(s: Simulation) -> Values:
 
 
 def _blocks(s: Simulation) -> Values:
-    """Where the time of each thread block goes, or of an average block of each rank."""
+    """The parts of each thread block's time, or of an average block's of each rank."""
     rank = s.plan.block_rank
     columns = {n: getattr(s.blocks, n) for n in s.blocks.column_names()}
     idle = idle_parts(s)
@@ -123,7 +123,7 @@ def _blocks(s: Simulation) -> Values:
         "rank": of_rank,
         "average": [float(part.mean()) for part in idle],
         "worst": [float(part.max()) for part in idle],
-        **{n: rounded(c, digits.get(n, 3)) for n, c in columns.items()},
+        **{n: round_values(c, digits.get(n, 3)) for n, c in columns.items()},
     }
 
 
@@ -132,12 +132,12 @@ def _timeline(s: Simulation, part: float) -> Values | None:
     if e is None:
         return None
     if len(e) <= MOST_EXECUTIONS * part and len(s.blocks) <= MOST_BLOCKS:
-        return _single(s, e)
+        return _executions(s, e)
     row = s.plan.block_rank if len(s.blocks) > MOST_BLOCKS else np.arange(len(s.blocks))
     rows = int(row.max(initial=-1)) + 1
     bins = int(np.clip(MOST_CELLS * part / max(rows, 1), 16, 400))
     moving, waiting, cause = block_bins(s, e, row, bins)
-    percent = [rounded(part * 100, 0) for part in (moving, waiting)]
+    percent = [round_values(part * 100, 0) for part in (moving, waiting)]
     return {
         "kind": "bins",
         "executions": len(e),
@@ -149,7 +149,7 @@ def _timeline(s: Simulation, part: float) -> Values | None:
     }
 
 
-def _single(s: Simulation, e: Executions) -> Values:
+def _executions(s: Simulation, e: Executions) -> Values:
     plan = s.plan
     rows, instruction = np.unique(e.instruction, return_inverse=True)
     path = set(zip(s.critical.instruction.tolist(), s.critical.tile.tolist(), strict=True))
@@ -161,9 +161,9 @@ def _single(s: Simulation, e: Executions) -> Values:
         "row": plan.block[e.instruction].tolist(),
         "instruction": instruction.tolist(),
         "tile": e.tile.tolist(),
-        "turn": rounded(e.turn_us, 3),
-        "start": rounded(e.start_us, 3),
-        "end": rounded(e.end_us, 3),
+        "turn": round_values(e.turn_us, 3),
+        "start": round_values(e.start_us, 3),
+        "end": round_values(e.end_us, 3),
         "cause": e.cause.tolist(),
         "after": e.after.tolist(),
         "critical": [int(pair in path) for pair in pairs],
@@ -175,11 +175,11 @@ def _single(s: Simulation, e: Executions) -> Values:
 
 
 def _links(s: Simulation, part: float) -> Values:
-    """The load of the busiest links over time, as a part of their capacity."""
+    """The load of the busiest links over time, as a share of their capacity."""
     used, t = busiest_links(s), s.topology.links
     shown = np.array(used[:MOST_LINKS], np.int64)
     load = s.links.load_GBps[:, shown] / t.GBps[shown]
-    # Bins are merged until the table is small enough; the last one may be shorter.
+    # Bins are merged until the table is small enough; the last bin may be shorter.
     together = max(1, math.ceil(load.size / (MOST_CELLS * part)))
     starts = np.arange(0, len(load), together)
     size = np.diff(np.append(starts, len(load)))
@@ -192,18 +192,18 @@ def _links(s: Simulation, part: float) -> Values:
         "most": float(utilisation.max(initial=0.0)),
         "label": [s.topology.link_label(link) for link in shown.tolist()],
         "kind": [LinkKind(int(k)).name for k in t.kind[shown]],
-        "rate": rounded(t.GBps[shown], 3),
+        "rate": round_values(t.GBps[shown], 3),
         "moved": [bytes_text(v) for v in s.links.moved_bytes[shown].tolist()],
-        "utilisation": rounded(utilisation[shown], 4),
+        "utilisation": round_values(utilisation[shown], 4),
         "bin": s.links.bin_us * together,
         "bins": len(merged),
-        "load": rounded(merged.T * 100, 0),
+        "load": round_values(merged.T * 100, 0),
     }
 
 
 def _heat(s: Simulation) -> Values:
-    """Utilisation from vertex to vertex, each a row and a column; where there are too many of
-    them, those of a node and kind together, or of a kind."""
+    """Utilisation from vertex to vertex, each a row and a column. Too many vertices are grouped by
+    node and kind, or by kind."""
     kind, node = s.topology.vertices.kind, s.topology.vertices.node
     t, utilisation = s.topology.links, s.utilisation
     if len(kind) <= MOST_VERTICES:
@@ -211,7 +211,7 @@ def _heat(s: Simulation) -> Values:
         labels = [s.topology.vertex_label(v) for v in range(len(kind))]
     else:
         level, keys = "node", np.column_stack((node.astype(np.int64), kind))
-        keys[node < 0, 0] = np.iinfo(np.int64).max  # outside of nodes, after all nodes
+        keys[node < 0, 0] = np.iinfo(np.int64).max  # sorts vertices outside of nodes last
         names, group = np.unique(keys, axis=0, return_inverse=True)
         labels = [_group_label(n, k) for n, k in names.tolist()]
         if len(names) > MOST_VERTICES:
@@ -229,8 +229,8 @@ def _heat(s: Simulation) -> Values:
         "src": (cells // len(labels)).tolist(),
         "dst": (cells % len(labels)).tolist(),
         "count": count.tolist(),
-        "average": rounded(np.bincount(cell, utilisation) / count, 4) if len(cells) else [],
-        "most": rounded(most, 4),
+        "average": round_values(np.bincount(cell, utilisation) / count, 4) if len(cells) else [],
+        "most": round_values(most, 4),
     }
 
 

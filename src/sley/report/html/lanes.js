@@ -1,10 +1,10 @@
-// Lanes: a time axis over rows of which only the visible ones are drawn.
+// Lanes: rows under a time axis; only the visible rows are drawn.
 
 class Span {
-  // The part of the time that is shown; figures that share one move together.
+  // The visible part of the time; figures that share a span scroll together.
   constructor() {
     this.watchers = [];
-    this.margins = new Map(); // of each figure: the widths of its labels, left and right
+    this.margins = new Map(); // for each figure the widths of its left and right labels
     this.full(1);
   }
   full(end) {
@@ -26,9 +26,9 @@ class Span {
 const AXIS = 22;
 
 class Lanes {
-  // source.labels: texts of the rows; source.right: texts at their ends, if any;
-  // source.draw(context, row, y, height, x): draws one row and returns how many marks;
-  // source.tip(row, time): lines of text, or nothing.
+  // source.labels: the rows' labels; source.right: labels at their right ends, optional;
+  // source.draw(context, row, y, height, x): draws one row and returns the number of marks;
+  // source.tip(row, time): lines of text, or null.
   constructor(host, span, rowHeight, most = 420) {
     Object.assign(this, { host, span, rowHeight, most });
     this.canvas = element("canvas");
@@ -68,7 +68,7 @@ class Lanes {
     this.span.watchers.forEach((redraw) => redraw());
   }
 
-  // Figures that share a span have the same margins, so that times stand below one another.
+  // Figures that share a span have the same margins, so that their time axes are aligned.
   get left() {
     return Math.max(...[...this.span.margins.values()].map(([left]) => left));
   }

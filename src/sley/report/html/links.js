@@ -1,4 +1,4 @@
-// Links: load over time, and how much each is used.
+// Links: load over time, and utilisation.
 
 function linkSource(simulation) {
   const l = simulation.links;
@@ -32,10 +32,10 @@ function linkSource(simulation) {
 
 function linkNote(simulation) {
   const l = simulation.links;
-  const shown = l.label.length < l.used ? `, the ${l.label.length} busiest are shown` : "";
-  byId("links-note").textContent = `${l.used} of ${l.links} links are used${shown}; those that `
-    + `are, ${percent(l.average)} on average and ${percent(l.most)} at most of their capacity `
-    + "from launch to end. Busiest first; numbers at the right are for the whole run.";
+  const shown = l.label.length < l.used ? `; the ${l.label.length} busiest are shown` : "";
+  byId("links-note").textContent = `${l.used} of ${l.links} links carry data${shown}. From launch `
+    + `to end they use ${percent(l.average)} of their capacity on average, ${percent(l.most)} at `
+    + "most. The busiest comes first; the numbers at the right are for the whole run.";
 }
 
 function drawHeat(simulation) {
@@ -83,9 +83,9 @@ function drawHeat(simulation) {
   });
   byId("heat").replaceChildren(picture);
   byId("heat").dataset.marks = h.src.length;
-  const together = { vertex: "", kind: " Vertices of a kind are taken together.",
-    node: " Vertices of a node and kind are taken together." }[h.level];
-  byId("heat-note").textContent =
-    `From each row to each column, of the capacity from launch to end.${together}`;
+  const together = { vertex: "", kind: " Vertices of the same kind share a row.",
+    node: " Vertices of the same node and kind share a row." }[h.level];
+  byId("heat-note").textContent = "Share of the capacity used from launch to end, from each row's "
+    + `vertex to each column's.${together}`;
   heatLegend(byId("heat-legend"));
 }

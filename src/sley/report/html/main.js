@@ -1,4 +1,4 @@
-// The page: what is chosen, and drawing it.
+// The page: the user's choices, and what draws them.
 
 const DATA = JSON.parse(byId("data").textContent);
 const time = new Span();
@@ -78,7 +78,7 @@ const asked = location.hash.replace("#", "");
 document.documentElement.dataset.theme =
   ["dark", "light"].includes(asked) ? asked : wanted.matches ? "dark" : "light";
 wanted.addEventListener("change", () => useTheme(wanted.matches ? "dark" : "light"));
-// The largest size says most about an algorithm; of several plans the first.
+// Starts with the largest size of the first plan.
 const sizes = DATA.simulations.map((s) => s.size_bytes);
 choose(sizes.indexOf(Math.max(...sizes)));
 document.documentElement.dataset.ready = "yes";

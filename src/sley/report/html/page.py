@@ -1,4 +1,4 @@
-"""The page: template, style, scripts and data in one file."""
+"""Page: template, style, scripts and data in one file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 from importlib.resources import files
 
 from sley.report.html.data import simulation_data
-from sley.report.simulation import named, require_simulations
+from sley.report.simulation import require_simulations, simulation_names
 from sley.simulate.result import Simulation
 
 _SCRIPTS = ("base", "lanes", "timeline", "links", "curve", "tables", "main")
@@ -17,21 +17,21 @@ _SCRIPTS = ("base", "lanes", "timeline", "links", "curve", "tables", "main")
 def html_report(
     simulations: Sequence[Simulation], *, title: str, names: Sequence[str] | None = None
 ) -> str:
-    """Simulations as one HTML page: sizes or plans to choose from, a timeline of thread blocks
-    and of links, a link heat map, idle time, the curve over sizes against the bound, the critical
-    path with source lines, and all parameters.
+    """Simulations as one HTML page: a choice of sizes and plans, timelines of thread blocks and
+    links, a heat map of links, idle time, curves over the size with the bound, the critical path
+    with source lines, and all parameters.
 
-    names: of the plans, one for each simulation; simulations of one name are one curve. The
-        plans' own names by default.
-    A simulation without executions has no timeline of thread blocks; the page says so.
-    Errors: P810 without simulations, P813 where the names don't fit.
+    names: the plan's name for each simulation, by default the plan's own; simulations with the same
+        name form one curve.
+    A simulation without executions has no timeline of thread blocks; the page states this.
+    Errors: P810 without simulations, P813 for a wrong number of names.
     """
     require_simulations(simulations)
     data = {
         "title": title,
         "simulations": [
             simulation_data(s, name, len(simulations))
-            for s, name in zip(simulations, named(simulations, names), strict=True)
+            for s, name in zip(simulations, simulation_names(simulations, names), strict=True)
         ],
     }
     folder = files(__package__)
@@ -39,7 +39,7 @@ def html_report(
         "title": escape(title),
         "style": folder.joinpath("page.css").read_text("utf-8"),
         "script": "\n".join(folder.joinpath(f"{name}.js").read_text("utf-8") for name in _SCRIPTS),
-        "data": embedded(data),
+        "data": embed(data),
     }
     page = folder.joinpath("page.html").read_text("utf-8")
     pieces = page.split("@@")  # text, name, text, name, ..., text
@@ -47,7 +47,7 @@ def html_report(
     return "".join(pieces)
 
 
-def embedded(data: object) -> str:
-    """JSON for a script element: no text in it can end the element or begin a comment."""
+def embed(data: object) -> str:
+    """JSON for a script element, in which no text can end the element or start a comment."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

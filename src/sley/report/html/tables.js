@@ -27,7 +27,7 @@ function drawCards(s) {
   const p = s.plan;
   const [exit, end] = s.blocks.average;
   byId("cards").replaceChildren(
-    card("Time", timeText(s.time), `${timeText(s.launch)} of it launch`),
+    card("Time", timeText(s.time), `${timeText(s.launch)} for the launch`),
     card("Algorithm bandwidth", `${s.algbw.toFixed(2)} GB/s`, `size ${s.size}`),
     card("Bus bandwidth", `${s.busbw.toFixed(2)} GB/s`, `${p.ranks} ranks`),
     card("Of the bound", percent(s.reached),
@@ -86,9 +86,9 @@ function idleSource(s) {
   legend(byId("idle-legend"), [...parts.map(([word, , colour]) => [word, colour]),
     ["has exited", gone]]);
   byId("idle-note").textContent = (b.summed ? "Each row is the average of a rank's blocks. " : "")
-    + "At the right: the part of its time in which a block is idle, waiting until its own exit "
-    + "/ waiting or gone until the end of the kernel. On average "
-    + `${percent(b.average[0])} / ${percent(b.average[1])}.`;
+    + "At the right: the block's idle share of the time until its own exit / until the end of the "
+    + `kernel, on average ${percent(b.average[0])} / ${percent(b.average[1])}. An exited block is `
+    + "idle.";
   return { labels: order.map((n) => b.label[n]),
     right: order.map((n) => `${percent(b.to_exit[n], 0)} / ${percent(b.to_end[n], 0)}`),
     draw, tip };
@@ -113,9 +113,9 @@ function drawCritical(s) {
     c.lines.map(([line, times, us]) => row([[line, "code whole"], [times, "number"],
       [us.toFixed(1), "number"], [percent(us / total), "number"]])));
   const shown = c.rows.length < c.steps ? ` The ${c.rows.length} longest are listed.` : "";
-  byId("critical-note").textContent = `The ${c.executions} executions that decide the time, each `
-    + `waiting for the one before it, in ${c.steps} steps: neighbours of one source line are one `
-    + `step.${shown} What doesn't move are hops, waits and overhead.`;
+  byId("critical-note").textContent = `${c.executions} executions determine the time; each waits `
+    + `for the one before it. They form ${c.steps} steps of consecutive executions with the same `
+    + `source line.${shown} While no data moves, a step consists of hops, waits and overhead.`;
 }
 
 function drawParameters(s) {

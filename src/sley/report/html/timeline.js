@@ -1,6 +1,6 @@
-// Thread blocks over time: single executions, or sums in bins where there are too many.
+// Thread blocks over time: single executions, or sums in bins of time if there are too many.
 
-// Rows of the picture that belong to the chosen rank, or all.
+// The rows of the chosen rank, or all rows.
 function chosenRows(blocks) {
   const rank = byId("rank").value;
   const rows = blocks.rank.map((_, row) => row);
@@ -61,13 +61,13 @@ function executionSource(simulation, rows, labels) {
     const after = t.after[n];
     const lines = [
       t.labels[t.instruction[n]],
-      `tile ${t.tile[n]}: at work ${timeText(t.end[n] - t.start[n])}, `
+      `tile ${t.tile[n]}: runs ${timeText(t.end[n] - t.start[n])}, `
         + `${t.start[n].toFixed(2)} to ${t.end[n].toFixed(2)} us`,
     ];
     if (t.start[n] > t.turn[n]) {
-      lines.push(`before it ${timeText(t.start[n] - t.turn[n])} of waiting, decoding and posts`);
+      lines.push(`${timeText(t.start[n] - t.turn[n])} of waiting, decoding and posts before`);
     }
-    lines.push(`waited last for ${t.causes[t.cause[n]]}`
+    lines.push(`last waited for ${t.causes[t.cause[n]]}`
       + (after >= 0 ? `: ${t.labels[t.instruction[after]]}, tile ${t.tile[after]}` : ""));
     if (t.critical[n]) lines.push("on the critical path");
     return lines;
@@ -138,12 +138,13 @@ function timelineNote(simulation) {
   const blocks = simulation.blocks;
   let text = "";
   if (!t) {
-    text = "This simulation kept no executions. Simulate with executions=True to see them here.";
+    text = "This simulation has no executions. Simulate with executions=True to see them here.";
   } else if (t.kind === "bins") {
-    text = `${t.executions.toLocaleString("en")} executions are too many to be drawn one by one: `
-      + `each column sums up ${timeText(simulation.time / t.bins)}`
-      + (blocks.summed ? `, each row all ${simulation.plan.blocks.toLocaleString("en")} thread `
-        + "blocks of a rank" : "") + ". The trace has them all.";
+    text = `${t.executions.toLocaleString("en")} executions are too many to draw one by one: each `
+      + `column is a sum over ${timeText(simulation.time / t.bins)}`
+      + (blocks.summed ? `, each row the average of a rank's thread blocks (`
+        + `${simulation.plan.blocks.toLocaleString("en")} in all)` : "")
+      + ". The trace contains all of them.";
   }
   byId("timeline-note").textContent = text;
   byId("timeline").hidden = byId("timeline-hint").hidden = !t;

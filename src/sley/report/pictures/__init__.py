@@ -1,12 +1,12 @@
-"""Pictures of small programs, plans and clusters, for people.
+"""Pictures: drawings of small programs, plans and clusters.
 
-Each function gives a `Picture`, which is written with `save`.
+Each function returns a `Picture`, whose `save` writes a file.
 
 dags.py       the chunks of a program, the instructions of a plan
 blocks.py     thread blocks with their instructions, side by side
-topology.py   a cluster's ranks, switches and links
-grid.py       nodes in lanes and layers, and the curves between them
-canvas.py     boxes, lines and texts, as SVG or through matplotlib
+topology.py   a cluster's GPUs, switches, cards and links
+grid.py       graphs in lanes and columns, and the curves between their nodes
+canvas.py     boxes, lines and texts as SVG or PNG
 words.py      labels and legends
 """
 

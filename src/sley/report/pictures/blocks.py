@@ -1,4 +1,4 @@
-"""Pictures of thread-block programs: what each block of each rank does, line by line."""
+"""Pictures of thread-block programs: the instructions of each block of each rank."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from sley.report.pictures.canvas import (
 from sley.report.pictures.words import (
     WAIT,
     block_peers,
-    chosen_ranks,
     instruction_fill,
     instruction_peers,
     instruction_text,
+    rank_mask,
     used_fills,
 )
 
 _MARGIN = 0.2
 _PAGE_WIDTH = 14.0
-"""Inches, after which further ranks begin a new row."""
+"""The width in inches after which a new row of ranks begins."""
 _RANK_PAD, _RANK_GAP = 0.1, 0.2
 _ROW_GAP, _TRACK = 0.08, 0.06
 _GUTTER = 0.12
@@ -49,9 +49,10 @@ _HEAD_FILL = Fill("", WHITE, INK, 0.8)
 
 @dataclass(frozen=True)
 class _Wait:
-    """An arrow between two columns of a rank, by column and row.
+    """An arrow between two columns of a rank.
 
     id: its id in an SVG.
+    source, target: column and row.
     """
 
     id: str
@@ -60,8 +61,8 @@ class _Wait:
 
     @property
     def gutters(self) -> tuple[int, int]:
-        """The gap beside the source's column and the one beside the target's, towards each other:
-        gap c is at the left of column c."""
+        """The gaps beside the source's column and the target's column, on the sides that face each
+        other. Gap c is at the left of column c."""
         a, b = self.source[0], self.target[0]
         return (a + 1, b) if b > a else (a, b + 1)
 
@@ -74,11 +75,12 @@ class _Wait:
 
 @dataclass(frozen=True)
 class _Tracks:
-    """Where arrows run so that none lies on another.
+    """The tracks of arrows, chosen so that no arrow covers another.
 
-    vertical: of each wait, its track in each of its two gaps; horizontal: of each wait that
-        passes over columns, its track above its target's row.
-    widths: how many vertical tracks each gap has; heights: horizontal ones above each row.
+    vertical: the tracks of each wait in its two gaps.
+    horizontal: the track above the target's row of each wait that passes columns.
+    widths: number of vertical tracks of each gap.
+    heights: number of horizontal tracks above each row.
     """
 
     vertical: dict[int, tuple[int, int]]
@@ -88,14 +90,14 @@ class _Tracks:
 
 
 def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
-    """The thread-block programs of a plan (MSCCLang, figure 4): a frame a rank, a column a block
-    with its peers and channels in the head, a box an instruction in the order of execution, and an
-    arrow a wait, from the instruction that must have finished to the one that waits for it.
+    """The thread-block programs of a plan (MSCCLang, figure 4): a frame for each rank, a column for
+    each block with its peers and channels in the head, a box for each instruction in the order of
+    execution, and for each wait an arrow from the instruction that must finish first.
 
-    ranks: only these; all by default.
+    ranks: the ranks to draw, by default all.
     Ids in an SVG: rank-R, block-R-B, instruction-I, wait-I-J. Errors: P801.
     """
-    chosen = chosen_ranks(ranks, plan.collective.ranks)
+    chosen = rank_mask(ranks, plan.collective.ranks)
     rows = int(chosen[plan.rank].sum())
     waits = int(chosen[plan.rank[plan.waits.source]].sum())
     check_size("instructions", rows, "waits", waits)
@@ -113,11 +115,11 @@ def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
     for part in drawn:
         if x > _MARGIN and x + part.width > _PAGE_WIDTH:
             x, y, tallest = _MARGIN, y + tallest + _RANK_GAP, 0.0
-        moved = _moved(part, x, y)
-        boxes += moved.boxes
-        lines += moved.lines
-        texts += moved.texts
-        grounds += moved.grounds
+        shifted = _shift(part, x, y)
+        boxes += shifted.boxes
+        lines += shifted.lines
+        texts += shifted.texts
+        grounds += shifted.grounds
         x += part.width + _RANK_GAP
         width, tallest = max(width, x - _RANK_GAP), max(tallest, part.height)
     return Picture(
@@ -132,7 +134,7 @@ def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
 
 
 def _rank_picture(plan: Plan, rank: int) -> Picture:
-    """One rank by itself, with its upper left corner at the origin."""
+    """The picture of one rank, with its upper left corner at the origin."""
     blocks = range(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1]))
     texts = {
         row: tuple(x for x in (*instruction_text(plan, row), instruction_peers(plan, row)) if x)
@@ -199,7 +201,7 @@ def _head(plan: Plan, block: int) -> tuple[str, ...]:
 
 
 def _waits(plan: Plan, rank: int) -> list[_Wait]:
-    """The waits of a rank between different blocks; the order of a block implies the others."""
+    """The waits of a rank between different blocks; the order within a block implies the others."""
     source, target = plan.waits.target, plan.waits.source
     found = np.flatnonzero((plan.rank[target] == rank) & (plan.block[source] != plan.block[target]))
 
@@ -238,7 +240,7 @@ def _tracks(waits: list[_Wait], columns: int) -> _Tracks:
 
 
 def _take(ends: list[int], first: int, last: int) -> int:
-    """The first track that is free from `first` on, taken up to `last`."""
+    """Takes the first track that is free from `first` on, up to `last`, and returns it."""
     place = next((t for t, end in enumerate(ends) if end < first), len(ends))
     ends[place : place + 1] = [last]
     return place
@@ -266,8 +268,8 @@ def _route(
     return (start, (x0, start[1]), (x0, y), (x1, y), (x1, end[1]), end)
 
 
-def _moved(part: Picture, x: float, y: float) -> Picture:
-    """The same picture with its origin elsewhere."""
+def _shift(part: Picture, x: float, y: float) -> Picture:
+    """The picture, shifted by (x, y)."""
     return replace(
         part,
         boxes=tuple(replace(b, x=b.x + x, y=b.y + y) for b in part.boxes),

@@ -1,4 +1,4 @@
-"""Canvas: a picture as boxes, lines and texts in inches, and its files."""
+"""Canvas: a picture of boxes, lines and texts in inches, and its files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUFFIXES = (".svg", ".png")
 
 MAX_BOXES = 400
 MAX_LINES = 1600
-"""The most that a picture shows: what is beyond can't be read."""
+"""The most lines of a picture; larger pictures can't be read."""
 
 TEXT_PT = 7.5
 SMALL_PT = 6.5
@@ -37,18 +37,18 @@ BAND = "#f4f4f4"
 BLUE, GREEN, ORANGE, PURPLE = "#0072B2", "#00795A", "#C04F00", "#A8457F"
 PALE_BLUE, PALE_GREEN, PALE_ORANGE = "#d9eaf7", "#d5efe5", "#fbe5cf"
 PALE_PURPLE, PALE_GREY, WHITE = "#f4deeb", "#ebebeb", "#ffffff"
-"""Colours that people with any colour vision tell apart, after Okabe and Ito, the strong ones
-darkened until they can be read on white."""
+"""Colours that people with any colour vision can tell apart, after Okabe and Ito; the strong ones
+are darker, so that they can be read on white."""
 
 _POINTS_PER_INCH = 72
 _ADVANCE = 0.602
-"""Width of a character of the fixed-width fonts that pictures are written in, for a size of 1."""
+"""Width of a character of the pictures' fixed-width fonts at a size of 1."""
 _HEIGHT = 1.3
-"""Distance of lines of text, for a size of 1."""
+"""Distance between lines of text at a size of 1."""
 
 _PNG_DPI = 150
 _MAX_PIXELS = 16_000
-"""Bound on a side of a PNG; matplotlib draws up to 2**16."""
+"""The longest side of a PNG; matplotlib draws up to 2**16."""
 
 _HEAD_LENGTH, _HEAD_WIDTH = 0.075, 0.06
 
@@ -62,7 +62,7 @@ _SETTINGS: dict[Any, Any] = {
 
 
 class Stroke(Enum):
-    """How a line is drawn."""
+    """The stroke of a line."""
 
     SOLID = "solid"
     DASHED = "dashed"
@@ -70,10 +70,10 @@ class Stroke(Enum):
 
 @dataclass(frozen=True)
 class Style:
-    """How the lines of one kind look.
+    """The style of one kind of lines.
 
-    word: what the legend calls them.
-    port: how far from the middle of a box's side they start and end, in inches; downwards.
+    word: their name in the legend.
+    port: distance of their ends below the middle of a box's side, in inches.
     """
 
     word: str
@@ -86,9 +86,9 @@ class Style:
 
 @dataclass(frozen=True)
 class Fill:
-    """How the boxes of one kind look.
+    """The style of one kind of boxes.
 
-    word: what the legend calls them.
+    word: their name in the legend.
     """
 
     word: str
@@ -101,7 +101,7 @@ class Fill:
 class Box:
     """A rectangle with lines of text in its middle.
 
-    id: its id in an SVG; empty for what is only ornament.
+    id: its id in an SVG; empty for a decoration.
     x, y: its upper left corner.
     """
 
@@ -117,10 +117,10 @@ class Box:
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points, curved where it changes its height, or straight from each to the
-    next.
+    """A line through points.
 
     id: its id in an SVG.
+    curved: whether parts between points of different height are curves.
     """
 
     id: str
@@ -133,7 +133,7 @@ class Line:
 class Text:
     """A line of text.
 
-    x, y: the middle of its left end, of its middle or of its right end, as `align` says.
+    x, y: the point at middle height of its left end, middle or right end, selected by `align`.
     """
 
     x: float
@@ -149,10 +149,10 @@ class Text:
 class Picture:
     """A drawing on white: lengths in inches from the upper left corner, sizes of text in points.
 
-    title: what it shows.
-    width, height: of the whole.
-    boxes, lines, texts: what is on it; lines lie under boxes, boxes are drawn in their order.
-    grounds: boxes that lie under the lines.
+    title: its title.
+    width, height: its size.
+    boxes, lines, texts: its contents; boxes cover lines, and later boxes cover earlier ones.
+    grounds: boxes under the lines.
     """
 
     title: str
@@ -164,7 +164,7 @@ class Picture:
     grounds: tuple[Box, ...] = ()
 
     def save(self, path: str | Path) -> None:
-        """Writes the picture in the format that the name's end says. Errors: P802, F461."""
+        """Writes the picture in the format of the file name's suffix. Errors: P802, F461."""
         suffix = checked_suffix(path)
         content = self.svg() if suffix == ".svg" else self.png()
         try:
@@ -176,19 +176,19 @@ class Picture:
 
     def svg(self) -> bytes:
         """The picture as SVG: the same bytes for the same picture."""
-        return self._written("svg", _POINTS_PER_INCH, {"Date": None, "Creator": None})
+        return self._render("svg", _POINTS_PER_INCH, {"Date": None, "Creator": None})
 
     def png(self) -> bytes:
         """The picture as PNG: the same bytes for the same picture."""
         dots = min(_PNG_DPI, _MAX_PIXELS / max(self.width, self.height))
-        return self._written("png", dots, {"Software": None})
+        return self._render("png", dots, {"Software": None})
 
     def figure(self) -> Figure:
         """The picture as a figure of matplotlib."""
         with _settings():
             return self._figure()
 
-    def _written(self, kind: str, dpi: float, metadata: dict[str, str | None]) -> bytes:
+    def _render(self, kind: str, dpi: float, metadata: dict[str, str | None]) -> bytes:
         stream = io.BytesIO()
         with _settings():
             figure = self._figure()
@@ -218,7 +218,7 @@ class Picture:
 
 
 def checked_suffix(path: str | Path) -> str:
-    """The end of a picture's file name, in small letters. Errors: P802."""
+    """The suffix of a picture's file name, in lower case. Errors: P802."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise P802.error(
@@ -230,9 +230,9 @@ def checked_suffix(path: str | Path) -> str:
 
 
 def check_size(what: str, boxes: int, words: str, lines: int, remedy: str = "") -> None:
-    """Refuses a picture that nobody could read.
+    """Refuses a picture that is too large to read.
 
-    what: what its boxes are, in the plural; words: what its lines are. Errors: P801.
+    what, words: plural nouns for its boxes and for its lines. Errors: P801.
     """
     for number, most, word in ((boxes, MAX_BOXES, what), (lines, MAX_LINES, words)):
         if number > most:
@@ -259,8 +259,8 @@ def box_size(text: Sequence[str], size_pt: float = TEXT_PT) -> tuple[float, floa
 def legend(
     entries: Iterable[Fill | Style], x: float, y: float
 ) -> tuple[list[Box], list[Line], list[Text], float]:
-    """The kinds of boxes and lines in one row, each with its word: (boxes, lines, texts, the right
-    end of the row). y: the middle of the row."""
+    """The legend: one row with a sample and the name of each kind of box and line. Returns (boxes,
+    lines, texts, the right end of the row). y: the middle of the row."""
     boxes, lines, texts = [], [], []
     for entry in entries:
         if isinstance(entry, Fill):
@@ -275,7 +275,7 @@ def legend(
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """matplotlib as it comes, with the settings of pictures; as before afterwards."""
+    """matplotlib's defaults with the settings for pictures; restores the user's settings after."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -314,7 +314,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
     points = list(line.points)
     (x0, y0), (x1, y1) = points[-2:]
     if style.arrow:
-        # A curve arrives level, a straight line in its own direction.
+        # A curve ends horizontally, a straight line in its own direction.
         level = line.curved or y0 == y1
         dx, dy = (1.0 if x1 >= x0 else -1.0, 0.0) if level else _direction(x0, y0, x1, y1)
         base = (x1 - dx * _HEAD_LENGTH, y1 - dy * _HEAD_LENGTH)

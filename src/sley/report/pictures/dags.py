@@ -1,4 +1,4 @@
-"""Pictures of graphs: a program's chunks and a plan's instructions (MSCCLang, figure 4)."""
+"""Pictures of DAGs: a program's chunks and a plan's instructions (MSCCLang, figure 4)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from sley.report.pictures.words import (
     ORDER,
     WAIT,
     block_peers,
-    chosen_ranks,
     instruction_fill,
     instruction_peers,
     instruction_text,
     operand,
+    rank_mask,
     used_fills,
 )
 
@@ -50,19 +50,19 @@ _FALSE = Style("reuses the place", GREY, Stroke.DASHED, port=0.06)
 
 
 def chunk_picture(program: Program, ranks: Collection[int] | None = None) -> Picture:
-    """The chunk DAG of a program (MSCCLang 4.1): a box a transfer, at its depth and in the lane
-    of the rank that it writes to; a line a dependency.
+    """The chunk DAG of a program (MSCCLang 4.1): a box for each transfer, in the column of its
+    depth and the lane of its destination rank; a line for each dependency.
 
-    ranks: only transfers from and to these; all by default.
+    ranks: draws only transfers from or to these, by default all.
     Ids in an SVG: transfer-T, dependency-BEFORE-AFTER. Errors: P801.
     """
-    t, chosen = program.transfers, chosen_ranks(ranks, program.collective.ranks)
+    t, chosen = program.transfers, rank_mask(ranks, program.collective.ranks)
     shown = np.flatnonzero(chosen[t.src] | chosen[t.dst])
     before, after, true = _pairs(dependencies(program).dependencies)
     depth = levels(Edges.from_pairs(len(t), before, after))
     seen = np.isin(before, shown) & np.isin(after, shown)
     check_size("transfers", len(shown), "dependencies", int(seen.sum()))
-    # A part of the program keeps its depths, but no empty columns.
+    # A part of the program has the order of its depths without empty columns.
     columns = np.searchsorted(np.unique(depth[shown]), depth[shown])
     targets = np.unique(t.dst[shown])
     nodes = []
@@ -86,7 +86,7 @@ def chunk_picture(program: Program, ranks: Collection[int] | None = None) -> Pic
 
 
 def _pairs(found: Dependencies) -> tuple[LongArray, LongArray, LongArray]:
-    """The pairs of transfers that depend on one another: (before, after, 1 where by value)."""
+    """The pairs of dependent transfers: (before, after, 1 if `after` needs the value)."""
     order = np.lexsort((-found.true, found.after, found.before))
     pairs = np.column_stack((found.before, found.after))[order].astype(np.int64)
     keep = np.ones(len(pairs), bool)
@@ -95,14 +95,14 @@ def _pairs(found: Dependencies) -> tuple[LongArray, LongArray, LongArray]:
 
 
 def instruction_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
-    """The instruction DAG of a plan after fusion (MSCCLang 4.2, 4.3, 5.2): a box an instruction,
-    in the lane of its block, to the right of all that it comes after; lines for the next in its
-    block, for messages from send to receive, and for waits.
+    """The instruction DAG of a plan after fusion (MSCCLang 4.2, 4.3, 5.2): a box for each
+    instruction, in the lane of its block, to the right of all its predecessors; lines to the next
+    instruction of the block, from send to receive, and for waits.
 
-    ranks: only these; all by default.
+    ranks: the ranks to draw, by default all.
     Ids in an SVG: instruction-I, order-I-J, message-I-J, wait-I-J. Errors: P801, P803.
     """
-    chosen = chosen_ranks(ranks, plan.collective.ranks)[plan.rank]
+    chosen = rank_mask(ranks, plan.collective.ranks)[plan.rank]
     shown = np.flatnonzero(chosen)
     kinds = {
         "order": (ORDER, _next_in_block(plan)),
@@ -114,7 +114,7 @@ def instruction_picture(plan: Plan, ranks: Collection[int] | None = None) -> Pic
     if (column == NONE).any():
         row = int(np.argmax(column == NONE))
         found = f"{int((column == NONE).sum())} without order, {plan.label(row)} among them"
-        raise P803.error(expected="instructions in an order", found=found)
+        raise P803.error(expected="instructions that can be ordered", found=found)
     visible = {
         word: (style, pairs[chosen[pairs].all(axis=1)]) for word, (style, pairs) in kinds.items()
     }
@@ -149,12 +149,12 @@ def _block_lane(plan: Plan, block: int) -> Lane:
 
 
 def _waits(plan: Plan) -> LongArray:
-    """int64 (waits, 2): each instruction that is waited for and the one that waits."""
+    """int64 (waits, 2): the instruction that must finish first, and the one that waits for it."""
     return np.column_stack((plan.waits.target, plan.waits.source)).astype(np.int64)
 
 
 def _next_in_block(plan: Plan) -> LongArray:
-    """int64 (pairs, 2): each instruction and the next of its block."""
+    """int64 (pairs, 2): each instruction and the next one of its block."""
     row = np.arange(len(plan.instructions))
     last = np.zeros(len(row) + 1, bool)
     last[plan.block_offset] = True
@@ -163,18 +163,18 @@ def _next_in_block(plan: Plan) -> LongArray:
 
 
 def _messages(plan: Plan) -> LongArray:
-    """int64 (messages, 2): each send and the receive that takes its message: of a connection the
-    first send and the first receive, the second and the second, and so on."""
+    """int64 (messages, 2): each send and the receive of its message: the n-th send and the n-th
+    receive of a connection."""
     send, receive = plan.connection_keys()
-    sends = _numbered(send)
-    receives = _numbered(receive)
+    sends = _number_within_key(send)
+    receives = _number_within_key(receive)
     both = sorted(sends.keys() & receives.keys())
     pairs = [(plan.sends[sends[key]], plan.receives[receives[key]]) for key in both]
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
-def _numbered(keys: LongArray) -> dict[tuple[int, int], int]:
-    """The place of each (key, how many of that key came before)."""
+def _number_within_key(keys: LongArray) -> dict[tuple[int, int], int]:
+    """The place of the n-th occurrence of each key, by (key, n)."""
     found: dict[tuple[int, int], int] = {}
     count: dict[int, int] = {}
     for place, key in enumerate(keys.tolist()):

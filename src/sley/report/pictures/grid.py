@@ -1,8 +1,8 @@
-"""Grid: a directed graph drawn from left to right, in columns by depth and in lanes.
+"""Grid: a directed graph from left to right, with a column for each depth, in lanes.
 
-A line that passes over columns runs below the boxes of its own lane, on a track; lines of one kind
-from one box share it. So no line goes through a box, except that lines leave and reach boxes
-through the gaps between columns.
+A line that passes columns runs on a track below the boxes of its source's lane; lines of the same
+kind from the same box share a track. So lines cross no boxes; they leave and reach boxes through
+the gaps between columns.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ _TRACK = 0.07
 _LANE_PAD = 0.1
 _GROUP_GAP = 0.08
 _GAP, _GAP_OF_LINE, _GAP_LINES = 0.34, 0.03, 14
-"""Between columns: the least width, and what each line adds, up to so many."""
+"""Gaps between columns: the smallest width, the width that each line adds, and the most lines that
+add to it."""
 
 
 @dataclass(frozen=True)
 class Node:
     """A box of the graph.
 
-    column: its depth; lane: its lane. Those of one lane and column stand below one another.
+    column: its depth; lane: its lane. Boxes of the same lane and column are stacked.
     """
 
     id: str
@@ -55,7 +56,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Link:
-    """A line of the graph from one node to another of a higher column, by their positions."""
+    """A line of the graph from a node to a node in a later column, both by their positions."""
 
     id: str
     source: int
@@ -65,7 +66,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Lane:
-    """A lane: its label; lanes of one group, which follow one another, share a band and its
+    """A lane and its label. Consecutive lanes of the same group share a band and the group's
     label."""
 
     label: str
@@ -74,13 +75,14 @@ class Lane:
 
 @dataclass(frozen=True)
 class _Places:
-    """Where everything stands.
+    """The positions of everything.
 
-    slot: of each node, its place among those of its lane and column.
-    track: of each link that takes one, its track in the lane of its source.
-    left, right: of the boxes of each column.
-    top, track_top: of each lane's boxes and of its tracks; below: the end of the last lane.
-    box_height: of all boxes.
+    slot: the place of each node among those of its lane and column.
+    track: the track of each link that needs one, in the lane of its source.
+    left, right: the ends of the boxes of each column.
+    top, track_top: the upper end of each lane's boxes and of its tracks.
+    below: the lower end of the last lane.
+    box_height: the height of all boxes.
     """
 
     slot: list[int]
@@ -102,9 +104,9 @@ def layered(
 ) -> Picture:
     """The picture of a graph.
 
-    entries: what the legend explains.
+    entries: the entries of the legend.
     """
-    places = _placed(lanes, nodes, links)
+    places = _place(lanes, nodes, links)
     boxes = []
     for node, slot in zip(nodes, places.slot, strict=True):
         x, end = places.left[node.column], places.right[node.column]
@@ -133,7 +135,7 @@ def layered(
     )
 
 
-def _placed(lanes: Sequence[Lane], nodes: Sequence[Node], links: Sequence[Link]) -> _Places:
+def _place(lanes: Sequence[Lane], nodes: Sequence[Node], links: Sequence[Link]) -> _Places:
     slot, stacked = _slots(nodes, links)
     track, tracks = _tracks(nodes, links, slot)
     sizes = [box_size(node.text) for node in nodes]
@@ -164,8 +166,8 @@ def _placed(lanes: Sequence[Lane], nodes: Sequence[Node], links: Sequence[Link])
 
 
 def _slots(nodes: Sequence[Node], links: Sequence[Link]) -> tuple[list[int], dict[int, int]]:
-    """The slot of each node, and how many each lane has: those of a cell in the order of where
-    their lines come from."""
+    """The slot of each node, and the number of slots of each lane. The nodes of a lane and column
+    have the order of their predecessors' positions."""
     before: dict[int, list[int]] = defaultdict(list)
     for link in links:
         before[link.target].append(link.source)
@@ -192,7 +194,7 @@ def _slots(nodes: Sequence[Node], links: Sequence[Link]) -> tuple[list[int], dic
 def _tracks(
     nodes: Sequence[Node], links: Sequence[Link], slot: list[int]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """The track of each link that takes one, and how many each lane has."""
+    """The track of each link that needs one, and the number of tracks of each lane."""
     taken = {(n.column, n.lane, place) for n, place in zip(nodes, slot, strict=True)}
     wanted: dict[tuple[int, Style], list[int]] = defaultdict(list)
     for number, link in enumerate(links):
@@ -202,7 +204,7 @@ def _tracks(
         free = all((c, source.lane, slot[link.source]) not in taken for c in between)
         if between and not (level and free):
             wanted[link.source, link.style].append(number)
-    # Intervals of columns to tracks: each takes the first that is free from its first column on.
+    # Each interval of columns takes the first track that is free from its first column on.
     ends: dict[int, list[int]] = defaultdict(list)
     track: dict[int, int] = {}
     for (node, _), members in sorted(wanted.items(), key=lambda w: nodes[w[0][0]].column):

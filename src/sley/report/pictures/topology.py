@@ -42,11 +42,11 @@ from sley.report.pictures.canvas import (
 
 _MARGIN = 0.2
 _SPACING = 1.02
-"""From the middle of a box to the next one's in its row."""
+"""Distance between the middles of neighbouring boxes in a row."""
 _BOX_WIDTH, _BOX_HEIGHT = 0.74, 0.26
 _ROW = 0.8
 _RING = 0.2
-"""Radius of a ring of GPUs for each of them: so large that lines pass beside a next neighbour."""
+"""Radius of a ring of GPUs, for each GPU: large enough that lines pass a neighbour at its side."""
 _FRAME_PAD, _FRAME_GAP, _TIER_GAP = 0.16, 0.3, 0.3
 
 _FILLS = {
@@ -64,19 +64,20 @@ _COLORS = {
 _FRAME = Fill("", BAND, GREY, 0.6)
 _LABEL = Fill("", WHITE, WHITE, 0.0)
 _ARC = 0.24
-"""How far a link between two boxes of a row bends away, for each box that it passes and once."""
+"""The bend of a link between two boxes of a row: this times one more than the boxes it passes."""
 _ARC_POINTS = 64
 _ALONG = (0.5, 0.4, 0.6, 0.32, 0.68, 0.25, 0.75, 0.18, 0.82)
-"""Where on a link its label may stand, the best first."""
+"""Positions of a label along its link, the best first."""
 _ASIDE = (0.0, 0.21, -0.21)
-"""How far below the link, the best first."""
+"""Distances of a label below its link, the best first."""
 _SHOWN_RATES = 4
-"""How many rates of a kind of link the legend lists."""
+"""The most rates of a kind of link in the legend."""
 
 
 @dataclass(frozen=True)
 class _Joint:
-    """All links between two vertices: a < b; rates there and back, 0 where there is no link."""
+    """All links of a kind between two vertices a < b, with the rates from a to b and from b to a; 0
+    means no link."""
 
     a: int
     b: int
@@ -96,13 +97,13 @@ class _Joint:
 
 
 def topology_picture(topology: Topology) -> Picture:
-    """A topology as a graph: a frame a node with its GPUs, switches and cards, the network above,
-    and a line for the links between two vertices, both directions in one, with the rate that
-    transfers reach in GB/s. Where the directions differ, "20 / 10" is from the vertex of the lower
-    number and back; a link in one direction alone has an arrow.
+    """A topology as a graph: a frame for each node with its GPUs, switches and cards, the network
+    above, and a line for the links between two vertices, both directions in one, with the rate in
+    GB/s that transfers reach. If the directions differ, "20 / 10" is the rate from the vertex with
+    the lower number and the rate back; a link in only one direction has an arrow.
 
-    Switches stand as bars along all that they join, where they don't lie over one another. Ids in
-    an SVG: vertex-V, link-A-B-KIND. Errors: P801.
+    Switches are bars along all vertices that they link, unless two bars would overlap. Ids in an
+    SVG: vertex-V, link-A-B-KIND. Errors: P801.
     """
     joints = _joints(topology)
     check_size(
@@ -112,7 +113,7 @@ def topology_picture(topology: Topology) -> Picture:
         len(joints),
         "Draw the same kind of cluster with fewer nodes or GPUs.",
     )
-    places, frames, names = _placed(topology, joints)
+    places, frames, names = _place(topology, joints)
     boxes = [places[v] for v in sorted(places)]
     lines = [_line(joint, places) for joint in joints]
     labels: list[Box] = []
@@ -142,7 +143,7 @@ def topology_picture(topology: Topology) -> Picture:
 
 
 def _joints(topology: Topology) -> list[_Joint]:
-    """The links, those between two vertices as one, in the order of the vertices."""
+    """The links, those of a kind between two vertices as one, in the order of the vertices."""
     rates: dict[tuple[int, int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for link in topology.links:
         a, b = sorted((link.src, link.dst))
@@ -162,7 +163,7 @@ def _link_entries(joints: list[_Joint]) -> list[Style]:
     return entries
 
 
-def _placed(
+def _place(
     topology: Topology, joints: list[_Joint]
 ) -> tuple[dict[int, Box], list[Box], list[Text]]:
     """The box of each vertex, the frames of the nodes, and their names."""
@@ -192,7 +193,7 @@ def _placed(
 
 
 def _tiers(vertices: list[int], neighbours: dict[int, list[int]]) -> list[list[int]]:
-    """Vertices by how far they are from all others, the next ones first."""
+    """Groups of vertices by their distance from all other vertices, the nearest first."""
     tiers: list[list[int]] = []
     left = set(vertices)
     while left:
@@ -210,7 +211,8 @@ def _tier(
     span: tuple[float, float],
     y: float,
 ) -> dict[int, Box]:
-    """The boxes of vertices outside of nodes: bars along what they join, or equal shares."""
+    """The boxes of vertices outside of nodes: bars along the vertices that they link, or shares of
+    equal width."""
     joined = {v: [below[o] for o in neighbours[v] if o in below] for v in row}
     means = {v: _mean([box.x + box.width / 2 for box in joined[v]], span[0]) for v in row}
     share = (span[1] - span[0]) / len(row)
@@ -231,10 +233,10 @@ def _tier(
 def _node(
     topology: Topology, inside: list[int], neighbours: dict[int, list[int]]
 ) -> tuple[dict[int, Box], float, float]:
-    """The boxes of one node from its upper left corner, and its width and height.
+    """The boxes of one node relative to its upper left corner, and its width and height.
 
-    From top to bottom: cards and PCIe by how far they are from GPUs, GPUs, switches. GPUs that are
-    linked to one another and to nothing else in the node stand in a circle.
+    From top to bottom: cards and PCIe by their distance from GPUs, GPUs, switches. GPUs that are
+    linked only to one another form a circle.
     """
     kind = topology.vertices.kind
     gpus = [v for v in inside if kind[v] == VertexKind.GPU]
@@ -246,7 +248,7 @@ def _node(
     widest = max(len(row) for row in (gpus, switches, *over)) * _SPACING
     span = 2 * radius + _BOX_WIDTH if ring else widest
     middle: dict[int, float] = {}
-    # GPUs first, then what is next to them, so that everything stands over what it joins.
+    # GPUs first, then their neighbours, so that each vertex is above those that it links.
     rows = [gpus, switches, *over] if switches else [gpus, *over]
     ordered = [_across(row, near, middle, span) for row in rows]
     room = [0.0 if ring else _arc_room(row, near) for row in ordered]
@@ -275,8 +277,8 @@ def _node(
 def _across(
     row: list[int], near: dict[int, list[int]], middle: dict[int, float], span: float
 ) -> list[int]:
-    """A row in the order of what it joins among the rows before; puts the middle of each of its
-    boxes into `middle`."""
+    """A row in the order of its neighbours in earlier rows; stores the middle of each of its boxes
+    in `middle`."""
     keys = {v: _mean([middle[o] for o in near[v] if o in middle], float(v)) for v in row}
     ordered = sorted(row, key=lambda v: (keys[v], v))
     for place, vertex in enumerate(ordered):
@@ -285,14 +287,14 @@ def _across(
 
 
 def _arc_room(row: list[int], near: dict[int, list[int]]) -> float:
-    """The height of the arcs that pass boxes of a row."""
+    """The height of a row's arcs around its boxes."""
     place = {v: n for n, v in enumerate(row)}
     longest = max((place[o] - place[v] for v in row for o in near[v] if o in place), default=0)
     return longest * _ARC if longest > 1 else 0.0
 
 
 def _circle(center: Point, radius: float, count: int) -> list[Point]:
-    """Points on a circle, clockwise, the first two on top."""
+    """Points on a circle, clockwise; the first two are at the top."""
     angles = [-pi / 2 + 2 * pi * (place - 0.5) / count for place in range(count)]
     return [(center[0] + radius * cos(a), center[1] + radius * sin(a)) for a in angles]
 
@@ -309,8 +311,8 @@ def _look(topology: Topology, vertex: int) -> tuple[Fill, tuple[str, ...]]:
 def _bars(
     row: dict[int, Box], placed: dict[int, Box], neighbours: dict[int, list[int]]
 ) -> dict[int, Box]:
-    """The boxes of a row, cards as they are, others as wide as what they join of the boxes placed
-    before; all as they are where two of them would overlap."""
+    """The boxes of a row, each except cards as wide as its neighbours among the boxes placed
+    before; all unchanged if two of them would overlap."""
     bars: dict[int, Box] = {}
     for vertex, own in row.items():
         joined = [placed[o] for o in neighbours[vertex] if o in placed]
@@ -335,17 +337,17 @@ def _line(joint: _Joint, places: dict[int, Box]) -> Line:
 
 
 def _between(a: Box, b: Box, places: dict[int, Box]) -> tuple[Point, ...]:
-    """From one box to another: straight down or aslant, or around what stands between them."""
+    """A line between two boxes: straight, or an arc around the boxes between them."""
     passed = _between_in_row(a, b, places)
     if passed:
         return _arc(a, b, passed)
     x0, x1 = _opposite(a, b)
     start, end = (x0, a.y + a.height / 2), (x1, b.y + b.height / 2)
-    return (_clipped(start, end, a), _clipped(end, start, b))
+    return (_clip(start, end, a), _clip(end, start, b))
 
 
 def _arc(a: Box, b: Box, passed: int) -> tuple[Point, ...]:
-    """Half an ellipse from one box of a row to another: below GPUs and switches, above others."""
+    """Half an ellipse between two boxes of a row: below GPUs and switches, above other boxes."""
     down = a.fill in (_FILLS[VertexKind.GPU], _FILLS[VertexKind.SWITCH])
     y = a.y + (a.height if down else 0.0)
     center, reach = (a.x + b.x + (a.width + b.width) / 2) / 2, (b.x - a.x) / 2
@@ -355,7 +357,7 @@ def _arc(a: Box, b: Box, passed: int) -> tuple[Point, ...]:
 
 
 def _between_in_row(a: Box, b: Box, places: dict[int, Box]) -> int:
-    """How many boxes stand between two of one row; 0 for boxes of different rows."""
+    """The number of boxes between two boxes of a row; 0 for boxes of different rows."""
     if abs(a.y - b.y) >= _BOX_HEIGHT:
         return 0
     left, right = sorted((a.x, b.x))
@@ -363,8 +365,8 @@ def _between_in_row(a: Box, b: Box, places: dict[int, Box]) -> int:
 
 
 def _opposite(a: Box, b: Box) -> tuple[float, float]:
-    """Where a link leaves each of two boxes, from the left: a bar right across from a narrower
-    box, others in their middle."""
+    """The x coordinates of a link's ends: the middle of each box, but on a bar the point opposite
+    the narrower box's middle."""
     x0, x1 = a.x + a.width / 2, b.x + b.width / 2
     if a.width > b.width and a.x <= x1 <= a.x + a.width:
         return x1, x1
@@ -373,8 +375,8 @@ def _opposite(a: Box, b: Box) -> tuple[float, float]:
     return x0, x1
 
 
-def _clipped(inside: Point, outside: Point, box: Box) -> Point:
-    """Where a line from the middle height of a box leaves it."""
+def _clip(inside: Point, outside: Point, box: Box) -> Point:
+    """The point where a line from the middle height of a box leaves the box."""
     (x, y), dx, dy = inside, outside[0] - inside[0], outside[1] - inside[1]
     edge = box.x + box.width if dx > 0 else box.x
     shares = [(edge - x) / dx] if dx else []
@@ -384,7 +386,7 @@ def _clipped(inside: Point, outside: Point, box: Box) -> Point:
 
 
 def _label(text: str, line: Line, taken: list[Box]) -> list[Box]:
-    """The label of a link where it covers nothing; none where there is no such place."""
+    """The label of a link at the first position where it covers nothing; none if there is none."""
     size = SMALL_PT
     width, height = text_width(text, size) + 0.04, text_height(1, size)
     middle = len(line.points) // 2

@@ -1,4 +1,4 @@
-"""Words of pictures: operands, instructions and their peers as texts, and how they look."""
+"""Words: texts and styles of operands, instructions and their peers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def operand(buffer: int, index: int, count: int) -> str:
 
 
 def instruction_text(plan: Plan, row: int) -> tuple[str, str]:
-    """An instruction as two lines: its operation, and the operands that it has."""
+    """An instruction as two lines: its operation, and its operands."""
     i = plan.instructions[row]
     read = operand(i.src_buffer, i.src_index, i.count) if READS_SOURCE[i.op] else ""
     written = operand(i.dst_buffer, i.dst_index, i.count) if WRITES_DESTINATION[i.op] else ""
@@ -65,7 +65,7 @@ def instruction_text(plan: Plan, row: int) -> tuple[str, str]:
 
 
 def instruction_peers(plan: Plan, row: int) -> str:
-    """The other ends of an instruction's messages: "from 3, to 1"; empty where it has none."""
+    """The peers of an instruction: "from 3, to 1"; empty for an instruction without messages."""
     i = plan.instructions[row]
     source = [f"from {i.recv_peer}"] if RECEIVES[i.op] else []
     target = [f"to {i.send_peer}"] if SENDS[i.op] else []
@@ -73,35 +73,35 @@ def instruction_peers(plan: Plan, row: int) -> str:
 
 
 def instruction_fill(op: int) -> Fill:
-    """How an instruction's box looks: by what it moves, framed thickly where it reduces."""
+    """The style of an instruction's box: a colour for its kind, a thick frame if it reduces."""
     sends, receives = bool(SENDS[op]), bool(RECEIVES[op])
     fill = BOTH if sends and receives else SEND if sends else RECEIVE if receives else LOCAL
     return Fill(fill.word, fill.face, fill.edge, _REDUCING_PT) if REDUCES[op] else fill
 
 
 def used_fills(ops: ByteArray) -> list[Fill]:
-    """What the legend must explain of these operations' boxes."""
+    """The styles of these operations' boxes, for the legend."""
     words = {instruction_fill(op).word for op in np.unique(ops).tolist()}
     fills = [fill for fill in (SEND, RECEIVE, BOTH, LOCAL) if fill.word in words]
     return [*fills, REDUCING] if REDUCES[ops].any() else fills
 
 
 def block_peers(plan: Plan, block: int) -> tuple[str, str, str]:
-    """Whom a block sends to, whom it receives from, and on which channels: its head."""
+    """The ranks that a block sends to, those that it receives from, and its channels, in words."""
     rows = slice(int(plan.block_offset[block]), int(plan.block_offset[block + 1]))
     t = plan.instructions
     sends = sorted(set(t.send_peer[rows].tolist()) - {NONE})
     receives = sorted(set(t.recv_peer[rows].tolist()) - {NONE})
     channels = sorted(set(t.channel[rows].tolist()) - {NONE})
-    return _listed(sends), _listed(receives), _listed(channels)
+    return _join(sends), _join(receives), _join(channels)
 
 
-def _listed(numbers: list[int]) -> str:
+def _join(numbers: list[int]) -> str:
     return ",".join(map(str, numbers)) or "-"
 
 
-def chosen_ranks(ranks: Collection[int] | None, total: int) -> BoolArray:
-    """bool (total,): which ranks are drawn; all of them where `ranks` is None."""
+def rank_mask(ranks: Collection[int] | None, total: int) -> BoolArray:
+    """bool (total,): whether each rank is drawn; all if `ranks` is None."""
     if ranks is None:
         return np.ones(total, bool)
     chosen = np.zeros(total, bool)
