@@ -99,7 +99,9 @@ def _views(devices: Mapping[int, Device], arrays: Arrays, word: str) -> dict[int
 
 def _of_type(view: View | None, kind: DataType) -> View | None:
     """A view of bits as one of bfloat16."""
-    return None if view is None else replace(view, dtype=kind.name)
+    if view is None or view.dtype == kind.name:
+        return view
+    return replace(view, dtype=kind.name)
 
 
 def _check_view(array: _Given, kind: DataType) -> None:

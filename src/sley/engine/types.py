@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ BITS = "uint16"
 """The type of arrays that may hold the bits of bfloat16, which NumPy doesn't have."""
 
 
+@lru_cache  # NumPy puts a name together each time, which costs a call on devices a tenth
 def name_of(dtype: np.dtype[Any]) -> str:
     """What messages call NumPy's type, and DATA_TYPES if it is one of those."""
     return dtype.name if dtype.isnative else f"{dtype.name} with its bytes swapped"
