@@ -178,7 +178,7 @@ class CudaTimer:
         return float(ms) * 1e3
 
     def _raw(self, stream: Any) -> Any:
-        from sley.devices.cuda.arrays import stream_address
+        from sley.devices.cuda.streams import stream_address
 
         return self._cu.CUstream(stream_address(stream))
 

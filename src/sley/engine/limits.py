@@ -1,4 +1,4 @@
-"""Limits: the settings that engines share, with their defaults and what makes sense of them."""
+"""Limits: defaults and valid ranges of the settings that engines share."""
 
 from __future__ import annotations
 

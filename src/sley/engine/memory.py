@@ -1,4 +1,4 @@
-"""Memory: asked for, and R507, with the size that was wanted, where there is none."""
+"""Allocation: raises R507, naming the size that was asked for, where memory runs out."""
 
 from __future__ import annotations
 

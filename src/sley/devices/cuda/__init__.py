@@ -3,8 +3,8 @@
 device.py     a GPU: its memory, the kernels loaded on it, and their launches
 driver.py     the packages of the extra `cuda`; the driver's entry points, and what its errors mean
 compiler.py   from text to machine code, which needs no GPU
-arrays.py     arrays and streams of PyTorch, CuPy and others
-streams.py    streams of our own, events, and whether a stream is captured
+arrays.py     arrays of PyTorch, CuPy and others
+streams.py    streams, events, and whether a stream is captured
 """
 
 from sley.devices.cuda.device import CudaDevice

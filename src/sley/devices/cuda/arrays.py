@@ -1,4 +1,4 @@
-"""The arrays and streams of other libraries, as kernels take them: addresses, without a copy."""
+"""The arrays of other libraries, as kernels take them: addresses, without a copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sley.devices.cuda.driver import module
 from sley.devices.device import Memory, View
 from sley.engine.types import BITS, DATA_TYPES
 from sley.errors import Place
-from sley.errors.devices import K504, K505, K517, K519
+from sley.errors.devices import K504, K505, K519
 from sley.errors.runtime import R504
 
 _CUDA, _CUDA_MANAGED = 2, 13  # DLPack's kinds of devices: dlpack.h, DLDeviceType
@@ -115,22 +115,3 @@ def _side_by_side(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
             return False
         expected *= length
     return True
-
-
-def stream_address(stream: Any) -> int:
-    """The address of a cudaStream_t: from `__cuda_stream__`, torch's `cuda_stream`, CuPy's `ptr`,
-    or the address itself. K517 for anything else."""
-    if isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0:
-        return stream
-    protocol = getattr(stream, "__cuda_stream__", None)
-    if callable(protocol):
-        _, address = protocol()
-        return int(address)
-    for name in ("cuda_stream", "ptr"):
-        address = getattr(stream, name, None)
-        if isinstance(address, int):
-            return address
-    raise K517.error(
-        expected="a stream: `__cuda_stream__`, `cuda_stream`, `ptr`, an address, or None",
-        found=f"{stream!r}",
-    )

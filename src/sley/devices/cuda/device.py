@@ -283,7 +283,7 @@ class CudaDevice(Device):
 
     def launch(self, program: CudaProgram, launch: Launch, stream: Any) -> None:
         """See `Device.launch`. Can be captured in a CUDA graph. stream: what
-        `arrays.stream_address` takes; K517 for one of another device.
+        `streams.stream_address` takes; K517 for one of another device.
 
         `launch.keeps` isn't held: cuMemFree waits for what the device has started, as all drivers
         do, so no kernel that runs loses its memory. A graph that was captured is no such work:
@@ -324,7 +324,7 @@ class CudaDevice(Device):
         return int(call(self._cu.cuDeviceGetAttribute, attribute, self._device, doing=doing))
 
     def _stream_of(self, stream: Any) -> Any:
-        return self._cu.CUstream(arrays.stream_address(stream))
+        return self._cu.CUstream(streams.stream_address(stream))
 
     def _wait(self, stream: Any) -> None:
         call(
@@ -335,7 +335,7 @@ class CudaDevice(Device):
         )
 
     def _at_end_of(self, owner: object, free: Callable[[int], Any], address: int) -> None:
-        """With `owner` goes what lies at `address`; with the process everything goes anyway."""
+        """Frees `address` once `owner` is collected; at the end of the process the driver does."""
         weakref.finalize(owner, release, self._context, free, address).atexit = False
 
     def _cubin(self, text: str) -> bytes:

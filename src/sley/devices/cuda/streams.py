@@ -1,4 +1,4 @@
-"""Streams and events of CUDA, and whether a stream is captured into a graph."""
+"""Streams and events of CUDA, of our own and of other libraries, and captures into graphs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from sley.devices.cuda.arrays import stream_address
 from sley.devices.cuda.driver import apart_from_captures, bindings, call, current
 from sley.devices.device import Event
 from sley.errors.devices import K517
@@ -72,6 +71,25 @@ class CudaEvent(Event):
                 doing="letting a call wait for the one before",
                 meaning=STREAM_ERRORS,
             )
+
+
+def stream_address(stream: Any) -> int:
+    """The address of a cudaStream_t: from `__cuda_stream__`, torch's `cuda_stream`, CuPy's `ptr`,
+    or the address itself. K517 for anything else."""
+    if isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0:
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if callable(protocol):
+        _, address = protocol()
+        return int(address)
+    for name in ("cuda_stream", "ptr"):
+        address = getattr(stream, name, None)
+        if isinstance(address, int):
+            return address
+    raise K517.error(
+        expected="a stream: `__cuda_stream__`, `cuda_stream`, `ptr`, an address, or None",
+        found=f"{stream!r}",
+    )
 
 
 def is_captured(stream: Any, context: Any, device: Any, name: str) -> bool:
