@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from sley import load
 from sley.cli import main
-from sley.formats import load
 
 FEW = ("--topology", "ndv4", "--instances", "1,8", "--channels", 1)
 

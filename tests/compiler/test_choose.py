@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sley
-from sley.compiler.lower_time import LeastTime
 from sley.compiler.options import Options
 from sley.compiler.search import TIE
-from sley.compiler.space import Space, candidates
+from sley.compiler.space import LeastTime, Space, candidates
 
 NDV4 = sley.topologies.ndv4()
 RING = sley.algorithms.ring_allreduce(8)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 import sley
+from sley import files, load, save
 from sley.errors import SleyError
-from sley.formats import RCCL, load, load_with_notes, save
+from sley.formats import FORMATS, TARGETS, Target, msccl_xml, read
+from sley.formats.msccl_xml.targets import RCCL
 from support.xml_plans import VALID, exchange, same_meaning
 
 
@@ -17,7 +19,7 @@ def test_what_is_saved_can_be_loaded(tmp_path: Path) -> None:
     save(exchange(), path, target="msccl", min_bytes=8)
     assert same_meaning(load(path), exchange())
     assert load(str(path)).sources.files == (str(path),)
-    assert load_with_notes(path).min_bytes == 8
+    assert read(path).min_bytes == 8
     save(exchange(), str(path), target=RCCL)
     assert 'type="rrcs"' not in path.read_text()
 
@@ -44,13 +46,12 @@ def test_a_refused_plan_leaves_what_was_there(tmp_path: Path) -> None:
     assert path.read_text() == "before"
 
 
-def test_a_plan_with_blocks_out_of_order_is_not_written(tmp_path: Path) -> None:
+def test_a_plan_with_blocks_out_of_order_is_not_written() -> None:
     """Its blocks would stand under other ranks than their own."""
     plan = replace(exchange(), block_rank=[1, 0])
     with pytest.raises(SleyError, match="block_rank ascending") as caught:
-        save(plan, tmp_path / "plan.xml")
+        msccl_xml.write(plan, "executor")
     assert caught.value.code == "F452"
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_failing_disk_leaves_what_was_there(tmp_path: Path, monkeypatch) -> None:
@@ -102,3 +103,42 @@ def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(SleyError) as caught:
         load(tmp_path / "missing.xml")
     assert caught.value.code == "F404"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "code"),
+    [
+        ("plan.xml", {"dtype": "int8"}, "C309"),
+        ("plan.xml", {"sizes": 8}, "C309"),
+        ("plan.cu", {"min_bytes": 8}, "C309"),
+        ("plan.cpp", {"target": "msccl"}, "C309"),
+        ("plan.xml", {"target": "mscclpp"}, "F440"),
+        ("plan.xml", {"target": Target("mscclpp", ".json")}, "F440"),
+    ],
+)
+def test_what_a_kind_of_file_does_not_have_is_refused(
+    name: str, settings: dict[str, object], code: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SleyError) as caught:
+        save(exchange(), tmp_path / name, **settings)
+    assert caught.value.code == code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_is_checked_as_its_target_runs_it() -> None:
+    program = sley.algorithms.hierarchical_allreduce(4, 4, in_place=True)
+    plan = sley.compile(program)
+    sley.verify(plan)
+    with pytest.raises(SleyError, match="V203"):
+        files.check(plan, "executor")
+    plan = sley.compile(program, per_chunk=True)
+    files.check(plan, "executor")
+    with pytest.raises(SleyError, match="F445"):
+        files.check(sley.compile(program, per_chunk=True, instances=16), "rccl")
+
+
+def test_every_target_reads_files_of_its_format() -> None:
+    for name, target in TARGETS.items():
+        assert target.name == name
+        assert target in FORMATS[target.suffix].targets
+    assert all(suffix == form.suffix for suffix, form in files.FORMATS.items())

@@ -10,7 +10,7 @@ import sley
 from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
-from sley.formats.msccl_xml import check, parse
+from sley.formats.msccl_xml import checks, parse
 from sley.formats.problems import MOST_OF_A_KIND, MOST_REPORTED
 from support.xml_plans import VALID, broken
 
@@ -22,7 +22,7 @@ def refused(source: str, **options: object) -> SleyError:
 
 
 def test_the_unbroken_file_is_right() -> None:
-    sley.verify(msccl_xml.read(VALID))
+    sley.verify(msccl_xml.read(VALID).plan)
 
 
 MISTAKES = [
@@ -199,7 +199,7 @@ def test_numbers_of_chunks_are_limited_before_anything_is_built(monkeypatch) -> 
     assert refused(text).code == "F403"
     assert refused(broken(2, 's_chunks="2"', 's_chunks="2147483647"')).code == "F403"
     assert refused(broken(1, 'ngpus="2"', 'ngpus="2147483647"')).code in ("F403", "F412")
-    monkeypatch.setattr(check, "MAX_CHUNKS", 4)
+    monkeypatch.setattr(checks, "MAX_CHUNKS", 4)
     msccl_xml.read(VALID)
 
 
@@ -223,7 +223,7 @@ def test_wrong_files_take_no_longer_than_right_ones() -> None:
         + f'{steps}</tb>{blocks}</gpu><gpu id="1" i_chunks="2" o_chunks="2" s_chunks="2"/></algo>'
     )
     start = time.perf_counter()
-    assert len(msccl_xml.read(text).block_rank) == 20_000
+    assert len(msccl_xml.read(text).plan.block_rank) == 20_000
     assert time.perf_counter() - start < 5
 
 
@@ -251,7 +251,7 @@ def mutated(draw: st.DrawFn) -> str:
 @given(mutated())
 def test_mutations_raise_nothing_but_coded_diagnostics(text: str) -> None:
     try:
-        said = msccl_xml.read_with_notes(text).notes
+        said = msccl_xml.read(text).notes
     except SleyError as error:
         said = error.diagnostics
         assert said

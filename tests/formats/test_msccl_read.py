@@ -28,7 +28,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_files_give_proven_plans(name: str, data_dir: Path) -> None:
-    found = msccl_xml.read_with_notes(data_dir / "msccl-xml" / name)
+    found = msccl_xml.read(data_dir / "msccl-xml" / name)
     plan = found.plan
     assert (
         plan.collective.ranks,
@@ -44,7 +44,7 @@ def test_real_files_give_proven_plans(name: str, data_dir: Path) -> None:
 def test_every_instruction_knows_its_line(name: str, data_dir: Path) -> None:
     path = data_dir / "msccl-xml" / name
     lines = path.read_text().splitlines()
-    plan = msccl_xml.read(path)
+    plan = msccl_xml.read(path).plan
     words = {v: k for k, v in msccl_xml.words.OPERATIONS.items()}
     for row in range(0, len(plan.instructions), 7):
         place = plan.place(row)
@@ -53,7 +53,7 @@ def test_every_instruction_knows_its_line(name: str, data_dir: Path) -> None:
 
 
 def test_every_column_of_a_small_file() -> None:
-    plan = msccl_xml.read(VALID, file="pair.xml")
+    plan = msccl_xml.read(VALID, file="pair.xml").plan
     assert (plan.name, plan.protocol, plan.loop_order) == ("pair", Protocol.LL, LoopOrder.TILE)
     assert plan.slots == Protocol.LL.slots
     assert plan.collective == sley.AllReduce(2, 2)
@@ -80,7 +80,7 @@ def test_every_column_of_a_small_file() -> None:
 def test_gpus_and_blocks_may_stand_in_any_order() -> None:
     lines = VALID.splitlines()
     moved = [lines[0], *lines[11:17], lines[1], *lines[6:10], *lines[2:6], lines[10], lines[-1]]
-    a, b = msccl_xml.read(VALID), msccl_xml.read("\n".join(moved))
+    a, b = msccl_xml.read(VALID).plan, msccl_xml.read("\n".join(moved)).plan
     for name in a.instructions.column_names():
         if name != "source":
             assert np.array_equal(getattr(a.instructions, name), getattr(b.instructions, name))
@@ -89,7 +89,7 @@ def test_gpus_and_blocks_may_stand_in_any_order() -> None:
 
 
 def codes(text: str, **options: object) -> list[tuple[str, int]]:
-    notes = msccl_xml.read_with_notes(text, file="x.xml", **options).notes
+    notes = msccl_xml.read(text, file="x.xml", **options).notes
     return [(note.code, note.places[0].line) for note in notes]
 
 
@@ -118,10 +118,10 @@ def test_what_is_read_all_the_same(line: int, old: str, new: str, expected: obje
 
 
 def test_size_range_and_name_of_the_file() -> None:
-    found = msccl_xml.read_with_notes(VALID)
+    found = msccl_xml.read(VALID)
     assert (found.min_bytes, found.max_bytes) == (0, 1024)
     bare = broken(1, 'name="pair" ', "").replace(' minBytes="0" maxBytes="1024"', "")
-    found = msccl_xml.read_with_notes(bare, file="some/ring.xml")
+    found = msccl_xml.read(bare, file="some/ring.xml")
     assert (found.plan.name, found.min_bytes, found.max_bytes) == ("ring", None, None)
 
 
@@ -134,13 +134,13 @@ def test_in_place(inplace: int, outofplace: int, chosen: bool | None, expected: 
     text = VALID.replace(
         'inplace="0" outofplace="1"', f'inplace="{inplace}" outofplace="{outofplace}"'
     )
-    assert msccl_xml.read(text, in_place=chosen).collective.in_place is expected
+    assert msccl_xml.read(text, in_place=chosen).plan.collective.in_place is expected
 
 
 def test_custom_collectives_are_passed_by_the_caller() -> None:
     text = broken(1, 'coll="allreduce"', 'coll="custom"')
     collective = sley.AllReduce(2, 2)
-    assert msccl_xml.read(text, collective=collective).collective == collective
+    assert msccl_xml.read(text, collective=collective).plan.collective == collective
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_collectives_by_name(coll: str, chunks: int, expected: sley.Collective) 
         f'<algo name="x" proto="Simple" nchannels="1" nchunksperloop="{chunks}" ngpus="2" '
         f'coll="{coll}" inplace="1" outofplace="0">{empty}</algo>'
     )
-    assert msccl_xml.read(text, root=1).collective == expected
+    assert msccl_xml.read(text, root=1).plan.collective == expected
 
 
 def test_the_root_is_read_from_the_sizes_or_assumed() -> None:
@@ -173,9 +173,9 @@ def test_the_root_is_read_from_the_sizes_or_assumed() -> None:
         '<algo name="x" proto="LL" nchannels="1" nchunksperloop="2" ngpus="2" coll="broadcast" '
         f'inplace="0" outofplace="1">{gpus}</algo>'
     )
-    assert msccl_xml.read(text.format(0, 2)).collective == sley.Broadcast(2, 2, root=1)
+    assert msccl_xml.read(text.format(0, 2)).plan.collective == sley.Broadcast(2, 2, root=1)
     assert codes(text.format(0, 2)) == []
-    assert msccl_xml.read(text.format(2, 2)).collective == sley.Broadcast(2, 2, root=0)
+    assert msccl_xml.read(text.format(2, 2)).plan.collective == sley.Broadcast(2, 2, root=0)
     assert ("F434", 1) in codes(text.format(2, 2))
 
 
@@ -203,7 +203,7 @@ def gather_in_place(buffer: str, offset: int) -> str:
 def test_in_place_either_name_reaches_all_of_the_memory(
     buffer: str, offset: int, expected: tuple[int, int]
 ) -> None:
-    plan = msccl_xml.read(gather_in_place(buffer, offset))
+    plan = msccl_xml.read(gather_in_place(buffer, offset)).plan
     assert (plan.instructions.src_buffer[1], plan.instructions.src_index[1]) == expected
 
 
@@ -246,7 +246,7 @@ def blocks(*lists: list[str]) -> str:
 
 
 def waits_of(text: str) -> tuple[list[int], set[tuple[int, int]]]:
-    plan = msccl_xml.read(text)
+    plan = msccl_xml.read(text).plan
     pairs = zip(plan.waits.source.tolist(), plan.waits.target.tolist(), strict=True)
     return plan.instructions.op.tolist(), set(pairs)
 
@@ -305,9 +305,9 @@ def test_nops_without_effect_are_left_out_and_remarked(second: list[str], line: 
 def test_six_thousand_steps_take_well_under_a_second() -> None:
     text = blocks(*[[step(s, "cpy") for s in range(60)] for _ in range(100)])
     start = time.perf_counter()
-    assert len(msccl_xml.read(text).instructions) == 6000
+    assert len(msccl_xml.read(text).plan.instructions) == 6000
     assert time.perf_counter() - start < 1
 
 
 def test_other_slots() -> None:
-    assert msccl_xml.read(VALID, slots=1).slots == 1
+    assert msccl_xml.read(VALID, slots=1).plan.slots == 1

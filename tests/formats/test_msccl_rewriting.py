@@ -6,8 +6,9 @@ import pytest
 
 import sley
 from sley.errors import SleyError
-from sley.formats import EXECUTOR, RCCL, msccl_xml
+from sley.formats import msccl_xml
 from sley.formats.msccl_xml.nops import without_nops
+from sley.formats.msccl_xml.targets import EXECUTOR, RCCL
 from sley.formats.msccl_xml.unfuse import FUSED, unfused
 from sley.ir.words import Op
 from support.xml_plans import I, O, S, Step, exchange, many_waits, plan_of, with_instructions
@@ -150,4 +151,4 @@ def test_rewriting_keeps_the_rule_for_slots(per_chunk: bool) -> None:
 
 def test_what_is_read_takes_a_slot_for_each_chunk() -> None:
     for target in (EXECUTOR, RCCL):
-        assert msccl_xml.read(msccl_xml.write(exchange(), target)).per_chunk
+        assert msccl_xml.read(msccl_xml.write(exchange(), target)).plan.per_chunk

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import sley
 from sley.errors import SleyError
 from sley.errors.catalog import all_rules
-from sley.formats import EXECUTOR, MSCCL, RCCL, TARGETS, Target, msccl_xml
+from sley.formats import Target, msccl_xml
+from sley.formats.msccl_xml.targets import EXECUTOR, MSCCL, RCCL, TARGETS
 from sley.formats.msccl_xml.unfuse import unfused
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges
@@ -39,8 +40,13 @@ SMALL = {"fused.xml": exchange, "waits.xml": many_waits}
 
 
 def refused(plan: Plan, target: str | Target, **options: object) -> SleyError:
+    """Why a plan is not written, which a check without writing says too."""
     with pytest.raises(SleyError) as caught:
         msccl_xml.write(plan, target, **options)
+    if not options:
+        with pytest.raises(SleyError) as checked:
+            msccl_xml.check(plan, target)
+        assert checked.value.diagnostics == caught.value.diagnostics
     return caught.value
 
 
@@ -59,7 +65,7 @@ def test_reading_what_was_written_gives_the_plan(target: str, plan: str) -> None
     original = PLANS[plan]()
     sley.verify(original)
     text = msccl_xml.write(original, target)
-    found = msccl_xml.read_with_notes(text)
+    found = msccl_xml.read(text)
     assert found.notes == ()
     assert found.plan.name == original.name
     assert same_meaning(found.plan, unfused(original, TARGETS[target].operations))
@@ -71,9 +77,9 @@ def test_reading_what_was_written_gives_the_plan(target: str, plan: str) -> None
 @pytest.mark.parametrize("target", TARGETS)
 def test_real_files_come_back_as_they_were(target: str, data_dir: Path) -> None:
     for path in sorted((data_dir / "msccl-xml").glob("*.xml")):
-        original = msccl_xml.read(path)
+        original = msccl_xml.read(path).plan
         text = msccl_xml.write(original, target)
-        found = msccl_xml.read_with_notes(text)
+        found = msccl_xml.read(text)
         assert found.notes == ()
         assert same_meaning(found.plan, unfused(original, TARGETS[target].operations)), path.name
         sley.verify(found.plan, 1 if path.name.startswith("ncv4") else None)
@@ -100,7 +106,7 @@ LARGE = {
 def test_random_plans_survive_and_stay_right(random: RandomProgram, name: str, slots: int) -> None:
     plan = sley.compile(random.program, slots=slots, per_chunk=True, verify=False)
     text = msccl_xml.write(plan, LARGE[name])
-    found = msccl_xml.read_with_notes(text, collective=plan.collective, slots=slots)
+    found = msccl_xml.read(text, collective=plan.collective, slots=slots)
     assert [note.code for note in found.notes if note.code != "F433"] == []
     expected = unfused(plan, LARGE[name].operations)
     channel = np.where(found.plan.instructions.channel == NONE, NONE, expected.instructions.channel)
@@ -172,7 +178,7 @@ def test_the_header_of_each_target() -> None:
 @pytest.mark.parametrize("name", ['<a & "b">', "tab\tand\nline", "Weberknüpfer", "'", ""])
 def test_any_name_survives(name: str) -> None:
     text = msccl_xml.write(exchange(), "executor", name=name)
-    assert msccl_xml.read(text).name == name
+    assert msccl_xml.read(text).plan.name == name
     lexed(text, EXECUTOR)
 
 

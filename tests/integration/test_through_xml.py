@@ -11,7 +11,7 @@ import pytest
 import sley
 from sley import jobs
 from sley.engine.measure import Sweep
-from sley.formats import TARGETS, load, msccl_xml
+from sley.formats import TARGETS, msccl_xml
 from sley.ir.plan import Plan
 from support.algorithm_cases import cases, label, program
 from support.files_of_others import OTHERS
@@ -48,7 +48,7 @@ def test_every_algorithm_runs_the_same_through_xml(
         with pytest.raises(sley.SleyError, match="F4"):
             msccl_xml.write(plan, target)
         return
-    back = msccl_xml.read(msccl_xml.write(plan, target), collective=plan.collective)
+    back = msccl_xml.read(msccl_xml.write(plan, target), collective=plan.collective).plan
     sley.verify(back, per_chunk=True)
     for count in (1, 37):
         inputs = random_inputs(plan, count)
@@ -58,7 +58,7 @@ def test_every_algorithm_runs_the_same_through_xml(
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_files_of_others_run_with_no_wrong_element(name: str, data_dir: Path) -> None:
-    plan = load(data_dir / "msccl-xml" / f"{name}.xml")
+    plan = sley.load(data_dir / "msccl-xml" / f"{name}.xml")
     sley.verify(plan)
     rows = jobs.run(plan, Sweep([64 * 1024, 100_001], iterations=1, warmup=0))
     assert [row.wrong for row in rows] == [0, 0]

@@ -19,7 +19,7 @@ from sley.ir.topology import Topology
 def loaded(folder: Path, name: str, text: str, nodes: int | None = None) -> topologies.Loaded:
     path = folder / name
     path.write_text(text)
-    return topologies.load_with_notes(path, nodes=nodes)
+    return topologies.read(path, nodes=nodes)
 
 
 def rates(topology: Topology, kind: LinkKind) -> set[tuple[float, float]]:
@@ -267,7 +267,7 @@ def test_taccl_profiles_give_the_same_machine_for_every_chunk_size(
 ) -> None:
     gpus, nics, fast, remote = TACCL[name]
     path = data_dir / "taccl-topologies" / f"{name}.json"
-    found = topologies.load_with_notes(path, nodes=2)
+    found = topologies.read(path, nodes=2)
     topology, t = found.topology, found.topology.links
     assert topology.ranks == 2 * gpus
     assert (topology.vertices.kind == VertexKind.NIC).sum() == 2 * nics

@@ -14,7 +14,7 @@ from sley.cli.model import Settings, simulation_options
 from sley.cli.options import COMPILER_OPTIONS, F, Selection, common_options, compiler_option
 from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.sizes import size_options
-from sley.cli.sources import fitted, in_place_by_default, plan_of, program_of, topology_of
+from sley.cli.sources import fitted, in_place_by_default, is_plan, plan_of, program_of, topology_of
 from sley.compiler import Choice, Choices, Options, choose
 from sley.errors import counted
 from sley.formats import check_folder
@@ -70,7 +70,7 @@ def _options(command: F) -> F:
     help="Write the plan of each range into this folder.",
 )
 @common_options
-def choose_command(
+def choose_command(  # as many parameters as options: click passes each by its name
     what: tuple[str, ...],
     topology: str,
     sizes: list[int],
@@ -126,7 +126,7 @@ def choose_command(
 def _program(what: str, cluster: Topology | None, in_place: bool | None, phases: Phases) -> Program:
     """The program of a WHAT, of the topology's size if it is an algorithm of the library."""
     selection = in_place_by_default(Selection(what, in_place=in_place))
-    if not what.lower().endswith(".xml"):
+    if not is_plan(selection):
         with phases("tracing"):
             return program_of(fitted(selection, cluster))
     plan = plan_of(selection, phases, verify=True)

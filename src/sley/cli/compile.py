@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from sley import files, formats
+from sley import files
 from sley.cli.options import (
     BlockThreads,
     DType,
     Selection,
     SizeType,
     common_options,
+    flag,
     plan_options,
 )
 from sley.cli.output import Command, Phases, print_json
@@ -21,7 +23,11 @@ from sley.compiler.pipeline import PASSES
 from sley.devices import THREADS
 from sley.engine.measure import REDUCE_OPS
 from sley.errors import counted
+from sley.formats import TARGETS, Format, by_suffix, check
+from sley.ir.plan import Plan
 from sley.report.tables import estimate_lines, pipeline_table, plan_summary, plan_table
+
+_ENDS = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORMATS.items())
 
 
 @click.command("compile", cls=Command)
@@ -30,22 +36,17 @@ from sley.report.tables import estimate_lines, pipeline_table, plan_summary, pla
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the plan here: .xml is MSCCL XML, .cu are kernels for GPUs, .cpp for CPUs.",
+    help=f"Write the plan here: {_ENDS}.",
 )
 @click.option(
     "--target",
-    type=click.Choice(list(formats.TARGETS)),
+    type=click.Choice(list(TARGETS)),
     help="The runtime that the plan is for, and that its limits are checked for. [executor]",
 )
-@click.option("--min-bytes", type=SizeType(), default=0, help="Least size of a call.")
+@click.option("--min-bytes", type=SizeType(), help="Least size of a call. [0]")
 @click.option("--max-bytes", type=SizeType(), help="Greatest size of a call.")
 @click.option("-d", "--dtype", type=DType(), help="Of kernels: the elements' type. [float32]")
-@click.option(
-    "--op",
-    "reduce_op",
-    type=click.Choice(list(REDUCE_OPS)),
-    help="Of kernels: the reduction. [sum]",
-)
+@click.option("--op", type=click.Choice(list(REDUCE_OPS)), help="Of kernels: the reduction. [sum]")
 @click.option(
     "--threads", type=BlockThreads(), help=f"Threads of a thread block. [of kernels {THREADS}]"
 )
@@ -63,75 +64,72 @@ def compile_command(
     selection: Selection,
     output: Path | None,
     target: str | None,
-    min_bytes: int,
-    max_bytes: int | None,
-    dtype: str | None,
-    reduce_op: str | None,
-    threads: int | None,
-    show_pipelines: bool,
-    show_rank: int | None,
     print_after: tuple[str, ...],
     as_json: bool,
     verbose: bool,
+    show_pipelines: bool,
+    show_rank: int | None,
+    **settings: Any,
 ) -> None:
     """Compile WHAT, prove it right, and write it with -o."""
     if as_json and print_after:
         raise click.UsageError("--print-after prints tables for people; leave --json out")
+    for word, value in settings.items():
+        if value is not None and output is None:
+            raise click.UsageError(f"{flag(word)} goes with -o")
+    op = settings.pop("op")
     phases = Phases(quiet=as_json, print_after=print_after)
-    is_kernels = output is not None and output.suffix.lower() in files.KERNEL_SUFFIXES
-    of_output = {"dtype": dtype, "op": reduce_op, "threads": threads}
-    for word, given in of_output.items():
-        if given is not None and output is None:
-            raise click.UsageError(f"--{word} goes with -o")
-    per_chunk = bool(target or (output is not None and not is_kernels))
-    plan = plan_of(selection, phases, verify=True, per_chunk=per_chunk)
+    form = None if target is None else files.FORMATS[TARGETS[target].suffix]
+    if output is not None:
+        form = by_suffix(output, files.FORMATS)
+    plan = plan_of(selection, phases, verify=True, form=form)
     _check_printed(phases)
     if show_rank is not None and show_rank >= plan.collective.ranks:
         raise click.UsageError(f"--show-rank: ranks are 0 to {plan.collective.ranks - 1}")
-    if output is None and target is not None:
-        with phases("limits"):
-            formats.msccl_xml.write(plan, target, min_bytes=min_bytes, max_bytes=max_bytes)
     if output is not None:
         with phases("writing"):
-            files.save(
-                plan,
-                output,
-                target=target,
-                min_bytes=min_bytes,
-                max_bytes=max_bytes,
-                threads=threads,
-                dtype=dtype,
-                reduce_op=REDUCE_OPS[reduce_op] if reduce_op else None,
-            )
-    summary = plan_summary(plan)
-    if as_json:
-        seconds = phases.seconds
-        print_json(
-            {"ok": True, "plan": summary, "output": output and str(output), "seconds": seconds}
-        )
-        return
-    summary.pop("estimate", None)
-    for word, value in summary.items():
-        text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
-        click.echo(f"{word.replace('_', ' '):<23}{text}")
-    if plan.estimate is not None:
-        for word, text in estimate_lines(plan.estimate):
-            click.echo(f"{word:<23}{text}")
-    click.echo(
-        f"{'proven':<23}right values, no races, no hangs with {counted(plan.slots, 'slot')} or more"
-        + (", one for each chunk" if plan.per_chunk else "")
-    )
-    if output is not None:
-        kernels = f"{dtype or 'float32'} and {reduce_op or 'sum'}"
-        click.echo(f"{'written':<23}{output} for {kernels if is_kernels else target or 'executor'}")
+            files.save(plan, output, target=target, reduce_op=REDUCE_OPS.get(op), **settings)
     elif target is not None:
-        click.echo(f"{'limits':<23}within those of {target}")
+        with phases("limits"):
+            check(plan, target)
+    if as_json:
+        written = output and str(output)
+        seconds = phases.seconds
+        print_json({"ok": True, "plan": plan_summary(plan), "output": written, "seconds": seconds})
+        return
+    default = form.targets[0].name if form is not None and form.targets else ""
+    readers = target or default or f"{settings['dtype'] or 'float32'} and {op or 'sum'}"
+    for word, text in [*_summary(plan), *_written(form, output, readers)]:
+        click.echo(f"{word:<23}{text}")
     if show_pipelines:
         click.echo("\n".join(pipeline_table(plan)))
     if show_rank is not None:
         click.echo("\n".join(plan_table(plan, show_rank)))
     if verbose:
         phases.report()
+
+
+def _summary(plan: Plan) -> list[tuple[str, str]]:
+    """What a plan uses, what it is expected to take, and what is proven of it."""
+    rows = []
+    for word, value in plan_summary(plan).items():
+        if word == "estimate":
+            continue
+        text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        rows.append((word.replace("_", " "), str(text)))
+    if plan.estimate is not None:
+        rows += estimate_lines(plan.estimate)
+    proven = f"right values, no races, no hangs with {counted(plan.slots, 'slot')} or more"
+    return [*rows, ("proven", proven + (", one for each chunk" if plan.per_chunk else ""))]
+
+
+def _written(form: Format | None, output: Path | None, target: str) -> list[tuple[str, str]]:
+    """What the plan is written for, or whose limits it keeps."""
+    if form is None:
+        return []
+    if output is None:
+        return [("limits", f"within those of {target}")]
+    return [("written", f"{output} for {target}")]
 
 
 def _check_printed(phases: Phases) -> None:

@@ -8,7 +8,7 @@ import click
 
 from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json
-from sley.cli.sources import fitted, plan_of, program_of, topology_of
+from sley.cli.sources import fitted, is_plan, plan_of, program_of, topology_of
 from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.passes.lift import lift
@@ -97,7 +97,7 @@ def _checked(ranks: tuple[int, ...], total: int) -> tuple[int, ...] | None:
 
 def _traced(selection: Selection, phases: Phases) -> Program:
     """The program as it is written, or what an XML file does."""
-    if selection.what.lower().endswith(".xml"):
+    if is_plan(selection):
         plan = plan_of(selection, phases, verify=True)
         with phases("lifting"):
             return lift(plan)

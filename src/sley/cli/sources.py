@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
-from typing import Any
 
 import click
 
-from sley import formats
 from sley.algorithms import CATALOG, build
 from sley.cli.options import Selection, flag
 from sley.cli.output import Phases, report_notes
 from sley.compiler import Options, compile
+from sley.formats import READERS, Format, read
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
-from sley.ir.words import Allocation, LoopOrder, Schedule
 from sley.lang import files, rescclang
 from sley.passes.lift import lift
 from sley.simulate.inputs import Connections
-from sley.topologies import find_with_notes
+from sley.topologies import look_up
 from sley.verify import verify as prove
 
 _SHARED = ("channels", "instances")
 """Options of the compiler that some algorithms of the library have as parameters of their own."""
 
 
-def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bool = False) -> Plan:
+def plan_of(
+    selection: Selection, phases: Phases, *, verify: bool, form: Format | None = None
+) -> Plan:
     """The plan that a selection asks for; an imported one is verified here as well.
 
-    per_chunk: for runtimes where every chunk of a message takes a slot, MSCCL's.
+    form: the format that it is to be written in.
     """
     topology = topology_of(selection.topology)
-    if _suffix(selection) != ".xml":
+    if not is_plan(selection):
         with phases("tracing"):
             program = program_of(fitted(selection, topology))
     elif selection.options.schedule is None:
@@ -49,7 +50,7 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bo
             program = lift(plan)
     return compile(
         program,
-        _options(selection, per_chunk=per_chunk),
+        _options(selection, {} if form is None else form.needs),
         topology=topology,
         size_bytes=selection.size,
         verify=verify,
@@ -57,26 +58,26 @@ def plan_of(selection: Selection, phases: Phases, *, verify: bool, per_chunk: bo
     )
 
 
-def _options(selection: Selection, *, per_chunk: bool) -> Options:
-    """The options of the compiler: without those that the algorithm takes itself."""
+def _options(selection: Selection, needs: Mapping[str, object]) -> Options:
+    """The options of the compiler: without those that the algorithm takes itself, with what is
+    needed for those that are left open."""
     options = selection.options
     own = {w: 1 for w in options.given() if w in _SHARED and _takes(selection.what, w)}
-    options = Options.of(options, own)
-    if not per_chunk:
-        return options
-    needed: dict[str, Any] = {"per_chunk": True}
-    if options.schedule is Schedule.AUTO:
-        # What MSCCL's runtimes read is in tile order, with blocks of one connection.
-        needed |= {"allocate": Allocation.CONNECTION, "loop_order": LoopOrder.TILE}
-    return options.filled(needed)
+    return Options.of(options, own).filled(needs)
 
 
 def _suffix(selection: Selection) -> str:
-    """.xml, .resccl or .py for a file of that kind, nothing for an algorithm of the library."""
+    """The end of the name of a file with a plan or a program, nothing for an algorithm of the
+    library."""
     what = selection.what.lower()
     if ".py:" in what:
         return ".py"
-    return next((suffix for suffix in (".xml", ".resccl", ".py") if what.endswith(suffix)), "")
+    return next((suffix for suffix in (*READERS, ".resccl", ".py") if what.endswith(suffix)), "")
+
+
+def is_plan(selection: Selection) -> bool:
+    """Whether WHAT is a file with a plan."""
+    return _suffix(selection) in READERS
 
 
 def in_place_by_default(selection: Selection) -> Selection:
@@ -108,7 +109,7 @@ def topology_of(name: str | None) -> Topology | None:
     those of the file."""
     if name is None:
         return None
-    found = find_with_notes(name)
+    found = look_up(name)
     report_notes(found.notes)
     return found.topology
 
@@ -193,7 +194,7 @@ def _imported(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
     if selection.collective is not None:
         collective = program_of_file(selection.collective).collective
     with phases("reading"):
-        imported = formats.load_with_notes(
+        imported = read(
             selection.what,
             collective=collective,
             in_place=selection.in_place,

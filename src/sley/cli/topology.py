@@ -74,7 +74,7 @@ def list_command(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_command(name: str, nodes: int | None, as_json: bool) -> None:
     """Show a topology: its nodes, links and rates, and the parameters of its cost model."""
-    found = topologies.find_with_notes(name if nodes is None else f"{name}:{nodes}")
+    found = topologies.look_up(name if nodes is None else f"{name}:{nodes}")
     if as_json:
         print_json(_as_json(found))
         return
@@ -94,7 +94,7 @@ def import_command(file: str, output: str, nodes: int | None) -> None:
     FILE is NCCL's topology XML (NCCL_TOPO_DUMP_FILE), the output of nvidia-smi topo -m, TACCL's
     JSON, or TOML.
     """
-    found = topologies.load_with_notes(file, nodes=nodes)
+    found = topologies.read(file, nodes=nodes)
     report_notes(found.notes)
     topologies.save(found.topology, output)
     click.echo(f"{output}: {_size(found.topology)}")

@@ -8,7 +8,6 @@ from sley import formats
 from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json, report_notes
 from sley.cli.sources import plan_of
-from sley.formats import msccl_xml
 from sley.verify import verify
 
 
@@ -25,14 +24,13 @@ def verify_command(selection: Selection, target: str | None, as_json: bool, verb
     """
     phases = Phases(quiet=as_json)
     # The plan stays as it is made for the protocol's slots; the question is about the slots given.
-    plan = plan_of(
-        selection.with_options(slots=None), phases, verify=False, per_chunk=target is not None
-    )
+    form = None if target is None else formats.FORMATS[formats.TARGETS[target].suffix]
+    plan = plan_of(selection.with_options(slots=None), phases, verify=False, form=form)
     with phases("verification"):
         proof = verify(plan, selection.options.slots)
     if target is not None:
         with phases("limits"):
-            msccl_xml.write(plan, target)
+            formats.check(plan, target)
     if as_json:
         print_json(
             {

@@ -11,7 +11,7 @@ from sley import files
 from sley.bounds.bound import Bound
 from sley.compiler.options import Options
 from sley.errors.compiler import C312
-from sley.formats import EXECUTOR, Target
+from sley.formats import Target, target_named
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import size_in_bytes, size_text
@@ -129,7 +129,7 @@ class Choices:
         return self.at(size_bytes).plan
 
     def save(
-        self, folder: str | os.PathLike[str], *, target: str | Target = EXECUTOR
+        self, folder: str | os.PathLike[str], *, target: str | Target = "executor"
     ) -> list[Path]:
         """Writes the plan of each range to a file of its own in `folder`, for the range's sizes;
         gives the files. A runtime that reads all of them takes for each call the right one.
@@ -139,9 +139,9 @@ class Choices:
         """
         to = Path(folder)
         to.mkdir(parents=True, exist_ok=True)
-        paths = []
+        target, paths = target_named(target), []
         for number, choice in enumerate(self.ranges, 1):
-            path = to / f"{number:02}-{choice.algorithm}.xml"
+            path = to / f"{number:02}-{choice.algorithm}{target.suffix}"
             files.save(
                 choice.plan,
                 path,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -11,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from sley import files
 from sley.bounds import Bounds
-from sley.compiler.lower_time import LeastTime
 from sley.compiler.options import Options
 from sley.compiler.pipeline import build, gives_blocks
 from sley.errors import SleyError
 from sley.errors.compiler import C304
-from sley.formats import Target, msccl_xml
-from sley.ir.plan import Instructions, Plan
+from sley.formats import FORMATS, Target
+from sley.formats.plan_bytes import digest
+from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
@@ -31,7 +31,7 @@ from sley.ir.words import (
     Schedule,
 )
 from sley.simulate import Simulator
-from sley.verify import verify
+from sley.simulate.inputs import Inputs
 
 INSTANCES = (1, 2, 4, 8, 16, 24)
 CHANNELS = (1, 2, 4)
@@ -76,14 +76,7 @@ class Space:
         if fixed.schedule is Schedule.AUTO:
             fixed = replace(fixed, schedule=None)
         if target is not None:
-            # What MSCCL's runtimes read is in tile order, with blocks of one connection.
-            fixed = fixed.filled(
-                {
-                    "per_chunk": True,
-                    "loop_order": LoopOrder.TILE,
-                    "allocate": Allocation.CONNECTION,
-                }
-            )
+            fixed = fixed.filled(FORMATS[target.suffix].needs)
         return cls({word: _values(word, lists[word]) for word in lists}, fixed, target)
 
     def series(self, program: Program) -> Iterator[list[Options]]:
@@ -163,6 +156,49 @@ def _leaves_channels(program: Program) -> bool:
 
 
 @dataclass(frozen=True)
+class LeastTime:
+    """A time that a simulation of a plan never falls below, from what blocks and links have to
+    carry.
+
+    The simulator moves no byte faster than the block's own rate, and no link carries more than its
+    capacity; so a plan takes no less than its busiest block and its busiest link need when nothing
+    ever waits. That is a line over the size, and exact enough to leave most simulations of large
+    sizes out.
+
+    launch_us: before anything moves. us_per_byte: for each byte of the size.
+    """
+
+    launch_us: float
+    us_per_byte: float
+
+    def __call__(self, size_bytes: int) -> float:
+        """Microseconds for a size."""
+        return self.launch_us + self.us_per_byte * size_bytes
+
+    @classmethod
+    def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> LeastTime:
+        """Errors: C301, C305."""
+        model = topology.model
+        c = Inputs.of(plan, topology, interpreter=interpreter)
+        chunks = c.messages.astype(float) * c.chunks  # that an instruction moves
+        kinds = len(c.class_cap)
+        moved = np.bincount(c.kind, chunks, minlength=kinds)
+        wire = np.where(c.send == NONE, NONE, c.wire[c.send]) if len(c.wire) else None
+        if wire is not None:
+            second = wire != NONE
+            moved += np.bincount(wire[second], chunks[second], minlength=kinds)
+        each = np.repeat(moved, np.diff(c.class_first)) * c.class_weight
+        load = np.bincount(c.class_resource, each, minlength=len(c.capacity))
+        work = np.bincount(plan.block, chunks / c.class_cap[c.kind])
+        us_per_chunk_byte = max(
+            float(work.max(initial=0.0)), float((load / c.capacity).max(initial=0.0))
+        )
+        collective = plan.collective
+        data = collective.blocks * collective.chunks * model.wire_efficiency[plan.protocol]
+        return cls(model.launch_us[plan.protocol], us_per_chunk_byte / data)
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A plan that may be chosen.
 
@@ -209,7 +245,7 @@ def candidates(
             problem = _problem(plan, space.target)
             refused = refused or problem
             if problem is None:
-                found.setdefault(fingerprint(plan), (program, options, plan))
+                found.setdefault(digest(plan), (program, options, plan))
             if blocks_per_rank(plan) >= _limit(options):  # more instances only have more
                 break
         done += len(series)
@@ -276,22 +312,7 @@ def _problem(plan: Plan, target: Target | None) -> SleyError | None:
     if target is None:
         return None
     try:
-        verify(plan, plan.protocol.slots, per_chunk=True)
-        msccl_xml.write(plan, target)
+        files.check(plan, target)
     except SleyError as error:
         return error
     return None
-
-
-def fingerprint(plan: Plan) -> bytes:
-    """Equal for plans that do the same in the same way, whatever options made them."""
-    t = plan.instructions
-    digest = hashlib.blake2b(digest_size=16)
-    scalars = (plan.name, plan.protocol, plan.loop_order, plan.slots, plan.per_chunk)
-    digest.update(repr((scalars, plan.collective.chunks)).encode())
-    told = ("transfer", "forward", "pipeline", "source")
-    columns = [getattr(t, name) for name in Instructions.column_names() if name not in told]
-    columns += [plan.block_rank, plan.block_offset, plan.waits.offset, plan.waits.target]
-    for column in columns:
-        digest.update(np.ascontiguousarray(column).tobytes())
-    return digest.digest()

@@ -1,6 +1,7 @@
 """Formats: plans from files of other tools, and files for other tools from plans.
 
-The end of a file's name says its format; .xml is MSCCL XML, the only one so far.
+A format is a folder with a `Format`, and an entry in `FORMATS`; the end of a file's name says which
+one it has. `program_source` writes programs as Python, `plan_bytes` keeps plans for sley itself.
 """
 
 from __future__ import annotations
@@ -8,85 +9,68 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from sley.errors import Place
-from sley.errors.formats import F460, F461
+from sley.errors.formats import F461
 from sley.formats import msccl_xml
-from sley.formats.msccl_xml import Imported
-from sley.formats.targets import EXECUTOR, MSCCL, RCCL, TARGETS, Target, target_named
-from sley.ir.collective import Collective
+from sley.formats.format import Format, Imported, Target, by_suffix, target_among
 from sley.ir.plan import Plan
 
 __all__ = [
-    "EXECUTOR",
-    "MSCCL",
-    "RCCL",
+    "FORMATS",
+    "READERS",
     "TARGETS",
+    "Format",
     "Imported",
     "Target",
-    "load",
-    "load_with_notes",
-    "save",
+    "by_suffix",
+    "check",
+    "check_folder",
+    "read",
+    "target_among",
     "target_named",
     "write_file",
 ]
 
-_SUFFIXES = (".xml",)
+FORMATS: Mapping[str, Format] = MappingProxyType({f.suffix: f for f in (msccl_xml.FORMAT,)})
+"""The formats by the end of their files' names."""
+
+READERS: Mapping[str, Callable[..., Imported]] = MappingProxyType(
+    {suffix: form.read for suffix, form in FORMATS.items() if form.read is not None}
+)
+"""The readers of those that are not only written."""
+
+TARGETS: Mapping[str, Target] = MappingProxyType(
+    {target.name: target for form in FORMATS.values() for target in form.targets}
+)
+"""The runtimes that plans are written for, by name."""
 
 
-def load(
-    path: str | os.PathLike[str],
-    *,
-    collective: Collective | None = None,
-    in_place: bool | None = None,
-    root: int | None = None,
-    slots: int | None = None,
-) -> Plan:
-    """The plan of a file; `msccl_xml.read` says what the arguments mean.
+def target_named(target: str | Target) -> Target:
+    """The target of that name; a Target passes through. Errors: F440."""
+    return target_among(TARGETS, target, Target)
 
-    Raises SleyError: F460 for a name without known end, otherwise what the format's reader raises.
+
+def read(path: str | os.PathLike[str], **settings: Any) -> Imported:
+    """The plan of a file, with the reader's remarks on the file.
+
+    settings: what the file may leave open: collective, in_place, root, slots; `msccl_xml.read` says
+    what they mean. Errors: F460 for a name without known end, otherwise what the format's reader
+    raises.
     """
-    return load_with_notes(
-        path, collective=collective, in_place=in_place, root=root, slots=slots
-    ).plan
+    return by_suffix(path, READERS)(Path(path), **settings)
 
 
-def load_with_notes(
-    path: str | os.PathLike[str],
-    *,
-    collective: Collective | None = None,
-    in_place: bool | None = None,
-    root: int | None = None,
-    slots: int | None = None,
-) -> Imported:
-    """As `load`, with the reader's remarks on the file."""
-    _check_suffix(path)
-    return msccl_xml.read_with_notes(
-        Path(path), collective=collective, in_place=in_place, root=root, slots=slots
-    )
-
-
-def save(
-    plan: Plan,
-    path: str | os.PathLike[str],
-    *,
-    target: str | Target = EXECUTOR,
-    name: str | None = None,
-    min_bytes: int = 0,
-    max_bytes: int | None = None,
-    threads: int | None = None,
-) -> None:
-    """Write a plan to a file, for a target; `msccl_xml.write` says what the arguments mean.
-
-    The file is there whole or not at all: whatever goes wrong, what stood there before stays.
-    Raises SleyError: F460, F461, or what the format's writer raises.
-    """
-    _check_suffix(path)
-    text = msccl_xml.write(
-        plan, target, name=name, min_bytes=min_bytes, max_bytes=max_bytes, threads=threads
-    )
-    write_file(path, text)
+def check(plan: Plan, target: str | Target) -> None:
+    """Refuses a plan that can't be written for a target. Errors: F440, and those of the format."""
+    target = target_named(target)
+    of_format = FORMATS[target.suffix].check
+    if of_format is not None:
+        of_format(plan, target)
 
 
 def write_file(path: str | os.PathLike[str], text: str) -> None:
@@ -107,16 +91,6 @@ def check_folder(path: str | os.PathLike[str]) -> None:
     if not folder.is_dir():
         raise F461.error(
             at=Place(str(path)), expected="a file in a folder that exists", found=f"no {folder}"
-        )
-
-
-def _check_suffix(path: str | os.PathLike[str]) -> None:
-    suffix = Path(path).suffix.lower()
-    if suffix not in _SUFFIXES:
-        raise F460.error(
-            at=Place(str(path)),
-            expected=f"a name that ends in {' or '.join(_SUFFIXES)}",
-            found=repr(suffix) if suffix else "none",
         )
 
 

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from sley.compiler import Options, compile
 from sley.errors import Diagnostic, Place, SleyError, did_you_mean
 from sley.errors.selection import N651, N652, N653, N654, N656
-from sley.formats import load_with_notes
+from sley.formats import READERS, read
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import size_in_bytes, size_text
@@ -142,14 +142,14 @@ def _path(source: object) -> Path:
     )
 
 
-def _xml(path: Path, request: PlanRequest) -> tuple[Plan, PlanRequest]:
-    read = load_with_notes(path, in_place=request.in_place, root=request.root)
+def _plan(path: Path, request: PlanRequest) -> tuple[Plan, PlanRequest]:
+    imported = read(path, in_place=request.in_place, root=request.root)
     sizes = replace(
         request,
-        min_bytes=read.min_bytes if request.min_bytes is None else request.min_bytes,
-        max_bytes=(read.max_bytes or None) if request.max_bytes is None else request.max_bytes,
+        min_bytes=imported.min_bytes if request.min_bytes is None else request.min_bytes,
+        max_bytes=(imported.max_bytes or None) if request.max_bytes is None else request.max_bytes,
     )
-    return read.plan, sizes
+    return imported.plan, sizes
 
 
 def _text(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
@@ -161,7 +161,7 @@ def _python(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
 
 
 _LOADERS: dict[str, Callable[[Path, PlanRequest], tuple[Plan | Program, PlanRequest]]] = {
-    ".xml": _xml,
+    **dict.fromkeys(READERS, _plan),
     ".resccl": _text,
     ".py": _python,
 }

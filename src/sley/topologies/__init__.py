@@ -9,8 +9,8 @@ assumptions (rates that those leave out), reading (checked access to tables), su
 
 from __future__ import annotations
 
-from sley.topologies.clusters import cluster, find, find_with_notes, fully_connected
-from sley.topologies.files import Loaded, load, load_with_notes, save
+from sley.topologies.clusters import cluster, find, fully_connected, look_up
+from sley.topologies.files import Loaded, load, read, save
 from sley.topologies.grids import mesh, torus
 from sley.topologies.library import (
     dgx1,
@@ -44,10 +44,9 @@ __all__ = [
     "dgx_h100_nvls",
     "find",
     "find_machine",
-    "find_with_notes",
     "fully_connected",
     "load",
-    "load_with_notes",
+    "look_up",
     "machine",
     "machine_names",
     "mesh",
@@ -58,6 +57,7 @@ __all__ = [
     "ndv5",
     "ndv5_nvls",
     "pcie_8",
+    "read",
     "resccl",
     "resccl_4gpu",
     "save",

@@ -9,7 +9,7 @@ from sley.errors import did_you_mean
 from sley.errors.compiler import C307
 from sley.errors.topology import T604
 from sley.ir.topology import Topology
-from sley.topologies.files import Loaded, load_with_notes
+from sley.topologies.files import Loaded, read
 from sley.topologies.grids import mesh, torus
 from sley.topologies.library import find_machine, machine_names
 
@@ -35,17 +35,16 @@ def cluster(nodes: int, gpus: int, nics: int | None = None) -> Topology:
 
 
 def find(name: str) -> Topology:
+    """The topology with this name, as `look_up` finds it. Errors: those of `look_up`."""
+    return look_up(name).topology
+
+
+def look_up(name: str) -> Loaded:
     """The topology with this name: MACHINE[:NODES], NODESxGPUS[:NICS], mesh:4x4, torus:4x4x4, or
-    FILE[:NODES].
+    FILE[:NODES]; with its machine, and the importer's assumptions.
 
-    Errors: T604, C308, and those of `load`.
+    Errors: T604, C308, and those of `read`.
     """
-    return find_with_notes(name).topology
-
-
-def find_with_notes(name: str) -> Loaded:
-    """The topology with this name, its machine, and the importer's assumptions. Errors: those of
-    `find`."""
     if not isinstance(name, str):
         raise C307.error(expected="the name of a topology", found=repr(name)[:60])
     numbers = _NUMBERS.fullmatch(name)
@@ -62,7 +61,7 @@ def find_with_notes(name: str) -> Loaded:
         machine = find_machine(stem)
         return Loaded(machine.topology(1 if count is None else int(count)), machine)
     if stem.lower().endswith(_SUFFIXES) or _is_file(stem):
-        return load_with_notes(stem, nodes=None if count is None else int(count))
+        return read(stem, nodes=None if count is None else int(count))
     raise T604.error(
         expected=f"{', '.join(machine_names())}, each optionally with :NODES; NODESxGPUS[:NICS], "
         "mesh:4x4, torus:4x4x4, or a file",

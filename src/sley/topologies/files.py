@@ -41,19 +41,20 @@ class Loaded:
 
 
 def load(path: str | os.PathLike[str], *, nodes: int | None = None) -> Topology:
-    """The topology in a file: TOML (a machine or a graph), NCCL's topology XML, the output of
-    nvidia-smi topo -m, or TACCL's JSON. The suffix and the content decide which.
+    """The topology in a file, as `read` reads it. Errors: those of `read`."""
+    return read(path, nodes=nodes).topology
+
+
+def read(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
+    """The topology in a file, its machine, and the importer's assumptions.
+
+    The file is TOML (a machine or a graph), NCCL's topology XML, the output of nvidia-smi topo -m,
+    or TACCL's JSON; the suffix and the content decide which.
 
     nodes: number of nodes of the machine, 1 by default. Not allowed for a graph, which is a
         whole cluster.
     Errors: C307, C308, T601 to T609.
     """
-    return load_with_notes(path, nodes=nodes).topology
-
-
-def load_with_notes(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
-    """The topology in a file, its machine, and the importer's assumptions. Errors: those of
-    `load`."""
     if not isinstance(path, str | os.PathLike):
         raise C307.error(expected="the path of a file", found=repr(path)[:60])
     path = Path(path)

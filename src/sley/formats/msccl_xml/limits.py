@@ -25,10 +25,10 @@ from sley.errors.formats import (
     F452,
     F453,
 )
-from sley.formats.msccl_xml.check import report
+from sley.formats.msccl_xml.checks import report
 from sley.formats.msccl_xml.steps import Peers, Steps
+from sley.formats.msccl_xml.targets import XmlTarget
 from sley.formats.problems import Problems
-from sley.formats.targets import Target
 from sley.ir.faults import faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
@@ -85,7 +85,7 @@ def check_tables(plan: Plan, problems: Problems) -> None:
     )
 
 
-def check_blocks(plan: Plan, peers: Peers, target: Target, problems: Problems) -> None:
+def check_blocks(plan: Plan, peers: Peers, target: XmlTarget, problems: Problems) -> None:
     """That each block has one connection a direction, and each connection one block an end."""
     t = plan.instructions
     sends, receives = SENDS[t.op], RECEIVES[t.op]
@@ -124,7 +124,7 @@ def check_blocks(plan: Plan, peers: Peers, target: Target, problems: Problems) -
 
 
 def _check_channel_load(
-    plan: Plan, peers: Peers, used: NDArray[np.int64], target: Target, problems: Problems
+    plan: Plan, peers: Peers, used: NDArray[np.int64], target: XmlTarget, problems: Problems
 ) -> None:
     """That not too many blocks of a GPU send, or receive, on one channel."""
     key = plan.block_rank[used].astype(np.int64) * plan.channels + peers.chan[used]
@@ -139,7 +139,7 @@ def _check_channel_load(
     )
 
 
-def check_sizes(plan: Plan, steps: Steps, target: Target, problems: Problems) -> None:
+def check_sizes(plan: Plan, steps: Steps, target: XmlTarget, problems: Problems) -> None:
     """That the target's tables are large enough."""
     t = plan.instructions
     ranks = plan.collective.ranks
@@ -195,7 +195,7 @@ def _check_nodes(
     plan: Plan,
     blocks: NDArray[np.int64],
     lines: NDArray[np.int64],
-    target: Target,
+    target: XmlTarget,
     problems: Problems,
 ) -> None:
     ranks = plan.collective.ranks

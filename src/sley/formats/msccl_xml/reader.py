@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 
 from sley.errors import Diagnostic, SleyError
 from sley.errors.formats import F409, F410, F411, F420, F424, F434
+from sley.formats.format import Imported
 from sley.formats.msccl_xml import notes
-from sley.formats.msccl_xml.check import (
+from sley.formats.msccl_xml.checks import (
     check_contents,
     check_structure,
     report,
@@ -46,23 +46,6 @@ from sley.ir.words import (
 _Longs = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Imported:
-    """A plan that was read, and what its file says beside it.
-
-    notes: remarks (F430 to F435), each with the place where it is true first.
-    min_bytes, max_bytes: the attributes as they stand, None where absent; what max_bytes means
-        depends on the target.
-    """
-
-    plan: Plan
-    notes: tuple[Diagnostic, ...]
-    min_bytes: int | None
-    max_bytes: int | None
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 def read(
     source: str | os.PathLike[str],
     *,
@@ -71,8 +54,9 @@ def read(
     root: int | None = None,
     slots: int | None = None,
     file: str | None = None,
-) -> Plan:
-    """The plan of an MSCCL XML file: a path, or its text.
+) -> Imported:
+    """The plan of an MSCCL XML file (a path, or its text), with the remarks and the size range of
+    the file.
 
     collective: what the algorithm computes, for files that don't say it; it wins over the file.
     in_place: what to take a file for that allows both, or says neither; in place by default.
@@ -81,21 +65,6 @@ def read(
     file: what messages call the file.
     Raises SleyError, F401 to F424, with up to 20 problems at once.
     """
-    return read_with_notes(
-        source, collective=collective, in_place=in_place, root=root, slots=slots, file=file
-    ).plan
-
-
-def read_with_notes(
-    source: str | os.PathLike[str],
-    *,
-    collective: Collective | None = None,
-    in_place: bool | None = None,
-    root: int | None = None,
-    slots: int | None = None,
-    file: str | None = None,
-) -> Imported:
-    """As `read`, with the remarks and the size range of the file."""
     raw, problems = parse(source, file)
     before = len(problems)
     check_structure(raw, problems)

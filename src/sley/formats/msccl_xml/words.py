@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sley.formats.targets import TARGETS
+from sley.formats.msccl_xml.targets import TARGETS
 from sley.ir.collectives import Standard
 from sley.ir.words import Buffer, Op
 

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from sley.errors import Place
 from sley.errors.formats import F443, F451
+from sley.formats.format import Target, target_among
 from sley.formats.msccl_xml.limits import check_blocks, check_order, check_sizes, check_tables
 from sley.formats.msccl_xml.nops import without_nops
 from sley.formats.msccl_xml.steps import Peers, Steps, peers_of, steps_of
+from sley.formats.msccl_xml.targets import TARGETS, XmlTarget
 from sley.formats.msccl_xml.unfuse import unfused
 from sley.formats.msccl_xml.words import (
     BUFFER_WORDS,
@@ -23,7 +25,6 @@ from sley.formats.msccl_xml.words import (
     parts_per_loop,
 )
 from sley.formats.problems import Problems
-from sley.formats.targets import Target, target_named
 from sley.ir.collectives import standard
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
@@ -40,6 +41,16 @@ class _Naming:
 
     word: str
     chunks: int
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What is written of a plan. plain: the plan without what the target doesn't run."""
+
+    naming: _Naming
+    plain: Plan
+    peers: Peers
+    steps: Steps
 
 
 def write(
@@ -60,10 +71,39 @@ def write(
     threads: threads of a block, for targets that read it.
     Raises SleyError, F440 to F453, with up to 20 problems at once; then there is no text.
     """
-    target = target_named(target)
+    target = target_among(TARGETS, target, XmlTarget)
     problems = Problems()
     name = plan.name if name is None else name
     _check_arguments(target, name, min_bytes, max_bytes, threads, problems)
+    parts = _parts(plan, target, problems)
+    limit = target.no_limit_bytes
+    if max_bytes is not None:
+        limit = max_bytes if target.max_is_inclusive else max_bytes + 1
+    header = {
+        "name": name,
+        "proto": plan.protocol.value,
+        "nchannels": parts.plain.channels,
+        "nchunksperloop": parts.naming.chunks,
+        "ngpus": plan.collective.ranks,
+        "coll": parts.naming.word,
+        "inplace": int(plan.collective.in_place),
+        "outofplace": int(not plan.collective.in_place),
+        "minBytes": min_bytes,
+        "maxBytes": limit,
+    }
+    if threads is not None:
+        header["nthreads"] = threads
+    return "\n".join(_lines(header, parts)) + "\n"
+
+
+def check(plan: Plan, target: str | Target) -> None:
+    """Refuses a plan that the target (msccl, executor, rccl) can't run. Errors: F440 to F450, F452
+    and F453, as `write`."""
+    _parts(plan, target_among(TARGETS, target, XmlTarget), Problems())
+
+
+def _parts(plan: Plan, target: XmlTarget, problems: Problems) -> _Parts:
+    """What is written of a plan; raises the problems, those found before included."""
     naming = _naming(plan, target, problems)
     check_order(plan, problems)
     check_tables(plan, problems)
@@ -73,27 +113,10 @@ def write(
     check_blocks(plain, peers, target, problems)
     check_sizes(plain, steps, target, problems)
     problems.raise_any()
-    limit = target.no_limit_bytes
-    if max_bytes is not None:
-        limit = max_bytes if target.max_is_inclusive else max_bytes + 1
-    header = {
-        "name": name,
-        "proto": plan.protocol.value,
-        "nchannels": plain.channels,
-        "nchunksperloop": naming.chunks,
-        "ngpus": plan.collective.ranks,
-        "coll": naming.word,
-        "inplace": int(plan.collective.in_place),
-        "outofplace": int(not plan.collective.in_place),
-        "minBytes": min_bytes,
-        "maxBytes": limit,
-    }
-    if threads is not None:
-        header["nthreads"] = threads
-    return "\n".join(_lines(plain, header, peers, steps)) + "\n"
+    return _Parts(naming, plain, peers, steps)
 
 
-def _naming(plan: Plan, target: Target, problems: Problems) -> _Naming:
+def _naming(plan: Plan, target: XmlTarget, problems: Problems) -> _Naming:
     """How the target calls the plan's collective; a problem where it doesn't know it."""
     collective = plan.collective
     word, row = target.collectives.get(collective.name), standard(collective)
@@ -111,7 +134,7 @@ def _naming(plan: Plan, target: Target, problems: Problems) -> _Naming:
 
 
 def _check_arguments(
-    target: Target,
+    target: XmlTarget,
     name: str,
     min_bytes: int,
     max_bytes: int | None,
@@ -154,8 +177,9 @@ def _attribute(text: str) -> str:
     return escape(text, _IN_ATTRIBUTE)
 
 
-def _lines(plan: Plan, header: dict[str, str | int], peers: Peers, steps: Steps) -> Iterator[str]:
+def _lines(header: dict[str, str | int], parts: _Parts) -> Iterator[str]:
     """The text, line by line: one space between attributes, no tabs, no line ends in tags."""
+    plan, peers, steps = parts.plain, parts.peers, parts.steps
     attributes = " ".join(f'{key}="{_attribute(str(value))}"' for key, value in header.items())
     yield f"<algo {attributes}>"
     collective = plan.collective

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from sley.errors import Place
-from sley.errors.formats import F440
+from sley.formats.format import Target
 from sley.ir.words import Op
 
+SUFFIX = ".xml"
 
-@dataclass(frozen=True)
-class Target:
+
+@dataclass(frozen=True, repr=False)
+class XmlTarget(Target):
     """One runtime that loads MSCCL XML: what it can run and how it wants it spelt.
 
     steps_per_block, blocks, channels, count: the most that there may be of each; of `count`
@@ -31,7 +32,6 @@ class Target:
     takes_threads: whether it reads the attribute `nthreads`.
     """
 
-    name: str
     steps_per_block: int
     blocks: int
     channels: int
@@ -50,10 +50,7 @@ class Target:
     no_limit_bytes: int
     takes_threads: bool
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"Target({self.name})"
+    __hash__ = None
 
 
 _COMMON = {name: name for name in ("allreduce", "allgather", "reduce", "broadcast", "alltoall")}
@@ -64,8 +61,9 @@ _INT16_MAX = 32767
 _REDUCE_RUN = 16
 _TIB = 1 << 40
 
-MSCCL = Target(
+MSCCL = XmlTarget(
     name="msccl",
+    suffix=SUFFIX,
     steps_per_block=256,
     blocks=216,
     channels=32,
@@ -86,8 +84,9 @@ MSCCL = Target(
 )
 """Microsoft's original runtime."""
 
-EXECUTOR = Target(
+EXECUTOR = XmlTarget(
     name="executor",
+    suffix=SUFFIX,
     steps_per_block=64,
     blocks=1024,
     channels=32,
@@ -118,16 +117,5 @@ EXECUTOR = Target(
 RCCL = replace(EXECUTOR, name="rccl", blocks=64, channels=128, operations=_UNFUSED)
 """AMD's RCCL in its MSCCL mode; it parses the fused operations and then fails the call."""
 
-TARGETS: Mapping[str, Target] = MappingProxyType({t.name: t for t in (MSCCL, EXECUTOR, RCCL)})
+TARGETS: Mapping[str, XmlTarget] = MappingProxyType({t.name: t for t in (MSCCL, EXECUTOR, RCCL)})
 """All targets, by name."""
-
-
-def target_named(target: str | Target) -> Target:
-    """The target of that name; a Target passes through. Raises F440."""
-    if isinstance(target, Target):
-        return target
-    if target not in TARGETS:
-        raise F440.error(
-            at=Place(detail="target"), expected=" or ".join(TARGETS), found=repr(target)
-        )
-    return TARGETS[target]
