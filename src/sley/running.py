@@ -31,7 +31,7 @@ class RunSettings(TypedDict, total=False):
     launching: Launching | str
 
 
-# Everything that a run may be told stands here once, by name.
+# More than eight parameters: at the door, what a Sweep and Settings hold is given by name.
 def run(
     plan: Plan,
     sizes_bytes: Sequence[int],
