@@ -25,6 +25,7 @@ from typing import Any
 import sley.ir
 from sley.errors import Rule
 from sley.errors.catalog import all_rules
+from sley.ir.tables import Value, column_types
 
 DOCS = Path(__file__).resolve().parent
 
@@ -156,6 +157,7 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
 def fields_of(cls: type) -> Iterator[str]:
     """A dataclass: its text, its fields, what follows from them."""
     fields = dataclasses.fields(cls)
+    columns = column_types(cls) if issubclass(cls, Value) else {}
     text, entries = split_docstring(cls, {f.name for f in fields})
     yield prose(text)
     missing = [f.name for f in fields if not entries.get(f.name)]
@@ -169,7 +171,7 @@ def fields_of(cls: type) -> Iterator[str]:
         shape, meaning = shape_and_meaning(entries[f.name])
         if not meaning:
             raise UndescribedError(f"{cls.__name__}.{f.name} has a shape, but no meaning")
-        kind = f"{f.metadata['dtype']}" if "dtype" in f.metadata else shape or str(f.type)
+        kind = shape or str(columns.get(f.name, f.type))
         rows.setdefault((kind, meaning), []).append(f.name)
     if rows:
         yield from table(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from sley.ir.tables import Value, difference
 from support.golden import Golden
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -15,6 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 settings.register_profile("ci", max_examples=300, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("slow", max_examples=5000, deadline=None, print_blob=True)
 settings.load_profile("ci")  # --hypothesis-profile=slow overrides it
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """What a failed comparison of two values says: where they differ first."""
+    if op == "==" and isinstance(left, Value) and type(left) is type(right):
+        return [f"two values of {type(left).__name__} differ", difference(left, right)]
+    return None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

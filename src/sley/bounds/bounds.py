@@ -17,11 +17,12 @@ from sley.errors.compiler import C305
 from sley.errors.simulation import S702
 from sley.ir.collective import Collective
 from sley.ir.sizes import size_in_bytes
+from sley.ir.tables import Value
 from sley.ir.topology import Topology
 
 
-@dataclass(frozen=True, eq=False)
-class Bounds:
+@dataclass(frozen=True, eq=False, repr=False)
+class Bounds(Value):
     """The lower bounds of a collective on a topology, for all sizes; computed on first use.
 
     nominal: whether links have their nominal rates, not those that transfers reach.

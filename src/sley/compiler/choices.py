@@ -75,8 +75,6 @@ class Choice:
     blocks_per_rank: int
     runner_up: RunnerUp | None
 
-    __hash__ = None  # type: ignore[assignment]
-
     @property
     def begin_bytes(self) -> int:
         """The first size."""
@@ -109,8 +107,6 @@ class Choices:
     ranges: tuple[Choice, ...]
     candidates: int
     simulations: int
-
-    __hash__ = None  # type: ignore[assignment]
 
     def at(self, size_bytes: int | str) -> Choice:
         """The choice for a size. Errors: C312."""

@@ -60,8 +60,6 @@ class Space:
     fixed: Options = field(default_factory=Options)
     target: Target | None = None
 
-    __hash__ = None  # type: ignore[assignment]
-
     @classmethod
     def of(
         cls, options: Options | None, overrides: Mapping[str, Any], target: Target | None
@@ -214,8 +212,6 @@ class Candidate:
     blocks: int
     least: LeastTime
     simulator: Simulator
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def candidates(

@@ -16,15 +16,15 @@ from sley.ir.tables import (
     ByteArray,
     Edges,
     IntArray,
-    frozen_array,
+    Value,
 )
 from sley.ir.words import SENDS, Op, Protocol
 from sley.verify.hangs import run_of
 from sley.verify.messages import messages_of
 
 
-@dataclass(frozen=True)
-class Pulls:
+@dataclass(frozen=True, eq=False, repr=False)
+class Pulls(Value):
     """How the messages of a plan travel: one row an instruction.
 
     pulled: bool, sends whose message the receiver reads where it lies at the sender; False for
@@ -41,17 +41,6 @@ class Pulls:
     buffer: ByteArray
     index: IntArray
     holds: Edges
-
-    def __post_init__(self) -> None:
-        for name, dtype in (
-            ("pulled", np.bool_),
-            ("source_of", np.int32),
-            ("buffer", np.int8),
-            ("index", np.int32),
-        ):
-            object.__setattr__(self, name, frozen_array(getattr(self, name), dtype))
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def pulls(plan: Plan) -> Pulls:

@@ -25,8 +25,6 @@ class Target:
     name: str
     suffix: str
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"Target({self.name})"
 
@@ -48,8 +46,6 @@ class Imported:
     notes: tuple[Diagnostic, ...]
     min_bytes: int | None
     max_bytes: int | None
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -76,8 +72,6 @@ class Format:
     targets: tuple[Target, ...] = ()
     needs: Mapping[str, object] = field(default_factory=dict)
     runs_with_own_slots: bool = False
-
-    __hash__ = None  # type: ignore[assignment]
 
     @property
     def settings(self) -> tuple[str, ...]:

@@ -15,12 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors import counted
-from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, frozen_array, offsets_of
+from sley.ir.tables import (
+    NONE,
+    BoolArray,
+    Edges,
+    IntArray,
+    LongArray,
+    Value,
+    frozen_array,
+    offsets_of,
+)
 from sley.ir.words import Buffer
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Collective:
+class Collective(Value):
     """Pre- and postcondition of a collective over `ranks` ranks.
 
     name: the field's name for it, lower case (``allreduce``).
@@ -52,30 +61,11 @@ class Collective:
     expected: IntArray
     values: Edges
 
-    def __post_init__(self) -> None:
-        for name in ("input_chunks", "output_chunks", "input_base", "output_base", "expected"):
-            object.__setattr__(self, name, frozen_array(getattr(self, name), np.int32))
-        object.__setattr__(self, "initial", frozen_array(self.initial, np.bool_))
-
     def __repr__(self) -> str:
         place = "in place" if self.in_place else "out of place"
         root = f", root {self.root}" if self.root != NONE else ""
         size = f"{counted(self.ranks, 'rank')}, {counted(self.chunks, 'chunk')}"
         return f"{self.name}({size}{root}, {place})"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Collective):
-            return NotImplemented
-        scalars = ("name", "ranks", "chunks", "in_place", "root", "values")
-        arrays = ("input_chunks", "output_chunks", "input_base", "output_base")
-        return (
-            all(getattr(self, n) == getattr(other, n) for n in scalars)
-            and all(np.array_equal(getattr(self, n), getattr(other, n)) for n in arrays)
-            and np.array_equal(self.initial, other.initial)
-            and np.array_equal(self.expected, other.expected)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
     @cached_property
     def input_offset(self) -> LongArray:
@@ -116,7 +106,7 @@ class Collective:
         )
         base[Buffer.SCRATCH] = start[:-1] + self.data_chunks
         size = np.stack([self.input_chunks, self.output_chunks, scratch_chunks])
-        return Layout(frozen_array(base, np.int64), frozen_array(size, np.int32), int(start[-1]))
+        return Layout(base, size, int(start[-1]))
 
     def promised_cells(self, layout: Layout) -> BoolArray:
         """bool (cells,): whether the collective says what a cell of `layout` must hold at the
@@ -156,8 +146,8 @@ class Collective:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Layout:
+@dataclass(frozen=True, eq=False, repr=False)
+class Layout(Value):
     """Every chunk's cell: one number for one piece of memory, whatever names it has.
 
     base: int64 (3, ranks), the cell of chunk 0 of (buffer, rank); aliases share cells.

@@ -16,7 +16,7 @@ from sley.ir.tables import (
     IntArray,
     LongArray,
     Table,
-    column,
+    Value,
     frozen_array,
     numbering,
 )
@@ -33,15 +33,15 @@ class Dependencies(Table):
         by reuse of the place.
     """
 
-    before: IntArray = column("int32")
-    before_at_dst: ByteArray = column("int8")
-    after: IntArray = column("int32")
-    after_at_dst: ByteArray = column("int8")
-    true: ByteArray = column("int8")
+    before: IntArray
+    before_at_dst: ByteArray
+    after: IntArray
+    after_at_dst: ByteArray
+    true: ByteArray
 
 
-@dataclass(frozen=True)
-class ChunkDag:
+@dataclass(frozen=True, eq=False, repr=False)
+class ChunkDag(Value):
     """A program with its dependencies on memory, and what fusion must know of its values.
 
     program: the program that this describes.
@@ -59,8 +59,6 @@ class ChunkDag:
     readers: IntArray
     kept: BoolArray
 
-    __hash__ = None  # type: ignore[assignment]
-
     def halves(self) -> Edges:
         """The dependencies as a graph of halves: 2t is transfer t at its source, 2t + 1 at its
         destination."""
@@ -72,8 +70,8 @@ class ChunkDag:
         )
 
 
-@dataclass(frozen=True)
-class InstructionDag:
+@dataclass(frozen=True, eq=False, repr=False)
+class InstructionDag(Value):
     """A chunk DAG lowered (MSCCLang 4.2, 4.3): which transfers share an instruction, and the
     channel of each.
 
@@ -91,12 +89,6 @@ class InstructionDag:
     forward: IntArray
     channel: IntArray
     lanes: int
-
-    def __post_init__(self) -> None:
-        for name in ("forward", "channel"):
-            object.__setattr__(self, name, frozen_array(getattr(self, name), np.int32))
-
-    __hash__ = None  # type: ignore[assignment]
 
     @property
     def remote(self) -> BoolArray:
@@ -127,9 +119,9 @@ class Order(Table):
     pipeline: the sub-pipeline (ResCCL 4.3), NONE where the schedule has none.
     """
 
-    receive: IntArray = column("int32")
-    send: IntArray = column("int32")
-    pipeline: IntArray = column("int32")
+    receive: IntArray
+    send: IntArray
+    pipeline: IntArray
 
     @property
     def whole(self) -> bool:
@@ -152,8 +144,8 @@ class Order(Table):
         return np.asarray((self.receive != NONE) & (self.send != NONE))
 
 
-@dataclass(frozen=True)
-class Blocks:
+@dataclass(frozen=True, eq=False, repr=False)
+class Blocks(Value):
     """Which thread block executes each row of an order.
 
     rank: int32 (blocks,), the rank of each block, ascending.
@@ -162,9 +154,3 @@ class Blocks:
 
     rank: IntArray
     instruction_block: IntArray
-
-    def __post_init__(self) -> None:
-        for name in ("rank", "instruction_block"):
-            object.__setattr__(self, name, frozen_array(getattr(self, name), np.int32))
-
-    __hash__ = None  # type: ignore[assignment]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from sley.ir.tables import ByteArray, FloatArray, IntArray, Table, column
+from sley.ir.tables import ByteArray, FloatArray, IntArray, Table
 
 
 class VertexKind(IntEnum):
@@ -35,8 +35,8 @@ class Vertices(Table):
     node: the node it is in; NONE outside of nodes.
     """
 
-    kind: ByteArray = column("int8")
-    node: IntArray = column("int32")
+    kind: ByteArray
+    node: IntArray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,9 +50,9 @@ class TopologyLinks(Table):
     latency_us: of this link, instead of what the cost model says for its kind; NONE without.
     """
 
-    src: IntArray = column("int32")
-    dst: IntArray = column("int32")
-    kind: ByteArray = column("int8")
-    nominal_GBps: FloatArray = column("float64")  # noqa: N815 - a unit
-    GBps: FloatArray = column("float64")
-    latency_us: FloatArray = column("float64")
+    src: IntArray
+    dst: IntArray
+    kind: ByteArray
+    nominal_GBps: FloatArray  # noqa: N815 - a unit
+    GBps: FloatArray
+    latency_us: FloatArray

@@ -20,7 +20,7 @@ from sley.ir.tables import (
     IntArray,
     LongArray,
     Table,
-    column,
+    Value,
     frozen_array,
 )
 from sley.ir.topology import Topology
@@ -58,23 +58,23 @@ class Instructions(Table):
     source: row of the plan's `sources`.
     """
 
-    op: ByteArray = column("int8")
-    src_buffer: ByteArray = column("int8")
-    src_index: IntArray = column("int32")
-    dst_buffer: ByteArray = column("int8")
-    dst_index: IntArray = column("int32")
-    count: IntArray = column("int32")
-    send_peer: IntArray = column("int32")
-    recv_peer: IntArray = column("int32")
-    channel: IntArray = column("int32")
-    transfer: IntArray = column("int32")
-    forward: IntArray = column("int32")
-    pipeline: IntArray = column("int32")
-    source: IntArray = column("int32")
+    op: ByteArray
+    src_buffer: ByteArray
+    src_index: IntArray
+    dst_buffer: ByteArray
+    dst_index: IntArray
+    count: IntArray
+    send_peer: IntArray
+    recv_peer: IntArray
+    channel: IntArray
+    transfer: IntArray
+    forward: IntArray
+    pipeline: IntArray
+    source: IntArray
 
 
-@dataclass(frozen=True)
-class Estimate:
+@dataclass(frozen=True, eq=False, repr=False)
+class Estimate(Value):
     """What the allocator expects of a plan's time, and of its blocks.
 
     time_us: from the start of the first transfer to the end of the last.
@@ -88,14 +88,9 @@ class Estimate:
     busy_us: FloatArray
     tiles: int
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "busy_us", frozen_array(self.busy_us, np.float64))
 
-    __hash__ = None  # type: ignore[assignment]
-
-
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Value):
     """What runs: `docs/machine.md` says what it means.
 
     name: the plan's name.
@@ -131,13 +126,6 @@ class Plan:
     per_chunk: bool = False
     estimate: Estimate | None = None
     topology: Topology | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("block_rank", "scratch_chunks"):
-            object.__setattr__(self, name, frozen_array(getattr(self, name), np.int32))
-        object.__setattr__(self, "block_offset", frozen_array(self.block_offset, np.int64))
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return (

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from sley.ir.collective import Collective, Layout
 from sley.ir.sources import Sources
-from sley.ir.tables import ByteArray, IntArray, Table, column, frozen_array
+from sley.ir.tables import ByteArray, IntArray, Table, Value
 from sley.ir.topology import Topology
 from sley.ir.words import Protocol
 
@@ -33,25 +31,25 @@ class Transfers(Table):
     source: row of the program's `sources`.
     """
 
-    kind: ByteArray = column("int8")
-    src: IntArray = column("int32")
-    src_buffer: ByteArray = column("int8")
-    src_index: IntArray = column("int32")
-    dst: IntArray = column("int32")
-    dst_buffer: ByteArray = column("int8")
-    dst_index: IntArray = column("int32")
-    count: IntArray = column("int32")
-    channel: IntArray = column("int32")
-    instances: IntArray = column("int32")
-    lane: IntArray = column("int32")
-    send_block: IntArray = column("int32")
-    recv_block: IntArray = column("int32")
-    step: IntArray = column("int32")
-    source: IntArray = column("int32")
+    kind: ByteArray
+    src: IntArray
+    src_buffer: ByteArray
+    src_index: IntArray
+    dst: IntArray
+    dst_buffer: ByteArray
+    dst_index: IntArray
+    count: IntArray
+    channel: IntArray
+    instances: IntArray
+    lane: IntArray
+    send_block: IntArray
+    recv_block: IntArray
+    step: IntArray
+    source: IntArray
 
 
-@dataclass(frozen=True)
-class Program:
+@dataclass(frozen=True, eq=False, repr=False)
+class Program(Value):
     """What an algorithm says: executing the transfers one after the other is its meaning.
 
     name: the algorithm's name.
@@ -71,9 +69,6 @@ class Program:
     sources: Sources
     topology: Topology | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "scratch_chunks", frozen_array(self.scratch_chunks, np.int32))
-
     @property
     def layout(self) -> Layout:
         """Where every chunk lies."""
@@ -81,5 +76,3 @@ class Program:
 
     def __repr__(self) -> str:
         return f"Program({self.name}: {self.collective}, {len(self.transfers)} transfers)"
-
-    __hash__ = None  # type: ignore[assignment]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sley.errors import Place
-from sley.ir.tables import IntArray, Table, column
+from sley.ir.tables import IntArray, Table
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -21,9 +21,9 @@ class Sources(Table):
     whole: where the program or plan as a whole begins, for what stands in no line of its own.
     """
 
-    file: IntArray = column("int32")
-    line: IntArray = column("int32")
-    position: IntArray = column("int32")
+    file: IntArray
+    line: IntArray
+    position: IntArray
     files: tuple[str, ...] = ()
     whole: Place = Place()
 
@@ -33,8 +33,3 @@ class Sources(Table):
             return Place(detail=detail)
         file, line = self.files[self.file[source]], int(self.line[source])
         return Place(file, line, int(self.position[source]), detail)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sources) and self.files == other.files and super().__eq__(other)
-
-    __hash__ = None

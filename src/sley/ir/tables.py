@@ -1,9 +1,9 @@
-"""Tables: frozen dataclasses of NumPy columns, one row a transfer, an instruction or a block."""
+"""Tables: values made of NumPy columns, with one row a transfer, an instruction or a block."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -20,9 +20,18 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 FloatArray: TypeAlias = NDArray[np.float64]
 
 
-def column(dtype: DTypeLike) -> Any:
-    """A column of a table: a dataclass field that holds a read-only array of `dtype`."""
-    return field(metadata={"dtype": np.dtype(dtype)})
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "IntArray": np.dtype(np.int32),
+    "LongArray": np.dtype(np.int64),
+    "ByteArray": np.dtype(np.int8),
+    "BoolArray": np.dtype(np.bool_),
+    "FloatArray": np.dtype(np.float64),
+}
+
+
+def column_types(cls: type[Value]) -> dict[str, np.dtype[Any]]:
+    """The fields of a class of values that are arrays, with the types that are annotated."""
+    return {f.name: _DTYPES[str(f.type)] for f in fields(cls) if str(f.type) in _DTYPES}
 
 
 def frozen_array(values: Any, dtype: DTypeLike) -> NDArray[Any]:
@@ -35,29 +44,87 @@ def frozen_array(values: Any, dtype: DTypeLike) -> NDArray[Any]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Table:
+class Value:
+    """What a stage hands to the next: frozen, equal to what has equal fields, arrays included.
+
+    A subclass is a frozen dataclass with eq=False and repr=False. A field that is annotated as an
+    array (`IntArray` and its like) becomes a read-only, contiguous one of that type. A value has no
+    hash, since arrays have none. Pickled are its fields, not what it caches, and arrays are
+    read-only again on the other side.
+    """
+
+    def __post_init__(self) -> None:
+        for name, dtype in column_types(type(self)).items():
+            object.__setattr__(self, name, frozen_array(getattr(self, name), dtype))
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        parts = [f"{f.name}={_brief(getattr(self, f.name))}" for f in fields(self)]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def __reduce__(self) -> tuple[type[Value], tuple[Any, ...]]:
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    return bool(one == other)
+
+
+def _brief(value: Any) -> str:
+    """A field in few words: of an array its type and shape, of a table its length."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    return f"{len(value)} rows" if isinstance(value, Table) else repr(value)
+
+
+def difference(one: Value, other: Value) -> str:
+    """Where two values of one type differ first: the field, and in an array the row with what
+    stands there; "" where they are equal."""
+    for f in fields(one):
+        a, b = getattr(one, f.name), getattr(other, f.name)
+        if _equal(a, b):
+            continue
+        name = f"{type(one).__name__}.{f.name}"
+        if isinstance(a, Value) and type(a) is type(b):
+            return f"{name}: {difference(a, b)}"
+        if not isinstance(a, np.ndarray) or np.ndim(a) == 0:
+            return f"{name}: {a!r} != {b!r}"
+        if np.shape(a) != np.shape(b):
+            return f"{name}: {np.shape(a)} values != {np.shape(b)}"
+        row = int(np.flatnonzero((a != b).reshape(len(a), -1).any(axis=1))[0])
+        return f"{name}, row {row}: {a[row]} != {b[row]}"
+    return ""
+
+
+_SHOWN_ROWS = 5
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Table(Value):
     """Columns of one length. ``table[i]`` is a row for people, tests and messages."""
 
     def __post_init__(self) -> None:
-        length = -1
-        for f in self._columns():
-            array = frozen_array(getattr(self, f.name), f.metadata["dtype"])
-            object.__setattr__(self, f.name, array)
-            if length not in (-1, len(array)):
-                raise ValueError(f"{type(self).__name__}.{f.name}: {len(array)} rows, not {length}")
-            length = len(array)
-
-    @classmethod
-    def _columns(cls) -> list[Field[Any]]:
-        return [f for f in fields(cls) if "dtype" in f.metadata]
+        super().__post_init__()
+        for name in self.column_names():
+            rows = len(getattr(self, name))
+            if rows != len(self):
+                raise ValueError(f"{type(self).__name__}.{name}: {rows} rows, not {len(self)}")
 
     @classmethod
     def column_names(cls) -> list[str]:
         """The names of the columns, in order."""
-        return [f.name for f in cls._columns()]
+        return list(column_types(cls))
 
     def __len__(self) -> int:
-        return len(getattr(self, self._columns()[0].name))
+        return len(getattr(self, self.column_names()[0]))
 
     def __getitem__(self, row: int) -> SimpleNamespace:
         if not -len(self) <= row < len(self):
@@ -67,19 +134,21 @@ class Table:
     def __iter__(self) -> Iterator[SimpleNamespace]:
         return (self[row] for row in range(len(self)))
 
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return all(np.array_equal(getattr(self, n), getattr(other, n)) for n in self.column_names())
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self)} rows: {', '.join(self.column_names())})"
+        """The columns' names and the first rows, in columns."""
+        names = self.column_names()
+        shown = [[str(getattr(self, n)[k]) for n in names] for k in range(len(self))[:_SHOWN_ROWS]]
+        widths = [max(map(len, cells)) for cells in zip(names, *shown, strict=True)]
+        lines = [
+            "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+            for cells in (names, *shown)
+        ]
+        more = ["..."] if len(self) > _SHOWN_ROWS else []
+        return "\n  ".join([f"{type(self).__name__}({len(self)} rows)", *lines, *more])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Edges:
+class Edges(Value):
     """Edges in CSR form: those of node i are ``target[offset[i]:offset[i + 1]]``.
 
     offset: int64 (nodes + 1,), where each node's edges begin in `target`, and where the last's end.
@@ -88,10 +157,6 @@ class Edges:
 
     offset: LongArray
     target: IntArray
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "offset", frozen_array(self.offset, np.int64))
-        object.__setattr__(self, "target", frozen_array(self.target, np.int32))
 
     @classmethod
     def from_pairs(cls, nodes: int, source: NDArray[Any], target: NDArray[Any]) -> Edges:
@@ -110,15 +175,6 @@ class Edges:
 
     def __getitem__(self, node: int) -> IntArray:
         return self.target[self.offset[node] : self.offset[node + 1]]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Edges):
-            return NotImplemented
-        return np.array_equal(self.offset, other.offset) and np.array_equal(
-            self.target, other.target
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"Edges({len(self.offset) - 1} nodes, {len(self.target)} edges)"

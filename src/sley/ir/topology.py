@@ -22,6 +22,7 @@ from sley.ir.tables import (
     FloatArray,
     IntArray,
     LongArray,
+    Value,
     frozen_array,
 )
 from sley.ir.words import is_integer
@@ -33,8 +34,8 @@ MAX_RANKS = 2**14
 """Bound on the ranks of a topology: `linked` has their square."""
 
 
-@dataclass(frozen=True)
-class Topology:
+@dataclass(frozen=True, eq=False, repr=False)
+class Topology(Value):
     """A cluster as a graph.
 
     name: the cluster's name.
@@ -92,8 +93,6 @@ class Topology:
             raise T602.error(
                 expected=f"{name} from {least:g} to {most:g} for every link", found=found
             )
-
-    __hash__ = None  # type: ignore[assignment]
 
     @cached_property
     def ranks(self) -> int:

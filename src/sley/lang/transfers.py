@@ -35,7 +35,6 @@ from sley.ir.tables import (
     IntArray,
     LongArray,
     Table,
-    column,
     offsets_of,
 )
 from sley.ir.topology import Topology
@@ -61,14 +60,14 @@ class Steps(Table):
     asked for, NONE without. instances: parallel parts. source: row of the program's `sources`.
     """
 
-    src: IntArray = column("int32")
-    dst: IntArray = column("int32")
-    step: IntArray = column("int32")
-    chunk: IntArray = column("int32")
-    kind: ByteArray = column("int8")
-    channel: IntArray = column("int32")
-    instances: IntArray = column("int32")
-    source: IntArray = column("int32")
+    src: IntArray
+    dst: IntArray
+    step: IntArray
+    chunk: IntArray
+    kind: ByteArray
+    channel: IntArray
+    instances: IntArray
+    source: IntArray
 
 
 class StepRecorder:

@@ -77,8 +77,6 @@ class UserPlan:
     min_bytes: int
     max_bytes: int | None
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __str__(self) -> str:
         return f"{self.origin}, {self.plan.collective}, {self.sizes}"
 

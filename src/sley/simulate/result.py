@@ -12,7 +12,7 @@ from sley.ir.collectives import bus_factor
 from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text
-from sley.ir.tables import ByteArray, FloatArray, IntArray, LongArray, Table, column
+from sley.ir.tables import ByteArray, FloatArray, IntArray, LongArray, Table, Value
 from sley.ir.topology import Topology
 
 
@@ -40,12 +40,12 @@ class BlockTimes(Table):
     overhead_us: what decoding, waits and fences cost by themselves.
     """
 
-    end_us: FloatArray = column("float64")
-    moving_us: FloatArray = column("float64")
-    waiting_us: FloatArray = column("float64")
-    message_us: FloatArray = column("float64")
-    slot_us: FloatArray = column("float64")
-    overhead_us: FloatArray = column("float64")
+    end_us: FloatArray
+    moving_us: FloatArray
+    waiting_us: FloatArray
+    message_us: FloatArray
+    slot_us: FloatArray
+    overhead_us: FloatArray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,18 +62,18 @@ class Executions(Table):
     moving_us: how long it moved data; the rest is waiting between parts, and overhead.
     """
 
-    instruction: IntArray = column("int32")
-    tile: IntArray = column("int32")
-    turn_us: FloatArray = column("float64")
-    start_us: FloatArray = column("float64")
-    end_us: FloatArray = column("float64")
-    cause: ByteArray = column("int8")
-    after: LongArray = column("int64")
-    moving_us: FloatArray = column("float64")
+    instruction: IntArray
+    tile: IntArray
+    turn_us: FloatArray
+    start_us: FloatArray
+    end_us: FloatArray
+    cause: ByteArray
+    after: LongArray
+    moving_us: FloatArray
 
 
-@dataclass(frozen=True)
-class LinkLoad:
+@dataclass(frozen=True, eq=False, repr=False)
+class LinkLoad(Value):
     """What crosses each link of the topology.
 
     moved_bytes: float64 (links,), with the protocol's flags.
@@ -86,8 +86,8 @@ class LinkLoad:
     load_GBps: FloatArray  # noqa: N815 - a unit
 
 
-@dataclass(frozen=True, repr=False)
-class Simulation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Simulation(Value):
     """A run of a plan, as the model has it. Times count from the call; blocks start when it has
     been launched.
 
@@ -118,8 +118,6 @@ class Simulation:
     links: LinkLoad
     critical: Executions
     executions: Executions | None = None
-
-    __hash__ = None  # type: ignore[assignment]
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit

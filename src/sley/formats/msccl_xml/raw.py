@@ -60,7 +60,7 @@ class Remark:
     column: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RawFile:
     """A file's elements in the order of the text.
 
@@ -74,8 +74,6 @@ class RawFile:
     blocks: NDArray[np.int64]
     gpus: NDArray[np.int64]
     ignored: tuple[Remark, ...]
-
-    __hash__ = None  # type: ignore[assignment]
 
     def step(self, name: str) -> NDArray[np.int64]:
         """A column of the steps."""

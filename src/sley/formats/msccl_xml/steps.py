@@ -14,7 +14,7 @@ from sley.ir.words import RECEIVES, SENDS, Op
 _Longs = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Steps:
     """One row a <step>, block after block.
 
@@ -33,8 +33,6 @@ class Steps:
     deps: _Longs
     hasdep: NDArray[np.bool_]
     offset: _Longs
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def steps_of(plan: Plan, reduce_run: int) -> Steps:
@@ -92,15 +90,13 @@ def _run_ends(plan: Plan, depid: _Longs, reduce_run: int) -> _Longs:
     return np.flatnonzero(mixed | too_long) - 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Peers:
     """What stands in <tb>: int32 (blocks,), NONE without; `chan` is 0 without a connection."""
 
     send: IntArray
     recv: IntArray
     chan: IntArray
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def peers_of(plan: Plan) -> Peers:

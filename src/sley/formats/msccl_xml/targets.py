@@ -50,8 +50,6 @@ class XmlTarget(Target):
     no_limit_bytes: int
     takes_threads: bool
 
-    __hash__ = None
-
 
 _COMMON = {name: name for name in ("allreduce", "allgather", "reduce", "broadcast", "alltoall")}
 _UNFUSED = frozenset({Op.NOP, Op.SEND, Op.RECV, Op.COPY, Op.REDUCE})
@@ -76,7 +74,7 @@ MSCCL = XmlTarget(
     children=None,
     attribute_chars=None,
     operations=frozenset(Op),
-    collectives=MappingProxyType({**_COMMON, "reducescatter": "reduce_scatter"}),
+    collectives={**_COMMON, "reducescatter": "reduce_scatter"},
     custom_collective="custom",
     max_is_inclusive=False,
     no_limit_bytes=_TIB,
@@ -99,14 +97,12 @@ EXECUTOR = XmlTarget(
     children=1024,
     attribute_chars=255,
     operations=frozenset(Op),
-    collectives=MappingProxyType(
-        {
-            **_COMMON,
-            "reducescatter": "reducescatter",
-            "gather": "gather",
-            "scatter": "scatter",
-        }
-    ),
+    collectives={
+        **_COMMON,
+        "reducescatter": "reducescatter",
+        "gather": "gather",
+        "scatter": "scatter",
+    },
     custom_collective=None,
     max_is_inclusive=True,
     no_limit_bytes=0,

@@ -1,0 +1,147 @@
+"""Values: equal by content, without hash, read-only, and the same after pickling."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from pkgutil import walk_packages
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sley
+from sley.bounds import Bounds
+from sley.direct import pulls
+from sley.formats.msccl_xml import EXECUTOR
+from sley.ir.tables import Edges, Table, Value, column_types, difference
+from sley.passes.dependencies import dependencies
+
+
+@cache
+def examples() -> dict[str, Any]:
+    """Values as they are once somebody has used them, by the names of their classes."""
+    topology = sley.topologies.ndv4(nodes=1)
+    program = sley.algorithms.ring_allreduce(8, in_place=True)
+    plan = sley.compile(program, topology=topology, schedule="hpds", allocate="state")
+    simulation = sley.simulate(plan, "1M", executions=True)
+    bounds = Bounds.of(plan.collective, topology)
+    bound = bounds.at(2**20)
+    choices = sley.choose([program], "1K", topology, instances=[1])
+    direct = sley.compile(program, protocol="direct")
+    found = [
+        *(topology, topology.model, program, plan, plan.layout, plan.estimate, simulation),
+        *(simulation.links, bounds, bound, sley.verify(plan), choices, choices.ranges[0]),
+        *(choices.ranges[0].options, sley.Costs(), dependencies(program), pulls(direct), EXECUTOR),
+        *(plan.collective, plan.instructions, plan.waits, plan.sources, program.transfers),
+    ]
+    return {type(value).__name__: value for value in found}
+
+
+def value_classes(base: type[Value] = Value) -> Iterator[type[Value]]:
+    for cls in base.__subclasses__():
+        yield cls
+        yield from value_classes(cls)
+
+
+def all_classes() -> set[type[Value]]:
+    for module in walk_packages(sley.__path__, "sley."):
+        if "torch" not in module.name and not module.name.endswith("__main__"):
+            import_module(module.name)
+    return {cls for cls in value_classes() if cls.__module__.startswith("sley.")}
+
+
+NAMES = sorted(examples())
+
+
+def test_every_class_of_values_compares_by_its_fields_and_has_arrays_of_the_types_it_says() -> None:
+    found = all_classes()
+    assert {sley.Plan, sley.Program, sley.Topology, sley.Collective, Edges} <= found
+    for cls in found:
+        assert cls.__eq__ is Value.__eq__, f"{cls.__name__} lacks eq=False"
+        assert cls.__hash__ is None
+        assert cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        arrays = [f.name for f in dataclasses.fields(cls) if "Array" in str(f.type)]
+        assert arrays == list(column_types(cls)), f"{cls.__name__} has an array of unknown type"
+        assert bool(arrays) or cls is Table or not issubclass(cls, Table)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_comes_back_equal_and_read_only(name: str) -> None:
+    value = examples()[name]
+    for again in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value), copy.copy(value)):
+        assert again == value
+        assert repr(again) == repr(value)
+        for column in column_types(type(value)) if isinstance(value, Value) else ():
+            assert not getattr(again, column).flags.writeable
+
+
+def test_what_a_value_caches_does_not_travel_with_it() -> None:
+    topology = sley.topologies.ndv4(nodes=1)
+    size = len(pickle.dumps(topology))
+    topology.paths([0], [1])
+    assert topology.linked.any()
+    assert len(pickle.dumps(topology)) == size
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if isinstance(examples()[n], Value)])
+def test_a_value_differs_from_one_with_another_field(name: str) -> None:
+    value = examples()[name]
+    for f in dataclasses.fields(value):
+        old = getattr(value, f.name)
+        if isinstance(old, np.ndarray) and old.size:
+            other = old.copy()
+            other.flat[-1] = not other.flat[-1] if old.dtype == bool else other.flat[-1] + 1
+            row = np.unravel_index(old.size - 1, old.shape)[0]
+            said = f"{name}.{f.name}, row {row}: {old[row]} != {other[row]}"
+        elif isinstance(old, str):
+            other, said = f"{old} again", f"{name}.{f.name}: {old!r} != '{old} again'"
+        else:
+            continue
+        changed = copy.copy(value)
+        object.__setattr__(changed, f.name, other)
+        assert value != changed
+        assert difference(value, changed) == said
+    assert difference(value, value) == ""
+    assert value != 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_that_holds_arrays_has_no_hash(name: str) -> None:
+    value = examples()[name]
+    if not isinstance(value, Value):
+        return
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(value)
+
+
+def test_arrays_of_other_lengths_are_a_difference() -> None:
+    plan = examples()["Plan"]
+    shorter = replace(plan, scratch_chunks=plan.scratch_chunks[1:])
+    assert plan != shorter
+    assert difference(plan, shorter) == "Plan.scratch_chunks: (8,) values != (7,)"
+
+
+def test_a_difference_is_told_from_the_outside_in() -> None:
+    plan = examples()["Plan"]
+    op = plan.instructions.op.copy()
+    op[3] = 0
+    other = replace(plan, instructions=replace(plan.instructions, op=op))
+    old = plan.instructions.op[3]
+    assert difference(plan, other) == f"Plan.instructions: Instructions.op, row 3: {old} != 0"
+
+
+def test_a_table_shows_its_first_rows() -> None:
+    table = examples()["Transfers"]
+    lines = [line.split() for line in repr(table).splitlines()]
+    assert lines[0] == [f"Transfers({len(table)}", "rows)"]
+    assert lines[1] == table.column_names()
+    assert lines[2:7] == [
+        [str(getattr(table[row], name)) for name in table.column_names()] for row in range(5)
+    ]
+    assert lines[7:] == [["..."]]
