@@ -1,5 +1,5 @@
 # The C++ sources by what they are part of. CMakeLists.txt and the tests of C++ read this list
-# (tests/support/native_sources.py): names in capitals, paths in this folder.
+# (tests/support/native_programs.py): names in capitals, paths in this folder.
 set(FABRIC  # the ground: memory, connections, how ranks hear of one another
   fabric/attach.cpp
   fabric/copy.cpp

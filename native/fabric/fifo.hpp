@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -20,9 +21,11 @@ namespace sley {
 
 constexpr std::size_t kCacheLine = 64;
 
-// SLEY_BREAK_RELEASE exists for the test that the thread sanitizer notices a lost release.
-#ifdef SLEY_BREAK_RELEASE
-constexpr std::memory_order kPublish = std::memory_order_relaxed;
+// For the tests that the thread sanitizer notices a lost release: one program that publishes with or
+// without it.
+#ifdef SLEY_RELEASE_MAY_BREAK
+inline const std::memory_order kPublish =
+    std::getenv("SLEY_BREAK_RELEASE") ? std::memory_order_relaxed : std::memory_order_release;
 #else
 constexpr std::memory_order kPublish = std::memory_order_release;
 #endif

@@ -13,13 +13,20 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from test_sanitizers import HERE, build, compiler
 
-from support.native_sources import NATIVE, SOURCES
+from support.native_programs import (
+    NATIVE,
+    SANITIZERS,
+    SOURCES,
+    TESTS,
+    check_lost_release,
+    compiler,
+    run,
+    sanitized,
+)
 
-TESTS = tuple(HERE / f"network_{name}.cpp" for name in ("failures", "strangers"))
-PROGRAM = (*SOURCES["FABRIC"], *SOURCES["NETWORK"], *TESTS)
-SANITIZERS = ("thread", "address,undefined")
+CASES_OF = tuple(TESTS / f"network_{name}.cpp" for name in ("failures", "strangers"))
+PROGRAM = (*SOURCES["FABRIC"], *SOURCES["NETWORK"], *CASES_OF)
 CASES = (
     "exchange",
     "threads",
@@ -49,19 +56,11 @@ def ucx_library() -> Path:
 
 @pytest.fixture(scope="module", params=SANITIZERS)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(
-        tmp_path_factory.mktemp("network"),
-        request.param,
-        "-ldl",
-        test="network_test.cpp",
-        of=PROGRAM,
-    )
+    return sanitized(tmp_path_factory.mktemp("network"), request.param, "network_test.cpp", PROGRAM)
 
 
-def run(program: Path, case: str, wire: str, **environment: str) -> None:
-    everything = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"} | environment
-    command = [str(program), case, wire]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=everything)
+def check(program: Path, case: str, wire: str, **environment: str) -> None:
+    done = run(program, case, wire, **environment)
     if done.returncode == SKIPPED:
         pytest.skip(done.stdout.strip())
     assert done.returncode == 0, done.stderr[-4000:]
@@ -69,31 +68,19 @@ def run(program: Path, case: str, wire: str, **environment: str) -> None:
 
 @pytest.mark.parametrize("case", TCP_CASES)
 def test_tcp(program: Path, case: str) -> None:
-    run(program, case, "tcp")
+    check(program, case, "tcp")
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_ucx(program: Path, case: str) -> None:
     """UCX' hooks of memory calls, which only other networks need, don't bear sanitizers."""
     library = str(ucx_library())
-    run(program, case, "ucx", SLEY_TEST_UCX=library, UCX_MEM_EVENTS="n")
+    check(program, case, "ucx", SLEY_TEST_UCX=library, UCX_MEM_EVENTS="n")
 
 
-def test_a_lost_release_is_noticed(tmp_path: Path) -> None:
-    """With relaxed stores for the counters of fifo.hpp the thread sanitizer must object."""
-    broken = build(
-        tmp_path,
-        "thread",
-        "-DSLEY_BREAK_RELEASE",
-        "-ldl",
-        test="network_test.cpp",
-        of=PROGRAM,
-    )
-    environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}
-    command = [str(broken), "exchange", "tcp"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode != 0
-    assert "data race" in done.stderr
+def test_a_lost_release_between_hosts_is_noticed(tmp_path: Path) -> None:
+    program = sanitized(tmp_path, "thread", "network_test.cpp", PROGRAM)
+    check_lost_release(program, "exchange", "tcp")
 
 
 def test_ucx_is_as_declared() -> None:
@@ -103,7 +90,7 @@ def test_ucx_is_as_declared() -> None:
         pytest.skip("UCX without headers")
     command = [compiler(), "-std=c++17", "-fsyntax-only", f"-I{NATIVE}", "-isystem", str(headers)]
     done = subprocess.run(
-        [*command, str(HERE / "ucx_abi_test.cpp")], capture_output=True, text=True
+        [*command, str(TESTS / "ucx_abi_test.cpp")], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-4000:]
 
@@ -119,6 +106,6 @@ def test_a_false_declaration_is_noticed(tmp_path: Path) -> None:
     assert false.read_text() != right
     command = [compiler(), "-std=c++17", "-fsyntax-only", f"-I{tmp_path}", "-isystem", str(headers)]
     done = subprocess.run(
-        [*command, str(HERE / "ucx_abi_test.cpp")], capture_output=True, text=True
+        [*command, str(TESTS / "ucx_abi_test.cpp")], capture_output=True, text=True
     )
     assert "estimated_num_eps" in done.stderr

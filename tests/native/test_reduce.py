@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 from pathlib import Path
 
 import pytest
-from test_sanitizers import HERE, build, compiler, run
 
-from support.native_sources import NATIVE, PRIMITIVES
+from support.native_programs import NATIVE, TESTS, link, run, sanitized
 
 PROGRAM = (NATIVE / "engine" / "reduce.cpp", NATIVE / "fabric" / "copy.cpp")
 CPU = Path("/proc/cpuinfo")
@@ -29,16 +27,12 @@ def variants() -> list[str]:
 
 @pytest.mark.parametrize("options", [("-O3",), ("-O2", "-ffp-contract=fast")])
 def test_all_variants_write_the_expected_bits(tmp_path: Path, options: tuple[str, ...]) -> None:
-    program = tmp_path / "program"
-    sources = [str(path) for path in (HERE / "reduce_test.cpp", *PROGRAM)]
-    command = [compiler(), "-std=c++17", *options, f"-I{NATIVE}", f"-I{PRIMITIVES}", *sources]
-    built = subprocess.run([*command, "-o", program], capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
+    program = link(tmp_path, [TESTS / "reduce_test.cpp", *PROGRAM], *options)
     done = run(program)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == variants()
 
 
 def test_memory_is_respected(tmp_path: Path) -> None:
-    done = run(build(tmp_path, "address,undefined", test="reduce_test.cpp", of=PROGRAM))
+    done = run(sanitized(tmp_path, "address,undefined", "reduce_test.cpp", PROGRAM))
     assert done.returncode == 0, done.stderr[-4000:]
