@@ -82,9 +82,9 @@ def calibrate(
         collective, body = benchmark
         plan = compile(trace(collective, body, name=name))
         size_bytes = message_bytes * collective.chunks * collective.blocks
-        sweep = Sweep([size_bytes], "uint8", iterations=20, warmup=3, check=False)
-        runs = [jobs.run(plan, sweep) for _ in range(repeats)]
-        return statistics.median(run[0].time_us for run in runs)
+        sizes = [size_bytes] * repeats
+        runs = jobs.run(plan, Sweep(sizes, "uint8", iterations=20, warmup=3, check=False))
+        return statistics.median(run.time_us for run in runs)
 
     launch = measure("launch", _copies(ranks, 1), SMALL_BYTES)
     messages = ranks * (ranks - 1) * MESSAGES
