@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from sley.ir.tables import Value, difference
+from support.examples import USUAL
 from support.golden import Golden
 
 ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / "build" / "cache"
+"""What tests compile: by content, so that workers share it, and the next run what has stayed."""
 
-settings.register_profile("ci", max_examples=300, deadline=None, derandomize=True, print_blob=True)
+MOST_CACHE_BYTES = 1 << 30
+
+os.environ.setdefault("SLEY_CACHE_DIR", str(CACHE))
+
+settings.register_profile(
+    "ci", max_examples=USUAL, deadline=None, derandomize=True, print_blob=True
+)
 settings.register_profile("slow", max_examples=5000, deadline=None, print_blob=True)
 settings.load_profile("ci")  # --hypothesis-profile=slow overrides it
 
@@ -23,6 +33,14 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     if op == "==" and isinstance(left, Value) and type(left) is type(right):
         return [f"two values of {type(left).__name__} differ", difference(left, right)]
     return None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begins with an empty cache where years of changes have filled it."""
+    if "PYTEST_XDIST_WORKER" in os.environ or not CACHE.is_dir():
+        return
+    if sum(path.stat().st_size for path in CACHE.rglob("*")) > MOST_CACHE_BYTES:
+        shutil.rmtree(CACHE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,21 +10,20 @@ import pytest
 import sley
 from sley.algorithms import CATALOG
 from sley.ir.words import WRITES_DESTINATION, Buffer
-from support.algorithm_cases import cases, label, program
+from support.algorithm_cases import in_turn, label, program
 
-OPTIONS: list[dict[str, Any]] = [
-    {"slots": slots, "fusion": fusion, "instances": instances}
-    for slots in (1, 2, 8)
-    for fusion in (True, False)
-    for instances in (1, 2)
-]
+SLOTS = (1, 2, 8)
+WAYS = [(fusion, instances) for fusion in (True, False) for instances in (1, 2)]
 
 
-@pytest.mark.parametrize(("name", "parameters"), cases(), ids=label)
-def test_every_algorithm_compiles_to_a_correct_plan(name: str, parameters: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("name", "parameters", "turn"), in_turn(range(len(WAYS))), ids=label)
+def test_every_algorithm_compiles_to_a_correct_plan(
+    name: str, parameters: dict[str, Any], turn: int
+) -> None:
     built = program(name, parameters)
     assert built.name == name
-    for options in OPTIONS:
+    for slots, (fusion, instances) in zip(SLOTS, WAYS[turn:] + WAYS[:turn], strict=False):
+        options = {"slots": slots, "fusion": fusion, "instances": instances}
         plan = sley.compile(built, **options, verify=False)
         sley.verify(plan)
         if not parameters["in_place"]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
@@ -28,6 +28,7 @@ from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.errors.devices import K510
 from sley.report.tables import ratio
+from support.examples import examples
 from support.plan_edits import with_columns
 
 RING = ("ring-allreduce", "--ranks", "3", "-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "-w", "1")
@@ -144,7 +145,7 @@ def test_too_few_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert code_of(lambda: open_devices("cuda", 2)) == "K510"
 
 
-@settings(max_examples=15)
+@examples(6)
 @given(
     in_place=st.booleans(),
     count=st.integers(0, 70),

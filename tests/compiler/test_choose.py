@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
 from sley.compiler.options import Options
 from sley.compiler.search import TIE
 from sley.compiler.space import LeastTime, Space, candidates
+from support.examples import examples
 
 NDV4 = sley.topologies.ndv4()
 RING = sley.algorithms.ring_allreduce(8)
@@ -124,7 +125,7 @@ def test_a_slower_network_changes_the_choice() -> None:
     ),
     size=st.sampled_from(["4K", "1M"]),
 )
-@settings(max_examples=12, deadline=None)
+@examples(6)
 def test_auto_keeps_what_is_given(fixed: dict[str, Any], size: str) -> None:
     program = sley.algorithms.ring_allreduce(4)
     plan = sley.compile(program, topology=NDV4, schedule="auto", size_bytes=size, **fixed)

@@ -17,10 +17,15 @@ from hypothesis import strategies as st
 import sley
 from sley.ir.program import Transfers
 from sley.jobs import execute
+from support.examples import examples
 from support.random_options import random_options
 from support.random_programs import MANY_TILES, RandomProgram, random_programs, run
 
+RUNS = examples(100)
+"""Of those that run plans."""
 
+
+@RUNS
 @given(random_programs(), st.integers(0, 9))
 def test_every_valid_program_runs_right_at_any_slots(random: RandomProgram, elements: int) -> None:
     for slots in (1, 2, 8):
@@ -35,6 +40,7 @@ def test_every_valid_program_runs_right_at_any_slots(random: RandomProgram, elem
         run(random, plan, elements)
 
 
+@RUNS
 @given(random_programs(), random_options(), st.integers(0, 20))
 def test_options_do_not_change_the_meaning(
     random: RandomProgram, options: dict[str, Any], count: int
@@ -63,6 +69,7 @@ def test_instances_leave_every_element_where_the_program_puts_it() -> None:
                 assert output.tolist() == promised.tolist(), (count, instances)
 
 
+@RUNS
 @given(random_programs(), st.data())
 def test_blocks_by_hand_are_refused_with_reason_or_run_right(
     random: RandomProgram, data: st.DataObject
@@ -81,6 +88,7 @@ def test_blocks_by_hand_are_refused_with_reason_or_run_right(
     run(random, plan, 3)
 
 
+@RUNS
 @given(random_programs(max_operations=12), st.sampled_from([1, 2]))
 def test_instruction_order_hangs_where_the_verifier_says_so(
     random: RandomProgram, slots: int
@@ -97,6 +105,7 @@ def test_instruction_order_hangs_where_the_verifier_says_so(
     run(random, plan, MANY_TILES * random.cut)
 
 
+@RUNS
 @given(random_programs(max_operations=20))
 def test_fewer_slots_hang_where_the_verifier_says_so(random: RandomProgram) -> None:
     plan = replace(sley.compile(random.program, slots=8), slots=1)

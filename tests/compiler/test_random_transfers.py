@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import sley
 from support import random_programs as chunk_programs
+from support.examples import examples
 from support.random_programs import RandomProgram
 from support.random_transfers import (
     Move,
@@ -26,6 +27,9 @@ from support.random_transfers import (
     random_trees,
     run,
 )
+
+RUNS = examples(100)
+"""Of those that run plans, or make large programs."""
 
 WHOLE = ("hpds", "round-robin")
 
@@ -53,6 +57,7 @@ def within(plan: sley.Plan, limit: int | None) -> bool:
     return limit is None or int(np.bincount(plan.block_rank).max(initial=0)) <= limit
 
 
+@RUNS
 @given(programs, ways(*WHOLE), st.integers(1, 20), st.integers(0, 200), st.integers(1, 8))
 def test_whole_transfers_run_right_at_any_slots(
     random: RandomTransfers, way: dict[str, Any], tiles: int, slack: int, slots: int
@@ -64,6 +69,7 @@ def test_whole_transfers_run_right_at_any_slots(
     run(random, replace(plan, slots=slots), tiles, slack)
 
 
+@RUNS
 @given(programs, ways("msccl"), st.booleans(), st.integers(1, 20))
 def test_fused_transfers_run_right_with_the_slots_asked_for(
     random: RandomTransfers, way: dict[str, Any], fusion: bool, tiles: int
@@ -77,6 +83,7 @@ def test_fused_transfers_run_right_with_the_slots_asked_for(
     run(random, plan, tiles)
 
 
+@RUNS
 @given(chunk_programs.random_programs(max_operations=24), ways(*WHOLE), st.data(), st.booleans())
 def test_chunk_programs_go_the_same_way(
     random: RandomProgram, way: dict[str, Any], data: st.DataObject, many: bool
@@ -89,6 +96,7 @@ def test_chunk_programs_go_the_same_way(
     chunk_programs.run(random, plan, 1300 if many else 7)
 
 
+@RUNS
 @given(chunk_programs.random_programs(max_operations=24), ways("msccl"), st.booleans())
 def test_blocks_of_fused_chunk_programs_merge_safely(
     random: RandomProgram, way: dict[str, Any], per_chunk: bool
@@ -99,6 +107,7 @@ def test_blocks_of_fused_chunk_programs_merge_safely(
     chunk_programs.run(random, plan, 7)
 
 
+@RUNS
 @given(random_transfers(max_transfers=16, directives=False), st.data())
 def test_a_conflict_in_a_step_is_refused_with_both_lines(
     random: RandomTransfers, data: st.DataObject
@@ -136,12 +145,14 @@ def conflicting(random: RandomTransfers, m: Move) -> list[Move]:
     ]
 
 
+@RUNS
 @given(random_transfers(max_transfers=16, directives=False))
 def test_what_is_in_no_conflict_is_not_refused(random: RandomTransfers) -> None:
     program = sley.trace(random.collective, in_lines(random.moves), name="valid")
     assert program.transfers.step.tolist() == sorted(m.step for m in random.moves)
 
 
+@RUNS
 @given(programs, ways("msccl", *WHOLE))
 def test_the_same_options_give_the_same_plan(random: RandomTransfers, way: dict[str, Any]) -> None:
     one, two = (

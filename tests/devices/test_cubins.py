@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ from support.algorithm_cases import sizes
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 TYPES = ("float32", "float16", "bfloat16", "int32")
 PROTOCOLS = [protocol.name.lower() for protocol in sley.Protocol]
-ENGINES = [engine.value for engine in Engine]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -29,17 +29,19 @@ def _nvrtc() -> None:
 
 
 def cases() -> list[Any]:
-    """Every protocol, type and engine for sm_90; for the others one type and one engine for each
-    protocol. The rest is slow."""
+    """Every protocol with every one of TYPES, with the architectures in turn; interpreted once for
+    each of both, since the interpreter takes longer. The rest is slow."""
     found = []
-    for k, protocol in enumerate(PROTOCOLS):
-        for architecture in ARCHITECTURES:
-            for dtype in DATA_TYPES:
-                for engine in ENGINES:
-                    main = dtype in TYPES and architecture == "sm_90"
-                    chosen = main or (dtype == TYPES[k] and engine == ENGINES[k % 2])
-                    marks = [] if chosen else [pytest.mark.slow]
-                    found.append(pytest.param(protocol, dtype, engine, architecture, marks=marks))
+    for protocol, dtype, engine, architecture in product(
+        PROTOCOLS, DATA_TYPES, Engine, ARCHITECTURES
+    ):
+        marks = [pytest.mark.slow]
+        if dtype in TYPES:
+            k, t = PROTOCOLS.index(protocol), TYPES.index(dtype)
+            turn = Engine.INTERPRETED if k == t else Engine.GENERATED
+            if (engine, architecture) == (turn, ARCHITECTURES[(k + t) % len(ARCHITECTURES)]):
+                marks = []
+        found.append(pytest.param(protocol, dtype, engine, architecture, marks=marks))
     return found
 
 
@@ -75,8 +77,10 @@ def check(
 
 
 @pytest.mark.parametrize(("protocol", "dtype", "engine", "architecture"), cases())
-def test_every_protocol_and_type(protocol: str, dtype: str, engine: str, architecture: str) -> None:
-    check(with_waits(protocol), Engine(engine), dtype, architecture)
+def test_every_protocol_and_type(
+    protocol: str, dtype: str, engine: Engine, architecture: str
+) -> None:
+    check(with_waits(protocol), engine, dtype, architecture)
 
 
 @pytest.mark.slow

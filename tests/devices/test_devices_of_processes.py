@@ -12,7 +12,7 @@ import sley
 from sley.algorithms import build
 from sley.devices import Engine, Executor, Settings, ThreadsDevice
 from sley.jobs import execute
-from support.device_calls import Call
+from support.device_calls import Call, threads
 from support.process_ranks import Meeting, Order, apart, numbers, run, together
 
 PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())
@@ -156,7 +156,7 @@ def test_a_rank_in_two_processes() -> None:
     meeting = Meeting(2)
 
     def make(member: int, ranks: list[int]) -> None:
-        devices = dict.fromkeys(ranks, ThreadsDevice(member))
+        devices = dict.fromkeys(ranks, threads(member))
         found = refused("R503", Executor, plan, devices, exchange=meeting.exchange(member))
         assert "rank 0 in two of them" in str(found)
 
@@ -196,7 +196,7 @@ def test_processes_with_other_settings() -> None:
     meeting = Meeting(2)
 
     def make(member: int) -> None:
-        devices, exchange = {member: ThreadsDevice(member)}, meeting.exchange(member)
+        devices, exchange = {member: threads(member)}, meeting.exchange(member)
         settings = Settings(slots=2 << member)
         refused("R503", Executor, plan, devices, settings, exchange=exchange)
 

@@ -29,6 +29,10 @@ BROKEN = [
     "direct:holds:generated",
     "ll:tasks:interpreted",
 ]
+FLAGS = {
+    "tsan": ("-fsanitize=thread", "-DSLEY_RELEASE_MAY_BREAK"),
+    "asan": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+}
 OPTIONS = {
     "TSAN_OPTIONS": "halt_on_error=1",
     "ASAN_OPTIONS": "detect_leaks=0",  # Python leaves much to the end of the process
@@ -54,12 +58,12 @@ def library(name: str) -> str:
     return found
 
 
-def run(preloaded: str, cases: str, *flags: str, **options: str) -> tuple[int, str]:
+def run(preloaded: str, cases: str, **options: str) -> tuple[int, str]:
     """The exit code of the program for `cases`, and what it says."""
     environment = os.environ | OPTIONS | options
     environment["LD_PRELOAD"] = library(preloaded)
     environment["PYTHONPATH"] = str(SUPPORT.parent)
-    command = [sys.executable, SUPPORT / "sanitized.py", cases, "-g", *flags]
+    command = [sys.executable, SUPPORT / "sanitized.py", cases, "-g1", *FLAGS[preloaded]]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
     return done.returncode, done.stderr
 
@@ -70,7 +74,7 @@ def slowly(cases: list[str]) -> list[Any]:
 
 @pytest.mark.parametrize("cases", [THREADS, *slowly(EVERYTHING)])
 def test_no_data_race(cases: str) -> None:
-    code, said = run("tsan", cases, "-fsanitize=thread")
+    code, said = run("tsan", cases)
     assert code == 0, said[-4000:]
 
 
@@ -78,8 +82,8 @@ def test_a_lost_release_is_noticed() -> None:
     """With relaxed stores for what is published, the thread sanitizer must object: for messages in
     slots, behind the flag of a line, where they lie; and for finished steps, on which alone the
     memory of a plan with LL depends, as its words carry their own flags."""
-    flags = ("-fsanitize=thread", "-DSLEY_BREAK_RELEASE")
-    code, said = run("tsan", ",".join(BROKEN), *flags, TSAN_OPTIONS="halt_on_error=0")
+    broken = {"SLEY_BREAK_RELEASE": "1", "TSAN_OPTIONS": "halt_on_error=0"}
+    code, said = run("tsan", ",".join(BROKEN), **broken)
     assert code != 0
     _, *parts = f"\n{said}".split(f"\n{START}")
     assert [part.split("\n")[0] for part in parts] == BROKEN
@@ -89,6 +93,5 @@ def test_a_lost_release_is_noticed() -> None:
 
 @pytest.mark.parametrize("cases", [ADDRESSES, *slowly(EVERYTHING)])
 def test_nothing_outside_memory_and_nothing_undefined(cases: str) -> None:
-    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    code, said = run("asan", cases, *flags)
+    code, said = run("asan", cases)
     assert code == 0, said[-4000:]

@@ -10,9 +10,9 @@ import pytest
 
 import sley
 from sley.algorithms import CATALOG, build
-from sley.devices import Engine, ThreadsDevice
+from sley.devices import Engine
 from support.algorithm_cases import cases, label, program, sizes
-from support.device_calls import executor, hasty_threads, threads, wrong
+from support.device_calls import executor, wrong
 
 PROTOCOLS = list(sley.Protocol)
 ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
@@ -57,9 +57,8 @@ def counts(plan: sley.Plan) -> list[int]:
     return [150 * chunks + min(3, chunks - 1), min(3, chunks - 1), 0]
 
 
-def check(plan: sley.Plan, engine: Engine, device: ThreadsDevice | None = None) -> None:
-    devices = [device or threads()] * plan.collective.ranks
-    on = executor(plan, devices, engine=engine)
+def check(plan: sley.Plan, engine: Engine) -> None:
+    on = executor(plan, engine=engine)
     assert [wrong(on, count) for count in counts(plan)] == [0, 0, 0]
 
 
@@ -75,7 +74,7 @@ def test_every_algorithm_as_generated_text(
     name: str, case: dict[str, Any], protocol: sley.Protocol
 ) -> None:
     plan = sley.compile(program(name, case), protocol=protocol)
-    check(plan, Engine.GENERATED, hasty_threads())
+    check(plan, Engine.GENERATED)
 
 
 @pytest.mark.slow

@@ -10,12 +10,11 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Engine, Executor, Launching, Settings, ThreadsDevice
+from sley.devices import Engine, Executor, Launching, Settings
 from support.device_calls import (
     TIMEOUT_S,
     Call,
     executor,
-    hasty_threads,
     small_slots,
     threads,
     wrong,
@@ -105,7 +104,7 @@ def test_types_reductions_and_counts_change_from_call_to_call(
     """Programs differ, the connections and their counters are the same."""
     on = executor(
         ring(protocol),
-        [hasty_threads()] * RANKS,
+        [threads()] * RANKS,
         engine=Engine.INTERPRETED,
         launching=launching,
     )
@@ -158,7 +157,7 @@ def test_ranks_on_several_devices(
     plan = sley.compile(
         build("hierarchical-allreduce", nodes=2, gpus=2, in_place=False), protocol=protocol
     )
-    devices = {number: ThreadsDevice(number) for number in set(places)}
+    devices = {number: threads(number) for number in set(places)}
     on = executor(
         plan,
         [devices[number] for number in places],
@@ -178,7 +177,7 @@ def test_ranks_on_several_devices(
 @LAUNCHING
 @pytest.mark.parametrize("places", [(0, 0, 0), (0, 1, 1)], ids=str)
 def test_averages_are_divided_once(places: tuple[int, ...], launching: Launching) -> None:
-    devices = {number: ThreadsDevice(number) for number in set(places)}
+    devices = {number: threads(number) for number in set(places)}
     for in_place in (True, False):
         plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=in_place))
         on = executor(

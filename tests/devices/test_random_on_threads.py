@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import sley
 from sley.devices import Engine, Launching
 from support.device_calls import CHUNK_BYTES, Call, executor, wrong
+from support.examples import examples
 from support.random_options import random_options
 from support.random_plans import random_plan
 from support.random_programs import random_programs
@@ -98,25 +99,25 @@ def check(plan: sley.Plan, engine: Engine, data: st.DataObject) -> None:
         assert wrong_shifted(on, count, shifts) == 0
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(compiled_plans(), st.data())
 def test_compiled_programs_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.INTERPRETED, data)
 
 
-@settings(max_examples=40)
+@examples(20)
 @given(plans_by_hand(), st.data())
 def test_plans_by_hand_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.INTERPRETED, data)
 
 
-@settings(max_examples=8)
+@examples(4)
 @given(compiled_plans(), st.data())
 def test_compiled_programs_as_generated_text(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.GENERATED, data)
 
 
-@settings(max_examples=5)
+@examples(3)
 @given(plans_by_hand(), st.data())
 def test_plans_by_hand_as_generated_text(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.GENERATED, data)

@@ -9,11 +9,11 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.devices import Engine, ThreadsDevice
+from sley.devices import Engine
 from sley.engine.types import DATA_TYPES
 from sley.jobs import execute
 from support.bfloat16 import bfloat16_values
-from support.device_calls import executor, hasty_threads, threads
+from support.device_calls import executor
 
 PROTOCOLS = list(sley.Protocol)
 RANKS, COUNT = 3, 1003
@@ -50,14 +50,13 @@ def check(
     op: sley.ReduceOp,
     protocol: sley.Protocol,
     engine: Engine,
-    device: ThreadsDevice,
 ) -> None:
     ring = build("ring-allreduce", ranks=RANKS, in_place=True)
     plan = sley.compile(ring, protocol=protocol)
     data = numbers(dtype)
     with np.errstate(all="ignore"):
         expected = execute(plan, data, dtype=dtype, reduce_op=op, processes=False)
-    executor(plan, [device] * RANKS, engine=engine)(data, dtype=dtype, reduce_op=op)
+    executor(plan, engine=engine)(data, dtype=dtype, reduce_op=op)
     for got, promised in zip(data, expected, strict=True):
         # Of NaNs only that they are: machine.md says nothing about their bits.
         np.testing.assert_array_equal(readable(got, dtype), readable(promised, dtype))
@@ -65,7 +64,7 @@ def check(
 
 @pytest.mark.parametrize(("dtype", "op", "protocol"), every_type())
 def test_every_type(dtype: str, op: sley.ReduceOp, protocol: sley.Protocol) -> None:
-    check(dtype, op, protocol, Engine.INTERPRETED, hasty_threads())
+    check(dtype, op, protocol, Engine.INTERPRETED)
 
 
 @pytest.mark.slow
@@ -76,7 +75,7 @@ def test_every_type(dtype: str, op: sley.ReduceOp, protocol: sley.Protocol) -> N
 def test_with_every_protocol(
     dtype: str, op: sley.ReduceOp, protocol: sley.Protocol, engine: Engine
 ) -> None:
-    check(dtype, op, protocol, engine, threads())
+    check(dtype, op, protocol, engine)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
@@ -90,7 +89,7 @@ def test_a_local_reduction_reads_and_combines_like_a_message(
     outputs = [np.zeros_like(a) for a in data]
     with np.errstate(all="ignore"):
         expected = execute(plan, data, dtype=dtype, processes=False)
-    on = executor(plan, [hasty_threads()] * RANKS, engine=Engine.INTERPRETED)
+    on = executor(plan, engine=Engine.INTERPRETED)
     on(data, outputs, dtype=dtype)
     for got, promised in zip(outputs, expected, strict=True):
         np.testing.assert_array_equal(readable(got, dtype), readable(promised, dtype))

@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
@@ -24,6 +24,7 @@ from sley.ir.words import RECEIVES, SENDS, Buffer, LoopOrder, Op, Protocol
 from sley.verify.hangs import run_abstractly
 from sley.verify.messages import match_messages
 from support.direct_machine import HangError, Machine, TornError, WrongError
+from support.examples import examples
 from support.plan_edits import as_nop
 from support.random_plans import random_plan
 from support.random_programs import SCHEDULES, RandomProgram, random_programs
@@ -70,6 +71,7 @@ def without_hold(found: Pulls, k: int) -> Pulls:
     return replace(found, holds=Edges.from_pairs(nodes, source, target))
 
 
+@examples(100)
 @given(st.integers(0, 2**32), st.sampled_from(LoopOrder), st.sampled_from([None, 1, 2]))
 def test_random_plans_run_right_and_need_every_hold(
     seed: int, order: LoopOrder, slots: int | None
@@ -80,7 +82,7 @@ def test_random_plans_run_right_and_need_every_hold(
 
 
 @given(random_programs(), st.sampled_from(SCHEDULES), st.booleans(), st.integers(0, 99))
-@settings(max_examples=100)
+@examples(50)
 def test_random_programs_run_right_and_need_every_hold(
     random: RandomProgram, schedule: sley.Schedule, per_chunk: bool, seed: int
 ) -> None:
@@ -91,7 +93,7 @@ def test_random_programs_run_right_and_need_every_hold(
 
 
 @given(random_transfers(), st.sampled_from(sley.Allocation), st.integers(0, 99))
-@settings(max_examples=100)
+@examples(50)
 def test_random_transfers_run_right_and_need_every_hold(
     random: RandomTransfers, allocate: sley.Allocation, seed: int
 ) -> None:

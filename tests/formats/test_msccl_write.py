@@ -22,6 +22,7 @@ from sley.formats.msccl_xml.unfuse import unfused
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges
 from sley.ir.words import LoopOrder, Op, Protocol
+from support.examples import examples
 from support.random_programs import RandomProgram, random_programs
 from support.xml_plans import (
     I,
@@ -102,6 +103,7 @@ LARGE = {
 }
 
 
+@examples(100)
 @given(random_programs(), st.sampled_from(sorted(LARGE)), st.sampled_from([1, 2, 8]))
 def test_random_plans_survive_and_stay_right(random: RandomProgram, name: str, slots: int) -> None:
     plan = sley.compile(random.program, slots=slots, per_chunk=True, verify=False)

@@ -16,6 +16,7 @@ from sley.ir.collective import Collective
 from sley.ir.program import Program, Transfers
 from sley.ir.tables import NONE, Edges
 from support.algorithm_cases import cases, label, program
+from support.examples import examples
 from support.random_programs import RandomProgram, random_programs
 
 WRITTEN = """\
@@ -74,6 +75,7 @@ def test_every_algorithm(name: str, size: dict[str, Any]) -> None:
     assert "Collective(" not in text
 
 
+@examples(100)
 @given(random_programs())
 def test_random_programs(random: RandomProgram) -> None:
     text = round_trip(random.program)

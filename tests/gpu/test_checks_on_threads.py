@@ -12,6 +12,7 @@ from test_gpu_processes import check_calls, check_gone
 import sley
 from sley.devices import Engine, ThreadsDevice
 from support import gpu_small_calls
+from support.device_calls import threads
 from support.gpu_checks import Call, OnDevice, Sums, executor, wrong
 from support.gpu_plans import cases, compiled, counts, ring
 
@@ -20,7 +21,7 @@ ENGINES = pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
 
 @pytest.fixture(scope="module")
 def device() -> ThreadsDevice:
-    return ThreadsDevice()
+    return threads()
 
 
 @ENGINES

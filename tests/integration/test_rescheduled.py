@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from support.files_of_others import OTHERS
 from support.rescclang_cases import FIGURE_16
 
 CLUSTERS = ((2, 4), (2, 8), (4, 4), (4, 8))
+SCHEDULES = ("hpds", "round-robin")
+SLOTS = (1, 2, 8)
 COLLECTIVES = ("hm-allgather", "hm-reducescatter", "hm-allreduce")
 
 
@@ -25,26 +28,37 @@ def wrong(plan: sley.Plan) -> list[int]:
     return [row.wrong for row in rows]
 
 
-@pytest.mark.parametrize("schedule", ["hpds", "round-robin"])
-@pytest.mark.parametrize(("nodes", "gpus"), CLUSTERS)
-@pytest.mark.parametrize("name", COLLECTIVES)
-def test_hierarchical_mesh_at_task_level(name: str, nodes: int, gpus: int, schedule: str) -> None:
+def task_level() -> list[Any]:
+    """Every collective on every cluster, with the schedules and the numbers of slots in turn, so
+    that each meets both and all three; the other combinations are slow."""
+    found = []
+    for n, name in enumerate(COLLECTIVES):
+        for c, cluster in enumerate(CLUSTERS):
+            turn = SCHEDULES[(n + c) % len(SCHEDULES)], SLOTS[(n + c) % len(SLOTS)]
+            for way in product(SCHEDULES, SLOTS):
+                marks = [] if way == turn else [pytest.mark.slow]
+                found.append(pytest.param(name, *cluster, *way, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("name", "nodes", "gpus", "schedule", "slots"), task_level())
+def test_hierarchical_mesh_at_task_level(
+    name: str, nodes: int, gpus: int, schedule: str, slots: int
+) -> None:
     program = sley.algorithms.build(name, nodes=nodes, gpus=gpus, nics=gpus // 2, in_place=True)
-    for slots in (1, 2, 8):
-        plan = sley.compile(program, schedule=schedule, allocate="state", slots=slots)
-        assert plan.loop_order is sley.LoopOrder.INSTRUCTION
-        sley.verify(plan, 1)
-        assert wrong(plan) == [0, 0]
+    plan = sley.compile(program, schedule=schedule, allocate="state", slots=slots)
+    assert plan.loop_order is sley.LoopOrder.INSTRUCTION
+    sley.verify(plan, 1)
+    assert wrong(plan) == [0, 0]
 
 
-@pytest.mark.parametrize("schedule", ["hpds", "round-robin"])
-def test_figure_16_at_task_level(schedule: str) -> None:
+@pytest.mark.parametrize(("schedule", "slots"), [("hpds", 1), ("round-robin", 8)])
+def test_figure_16_at_task_level(schedule: str, slots: int) -> None:
     program = sley.rescclang.parse(FIGURE_16, in_place=True)
-    for slots in (1, 2, 8):
-        plan = sley.compile(program, schedule=schedule, allocate="state", slots=slots)
-        # The header's nChannels: four parallel parts, 16 thread blocks each.
-        assert np.bincount(plan.block_rank).max() == 4 * 16
-        assert wrong(plan) == [0, 0]
+    plan = sley.compile(program, schedule=schedule, allocate="state", slots=slots)
+    # The header's nChannels: four parallel parts, 16 thread blocks each.
+    assert np.bincount(plan.block_rank).max() == 4 * 16
+    assert wrong(plan) == [0, 0]
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -21,6 +21,7 @@ from sley.lang.rescclang.header import NUMBERS
 from sley.lang.rescclang.lexer import split_lines
 from sley.lang.rescclang.parser import Parser
 from sley.lang.rescclang.syntax import Algorithm
+from support.examples import examples
 from support.rescclang_cases import ANY_SIZE, BAD, FIGURE_16, HEAD, LOOPS, RANKS, programs
 
 
@@ -234,6 +235,7 @@ def outcome(text: str, at_once: bool) -> object:
     return [c.tolist() for c in columns]
 
 
+@examples(100)
 @given(programs(), st.sampled_from([2, 7, lanes.PIECE]))
 def test_loops_at_once_say_what_plain_execution_says(text: str, piece: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

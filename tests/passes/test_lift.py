@@ -19,7 +19,8 @@ from sley.ir.tables import NONE, Edges, offsets_of
 from sley.ir.words import Buffer, LoopOrder, Op, Protocol, TransferKind
 from sley.passes.lift import lift
 from sley.passes.parallelize import parallelize
-from support.algorithm_cases import cases, label, program
+from support.algorithm_cases import in_turn, label, program
+from support.examples import examples
 from support.files_of_others import OTHERS
 from support.plan_edits import with_columns, with_waits
 from support.random_plans import random_plan
@@ -100,8 +101,7 @@ def lifted(plan: Plan) -> Program:
     return found
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize(("name", "size"), cases(), ids=label)
+@pytest.mark.parametrize(("name", "size", "options"), in_turn(OPTIONS), ids=label)
 def test_a_compiled_algorithm_becomes_itself_again(
     name: str, size: dict[str, Any], options: dict[str, Any]
 ) -> None:
@@ -126,6 +126,7 @@ def test_files_of_others(name: str, data_dir: Path) -> None:
     assert (found.transfers.source != NONE).all()
 
 
+@examples(100)
 @given(random_programs(), st.sampled_from(OPTIONS))
 def test_random_programs_run_the_same(random: RandomProgram, options: dict[str, Any]) -> None:
     plan = sley.compile(random.program, **options)
@@ -134,6 +135,7 @@ def test_random_programs_run_the_same(random: RandomProgram, options: dict[str, 
     run(random, sley.compile(found, verify=False), 11)
 
 
+@examples(100)
 @given(st.integers(0, 2**32))
 def test_plans_that_send_early_and_receive_late(seed: int) -> None:
     lifted(random_plan(seed))

@@ -14,6 +14,7 @@ from sley.lang import ChunkProgram
 from sley.passes.links import Links, check_links, used_links
 from sley.passes.parallelize import parallelize
 from support import naive_passes
+from support.examples import examples
 from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, clusters, random_transfers, random_trees
 
@@ -112,11 +113,13 @@ def check_sharing(program: Program, topology: sley.Topology | None) -> None:
     )
 
 
+@examples(100)
 @given(st.one_of(random_transfers(max_transfers=16), random_trees()), st.integers(1, 2))
 def test_transfers_share_what_the_topology_says(random: RandomTransfers, instances: int) -> None:
     check_sharing(parallelize(random.program, instances), random.topology)
 
 
+@examples(100)
 @given(random_programs(max_operations=16), st.data())
 def test_so_do_chunk_programs(random: RandomProgram, data: st.DataObject) -> None:
     check_sharing(parallelize(random.program), data.draw(clusters(random.ranks)))

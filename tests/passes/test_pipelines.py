@@ -22,6 +22,7 @@ from sley.passes.links import used_links
 from sley.passes.parallelize import parallelize
 from sley.passes.pipelines import chunk_groups, pipelines
 from support import naive_passes
+from support.examples import examples
 from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, clusters, random_transfers, random_trees
 
@@ -58,6 +59,7 @@ def check_against_the_letter(
     assert sub_pipelines(order) == LITERAL[schedule](graph)
 
 
+@examples(100)
 @given(transfers, schedules)
 def test_transfers_fall_into_the_sub_pipelines_of_algorithm_1(
     random: RandomTransfers, schedule: Schedule
@@ -65,6 +67,7 @@ def test_transfers_fall_into_the_sub_pipelines_of_algorithm_1(
     check_against_the_letter(random.program, random.topology, schedule)
 
 
+@examples(100)
 @given(random_programs(max_operations=12), schedules, st.integers(1, 2), st.data())
 def test_so_do_chunk_programs_with_local_operations_and_parts(
     random: RandomProgram, schedule: Schedule, instances: int, data: st.DataObject
@@ -80,6 +83,7 @@ def test_so_does_the_hierarchical_mesh(build: Callable[..., Program], schedule: 
     check_against_the_letter(program, program.topology, schedule)
 
 
+@examples(100)
 @given(transfers, schedules)
 def test_an_order_keeps_what_the_schedule_promises(
     random: RandomTransfers, schedule: Schedule
@@ -121,6 +125,7 @@ def test_an_order_keeps_what_the_schedule_promises(
             assert left_out, "a transfer that was ready and had its links free was left out"
 
 
+@examples(100)
 @given(transfers, st.sampled_from(["hpds", "round-robin"]))
 def test_blocks_go_from_sub_pipeline_to_sub_pipeline(
     random: RandomTransfers, schedule: str
@@ -137,6 +142,7 @@ def test_blocks_go_from_sub_pipeline_to_sub_pipeline(
         assert inside == sorted(inside)
 
 
+@examples(100)
 @given(st.one_of(transfers.map(lambda r: r.program), random_programs().map(lambda r: r.program)))
 def test_a_chunk_is_what_common_memory_ties_together(program: Program) -> None:
     assert chunk_groups(program).tolist() == naive_passes.Graph(program, None).group

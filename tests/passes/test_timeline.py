@@ -24,6 +24,7 @@ from sley.passes.parallelize import parallelize
 from sley.passes.pipelines import pipelines
 from sley.passes.timeline import Costs, Estimator, sequence_of
 from support import naive_passes
+from support.examples import examples
 from support.random_programs import SCHEDULES, RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, clusters, random_transfers, random_trees
 
@@ -183,6 +184,7 @@ def cases(
     return low, order, blocks, topology, costs
 
 
+@examples(100)
 @given(cases())
 def test_any_timeline_follows_the_rules(
     case: tuple[InstructionDag, Order, Blocks, sley.Topology | None, Costs],
@@ -204,6 +206,7 @@ def test_any_timeline_follows_the_rules(
     )
 
 
+@examples(100)
 @given(cases())
 def test_the_greedy_order_takes_what_can_start_first(
     case: tuple[InstructionDag, Order, Blocks, sley.Topology | None, Costs],

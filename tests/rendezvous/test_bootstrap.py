@@ -25,6 +25,7 @@ from support.meeting import (
     close,
     codes,
     content,
+    little_grace,  # noqa: F401
     meet,
     nothing_stays_open,  # noqa: F401  # for every test here
     on_threads,
@@ -105,6 +106,7 @@ def test_a_refusal_in_place_of_an_exchange_reaches_the_others() -> None:
     close(outcomes)
 
 
+@pytest.mark.usefixtures("little_grace")
 def test_an_exchange_names_the_rank_that_does_not_come() -> None:
     outcomes = meet(LocalStore(), 3)
     said = on_threads([lambda o=o: o.exchange(b"", SHORT_S) for o in outcomes[:2]])
@@ -124,6 +126,7 @@ def test_a_name_can_be_used_again_and_jobs_have_names_of_their_own() -> None:
     assert len(jobs) == len(secrets) == 3
 
 
+@pytest.mark.usefixtures("little_grace")
 def test_a_start_that_failed_can_be_made_again() -> None:
     store = LocalStore()
     assert codes(meet(store, 3, who=[0, 1], timeout_s=SHORT_S)) == ["N601"] * 2
@@ -166,6 +169,7 @@ def test_ranks_are_bound_to_the_interfaces_of_their_host_in_turn(
     close(outcomes)
 
 
+@pytest.mark.usefixtures("little_grace")
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_a_rank_that_is_missing_is_named(missing: int) -> None:
     who = [rank for rank in range(3) if rank != missing]
@@ -176,6 +180,7 @@ def test_a_rank_that_is_missing_is_named(missing: int) -> None:
         assert "communicator 'group'" in str(outcome)
 
 
+@pytest.mark.usefixtures("little_grace")
 def test_a_rank_that_two_have_is_an_error_and_the_missing_one_is_named() -> None:
     outcomes = meet(LocalStore(), 3, who=[0, 1, 1], timeout_s=SHORT_S)
     assert sorted(codes(outcomes)) == ["N601", "N601", "N602"]

@@ -17,7 +17,14 @@ from sley.rendezvous import gather
 from sley.rendezvous.gather import Deadline, Member, all_gather, refuse
 from sley.rendezvous.hosts import Process
 from sley.rendezvous.stores import LocalStore
-from support.meeting import SHORT_S, TIMEOUT_S, codes, on_threads, until
+from support.meeting import (
+    SHORT_S,
+    TIMEOUT_S,
+    codes,
+    little_grace,  # noqa: F401
+    on_threads,
+    until,
+)
 
 HERE = Process.here({})
 
@@ -68,6 +75,7 @@ def test_rank_0_goes_on_when_all_have_their_answers() -> None:
     assert on_threads([first, *others])[0] == 0
 
 
+@pytest.mark.usefixtures("little_grace")
 @pytest.mark.parametrize("absent", [[2], [0], [1, 3], [0, 3]])
 def test_everybody_names_the_ranks_that_are_missing(absent: list[int]) -> None:
     store = LocalStore()
@@ -81,6 +89,7 @@ def test_everybody_names_the_ranks_that_are_missing(absent: list[int]) -> None:
     assert len(store) == 0
 
 
+@pytest.mark.usefixtures("little_grace")
 def test_many_missing_ranks_are_counted() -> None:
     (outcome,) = gathered(LocalStore(), [0], 100, SHORT_S)
     assert outcome.diagnostics[0].found.endswith("15, 16 and 83 more in time")
@@ -144,6 +153,7 @@ def test_different_numbers_of_ranks_are_refused_at_once(
     assert len(store) == 0
 
 
+@pytest.mark.usefixtures("little_grace")
 @pytest.mark.parametrize("refusing", [0, 1, 2])
 def test_one_refusal_ends_it_for_all(refusing: int) -> None:
     store = LocalStore()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
+from support.examples import examples
 from support.naive_simulator import columns, naive
 from support.random_cases import Call, calls
 
@@ -17,7 +18,7 @@ def close(found: object, expected: object, scale: float) -> None:
     np.testing.assert_allclose(found, expected, rtol=RELATIVE, atol=RELATIVE * scale + 1e-5)
 
 
-@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@examples(80, suppress_health_check=list(HealthCheck))
 @given(calls())
 def test_both_simulators_agree(call: Call) -> None:
     found = call.simulated()

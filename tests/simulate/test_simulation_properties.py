@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from test_against_naive import RELATIVE, close
 
 import sley
@@ -15,11 +15,12 @@ from sley.ir.tables import NONE, Table
 from sley.ir.words import LoopOrder, Op
 from sley.simulate import Cause, Simulation, Simulator
 from sley.simulate.result import Executions
+from support.examples import examples
 from support.random_cases import Call, calls
 from support.small_plans import IN, OUT, Hand
 
 NEAR_US = 1e-5
-examples = settings(max_examples=120, suppress_health_check=list(HealthCheck))
+MANY = examples(40, suppress_health_check=list(HealthCheck))
 
 
 def as_bytes(value: object) -> bytes:
@@ -45,7 +46,7 @@ def kept(simulation: Simulation) -> Executions:
     return simulation.executions
 
 
-@examples
+@MANY
 @given(calls())
 def test_the_same_question_gets_the_same_bytes(call: Call) -> None:
     first = parts(call.simulated())
@@ -67,7 +68,7 @@ def test_the_same_question_gets_the_same_bytes(call: Call) -> None:
     assert parts(executed) | {"executions": b""} == first | {"executions": b""}
 
 
-@examples
+@MANY
 @given(calls())
 def test_every_execution_is_there_once_and_in_order(call: Call) -> None:
     simulation = call.simulated()
@@ -84,7 +85,7 @@ def test_every_execution_is_there_once_and_in_order(call: Call) -> None:
     assert simulation.time_us == max([simulation.launch_us, *e.end_us])
 
 
-@examples
+@MANY
 @given(calls())
 def test_nothing_happens_before_its_cause(call: Call) -> None:
     e, plan = kept(call.simulated()), call.plan
@@ -133,7 +134,7 @@ def follows(plan: sley.Plan, before: Any, row: Any, tiles: int) -> bool:
     return order[place - 1] == (before.instruction, before.tile)
 
 
-@examples
+@MANY
 @given(calls())
 def test_the_critical_path_leads_from_launch_to_the_end(call: Call) -> None:
     simulation = call.simulated()
@@ -154,7 +155,7 @@ def test_the_critical_path_leads_from_launch_to_the_end(call: Call) -> None:
         assert e.after[rows].tolist() == [NONE, *rows[:-1]]
 
 
-@examples
+@MANY
 @given(calls())
 def test_a_blocks_times_add_up(call: Call) -> None:
     simulation = call.simulated()
@@ -173,7 +174,7 @@ def columns_of_blocks() -> list[str]:
     return ["moving_us", "waiting_us", "message_us", "slot_us", "overhead_us", "end_us"]
 
 
-@examples
+@MANY
 @given(calls())
 def test_links_carry_what_the_plan_sends(call: Call) -> None:
     model = replace(call.topology.model, part_overhead_bytes=0.0)
@@ -188,7 +189,7 @@ def test_links_carry_what_the_plan_sends(call: Call) -> None:
     assert (simulation.utilisation <= 1 + RELATIVE).all()
 
 
-@examples
+@MANY
 @given(calls())
 def test_no_link_carries_more_than_it_can(call: Call) -> None:
     simulation = call.simulated()
@@ -199,7 +200,7 @@ def test_no_link_carries_more_than_it_can(call: Call) -> None:
     assert len(links.load_GBps) * links.bin_us <= max(2 * simulation.time_us, 256 / 64)
 
 
-@examples
+@MANY
 @given(calls())
 def test_a_later_launch_shifts_everything(call: Call) -> None:
     simulation, model = call.simulated(), call.topology.model

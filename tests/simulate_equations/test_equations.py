@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import sley
 from sley.ir.tables import NONE
 from sley.simulate.equations import Estimates, LevelEstimate, conflict_us, estimate
+from support.examples import examples
 from support.random_programs import RandomProgram, random_programs
 
 TILE, TILES = 100_000, 8
@@ -214,6 +215,7 @@ def levels_hold(plan: sley.Plan, found: Estimates) -> None:
     assert found.task.limit_us <= found.algorithm.limit_us * (1 + 1e-12)
 
 
+@examples(100)
 @given(
     random=random_programs(),
     schedule=st.sampled_from(["msccl", "hpds"]),

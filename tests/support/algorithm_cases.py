@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import sley
 from sley.algorithms import CATALOG, build
+
+T = TypeVar("T")
 
 FLAT = (2, 3, 4, 5, 8)
 GRIDS = ((1, 2), (2, 1), (2, 2), (2, 3), (2, 4), (3, 3), (5, 2))
@@ -34,10 +37,24 @@ def cases() -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
+def in_turn(options: Sequence[T]) -> list[tuple[str, dict[str, Any], T]]:
+    """(name, what to build it with, one of `options`): every case of every algorithm, with the
+    options in turn, so that every algorithm meets each of them. Where the turns begin differs from
+    algorithm to algorithm, so that every size and both places do as well."""
+    found = []
+    for number, name in enumerate(CATALOG):
+        own = [parameters for known, parameters in cases() if known == name]
+        for k in range(max(len(own), len(options))):
+            found.append((name, own[k % len(own)], options[(number + k) % len(options)]))
+    return found
+
+
 def label(case: object) -> str:
-    """A case's part of a test's name."""
+    """The part of a test's name that a case, or options, are."""
     if not isinstance(case, dict):
         return str(case)
+    if "in_place" not in case:
+        return ",".join(f"{option}={value}" for option, value in case.items()) or "plain"
     size = "x".join(str(v) for k, v in case.items() if k != "in_place")
     return size + ("-in-place" if case["in_place"] else "")
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import sley
 from sley.devices import Device, Executor, Settings, ThreadsDevice
+from sley.devices.threads import _FLAGS, _compiler, _version
+from sley.disk_cache import cached
 from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
@@ -20,15 +25,32 @@ CHUNK_BYTES = 256
 
 
 @cache
-def threads() -> ThreadsDevice:
-    """The device that these tests share."""
-    return ThreadsDevice()
+def threads(number: int = 0) -> ThreadsDevice:
+    """A device that these tests share. Its compiler doesn't optimise, and reads the headers of the
+    system once: they compile many texts, and make small calls."""
+    return ThreadsDevice(number, flags=["-O0", *_read_before()])
 
 
 @cache
-def hasty_threads() -> ThreadsDevice:
-    """The same, for tests that compile many texts: the compiler doesn't optimise."""
-    return ThreadsDevice(flags=["-O0"])
+def _read_before() -> list[str]:
+    """Options with which the compiler, where it is GCC, includes the headers of the system as it
+    has read them before."""
+    version = _version(_compiler())
+    if "Free Software Foundation" not in version:
+        return []
+    primitives = Path(sley.codegen.__file__).parent / "primitives"
+    texts = "\n".join((primitives / name).read_text() for name in ("cpu.hpp", "half.hpp"))
+    includes = "\n".join(sorted(set(re.findall("#include <.*>", texts))))
+    command = [_compiler(), *_FLAGS, "-O0", "-x", "c++-header"]
+
+    def build(path: Path) -> None:
+        header = path.with_suffix(".hpp")
+        header.write_text(includes)
+        subprocess.run([*command, str(header), "-o", str(path)], check=True)
+        header.unlink()
+
+    header = cached([includes, *command, version], ".gch", build)
+    return ["-include", str(header.with_suffix(""))]
 
 
 def small_slots(plan: sley.Plan) -> int:

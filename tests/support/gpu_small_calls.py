@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 
 import sley
-from sley.devices import Device, Engine, ThreadsDevice
+from sley.devices import Device, Engine
+from support.device_calls import threads
 from support.gpu_checks import executor, wrong
 from support.gpu_plans import ring
 
@@ -21,7 +22,7 @@ TIMEOUT_S = 300.0
 def main() -> int:
     device: Device
     if sys.argv[1:] == ["threads"]:
-        device = ThreadsDevice()
+        device = threads()
     else:
         from sley.devices.cuda import CudaDevice
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
@@ -19,8 +18,10 @@ import pytest
 
 from sley.errors import SleyError
 from sley.rendezvous import bootstrap as bootstrapping
+from sley.rendezvous import gather, local
 from sley.rendezvous.bootstrap import Rendezvous, bootstrap
 from sley.rendezvous.stores import FolderStore, Store
+from support.forked import PROCESSES
 
 TIMEOUT_S = 30.0
 """Longer than anything takes that is to succeed."""
@@ -132,13 +133,12 @@ class Ranks:
         dying: tuple[int, str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        context = multiprocessing.get_context("spawn")
         self.pipes, self.processes = [], list[BaseProcess]()
         for rank in range(ranks):
-            ours, theirs = context.Pipe()
+            ours, theirs = PROCESSES.Pipe()
             dies_at = dying[1] if dying and dying[0] == rank else ""
             arguments = (folder, rank, ranks, timeout_s, dies_at, dict(environ or {}), theirs)
-            process = context.Process(target=_rank, args=arguments, daemon=True)
+            process = PROCESSES.Process(target=_rank, args=arguments, daemon=True)
             process.start()
             theirs.close()
             self.pipes.append(ours)
@@ -215,10 +215,18 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+@pytest.fixture
+def little_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that miss a rank for good go on answering for a moment only."""
+    for module in (gather, local):
+        monkeypatch.setattr(module, "GRACE_S", 0.8)
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays_open() -> Iterator[None]:
     """For modules that import it: every test closes what it opens."""
     resource_tracker.ensure_running()  # which Python starts with the first process, and keeps
+    forkserver.ensure_running()
     before = descriptors()
     yield
     assert descriptors() == before

@@ -11,7 +11,9 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
@@ -19,10 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import sley.cli
+from support.forked import PROCESSES
+
 FENCE = re.compile(r"^```(\w*)[^`]*$")
 COMMENT = re.compile(r"^<!--\s*(.*?)\s*-->$")
 EXIT_CODE = re.compile(r"exit code (\d+)")
 NOT_COMPARED = "not compared"
+
+_PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -147,33 +154,52 @@ def _run_console(block: Block, name: str) -> int:
     for command in all_commands:
         if command.text.split()[0] != "sley":
             continue
-        result = _shell(command.text)
+        code, printed = _done(command.text)
         executed += 1
         place = f"{name}:{command.line}: {command.text}"
         expected_code = wanted if command is all_commands[-1] else 0
-        if result.returncode != expected_code:
-            raise WrongPageError(
-                f"{place}\nexit code {result.returncode}, not {expected_code}:\n{result.stdout}"
-            )
+        if code != expected_code:
+            raise WrongPageError(f"{place}\nexit code {code}, not {expected_code}:\n{printed}")
         if NOT_COMPARED not in block.comments:
-            _compare(place, command.end + 1, "\n".join(command.output), result.stdout)
+            _compare(place, command.end + 1, "\n".join(command.output), printed)
     return executed
 
 
-def _shell(command: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
-    environment = os.environ | {"PATH": path, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
-    return subprocess.run(
-        command,
-        shell=True,
-        check=False,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
+def _done(command: str) -> tuple[int | None, str]:
+    """The exit code of a command, and what it prints. One with a pipe is the shell's."""
+    environment = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    if "|" in command:
+        path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+        done = subprocess.run(
+            command,
+            shell=True,
+            check=False,
+            env=os.environ | environment | {"PATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_PATIENCE_S,
+        )
+        return done.returncode, done.stdout
+    with tempfile.NamedTemporaryFile() as output:
+        arguments = (shlex.split(command), Path.cwd(), environment, output.name)
+        process = PROCESSES.Process(target=_run_sley, args=arguments)
+        process.start()
+        process.join(_PATIENCE_S)
+        process.kill()
+        return process.exitcode, output.read().decode()
+
+
+def _run_sley(words: list[str], folder: Path, environment: dict[str, str], output: str) -> None:
+    """The command `words`, in a process of its own."""
+    os.chdir(folder)
+    os.environ.update(environment)
+    file = os.open(output, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(file, stream.fileno())
+    sys.argv = words
+    sley.cli.main()
 
 
 def _compare(place: str, first: int, shown: str, printed: str) -> None:

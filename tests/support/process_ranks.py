@@ -5,7 +5,6 @@ A module of its own, since new processes import what they run.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -17,7 +16,9 @@ from typing import Any
 import numpy as np
 
 import sley
-from sley.devices import Engine, Executor, Settings, ThreadsDevice
+from sley.devices import Engine, Executor, Settings
+from support.device_calls import threads
+from support.forked import PROCESSES
 
 TIMEOUT_S = 1.0
 """How long an instruction waits for a rank that is gone."""
@@ -55,7 +56,7 @@ def apart(plan: sley.Plan, members: Sequence[Sequence[int]], **options: Any) -> 
     settings = Settings(**options)
 
     def make(member: int, ranks: Sequence[int]) -> None:
-        devices = dict.fromkeys(ranks, ThreadsDevice(member))
+        devices = dict.fromkeys(ranks, threads(member))
         made[member] = Executor(plan, devices, settings, exchange=meeting.exchange(member))
 
     together([lambda m=m, r=r: make(m, r) for m, r in enumerate(members)])
@@ -109,7 +110,7 @@ def process(order: Order, member: int, pipe: Connection) -> None:
 
     on = Executor(
         order.plan,
-        dict.fromkeys(order.members[member], ThreadsDevice(member)),
+        dict.fromkeys(order.members[member], threads(member)),
         Settings(engine=order.engine, timeout_s=TIMEOUT_S, slot_bytes=2048),
         exchange=exchange,
     )
@@ -150,11 +151,10 @@ class Report:
 
 def run(order: Order) -> Report:
     """Starts the processes, hands on what they exchange, and waits for their ends."""
-    context = multiprocessing.get_context("spawn")
     pipes, children, report = [], [], Report()
     for member in range(len(order.members)):
-        ours, theirs = context.Pipe()
-        child = context.Process(target=process, args=(order, member, theirs), daemon=True)
+        ours, theirs = PROCESSES.Pipe()
+        child = PROCESSES.Process(target=process, args=(order, member, theirs), daemon=True)
         child.start()
         theirs.close()
         pipes.append(ours)

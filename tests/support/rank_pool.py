@@ -7,7 +7,6 @@ function of a module that the processes can import; it raises where something is
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
 import shutil
 import tempfile
@@ -18,6 +17,8 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+
+from support.forked import PROCESSES
 
 BACKEND = "sley"
 GROUP_TIMEOUT = timedelta(seconds=60)
@@ -68,11 +69,10 @@ class RankPool:
         return [results[rank] for rank in range(self._ranks)]
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
         self._folder = Path(tempfile.mkdtemp(prefix="sley-test-"))
         for rank in range(self._ranks):
-            here, there = context.Pipe()
-            process = context.Process(
+            here, there = PROCESSES.Pipe()
+            process = PROCESSES.Process(
                 target=_serve,
                 args=(rank, self._ranks, str(self._folder / "store"), self._environment, there),
                 daemon=True,

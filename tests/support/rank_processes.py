@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 import time
@@ -13,9 +12,7 @@ from typing import Any
 
 from sley.communicator import Communicator, FolderStore, Settings
 from sley.errors import SleyError
-
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["sley", "support.rank_processes"])
+from support.forked import PROCESSES
 
 GIVEN_UP_S = 60.0
 
@@ -77,8 +74,8 @@ def start(
     settings = settings or Settings(timeout_s=10, use_cache=False)
     processes, pipes = [], []
     for rank in range(ranks):
-        ours, theirs = _PROCESSES.Pipe(duplex=False)
-        process = _PROCESSES.Process(
+        ours, theirs = PROCESSES.Pipe(duplex=False)
+        process = PROCESSES.Process(
             target=_live,
             args=(
                 theirs,

@@ -20,6 +20,7 @@ from sley.ir.topology import Topology
 from sley.topologies.graph import graph_from, graph_text
 from sley.topologies.library import base_tables, machine_tables
 from sley.topologies.machine import machine_from
+from support.examples import examples
 
 RATE = "nominal_GBps = 25.0\nGBps = 20.0\n"
 HEAD = 'name = "x"\ngpus = 4\n'
@@ -85,6 +86,7 @@ def random_topologies(draw: st.DrawFn) -> Topology:
     )
 
 
+@examples(100)
 @given(random_topologies())
 def test_any_topology_survives_its_text(topology: Topology) -> None:
     assert graph_from("x", tomllib.loads(graph_text(topology))) == topology

@@ -18,6 +18,7 @@ import sley
 from sley.ir.plan import Plan
 from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op
 from sley.lang import ChunkProgram
+from support.examples import examples
 from support.plan_edits import as_nop, moved_to_block, swapped, wait_pairs, with_columns, with_waits
 from support.random_programs import RandomProgram, random_programs, run
 
@@ -232,6 +233,7 @@ def test_too_few_slots_hang() -> None:
     assert any("waits for a free slot" in note for note in caught.value.diagnostics[0].notes)
 
 
+@examples(100)
 @given(random_programs(max_operations=20), st.sampled_from([k for k, _ in KINDS]), st.data())
 def test_accepted_mutants_run_right(
     random: RandomProgram, kind: Mutator, data: st.DataObject

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -49,9 +50,11 @@ using u64 = unsigned long long;
 
 constexpr int kWarp = 1;
 
-// SLEY_BREAK_RELEASE exists for the test that the thread sanitizer notices a lost release.
-#ifdef SLEY_BREAK_RELEASE
-constexpr std::memory_order kPublish = std::memory_order_relaxed;
+// For the test that the thread sanitizer notices a lost release: kernels that publish with or without
+// it.
+#ifdef SLEY_RELEASE_MAY_BREAK
+static const std::memory_order kPublish =
+    std::getenv("SLEY_BREAK_RELEASE") ? std::memory_order_relaxed : std::memory_order_release;
 #else
 constexpr std::memory_order kPublish = std::memory_order_release;
 #endif
