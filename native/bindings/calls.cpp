@@ -25,22 +25,23 @@ struct Submission {
 
 Submission make_submission(std::shared_ptr<Engine> engine, std::int64_t count, std::int32_t type,
                            std::int32_t op, Address input, std::int64_t input_bytes, Address output,
-                           std::int64_t output_bytes, std::uint64_t what) {
+                           std::int64_t output_bytes, std::uint64_t what,
+                           std::uint64_t unplanned) {
     Call call = make_call(count, type, op);
     call.memory[kInput] = at(input);
     call.memory[kOutput] = at(output);
     call.bytes[kInput] = input_bytes;
     call.bytes[kOutput] = output_bytes;
-    call.record = {0, what, static_cast<std::uint64_t>(count)};
+    call.record = {0, what, static_cast<std::uint64_t>(count), unplanned};
     return {std::move(engine), call};
 }
 
 Problem run_now(Owned<Calls>& calls, std::shared_ptr<Engine> engine, std::int64_t count,
                 std::int32_t type, std::int32_t op, Address input, std::int64_t input_bytes,
-                Address output, std::int64_t output_bytes, std::uint64_t what, double timeout_s,
-                std::int64_t iterations) {
+                Address output, std::int64_t output_bytes, std::uint64_t what,
+                std::uint64_t unplanned, double timeout_s, std::int64_t iterations) {
     const auto s = make_submission(std::move(engine), count, type, op, input, input_bytes, output,
-                                   output_bytes, what);
+                                   output_bytes, what, unplanned);
     Outcome outcome;
     {
         const Waiting waiting;
@@ -53,9 +54,10 @@ Problem run_now(Owned<Calls>& calls, std::shared_ptr<Engine> engine, std::int64_
 std::shared_ptr<Ticket> submit(Owned<Calls>& calls, std::shared_ptr<Engine> engine,
                                std::int64_t count, std::int32_t type, std::int32_t op,
                                Address input, std::int64_t input_bytes, Address output,
-                               std::int64_t output_bytes, std::uint64_t what, double timeout_s) {
+                               std::int64_t output_bytes, std::uint64_t what,
+                               std::uint64_t unplanned, double timeout_s) {
     const auto s = make_submission(std::move(engine), count, type, op, input, input_bytes, output,
-                                   output_bytes, what);
+                                   output_bytes, what, unplanned);
     return calls->submit(s.engine, s.call, timeout_s);
 }
 
@@ -106,12 +108,16 @@ void define_calls(nb::module_& m) {
             "is_own_thread", [](const Owned<Calls>& self) { return self->is_own_thread(); },
             "Whether this is the thread that runs submitted calls, which must not wait for one.")
         .def("run", &run_now, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a, "input_bytes"_a,
-             "output"_a, "output_bytes"_a, "what"_a, "timeout_s"_a, "iterations"_a,
+             "output"_a, "output_bytes"_a, "what"_a, "unplanned"_a, "timeout_s"_a, "iterations"_a,
              "Runs a call so many times back to back, on memory by address; the report of what "
-             "went wrong, None where all went well. what: the call's record.")
+             "went wrong, None where all went well. what: the call's record. unplanned: that of "
+             "ranks that do it without the plan (`skip`); nothing is done then. 0: none does.")
         .def("submit", &submit, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
-             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "timeout_s"_a,
+             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "unplanned"_a, "timeout_s"_a,
              "Has the thread run a call; the memory must stay.")
+        .def(
+            "skip", [](Owned<Calls>& self, std::uint64_t what) { self->skip(what); }, "what"_a,
+            "Counts a call that this rank does without a plan.")
         .def(
             "close", [](Owned<Calls>& self) { self->close(); },
             nb::call_guard<nb::gil_scoped_release>(), "Ends what is under way.");

@@ -27,6 +27,35 @@ Status meet_all(Control& control, Fabric& fabric, Patience& patience, Outcome& o
     }
 }
 
+// Waits for the records of all ranks: kDone if each runs the plan, kUnplanned if one does the call
+// without. Who needs the data of all can't end the call before; so a rank that is at a later call
+// has done this one without the plan. Records that differ otherwise are found out by running.
+Status meet_records(Control& control, Fabric& fabric, Patience& patience,
+                    const CallRecord& record) {
+    for (std::int32_t r = 0; r < control.ranks(); ++r) {
+        for (;;) {
+            const auto other = control.call_of(r);
+            if (other.sequence > record.sequence) return Status::kUnplanned;
+            if (other.sequence == record.sequence) {
+                if (record.allows(other)) return Status::kUnplanned;
+                break;
+            }
+            if (fabric.progress()) {
+                patience.moved();
+                continue;
+            }
+            switch (patience.wait()) {
+                case Patience::Verdict::kWait: break;
+                case Patience::Verdict::kAborted: return Status::kAborted;
+                case Patience::Verdict::kTimedOut:
+                    control.fail(Failure::kStalled, control.rank());
+                    return Status::kStalled;
+            }
+        }
+    }
+    return Status::kDone;
+}
+
 Status run_once(Engine& engine, Patience& patience) {
     Fabric& fabric = engine.fabric();
     Control& control = fabric.control();
@@ -67,6 +96,16 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
     Fabric& fabric = engine.fabric();
     Control& control = fabric.control();
     Outcome outcome;
+    if (call.record.unplanned != 0) {
+        control.enter(call.record);
+        Patience patience(control, timeout_s, call.record);
+        outcome.status = meet_records(control, fabric, patience, call.record);
+        if (outcome.status != Status::kDone) {
+            if (outcome.status == Status::kUnplanned) control.leave(call.record);
+            fabric.progress();  // tells other hosts
+            return outcome;
+        }
+    }
     try {
         engine.begin(call);
     } catch (const std::exception&) {  // of vectors: there is no memory, or no such length
@@ -139,10 +178,37 @@ std::shared_ptr<Ticket> Calls::submit(const std::shared_ptr<Engine>& engine, Cal
         const std::lock_guard lock(mutex_);
         call.record.sequence = ++asked_;
         tasks_.push_back({engine, call, timeout_s, ticket});
-        if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+        start();
     }
     changed_.notify_all();
     return ticket;
+}
+
+void Calls::skip(std::uint64_t what) {
+    CallRecord record;
+    record.what = what;
+    {
+        const std::lock_guard lock(mutex_);
+        record.sequence = ++asked_;
+        if (ended_ + 1 != record.sequence) {
+            tasks_.push_back({nullptr, {}, 0.0, nullptr});
+            tasks_.back().call.record = record;
+            start();
+            return;
+        }
+    }
+    pass_by(record);
+}
+
+void Calls::pass_by(const CallRecord& record) {
+    fabric_->control().enter(record);
+    fabric_->control().leave(record);
+    fabric_->progress();  // tells other hosts
+    pass_on();
+}
+
+void Calls::start() {
+    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
 }
 
 void Calls::pass_on() {
@@ -168,6 +234,10 @@ void Calls::serve() {
             if (tasks_.empty()) return;
             task = std::move(tasks_.front());
             tasks_.pop_front();
+        }
+        if (!task.engine) {
+            pass_by(task.call.record);
+            continue;
         }
         auto outcome = run_call(*task.engine, task.call, 1, task.timeout_s, false);
         pass_on();

@@ -39,15 +39,20 @@ public:
     std::shared_ptr<Ticket> submit(const std::shared_ptr<Engine>& engine, Call call,
                                    double timeout_s);
 
+    // Counts a call that this rank does without a plan; its record, which others see, says `what`.
+    void skip(std::uint64_t what);
+
 private:
-    struct Task {
+    struct Task {  // without an engine: of a call that is skipped
         std::shared_ptr<Engine> engine;
         Call call;
         double timeout_s;
         std::shared_ptr<Ticket> ticket;
     };
 
+    void start();  // the thread, with the lock held
     void serve();
+    void pass_by(const CallRecord& record);
     void pass_on();
 
     std::shared_ptr<Fabric> fabric_;

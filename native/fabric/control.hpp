@@ -27,9 +27,16 @@ enum class Failure : std::int32_t {
 // ranks (for the engine they mean nothing).
 struct CallRecord {
     std::uint64_t sequence = 0, what = 0, count = 0;
+    // What the record of a rank says that does this call without a plan; 0: none does. Others don't
+    // see it.
+    std::uint64_t unplanned = 0;
 
     bool same_as(const CallRecord& other) const {
         return what == other.what && count == other.count;
+    }
+
+    bool allows(const CallRecord& other) const {
+        return unplanned != 0 && other.what == unplanned;
     }
 
     // A message carries this, never 0 for a call with a number.
@@ -155,7 +162,8 @@ public:
         if (call.sequence == 0) return -1;
         for (std::int32_t r = 0; r < ranks(); ++r) {
             const auto other = call_of(r);
-            if (other.sequence == call.sequence && !other.same_as(call)) return r;
+            if (other.sequence != call.sequence || other.same_as(call)) continue;
+            if (!call.allows(other)) return r;
         }
         return -1;
     }

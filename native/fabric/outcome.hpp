@@ -23,7 +23,10 @@ struct Stuck {
 };
 
 // kAborted: another rank failed, or this one in another call; the control block says how.
-enum class Status : std::int32_t { kDone, kStalled, kAborted, kAbsent, kMismatched, kNoMemory };
+// kUnplanned: no failure: another rank does the call without the plan.
+enum class Status : std::int32_t {
+    kDone, kStalled, kAborted, kAbsent, kMismatched, kNoMemory, kUnplanned
+};
 
 struct Outcome {
     Status status = Status::kDone;

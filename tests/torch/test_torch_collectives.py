@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -269,3 +271,38 @@ def check_in_place() -> None:
 
 def test_inputs_that_share_memory_with_outputs(four_ranks: RankPool) -> None:
     four_ranks.run(check_in_place)
+
+
+def check_sizes_of_some_ranks(is_async: bool) -> None:
+    """Ranks that give sizes and ranks that leave them out, which then are equal."""
+    rank, ranks, equal = dist.get_rank(), dist.get_world_size(), 3
+    works, checks = [], []
+    for turn in range(2**ranks):
+        giving = [other for other in range(ranks) if turn >> other & 1]
+        generator = torch.Generator().manual_seed(turn)
+        sizes = torch.full((ranks, ranks), equal)  # of rows from a rank to another
+        for src, dst in itertools.product(giving, giving):
+            sizes[src, dst] = int(torch.randint(0, 5, (), generator=generator))
+        sent, received = sizes[rank].tolist(), sizes[:, rank].tolist()
+        given = torch.cat(
+            [torch.full((n, 2), 100.0 * turn + 10 * rank + dst) for dst, n in enumerate(sent)]
+        )
+        taken = torch.zeros(sum(received), 2)
+        splits = (received, sent) if rank in giving else (None, None)
+        works.append(dist.all_to_all_single(taken, given, *splits, async_op=is_async))
+        expected = [
+            torch.full((n, 2), 100.0 * turn + 10 * src + rank) for src, n in enumerate(received)
+        ]
+        checks.append((taken, torch.cat(expected)))
+    for work in works:
+        if work is not None:
+            work.wait()
+    for taken, expected in checks:
+        torch.testing.assert_close(taken, expected, rtol=0, atol=0)
+    dist.all_reduce(total := torch.ones(5))
+    assert (total == ranks).all()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_all_to_all_where_some_ranks_give_sizes(four_ranks: RankPool, is_async: bool) -> None:
+    four_ranks.run(check_sizes_of_some_ranks, is_async)

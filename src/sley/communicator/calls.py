@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sley.engine import native
-from sley.engine.outcomes import Report
+from sley.engine.outcomes import Report, Status
 from sley.engine.types import DATA_TYPES, DataType
 from sley.errors import SleyError
 from sley.ir.plan import Plan
@@ -37,6 +37,8 @@ class Call:
         with their bytes; a rank that has none (as input of a scatter, but for the root) gives 0. In
         place they overlap as the collective's definition says. count: elements of one block: of
         the whole buffer for all_reduce, broadcast and reduce, of one rank's part for the others.
+    may_be_unplanned: for an AllToAll, whether other ranks may do it by messages, without a plan
+        (`Endpoint.skip_plan`). Then nothing is done, and the work says so.
     """
 
     kind: str
@@ -49,6 +51,7 @@ class Call:
     op: ReduceOp = ReduceOp.SUM
     root: int = 0
     plan: Plan | None = None
+    may_be_unplanned: bool = False
 
 
 def record_of(kind: str, dtype: DataType, op: ReduceOp, root: int, digest: bytes) -> int:
@@ -61,6 +64,10 @@ def record_of(kind: str, dtype: DataType, op: ReduceOp, root: int, digest: bytes
     return word << _DIGEST | int.from_bytes(digest[: _DIGEST // 8], "little")
 
 
+UNPLANNED: Final = record_of("all_to_all", DATA_TYPES["int8"], ReduceOp.SUM, 0, bytes(3))
+"""The record of an AllToAll that a rank does by messages, without a plan."""
+
+
 def differ_in_plan(record: int, other: int) -> bool:
     """Whether two records are equal but for the plan."""
     return record != other and record >> _DIGEST == other >> _DIGEST
@@ -68,6 +75,8 @@ def differ_in_plan(record: int, other: int) -> bool:
 
 def describe_record(record: int, count: int) -> str:
     """A call in words, from its record. Calls that differ only in their plan read the same."""
+    if record == UNPLANNED:
+        return "all_to_all with sizes of its own for each rank"
     rest = record >> _DIGEST
     rest, root = rest >> _ROOT, rest & ((1 << _ROOT) - 1)
     rest, op = rest >> 4, rest & 15
@@ -97,10 +106,11 @@ class Work:
     """A call under way. `owners` of the memory that it is about live until it has ended, even where
     nobody holds this object.
 
-    source: after a receive has ended, the rank that it was from.
+    source: after a receive has ended, the rank that it was from. is_unplanned: after the end of a
+    call that may be so, whether another rank does it without a plan, and nothing was done.
     """
 
-    __slots__ = ("_error", "_explain", "_lock", "_ticket", "source")
+    __slots__ = ("_error", "_explain", "_lock", "_ticket", "is_unplanned", "source")
 
     def __init__(
         self, ticket: native.Ticket | None, explain: Explain, owners: tuple[object, ...] = ()
@@ -108,7 +118,7 @@ class Work:
         self._ticket, self._explain = ticket, explain
         if ticket is not None and owners:
             ticket.keep(owners)
-        self.source = NONE
+        self.source, self.is_unplanned = NONE, False
         self._error: SleyError | None = None
         self._lock = threading.Lock()
 
@@ -159,7 +169,10 @@ class Work:
             ticket = self._ticket
             if ticket is None:
                 return
-            self._error = self._explain(ticket.outcome)
+            report = ticket.outcome
+            self.is_unplanned = report is not None and report[0] == Status.UNPLANNED
+            if not self.is_unplanned:
+                self._error = self._explain(report)
             self.source = ticket.rank
             self._ticket = None
 
@@ -178,4 +191,5 @@ class Done(Work):
         self.source = source
 
 
-DONE = Done()
+DONE, DONE_UNPLANNED = Done(), Done()
+DONE_UNPLANNED.is_unplanned = True

@@ -12,7 +12,15 @@ from typing import TypeAlias
 import numpy as np
 
 from sley.communicator.arrays import is_in_place
-from sley.communicator.calls import DONE, Call, Work, describe_record, record_of
+from sley.communicator.calls import (
+    DONE,
+    DONE_UNPLANNED,
+    UNPLANNED,
+    Call,
+    Work,
+    describe_record,
+    record_of,
+)
 from sley.communicator.failures import Failures
 from sley.communicator.memory import WAYS, Memory, stride, tile_bytes
 from sley.communicator.messages import ANY, Messages
@@ -22,7 +30,7 @@ from sley.communicator.stats import OPEN, CallStats, log_to_stderr, logger
 from sley.direct import pulls
 from sley.engine import native
 from sley.engine.limits import SLOT_BYTES, whole
-from sley.engine.outcomes import Report
+from sley.engine.outcomes import Report, Status
 from sley.engine.program import Loaded, Pullable, load
 from sley.errors import Place, SleyError
 from sley.errors.calls import N623, N627, N632
@@ -40,7 +48,7 @@ _SETTLED_S = 2.0
 _Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
 """The kind of a call, or its plan's id; then count, type, operation, in place or not, and root."""
 
-_Arguments: TypeAlias = "tuple[native.Engine, int, int, int, int, int, int, int, int, float]"
+_Arguments: TypeAlias = "tuple[native.Engine, int, int, int, int, int, int, int, int, int, float]"
 """Of `native.Calls.run`: the engine, count, type, operation, the two memories with their sizes, the
 call's record, and the timeout."""
 
@@ -155,8 +163,14 @@ class Endpoint:
             work = Work(ticket, lambda report: self._error(loaded, record, call, report), owners)
             self._failures.latest = work
             return work
-        self._run(loaded, record, call, arguments, 1)
-        return DONE
+        is_planned = self._run(loaded, record, call, arguments, 1)
+        return DONE if is_planned else DONE_UNPLANNED
+
+    def skip_plan(self) -> None:
+        """Counts an AllToAll that this rank does by messages, without a plan. Ranks that call it
+        with `Call.may_be_unplanned` hear of it."""
+        self._check_open()
+        self._calls.skip(UNPLANNED)
 
     def time_us(self, call: Call, iterations: int) -> float:
         """The time of one of so many equal calls back to back, on this rank, without Python between
@@ -275,6 +289,7 @@ class Endpoint:
             int(call.op),
             *_memory(call, in_place),
             record,
+            UNPLANNED if call.may_be_unplanned else 0,
             self.settings.timeout_s,
         )
         return loaded, record, arguments
@@ -316,16 +331,20 @@ class Endpoint:
         call: Call,
         arguments: _Arguments,
         iterations: int,
-    ) -> None:
-        """A call in this thread, to its end."""
+    ) -> bool:
+        """Runs a call in this thread, to its end; False where another rank does it without a
+        plan."""
         self._check_thread()
         report = self._calls.run(*arguments, iterations)
         if report is None:
-            return
+            return True
+        if report[0] == Status.UNPLANNED:
+            return False
         self._failures.look_at_latest()
         error = self._error(loaded, record, call, report)
         if error is not None:
             raise error
+        return True
 
     def _check_open(self) -> None:
         if self._is_closed:

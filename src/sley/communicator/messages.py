@@ -16,7 +16,8 @@ ANY = -1
 """Any source."""
 
 ALL_TO_ALL_TAG = -1
-"""The tag of messages that are parts of an AllToAll; those of users aren't negative."""
+"""The tag of the messages of AllToAll number 0, and one less for each further one: so parts of two
+calls don't meet. Tags of users aren't negative."""
 
 
 class MessageWork(Work):
@@ -106,7 +107,7 @@ class Messages:
 
 
 def _send_message(size_bytes: int, dst: int, tag: int) -> Message:
-    if tag == ALL_TO_ALL_TAG:
+    if tag < 0:
         part = f"all_to_all's part for rank {dst}, {size_bytes} bytes"
         return Message(part, part)
     return Message(
@@ -117,7 +118,7 @@ def _send_message(size_bytes: int, dst: int, tag: int) -> Message:
 
 def _recv_message(size_bytes: int, src: int, tag: int) -> Message:
     origin = "any rank" if src == ANY else f"rank {src}"
-    if tag == ALL_TO_ALL_TAG:
+    if tag < 0:
         part = f"all_to_all's part from {origin}, {size_bytes} bytes"
         return Message(part, part)
     return Message(

@@ -226,13 +226,16 @@ class Calls:
         Whether this is the thread that runs submitted calls, which must not wait for one.
         """
 
-    def run(self, engine: Engine, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]]] | None:
+    def run(self, engine: Engine, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, unplanned: int, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]]] | None:
         """
-        Runs a call so many times back to back, on memory by address; the report of what went wrong, None where all went well. what: the call's record.
+        Runs a call so many times back to back, on memory by address; the report of what went wrong, None where all went well. what: the call's record. unplanned: that of ranks that do it without the plan (`skip`); nothing is done then. 0: none does.
         """
 
-    def submit(self, engine: Engine, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, timeout_s: float) -> Ticket:
+    def submit(self, engine: Engine, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, unplanned: int, timeout_s: float) -> Ticket:
         """Has the thread run a call; the memory must stay."""
+
+    def skip(self, what: int) -> None:
+        """Counts a call that this rank does without a plan."""
 
     def close(self) -> None:
         """Ends what is under way."""

@@ -24,6 +24,7 @@ class Status(IntEnum):
     ABSENT = 3
     MISMATCHED = 4
     NO_MEMORY = 5
+    UNPLANNED = 6
 
 
 class Reason(IntEnum):

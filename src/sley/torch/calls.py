@@ -2,22 +2,76 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sley.communicator import Call
+from sley.communicator import Call, Work
 from sley.communicator.endpoint import Endpoint
+from sley.communicator.messages import ALL_TO_ALL_TAG
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from sley.selection.kinds import CALLS
 from sley.torch.elements import Element
-from sley.torch.memory import NOWHERE, Memory, copy_of, to_read, to_write
+from sley.torch.memory import NOWHERE, Memory, copy_of, span, to_read, to_write
 from sley.torch.work import UNSET, Finished, Part, Pending, Together, collective_error
+
+
+class _Detour:
+    """A planned call under way; where another rank does it without a plan, what `unplanned` starts
+    in its place."""
+
+    def __init__(self, planned: Work, unplanned: Callable[[], Sequence[Part]]) -> None:
+        self._planned, self._unplanned = planned, unplanned
+        self._lock = threading.Lock()
+        self._parts: Sequence[Part] | None = None
+        self._error: SleyError | None = None
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        if not self._planned.wait(timeout_s):
+            return False
+        for part in self._started():
+            left_s = None if end is None else max(end - time.monotonic(), 0.0)
+            if not part.wait(left_s):
+                return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_done(self) -> bool:
+        return self._planned.is_done() and all(part.is_done() for part in self._started())
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        def follow() -> None:
+            parts = self._started()
+            ended = count(1)
+            for part in parts:
+                part.on_done(lambda: callback() if next(ended) == len(parts) else None)
+            if not parts:
+                callback()
+
+        self._planned.on_done(follow)
+
+    def _started(self) -> Sequence[Part]:
+        """After the end of the planned call: what was started in its place."""
+        with self._lock:
+            if self._parts is None:
+                self._parts = ()
+                self._planned.error()  # which looks how it ended
+                try:
+                    self._parts = self._unplanned() if self._planned.is_unplanned else ()
+                except SleyError as error:
+                    self._error = error
+            return self._parts
 
 
 class CallRunner:
@@ -88,28 +142,119 @@ class CallRunner:
         )
         return self._run(call, opts, outputs, source, target)
 
-    def _run(
-        self, call: Call, opts: Any, outputs: Sequence[Tensor], *memories: Memory
+    def all_to_all(
+        self, opts: Any, numel: int, input: Tensor, output: Tensor, element: Element
     ) -> dist.Work:
-        """Starts `call`, which works on `memories`; and ends it, unless it is asynchronous."""
+        """An AllToAll of equal parts of `numel` elements. Other ranks may `exchange` parts of which
+        they gave the sizes; then this one does, too."""
+        source, target = to_read([input]), to_write([output])
+        if source.overlaps(target):
+            source = copy_of([input])
+        count = numel * element.parts
+        size_bytes = count * element.dtype.size_bytes
+        sources, targets = (
+            [Memory(memory.address + r * size_bytes, size_bytes, memory) for r in range(self.ranks)]
+            for memory in (source, target)
+        )
+        if count == 0:  # whoever has nothing to wait for would not notice what the others do
+            return self._exchange(opts, sources, targets, [output], None)
+        call = Call(
+            "all_to_all",
+            source.address,
+            source.size_bytes,
+            target.address,
+            target.size_bytes,
+            count,
+            element.dtype,
+            may_be_unplanned=True,
+        )
+        number = self.sequence_number
+
+        def messages() -> Sequence[Part]:
+            return self._send_and_receive(number, sources, targets)
+
+        return self._run(call, opts, [output], source, target, unplanned=messages)
+
+    def exchange(
+        self, opts: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], results: Any
+    ) -> dist.Work:
+        """An AllToAll by messages: sends `inputs[r]` to rank r and receives `outputs[r]` from it,
+        empty ones too: a rank that expects another size then hears of it."""
+        sources = [to_read([tensor]) for tensor in inputs]
+        targets = [to_write([tensor]) for tensor in outputs]
+        if span(sources).overlaps(span(targets)):
+            sources = [copy_of([tensor]) for tensor in inputs]
+        return self._exchange(opts, sources, targets, results, unpack_all(targets))
+
+    def _exchange(
+        self,
+        opts: Any,
+        sources: Sequence[Memory],
+        targets: Sequence[Memory],
+        results: Sequence[Tensor],
+        unpack: Callable[[], None] | None,
+    ) -> dist.Work:
+        number = self.sequence_number
+        self.sequence_number += 1
+        try:
+            self.endpoint.skip_plan()
+            parts = self._send_and_receive(number, sources, targets)
+        except SleyError as error:
+            raise collective_error(error) from error
+        owners, timeout_s = (sources, targets), timeout_of(opts)
+        work = self.pending(parts, results, owners=owners, unpack=unpack, timeout_s=timeout_s)
+        if not opts.asyncOp:
+            work.wait()
+        return work
+
+    def _send_and_receive(
+        self, number: int, sources: Sequence[Memory], targets: Sequence[Memory]
+    ) -> list[Part]:
+        """The messages of an AllToAll with this number; a rank's own part is copied at once."""
+        tag = ALL_TO_ALL_TAG - number
+        others = [rank for rank in range(self.ranks) if rank != self.rank]
+        own = sources[self.rank]
+        ctypes.memmove(targets[self.rank].address, own.address, own.size_bytes)
+        send, receive = self.endpoint.send_memory, self.endpoint.recv_memory
+        parts: list[Part] = []
+        for peers, memories, start in ((others, targets, receive), (others, sources, send)):
+            for rank in peers:
+                memory = memories[rank]
+                parts.append(start(memory.address, memory.size_bytes, rank, tag, is_async=True))
+        return parts
+
+    def _run(
+        self,
+        call: Call,
+        opts: Any,
+        outputs: Sequence[Tensor],
+        *memories: Memory,
+        unplanned: Callable[[], Sequence[Part]] | None = None,
+    ) -> dist.Work:
+        """Starts `call`, which works on `memories`; and ends it, unless it is asynchronous.
+        unplanned: what is done instead where another rank does the call without a plan."""
         self.sequence_number += 1
         timeout_s = timeout_of(opts)
         try:
             if not opts.asyncOp and timeout_s is None:
-                self.endpoint.submit(call)
+                work = self.endpoint.submit(call)
+                if unplanned is not None and work.is_unplanned:
+                    for part in unplanned():
+                        part.wait()
                 for memory in memories:
                     if memory.unpack is not None:
                         memory.unpack()
                 return _finished_work(outputs)
-            part = self.endpoint.submit(call, is_async=True)
+            work = self.endpoint.submit(call, is_async=True)
         except SleyError as error:
             raise collective_error(error) from error
-        work = self.pending(
+        part = work if unplanned is None else _Detour(work, unplanned)
+        pending = self.pending(
             [part], outputs, owners=memories, unpack=unpack_all(memories), timeout_s=timeout_s
         )
         if not opts.asyncOp:
-            work.wait()
-        return work
+            pending.wait()
+        return pending
 
     def pending(self, parts: Sequence[Part], outputs: Sequence[Tensor], **more: Any) -> Pending:
         """A work object for calls under way."""

@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceCoalescedOptions,
     AllreduceOptions,
+    AllToAllOptions,
     BarrierOptions,
     BroadcastOptions,
     GatherOptions,
@@ -28,7 +29,16 @@ from torch._C._distributed_c10d import (
 )
 
 from sley.engine.types import DATA_TYPES
-from sley.torch.arguments import as_list, options, same_lists, same_parts, single
+from sley.torch.arguments import (
+    as_list,
+    for_every_rank,
+    options,
+    same_lists,
+    same_parts,
+    single,
+    split_rows,
+    unfit,
+)
 from sley.torch.calls import CallRunner, together
 from sley.torch.elements import Element, element_of, reduction_of
 from sley.torch.fallback import Fallback
@@ -276,6 +286,68 @@ class Collectives:
             for output, input in zip(outputs, inputs, strict=True)
         ]
         return together(works, outputs)
+
+    # Every rank gives each of the others a part of its own.
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: Any = None,
+        timeout: timedelta | None = None,
+    ) -> dist.Work:
+        """Split sizes are rows (of the first dimension) for each rank; without any, the parts are
+        equal."""
+        opts = options(AllToAllOptions, opts, timeout)
+        element = element_of(input)
+        if element is None:
+            other = self._fallback.serving("all_to_all", input)
+            splits = list(output_split_sizes), list(input_split_sizes)
+            return other.alltoall_base(output, input, *splits, opts)
+        if not output_split_sizes and not input_split_sizes:
+            numel = input.numel() // self._ranks
+            same_parts("all_to_all", input, numel, output, self._ranks)
+            same_parts("all_to_all", output, numel, input, self._ranks)
+            return self._runner.all_to_all(opts, numel, input, output, element)
+        # Sizes that are all equal here need not be so on the other ranks.
+        outputs = split_rows("all_to_all", output, output_split_sizes, self._ranks)
+        inputs = split_rows("all_to_all", input, input_split_sizes, self._ranks)
+        return self._exchange(opts, inputs, outputs, [output])
+
+    def alltoall(
+        self,
+        output_tensors: Sequence[Tensor],
+        input_tensors: Sequence[Tensor],
+        opts: Any = None,
+        timeout: timedelta | None = None,
+    ) -> dist.Work:
+        opts = options(AllToAllOptions, opts, timeout)
+        for tensor in (*input_tensors, *output_tensors):
+            if element_of(tensor) is None:
+                other = self._fallback.serving("all_to_all", tensor)
+                return other.alltoall(output_tensors, input_tensors, opts)
+        for tensors in (output_tensors, input_tensors):
+            for_every_rank("all_to_all", tensors, self._ranks)
+        return self._exchange(opts, input_tensors, output_tensors, output_tensors)
+
+    def _exchange(
+        self,
+        opts: Any,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        results: Sequence[Tensor],
+    ) -> dist.Work:
+        given, taken = inputs[self._rank], outputs[self._rank]
+        if (given.numel(), given.dtype) != (taken.numel(), taken.dtype):
+            raise unfit(
+                "all_to_all",
+                f"{given.numel()} elements of {given.dtype} of rank {self._rank}'s input for "
+                "itself in its output, too",
+                f"{taken.numel()} of {taken.dtype}",
+            )
+        return self._runner.exchange(opts, inputs, outputs, results)
 
     # Nobody goes on before all have come.
 

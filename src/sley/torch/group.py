@@ -82,10 +82,10 @@ class ProcessGroupSley(dist.ProcessGroup):
         self.reduce_scatter_single = self._reduce_scatter_base = c.reduce_scatter_single
         self.reduce_scatter_single_coalesced = c.reduce_scatter_single_coalesced
         self.reduce_scatter_tensor_coalesced = c.reduce_scatter_single_coalesced
+        self.alltoall = c.alltoall
+        self.all_to_all_single = self.alltoall_base = c.all_to_all_single
         m = Messages(self._runner, self._fallback)
         self.send, self.recv, self.recv_anysource = m.send, m.recv, m.recv_anysource
-        self.alltoall = m.alltoall
-        self.all_to_all_single = self.alltoall_base = m.all_to_all_single
         self._start_coalescing = self._runner.start_coalescing
         self._end_coalescing = self._runner.end_coalescing
 
