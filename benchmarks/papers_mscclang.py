@@ -186,7 +186,7 @@ def hierarchical() -> list[Row]:
     trees = runs(tree, topology, small, instances=[8], interpreter=False)
     ours: list[Times] = []
     for within in (1, 2):
-        program = sley.algorithms.hierarchical_allreduce(2, 8, instances=within, in_place=True)
+        program = sley.algorithms.hierarchical_allreduce(2, 8, node_instances=within, in_place=True)
         ours += runs(program, topology, small, instances=[1, 2, 4], interpreter=True)
         ours += runs(
             program, topology, large, instances=[4, 8], protocols=["Simple"], interpreter=True

@@ -4,6 +4,8 @@ Write an algorithm with `program`, `compile` it into a `Plan` of thread blocks, 
 `run` it on processes of this machine or as kernels on devices, `save` it as MSCCL XML.
 """
 
+from importlib.metadata import version
+
 from sley import algorithms, topologies
 from sley.communicator import Communicator
 from sley.communicator.heap import empty
@@ -37,6 +39,8 @@ from sley.report.tables import pipeline_table, plan_table
 from sley.running import execute, run
 from sley.simulate import Simulation, Simulator, simulate
 from sley.verify import Proof, verify
+
+__version__ = version("sley")
 
 __all__ = [
     "AllGather",
@@ -75,6 +79,7 @@ __all__ = [
     "Simulator",
     "SleyError",
     "Topology",
+    "__version__",
     "algorithms",
     "choose",
     "compile",

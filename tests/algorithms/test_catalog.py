@@ -59,7 +59,8 @@ def test_algorithms_without_nodes_accept_nodes_and_gpus() -> None:
 def test_build_passes_all_arguments_to_the_algorithm() -> None:
     assert build("binomial-reduce", 4, root=2, in_place=True).collective.root == 2
     assert set(build("ring-allgather", 4, channels=2).transfers.channel) == {-1, 0, 1}
-    assert 3 in build("hierarchical-allreduce", nodes=2, gpus=2, instances=3).transfers.instances
+    hierarchical = build("hierarchical-allreduce", nodes=2, gpus=2, node_instances=3)
+    assert set(hierarchical.transfers.instances) == {1, 3}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,12 @@ def test_build_passes_all_arguments_to_the_algorithm() -> None:
         ("ring-allreduce", {"nodes": 2}, "L112", "Leave out nodes and give ranks."),
         ("ring-allreduce", {"ranks": 4, "nodes": 2, "gpus": 2}, "L112", "Leave out nodes, gpus."),
         ("ring-allreduce", {"ranks": 4, "root": 1}, "L112", "Leave out root."),
-        ("hierarchical-allreduce", {"ranks": 8}, "L112", "nodes and gpus, optionally instances"),
+        (
+            "hierarchical-allreduce",
+            {"ranks": 8},
+            "L112",
+            "gpus, optionally node_instances",
+        ),
         ("ring-allreduce", {"ranks": 1}, "L121", "2 ranks or more"),
         ("hierarchical-allreduce", {"nodes": 1, "gpus": 1}, "L121", "2 ranks or more"),
         ("recursive-doubling-allgather", {"ranks": 6}, "L121", "such as 4 or 8"),
@@ -81,7 +87,7 @@ def test_build_passes_all_arguments_to_the_algorithm() -> None:
         ("two-step-alltoall", {"nodes": True, "gpus": 4}, "L102", "nodes=True"),
         ("ring-allreduce", {"nodes": "2", "gpus": "2"}, "L102", "'2'"),
         ("ring-allreduce", {"ranks": 4, "channels": 0}, "L111", "channels=0"),
-        ("hierarchical-allreduce", {"nodes": 2, "gpus": 2, "instances": 0}, "L111", "0"),
+        ("hierarchical-allreduce", {"nodes": 2, "gpus": 2, "node_instances": 0}, "L111", "0"),
         ("binomial-reduce", {"ranks": 4, "root": 4}, "L101", "root=4"),
         ("binomial-broadcast", {"ranks": 4, "root": -1}, "L101", "root=-1"),
         ("binomial-broadcast", {"ranks": 4, "root": "0"}, "L101", "root='0'"),

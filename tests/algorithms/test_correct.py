@@ -86,7 +86,7 @@ def test_a_ring_uses_all_its_channels(name: str, channels: int) -> None:
 
 
 def test_phases_of_hierarchical_allreduce_have_their_channels_and_instances() -> None:
-    built = sley.algorithms.hierarchical_allreduce(2, 4, instances=2, in_place=True)
+    built = sley.algorithms.hierarchical_allreduce(2, 4, node_instances=2, in_place=True)
     t = built.transfers
     within = t.src // 4 == t.dst // 4
     assert set(t.channel[within]) == {0, 2}

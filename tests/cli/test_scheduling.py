@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from sley.algorithms import resccl_text
+import sley as api
+from sley.algorithms import hierarchical_allreduce, resccl_text
 from sley.cli import main
 
 GRID = ("--nodes", 2, "--gpus", 4)
@@ -158,6 +160,18 @@ def test_options_that_dont_fit_are_refused(arguments: tuple[object, ...], code: 
     assert code in result.stderr
 
 
+def test_instances_cut_the_whole_and_node_instances_the_phases_within_nodes() -> None:
+    what = ("hierarchical-allreduce", "--nodes", 2, "--gpus", 2, "--in-place")
+    build = partial(hierarchical_allreduce, 2, 2, in_place=True)
+    whole = api.compile(build(), instances=2)
+    within = api.compile(build(node_instances=2))
+    assert len(whole.instructions) != len(within.instructions)
+    for option, plan in (("--instances", whole), ("--node-instances", within)):
+        found = compiled(*what, option, 2)
+        assert found["instructions"] == len(plan.instructions)
+        assert (found["chunks"], found["channels"]) == (plan.collective.chunks, plan.channels)
+
+
 def test_what_a_file_says_itself_is_wrong_usage(text: Path, tmp_path: Path) -> None:
     xml = tmp_path / "ring.xml"
     assert sley("compile", "ring-allreduce", "--ranks", 4, "-o", xml).exit_code == 0
@@ -165,6 +179,7 @@ def test_what_a_file_says_itself_is_wrong_usage(text: Path, tmp_path: Path) -> N
         (text, "--root", 1),
         (text, "--nodes", 2),
         (text, "--stage-channels", "0"),
+        (text, "--node-instances", 2),
         (xml, "--allocate", "state"),
         (xml, "--max-blocks", 2),
         (xml, "--nics", 2, "--schedule", "hpds"),

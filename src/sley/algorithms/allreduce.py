@@ -92,12 +92,12 @@ def all_pairs_allreduce(
 
 
 def hierarchical_allreduce(
-    nodes: int, gpus: int, *, instances: int = 1, in_place: bool = False
+    nodes: int, gpus: int, *, node_instances: int = 1, in_place: bool = False
 ) -> Program:
     """AllReduce with rings within the nodes, across the nodes, and within the nodes again.
 
-    instances: number of parallel parts of the phases within the nodes (`nodes` in MSCCLang). The
-    three phases use channels 0, 1 and 2.
+    node_instances: number of parallel parts of the phases within the nodes (`nodes` in MSCCLang).
+    The three phases use channels 0, 1 and 2.
     Source: MSCCLang, figures 1 and 3, section 5.1. Errors: L102, L111, L121.
     """
     check_sizes("hierarchical-allreduce", nodes=nodes, gpus=gpus)
@@ -106,12 +106,12 @@ def hierarchical_allreduce(
     share = np.arange(gpus) * nodes
 
     def body(p: ChunkProgram) -> None:
-        with p.parallelize(instances):
+        with p.parallelize(node_instances):
             ring_reduce_scatter(p, rank, 0, nodes, buffer=buffer, source="in", channels=[0])
         summed = buffer if gpus > 1 else "in"
         ring_reduce_scatter(p, rank.T, share, 1, buffer=buffer, source=summed, channels=[1])
         ring_all_gather(p, rank.T, share, 1, buffer=buffer, channels=[1])
-        with p.parallelize(instances):
+        with p.parallelize(node_instances):
             ring_all_gather(p, rank, 0, nodes, buffer=buffer, channels=[2])
 
     collective = AllReduce(nodes * gpus, nodes * gpus, in_place)

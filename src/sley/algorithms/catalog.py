@@ -66,7 +66,7 @@ class Algorithm:
     collective: the name of its collective.
     source: paper and section.
     parameters: the parameters that it takes, of ranks, nodes, gpus, nics, rings, root, channels,
-        stage_channels and instances.
+        stage_channels and node_instances.
     required: the parameters without a default.
     """
 
@@ -156,7 +156,7 @@ def build(
     in_place: bool = False,
     channels: int | None = None,
     root: int | None = None,
-    instances: int | None = None,
+    node_instances: int | None = None,
     nics: int | None = None,
     rings: int | None = None,
     stage_channels: Sequence[int] | None = None,
@@ -176,7 +176,7 @@ def build(
             ("gpus", gpus),
             ("channels", channels),
             ("root", root),
-            ("instances", instances),
+            ("node_instances", node_instances),
             ("nics", nics),
             ("rings", rings),
             ("stage_channels", stage_channels),

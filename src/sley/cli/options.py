@@ -42,6 +42,7 @@ class Selection:
     in_place: bool | None = None
     stage_channels: tuple[int, ...] | None = None
     rings: int | None = None
+    node_instances: int | None = None
     size: int | None = None
     topology: str | None = None
     collective: str | None = None
@@ -203,6 +204,11 @@ def plan_options(command: F) -> F:
         "--stage-channels", type=_Numbers(), help="A channel for each stage (hm-...): 0,1,2."
     )
     @click.option("--rings", type=_POSITIVE, help="Rings (multi-ring-...); default: as GPUs.")
+    @click.option(
+        "--node-instances",
+        type=_POSITIVE,
+        help="Parallel parts of the phases within nodes (hierarchical-allreduce).",
+    )
     @click.option("--size", type=SizeType(), help="Size of a call, for --schedule auto.")
     @click.option(
         "--topology",

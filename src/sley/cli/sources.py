@@ -23,8 +23,11 @@ from sley.simulate.inputs import Connections
 from sley.topologies import look_up
 from sley.verify import verify as prove
 
-_SHARED = ("channels", "instances")
+_SHARED = ("channels",)
 """Options of the compiler that some algorithms of the library have as parameters of their own."""
+
+_PARAMETERS = ("ranks", "nodes", "gpus", "nics", "stage_channels", "rings", "node_instances")
+"""Parameters of the library's algorithms; a file has fixed values for them."""
 
 
 def plan_of(
@@ -129,10 +132,10 @@ def program_of(selection: Selection) -> Program:
     if selection.collective is not None:
         raise click.UsageError(f"--collective is for XML files; {selection.what} says it itself")
     if _suffix(selection) == ".py":
-        _refuse_sizes(selection, ("ranks", "nodes", "gpus", "nics", "rings", "root", "in_place"))
+        _refuse_sizes(selection, (*_PARAMETERS, "root", "in_place"))
         return program_of_file(selection.what)
     if _suffix(selection) == ".resccl":
-        _refuse_sizes(selection, ("root", "stage_channels", "rings"))
+        _refuse_sizes(selection, ("root", "stage_channels", "rings", "node_instances"))
         return rescclang.load(
             selection.what, in_place=bool(selection.in_place), **_header(selection)
         )
@@ -145,7 +148,7 @@ def program_of(selection: Selection) -> Program:
         root=selection.root,
         in_place=bool(selection.in_place),
         channels=_own(selection, "channels"),
-        instances=_own(selection, "instances"),
+        node_instances=selection.node_instances,
         stage_channels=selection.stage_channels,
         rings=selection.rings,
     )
@@ -180,7 +183,7 @@ def program_of_file(what: str) -> Program:
 
 
 def _imported(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
-    _refuse_sizes(selection, ("ranks", "nodes", "gpus", "nics", "stage_channels", "rings"))
+    _refuse_sizes(selection, _PARAMETERS)
     if selection.options.schedule is None:
         given = [word for word in selection.options.given() if word != "slots"]
         if selection.size is not None:
