@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,10 +46,17 @@ def test_a_rank_of_another_host_dies(network: Network) -> None:
         assert ends[rank].seconds < TIMEOUT_S + QUICK_S
 
 
+def state(pid: int) -> str:
+    """Of a process, as proc_pid_stat(5) names it: T for one that is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_a_rank_of_another_host_stands_still() -> None:
     started = rank_processes.start(
         4, working, signal.SIGSTOP, settings=settings(Network.TCP), environ=two_hosts
     )
+    while state(started.pids[1]) != "T":
+        time.sleep(0.05)
     time.sleep(TIMEOUT_S + QUICK_S)
     os.kill(started.pids[1], signal.SIGKILL)
     ends = started.ends()

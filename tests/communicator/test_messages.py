@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sley
-from sley.communicator import Communicator
+from sley.communicator import Communicator, Work
 from sley.communicator.heap import empty
 from sley.communicator.messages import ALL_TO_ALL_TAG
 from sley.errors import SleyError
@@ -219,3 +219,32 @@ def _run(comm: Communicator, plan: Any, data: Any) -> Any:
     out = np.zeros(2 * len(data), data.dtype)
     comm.run(plan, data, out)
     return out
+
+
+class Shared:
+    """A ticket that another thread, which waits for the same work, takes away meanwhile."""
+
+    rank, outcome = 0, None
+
+    def __init__(self) -> None:
+        self.work: Work | None = None
+        self.waits = 0
+
+    def is_done(self) -> bool:
+        return self.waits > 0
+
+    def wait(self, timeout_s: float) -> bool:
+        self.waits += 1
+        if self.waits == 1:
+            assert self.work is not None
+            self.work.error()
+            return False
+        return True
+
+
+def test_two_threads_wait_for_one_work() -> None:
+    ticket = Shared()
+    ticket.work = Work(ticket, lambda report: None)  # type: ignore[arg-type]
+    assert ticket.work.wait()
+    assert ticket.waits == 2
+    assert ticket.work.is_done()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from datetime import timedelta
 from pathlib import Path
@@ -220,3 +221,31 @@ def check_devices_of_both(file: str) -> None:
 
 def test_backends_for_other_devices(four_ranks: RankPool, tmp_path: Path) -> None:
     four_ranks.run(check_devices_of_both, str(tmp_path / "store"))
+
+
+def memory_segments() -> int:
+    """Segments of shared memory that this process holds open."""
+    links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return sum("memfd:sley" in str(path.readlink()) for path in links)
+
+
+def check_nothing_remains() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        before = memory_segments()
+        for _ in range(3):
+            group = dist.new_group()
+            dist.all_reduce(torch.ones(1000), group=group)
+            dist.all_reduce(torch.ones(1000), group=group, async_op=True).wait()
+            dist.all_reduce(torch.ones(3, dtype=torch.bool), group=group)  # gloo's
+            dist.destroy_process_group(group)
+            del group
+        assert memory_segments() == before
+    finally:
+        gc.enable()
+
+
+def test_a_destroyed_group_gives_its_memory_back_at_once(four_ranks: RankPool) -> None:
+    """Without the collector of cycles, which may come late."""
+    four_ranks.run(check_nothing_remains)

@@ -89,7 +89,8 @@ class _Tcp(Wire):
 
 
 NETWORKS: Mapping[Network, Wire] = {Network.UCX: _Ucx(), Network.TCP: _Tcp()}
-"""How messages can be carried between hosts, the best first."""
+"""How messages can be carried between hosts, the best first. Another one takes a `Wire` in C++
+(native/network), its binding, and here a member of `Network`, a `Wire` and a row."""
 
 
 def connect(
