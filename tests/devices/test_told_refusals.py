@@ -12,7 +12,7 @@ import sley
 from sley.algorithms import build
 from sley.devices import Engine, Executor, Settings, ThreadsDevice
 from sley.devices.device import Memory
-from sley.devices.world import refusal, refused
+from sley.devices.world import read_refusals, refusal
 from sley.errors import Place, SleyError
 from sley.errors.devices import K507
 from sley.errors.runtime import R503
@@ -156,10 +156,10 @@ def test_what_several_refuse_is_one_error() -> None:
         K507.diagnostic(expected="8 bytes", found="7"),
     ]
     said = [refusal(SleyError(rows)), b"", b'{"1": 2}', refusal(SleyError(rows[1:]))]
-    error = refused(said)
+    error = read_refusals(said)
     assert error is not None
     assert [(d.code, d.places, d.expected, d.found, d.remedy) for d in error.diagnostics] == [
         (d.code, d.places, d.expected, d.found, d.remedy) for d in rows
     ]
     assert [d.notes for d in error.diagnostics] == [("one", "two", OTHERS), (OTHERS,)]
-    assert refused([b"", b'{"0": 3}']) is None
+    assert read_refusals([b"", b'{"0": 3}']) is None

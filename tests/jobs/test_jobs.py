@@ -158,7 +158,7 @@ def test_the_pattern_is_exact_for_many_operands(dtype: str, op: ReduceOp, width:
                     result = bfloat16_values(bfloat16_bits(result))
         if op is not ReduceOp.AVERAGE:
             with np.errstate(over="ignore"):
-                expected = pattern.combined(ranks, np.zeros(width, np.int64), 500)
+                expected = pattern.combine(ranks, np.zeros(width, np.int64), 500)
             np.testing.assert_array_equal(pattern.bits(result), expected)
     assert len(np.unique(pattern.table)) > 1
 

@@ -11,10 +11,10 @@ from sley.cli.measuring import (
     Measuring,
     Where,
     device_options,
-    given,
     measuring_options,
     row_json,
     timing_json,
+    without_none,
 )
 from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json, progress_bar
@@ -66,7 +66,7 @@ def bench_command(
     devices = where.devices(plan)
     words = where.words(plan, devices)
     settings = Settings(
-        **given(
+        **without_none(
             slot_bytes=measuring.slot_bytes,
             timeout_s=measuring.timeout_s,
             threads=where.threads,

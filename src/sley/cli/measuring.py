@@ -70,7 +70,7 @@ class Measuring:
         )
 
 
-def given(**values: Any) -> dict[str, Any]:
+def without_none(**values: Any) -> dict[str, Any]:
     """The settings that the user gave; the others keep their defaults."""
     return {name: value for name, value in values.items() if value is not None}
 

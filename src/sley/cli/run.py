@@ -15,10 +15,10 @@ from sley.cli.measuring import (
     Measuring,
     Where,
     device_options,
-    given,
     measuring_options,
     row_json,
     timing_json,
+    without_none,
 )
 from sley.cli.options import Member, Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json, progress_bar
@@ -92,12 +92,12 @@ def _place(
 ) -> tuple[str, Callable[..., object]]:
     """Where plans run, in words, and what measures one there: a function of the plan, the sweep and
     `progress`."""
-    limits = given(slot_bytes=measuring.slot_bytes, timeout_s=measuring.timeout_s)
+    limits = without_none(slot_bytes=measuring.slot_bytes, timeout_s=measuring.timeout_s)
     if where.is_processes:
         words = f"{plan.collective.ranks} processes on this machine"
         return words, partial(jobs.run, settings=jobs.Settings(**limits))
     places = where.devices(plan)
-    settings = devices.Settings(**limits, **given(engine=engine, threads=where.threads))
+    settings = devices.Settings(**limits, **without_none(engine=engine, threads=where.threads))
     code = "generated code" if settings.engine is Engine.GENERATED else "interpreted"
     words = f"{where.words(plan, places)}, {code}"
     return words, partial(devices.run, devices=places, settings=settings)

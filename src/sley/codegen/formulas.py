@@ -49,32 +49,32 @@ class Formulas:
         for scale in dict.fromkeys((1, step // math.gcd(step, apart), step)):
             base = int(values[0]) % scale
             reduced = (values - base) // scale
-            for form in (self._rotated, self._mirrored, self._exchanged, self._numbered):
+            for form in (self._rotation, self._mirror, self._exchange, self._number):
                 text = form(reduced)
                 if text is not None:
-                    return _scaled(text, scale, base)
+                    return _scale(text, scale, base)
         return None
 
-    def _rotated(self, values: Numbers) -> str | None:
+    def _rotation(self, values: Numbers) -> str | None:
         """(rank + k) % size."""
         if (values == self.ranks).all():
             return "rank"
         by = int(values[0] - self.ranks[0]) % self.size
         return self._if(values, lambda r: (r + by) % self.size, f"(rank + {by}) % {self.size}")
 
-    def _mirrored(self, values: Numbers) -> str | None:
+    def _mirror(self, values: Numbers) -> str | None:
         """(k - rank) % size, with a k that keeps it from being negative."""
         total = int(values[0] + self.ranks[0]) % self.size + self.size
         return self._if(
             values, lambda r: (total - r) % self.size, f"({total} - rank) % {self.size}"
         )
 
-    def _exchanged(self, values: Numbers) -> str | None:
+    def _exchange(self, values: Numbers) -> str | None:
         """rank ^ k."""
         with_ = int(values[0] ^ self.ranks[0])
         return self._if(values, lambda r: r ^ with_, f"rank ^ {with_}")
 
-    def _numbered(self, values: Numbers) -> str | None:
+    def _number(self, values: Numbers) -> str | None:
         """block + k."""
         by = int(values[0] - self.blocks[0])
         if not (values == self.blocks + by).all():
@@ -85,7 +85,7 @@ class Formulas:
         return text if (values == form(self.ranks)).all() else None
 
 
-def _scaled(text: str, scale: int, base: int) -> str:
+def _scale(text: str, scale: int, base: int) -> str:
     if scale > 1:
         text = f"({text}) * {scale}" if " " in text else f"{text} * {scale}"
     return f"{text} + {base}" if base else text

@@ -108,19 +108,19 @@ def _sizes(operands: Operands) -> dict[str, object]:
     """What the text must have room for, rounded up so that many plans share an interpreter."""
     plan, offset = operands.plan, operands.conditions.offset
     waits = int(np.diff(offset).max(initial=0))
-    steps = _rounded(int(np.diff(plan.block_offset).max(initial=0)))
-    conditions = _rounded(int(np.diff(offset[plan.block_offset]).max(initial=0)))
+    steps = _round_up(int(np.diff(plan.block_offset).max(initial=0)))
+    conditions = _round_up(int(np.diff(offset[plan.block_offset]).max(initial=0)))
     fits = steps <= _SHARED_STEPS and conditions <= _SHARED_STEPS
     return {
         "SLEY_PROTOCOL": list(Protocol).index(plan.protocol),
-        "SLEY_PEERS": _rounded(operands.connections.most),
-        "SLEY_WAITS": _rounded(waits),
+        "SLEY_PEERS": _round_up(operands.connections.most),
+        "SLEY_WAITS": _round_up(waits),
         "SLEY_STEPS": steps if fits else 0,
         "SLEY_CONDITIONS": conditions if fits else 0,
     }
 
 
-def _rounded(number: int) -> int:
+def _round_up(number: int) -> int:
     """The next power of two, from 4."""
     return max(4, 1 << (number - 1).bit_length())
 

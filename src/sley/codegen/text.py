@@ -110,7 +110,7 @@ class _Function:
     def text(self, table: str) -> str:
         """Its tables, a comment that says whose code it is, and the function."""
         tables = [
-            _wrapped(f"{table} i32 kind_{self._number}_numbers_{k}[]", values.tolist())
+            _wrap(f"{table} i32 kind_{self._number}_numbers_{k}[]", values.tolist())
             for k, values in enumerate(self._formula.tables)
         ]
         indent = "        " if self._is_tiled else "    "
@@ -128,7 +128,7 @@ class _Function:
             who = f"{_some('Block', every_number)} of {_some('rank', every_rank)}"
         else:
             pairs = [f"{r} block {b}" for r, b in zip(ranks, numbers, strict=True)]
-            who = f"Rank {_shortened(pairs)}"
+            who = f"Rank {_shorten(pairs)}"
         lines = [f"// {who}."]
         c = self._o.connections
         ends = [
@@ -221,7 +221,7 @@ class _Function:
         return f"{word}({self._formula(places.chunk[rows].astype(np.int64))})"
 
 
-def _wrapped(declaration: str, values: list[int]) -> str:
+def _wrap(declaration: str, values: list[int]) -> str:
     text = f"{declaration} = {{{', '.join(map(str, values))}}};"
     return textwrap.fill(text, width=100, subsequent_indent="    ")
 
@@ -232,10 +232,10 @@ def _some(word: str, numbers: IntArray) -> str:
         return f"{word} {numbers[0]}"
     if len(numbers) > 2 and (np.diff(numbers) == 1).all():
         return f"{word}s {numbers[0]} to {numbers[-1]}"
-    return f"{word}s {_shortened([str(number) for number in numbers])}"
+    return f"{word}s {_shorten([str(number) for number in numbers])}"
 
 
-def _shortened(words: list[str]) -> str:
+def _shorten(words: list[str]) -> str:
     rest = len(words) - _NAMED
     return ", ".join(words if rest <= 0 else [*words[:_NAMED], f"{rest} more"])
 

@@ -47,7 +47,7 @@ class PreparedCall:
     def __call__(self, streams: Any = None) -> None:
         """Makes the call. streams: as for a call of the executor."""
         self._check()
-        given = self._given(streams)
+        given = self._streams_of(streams)
         captured = self._order.before(self._devices, given)
         if streams is None:
             # What made the arrays ran on the default streams, and the call may run on others.
@@ -60,7 +60,7 @@ class PreparedCall:
         else:
             self._order.after(self._devices, given, captured)
 
-    def _given(self, streams: Any) -> list[Any]:
+    def _streams_of(self, streams: Any) -> list[Any]:
         if streams is None:
             return [start.stream for start in self._starts]
         given = list(streams) if isinstance(streams, list | tuple) else [streams]

@@ -73,7 +73,7 @@ class Executor:
             self.loaded = load(plan, *self.settings.slots_of(plan.slots, connections))
             self._check_room()
             self._abort = self._world.places[0].allocate_host(64)
-        self._sites = self._made_sites()
+        self._sites = self._make_sites()
         self._programs: dict[tuple[Device, str, ReduceOp], Any] = {}
         self._scratch = Scratch(self._world, plan)
         self._arrays = SharedArrays(self._world)
@@ -212,7 +212,7 @@ class Executor:
                 found=str(self._error.diagnostics[0].found),
             )
 
-    def _made_sites(self) -> list[Site]:
+    def _make_sites(self) -> list[Site]:
         """The devices of this process, with the ranks' mailboxes."""
         wiring, connections = self.loaded.wiring, self._kernels.operands.connections
         boxes = Mailboxes.of(self.plan, connections, wiring.slots, wiring.slot_bytes)

@@ -79,7 +79,7 @@ class CheckedData:
     def fill(self, count: int, sweep: Sweep) -> None:
         """Fresh data for a call of `count` elements a block."""
         for own in self.buffers:
-            checked = self._checked(own, count, sweep)
+            checked = self._host_buffers(own, count, sweep)
             checked.fill()
             for memory, host in zip(own.memory, checked.memory, strict=False):
                 memory.write(host.array)
@@ -90,14 +90,14 @@ class CheckedData:
         that were written outside the arrays."""
         wrong = 0
         for own in self.buffers:
-            checked = self._checked(own, count, sweep)
+            checked = self._host_buffers(own, count, sweep)
             for memory, host in zip(own.memory, checked.memory, strict=False):
                 memory.read(host.array)
                 wrong += -(-memory.overwritten(host.array.nbytes) // sweep.kind.size_bytes)
             wrong += checked.wrong()
         return wrong
 
-    def _checked(self, own: RankBuffers, count: int, sweep: Sweep) -> CheckedBuffers:
+    def _host_buffers(self, own: RankBuffers, count: int, sweep: Sweep) -> CheckedBuffers:
         sizes = buffer_sizes(self.plan, own.rank, count)
         in_place = self.plan.collective.in_place
         elements = sizes.data if in_place else sizes.input + sizes.output

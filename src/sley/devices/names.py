@@ -35,7 +35,7 @@ def open_devices(text: str, ranks: int, ranks_per_device: int | None = None) -> 
     ranks = whole(ranks, "ranks", 1)
     if ranks_per_device is not None:
         ranks_per_device = whole(ranks_per_device, "ranks_per_device", 1)
-    kind, numbers = _parsed(text)
+    kind, numbers = _parse(text)
     needed = ranks if ranks_per_device is None else -(-ranks // ranks_per_device)
     open_device, count = _kind(kind)
     if numbers is None:
@@ -70,7 +70,7 @@ def _cuda() -> type[CudaDevice]:
     return CudaDevice
 
 
-def _parsed(text: str) -> tuple[str, list[int] | None]:
+def _parse(text: str) -> tuple[str, list[int] | None]:
     """The kind of devices, and their numbers if there are any."""
     kind, numbers, bare = "", list[int](), False
     for part in text.split(","):

@@ -75,7 +75,7 @@ class Settings:
         _at_most(asked, _MOST_SLOTS, "slots")
         slot_bytes = _room(connections * asked) if self.slot_bytes is None else self.slot_bytes
         is_enough = asked >= plan_slots
-        return 1 << (asked - 1).bit_length() if is_enough else asked, _aligned(slot_bytes)
+        return 1 << (asked - 1).bit_length() if is_enough else asked, _align(slot_bytes)
 
 
 def _at_most(number: int, most: int, name: str) -> None:
@@ -83,7 +83,7 @@ def _at_most(number: int, most: int, name: str) -> None:
         raise R514.error(expected=f"{name} to be at most {most:,}", found=f"{name}={number:,}")
 
 
-def _aligned(slot_bytes: int) -> int:
+def _align(slot_bytes: int) -> int:
     """Down to whole lines of 128 bytes, which LL128 writes at once, else to whole vectors of 16.
     Less than a vector holds no piece at all, and every call says so."""
     return next((slot_bytes // a * a for a in _ALIGNMENTS if slot_bytes >= a), slot_bytes)

@@ -50,11 +50,11 @@ class Mailboxes:
         count = np.diff(plan.rank_block)
         memory = plan.block_number.astype(np.int64) * BLOCK_MEMORY.itemsize
         progress = count * BLOCK_MEMORY.itemsize
-        counters = _aligned(progress + count * 8, _COUNTER_STRIDE)
+        counters = _align(progress + count * 8, _COUNTER_STRIDE)
         out, into = (np.bincount(end, minlength=ranks) for end in (c.src, c.dst))
         consumed = counters[c.src] + _number(c.src) * _COUNTER_STRIDE
         published = counters[c.dst] + (out[c.dst] + _number(c.dst)) * _COUNTER_STRIDE
-        first = _aligned(counters + (out + into) * _COUNTER_STRIDE, _SLOT_ALIGNMENT)
+        first = _align(counters + (out + into) * _COUNTER_STRIDE, _SLOT_ALIGNMENT)
         room = -(-slots * slot_bytes // _SLOT_ALIGNMENT) * _SLOT_ALIGNMENT
         size = first + into * room
         return cls(
@@ -155,7 +155,7 @@ class Site:
             device=device,
             ranks=ranks,
             row=row,
-            tables={name: _stored(device, table) for name, table in parts.items()},
+            tables={name: _store(device, table) for name, table in parts.items()},
             reports=reports,
             groups=_groups(device, ranks, rows, divisions, launching),
         )
@@ -168,7 +168,7 @@ class Site:
         return found
 
 
-def _stored(device: Device, table: Rows) -> Memory:
+def _store(device: Device, table: Rows) -> Memory:
     data: Bytes = np.frombuffer(table.tobytes(), np.uint8)
     memory = device.allocate(max(len(data), 1))
     device.write(memory, 0, data)
@@ -196,7 +196,7 @@ def _groups(
     )
 
 
-def _aligned(size: LongArray, alignment: int) -> LongArray:
+def _align(size: LongArray, alignment: int) -> LongArray:
     return -(-size // alignment) * alignment
 
 

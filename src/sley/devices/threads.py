@@ -76,7 +76,7 @@ class ThreadsDevice(Device):
         try:
             descriptor = os.memfd_create("sley")
             os.ftruncate(descriptor, max(size_bytes, 1))
-            return _mapped(descriptor, size_bytes)
+            return _map_file(descriptor, size_bytes)
         except OSError as problem:
             raise K507.error(expected=f"{size_bytes} bytes", found=str(problem)) from problem
 
@@ -109,7 +109,7 @@ class ThreadsDevice(Device):
             ) from None
         try:
             file = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
-            every = _mapped(file, start + size)
+            every = _map_file(file, start + size)
             return Memory(every.address + start, size, every.owner)
         except (OSError, ValueError) as problem:
             raise K514.error(
@@ -241,7 +241,7 @@ def _bytes_of(memory: Memory, offset: int, size_bytes: int) -> Bytes:
     return part
 
 
-def _mapped(descriptor: int, size_bytes: int) -> Memory:
+def _map_file(descriptor: int, size_bytes: int) -> Memory:
     mapping = _Mapping(descriptor, size_bytes)
     return Memory(mapping.address, size_bytes, mapping)
 

@@ -58,7 +58,7 @@ class World:
         self._exchange = exchange
         self._attached: dict[tuple[Device, bytes], Memory] = {}
         with self.telling():
-            self.devices = _checked(devices, self.ranks, is_alone=exchange is None)
+            self.devices = _check_devices(devices, self.ranks, is_alone=exchange is None)
             for device in self.places:
                 for other in self.places:
                     if device != other:
@@ -117,8 +117,8 @@ class World:
         """What all processes say of their ranks. own: plain values, of the ranks of this process.
         K514 where a process is gone or the exchange isn't one, R503 for a rank that two have."""
         found: dict[int, Any] = {}
-        for message in self._said(json.dumps(own).encode()):
-            for rank, value in _parsed(message):
+        for message in self._tell_all(json.dumps(own).encode()):
+            for rank, value in _parse(message):
                 if rank in found:
                     raise R503.error(
                         expected="each rank in one process", found=f"rank {rank} in two of them"
@@ -141,7 +141,7 @@ class World:
     def meet(self) -> None:
         """Waits until all processes have come here."""
         if self._exchange is not None:
-            self._said(b"")
+            self._tell_all(b"")
 
     def detach(self) -> None:
         """Gives back the memory of other processes."""
@@ -149,9 +149,9 @@ class World:
 
     def _refuse(self, error: SleyError) -> None:
         if self._exchange is not None:
-            self._said(refusal(error))
+            self._tell_all(refusal(error))
 
-    def _said(self, message: bytes) -> list[bytes]:
+    def _tell_all(self, message: bytes) -> list[bytes]:
         """What all processes say; raises what one of them refuses."""
         assert self._exchange is not None
         try:
@@ -168,7 +168,7 @@ class World:
                 raise _no_exchange(f"{type(one).__name__}")
         messages = [bytes(one) for one in said]
         try:
-            error = refused(messages)
+            error = read_refusals(messages)
         except ValueError as problem:
             raise _no_exchange(str(problem)) from None
         if error is not None:
@@ -190,7 +190,7 @@ def refusal(error: SleyError) -> bytes:
     return _MARK + json.dumps([d.to_json() for d in error.diagnostics]).encode()
 
 
-def refused(said: Sequence[bytes]) -> SleyError | None:
+def read_refusals(said: Sequence[bytes]) -> SleyError | None:
     """What the processes found that refuse, as an error of this one; None if nobody refuses.
     ValueError for a refusal that `refusal` didn't make."""
     found: dict[Diagnostic, None] = {}
@@ -202,7 +202,7 @@ def refused(said: Sequence[bytes]) -> SleyError | None:
     return SleyError(list(found)) if found else None
 
 
-def _checked(devices: Any, ranks: int, *, is_alone: bool) -> dict[int, Device]:
+def _check_devices(devices: Any, ranks: int, *, is_alone: bool) -> dict[int, Device]:
     """The devices of this process by rank, ascending: of all ranks if it is alone."""
     if ranks > RANKS:
         raise K515.error(expected=f"at most {RANKS} ranks", found=f"{ranks} ranks")
@@ -232,7 +232,7 @@ def _by_rank(devices: Any, ranks: int) -> dict[int, Device]:
     return given
 
 
-def _parsed(message: bytes) -> Iterator[tuple[int, Any]]:
+def _parse(message: bytes) -> Iterator[tuple[int, Any]]:
     """What a process says, rank by rank."""
     try:
         yield from [(int(rank), value) for rank, value in json.loads(message).items()]

@@ -35,7 +35,7 @@ def staged_messages(plan: Plan, messages: Messages, holds: Edges) -> BoolArray:
     cost = np.zeros(events.total, np.int64)
     cost[events.offset[1:] - 1] = plan.instructions.count
     source_of = sources_of(messages)
-    for event in _Tile(hard, soft, cost).given_up():
+    for event in _Tile(hard, soft, cost).run():
         staged[source_of[events.instruction(event)]] = True
     return staged
 
@@ -85,7 +85,7 @@ class _Tile:
         # Something that each waits for over hard edges, or itself where none is known.
         self._ahead = list(range(len(self._event)))
 
-    def given_up(self) -> list[int]:
+    def run(self) -> list[int]:
         """Runs to the end; the events whose soft edges had to be given up for it."""
         found: list[int] = []
         for row in range(len(self._event)):

@@ -77,7 +77,7 @@ class Pattern:
         target[:whole].reshape(-1, PERIOD)[:] = period
         target[whole:] = period[: len(target) - whole]
 
-    def combined(self, ranks: Array, positions: Array, length: int) -> Array:
+    def combine(self, ranks: Array, positions: Array, length: int) -> Array:
         """The reduction of the inputs of `ranks` from `positions` on, as bits: min(length, PERIOD)
         elements, after which it repeats itself."""
         span = np.arange(min(length, PERIOD))
@@ -220,7 +220,7 @@ class CheckedBuffers:
                 continue
             output = self.output[self._start(chunk) : self._end(chunk)]
             positions = self._start(p.index[operands])
-            expected = self._pattern.combined(p.rank[operands], positions, len(output))
+            expected = self._pattern.combine(p.rank[operands], positions, len(output))
             wrong += differing(output, expected)
         item = self._pattern.dtype.size_bytes
         return wrong + sum(-(-buffer.overwritten() // item) for buffer in self.memory)

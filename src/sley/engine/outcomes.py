@@ -103,18 +103,18 @@ def describe(
     places, lines = [], []
     for rank, s in stuck[:most]:
         if s.instruction == NONE:
-            lines.append(f"rank {rank} is done, and waits for {_wanted(loaded, rank, s)}")
+            lines.append(f"rank {rank} is done, and waits for {_target_words(loaded, rank, s)}")
             continue
         row = loaded.programs[rank].first_row + s.instruction
         place = loaded.plan.place(row)
         places.append(replace(place, detail=f"{place.detail}, tile {s.tile}"))
-        lines.append(f"{place.detail} waits for {_wanted(loaded, rank, s)}")
+        lines.append(f"{place.detail} waits for {_target_words(loaded, rank, s)}")
     if len(stuck) > most:
         lines.append(f"and {len(stuck) - most} more instructions wait")
     return places, lines
 
 
-def _wanted(loaded: Loaded, rank: int, stuck: Stuck) -> str:
+def _target_words(loaded: Loaded, rank: int, stuck: Stuck) -> str:
     if stuck.reason is Reason.INSTRUCTION:
         return loaded.plan.place(loaded.programs[rank].first_row + stuck.target).detail
     wiring, connection = loaded.wiring, stuck.target

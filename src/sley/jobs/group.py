@@ -62,7 +62,7 @@ class WorkerGroup:
                 inherited = [memory_fd, control_end.fileno(), *(e.fileno() for _, e in pairs)]
                 self._process = _start(inherited, self._errors)
             except OSError as error:
-                raise _not_started(str(error)) from error
+                raise _start_error(str(error)) from error
         self._end = weakref.finalize(
             self, _shut, self._process, [self._control, *self._sockets], self._errors
         )
@@ -88,7 +88,7 @@ class WorkerGroup:
         except (OSError, ValueError) as error:
             if self._control.fileno() != _CLOSED:
                 raise
-            raise _not_started("the job was closed during a call") from error
+            raise _start_error("the job was closed during a call") from error
         return News(answers)
 
     def stderr(self) -> str:
@@ -133,7 +133,7 @@ def _start(inherited: list[int], errors: IO[bytes]) -> subprocess.Popen[bytes]:
     )
 
 
-def _not_started(found: str) -> SleyError:
+def _start_error(found: str) -> SleyError:
     return R511.error(expected="worker processes", found=found)
 
 

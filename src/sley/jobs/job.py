@@ -219,14 +219,14 @@ class Job:
             for rank, answer in sorted(news.answers.items()):
                 if isinstance(answer, Raised):
                     self._fabric.fail(rank)  # the others need not wait for it
-                    raise self._raised(rank, answer)
+                    raise self._worker_error(rank, answer)
             if news.answers or beats != self._fabric.beats:
                 quiet_since, beats = time.monotonic(), self._fabric.beats
             elif time.monotonic() - quiet_since > patience_s:
                 raise _silent(waiting, patience_s)
         return answers
 
-    def _raised(self, rank: int, answer: Raised) -> SleyError:
+    def _worker_error(self, rank: int, answer: Raised) -> SleyError:
         """The error for one that a worker raised."""
         lines = answer.text.strip().splitlines()
         if answer.out_of_memory:

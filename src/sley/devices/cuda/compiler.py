@@ -52,7 +52,7 @@ def compile_text(text: str, arch: str) -> Compiled:
         (result,) = compiler.nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = compiler.text("nvrtcGetProgramLog", program)
         if result != compiler.nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise _refused(result.name, log, arch)
+            raise _failure(result.name, log, arch)
         return Compiled(compiler.bytes("nvrtcGetCUBIN", program), _resources(log))
     finally:
         compiler.nvrtc.nvrtcDestroyProgram(program)
@@ -73,14 +73,14 @@ def architecture(major: int, minor: int) -> str:
     if not usable:
         raise K502.error(
             expected=f"an NVRTC for GPUs of compute capability {major}.{minor}",
-            found=f"NVRTC {'.'.join(map(str, version()))}, for {', '.join(map(_dotted, known))}",
+            found=f"NVRTC {'.'.join(map(str, version()))}, for {', '.join(map(_words, known))}",
             remedy="Install the NVRTC of a CUDA that knows this GPU: a newer one for a newer GPU, "
             'an older one for an older (`pip install "cuda-core[cu12]"`).',
         )
     return f"sm_{max(usable)}"
 
 
-def _dotted(arch: int) -> str:
+def _words(arch: int) -> str:
     return f"{arch // 10}.{arch % 10}"
 
 
@@ -118,7 +118,7 @@ def _missing(found: str) -> Exception:
     )
 
 
-def _refused(result: str, log: str, arch: str) -> Exception:
+def _failure(result: str, log: str, arch: str) -> Exception:
     lines = [line.rstrip() for line in log.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("ptxas info")]
     if result == "NVRTC_ERROR_INVALID_OPTION":

@@ -98,7 +98,7 @@ class CudaDevice(Device):
     def open(ordinal: int) -> CudaDevice:
         """The device of that number, counted from 0 among those that the process sees; the same
         object each time. K501, K502 where CUDA can't be used, K510 where there is none."""
-        return _opened(ordinal)
+        return _open_once(ordinal)
 
     @staticmethod
     def count() -> int:
@@ -369,5 +369,5 @@ class CudaDevice(Device):
 
 
 @cache
-def _opened(ordinal: int) -> CudaDevice:
+def _open_once(ordinal: int) -> CudaDevice:
     return CudaDevice(ordinal)
