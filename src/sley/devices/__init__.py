@@ -1,14 +1,15 @@
 """Plans as kernels on devices: GPUs, or threads of this machine.
 
-executor.py               a plan on devices, ready to be called again and again
-execute.py, measure.py    the two ways in without arrays there: once; over sizes, timed and checked
-settings.py, names.py     how a plan runs; which devices, by name
-device.py                 what a device can do; threads.py and cuda/ are those that there are
-world.py                  the ranks on the devices of all processes, and what these exchange
-tables.py, sites.py       a plan as kernels read it; what lies on a device from call to call
+executor.py               a plan on devices, ready for repeated calls
+execute.py, measure.py    entry points for host arrays: one run; runs over sizes, timed and checked
+settings.py, names.py     how a plan runs; devices by name
+device.py                 the interface of a device; threads.py and cuda/ implement it
+world.py                  the ranks on the devices of all processes, and the processes' exchanges
+tables.py, sites.py       a plan as kernels read it; the state on a device between calls
 memory.py                 scratch, and arrays that other processes read
-arguments.py, calls.py    a call's arrays, checked; its launches, and their order among calls
-failures.py               what the blocks of a call that gave up were waiting for
+arguments.py, calls.py    a call's validated arrays; its launches, and the order of calls
+failures.py               what the blocks of a failed call were waiting for
+kernel_files.py           the kernels of a plan as .cu and .cpp files
 """
 
 from sley.codegen import Engine

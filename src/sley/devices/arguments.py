@@ -1,4 +1,4 @@
-"""Arguments of a call: the caller's arrays, checked against the plan."""
+"""Arguments of a call: the caller's arrays, validated against the plan."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Arrays = Sequence[Any] | Mapping[int, Any]
 """Arrays of the ranks of this process: in the order of the ranks, or by rank."""
 
 Views = Mapping[int, tuple[View | None, View | None]]
-"""Of each rank of this process the input and the output of a call; in place its data, and None."""
+"""The input and the output of a call for each rank of this process; in place: the data and None."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arrays of a call, known to fit the plan. count: elements of a block of the collective."""
+    """The arrays of a call, validated. count: elements of a block of the collective."""
 
     count: int
     dtype: DataType
@@ -32,7 +32,7 @@ class Arguments:
 
 
 class _Given(NamedTuple):
-    """An array of a call. what: as messages call it."""
+    """An array of a call. what: its name in messages."""
 
     what: str
     view: View
@@ -47,9 +47,9 @@ def check_arguments(
     count: int | None,
     dtype: str | None,
 ) -> Arguments:
-    """The arguments of a call. R503 where they don't fit the plan, or one is written that shares
-    memory with another; K504, K505 and R504 for arrays that no kernel takes, K512 for an output
-    that can't be written, R514 for a bad count."""
+    """The arguments of a call. R503 if they don't fit the plan, or if an array that the call writes
+    shares memory with another; K504, K505 and R504 for arrays that kernels can't use, K512 for a
+    read-only output, R514 for an invalid count."""
     in_place = plan.collective.in_place
     if in_place and outputs is not None:
         raise R503.error(expected="no outputs: the plan runs in place", found="inputs and outputs")
@@ -105,7 +105,7 @@ def _of_type(view: View | None, kind: DataType) -> View | None:
 
 
 def _check_view(array: _Given, kind: DataType) -> None:
-    """K505 for elements between addresses, K512 for an array that can't be written but is."""
+    """K505 for a misaligned array, K512 for a read-only array that the call writes."""
     at = Place(detail=array.what)
     if array.view.address % kind.size_bytes:
         raise K505.error(
@@ -113,16 +113,16 @@ def _check_view(array: _Given, kind: DataType) -> None:
             expected=f"an address that is a multiple of {kind.size_bytes}, the size of a "
             f"{kind.name}",
             found=f"{array.view.address:#x}",
-            remedy="Give an array that its library made, or a view of one that begins with an "
-            "element.",
+            remedy="Pass an array as its library allocated it, or a view that begins at an element "
+            "of it.",
         )
     if array.is_written and not array.view.writable:
         raise K512.error(at=at, expected="an array that may be written", found="a read-only one")
 
 
 def _check_apart(arrays: Sequence[_Given], kind: DataType) -> None:
-    """R503 where an array that is written shares memory with any other; those that are only read
-    may be the same ones."""
+    """R503 if an array that the call writes shares memory with another; arrays that it only reads
+    may overlap."""
     rows = sorted(
         (a.view.address, a.view.address + a.view.elements * kind.size_bytes, a.is_written, a.what)
         for a in arrays

@@ -1,4 +1,4 @@
-"""Calls that are prepared, and their order on whatever streams they are started."""
+"""Prepared calls, and their order across streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sley.errors.runtime import R503
 
 @dataclass(frozen=True)
 class Start:
-    """Launches of a call on one stream of a device. stream: the executor's own."""
+    """A call's launches on one stream of a device. stream: the executor's, used by default."""
 
     device: Device
     program: Any
@@ -21,8 +21,8 @@ class Start:
 
 
 class PreparedCall:
-    """A call on certain arrays, checked and laid out; made by `Executor.prepare`. It must live,
-    as the executor and the arrays must, for as long as a graph that it was captured into."""
+    """A validated call on fixed arrays; made by `Executor.prepare`. The call, the executor and the
+    arrays must outlive every graph into which the call was captured."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class PreparedCall:
         self._starts, self._order = starts, order
         self._synchronize, self._check = synchronize, check
         self._devices = [start.device for start in starts]
-        # All runs come before all divisions: a rank's division that waits in a queue for the
-        # rank's run mustn't stand before the run of another rank, for which that one waits.
+        # All runs are launched before all divisions. Otherwise a division that waits in a queue for
+        # its rank's run could block the run of another rank, for which the first run waits.
         most = max((len(start.launches) for start in starts), default=0)
         self._turns = [
             (number, start.device, start.program, start.launches[turn])
@@ -45,12 +45,12 @@ class PreparedCall:
         ]
 
     def __call__(self, streams: Any = None) -> None:
-        """Makes the call. streams: as for a call of the executor."""
+        """Makes the call. streams: as for `Executor.__call__`."""
         self._check()
         given = self._streams_of(streams)
         captured = self._order.before(self._devices, given)
         if streams is None:
-            # What made the arrays ran on the default streams, and the call may run on others.
+            # The arrays were made on the default streams; the call may run on others.
             for device in dict.fromkeys(self._devices):
                 device.synchronize(device.default_stream())
         for number, device, program, launch in self._turns:
@@ -73,20 +73,20 @@ class PreparedCall:
 
 
 class Order:
-    """Keeps calls apart whose blocks share connections and counters.
+    """Serialises calls, since their blocks share connections and counters.
 
-    Behind each launch of a call an event is set, for which the same launch of the next call waits
-    if it is on another stream. It is set at once, since the caller may destroy the stream before
-    the next call. Launches that are captured into a graph are left out: they run when the graph
-    does, and an event of theirs would draw other streams into the capture.
+    An event is recorded after each launch of a call; the same launch of the next call waits for it
+    if it is on another stream. The event is recorded at once, since the caller may destroy the
+    stream before the next call. Captured launches record no event: they run when the graph does,
+    and waiting for their events would pull other streams into the capture.
     """
 
     def __init__(self) -> None:
         self._events: dict[int, Event] = {}
 
     def before(self, devices: Sequence[Device], streams: Sequence[Any]) -> list[bool]:
-        """Lets a call's launches wait for those of the calls before; which of them are captured.
-        K517 where one isn't a stream of its device; nothing has been started then."""
+        """Makes a call's launches wait for those of earlier calls; returns which of the streams are
+        captured. K517, before anything is started, if a stream doesn't belong to its device."""
         captured = [d.is_captured(s) for d, s in zip(devices, streams, strict=True)]
         for number, stream in enumerate(streams):
             if number in self._events and not captured[number]:
@@ -96,7 +96,7 @@ class Order:
     def after(
         self, devices: Sequence[Device], streams: Sequence[Any], captured: Sequence[bool]
     ) -> None:
-        """Takes note that a call's launches were started on streams."""
+        """Records an event after each of a call's launches on `streams`."""
         for number, (device, stream) in enumerate(zip(devices, streams, strict=True)):
             if captured[number]:
                 continue

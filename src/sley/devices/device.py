@@ -1,4 +1,4 @@
-"""Device: where kernels run, a GPU or threads of this machine."""
+"""Device: the hardware that runs kernels, a GPU or threads of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Bytes = NDArray[np.uint8]
 class Memory:
     """A piece of a device's memory.
 
-    address: as kernels see it. size_bytes: its length. owner: what keeps it alive.
+    address: in kernels. size_bytes: its length. owner: the object that keeps it alive.
     """
 
     address: int
@@ -27,7 +27,8 @@ class Memory:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Memory of the host that kernels see. address: as kernels see it; array: as Python does."""
+    """Memory of the host that kernels can access. address: in kernels; array: in Python; owner: the
+    object that keeps it alive."""
 
     address: int
     array: Bytes
@@ -36,8 +37,8 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class View:
-    """An array of the caller's: address of its first element, number of elements, the name of
-    their type as `sley.engine.DATA_TYPES` has it or BITS, and whether kernels may write it."""
+    """A caller's array: the address of its first element, the number of elements, the name of their
+    type (of `sley.engine.DATA_TYPES`, or BITS), and whether kernels may write it."""
 
     address: int
     elements: int
@@ -51,8 +52,8 @@ class Launch:
 
     function: the kernel's name in its program. call: the bytes of the kernel's one argument, a
     structure by value. blocks, threads: the grid and the block. together: whether all blocks must
-    be at work at the same time (a cooperative launch). keeps: what must stay alive until the kernel
-    has ended; a device whose memory may be given back earlier holds it as long.
+    be resident at the same time (a cooperative launch). keeps: an object that must stay alive until
+    the kernel has ended; a device that could free memory earlier holds a reference until then.
     """
 
     function: str
@@ -68,34 +69,34 @@ class Event(ABC):
 
     @abstractmethod
     def set(self, stream: Any) -> None:
-        """Put the point behind what was started on `stream` before."""
+        """Record the event after all work started on `stream` so far."""
 
     @abstractmethod
     def hold(self, stream: Any) -> None:
-        """Let what is started on `stream` later wait for the point, as it is set now."""
+        """Make work that is started on `stream` later wait for the event as last recorded."""
 
 
 class Device(ABC):
-    """Where kernels run. Two devices are equal if they are the same piece of hardware."""
+    """Hardware that runs kernels. Two devices are equal if they are the same hardware."""
 
     platform: str
-    """Which primitives it takes: "cuda" or "cpu"."""
+    """The primitives that it runs: "cuda" or "cpu"."""
 
     name: str
-    """What people call it: "NVIDIA H100 80GB HBM3 (device 0)"."""
+    """Its name in messages: "NVIDIA H100 80GB HBM3 (device 0)"."""
 
     @abstractmethod
     def build(self, text: str, functions: Sequence[str]) -> Any:
-        """The program made of a kernel's text, from the cache on disk where it lies there; holds
-        the kernels called `functions`."""
+        """The program compiled from `text`, or taken from the cache on disk; it has the kernels
+        named `functions`."""
 
     @abstractmethod
     def allocate(self, size_bytes: int) -> Memory:
-        """Zeroed memory, aligned to 256 bytes, that other devices and processes can be given."""
+        """Zeroed memory, aligned to 256 bytes, that other devices and processes can access."""
 
     @abstractmethod
     def allocate_host(self, size_bytes: int) -> HostMemory:
-        """Zeroed memory of the host that this device and all others of the process see."""
+        """Zeroed memory of the host that all devices of the process can access."""
 
     @abstractmethod
     def write(self, memory: Memory, offset: int, data: Bytes) -> None:
@@ -107,8 +108,8 @@ class Device(ABC):
 
     @abstractmethod
     def reach(self, other: Device) -> None:
-        """Make memory of `other`, a device of this process, usable by kernels on this one; K509
-        where the hardware can't."""
+        """Let kernels on this device access memory of `other`, a device of this process; K509 if
+        the hardware can't."""
 
     @abstractmethod
     def export(self, memory: Memory) -> bytes:
@@ -116,17 +117,17 @@ class Device(ABC):
 
     @abstractmethod
     def attach(self, handle: bytes) -> Memory:
-        """The memory that another process exported, as this process sees it."""
+        """The memory that another process exported, mapped into this process."""
 
     @abstractmethod
     def view(self, array: Any, *, what: str) -> View:
-        """An array of the caller's on this device, without a copy. what: how messages call it,
-        "the input of rank 3". K504 for another device, K505 where its elements don't lie side by
-        side, R504 for a type that no kernel knows."""
+        """A view of the caller's array on this device, without a copy. what: its name in messages,
+        "input of rank 3". K504 for an array on another device, K505 for one that isn't contiguous,
+        R504 for an element type that kernels don't support."""
 
     @abstractmethod
     def capacity(self, program: Any, function: str, threads: int) -> int:
-        """How many blocks of `threads` threads the device holds at once."""
+        """The number of blocks of `threads` threads that the device can run at once."""
 
     @abstractmethod
     def array(self, memory: Memory, dtype: str, elements: int) -> Any:
@@ -134,25 +135,25 @@ class Device(ABC):
 
     @abstractmethod
     def default_stream(self) -> Any:
-        """The stream that calls without one run on, in order with the caller's own work."""
+        """The stream of calls that name none: they run in order with the caller's other work."""
 
     @abstractmethod
     def stream(self) -> Any:
-        """A new stream, whose launches run in order and beside those of other streams."""
+        """A new stream: its launches run in order, concurrently with those of other streams."""
 
     @abstractmethod
     def is_captured(self, stream: Any) -> bool:
-        """Whether what is started on `stream` goes into a graph, to run later; K517 for what is no
-        stream of this device."""
+        """Whether `stream` is being captured into a graph; K517 if it isn't a stream of this
+        device."""
 
     @abstractmethod
     def event(self) -> Event:
-        """A new event, not yet set."""
+        """A new event, not yet recorded."""
 
     @abstractmethod
     def launch(self, program: Any, launch: Launch, stream: Any) -> None:
-        """Start a kernel behind what was started on `stream` before: one of `stream()`, or the
-        caller's own; doesn't wait for it."""
+        """Start a kernel on `stream`, which `stream()` made or the caller owns; don't wait for its
+        end."""
 
     @abstractmethod
     def synchronize(self, stream: Any) -> None:

@@ -1,4 +1,4 @@
-"""Running a plan once on devices, on arrays of the host, which are copied there and back."""
+"""Execution: one run of a plan on devices, with arrays copied from and to the host."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def execute(
     count: int | None = None,
     reduce_op: ReduceOp = ReduceOp.SUM,
 ) -> list[Array]:
-    """Run `plan` once on `inputs`, NumPy arrays, and return each rank's output. Arrays that lie on
-    devices already are what an `Executor` is for.
+    """Run `plan` once on `inputs`, NumPy arrays, and return each rank's output. For arrays that are
+    on devices already use an `Executor`.
 
-    devices: of each rank, as `open_devices` gives them. The rest is as for `sley.jobs.execute`.
+    devices: each rank's, from `open_devices`. The other arguments: as for `sley.jobs.execute`.
 
     Raises SleyError with the rules K5xx and R5xx.
     """
@@ -55,8 +55,8 @@ def execute(
 
 
 class GuardedMemory:
-    """Memory of a device for rows of at most `size_bytes`, between guard zones of GUARD_BYTES each,
-    which `overwritten` looks at. K507 where the device has not enough."""
+    """Memory of a device for a row of at most `size_bytes` between two guard zones of GUARD_BYTES,
+    which `overwritten` checks. K507 if the device hasn't enough memory."""
 
     def __init__(self, device: Device, size_bytes: int) -> None:
         if size_bytes > LARGEST:
@@ -67,24 +67,24 @@ class GuardedMemory:
         self._memory = device.allocate(size_bytes + 2 * GUARD_BYTES)
 
     def row(self, dtype: DataType, elements: int) -> Any:
-        """The row as an array that an Executor takes."""
+        """The row as an array for an Executor."""
         size = elements * dtype.size_bytes
         part = Memory(self._memory.address + GUARD_BYTES, size, self._memory.owner)
         return self._device.array(part, dtype.name, elements)
 
     def write(self, values: Array) -> None:
-        """Puts `values` into the row, and the guard zones around them."""
+        """Writes `values` into the row, and the guard zones around it."""
         zone = np.full(GUARD_BYTES, GUARD_BYTE, np.uint8)
         self._device.write(self._memory, 0, zone)
         self._device.write(self._memory, GUARD_BYTES, values.view(np.uint8))
         self._device.write(self._memory, GUARD_BYTES + values.nbytes, zone)
 
     def read(self, values: Array) -> None:
-        """Takes `values` from the row."""
+        """Reads the row into `values`."""
         self._device.read(self._memory, GUARD_BYTES, values.view(np.uint8))
 
     def overwritten(self, row_bytes: int) -> int:
-        """Bytes of the zones around a row of `row_bytes` that somebody changed since `write`."""
+        """Number of bytes in the zones around a row of `row_bytes` that changed since `write`."""
         zones = np.empty((2, GUARD_BYTES), np.uint8)
         self._device.read(self._memory, 0, zones[0])
         self._device.read(self._memory, GUARD_BYTES + row_bytes, zones[1])
@@ -93,7 +93,7 @@ class GuardedMemory:
 
 @dataclass(frozen=True)
 class RankBuffers:
-    """A rank's arrays on its device: input and output, in place its data alone."""
+    """A rank's arrays on its device: input and output; in place: the data alone."""
 
     plan: Plan
     rank: int
@@ -103,8 +103,8 @@ class RankBuffers:
     def of(
         cls, plan: Plan, devices: Sequence[Device], count: int, dtype: DataType
     ) -> list[RankBuffers]:
-        """Those of all ranks, for calls of at most `count` elements a block. devices: of each
-        rank. K507 where there is not enough memory."""
+        """The arrays of all ranks, for calls of at most `count` elements a block. devices: each
+        rank's. K507 if a device hasn't enough memory."""
         return [
             cls(
                 plan,
@@ -127,14 +127,14 @@ class RankBuffers:
 
 
 def _lengths(plan: Plan, sizes: BufferSizes) -> tuple[int, ...]:
-    """Elements of a rank's arrays."""
+    """The number of elements of each of a rank's arrays."""
     return (sizes.data,) if plan.collective.in_place else (sizes.input, sizes.output)
 
 
 def arrays_of(
     buffers: Sequence[RankBuffers], count: int, dtype: DataType
 ) -> tuple[list[Any], list[Any] | None]:
-    """The inputs and outputs of a call, as an Executor takes them."""
+    """The inputs and outputs of a call, as arguments of an Executor."""
     rows = [b.rows(count, dtype) for b in buffers]
     in_place = buffers[0].plan.collective.in_place
     return [row[0] for row in rows], None if in_place else [row[1] for row in rows]

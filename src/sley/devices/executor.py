@@ -1,4 +1,4 @@
-"""Executor: a plan on devices, ready to be called again and again."""
+"""Executor: a plan on devices, ready for repeated calls."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ _MAX_TILES = 2**31 - 2
 
 
 class Executor:
-    """The ranks of a plan that this process has, on its devices.
+    """Runs a plan's ranks of this process on the process's devices.
 
-    plan: a verified plan. devices: where each rank runs: a device for each rank of the plan, or,
-        with `exchange`, a mapping with the ranks of this process alone.
-    settings: how it runs.
-    exchange: with ranks in several processes: gives every process the bytes of all of them. All
-        processes make their executors, and their calls, in the same order. What one refuses
-        before they exchange something, all refuse.
+    plan: a verified plan. devices: one for each rank of the plan, or, with `exchange`, a mapping
+        from the ranks of this process to their devices.
+    settings: how the plan runs.
+    exchange: for ranks in several processes: an all-gather of bytes among the processes. All
+        processes make their executors, and their calls, in the same order. An error that one
+        process finds before an exchange is raised in all of them.
 
-    Counters in the devices' memory last from call to call, so calls may follow one another without
-    waiting. They run one after the other, whatever streams they are started on: each waits for the
-    one before. A call may be captured into a graph; what orders that graph with other calls, and
-    calls within it on several streams, is the caller's, since it runs when nobody here knows. The
-    executor and the arrays must live as long as such a graph. One thread at a time may use it.
-    `close`, or leaving a `with` block, gives its memory back. Errors: K5xx, R5xx.
+    Counters in the devices' memory persist between calls, so the host need not wait between calls.
+    Calls run one after the other, even on different streams: each waits for the one before. A call
+    may be captured into a graph. The caller then orders the graph with other calls, and the calls
+    of the graph among each other, since the executor doesn't know when the graph runs. The executor
+    and the arrays must outlive the graph. Only one thread at a time may use an executor. `close`,
+    or leaving a `with` block, frees its memory. Errors: K5xx, R5xx.
     """
 
     def __init__(
@@ -87,15 +87,16 @@ class Executor:
         return list(self._world.devices)
 
     def empty(self, dtype: str, elements: int) -> dict[int, Any]:
-        """New arrays, one on each rank of this process, that ranks of other processes may read too:
-        what calls on a plan with the direct protocol take there. All processes ask for the same
-        ones, in the same order. They last until the executor is closed."""
+        """New arrays, one for each rank of this process, that other processes can read. With ranks
+        in several processes, calls of a plan with the direct protocol need such arrays. All
+        processes allocate the same arrays in the same order. They last until the executor is
+        closed."""
         self.check()
         return self._arrays.empty(dtype, elements)
 
     def reserve(self, count: int, dtype: str) -> None:
-        """Makes room for calls of `count` elements a block. A call does so itself, but a call that
-        is captured into a graph can't."""
+        """Allocates scratch for calls of `count` elements a block. A call does so itself, unless it
+        is captured into a graph."""
         self.check()
         count, kind = whole(count, "count", 0), data_type(dtype)
         room = -(-count // self.plan.collective.chunks) * kind.size_bytes
@@ -111,17 +112,16 @@ class Executor:
         reduce_op: ReduceOp = ReduceOp.SUM,
         streams: Any = None,
     ) -> None:
-        """Runs the plan on arrays of the ranks of this process, in place on `inputs` alone.
+        """Runs the plan on arrays of the ranks of this process; in place: on `inputs` alone.
 
-        inputs, outputs: arrays that lie on the ranks' devices (PyTorch, CuPy, NumPy for threads;
-            anything with DLPack or the CUDA array interface), contiguous, of one type; None for a
-            rank without such a buffer. One that is written shares no memory with another.
-        count: elements of a block of the collective, told from the arrays without.
-        dtype: the elements' type, told from the arrays without; "bfloat16" for uint16 arrays of its
-            bits.
-        streams: the caller's stream, or one for each launch; the call then returns once it is
-            started, and an error shows at the next call or at `synchronize`. Without, it runs on
-            the devices' default streams, and returns when it is done.
+        inputs, outputs: arrays on the ranks' devices (PyTorch, CuPy, NumPy for threads; anything
+            with DLPack or the CUDA array interface), contiguous, of one type; None for a rank
+            without such a buffer. An array that the call writes must not overlap another.
+        count: elements of a block of the collective; by default derived from the arrays.
+        dtype: the elements' type, by default the arrays'; "bfloat16" for uint16 arrays of its bits.
+        streams: the caller's stream, or one for each launch; the call then returns as soon as it is
+            started, and the next call or `synchronize` raises its error. By default the call is
+            ordered after the devices' default streams and returns when it is done.
         """
         call = self.prepare(inputs, outputs, count=count, dtype=dtype, reduce_op=reduce_op)
         call(streams)
@@ -135,10 +135,10 @@ class Executor:
         dtype: str | None = None,
         reduce_op: ReduceOp = ReduceOp.SUM,
     ) -> PreparedCall:
-        """A call that is checked and laid out once, to be made on the same arrays many times: what
-        a call costs the host is then little more than its launches. Arguments as for a call. With
-        the direct protocol and ranks in several processes, all of them prepare their calls
-        together: what one refuses, all refuse."""
+        """Validates and lays out a call once, for repeated calls on the same arrays: each then
+        costs the host little more than its launches. Arguments: as for a call. With the direct
+        protocol and ranks in several processes, all processes prepare their calls together; an
+        error of one is raised in all."""
         self.check()
         with self._world.telling() if self._is_read_elsewhere else nullcontext():
             devices, op = self._world.devices, reduction(reduce_op)
@@ -168,8 +168,8 @@ class Executor:
         return PreparedCall(tuple(starts), self._order, self.synchronize, self.check)
 
     def synchronize(self) -> None:
-        """Waits until all calls on streams of the executor's own are done. Raises K508 if a
-        call on any stream got stuck; the executor can't be used any more then."""
+        """Waits until all calls on the executor's own streams are done. Raises K508 if a call on
+        any stream timed out; the executor is then unusable."""
         self.check()
         for site in self._sites:
             for group in site.groups:
@@ -177,10 +177,10 @@ class Executor:
         self.check()
 
     def close(self) -> None:
-        """Waits for the devices and, with `exchange`, for all processes to come here, and gives
-        back the executor's memory: neither it nor its prepared calls can be used later, nor
-        graphs that hold them. After a failed call it doesn't wait for processes, which may be
-        gone. Does nothing the second time."""
+        """Waits for the devices and, with `exchange`, until all processes call this; then frees the
+        executor's memory. Afterwards neither the executor, nor its prepared calls, nor graphs that
+        captured them can be used. After a failed call it doesn't wait for other processes, which
+        may have ended. A second call does nothing."""
         self._close(meet=True)
 
     def __enter__(self) -> Executor:
@@ -192,12 +192,12 @@ class Executor:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # With a problem here, other processes may have come to no end.
+        # After an exception here, other processes may never call `close`.
         self._close(meet=problem is None)
 
     def check(self) -> None:
-        """Raises K508 if a block has given up, K511 if one did earlier or the executor is
-        closed; waits for nothing else."""
+        """Raises K508 if a block timed out, K511 if one did earlier or if the executor is closed;
+        otherwise returns without waiting."""
         if self._is_closed:
             raise K511.error(expected="an executor that is open", found="a closed one")
         if self._error is None and self._abort.array[:8].view(np.uint64)[0]:
@@ -213,7 +213,7 @@ class Executor:
             )
 
     def _make_sites(self) -> list[Site]:
-        """The devices of this process, with the ranks' mailboxes."""
+        """The sites of this process's devices, with the ranks' mailboxes."""
         wiring, connections = self.loaded.wiring, self._kernels.operands.connections
         boxes = Mailboxes.of(self.plan, connections, wiring.slots, wiring.slot_bytes)
         self._mailboxes = self._world.allocate(boxes.size.tolist())
@@ -245,14 +245,14 @@ class Executor:
             del self._sites, self._mailboxes, self._scratch, self._arrays, self._programs
 
     def _check_room(self) -> None:
-        """K507 for more slots than any device has memory for."""
+        """K507 if the slots exceed the memory of any device."""
         wiring, connections = self.loaded.wiring, self._kernels.operands.connections
         slots_bytes = len(connections) * wiring.slots * wiring.slot_bytes
         if slots_bytes > LARGEST:
             raise K507.error(expected=f"{slots_bytes:,} bytes of slots", found=BEYOND)
 
     def _cut(self, arguments: Arguments) -> Cut:
-        """How a call is cut into tiles. R503, R506 where it can't be."""
+        """The call's cut into tiles. R503 or R506 if there is none."""
         check_slot(self.loaded, arguments.dtype)
         cut = tables.cut(self.loaded, arguments.dtype.size_bytes, arguments.count)
         if cut.full_tiles > _MAX_TILES:
@@ -263,11 +263,11 @@ class Executor:
 
     @property
     def _is_read_elsewhere(self) -> bool:
-        """Whether other processes read messages from the arrays of this one."""
+        """Whether other processes read messages from this process's arrays."""
         return self.plan.protocol is Protocol.DIRECT and not self._world.is_one_process
 
     def _elsewhere(self, arguments: Arguments) -> dict[Device, dict[int, Pair]]:
-        """Where ranks of other processes have their arrays, if messages are read from them."""
+        """The addresses of other processes' arrays, if messages are read from them."""
         return self._arrays.elsewhere(arguments.views) if self._is_read_elsewhere else {}
 
     def _program(self, site: Site, dtype: DataType, op: ReduceOp) -> Any:
@@ -301,7 +301,7 @@ class Executor:
         elsewhere: Mapping[int, Pair],
         cut: Cut,
     ) -> bytes:
-        """The argument of a launch. elsewhere: input and output of the ranks of other processes."""
+        """The argument of a launch. elsewhere: inputs and outputs of other processes' ranks."""
         row = np.zeros(1, CALL)
         values = {
             **site.addresses(group),

@@ -1,4 +1,4 @@
-"""Failures: what the blocks of a call that gave up were waiting for."""
+"""Failures: what the blocks of a failed call were waiting for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sley.errors.devices import K508
 def failure(
     loaded: Loaded, kernels: Kernels, sites: Sequence[Site], timeout_s: float
 ) -> SleyError | None:
-    """K508 for what the blocks of all sites reported; None if they reported nothing."""
+    """K508 made of the reports of all sites' blocks; None if there are none."""
     stuck: dict[int, list[tuple[Status, Stuck]]] = {}
     for site in sites:
         reports = site.reports.array.view(REPORT)[: site.blocks]
@@ -43,7 +43,7 @@ def failure(
 
 
 def _outcome(found: list[tuple[Status, Stuck]]) -> Outcome:
-    """A rank's blocks as one outcome: those that noticed first, then those that heard of it."""
+    """A rank's reports as one outcome: blocks that timed out, then those that were aborted."""
     ordered = sorted(found, key=lambda pair: pair[0])
     return Outcome(ordered[0][0], 0.0, -1, 0, tuple(s for _, s in ordered))
 

@@ -1,4 +1,4 @@
-"""Kernel files: the kernels of a plan as a text for a compiler, .cu for GPUs and .cpp for CPUs."""
+"""Kernel files: the kernels of a plan as source code, .cu for GPUs and .cpp for CPUs."""
 
 from __future__ import annotations
 
@@ -56,10 +56,9 @@ def write(
     dtype: str = "float32",
     reduce_op: ReduceOp = ReduceOp.SUM,
 ) -> str:
-    """The text of a proven plan's kernels: the primitives and the code made of the plan, with a
-    head.
+    """The source of a verified plan's kernels: a head, the primitives and the generated code.
 
-    name: the algorithm's name; the plan's by default. threads: of a block. dtype: the elements'
+    name: the algorithm's name, by default the plan's. threads: per block. dtype: the elements'
     type. Errors: K515, R504, R514.
     """
     kind, op = data_type(dtype), reduction(reduce_op)
@@ -87,7 +86,7 @@ def write(
 
 
 def _one_line(text: str) -> str:
-    """A text as a comment can hold it: a name from a file may have anything in it."""
+    """`text` with all characters replaced that are unsafe in a comment; names come from files."""
     return re.sub(r"[^ -\[\]-~]", "?", text)
 
 
@@ -95,4 +94,4 @@ FORMATS = (
     Format("kernels for GPUs", ".cu", partial(write, Platform.CUDA)),
     Format("kernels for CPUs", ".cpp", partial(write, Platform.CPU)),
 )
-"""The files that kernels are written to."""
+"""The formats of kernel files."""

@@ -1,4 +1,4 @@
-"""Measuring plans on devices over sizes, and generated code against the interpreter."""
+"""Measurement: plans on devices over sizes, and generated code against the interpreter."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def run(
 ) -> list[Measurement]:
     """Run `plan` on devices, once for each size, timed and checked as `sweep` says.
 
-    devices: of each rank, as `open_devices` gives them. progress: called with each measurement as
-    it is made. All memory for data is asked for before the first size runs.
+    devices: each rank's, from `open_devices`. progress: called with each measurement as it is made.
+    All memory for data is allocated before the first size runs.
 
-    Calls are started from Python one after the other, in no graph. On a GPU that takes as long as
-    a small call does: the times of small sizes are those of starting.
+    Calls are started from Python one after the other, without a graph. On a GPU a start takes as
+    long as a small call: at small sizes the times are those of the starts.
 
     Raises SleyError with the rules K5xx and R5xx.
     """
@@ -53,8 +53,8 @@ def compare(
 ) -> list[Comparison[Engine]]:
     """Run `plan` with each engine, and compare their times at each size.
 
-    Both have the same plan, arrays, thread blocks, threads and slots. How they take turns, rounds
-    and progress: as for `sley.engine.measure.compare`; the rest is as for `run`.
+    Both use the same plan, arrays, thread blocks, threads and slots. The order of their runs,
+    `rounds` and `progress`: as for `sley.engine.measure.compare`; other arguments: as for `run`.
 
     Raises SleyError with the rules K5xx and R5xx.
     """
@@ -65,8 +65,8 @@ def compare(
 
 
 class CheckedData:
-    """Arrays on the ranks' devices for the calls of a sweep, with a pattern that can be checked,
-    between guard zones. K507, R507 where devices or the host have not enough memory."""
+    """Arrays on the ranks' devices for the calls of a sweep, between guard zones, filled with the
+    test pattern. K507, R507 if a device or the host hasn't enough memory."""
 
     def __init__(self, plan: Plan, devices: Sequence[Device], sweep: Sweep) -> None:
         self.plan = plan
@@ -86,8 +86,8 @@ class CheckedData:
         self.filled = max(self.filled, count)
 
     def wrong(self, count: int, sweep: Sweep) -> int:
-        """Elements of all ranks that are not what a call on what `fill` left promises, and those
-        that were written outside the arrays."""
+        """The number of wrong elements of all ranks after a call on the data of `fill`, and of
+        elements written outside the arrays."""
         wrong = 0
         for own in self.buffers:
             checked = self._host_buffers(own, count, sweep)
@@ -111,7 +111,7 @@ class CheckedData:
 
 
 class Bench:
-    """A plan on devices, to be timed and checked on test data; see `sley.engine.measure.Bench`."""
+    """A plan on devices, timed and checked on test data; see `sley.engine.measure.Bench`."""
 
     def __init__(self, data: CheckedData, devices: Sequence[Device], settings: Settings) -> None:
         self._data = data
@@ -121,8 +121,8 @@ class Bench:
 
     def time_us(self, count: int, sweep: Sweep) -> float:
         """See `sley.engine.measure.Bench`. Each call is started without waiting for the one before;
-        the host's clock runs until the last one is done on all devices. The arrays are filled only
-        where they never were: how long a call takes doesn't depend on what lies in them."""
+        the host's clock stops when the last one is done on all devices. Arrays are filled only
+        once: a call's time doesn't depend on their values."""
         if count > self._data.filled:
             self._data.fill(count, sweep)
         call = self._prepare(count, sweep)

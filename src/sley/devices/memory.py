@@ -1,4 +1,4 @@
-"""Memory of an executor that others read or that grows: scratch, and arrays for processes."""
+"""Memory of an executor: scratch, which grows, and arrays that other processes read."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Pair = tuple[int, int]
 
 _MOST_ITEM_BYTES = 8
 _ALIGNMENT = 256
-"""Bytes: what devices align new memory to, so that scratch is aligned like that, too."""
+"""Bytes. Devices align new memory to it; scratch gets the same alignment."""
 
 
 class Scratch:
     """The ranks' scratch, which grows with the largest call.
 
-    In front of it each rank has an element for every chunk of its input and output, for what rests
-    in a chunk that has fewer elements than others (`docs/machine.md`, "Memory").
+    Before its scratch, each rank has one element for each chunk of its input and output: room for
+    the last element of a longer chunk that the plan keeps there (`docs/machine.md`, "Memory").
     """
 
     def __init__(self, world: World, plan: Plan) -> None:
@@ -39,16 +39,16 @@ class Scratch:
         self._outgrown: list[SharedMemory] = []
 
     def reserve(self, room: int, wait: Callable[[], None]) -> None:
-        """Makes room for chunks of `room` bytes; `wait` is called before scratch is replaced. All
-        processes come to the same end, whatever scratch their ranks have."""
+        """Allocates scratch for chunks of `room` bytes; calls `wait` before it replaces scratch.
+        All processes decide alike, whether or not their own ranks have scratch."""
         if room <= self._room or not self._chunks.any():
             return
         wait()
-        # At least doubled: then all that was outgrown is no more than what is used.
+        # At least doubled: then the outgrown memories together don't exceed the current one.
         room = max(room, 2 * self._room)
         memory = self._allocate(room)
         if self._memory is not None:
-            # Calls on the caller's streams, and captured ones, may still use it.
+            # Calls on the caller's streams, and captured calls, may still use it.
             self._outgrown.append(self._memory)
         self._memory, self._room = memory, room
 
@@ -56,12 +56,12 @@ class Scratch:
         return self._world.allocate([self._front + int(n) * room for n in self._chunks])
 
     def address(self, device: Device, rank: int) -> int:
-        """Of a rank's scratch, as a device of this process sees it; 0 where there is none."""
+        """The address of a rank's scratch on a device of this process; 0 without scratch."""
         return 0 if self._memory is None else self._memory.addresses[device][rank] + self._front
 
 
 class SharedArrays:
-    """Arrays that other processes may read: pieces of memory that all ranks have."""
+    """Arrays that other processes can read; each allocation has one for every rank."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -79,9 +79,9 @@ class SharedArrays:
         }
 
     def elsewhere(self, views: Views) -> dict[Device, dict[int, Pair]]:
-        """Where the ranks of other processes have the arrays of a call, as each device of this one
-        sees them: input and output, 0 for none. All processes come here together, each with the
-        views of its own ranks. R503 where one isn't made by `empty`, on every process."""
+        """The addresses, on each device of this process, of the arrays of other processes' ranks in
+        a call: input and output, 0 for none. All processes call this together, each with the views
+        of its own ranks. R503, in every process, for an array that `empty` didn't make."""
         own = {r: [self._place(r, view) for view in pair] for r, pair in views.items()}
         found: dict[Device, dict[int, Pair]] = {device: {} for device in self._world.places}
         for rank, places in self._world.gather(own).items():
@@ -94,7 +94,8 @@ class SharedArrays:
         return found
 
     def _place(self, rank: int, view: View | None) -> list[int] | str | None:
-        """Which of the arrays a view is on, and at which byte of it; a word if on none."""
+        """The number of the array that contains a view, and the view's offset in it, in bytes; a
+        description if no array contains it."""
         if view is None or not view.elements:
             return None
         size = view.elements * DATA_TYPES[view.dtype].size_bytes

@@ -1,4 +1,4 @@
-"""Devices by name: "threads", "threads:0,1", "cuda", "cuda:0,1", and which ranks go where."""
+"""Device names: "threads", "threads:0,1", "cuda", "cuda:0,1", and the device of each rank."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _FORM = "threads, cuda, or numbers of one of them: cuda:0,1"
 
 
 def open_devices(text: str, ranks: int, ranks_per_device: int | None = None) -> list[Device]:
-    """The device of each of `ranks` ranks, in the order of the ranks: neighbours share one.
+    """The device of each of `ranks` ranks, in rank order: consecutive ranks share a device.
 
-    text: "threads" is threads of this machine, "cuda" the GPUs that the process sees; with numbers
-        ("cuda:0,2", also "cuda:0,cuda:2") those devices alone, filled in the order given.
-    ranks_per_device: ranks on each device, the last one used may get fewer; as many devices are
-        used as that takes. Without it, the ranks go evenly over the devices named, one each where
+    text: "threads" for threads of this machine, "cuda" for the GPUs that the process sees; with
+        numbers ("cuda:0,2", also "cuda:0,cuda:2") only those devices, filled in this order.
+    ranks_per_device: ranks on each device; the last device may get fewer. Only as many devices are
+        used as needed. By default the ranks are distributed evenly over the devices, one each if
         there are enough, and "threads" is one device.
 
-    K510 for names that are none, and for too few devices; K501, K502 where CUDA can't be used; R514
-    for numbers that are none.
+    K510 for invalid names and for too few devices; K501, K502 if CUDA can't be used; R514 for
+    invalid numbers.
     """
     ranks = whole(ranks, "ranks", 1)
     if ranks_per_device is not None:
@@ -39,7 +39,7 @@ def open_devices(text: str, ranks: int, ranks_per_device: int | None = None) -> 
     needed = ranks if ranks_per_device is None else -(-ranks // ranks_per_device)
     open_device, count = _kind(kind)
     if numbers is None:
-        # Threads can be as many devices as somebody asks for, and are one otherwise.
+        # Threads can form any number of devices, and form one by default.
         most = count() if count else needed if ranks_per_device else 1
         numbers = list(range(min(needed, max(most, 1))))
     used = [open_device(number) for number in numbers[:needed]]
@@ -56,7 +56,7 @@ def open_devices(text: str, ranks: int, ranks_per_device: int | None = None) -> 
 
 
 def _kind(kind: str) -> tuple[Callable[[int], Device], Callable[[], int] | None]:
-    """How devices of a kind are opened, and how many there are if that is limited."""
+    """The functions that open and count the devices of a kind; no count if it is unlimited."""
     if kind == THREADS:
         return ThreadsDevice.open, None
     cuda = _cuda()
@@ -64,14 +64,14 @@ def _kind(kind: str) -> tuple[Callable[[int], Device], Callable[[], int] | None]
 
 
 def _cuda() -> type[CudaDevice]:
-    """CUDA, which most machines have no use for."""
+    """CUDA's device, imported only when needed, since most machines have no GPU."""
     from sley.devices.cuda import CudaDevice
 
     return CudaDevice
 
 
 def _parse(text: str) -> tuple[str, list[int] | None]:
-    """The kind of devices, and their numbers if there are any."""
+    """The kind of devices, and their numbers; None without numbers."""
     kind, numbers, bare = "", list[int](), False
     for part in text.split(","):
         match = _PART.fullmatch(part)
@@ -95,8 +95,8 @@ def _parse(text: str) -> tuple[str, list[int] | None]:
         raise K510.error(
             expected="each device once",
             found=f"{text!r}",
-            remedy="Name each once; how many ranks a device gets, ranks_per_device says "
-            "(--ranks-per-gpu).",
+            remedy="Name each device once; set ranks_per_device (--ranks-per-gpu) for several "
+            "ranks on each.",
         )
     return kind, None if bare else numbers
 

@@ -1,4 +1,4 @@
-"""Sites: a device with what an executor keeps on it, and the mailboxes of its ranks."""
+"""Sites: a device with an executor's tables on it, and the mailboxes of its ranks."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _SLOT_ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class Mailboxes:
-    """Where the parts of the ranks' mailboxes lie: bytes, each within that of the part's owner.
+    """The layout of the ranks' mailboxes: byte offsets, each within the mailbox of its owner.
 
-    A rank's mailbox holds what lasts from call to call: the state of its blocks, the counters that
-    others write, and the slots of the connections that it receives on. `published` and the slots of
-    a connection lie with the receiver, `consumed` with the sender, so that each end polls memory of
-    its own device.
+    A rank's mailbox persists between calls: the state of its blocks, the counters that other ranks
+    write, and the slots of the connections that it receives on. A connection's `published` counter
+    and slots are in the receiver's mailbox, its `consumed` counter in the sender's, so that each
+    end polls memory of its own device.
 
-    memory: int64 (blocks,), each block's own. progress: int64 (ranks,), of a rank's blocks by
-    number. consumed: int64 (connections,), with the sender. published, slots: int64 (connections,),
-    with the receiver. size: int64 (ranks,), of the whole mailbox.
+    memory: int64 (blocks,), state of each block. progress: int64 (ranks,), progress of a rank's
+    blocks, by number. consumed: int64 (connections,), in the sender's mailbox. published, slots:
+    int64 (connections,), in the receiver's. size: int64 (ranks,), bytes of the whole mailbox.
     """
 
     memory: LongArray
@@ -45,7 +45,7 @@ class Mailboxes:
 
     @classmethod
     def of(cls, plan: Plan, connections: Connections, slots: int, slot_bytes: int) -> Mailboxes:
-        """Where everything lies; the same on every process."""
+        """The layout for a plan; the same in every process."""
         ranks, c = plan.collective.ranks, connections
         count = np.diff(plan.rank_block)
         memory = plan.block_number.astype(np.int64) * BLOCK_MEMORY.itemsize
@@ -66,7 +66,7 @@ class Mailboxes:
     ) -> Rows:
         """PEER rows, senders by block and then receivers by block, for the ranks of a device.
 
-        addresses: of each rank's mailbox, as the device sees them.
+        addresses: each rank's mailbox, on the device.
         """
         c = connections
         rows = np.zeros(2 * len(c), PEER)
@@ -88,9 +88,9 @@ class Mailboxes:
 
 @dataclass(frozen=True)
 class Group:
-    """A launch of a call: `blocks` rows of the site's table from `first` on, and as many rows of
-    its divisions. together: whether the device must hold all blocks at once, and is told so;
-    launches side by side aren't, since the driver may run such launches one after the other.
+    """A launch of a call: `blocks` rows of the site's table from `first` on, and its rows of the
+    divisions. together: whether the launch is cooperative, so that all its blocks are resident at
+    once; concurrent launches are not, since the driver may serialise cooperative launches.
     """
 
     first: int
@@ -105,9 +105,9 @@ class Group:
 class Site:
     """A device of this process and its ranks.
 
-    rows: BLOCK rows of the blocks that have instructions, and row: int64, which of the plan's
-    blocks they are. tables: the rows and the plan's other tables in the device's memory, by the
-    names that a call has for them. reports: of each of the rows. groups: the launches of a call.
+    rows: BLOCK rows of the blocks that have instructions. row: int64, the plan's block of each.
+    tables: the rows and the plan's other tables in the device's memory, by their names in CALL.
+    reports: one for each row. groups: the launches of a call.
     """
 
     device: Device
@@ -119,7 +119,7 @@ class Site:
 
     @property
     def blocks(self) -> int:
-        """How many blocks are at work at once."""
+        """The number of blocks that run at once."""
         return len(self.row)
 
     @classmethod
@@ -133,7 +133,7 @@ class Site:
         addresses: dict[int, int],
         launching: Launching,
     ) -> Site:
-        """The site of `ranks`, ascending; addresses: of all ranks' mailboxes, as it sees them."""
+        """The site of `ranks`, ascending. addresses: all ranks' mailboxes, on this device."""
         rows = tables.blocks(kernels)
         here = np.isin(rows["rank"], ranks) & (rows["kind"] != NONE)
         row = np.flatnonzero(here)
@@ -201,7 +201,7 @@ def _align(size: LongArray, alignment: int) -> LongArray:
 
 
 def _number(owner: np.ndarray) -> LongArray:
-    """Each row's number among those of the same owner."""
+    """Each row's number among the rows of its owner."""
     order = np.argsort(owner, kind="stable")
     ordered = owner[order]
     number = np.empty(len(owner), np.int64)

@@ -1,4 +1,4 @@
-"""Tables: what a kernel reads of a plan, in the structures of `codegen/primitives/layout.hpp`."""
+"""Tables: a plan as kernels read it, in the structures of `codegen/primitives/layout.hpp`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sley.ir.tables import NONE
 from sley.ir.words import Buffer, Protocol
 
 RANKS = 128
-"""The most ranks of a call: a kernel's arguments have 4 KiB."""
+"""The most ranks of a call: a kernel's arguments are limited to 4 KiB."""
 
 
 def _structure(*fields: tuple[str, str], shapes: dict[str, int] | None = None) -> np.dtype[np.void]:
@@ -70,10 +70,10 @@ Rows = NDArray[np.void]
 
 @dataclass(frozen=True)
 class Cut:
-    """How a call is cut into tiles (`docs/machine.md`, "Memory").
+    """A call's cut into tiles (`docs/machine.md`, "Memory").
 
-    chunk: elements that every chunk has. tile: elements of a tile. full_tiles: tiles of a chunk,
-    before the one of last elements. left_over: chunks of a block that have one element more.
+    chunk: least elements of a chunk. tile: elements of a tile. full_tiles: tiles of a chunk before
+    the tile of last elements. left_over: chunks of a block that have one element more.
     """
 
     chunk: int
@@ -83,8 +83,8 @@ class Cut:
 
 
 def cut(loaded: Loaded, item_bytes: int, count: int) -> Cut:
-    """The cut of a call of `count` elements a block, of `item_bytes` each; R506 where a slot is too
-    small for one."""
+    """The cut of a call of `count` elements a block, of `item_bytes` each; R506 if a slot is
+    smaller than the smallest tile."""
     chunk, left_over = divmod(count, loaded.plan.collective.chunks)
     tile = tile_elements(loaded, item_bytes)
     if tile == 0:
@@ -98,10 +98,10 @@ def cut(loaded: Loaded, item_bytes: int, count: int) -> Cut:
 
 
 def tile_elements(loaded: Loaded, item_bytes: int) -> int:
-    """Elements of a tile: as many as let the longest message fit into a slot; 0 if none do.
+    """Elements of a tile: the most for which the longest message fits into a slot; 0 if none does.
 
-    A piece of Simple takes whole vectors; one of LL 16 bytes for 8 of data, one of LL128 lines of
-    128 bytes for 120.
+    A message of Simple takes whole vectors; LL takes 16 bytes for 8 of data, LL128 lines of 128
+    bytes for 120.
     """
     room = loaded.wiring.slot_bytes // loaded.max_count
     match loaded.plan.protocol:
@@ -115,7 +115,7 @@ def tile_elements(loaded: Loaded, item_bytes: int) -> int:
 
 
 def blocks(kernels: Kernels) -> Rows:
-    """BLOCK rows of all blocks; the addresses are the caller's to fill in."""
+    """BLOCK rows of all blocks; the caller fills in the addresses."""
     plan, c = kernels.plan, kernels.operands.connections
     rows = np.zeros(len(plan.block_rank), BLOCK)
     rows["rank"], rows["number"] = plan.block_rank, plan.block_number
@@ -157,7 +157,7 @@ def conditions(kernels: Kernels) -> Rows:
 
 
 def divisions(loaded: Loaded, ranks: list[int]) -> Rows:
-    """DIVISION rows of the output chunks of `ranks` that AVERAGE divides."""
+    """DIVISION rows: the output chunks of `ranks` that AVERAGE divides."""
     c = loaded.plan.collective
     memory = Buffer.INPUT if c.in_place else Buffer.OUTPUT
     parts = [np.zeros(0, DIVISION)]

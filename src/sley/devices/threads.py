@@ -1,8 +1,7 @@
-"""Threads: the device that every machine has. A thread block is a thread of this process.
+"""Threads: the device of every machine. A thread block is a thread of this process.
 
-It runs the text that a GPU runs, over primitives for CPUs, which makes every plan's kernels
-testable without a GPU and under sanitizers. It is no fast way to run collectives on CPUs: that is
-`sley.engine`.
+It runs the same generated code as a GPU, over primitives for CPUs, so that every plan's kernels can
+be tested without a GPU and under sanitizers. For fast collectives on CPUs use `sley.engine`.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ _LOG_LINES = 20
 
 
 class ThreadsDevice(Device):
-    """Threads of this process. `number` tells devices apart that share the machine.
+    """Threads of this process. number: identifies one of several such devices.
 
-    flags: further options of the compiler, for sanitizers.
+    flags: additional compiler options, for sanitizers.
     """
 
     platform = "cpu"
     _streams: ClassVar[dict[int, WeakSet[_Stream]]] = {}
-    """Of each number: devices are equal that have the same one."""
+    """The streams by device number: devices with the same number are equal."""
     _lock: ClassVar[Lock] = Lock()
 
     def __init__(self, number: int = 0, *, flags: Sequence[str] = ()) -> None:
@@ -53,7 +52,7 @@ class ThreadsDevice(Device):
 
     @classmethod
     def open(cls, ordinal: int) -> ThreadsDevice:
-        """The device numbered `ordinal`; K510 where it is negative."""
+        """The device numbered `ordinal`; K510 if it is negative."""
         if ordinal < 0:
             raise K510.error(expected="a number from 0", found=f"threads:{ordinal}")
         return cls(ordinal)
@@ -72,7 +71,8 @@ class ThreadsDevice(Device):
         return ctypes.CDLL(str(library))
 
     def allocate(self, size_bytes: int) -> Memory:
-        """Memory of a file without a name, which other processes open through this one."""
+        """See `Device.allocate`. An anonymous file, which other processes open by its descriptor
+        in this process."""
         try:
             descriptor = os.memfd_create("sley")
             os.ftruncate(descriptor, max(size_bytes, 1))
@@ -91,11 +91,11 @@ class ThreadsDevice(Device):
         data[:] = _bytes_of(memory, offset, len(data))
 
     def reach(self, other: Device) -> None:
-        """Threads reach all memory of their process."""
+        """See `Device.reach`. Threads can access all memory of their process."""
 
     def export(self, memory: Memory) -> bytes:
         descriptor = memory.owner.descriptor
-        # Numbers of descriptors come back, and handles mustn't.
+        # Descriptor numbers are reused; handles must be unique.
         unique = os.fstat(descriptor).st_ino
         start = memory.address - memory.owner.address
         return f"{os.getpid()}:{descriptor}:{start}:{memory.size_bytes}:{unique}".encode()
@@ -174,7 +174,7 @@ class ThreadsDevice(Device):
 
 
 class _Stream:
-    """Launches in order, each once the one before has ended."""
+    """A stream: runs its launches in order, one at a time."""
 
     def __init__(self) -> None:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sley")
@@ -184,7 +184,7 @@ class _Stream:
         return self._worker.submit(self._run, work)
 
     def join(self) -> None:
-        """Waits for all that was started before, as anybody else may do at the same time."""
+        """Waits for all work started before; several threads may wait at the same time."""
         self.start(_nothing).result()
         if self._problems:
             raise self._problems.pop(0)
@@ -192,12 +192,12 @@ class _Stream:
     def _run(self, work: Callable[[], Any]) -> None:
         try:
             work()
-        except Exception as problem:  # for whoever waits
+        except Exception as problem:  # `join` raises it
             self._problems.append(problem)
 
 
 class _Event(Event):
-    """What was started last on a stream."""
+    """The last work started on a stream."""
 
     def __init__(self) -> None:
         self._stream: _Stream | None = None
@@ -212,7 +212,7 @@ class _Event(Event):
 
 
 class _Mapping:
-    """A mapped file; its array goes with it."""
+    """A mapped file, and an array over its bytes."""
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         self.descriptor = descriptor
@@ -226,16 +226,16 @@ class _Mapping:
 
 
 def _nothing() -> None:
-    """What a stream is given to see that it came to it."""
+    """Work that marks a point on a stream."""
 
 
 def _start(kernel: Any, launch: Launch) -> None:
-    """Runs a kernel. `launch` is held as long: nothing that it keeps can go before."""
+    """Runs a kernel. The argument keeps `launch.keeps` alive until the kernel has ended."""
     kernel(ctypes.c_char_p(launch.call), ctypes.c_int(launch.blocks))
 
 
 def _bytes_of(memory: Memory, offset: int, size_bytes: int) -> Bytes:
-    """Bytes of `memory`, which may be a part of what its owner has, from `offset` on."""
+    """Bytes of `memory`, which may be a part of its owner's memory, from `offset` on."""
     start = memory.address - memory.owner.address + offset
     part: Bytes = memory.owner.array[start : start + size_bytes]
     return part

@@ -19,27 +19,28 @@ from sley.errors.runtime import R503, R514
 from sley.ir.plan import Plan
 
 _MARK = b"refused:"
-"""How what a process refuses begins, and no other message: they are empty, or JSON."""
+"""Prefix of a refusal. No other message has it: the others are empty or JSON."""
 
 Exchange = Callable[[bytes], Sequence[bytes]]
-"""Gives every process the bytes of all processes, in one order everywhere."""
+"""An all-gather of bytes among the processes, in the same order in each."""
 
 Addresses = dict[Device, dict[int, int]]
-"""For each device of this process: of each rank's memory, the address as that device sees it."""
+"""For each device of this process: the addresses of the ranks' memory on that device, by rank."""
 
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """Memory of every rank. memories: of the ranks of this process. addresses: of all."""
+    """An allocation with memory for every rank. memories: those of this process's ranks.
+    addresses: those of all ranks."""
 
     memories: Mapping[int, Memory]
     addresses: Addresses
 
 
 class World:
-    """Where the ranks of a plan are.
+    """The devices and processes of a plan's ranks.
 
-    devices: the device of each rank of this process, by rank, ascending. exchange: None where all
+    devices: the device of each rank of this process, by rank, ascending. exchange: None if all
     ranks are in this process.
     """
 
@@ -84,9 +85,9 @@ class World:
         return [rank for rank, place in self.devices.items() if place == device]
 
     def allocate(self, sizes_bytes: Sequence[int]) -> SharedMemory:
-        """New memory of all ranks, so much each; all processes come here together, with the same
-        sizes. K507 where there is not enough, K514 where a process is gone, R503 where processes
-        don't agree."""
+        """Allocates sizes_bytes[r] bytes for each rank r; all processes call this together, with
+        the same sizes. K507 if memory runs out, K514 if a process has ended, R503 if the processes'
+        sizes differ."""
         with self.telling():
             for size in sizes_bytes:
                 if size > LARGEST:
@@ -110,12 +111,13 @@ class World:
                         found=f"{memory.size_bytes} bytes",
                     )
                 found[device][rank] = memory.address
-        self.meet()  # nobody goes on, and maybe ends, before all have what it exported
+        self.meet()  # a process that ended earlier would take its exported memory with it
         return SharedMemory(memories, found)
 
     def gather(self, own: Mapping[int, Any]) -> dict[int, Any]:
-        """What all processes say of their ranks. own: plain values, of the ranks of this process.
-        K514 where a process is gone or the exchange isn't one, R503 for a rank that two have."""
+        """Gathers one value for each rank from all processes. own: plain values, by rank of this
+        process. K514 if a process has ended or the exchange is invalid, R503 for a rank in two
+        processes."""
         found: dict[int, Any] = {}
         for message in self._tell_all(json.dumps(own).encode()):
             for rank, value in _parse(message):
@@ -134,17 +136,17 @@ class World:
         return found
 
     def telling(self) -> AbstractContextManager[None]:
-        """Around what a process does by itself right before all exchange something: what it raises
-        there, the others raise in that exchange, instead of waiting for it."""
+        """A context for local work just before an exchange: an error raised in it is raised by the
+        other processes in that exchange, too, so that they don't wait in vain."""
         return telling(self._refuse)
 
     def meet(self) -> None:
-        """Waits until all processes have come here."""
+        """Barrier: waits until all processes call this."""
         if self._exchange is not None:
             self._tell_all(b"")
 
     def detach(self) -> None:
-        """Gives back the memory of other processes."""
+        """Releases the memory of other processes."""
         self._attached.clear()
 
     def _refuse(self, error: SleyError) -> None:
@@ -152,7 +154,7 @@ class World:
             self._tell_all(refusal(error))
 
     def _tell_all(self, message: bytes) -> list[bytes]:
-        """What all processes say; raises what one of them refuses."""
+        """The messages of all processes; raises the error of a process that sent a refusal."""
         assert self._exchange is not None
         try:
             said = list(self._exchange(message))
@@ -186,13 +188,13 @@ class World:
 
 
 def refusal(error: SleyError) -> bytes:
-    """What a process says to the others when it has to give up what all do together."""
+    """The message of a process that can't go on with what all do together: its diagnostics."""
     return _MARK + json.dumps([d.to_json() for d in error.diagnostics]).encode()
 
 
 def read_refusals(said: Sequence[bytes]) -> SleyError | None:
-    """What the processes found that refuse, as an error of this one; None if nobody refuses.
-    ValueError for a refusal that `refusal` didn't make."""
+    """The error made of all refusals among the messages `said`; None without any. ValueError for a
+    refusal that `refusal` didn't make."""
     found: dict[Diagnostic, None] = {}
     for message in said:
         if message.startswith(_MARK):
@@ -203,7 +205,7 @@ def read_refusals(said: Sequence[bytes]) -> SleyError | None:
 
 
 def _check_devices(devices: Any, ranks: int, *, is_alone: bool) -> dict[int, Device]:
-    """The devices of this process by rank, ascending: of all ranks if it is alone."""
+    """The devices of this process by rank, ascending; every rank must have one if `is_alone`."""
     if ranks > RANKS:
         raise K515.error(expected=f"at most {RANKS} ranks", found=f"{ranks} ranks")
     given = _by_rank(devices, ranks)
@@ -216,7 +218,7 @@ def _check_devices(devices: Any, ranks: int, *, is_alone: bool) -> dict[int, Dev
 
 
 def _by_rank(devices: Any, ranks: int) -> dict[int, Device]:
-    """Devices by rank, whatever somebody gave for them."""
+    """Devices by rank, from a mapping or a sequence; R503 for anything else."""
     try:
         given = dict(devices if isinstance(devices, Mapping) else enumerate(devices))
     except TypeError:
@@ -233,7 +235,7 @@ def _by_rank(devices: Any, ranks: int) -> dict[int, Device]:
 
 
 def _parse(message: bytes) -> Iterator[tuple[int, Any]]:
-    """What a process says, rank by rank."""
+    """The (rank, value) pairs of a process's message."""
     try:
         yield from [(int(rank), value) for rank, value in json.loads(message).items()]
     except (ValueError, AttributeError):

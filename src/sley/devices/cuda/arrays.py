@@ -1,4 +1,4 @@
-"""The arrays of other libraries, as kernels take them: addresses, without a copy."""
+"""Arrays of other libraries: their addresses for kernels, without a copy."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _KINDS = {1: "the host", 3: "the host's pinned memory"}
 
 @dataclass(frozen=True)
 class CudaArray:
-    """A row of elements in a device's memory, for other libraries to take without a copy:
-    `cupy.asarray(array)`, `torch.as_tensor(array, device="cuda:0")`. bfloat16 goes as uint16 bits,
-    since the CUDA array interface has no bfloat16: `.view(torch.bfloat16)`."""
+    """A 1-D array in a device's memory, which other libraries view without a copy:
+    `cupy.asarray(array)`, `torch.as_tensor(array, device="cuda:0")`. bfloat16 appears as uint16
+    bits, since the CUDA array interface has no bfloat16: add `.view(torch.bfloat16)`."""
 
     memory: Memory
     dtype: str
@@ -37,11 +37,11 @@ class CudaArray:
 
 
 def view(array: Any, ordinal: int, *, what: str) -> View:
-    """An array on device `ordinal`, whose context is current; see `Device.view`.
+    """A view of an array on device `ordinal`, whose context is current; see `Device.view`.
 
-    It is taken by DLPack, else by the CUDA array interface, version 3; uint16 elements may be the
-    bits of bfloat16. Nothing waits for the array's producer: kernels start on the caller's stream,
-    behind it. K519 for what is no array.
+    Uses DLPack, else version 3 of the CUDA array interface; uint16 elements may be the bits of
+    bfloat16. Doesn't synchronise with the array's producer: kernels start after it on the caller's
+    stream. K519 for an object that isn't an array.
     """
     views = module("cuda.core.utils").StridedMemoryView
     _check_kind(array, ordinal, what)
@@ -72,7 +72,7 @@ def view(array: Any, ordinal: int, *, what: str) -> View:
 
 
 def _check_kind(array: Any, ordinal: int, what: str) -> None:
-    """K504 for an array that isn't a GPU's, and K519 for one that doesn't say."""
+    """K504 for an array that isn't on a GPU, K519 for one whose device can't be determined."""
     if not hasattr(array, "__dlpack_device__"):
         return
     try:
@@ -97,8 +97,8 @@ def _elsewhere(place: str, ordinal: int, what: str) -> Exception:
 
 
 def _dtype(array: Any, found: Any) -> str:
-    """The name of the elements' type. cuda-core knows bfloat16 only where the package ml_dtypes is
-    installed, and other types not at all; then the array's own word for it stands."""
+    """The name of the elements' type. cuda-core recognises bfloat16 only if the package ml_dtypes
+    is installed, and some other types never; the name is then that of the array's own `dtype`."""
     try:
         return str(found.dtype.name if found.dtype.isnative else found.dtype.str)
     except (NotImplementedError, TypeError):
@@ -106,7 +106,7 @@ def _dtype(array: Any, found: Any) -> str:
 
 
 def _side_by_side(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the last index runs fastest, without gaps; strides count elements."""
+    """Whether an array is C-contiguous; strides count elements."""
     if 0 in shape:
         return True
     expected = 1

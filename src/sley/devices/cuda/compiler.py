@@ -1,4 +1,4 @@
-"""NVRTC: from a kernel's text to machine code, and what it takes of the GPU. Needs no GPU."""
+"""NVRTC: compiles kernels to machine code and reports their resources. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sley.errors.devices import K501, K502, K503
 from sley.errors.diagnostic import counted, shortened
 
 OPTIONS = ("--std=c++17", "--ptxas-options=-v")
-"""How every text is compiled; -v makes the assembler say what each function takes."""
+"""Options of every compilation; -v makes the assembler print each function's resources."""
 
 _KERNEL = re.compile(r"Compiling entry function '(\S+)'")
 _FUNCTION = re.compile(r"Function properties for (\S+)")
@@ -23,9 +23,9 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 @dataclass(frozen=True)
 class Resources:
-    """What a function takes: registers and stack of a thread, with how many bytes of registers it
-    stores to the stack and loads back (spills), and the shared memory of a block. A function that
-    isn't inlined has its own stack and spills; its registers are in its kernel's."""
+    """The resources of a function: registers and stack of a thread, spills (bytes of registers that
+    it stores to the stack and loads back), and shared memory of a block. A function that isn't
+    inlined has its own stack and spills; its registers are counted in its kernel's."""
 
     registers: int = 0
     spill_store_bytes: int = 0
@@ -36,15 +36,15 @@ class Resources:
 
 @dataclass(frozen=True)
 class Compiled:
-    """Machine code for one kind of GPU, and what each of its functions takes, by name."""
+    """Machine code for one GPU architecture, and the resources of its functions, by name."""
 
     cubin: bytes
     functions: dict[str, Resources]
 
 
 def compile_text(text: str, arch: str) -> Compiled:
-    """A text of C++17 with kernels, compiled for a kind of GPU ("sm_90"). K501 without NVRTC, K502
-    for a kind that it doesn't know, K503 with its words where the text doesn't compile."""
+    """Compiles C++17 source with kernels for a GPU architecture ("sm_90"). K501 without NVRTC, K502
+    for an architecture that it doesn't support, K503 with its log if the compilation fails."""
     compiler = _Compiler()
     options = [option.encode() for option in (f"--gpu-architecture={arch}", *OPTIONS)]
     program = compiler.call("nvrtcCreateProgram", text.encode(), b"kernels.cu", 0, [], [])
@@ -65,8 +65,8 @@ def version() -> tuple[int, int]:
 
 
 def architecture(major: int, minor: int) -> str:
-    """What to compile for, for GPUs of a compute capability: the newest that NVRTC knows of those
-    whose code they run, which is that of their own major number. K501 without NVRTC, K502 where
+    """The architecture to compile for, given a GPU's compute capability: the newest that NVRTC
+    supports and the GPU runs; it must have the same major number. K501 without NVRTC, K502 if
     there is none."""
     known = _Compiler().call("nvrtcGetSupportedArchs")
     usable = [arch for arch in known if arch // 10 == major and arch % 10 <= minor]
@@ -85,13 +85,13 @@ def _words(arch: int) -> str:
 
 
 class _Compiler:
-    """NVRTC's functions, which cuda-bindings finds at the first call."""
+    """NVRTC's functions, which cuda-bindings loads at the first call."""
 
     def __init__(self) -> None:
         self.nvrtc = module("cuda.bindings.nvrtc")
 
     def call(self, name: str, *arguments: object) -> Any:
-        """What a function returns; None, a value, or a tuple of values."""
+        """Calls a function and returns None, its value, or a tuple of its values."""
         try:
             result, *values = getattr(self.nvrtc, name)(*arguments)
         except RuntimeError as error:
@@ -101,7 +101,7 @@ class _Compiler:
         return values[0] if len(values) == 1 else tuple(values)
 
     def bytes(self, name: str, program: Any) -> bytes:
-        """What `name` writes into a buffer of `name`Size bytes."""
+        """The bytes that `name` writes into a buffer of `name`Size bytes."""
         buffer = bytes(self.call(f"{name}Size", program))
         self.call(name, program, buffer)
         return buffer
@@ -137,8 +137,8 @@ def _failure(result: str, log: str, arch: str) -> Exception:
 
 
 def _resources(log: str) -> dict[str, Resources]:
-    """The assembler's words on each function. They come in the order: which kernel is compiled;
-    each function's name and, on the next line, its stack; the kernel's registers."""
+    """The resources of each function, from the assembler's log. Its lines are in this order: the
+    kernel's name; each function's name and, on the next line, its stack; the kernel's registers."""
     found: dict[str, Resources] = {}
     kernel = function = ""
     for line in log.splitlines():

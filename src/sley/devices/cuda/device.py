@@ -39,26 +39,26 @@ _SHARING_ERRORS = {
 _LEGACY_STREAM = 1  # cuda.h: CU_STREAM_LEGACY
 
 _HANDLE = struct.Struct("<64sQQ")
-"""What `export` gives: the driver's handle of an allocation, where in it the memory starts, and
-its size in bytes."""
+"""A handle of `export`: the driver's handle of the allocation, the memory's offset in it, and the
+memory's size, in bytes."""
 
 
 @dataclass(frozen=True)
 class CudaProgram:
-    """Kernels of one device, by name. Their code stays loaded until the process ends: a CUDA graph
-    may hold them for longer than anyone here knows."""
+    """Kernels of one device, by name. Their code stays loaded until the process ends, since a CUDA
+    graph may hold them and its lifetime is unknown."""
 
     functions: dict[str, Any]
 
 
 class _Owner:
-    """Whose end frees memory of a device."""
+    """An object whose collection frees memory of a device."""
 
 
 class CudaDevice(Device):
     """A GPU of this process, in its primary context, which PyTorch and CuPy use too.
 
-    uuid: which piece of hardware it is, the same in every process. Opened by `CudaDevice.open`.
+    uuid: identifies the hardware, equal in every process. Made by `CudaDevice.open`.
     """
 
     platform = "cuda"
@@ -96,13 +96,13 @@ class CudaDevice(Device):
 
     @staticmethod
     def open(ordinal: int) -> CudaDevice:
-        """The device of that number, counted from 0 among those that the process sees; the same
-        object each time. K501, K502 where CUDA can't be used, K510 where there is none."""
+        """Device number `ordinal`, counted from 0, of those that the process sees; the same object
+        each time. K501, K502 if CUDA can't be used, K510 if there is no such device."""
         return _open_once(ordinal)
 
     @staticmethod
     def count() -> int:
-        """How many devices the process sees. K501 where CUDA can't be used."""
+        """The number of devices that the process sees. K501 if CUDA can't be used."""
         cu = driver.bindings()
         return int(call(cu.cuDeviceGetCount, doing="counting the devices"))
 
@@ -113,14 +113,14 @@ class CudaDevice(Device):
         return hash(self.uuid)
 
     def build(self, text: str, functions: Sequence[str]) -> CudaProgram:
-        """See `Device.build`. K503 where the text doesn't compile or lacks a function."""
+        """See `Device.build`. K503 if `text` doesn't compile or lacks a function."""
         with apart_from_captures(self._context):
             module = self._module(text)
             return CudaProgram({name: self._function(module, name) for name in functions})
 
     def allocate(self, size_bytes: int) -> Memory:
-        """See `Device.allocate`. Plain memory of cuMemAlloc, since pools and virtual memory have no
-        handles of CUDA IPC; cuMemAlloc aligns to 256 bytes or more. K507 where none is left."""
+        """See `Device.allocate`. Uses cuMemAlloc, since CUDA IPC has no handles for pools and
+        virtual memory; it aligns to 256 bytes or more. K507 if memory runs out."""
         cu = self._cu
         doing = f"allocating {size_bytes} bytes on {self.name}"
         with apart_from_captures(self._context):
@@ -140,8 +140,8 @@ class CudaDevice(Device):
         return Memory(address, size_bytes, owner)
 
     def allocate_host(self, size_bytes: int) -> HostMemory:
-        """See `Device.allocate_host`. Pinned, and at one address for the host and all devices, as
-        unified addressing promises for memory of cuMemHostAlloc. K507 where none is left."""
+        """See `Device.allocate_host`. Pinned memory at the same address on the host and all
+        devices, which unified addressing guarantees for cuMemHostAlloc. K507 if memory runs out."""
         cu = self._cu
         flags = cu.CU_MEMHOSTALLOC_PORTABLE | cu.CU_MEMHOSTALLOC_DEVICEMAP
         doing = f"allocating {size_bytes} bytes of the host's memory"
@@ -181,7 +181,7 @@ class CudaDevice(Device):
             self._wait(self._copies)
 
     def reach(self, other: Device) -> None:
-        """See `Device.reach`. Holds for plain memory of `other`, whoever allocated it."""
+        """See `Device.reach`. Applies to all memory of cuMemAlloc, whichever library called it."""
         if self == other:
             return
         if not isinstance(other, CudaDevice):
@@ -195,8 +195,8 @@ class CudaDevice(Device):
             raise driver.failure(cu, result, "cuCtxEnablePeerAccess", doing, {})
 
     def export(self, memory: Memory) -> bytes:
-        """See `Device.export`. Works for the caller's arrays too, if they are plain memory. K514
-        where the driver has no handle for it."""
+        """See `Device.export`. Works also for the caller's arrays that are memory of cuMemAlloc.
+        K514 if the driver has no handle for the memory."""
         cu = self._cu
         doing = f"exporting memory of {self.name}"
         with apart_from_captures(self._context):
@@ -209,8 +209,8 @@ class CudaDevice(Device):
         )
 
     def attach(self, handle: bytes) -> Memory:
-        """See `Device.attach`. K514 where the other process is gone or is this one, K509 where
-        this device can't reach that of the memory."""
+        """See `Device.attach`. K514 if the exporting process has ended or is this one, K509 if this
+        device can't reach the memory's device."""
         if len(handle) != _HANDLE.size:
             raise K514.error(
                 expected=f"a handle of {_HANDLE.size} bytes, as `export` makes them",
@@ -236,7 +236,7 @@ class CudaDevice(Device):
         return Memory(base + offset, size_bytes, owner)
 
     def view(self, array: Any, *, what: str) -> View:
-        """See `Device.view`. K519 for what is no array."""
+        """See `Device.view`. K519 for an object that isn't an array."""
         with apart_from_captures(self._context):
             return arrays.view(array, self.ordinal, what=what)
 
@@ -257,12 +257,12 @@ class CudaDevice(Device):
         return CudaArray(memory, dtype, elements)
 
     def default_stream(self) -> CudaStream:
-        """See `Device.default_stream`. CUDA's legacy default stream: PyTorch and CuPy work on it
-        unless told otherwise. It can't be captured."""
+        """See `Device.default_stream`. CUDA's legacy default stream, which PyTorch and CuPy use by
+        default. It can't be captured."""
         return CudaStream(_LEGACY_STREAM)
 
     def stream(self) -> CudaStream:
-        """See `Device.stream`. It doesn't wait for the default stream either."""
+        """See `Device.stream`. It is independent of the default stream, too."""
         flags = self._cu.CUstream_flags.CU_STREAM_NON_BLOCKING.value
         with apart_from_captures(self._context):
             made = int(
@@ -282,12 +282,12 @@ class CudaDevice(Device):
         return CudaEvent(self._context)
 
     def launch(self, program: CudaProgram, launch: Launch, stream: Any) -> None:
-        """See `Device.launch`. Can be captured in a CUDA graph. stream: what
-        `streams.stream_address` takes; K517 for one of another device.
+        """See `Device.launch`. Can be captured into a CUDA graph. stream: as for
+        `streams.stream_address`; K517 for a stream of another device.
 
-        `launch.keeps` isn't held: cuMemFree waits for what the device has started, as all drivers
-        do, so no kernel that runs loses its memory. A graph that was captured is no such work:
-        what its kernels use must live as long as it does, and the caller sees to that.
+        Holds no reference to `launch.keeps`: cuMemFree, in all drivers, waits for the work that the
+        device has started, so a running kernel doesn't lose its memory. It doesn't wait for a
+        captured graph: the caller must keep alive what the graph's kernels use.
         """
         cu = self._cu
         argument = ctypes.create_string_buffer(launch.call, len(launch.call))
@@ -311,8 +311,8 @@ class CudaDevice(Device):
             )
 
     def synchronize(self, stream: Any) -> None:
-        """See `Device.synchronize`; None waits for what other libraries have started, too. K518
-        during a capture. The errors of kernels that failed show here."""
+        """See `Device.synchronize`; None waits for the work of other libraries, too. K518 during a
+        capture. Raises the errors of kernels that failed."""
         with current(self._context):
             if stream is None:
                 call(self._cu.cuCtxSynchronize, doing=f"waiting for {self.name}")
@@ -335,7 +335,7 @@ class CudaDevice(Device):
         )
 
     def _at_end_of(self, owner: object, free: Callable[[int], Any], address: int) -> None:
-        """Frees `address` once `owner` is collected; at the end of the process the driver does."""
+        """Frees `address` when `owner` is collected; at exit the driver does."""
         weakref.finalize(owner, release, self._context, free, address).atexit = False
 
     def _cubin(self, text: str) -> bytes:
@@ -357,8 +357,9 @@ class CudaDevice(Device):
         return self._modules[key]
 
     def _function(self, module: Any, name: str) -> Any:
-        """A kernel, loaded: cuModuleGetFunction loads its code (CUDA programming guide, lazy
-        loading). To load it at its first launch would wait for kernels that may wait for it."""
+        """A kernel, already loaded: cuModuleGetFunction loads its code (CUDA programming guide,
+        lazy loading). Loading at the first launch would wait for running kernels, which may wait
+        for this one."""
         return call(
             self._cu.cuModuleGetFunction,
             module,

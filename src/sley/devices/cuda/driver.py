@@ -1,4 +1,4 @@
-"""NVIDIA's driver as sley calls it: every refusal becomes a diagnostic that says what to do."""
+"""NVIDIA's driver: calls of its entry points, whose errors become diagnostics with remedies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sley.errors.devices import (
 from sley.errors.diagnostic import Rule, SleyError
 
 NEEDED = {12: "525.60", 13: "580.65"}
-"""The oldest driver for each major version of CUDA, from NVIDIA's tables of compatibility."""
+"""The oldest driver for each major version of CUDA, from NVIDIA's compatibility tables."""
 
 _RULES: dict[Rule, tuple[str, ...]] = {
     K501: (
@@ -69,14 +69,14 @@ _FATAL = {
         "LAUNCH_FAILED",
     )
 }
-"""After these the process can't use the device any more."""
+"""Errors after which the process can no longer use the device."""
 
 
 def module(name: str) -> Any:
-    """A module of the packages that the extra `cuda` brings; K501 where it isn't installed."""
+    """A module of the packages of the extra `cuda`; K501 if it isn't installed."""
     package, _, _ = name.rpartition(".")
     try:
-        import_module(package)  # a module that was imported earlier says nothing of its package
+        import_module(package)  # the module may be cached although its package is missing
         return import_module(name)
     except ImportError as error:
         raise K501.error(
@@ -88,8 +88,8 @@ def module(name: str) -> Any:
 
 @cache
 def bindings() -> Any:
-    """The module cuda.bindings.driver, with the driver at work. K501 where a package or the driver
-    is missing or the driver does not start, K510 where it has no device."""
+    """The module cuda.bindings.driver, with the driver initialised. K501 if a package or the driver
+    is missing or the driver doesn't start, K510 if it has no device."""
     driver = module("cuda.bindings.driver")
     try:
         (result,) = driver.cuInit(0)
@@ -111,11 +111,11 @@ def call(
     doing: str,
     meaning: Mapping[str, Rule] = MappingProxyType({}),
 ) -> Any:
-    """What an entry point of the driver returns: None, a value, or a tuple of values.
+    """Calls an entry point of the driver and returns None, its value, or a tuple of its values.
 
-    doing: what it was called for, as messages say it. meaning: the rules of errors that mean
-    something else here than elsewhere. K502 where the driver is too old to have the entry point,
-    the rule of its error where it fails.
+    doing: the purpose of the call, for messages. meaning: rules that override those of `_RULES` in
+    this call. K502 if the driver is too old to have the entry point; the rule of the driver's error
+    if the call fails.
     """
     driver = bindings()
     try:
@@ -133,7 +133,7 @@ def call(
 def failure(
     driver: Any, result: Any, name: str, doing: str, meaning: Mapping[str, Rule]
 ) -> SleyError:
-    """What the driver's error means."""
+    """The diagnostic for an error of the driver."""
     (_, words) = driver.cuGetErrorString(result)
     rule = meaning.get(result.name) or _RULE_OF.get(result.name, K516)
     notes = []
@@ -149,7 +149,7 @@ def failure(
 
 
 def driver_version() -> tuple[int, int]:
-    """The newest CUDA that the driver was made for: (13, 0)."""
+    """The newest CUDA that the driver supports: (13, 0)."""
     driver = bindings()
     (_, number) = driver.cuDriverGetVersion()
     return number // 1000, number % 1000 // 10
@@ -160,7 +160,7 @@ def version_text(version: tuple[int, int]) -> str:
 
 
 def check_versions(compiler: tuple[int, int]) -> None:
-    """K502 if the driver doesn't run what a compiler of that version makes."""
+    """K502 if the driver is too old for code of that version of the compiler."""
     found = driver_version()
     if found[0] < compiler[0]:
         oldest = NEEDED.get(compiler[0])
@@ -176,7 +176,7 @@ def check_versions(compiler: tuple[int, int]) -> None:
 
 @contextmanager
 def current(context: Any) -> Iterator[None]:
-    """The device's context is the calling thread's; the caller's own is back afterwards."""
+    """Makes a device's context current in the calling thread; restores the caller's afterwards."""
     driver = bindings()
     call(driver.cuCtxPushCurrent, context, doing="turning to the device")
     try:
@@ -187,8 +187,8 @@ def current(context: Any) -> Iterator[None]:
 
 @contextmanager
 def apart_from_captures(context: Any) -> Iterator[None]:
-    """As `current`, and calls that no CUDA graph can hold (allocations) are allowed, even if the
-    caller captures one: they happen now, and are no part of it."""
+    """As `current`, and allows calls that can't be captured (allocations) during the caller's
+    capture: they run at once, outside the graph."""
     driver = bindings()
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     with current(context):

@@ -1,4 +1,4 @@
-"""Streams and events of CUDA, of our own and of other libraries, and captures into graphs."""
+"""CUDA streams and events, sley's and other libraries', and their capture into graphs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STREAM_ERRORS = {
 
 
 class CudaStream:
-    """A stream, by its address; other libraries take it by `__cuda_stream__`."""
+    """A stream, by its address; other libraries accept it, by `__cuda_stream__`."""
 
     def __init__(self, address: int) -> None:
         self._address = address
@@ -30,8 +30,8 @@ class CudaStream:
 
 
 class CudaEvent(Event):
-    """A CUevent of a device, whose context is given. It holds the stream on which it was set, as
-    far as that is an object: its address is no other stream's meanwhile."""
+    """A CUevent in the context of a device. It keeps the stream object on which it was recorded
+    alive, so that no other stream gets the same address."""
 
     def __init__(self, context: Any) -> None:
         self._cu = bindings()
@@ -46,7 +46,7 @@ class CudaEvent(Event):
         ).atexit = False
 
     def set(self, stream: Any) -> None:
-        """See `Event.set`. Not for a stream that is captured."""
+        """See `Event.set`. The stream must not be captured."""
         self._stream, self._address = stream, stream_address(stream)
         with current(self._context):
             call(
@@ -58,7 +58,7 @@ class CudaEvent(Event):
             )
 
     def hold(self, stream: Any) -> None:
-        """See `Event.hold`. A stream waits for its own work anyway."""
+        """See `Event.hold`. Does nothing for the event's own stream, which runs in order."""
         address = stream_address(stream)
         if address == self._address:
             return
@@ -94,13 +94,13 @@ def stream_address(stream: Any) -> int:
 
 def is_captured(stream: Any, context: Any, device: Any, name: str) -> bool:
     """See `Device.is_captured`; the device's context is current. K518 for the legacy default stream
-    where it can't be used, since a stream that waits for it is captured."""
+    while a stream that synchronises with it is captured."""
     cu = bindings()
     handle = cu.CUstream(stream_address(stream))
     doing = f"looking at a stream of {name}"
     status = call(cu.cuStreamIsCapturing, handle, doing=doing, meaning=STREAM_ERRORS)
     if status != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE:
-        return True  # other questions about it may end the capture
+        return True  # further queries could invalidate the capture
     own = call(cu.cuStreamGetCtx, handle, doing=doing, meaning=STREAM_ERRORS)
     if int(own) != int(context) and _device_of(own, doing) != int(device):
         raise K517.error(expected=f"a stream of {name}", found="one of another device")
@@ -114,7 +114,7 @@ def _device_of(context: Any, doing: str) -> int:
 
 
 def release(context: Any, free: Callable[[Any], Any], handle: Any) -> None:
-    """Free what belongs to `handle`. Nobody is there to tell of a failure, nor to do something
-    about it: the device has failed then, and who works on it hears of that."""
+    """Free `handle`. A failure is ignored, since no caller could handle it: the device has failed,
+    and its next use raises the error."""
     with suppress(SleyError), apart_from_captures(context):
         free(handle)
