@@ -103,8 +103,9 @@ EDGES = [4 << 10, 64 << 10, 128 << 10, 1 << 20]
 COUNTS = [edge // 4 + more for edge in EDGES for more in (-1, 0, 1)]
 
 
-@pytest.mark.parametrize("copies", Copies)
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("ranks", "copies"), [*((2, copies) for copies in Copies), (3, Copies.AUTO)]
+)
 def test_every_kind_of_call(ranks: int, copies: Copies) -> None:
     counts = [*COUNTS, LARGE // 2 + 3]
     ends = rank_processes.start(ranks, all_kinds, counts, settings=settings(True, copies)).ends()

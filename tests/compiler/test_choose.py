@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import sley
 from sley.compiler.options import Options
 from sley.compiler.search import TIE
 from sley.compiler.space import LeastTime, Space, candidates
+from sley.simulate import Simulator
 from support.examples import examples
 
 NDV4 = sley.topologies.ndv4()
@@ -22,6 +23,8 @@ RING = sley.algorithms.ring_allreduce(8)
 ALL_PAIRS = sley.algorithms.all_pairs_allreduce(8)
 SMALL = {"instances": [1, 8], "channels": [1]}
 SIZES = ["1K", "1M", "64M"]
+BY_CONNECTION = {"schedule": "msccl", "allocate": "connection"}
+INSTANCES = {"instances": [1, 4], "channels": 1}
 
 
 def code(call: Any) -> str:
@@ -36,14 +39,15 @@ def table() -> sley.Choices:
 
 
 def test_nothing_that_was_tried_is_faster(table: sley.Choices) -> None:
-    for size in SIZES:
-        chosen = sley.simulate(table.plan_for(size), size).time_us
-        for program in (RING, ALL_PAIRS):
-            for series in Space({"instances": (1, 8), "channels": (1,)}).series(program):
-                for options in series:
-                    plan = sley.compile(program, options, topology=NDV4, verify=False)
-                    if np.bincount(plan.block_rank).max() <= 108:
-                        assert chosen <= sley.simulate(plan, size).time_us * (1 + TIE)
+    chosen = [sley.simulate(table.plan_for(size), size).time_us for size in SIZES]
+    space = Space({"instances": (1, 8), "channels": (1,)})
+    for program in (RING, ALL_PAIRS):
+        for options in chain.from_iterable(space.series(program)):
+            plan = sley.compile(program, options, topology=NDV4, verify=False)
+            if np.bincount(plan.block_rank).max() <= 108:
+                simulator = Simulator(plan)
+                for size, least in zip(SIZES, chosen, strict=True):
+                    assert least <= simulator(size).time_us * (1 + TIE)
 
 
 def test_ranges_cover_all_sizes_and_differ(table: sley.Choices) -> None:
@@ -77,7 +81,7 @@ def test_what_is_chosen_is_what_its_options_make(table: sley.Choices) -> None:
 
 
 def test_small_calls_take_ll_and_large_ones_simple() -> None:
-    choices = sley.choose(RING, ["1K", "1G"], NDV4)
+    choices = sley.choose(RING, ["1K", "1G"], NDV4, **BY_CONNECTION)
     first, last = choices.ranges[0], choices.ranges[-1]
     assert first.plan.protocol is sley.Protocol.LL
     assert last.plan.protocol is sley.Protocol.SIMPLE
@@ -103,8 +107,9 @@ def test_it_is_deterministic(table: sley.Choices) -> None:
 
 def test_a_slower_network_changes_the_choice() -> None:
     slow = sley.CostModel(nvlink_block_GBps=0.5, local_block_GBps=0.5)
-    usual = sley.choose(RING, "64K", NDV4, protocol="LL").ranges[0]
-    other = sley.choose(RING, "64K", NDV4, protocol="LL", model=slow).ranges[0]
+    usual = sley.choose(RING, "64K", NDV4, protocol="LL", **BY_CONNECTION).ranges[0]
+    again = sley.choose(RING, "64K", NDV4, protocol="LL", model=slow, **BY_CONNECTION)
+    other = again.ranges[0]
     assert other.begin.time_us > usual.begin.time_us
     assert other.blocks_per_rank > usual.blocks_per_rank
 
@@ -164,10 +169,11 @@ def test_blocks_given_by_hand_are_kept() -> None:
 
 
 def test_more_blocks_than_fit_on_a_gpu_are_left_out() -> None:
-    choice = sley.choose(ALL_PAIRS, "256K", NDV4, schedule="hpds").ranges[0]
+    crowding: dict[str, Any] = {"schedule": "hpds", "protocol": "Simple"}
+    choice = sley.choose(ALL_PAIRS, "256K", NDV4, **crowding).ranges[0]
     assert 56 <= choice.blocks_per_rank <= 108
     # The least that this one takes is 14 for each instance; so much has to be enough.
-    crowded = sley.choose(ALL_PAIRS, "256K", NDV4, schedule="hpds", instances=[16]).ranges[0]
+    crowded = sley.choose(ALL_PAIRS, "256K", NDV4, instances=[16], **crowding).ranges[0]
     assert crowded.blocks_per_rank > 108
 
 
@@ -199,7 +205,7 @@ def test_the_least_time_is_a_bound(
 
 
 def test_plans_for_a_target_are_written(tmp_path: Path) -> None:
-    choices = sley.choose(RING, ["4K", "64M"], NDV4, target="executor", instances=[1, 4])
+    choices = sley.choose(RING, ["4K", "64M"], NDV4, target="executor", **INSTANCES)
     paths = choices.save(tmp_path / "plans", target="executor")
     assert len(paths) == len(choices.ranges) > 1
     for path, choice in zip(paths, choices.ranges, strict=True):
@@ -212,9 +218,8 @@ def test_plans_for_a_target_are_written(tmp_path: Path) -> None:
 
 
 def test_a_target_that_can_run_nothing_says_why() -> None:
-    assert code(lambda: sley.choose(RING, "1K", NDV4, target="msccl", instances=[64])).startswith(
-        "F4"
-    )
+    many = {"instances": [64], "channels": 1, "protocol": "LL"}
+    assert code(lambda: sley.choose(RING, "1K", NDV4, target="msccl", **many)).startswith("F4")
 
 
 def test_progress_reaches_its_end() -> None:

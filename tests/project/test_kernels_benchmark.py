@@ -7,7 +7,6 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +61,6 @@ int ncclGroupEnd() {
 int ncclCommDestroy(void* comm) { delete static_cast<int*>(comm); return 0; }
 }
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of compiled kernels of these tests' own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLEY_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 @pytest.fixture(scope="module")

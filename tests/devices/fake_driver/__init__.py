@@ -49,7 +49,6 @@ def environment(folder: Path) -> dict[str, str]:
         **kept,
         "LD_LIBRARY_PATH": f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}",
         "PYTHONPATH": f"{TESTS}:{HERE.parent}:{os.environ.get('PYTHONPATH', '')}",
-        "SLEY_CACHE_DIR": str(folder / "cache"),
     }
 
 

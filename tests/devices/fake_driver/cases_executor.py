@@ -7,6 +7,7 @@ driver's interface, and what the launch is handed goes to a kernel that really u
 from __future__ import annotations
 
 import gc
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,12 @@ import pytest
 import sley
 from fake_driver import FakeDriver, array_on, refused
 from sley.codegen import KERNELS, Kernels, Platform, Variant
-from sley.devices import Engine, Executor, Launching, Settings, ThreadsDevice
+from sley.devices import Engine, Executor, Launching, Settings
 from sley.devices.cuda import CudaDevice, driver
 from sley.devices.cuda.arrays import CudaArray
 from sley.devices.tables import CALL
 from sley.engine.types import DATA_TYPES
+from support.device_calls import threads
 
 RANKS = 4
 
@@ -29,7 +31,7 @@ def stand_in(
 ) -> None:
     """Run the plan's kernels for CPUs where its kernels for GPUs are launched."""
     variant = Variant(Platform.CPU, DATA_TYPES["float32"].number, op)
-    library = ThreadsDevice().build(Kernels.of(plan).source(engine, variant), KERNELS)
+    library = threads().build(Kernels.of(plan).source(engine, variant), KERNELS)
     for name in KERNELS:
         fake.kernel(name, CALL.itemsize, library._name, name)
 
@@ -55,10 +57,9 @@ def ring(**options: Any) -> sley.Plan:
     return sley.compile(sley.algorithms.ring_allreduce(RANKS, in_place=True), **options)
 
 
-@pytest.mark.parametrize("engine", Engine)
-@pytest.mark.parametrize("protocol", sley.Protocol)
+@pytest.mark.parametrize(("protocol", "engine"), zip(sley.Protocol, cycle(Engine), strict=False))
 def test_a_plan_runs_on_one_device(
-    fake: FakeDriver, device: CudaDevice, engine: Engine, protocol: sley.Protocol
+    fake: FakeDriver, device: CudaDevice, protocol: sley.Protocol, engine: Engine
 ) -> None:
     plan = ring(protocol=protocol)
     stand_in(fake, plan, engine)

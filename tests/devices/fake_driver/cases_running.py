@@ -33,9 +33,8 @@ def test_names(fake: FakeDriver) -> None:
     refused("K510", open_devices, "cuda", 5, 2)
 
 
-@pytest.mark.parametrize("engine", Engine)
-@pytest.mark.parametrize("devices", ["cuda:0", "cuda"])
-def test_a_plan_is_measured_and_checked(fake: FakeDriver, engine: Engine, devices: str) -> None:
+@pytest.mark.parametrize(("devices", "engine"), zip(("cuda:0", "cuda"), Engine, strict=True))
+def test_a_plan_is_measured_and_checked(fake: FakeDriver, devices: str, engine: Engine) -> None:
     plan = ring()
     stand_in(fake, plan, engine)
     found = sley.run(plan, [0, 1000, 5000], devices=devices, engine=engine, iterations=2)
