@@ -1,11 +1,11 @@
-"""What every engine shares, whether it runs plans in processes, in a communicator or on devices.
+"""Engine: what jobs, communicators and devices share to run plans.
 
-types.py, arguments.py   element types; a call's arrays and what follows from them
+types.py, arguments.py   element types; a call's arrays, validated, with their type and count
 program.py               a plan as the compiled engine loads it
-outcomes.py              what engines report, and the errors that it amounts to
-limits.py, memory.py     which settings make sense; allocation and R507
-check.py                 test data, and what a collective makes of it
-measure.py               timing and checking over sizes, on whatever engine
+outcomes.py              the engines' reports, and the errors made of them
+limits.py, memory.py     defaults and ranges of settings; allocation and R507
+check.py                 test data, and the expected result of a collective
+measure.py               timing and checking over sizes, for every engine
 native.py                the compiled engine (`native/`)
 """
 

@@ -1,4 +1,4 @@
-"""The arrays of a call: their type and count, and those of the host laid out in one memory."""
+"""Arguments: the type and count of a call's arrays, and host arrays laid out in one memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _ALIGNMENT = 64
 
 
 class Part(NamedTuple):
-    """An array of a call and what the plan keeps in it.
+    """An array of a call and the blocks of the collective in it.
 
-    what: as messages call it, "input of rank 3". elements: that it has, None without an array.
-    blocks: of the collective.
+    what: its name in messages, "input of rank 3". elements: their number, None without an array.
+    blocks: the number of the collective's blocks that the plan keeps in it.
     """
 
     what: str
@@ -32,8 +32,8 @@ class Part(NamedTuple):
 
 
 def parts_of(plan: Plan, rank: int, elements: Sequence[int | None]) -> list[Part]:
-    """The parts of a rank's arrays of so many elements: its input and output, or its input alone;
-    in place its data."""
+    """The parts for a rank's arrays: its input and output, or its input alone; in place: its data.
+    elements: the number of elements of each array, None for a missing one."""
     one = buffer_sizes(plan, rank, 1)
     in_place = plan.collective.in_place
     buffers = [("data", one.data)] if in_place else [("input", one.input), ("output", one.output)]
@@ -44,8 +44,8 @@ def parts_of(plan: Plan, rank: int, elements: Sequence[int | None]) -> list[Part
 
 
 def count_of(parts: Sequence[Part], count: int | None, rule: Rule) -> int:
-    """Elements of a block in a call on `parts`: `count`, or without it what the first array says
-    that holds blocks. `rule` where one of the parts doesn't fit; R514 for a count that is none."""
+    """Elements of a block in a call on `parts`: `count`, by default derived from the first array
+    that holds blocks. `rule` for a part of another size; R514 for an invalid count."""
     if count is None:
         first = next((part for part in parts if part.blocks and part.elements is not None), None)
         if first is None or first.elements is None:
@@ -71,9 +71,9 @@ def count_of(parts: Sequence[Part], count: int | None, rule: Rule) -> int:
 def type_of(types: Mapping[str, str], name: str | None, rule: Rule) -> DataType:
     """The type of a call's elements.
 
-    types: of the arrays, by what messages call them: names as `name_of` gives them. name: of the
-    type that the caller asks for; "bfloat16" takes arrays of its bits (uint16). `rule` for arrays
-    of several types or of another one than asked for; R504 for a type that no engine has.
+    types: the arrays' types, as `name_of` names them, by the arrays' names in messages. name: the
+    type that the caller requests; "bfloat16" takes arrays of its bits (uint16). `rule` for arrays
+    of several types or of another type than requested; R504 for a type that engines don't support.
     """
     asked = None if name is None else data_type(name)
     is_bits = asked is not None and asked.is_bfloat16
@@ -99,14 +99,14 @@ def type_of(types: Mapping[str, str], name: str | None, rule: Rule) -> DataType:
 
 
 Span = tuple[int, int]
-"""(first byte, end) within the memory of a call."""
+"""First byte and end, within the memory of a call."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a call, one array a rank, known to fit the plan.
+    """The inputs of a call, one array a rank, validated against the plan.
 
-    count: elements of one block of the collective. sizes: of each rank's buffers.
+    count: elements of one block of the collective. sizes: those of each rank's buffers.
     """
 
     arrays: tuple[Array, ...]
@@ -117,8 +117,8 @@ class Inputs:
     sizes: tuple[BufferSizes, ...]
 
     def spans(self) -> tuple[list[tuple[Span, Span]], int]:
-        """For each rank the spans of input (in place: data) and output (in place: empty), and the
-        bytes of all."""
+        """For each rank the spans of its input (in place: data) and output (in place: empty); and
+        the bytes of all spans together."""
         item, end = self.dtype.size_bytes, 0
         spans: list[tuple[Span, Span]] = []
         for s in self.sizes:
@@ -151,8 +151,8 @@ def check_inputs(
     count: int | None,
     reduce_op: ReduceOp,
 ) -> Inputs:
-    """The inputs of a call on `plan`; R503 where they don't fit it, R504 for an unknown type, R514
-    for a count that is none."""
+    """The inputs of a call on `plan`; R503 if they don't fit it, R504 for an unknown type, R514
+    for an invalid count."""
     collective = plan.collective
     if len(inputs) != collective.ranks:
         raise R503.error(

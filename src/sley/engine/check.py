@@ -1,9 +1,9 @@
-"""Checking a run: test data, buffers between guard zones, and what must be in them at the end.
+"""Checks of a run: test data, buffers between guard zones, and their expected contents at the end.
 
-An element's value follows from its rank and its position in the rank's input, with a prime period:
-so every rank can compute the inputs of all, and neither filling nor checking costs more than
-reading the memory. Values are small integers for which every type and reduction is exact (a float16
-or bfloat16 counts to 256 without rounding).
+An element's value depends on its rank and its position in the rank's input, with a prime period:
+every rank can compute the inputs of all, and filling and checking cost no more than reading the
+memory. Values are small integers for which every type and reduction is exact (float16 and bfloat16
+represent integers up to 256 without rounding).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sley.ir.words import ReduceOp
 PERIOD = 4093  # prime, so that no tile is a multiple of it
 _RANK_SHIFT = 1009
 _NO_DATA_BYTE = 0xA5
-"""What memory without data holds: in no type a value that the check expects."""
+"""The byte in memory without data: the check expects its value in no type."""
 
 _EXACT = {"int8": 127, "uint8": 255}
 _EXACT_DEFAULT = 256
 
 
 def _splitmix(n: int) -> NDArray[np.uint64]:
-    """`n` well mixed numbers (Steele et al., splitmix64), the same on every machine."""
+    """`n` pseudo-random numbers (Steele et al., splitmix64), the same on every machine."""
     z = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -54,7 +54,7 @@ class Pattern:
             values = noise % (exact // width + 1) if width <= exact else many
         elif op is ReduceOp.PRODUCT:
             # Signs and about two factors of 2: powers of two are exact until they overflow, and
-            # no order of the operands overflows earlier than another.
+            # every order of the operands overflows at the same point.
             values = np.where(noise % 2, 1, -1) * np.where(noise // 2 % width < 2, 2, 1)
         else:
             values = noise % 101 - (0 if dtype.name == "uint8" else 50)
@@ -107,12 +107,12 @@ def _quotient(values: Array, divisor: int) -> Array:
 
 
 def clear(memory: Array) -> None:
-    """Fill `memory` with what no collective makes."""
+    """Fill `memory` with bytes that no collective produces."""
     memory.view(np.uint8)[:] = _NO_DATA_BYTE
 
 
 def differing(actual: Array, period: Array) -> int:
-    """How many elements of `actual` differ from `period` repeated."""
+    """The number of elements of `actual` that differ from `period` repeated."""
     if not len(actual):
         return 0
     whole = len(actual) // len(period) * len(period)
@@ -125,16 +125,16 @@ GUARD_BYTES = 512
 """Bytes of the guard zone on either side of a buffer."""
 
 GUARD_BYTE = 0x5C
-"""What each of them holds."""
+"""The value of each of these bytes."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What a rank needs to fill its input and to check its output.
+    """The data of a collective that a rank needs to fill its input and to check its output.
 
-    chunks: chunks a block has. initial: bool (input chunks,) of the rank. offset, rank, index: CSR,
-    output chunk -> the input chunks (rank, index) whose reduction it must hold, none where
-    anything will do. width: the most operands that any chunk of the collective has.
+    chunks: chunks of a block. initial: bool (input chunks,) of the rank. offset, rank, index: CSR,
+    output chunk -> the input chunks (rank, index) whose reduction it must hold, none for a chunk
+    that may hold anything. width: the most operands of any chunk of the collective.
     """
 
     chunks: int
@@ -171,16 +171,16 @@ class GuardedBuffer:
         clear(self.array)
 
     def overwritten(self) -> int:
-        """Bytes of the guard zones that somebody changed."""
+        """The number of bytes of the guard zones that changed."""
         end = GUARD_BYTES + self.array.nbytes
         zones = np.concatenate([self._memory[:GUARD_BYTES], self._memory[end:]])
         return int(np.count_nonzero(zones != GUARD_BYTE))
 
 
 class CheckedBuffers:
-    """A rank's buffers for one size, and the check of what a call leaves in them.
+    """A rank's buffers for one size, and the check of their contents after a call.
 
-    memory: input and output, in place the data and nothing. output: the part that is checked.
+    memory: input and output; in place: the data and an empty array. output: the checked part.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class CheckedBuffers:
             self._input, self.output = (buffer.array for buffer in self.memory)
 
     def fill(self) -> None:
-        """Put the pattern into the input; everything else holds no data."""
+        """Write the pattern into the input; clear everything else."""
         for buffer in self.memory:
             clear(buffer.array)
         self._pattern.fill(self._rank, self._input)
@@ -212,7 +212,7 @@ class CheckedBuffers:
             clear(self._input[self._start(int(chunk)) : self._end(int(chunk))])
 
     def wrong(self) -> int:
-        """Wrong elements of the output, and elements written outside the buffers."""
+        """The number of wrong elements of the output and of those written outside the buffers."""
         p, wrong = self._promise, 0
         for chunk in range(len(p.offset) - 1):
             operands = slice(int(p.offset[chunk]), int(p.offset[chunk + 1]))

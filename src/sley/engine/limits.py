@@ -12,17 +12,17 @@ from sley.engine.types import DataType
 from sley.errors.runtime import R506, R514
 
 SLOT_BYTES = 64 * 1024
-"""Room of a slot: pieces that stay in a core's cache while they are combined and passed on."""
+"""Default bytes of a slot: a message stays in a core's cache while it is combined and sent on."""
 
 TIMEOUT_S = 30.0
-"""How long nothing may move before a job gives up."""
+"""Default time without progress after which a job fails."""
 
 LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
 """A year. The engine's clock counts nanoseconds in 64 bits."""
 
 
 def whole(value: object, name: str, least: int) -> int:
-    """The setting called `name`; R514 where it is no integer from `least` to LARGEST."""
+    """The setting named `name` as an int; R514 unless it is an integer from `least` to LARGEST."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         number = int(value)
         if least <= number <= LARGEST:
@@ -33,7 +33,7 @@ def whole(value: object, name: str, least: int) -> int:
 
 
 def check_settings(slots: int | None, slot_bytes: int, timeout_s: float) -> None:
-    """R514 for settings that make no sense."""
+    """R514 for settings outside their ranges."""
     if slots is not None:
         whole(slots, "slots", 1)
     whole(slot_bytes, "slot_bytes", 1)
@@ -45,7 +45,7 @@ def check_settings(slots: int | None, slot_bytes: int, timeout_s: float) -> None
 
 
 def check_slot(loaded: Loaded, dtype: DataType) -> None:
-    """R506 where a slot cannot hold an element of every chunk of the longest message."""
+    """R506 if a slot can't hold one element of every chunk of the longest message."""
     needed = loaded.max_count * dtype.size_bytes
     if loaded.wiring.slot_bytes < needed:
         raise R506.error(

@@ -1,4 +1,4 @@
-"""Measuring a plan over sizes with the conventions of nccl-tests: one loop for every engine."""
+"""Measurement: a plan over sizes, with the conventions of nccl-tests; one loop for every engine."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ REDUCE_OPS = {
     "max": ReduceOp.MAX,
     "avg": ReduceOp.AVERAGE,
 }
-"""The reductions by the names that nccl-tests has for them."""
+"""The reductions by their names in nccl-tests."""
 
 
 class Bench(Protocol):
-    """An engine with a plan and memory for test data, to be timed and checked at any size."""
+    """An engine with a plan and memory for test data: it times and checks calls of any size."""
 
     def time_us(self, count: int, sweep: Sweep) -> float:
         """Time of one call of `count` elements a block: the average over the sweep's iterations,
         back to back, after its warm-up."""
 
     def count_wrong(self, count: int, sweep: Sweep) -> int:
-        """Runs once on fresh test data: the number of elements, over all ranks, that are not what
-        the collective promises, or were written outside the buffers."""
+        """Runs once on fresh test data; returns the number of wrong elements on all ranks, with
+        those written outside the buffers."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The calls that are measured: their sizes, what they move, and how often each is made.
+    """The calls to measure: their sizes, type, reduction, and number.
 
     sizes_bytes: of the larger of a rank's two buffers, rounded down to a whole number of elements a
         block, as nccl-tests does.
     iterations: timed calls at each size, after `warmup` calls that aren't timed.
-    check: whether the plan runs once more at each size, on fresh data, and what it leaves is
-        compared with what the collective promises.
+    check: whether the plan runs once more at each size, on fresh data, to compare its result with
+        the collective's promise.
 
     Errors: R504, R514.
     """
@@ -71,12 +71,12 @@ class Sweep:
         return DATA_TYPES[self.dtype]
 
     def counts(self, plan: Plan) -> list[int]:
-        """Of each size, the elements of a block of the plan's collective."""
+        """For each size, the elements of a block of the plan's collective."""
         block_bytes = plan.collective.blocks * self.kind.size_bytes
         return [size // block_bytes for size in self.sizes_bytes]
 
     def measurement(self, plan: Plan, count: int, time_us: float, wrong: int) -> Measurement:
-        """The line of a call of `count` elements a block that took `time_us`."""
+        """The measurement of a call of `count` elements a block that took `time_us`."""
         c = plan.collective
         size_bytes = count * c.blocks * self.kind.size_bytes
         algbw_GBps = size_bytes / time_us / 1e3 if time_us > 0 else 0.0  # noqa: N806 - a unit
@@ -97,11 +97,11 @@ class Sweep:
 class Measurement:
     """One line of the table of nccl-tests.
 
-    size_bytes: the larger of a rank's two buffers: what is gathered, what is scattered. count:
-    elements of one block of the collective. root: NONE (-1) without. time_us: of one call. On
-    processes it is averaged over the ranks, too. algbw_GBps: size / time in 10^9 bytes a second;
-    busbw_GBps: that times `ir.collectives.bus_factor`. wrong: elements that are not what the
-    collective promises; -1 unchecked.
+    size_bytes: the larger of a rank's two buffers (of an AllGather the output, of a ReduceScatter
+    the input). count: elements of one block of the collective. root: NONE (-1) without a root.
+    time_us: of one call; on processes, averaged over the ranks, too. algbw_GBps: size / time in
+    10^9 bytes a second; busbw_GBps: algbw times `ir.collectives.bus_factor`. wrong: the number of
+    wrong elements; -1 if unchecked.
     """
 
     size_bytes: int
@@ -141,8 +141,8 @@ def measure(
 
 @dataclass(frozen=True)
 class Comparison(Generic[K]):
-    """Several benches at one size: of each its measurement, whose `time_us` is the median of its
-    `times_us`, one for each round."""
+    """Several benches at one size: the measurement of each, whose `time_us` is the median of its
+    `times_us`, one time for each round."""
 
     measurements: Mapping[K, Measurement]
     times_us: Mapping[K, tuple[float, ...]]
@@ -158,7 +158,7 @@ def compare(
     """Times and checks a plan on several benches, and compares their times at each size.
 
     Each is checked once at each size; then, in each of `rounds` rounds, every size is timed on one
-    bench after the other, so that what else happens on the machine hits them alike. progress:
+    bench after the other, so that other load on the machine affects all benches alike. progress:
     called (rounds + 1) x sizes x benches times.
     """
     rounds = whole(rounds, "rounds", 1)

@@ -1,4 +1,4 @@
-"""Allocation: raises R507, naming the size that was asked for, where memory runs out."""
+"""Allocation: raises R507, naming the requested size, when memory runs out."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sley.errors.runtime import R507
 _T = TypeVar("_T")
 
 BEYOND = "less, on any machine"
-"""What is found where more is wanted than the engine can count."""
+"""The finding of R507 for sizes beyond the engine's integers."""
 
 
 class Lent:
-    """Bytes of the host as NumPy takes them: `np.asarray(lent)` is an array over them that keeps
-    this object alive. Whose memory it is frees it at this object's end (`weakref.finalize`)."""
+    """Bytes of the host for NumPy: `np.asarray(lent)` is an array over them that keeps this object
+    alive. The memory's owner frees it when this object is collected (`weakref.finalize`)."""
 
     def __init__(self, address: int, size_bytes: int) -> None:
         self.__array_interface__ = {
@@ -32,8 +32,8 @@ class Lent:
 
 
 def allocate(create: Callable[[], _T], what: str, size_bytes: int) -> _T:
-    """What `create` makes of `size_bytes` of memory for `what`. Errors: R507 where there is not so
-    much, N610 where it needs a descriptor and the limit is reached."""
+    """The result of `create`, which allocates `size_bytes` of memory for `what`. Errors: R507 if
+    memory runs out, N610 if the limit of descriptors is reached."""
     if size_bytes > LARGEST:
         raise no_memory(what, size_bytes, BEYOND)
     try:
@@ -44,7 +44,7 @@ def allocate(create: Callable[[], _T], what: str, size_bytes: int) -> _T:
 
 
 def reserve(create: Callable[[], _T], what: str, size_bytes: int) -> _T:
-    """What `create` makes of `size_bytes` of addresses for `what`, with no memory behind them yet.
+    """The result of `create`, which reserves `size_bytes` of addresses for `what`, without memory.
     Errors: as `allocate`."""
     try:
         return create()
@@ -65,12 +65,12 @@ def _check_descriptors(what: str, error: Exception) -> None:
 
 
 def no_memory(what: str, size_bytes: int, found: str) -> SleyError:
-    """R507 for `what`, which wanted `size_bytes`."""
+    """R507 for `what`, whose size is `size_bytes`."""
     return R507.error(expected=f"{size_bytes:,} bytes of memory for {what}", found=found)
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that the system has no more memory to give."""
+    """Whether an error means that the system is out of memory."""
     return isinstance(error, MemoryError) or (
         isinstance(error, OSError) and error.errno == errno.ENOMEM
     )

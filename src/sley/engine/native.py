@@ -1,4 +1,4 @@
-"""The compiled engine: what `sley.engine._native` has, loaded when it is first asked for."""
+"""The compiled engine: the names of `sley.engine._native`, loaded at the first use."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from sley.errors.runtime import R512
 
 LARGEST = 1 << 62
-"""The largest number the engine is given: sums of two still fit its 64 bits."""
+"""The largest number passed to the engine: the sum of two still fits 64 bits."""
 
 if TYPE_CHECKING:
-    from sley.engine._native import *  # noqa: F403 - the stub says what there is
+    from sley.engine._native import *  # noqa: F403 - the stub lists the names
 else:
 
     def __getattr__(name: str) -> object:
-        """What the extension module has by this name; R512 where it cannot be loaded."""
+        """The extension module's attribute `name`; R512 if the module can't be loaded."""
         module = "sley.engine._native"
-        if name.startswith("_"):  # `import` asks for some of those
+        if name.startswith("_"):  # `import` looks up some of those
             raise AttributeError(name, name=name, obj=module)
         try:
             return getattr(importlib.import_module(module), name)

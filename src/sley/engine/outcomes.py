@@ -1,4 +1,4 @@
-"""What an engine reports, and the error that a failed run becomes."""
+"""Outcomes: an engine's reports, and the error made of those of a failed run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Status(IntEnum):
 
 
 class Reason(IntEnum):
-    """What a stuck instruction waits for (the engines' numbers). READING: that the receiver has
-    read what was sent to it where it lies (the direct protocol)."""
+    """What a stuck instruction waits for (the engines' numbers). READING: the receiver's read of a
+    message in the sender's memory (the direct protocol)."""
 
     NONE = 0
     INSTRUCTION = 1
@@ -40,8 +40,8 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True)
 class Stuck:
-    """An instruction (of its rank's program; NONE at the end of them all) that cannot go on with
-    `tile`; `target` is the instruction or the connection that it waits for."""
+    """An instruction that is stuck at `tile`. step: its row in its rank's program, NONE after the
+    last one. target: the instruction or the connection that it waits for."""
 
     instruction: int
     tile: int
@@ -50,14 +50,14 @@ class Stuck:
 
 
 Report = tuple[int, float, int, int, list[tuple[int, int, int, int]]]
-"""An `Outcome` as the plain values that the engine returns, which travel."""
+"""An `Outcome` as the plain values that the engine returns, which can be sent."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rank's engine reports of a call. rank: who did not come (ABSENT), or called something
-    else (MISMATCHED); NONE without. size_bytes: of a message from rank to rank, as the other end
-    has it."""
+    """The report of a rank's engine on a call. rank: the rank that didn't arrive (ABSENT) or made
+    another call (MISMATCHED); NONE without. size_bytes: of a point-to-point message, at its other
+    end."""
 
     status: Status
     seconds: float
@@ -73,7 +73,7 @@ class Outcome:
 
 
 def failure(loaded: Loaded, outcomes: Mapping[int, Outcome], timeout_s: float) -> SleyError | None:
-    """The error that the ranks' outcomes amount to; None if every rank finished."""
+    """The error made of the ranks' outcomes; None if every rank finished."""
     failed = {rank: o for rank, o in outcomes.items() if o.status is not Status.DONE}
     if not failed:
         return None
@@ -96,8 +96,8 @@ def failure(loaded: Loaded, outcomes: Mapping[int, Outcome], timeout_s: float) -
 def describe(
     loaded: Loaded, outcomes: Mapping[int, Outcome], most: int = MOST_PLACES
 ) -> tuple[list[Place], list[str]]:
-    """Where ranks are stuck, and why: places for an error, `most` at most, and a line for each."""
-    # The rank that noticed comes first; others tell what they were at when they heard of it.
+    """Places where ranks are stuck, at most `most`, and for each a line with the reason."""
+    # The rank that timed out comes first; the others report their state when they were aborted.
     order = sorted(outcomes.items(), key=lambda item: (item[1].status is not Status.STALLED, item))
     stuck = [(rank, s) for rank, outcome in order for s in outcome.stuck]
     places, lines = [], []

@@ -1,7 +1,7 @@
-"""From a Plan to what the engine loads: the connections, and one program a rank.
+"""Program: a plan as the engine loads it, the connections and one program a rank.
 
-The engine trusts nothing: what could make it leave its memory is checked when it loads
-(`native/engine/program.cpp`). Here is checked what concerns several ranks at once.
+When it loads a program, the engine validates everything that could make it leave its memory
+(`native/engine/program.cpp`). This module checks properties of several ranks together.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from sley.ir.words import SENDS, LoopOrder
 
 @dataclass(frozen=True)
 class Wiring:
-    """The connections of a plan, and the room they get.
+    """The connections of a plan, and the number and size of their slots.
 
-    src, dst: int32 (connections,), the ranks at the ends; channel: int32, for messages; index:
-    int32, the connection's number among the FIFOs in the memory of its src.
+    src, dst: int32 (connections,), the ranks at the ends; channel: int32, for error messages;
+    index: int32, the connection's number among the FIFOs in the memory of its src.
     """
 
     ranks: int
@@ -39,8 +39,7 @@ class Wiring:
     slot_bytes: int
 
     def shape(self) -> native.FabricShape:
-        """The memory of a job that runs this plan alone; R507 where it is more than can be
-        counted."""
+        """The memory layout of a job that runs only this plan; R507 if its size overflows."""
         fifos = np.bincount(self.src, minlength=self.ranks).astype(np.int32)
         return allocate(
             lambda: native.FabricShape.create(fifos, self.slots, self.slot_bytes, self.slots),
@@ -48,12 +47,12 @@ class Wiring:
         )
 
     def memory(self, *, shared: bool) -> native.Segment:
-        """Memory for that; R507 where there is none."""
+        """Memory of that layout; R507 if memory runs out."""
         size_bytes = self.shape().bytes
         return allocate(lambda: native.Segment.create(size_bytes, shared), *self._room())
 
     def fabric(self, memory: native.Segment, rank: int) -> native.Fabric:
-        """The connections in that memory as `rank` sees them."""
+        """The connections in `memory`, for `rank`."""
         return native.Fabric.side_by_side(self.shape(), memory, rank)
 
     def _room(self) -> tuple[str, int]:
@@ -63,19 +62,19 @@ class Wiring:
 
 @dataclass(frozen=True)
 class RankProgram:
-    """One rank's part of a plan, as the engine reads it field by field. Rows are the instructions
-    of the rank.
+    """One rank's part of a plan, which the engine reads field by field. Rows are the rank's
+    instructions.
 
     first_row: the plan's row of the first one.
     op, src_buffer, src_index, dst_buffer, dst_index, count: int32 (rows,), as in the plan.
     send, recv: int32 (rows,), the connection of the wiring that each uses; NONE without.
     wait_offset, wait_target: CSR, instruction -> instructions that it waits for.
-    pullable: int32 (rows,), 1 for sends whose receiver may read the message where it lies.
+    pullable: int32 (rows,), 1 for sends whose message the receiver may read in the sender's memory.
     hold_offset, hold_target: CSR, instruction -> sends whose messages must have been read before.
     block_offset: int64 (blocks + 1,), the first instruction of each block.
-    divisor: int32 (output chunks,), what AVERAGE divides each by.
-    chunks: that a block of the collective has. sizes: of input, output and scratch, in chunks.
-    bases: of input and output, in place. max_count: the longest message of the whole plan.
+    divisor: int32 (output chunks,), the divisor of each under AVERAGE.
+    chunks: chunks of a block of the collective. sizes: input, output and scratch, in chunks.
+    bases: positions of input and output, in place. max_count: longest message of the whole plan.
     in_place, tile_major: the plan's. all_pullable, reduces, needs_all: of all ranks together.
     """
 
@@ -107,15 +106,15 @@ class RankProgram:
     needs_all: bool
 
     def engine(self, fabric: native.Fabric, wiring: Wiring) -> native.Engine:
-        """The engine that runs it."""
+        """An engine for this program."""
         return native.Engine.create(fabric, wiring, self)
 
 
 @dataclass(frozen=True)
 class Pullable:
-    """What receivers may read where it lies (docs/machine.md, protocol Direct).
+    """Messages that receivers may read in the sender's memory (docs/machine.md, protocol Direct).
 
-    pulled: bool (instructions,), sends. holds: CSR, instruction -> sends whose messages must then
+    pulled: bool (instructions,), their sends. holds: CSR, instruction -> sends whose messages must
     have been read before it starts.
     """
 
@@ -129,14 +128,14 @@ class Pullable:
         return cls(np.zeros(rows, np.bool_), Edges.empty(rows))
 
     def covers(self, plan: Plan) -> bool:
-        """Whether it is every message of the plan, and each is a single chunk."""
+        """Whether all messages of the plan are pulled, and each is a single chunk."""
         sends = SENDS[plan.instructions.op]
         return bool(self.pulled[sends].all() and (plan.instructions.count[sends] == 1).all())
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A plan that the engine accepts."""
+    """A plan that the engine has validated."""
 
     plan: Plan
     wiring: Wiring
@@ -148,8 +147,8 @@ class Loaded:
 class BufferSizes:
     """Elements of a rank's buffers for a call of `count` elements a block.
 
-    input, output: of the two buffers; data: of the memory that a call in place is about, in which
-    the output begins at `output_start`, the input at `input_start` (out of place both 0).
+    input, output: of the two buffers; data: of the memory of a call in place, in which the input
+    begins at `input_start` and the output at `output_start` (out of place both 0).
     """
 
     input: int
@@ -160,7 +159,7 @@ class BufferSizes:
 
 
 def buffer_sizes(plan: Plan, rank: int, count: int) -> BufferSizes:
-    """How large rank `rank`'s buffers are: whole blocks of `count` elements."""
+    """The sizes of rank `rank`'s buffers: whole blocks of `count` elements."""
     c = plan.collective
 
     def elements(chunks: int) -> int:
@@ -183,10 +182,10 @@ def scratch_elements(plan: Plan, count: int) -> int:
 def load(
     plan: Plan, slots: int | None, slot_bytes: int, pullable: Pullable | None = None
 ) -> Loaded:
-    """The plan as programs; R505 for too few slots, R510 for a plan that cannot be run.
+    """The plan as programs; R505 for too few slots, R510 for a plan that can't be run.
 
-    pullable: what may be read where it lies, if it lies in memory that others see; nothing
-        without."""
+    pullable: the messages that may be read in the sender's memory, if other ranks can access it;
+        none by default."""
     _check_tables(plan)
     if slots is not None and slots < plan.slots:
         raise R505.error(
@@ -211,7 +210,7 @@ def load(
 
 
 def _check_tables(plan: Plan) -> None:
-    """That the plan's tables make sense, and that buffers in place begin with a block."""
+    """R510 for inconsistent tables, and for buffers in place that don't begin with a block."""
     found = [_refusal(plan, fault.expected, fault.found, fault.row) for fault in faults(plan)]
     if found:
         raise SleyError(found)
@@ -232,7 +231,7 @@ def _refused(plan: Plan, expected: str, found: str, row: int = NONE) -> SleyErro
 def _wire(
     plan: Plan, slots: int, slot_bytes: int
 ) -> tuple[Wiring, NDArray[np.int32], NDArray[np.int32]]:
-    """The wiring, and for each instruction the connection that it sends and receives on."""
+    """The wiring, and the connections on which each instruction sends and receives."""
     send_key, recv_key = plan.connection_keys()
     keys, number = np.unique(np.concatenate([send_key, recv_key]), return_inverse=True)
     send = np.full(len(plan.instructions), NONE, np.int32)
@@ -256,8 +255,8 @@ def _wire(
 
 
 def _check_messages(plan: Plan, send: NDArray[np.int32], recv: NDArray[np.int32]) -> None:
-    """What a connection carries must be what is taken: left-over messages would go to a later
-    call, and a message of another length would be read with what an older one left behind."""
+    """R510 unless both ends of each connection have the same messages: a later call would receive a
+    left-over message, and a message shorter than its receive would be read with older bytes."""
     s = plan.sends[np.argsort(send[plan.sends], kind="stable")]
     r = plan.receives[np.argsort(recv[plan.receives], kind="stable")]
     sent, taken = (np.bincount(c[c != NONE], minlength=1) for c in (send, recv))
@@ -277,7 +276,7 @@ def _check_messages(plan: Plan, send: NDArray[np.int32], recv: NDArray[np.int32]
 
 @dataclass(frozen=True)
 class _Whole:
-    """What the programs of all ranks say alike: fields of `RankProgram`."""
+    """The fields of `RankProgram` that are equal on all ranks."""
 
     max_count: int
     all_pullable: bool
@@ -333,14 +332,14 @@ def _program(
 
 
 def _part(edges: Edges, first: int, last: int) -> tuple[LongArray, IntArray]:
-    """The edges of the rows from `first` to before `last`, as CSR of their own."""
+    """The edges of the rows from `first` to before `last`, as a separate CSR."""
     offset = edges.offset[first : last + 1]
     return offset - offset[0], edges.target[offset[0] : offset[-1]] - np.int32(first)
 
 
 def promised(plan: Plan, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """For each output chunk of `rank`, CSR, the ids of the input chunks that it must be the
-    reduction of; none where anything will do."""
+    """CSR, output chunk of `rank` -> the ids of the input chunks whose reduction it must hold; none
+    for a chunk that may hold anything."""
     c = plan.collective
     expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]].astype(np.int64)
     known = expected != NONE
@@ -352,9 +351,8 @@ def promised(plan: Plan, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int32
 
 
 def needs_all(c: Collective) -> bool:
-    """Whether each rank's output, as the collective promises it, needs something of every rank's
-    input. Then no rank can end the call before all have begun it, if the plan keeps the promise.
-    """
+    """Whether each rank's promised output depends on every rank's input. In a correct plan no rank
+    then ends the call before all have begun it."""
     width = np.diff(c.values.offset)
     owner = np.searchsorted(c.input_offset, c.values.target, side="right") - 1
     value = np.repeat(np.arange(len(width), dtype=np.int64), width)
@@ -377,7 +375,7 @@ def _divisors(plan: Plan, rank: int) -> NDArray[np.int32]:
 
 
 def _check_programs(plan: Plan, wiring: Wiring, programs: tuple[RankProgram, ...]) -> None:
-    """The engine's own checks of every rank, before any process starts."""
+    """Runs the engine's checks of every rank, before any process starts."""
     for program in programs:
         try:
             native.check_program(wiring, program)

@@ -1,4 +1,4 @@
-"""Element types: their names, sizes and NumPy arrays; bfloat16 travels as uint16 bits."""
+"""Element types: their names, sizes and NumPy types; bfloat16 is passed as uint16 bits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class DataType:
-    """An element type: `name`, `number` (what the engine calls it), `array` (NumPy's type for its
-    bits)."""
+    """An element type: `name`, `number` (in the engine), `array` (NumPy's type for its bits)."""
 
     name: str
     number: int
@@ -43,28 +42,28 @@ def _types(*names: str) -> dict[str, DataType]:
 DATA_TYPES = _types(
     "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"
 )
-"""Every type the engine reduces, by name, in the order of the engine's numbers."""
+"""The types that the engine supports, by name, in the order of its numbers."""
 
 
 BITS = "uint16"
-"""The type of arrays that may hold the bits of bfloat16, which NumPy doesn't have."""
+"""The type of arrays that hold the bits of bfloat16, which NumPy lacks."""
 
 
-@lru_cache  # NumPy puts a name together each time, which costs a call on devices a tenth
+@lru_cache  # NumPy builds a name at each access, a tenth of the time of a call on devices
 def name_of(dtype: np.dtype[Any]) -> str:
-    """What messages call NumPy's type, and DATA_TYPES if it is one of those."""
+    """The name of NumPy's type in messages, and in DATA_TYPES if the engine supports it."""
     return dtype.name if dtype.isnative else f"{dtype.name} with its bytes swapped"
 
 
 def data_type(name: str) -> DataType:
-    """The type called `name`; R504 where the engine has none."""
+    """The type named `name`; R504 if the engine has none."""
     if name not in DATA_TYPES:
         raise R504.error(expected=f"one of {', '.join(DATA_TYPES)}", found=f"dtype {name!r}")
     return DATA_TYPES[name]
 
 
 def reduction(op: ReduceOp | int) -> ReduceOp:
-    """`op` as a ReduceOp; R504 where it is none."""
+    """`op` as a ReduceOp; R504 if it isn't one."""
     try:
         return ReduceOp(op)
     except ValueError:

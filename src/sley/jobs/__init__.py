@@ -1,8 +1,8 @@
 """Jobs: one plan on worker processes (or threads) of this machine, over shared memory.
 
-execute.py               the two ways in: once on given arrays; over sizes, timed and checked
+execute.py               entry points: one run on given arrays; runs over sizes, timed and checked
 job.py, group.py         the launcher: persistent workers, deaths, errors
-worker.py, commands.py   what runs in the workers, and what they are told
+worker.py, commands.py   the worker processes, and the commands that they execute
 """
 
 from sley.jobs.execute import execute, run

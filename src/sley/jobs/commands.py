@@ -1,9 +1,8 @@
-"""What the launcher says to its workers, and how it gets there.
+"""Commands: the launcher's messages to its workers, their answers, and the transport of both.
 
-A command is a value of one of these classes; so is the answer of a worker in which one raised an
-error, and every other answer is a plain value. They are pickled and sent over a local socket, a
-descriptor along with them where there is one. Both ends are this package in processes that the
-launcher started itself, so the pickles come from nobody else.
+A command is an instance of one of these classes. The answer to a command that failed is a `Raised`;
+every other answer is a plain value. Messages are pickled and sent over a local socket, with a file
+descriptor if they need one. Unpickling is safe, since the launcher started the other process.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Attach:
-    """Use memory of the segment that comes along: input (or data) and output as byte ranges."""
+    """Use memory of the attached segment: input (or data) and output as byte ranges."""
 
     segment_bytes: int
     memory: tuple[tuple[int, int], tuple[int, int]]
@@ -41,7 +40,7 @@ class Attach:
 
 @dataclass(frozen=True)
 class Allocate:
-    """Use own memory for a call of `count` elements, for measuring and checking."""
+    """Allocate buffers for a call of `count` elements a block, for measuring and checking."""
 
     sizes: BufferSizes
     count: int
@@ -80,7 +79,7 @@ class Raised:
 
 
 def send_message(sock: socket.socket, value: Any, fd: int | None = None) -> None:
-    """Send `value`, and a duplicate of descriptor `fd`; OSError when the other end is gone."""
+    """Send `value`, and a duplicate of descriptor `fd`; OSError if the other end is closed."""
     data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     header = _HEADER.pack(len(data))
     if fd is None:
@@ -91,7 +90,7 @@ def send_message(sock: socket.socket, value: Any, fd: int | None = None) -> None
 
 
 def receive_message(sock: socket.socket) -> tuple[Any, int | None]:
-    """The next value and its descriptor, if it has one; EOFError when the other end is gone."""
+    """The next value and its descriptor, if it has one; EOFError if the other end is closed."""
     try:
         header, fds, _, _ = socket.recv_fds(sock, _HEADER.size, 1)
         fd = fds[0] if fds else None

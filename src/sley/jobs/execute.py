@@ -1,4 +1,4 @@
-"""Running a plan on this machine: once on given arrays, or over sizes, timed and checked."""
+"""Execution of a plan on this machine: once on given arrays, or over sizes, timed and checked."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def execute(
 
     inputs: one 1-D array a rank with the elements of its input buffer; a rank without input gets
         an empty one. In place: all of the rank's data, input and output together, with the input
-        where it lies. They stay as they are.
-    dtype: the elements' type, that of the arrays without; "bfloat16" for uint16 arrays of its bits.
-    count: elements of one block of the collective, told from the inputs without.
-    processes: False runs the ranks as threads of this process, over the same engine. A Ctrl-C is
-        then noticed only when the plan ends.
+        at its position. They aren't changed.
+    dtype: the elements' type, by default the arrays'; "bfloat16" for uint16 arrays of its bits.
+    count: elements of one block of the collective, by default derived from the inputs.
+    processes: False runs the ranks as threads of this process, on the same engine. Ctrl-C then
+        takes effect only when the plan ends.
 
     Raises SleyError with the rules R5xx.
     """
@@ -71,7 +71,7 @@ def run(
 def _on_threads(plan: Plan, inputs: Inputs, settings: Settings) -> list[Array]:
     loaded = load(plan, settings.slots, settings.slot_bytes)
     check_slot(loaded, inputs.dtype)
-    # No more room than the longest message needs: the cut into tiles is the same.
+    # Slots no larger than the longest message needs; this doesn't change the cut into tiles.
     longest = loaded.max_count * max(inputs.count // plan.collective.chunks, 1)
     room = min(loaded.wiring.slot_bytes, longest * inputs.dtype.size_bytes)
     wiring = replace(loaded.wiring, slot_bytes=room)

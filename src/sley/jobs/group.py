@@ -1,4 +1,4 @@
-"""The processes of a job as the launcher sees them: sockets, deaths, and their end."""
+"""Group: the processes of a job, seen from the launcher: sockets, deaths, shutdown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Death:
 
 @dataclass(frozen=True)
 class News:
-    """What came in: answers by rank, and at most one death."""
+    """Messages received: answers by rank, and at most one death."""
 
     answers: dict[int, Any]
     death: Death | None = None
@@ -68,12 +68,12 @@ class WorkerGroup:
         )
 
     def send(self, rank: int, command: Any, fd: int | None = None) -> None:
-        """Send a command. A worker that is gone is noticed by `receive`."""
+        """Send a command. `receive` reports a worker that has ended."""
         with contextlib.suppress(OSError):
             send_message(self._sockets[rank], command, fd)
 
     def receive(self, ranks: set[int], timeout_s: float) -> News:
-        """What comes from `ranks` within `timeout_s`: at once when there is something."""
+        """The messages from `ranks`; waits for the first one, for at most `timeout_s`."""
         by_socket = {self._sockets[rank]: rank for rank in ranks}
         answers: dict[int, Any] = {}
         try:
@@ -92,17 +92,17 @@ class WorkerGroup:
         return News(answers)
 
     def stderr(self) -> str:
-        """The end of what the processes wrote to standard error."""
+        """The last lines that the processes wrote to standard error."""
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(size - _STDERR_BYTES, 0))
         return self._errors.read().decode(errors="replace").strip()
 
     def close(self) -> None:
-        """End all processes and free what they held."""
+        """End all processes and free their resources."""
         self._end()
 
     def _status(self, rank: int | None = None) -> Death:
-        """The next death that the spawner tells of, or that of `rank` if it tells of none."""
+        """The next death that the spawner reports; without one, that of `rank`."""
         if not wait([self._control], _STATUS_S):
             return Death(rank, "ended")
         try:
@@ -114,9 +114,9 @@ class WorkerGroup:
 
 def _start(inherited: list[int], errors: IO[bytes]) -> subprocess.Popen[bytes]:
     environment = os.environ | {
-        # The workers look for modules where the caller does.
+        # The workers import modules from the same places as the caller.
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        # Threads of a linear algebra library would make forking unsafe, and are of no use.
+        # Threads of a linear algebra library would make forking unsafe, and aren't needed.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",

@@ -1,4 +1,4 @@
-"""Job: worker processes, one a rank, that run a plan again and again."""
+"""Job: worker processes, one a rank, that run a plan repeatedly."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _START_S = 120.0
 """How long the workers may take to start, and to fill or check their buffers."""
 
 _GRACE_S = 2.0
-"""How much longer than its timeout a rank may take to say so, and how long to wait for the last
-words of the others when one has died."""
+"""How much longer than its timeout a rank may take to report it, and how long to wait for the
+reports of the other ranks when one has died."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """How a plan runs on processes of this machine.
 
-    slots: messages that a connection holds, the plan's own number without. slot_bytes: room of
-    each. timeout_s: how long nothing may move on any rank before a call gives up with R502.
+    slots: messages that a connection holds, by default the plan's number. slot_bytes: size of a
+    slot. timeout_s: time without progress on any rank after which a call fails with R502.
     Errors: R514.
     """
 
@@ -55,8 +55,8 @@ class Settings:
 class Job:
     """Worker processes on this machine that run `plan`, over shared memory.
 
-    Use it as a context manager, or `close` it; a job that is forgotten, or whose process is
-    killed, takes its workers with it. After an error in a call the job is unusable (R508).
+    Use it as a context manager, or `close` it; its workers also end when the job is collected or
+    its process is killed. After an error in a call the job is unusable (R508).
     """
 
     def __init__(self, plan: Plan, settings: Settings | None = None) -> None:
@@ -65,7 +65,7 @@ class Job:
         self.timeout_s = settings.timeout_s
         self._loaded = load(plan, settings.slots, settings.slot_bytes)
         memory = self._loaded.wiring.memory(shared=True)
-        self._fabric = self._loaded.wiring.fabric(memory, 0)  # to see how the ranks fare
+        self._fabric = self._loaded.wiring.fabric(memory, 0)  # to watch the ranks' progress
         self._lock = threading.Lock()
         self._unusable = ""
         self._wanted = ("the connections", memory.size)
@@ -107,7 +107,7 @@ class Job:
             return self._execute(checked)
 
     def time_us(self, count: int, sweep: Sweep) -> float:
-        """See `sley.engine.measure.Bench`: the ranks' own averages, after a barrier, averaged over
+        """See `sley.engine.measure.Bench`: each rank's average time after a barrier, averaged over
         the ranks."""
         with self._test_data(count, sweep):
             if sweep.warmup:
@@ -131,7 +131,7 @@ class Job:
 
     @contextlib.contextmanager
     def _call(self) -> Iterator[None]:
-        """Guards a call: one at a time, none after a failure; whatever goes wrong ends the job."""
+        """Guards a call: one at a time, none after a failure; any exception ends the job."""
         if not self._lock.acquire(blocking=False):
             raise R509.error(expected="one call at a time", found="a second one")
         try:
@@ -148,7 +148,7 @@ class Job:
 
     @contextlib.contextmanager
     def _test_data(self, count: int, sweep: Sweep) -> Iterator[None]:
-        """Around a call of `count` elements a block on fresh test data."""
+        """A context for a call of `count` elements a block on fresh test data."""
         check_slot(self._loaded, sweep.kind)
         with self._call():
             self._allocate(whole(count, "count", 0), sweep.kind, sweep.reduce_op)
@@ -166,7 +166,7 @@ class Job:
         self._collect(_START_S)
 
     def _want(self, size_bytes: int) -> None:
-        """Note what the ranks are about to ask for; R507 where it is beyond all bounds."""
+        """Record the memory that the ranks will allocate; R507 if its size overflows."""
         ranks = counted(self.plan.collective.ranks, "rank")
         self._wanted = (f"buffers and scratch of {ranks}", size_bytes)
         if size_bytes > LARGEST:
@@ -196,7 +196,7 @@ class Job:
         command = Run(count, dtype.name, reduce_op, iterations, self.timeout_s)
         for rank in range(self.plan.collective.ranks):
             self._group.send(rank, command)
-        # The ranks themselves give up after a quarter more than their timeout at the latest.
+        # The ranks time out by themselves after at most 1.25 times their timeout.
         reports = self._collect(1.25 * self.timeout_s + _GRACE_S)
         outcomes = {rank: Outcome.of(report) for rank, report in reports.items()}
         error = failure(self._loaded, outcomes, self.timeout_s)
@@ -205,8 +205,8 @@ class Job:
         return outcomes
 
     def _collect(self, patience_s: float) -> dict[int, Any]:
-        """Every rank's answer; an error as soon as one died or failed, or when nobody says or moves
-        anything for `patience_s`."""
+        """Every rank's answer; an error as soon as a rank died or failed, or when no rank answers
+        or makes progress for `patience_s`."""
         answers: dict[int, Any] = {}
         waiting = set(range(self.plan.collective.ranks))
         quiet_since, beats = time.monotonic(), -1
@@ -218,7 +218,7 @@ class Job:
                 raise self._obituary(news.death, waiting, answers)
             for rank, answer in sorted(news.answers.items()):
                 if isinstance(answer, Raised):
-                    self._fabric.fail(rank)  # the others need not wait for it
+                    self._fabric.fail(rank)  # so that the others don't wait for it
                     raise self._worker_error(rank, answer)
             if news.answers or beats != self._fabric.beats:
                 quiet_since, beats = time.monotonic(), self._fabric.beats
@@ -227,7 +227,7 @@ class Job:
         return answers
 
     def _worker_error(self, rank: int, answer: Raised) -> SleyError:
-        """The error for one that a worker raised."""
+        """The error for an exception in a worker."""
         lines = answer.text.strip().splitlines()
         if answer.out_of_memory:
             return no_memory(*self._wanted, f"rank {rank}: {lines[-1]}")
@@ -239,7 +239,7 @@ class Job:
         )
 
     def _obituary(self, death: Death, waiting: set[int], answers: dict[int, Any]) -> SleyError:
-        """The error for a death; before, the other ranks stop and say where they stood."""
+        """The error for a death; first stops the other ranks and collects their reports."""
         if death.rank is None:
             notes = self._group.stderr().splitlines()
             return R511.error(expected="worker processes", found=death.how, notes=notes)

@@ -2,11 +2,11 @@
 
 The launcher starts ``python -m sley.jobs.worker`` once. This process, the spawner, imports what
 the ranks need and forks one worker for each, so that N ranks cost one start of Python. It then
-tells the launcher of every worker that ends. It has one thread, so forking is safe, and it is a
-fresh process, so nothing of the caller's (threads, open files, ``__main__``) is in the workers.
+reports every worker that ends to the launcher. It has one thread, so forking is safe, and it is a
+new process, so the workers inherit no threads, open files or ``__main__`` of the caller.
 
-Nobody outlives the launcher: the spawner ends when its socket does (or when it has a new parent),
-and kills the workers; the kernel kills them when the spawner dies.
+No process outlives the launcher: the spawner ends when its socket is closed (or its parent
+changes), and kills the workers; the kernel kills them when the spawner dies.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from sley.jobs.commands import (
 )
 
 _PARENT_CHECK_S = 1.0
-"""How often the spawner looks whether the launcher still lives, beside watching its socket: a
-child that the launcher forked may hold the socket open."""
+"""How often the spawner checks that the launcher is alive, besides watching its socket: a child
+that the launcher forked may keep the socket open."""
 
 
 class Worker:
@@ -80,7 +80,7 @@ class Worker:
 
     def _allocate(self, command: Allocate) -> None:
         pattern = Pattern.make(DATA_TYPES[command.dtype], command.reduce_op, self._promise.width)
-        # The buffers of the last size go first: both together may not fit.
+        # Free the buffers of the last size first: both together may not fit.
         self._checked, self._memory = None, (np.zeros(0, np.uint8), np.zeros(0, np.uint8))
         self._checked = CheckedBuffers(
             self._rank, self._promise, command.sizes, command.count, pattern, command.in_place
@@ -105,7 +105,7 @@ class Worker:
 
 
 def serve(sock: socket.socket, memory_fd: int) -> None:
-    """A worker's life: set up, then answer commands until the launcher closes the socket."""
+    """Runs a worker: sets it up, then answers commands until the launcher closes the socket."""
     worker: Worker | None = None
     while True:
         try:
@@ -131,11 +131,11 @@ def serve(sock: socket.socket, memory_fd: int) -> None:
 def _become_worker(
     spawner: int, sock: socket.socket, others: list[socket.socket], memory_fd: int
 ) -> None:
-    """What a forked child does; never returns."""
+    """Runs the worker in a forked child; never returns."""
     try:
         native.die_with_parent()
         if os.getppid() != spawner:
-            return  # it died before it could have been noticed
+            return  # the spawner died before die_with_parent took effect
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for other in others:
@@ -148,7 +148,7 @@ def _become_worker(
 
 
 class Spawner:
-    """Forks the workers, reports their ends, and takes them down with itself."""
+    """Forks the workers, reports their ends, and kills them when it ends."""
 
     def __init__(self, control: socket.socket, ranks: list[socket.socket], memory_fd: int) -> None:
         self._control, self._ranks, self._memory_fd = control, ranks, memory_fd
@@ -156,7 +156,7 @@ class Spawner:
         self._rank_of: dict[int, int] = {}
 
     def run(self) -> None:
-        """Fork, then watch until the launcher is gone."""
+        """Fork the workers, then watch until the launcher has ended."""
         wake_read, wake_write = socket.socketpair()
         for end in (wake_read, wake_write):
             end.setblocking(False)
