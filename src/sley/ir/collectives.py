@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import cast
 
@@ -337,7 +338,7 @@ class Standard:
     output_of: str = ""
     bus_factor: Callable[[int], float] = lambda ranks: 1.0
 
-    @property
+    @cached_property
     def roles(self) -> tuple[str, ...]:
         """What `build` calls the ranks that it is about; the first is `Collective.root`."""
         return tuple(dict.fromkeys(word for word in (self.input_of, self.output_of) if word))
