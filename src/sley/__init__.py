@@ -13,20 +13,9 @@ from sley.communicator.stats import stats
 from sley.compiler import Choice, Choices, Options, Prediction, RunnerUp, choose, compile
 from sley.errors import Diagnostic, SleyError
 from sley.files import load, save
+from sley.ir import collectives
 from sley.ir.collective import Collective
-from sley.ir.collectives import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    AllToNext,
-    Broadcast,
-    Custom,
-    Gather,
-    Reduce,
-    ReduceScatter,
-    Scatter,
-    SendRecv,
-)
+from sley.ir.collectives import *
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.plan import Estimate, Plan
 from sley.ir.program import Program
@@ -43,12 +32,7 @@ from sley.verify import Proof, verify
 __version__ = version("sley")
 
 __all__ = [
-    "AllGather",
-    "AllReduce",
-    "AllToAll",
-    "AllToNext",
     "Allocation",
-    "Broadcast",
     "ByProtocol",
     "Choice",
     "Choices",
@@ -56,10 +40,8 @@ __all__ = [
     "Communicator",
     "CostModel",
     "Costs",
-    "Custom",
     "Diagnostic",
     "Estimate",
-    "Gather",
     "LoopOrder",
     "Op",
     "Options",
@@ -68,13 +50,9 @@ __all__ = [
     "Program",
     "Proof",
     "Protocol",
-    "Reduce",
     "ReduceOp",
-    "ReduceScatter",
     "RunnerUp",
-    "Scatter",
     "Schedule",
-    "SendRecv",
     "Simulation",
     "Simulator",
     "SleyError",
@@ -99,3 +77,4 @@ __all__ = [
     "trace",
     "verify",
 ]
+__all__ += collectives.__all__

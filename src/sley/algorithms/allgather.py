@@ -5,12 +5,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sley.algorithms.algorithm import MPICH, Algorithm
 from sley.algorithms.sizes import channel_numbers, check_power_of_two, check_sizes
 from sley.errors import Place
 from sley.errors.language import L121
 from sley.ir.collectives import AllGather
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
+
+__all__ = [
+    "all_pairs_allgather",
+    "recursive_doubling_allgather",
+    "ring_allgather",
+    "sccl_allgather_dgx1",
+]
 
 _DGX1_RANKS = 8
 
@@ -104,3 +112,11 @@ def sccl_allgather_dgx1(ranks: int = _DGX1_RANKS, *, in_place: bool = False) -> 
             p.chunk(rank, "out", counterpart).copy(neighbour, "out", counterpart)
 
     return trace(AllGather(ranks, 1, in_place), body, name="sccl-allgather-dgx1")
+
+
+ALGORITHMS = (
+    Algorithm.of(ring_allgather, "allgather", "MSCCLang, figure 3b"),
+    Algorithm.of(all_pairs_allgather, "allgather", "MSCCLang 7.1.2"),
+    Algorithm.of(recursive_doubling_allgather, "allgather", f"{MPICH}, 4.1"),
+    Algorithm.of(sccl_allgather_dgx1, "allgather", "SCCL, table 4; MSCCLang 7.5"),
+)

@@ -6,12 +6,22 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from sley.algorithms.algorithm import MPICH, Algorithm
 from sley.algorithms.rings import accumulator, ring_all_gather, ring_reduce_scatter
 from sley.algorithms.sizes import channel_numbers, check_sizes, stage_numbers
 from sley.ir.collectives import AllReduce
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, trace
+
+__all__ = [
+    "all_pairs_allreduce",
+    "double_binary_tree_allreduce",
+    "hierarchical_allreduce",
+    "one_step_allreduce",
+    "recursive_halving_doubling_allreduce",
+    "ring_allreduce",
+]
 
 
 def ring_allreduce(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:
@@ -200,3 +210,13 @@ def _tree_levels(ranks: int) -> Iterator[tuple[LongArray, LongArray]]:
             if side.any():
                 yield child[side], parent[side]
         bit <<= 1
+
+
+ALGORITHMS = (
+    Algorithm.of(ring_allreduce, "allreduce", "MSCCLang 7.1.1"),
+    Algorithm.of(one_step_allreduce, "allreduce", "MSCCLang 7.1.2"),
+    Algorithm.of(all_pairs_allreduce, "allreduce", "MSCCLang 7.1.2"),
+    Algorithm.of(hierarchical_allreduce, "allreduce", "MSCCLang 2, 5.1, 7.2"),
+    Algorithm.of(recursive_halving_doubling_allreduce, "allreduce", f"{MPICH}, 4.5"),
+    Algorithm.of(double_binary_tree_allreduce, "allreduce", "Sanders et al. 2009; NCCL 2.4"),
+)

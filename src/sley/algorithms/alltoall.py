@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from sley.algorithms.algorithm import Algorithm
 from sley.algorithms.sizes import check_sizes
 from sley.ir.collectives import AllToAll
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
+
+__all__ = ["all_pairs_alltoall", "three_step_alltoall", "two_step_alltoall"]
 
 
 def all_pairs_alltoall(ranks: int, *, in_place: bool = False) -> Program:
@@ -97,3 +100,10 @@ def three_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Pro
             p.chunk(rank, "scratch", 2 * arrived, gpus).copy(rank, "out", node * gpus)
 
     return trace(AllToAll(nodes * gpus, 1, in_place), body, name="three-step-alltoall")
+
+
+ALGORITHMS = (
+    Algorithm.of(all_pairs_alltoall, "alltoall", "MSCCLang 7.3"),
+    Algorithm.of(two_step_alltoall, "alltoall", "MSCCLang 7.3, figure 9"),
+    Algorithm.of(three_step_alltoall, "alltoall", "msccl-tools, alltoall_a100_three_step"),
+)

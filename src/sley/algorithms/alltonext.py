@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from sley.algorithms.algorithm import Algorithm
 from sley.algorithms.sizes import check_sizes
 from sley.ir.collectives import AllToNext
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
+
+__all__ = ["alltonext", "direct_alltonext"]
 
 
 def alltonext(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
@@ -53,3 +56,9 @@ def direct_alltonext(ranks: int, *, in_place: bool = False) -> Program:
             c.copy(rank + 1, "out", 0)
 
     return trace(AllToNext(ranks, 1, in_place), body, name="direct-alltonext")
+
+
+ALGORITHMS = (
+    Algorithm.of(alltonext, "alltonext", "MSCCLang 7.4"),
+    Algorithm.of(direct_alltonext, "alltonext", "MSCCLang 7.4"),
+)

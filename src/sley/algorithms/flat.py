@@ -10,12 +10,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sley.algorithms.algorithm import MPICH, Algorithm
 from sley.algorithms.rings import accumulator
 from sley.algorithms.sizes import check_root, check_sizes, stage_numbers
 from sley.ir.collectives import Broadcast, Gather, Reduce, Scatter
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, trace
+
+__all__ = [
+    "all_pairs_broadcast",
+    "all_pairs_reduce",
+    "flat_broadcast",
+    "flat_gather",
+    "flat_reduce",
+    "flat_scatter",
+]
 
 
 def flat_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
@@ -138,3 +148,13 @@ def _other_ranks(algorithm: str, ranks: int, root: int) -> LongArray:
     check_sizes(algorithm, ranks=ranks)
     check_root(algorithm, root, ranks)
     return (root + np.arange(1, ranks)) % ranks
+
+
+ALGORITHMS = (
+    Algorithm.of(flat_broadcast, "broadcast", f"{MPICH}, 4.3"),
+    Algorithm.of(all_pairs_broadcast, "broadcast", f"{MPICH}, 4.3"),
+    Algorithm.of(flat_reduce, "reduce", f"{MPICH}, 4.4"),
+    Algorithm.of(all_pairs_reduce, "reduce", f"{MPICH}, 4.4"),
+    Algorithm.of(flat_gather, "gather", "MPI"),
+    Algorithm.of(flat_scatter, "scatter", "MPI"),
+)

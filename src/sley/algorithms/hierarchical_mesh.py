@@ -13,6 +13,7 @@ from importlib.resources import files
 
 import numpy as np
 
+from sley.algorithms.algorithm import Algorithm
 from sley.algorithms.sizes import check_sizes, stage_numbers
 from sley.ir.collective import Collective
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
@@ -20,6 +21,8 @@ from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.ir.topology import Topology
 from sley.lang import ChunkProgram, trace
+
+__all__ = ["hm_allgather", "hm_allreduce", "hm_reducescatter", "resccl_text"]
 
 
 def hm_allgather(
@@ -186,3 +189,10 @@ class _Grid:
     def program(self, collective: Collective, body: Callable[[ChunkProgram], None]) -> Program:
         """The program that `body` writes, for this cluster."""
         return replace(trace(collective, body, name=self.name), topology=self._topology)
+
+
+ALGORITHMS = (
+    Algorithm.of(hm_allreduce, "allreduce", "ResCCL, appendix A, figure 16"),
+    Algorithm.of(hm_allgather, "allgather", "ResCCL, appendix A, figure 15(a)"),
+    Algorithm.of(hm_reducescatter, "reducescatter", "ResCCL, appendix A"),
+)

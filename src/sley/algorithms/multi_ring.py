@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sley.algorithms.algorithm import Algorithm
 from sley.algorithms.rings import ring_all_gather, ring_reduce_scatter
 from sley.algorithms.sizes import check_sizes, is_positive
 from sley.errors import Place
@@ -22,6 +23,8 @@ from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, trace
+
+__all__ = ["multi_ring_allgather", "multi_ring_allreduce", "multi_ring_reducescatter"]
 
 
 def multi_ring_allreduce(
@@ -122,3 +125,10 @@ def ring_orders(algorithm: str, nodes: int, gpus: int, rings: int | None) -> Lon
     within = np.broadcast_to((visited % gpus)[:, None, :], (rings, nodes, gpus))
     order = (np.arange(nodes)[:, None] * gpus + within).reshape(rings, nodes * gpus)
     return order.astype(np.int64)
+
+
+ALGORITHMS = (
+    Algorithm.of(multi_ring_allreduce, "allreduce", "NCCL"),
+    Algorithm.of(multi_ring_allgather, "allgather", "NCCL"),
+    Algorithm.of(multi_ring_reducescatter, "reducescatter", "NCCL"),
+)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from sley.algorithms.algorithm import Algorithm
 from sley.algorithms.sizes import channel_numbers, check_sizes
 from sley.ir.collectives import ReduceScatter
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
+
+__all__ = ["all_pairs_reducescatter", "ring_reducescatter"]
 
 
 def all_pairs_reducescatter(ranks: int, *, in_place: bool = False) -> Program:
@@ -54,3 +57,9 @@ def ring_reducescatter(
                 c = own.reduce(c, channel=channel)
 
     return trace(ReduceScatter(ranks, 1, in_place), body, name="ring-reducescatter")
+
+
+ALGORITHMS = (
+    Algorithm.of(ring_reducescatter, "reducescatter", "MSCCLang, figure 3b"),
+    Algorithm.of(all_pairs_reducescatter, "reducescatter", "MSCCLang 7.1.2"),
+)

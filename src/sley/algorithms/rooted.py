@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from sley.algorithms.algorithm import MPICH, Algorithm
 from sley.algorithms.rings import accumulator
 from sley.algorithms.sizes import check_root, check_sizes
 from sley.ir.collectives import Broadcast, Reduce
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
+
+__all__ = ["binomial_broadcast", "binomial_reduce"]
 
 
 def binomial_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
@@ -64,3 +67,9 @@ def binomial_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Pro
             span *= 2
 
     return trace(Reduce(ranks, 1, root, in_place), body, name="binomial-reduce")
+
+
+ALGORITHMS = (
+    Algorithm.of(binomial_broadcast, "broadcast", f"{MPICH}, 4.3"),
+    Algorithm.of(binomial_reduce, "reduce", f"{MPICH}, 4.4"),
+)

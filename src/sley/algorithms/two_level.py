@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from sley.algorithms.algorithm import MPICH, Algorithm
 from sley.algorithms.rings import accumulator
 from sley.algorithms.sizes import check_root, check_sizes, is_integer, stage_numbers
 from sley.errors import Place
@@ -19,6 +20,16 @@ from sley.ir.collectives import AllGather, AllReduce, Broadcast, Reduce, ReduceS
 from sley.ir.program import Program
 from sley.ir.tables import LongArray, offsets_of
 from sley.lang import ChunkProgram, trace
+
+__all__ = [
+    "TwoLevel",
+    "two_level_allgather",
+    "two_level_allreduce",
+    "two_level_broadcast",
+    "two_level_one_step_allreduce",
+    "two_level_reduce",
+    "two_level_reducescatter",
+]
 
 
 def two_level_allreduce(
@@ -366,3 +377,13 @@ class TwoLevel:
             near = np.flatnonzero(self.size[host] > turn)
             if len(near):
                 yield near, self._lane(host[near], local[near] + turn)
+
+
+ALGORITHMS = (
+    Algorithm.of(two_level_allreduce, "allreduce", "MSCCLang, figure 1, and 7.1.2"),
+    Algorithm.of(two_level_one_step_allreduce, "allreduce", "MSCCLang, figure 1"),
+    Algorithm.of(two_level_allgather, "allgather", "ResCCL, appendix A"),
+    Algorithm.of(two_level_reducescatter, "reducescatter", "ResCCL, appendix A"),
+    Algorithm.of(two_level_broadcast, "broadcast", f"{MPICH}, 4.3"),
+    Algorithm.of(two_level_reduce, "reduce", f"{MPICH}, 4.4"),
+)

@@ -22,6 +22,20 @@ from sley.ir.collective import Collective
 from sley.ir.tables import NONE, Edges, IntArray, offsets_of
 from sley.ir.words import is_integer
 
+__all__ = [
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
+    "AllToNext",
+    "Broadcast",
+    "Custom",
+    "Gather",
+    "Reduce",
+    "ReduceScatter",
+    "Scatter",
+    "SendRecv",
+]
+
 MAX_CHUNKS = 2**31 - 1
 """Most input chunks of all ranks together, and most output chunks: their ids are 32-bit."""
 
