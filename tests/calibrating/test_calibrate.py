@@ -45,7 +45,7 @@ def test_the_topology_explains_what_it_was_made_from() -> None:
     assert topology.model.launch_us.ll == 3.0
 
 
-def test_this_machine_can_be_measured(tmp_path: Path) -> None:
+def test_a_topology_of_this_machine_simulates_a_plan(tmp_path: Path) -> None:
     names: list[str] = []
     found = calibrate(2, repeats=1, progress=names.append)
     assert len(names) == 6
@@ -58,7 +58,7 @@ def test_this_machine_can_be_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"ranks": 1}, {"ranks": 10**6}, {"ranks": 2, "repeats": 0}])
-def test_numbers_out_of_range(arguments: dict[str, int]) -> None:
+def test_numbers_out_of_range_are_refused(arguments: dict[str, int]) -> None:
     with pytest.raises(sley.SleyError) as caught:
         calibrate(**arguments)
     assert caught.value.code == "S704"

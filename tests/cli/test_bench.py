@@ -19,7 +19,7 @@ def bench(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["bench", *map(str, arguments)])
 
 
-def test_the_table() -> None:
+def test_bench_prints_a_row_for_each_size() -> None:
     result = bench("ring-allreduce", *QUICK, "--device", "threads")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
@@ -41,7 +41,7 @@ def test_the_table() -> None:
     assert len(widths) == 1
 
 
-def test_the_document() -> None:
+def test_bench_prints_json_with_every_figure() -> None:
     result = bench("ring-allreduce", *QUICK, "--device", "threads", "--op", "avg", "--json")
     said = json.loads(result.stdout)
     assert said["ok"] is True
@@ -74,7 +74,7 @@ def test_library_algorithms_run_in_place_unless_asked(monkeypatch: pytest.Monkey
     assert set(places) == {False}
 
 
-def test_wrong_elements_end_in_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_elements_end_a_bench_in_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CheckedData, "wrong", lambda *_: 1)
     result = bench("ring-allreduce", *QUICK, "--device", "threads")
     assert result.exit_code == 1
@@ -83,14 +83,14 @@ def test_wrong_elements_end_in_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said["ok"] is False
 
 
-def test_without_a_check() -> None:
+def test_a_bench_without_a_check_says_so() -> None:
     result = bench("ring-allreduce", *QUICK, "--device", "threads", "-c", "0")
     assert result.exit_code == 0
     assert "# Out of bounds values : not checked" in result.stdout
     assert " N/A " in result.stdout
 
 
-def test_a_device_is_needed() -> None:
+def test_a_bench_without_a_device_is_wrong_usage() -> None:
     result = bench("ring-allreduce", *QUICK)
     assert result.exit_code == 2
     assert "--device" in result.stderr

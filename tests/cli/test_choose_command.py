@@ -97,7 +97,9 @@ def test_compile_takes_what_is_fastest(tmp_path: Path) -> None:
         (("choose", "ring-allreduce", "--topology", "ndv4", "--schedule", "auto"), 1, "C304"),
     ],
 )
-def test_mistakes(arguments: tuple[object, ...], exit_code: int, told: str) -> None:
+def test_mistakes_end_with_their_code_and_message(
+    arguments: tuple[object, ...], exit_code: int, told: str
+) -> None:
     result = sley(*arguments)
     assert result.exit_code == exit_code, result.output
     assert told in result.output

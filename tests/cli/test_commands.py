@@ -74,7 +74,7 @@ def test_a_mistake_ends_in_code_1_names_the_line_and_writes_nothing(
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".xml"] == []
 
 
-def test_mistakes_as_json(tmp_path: Path) -> None:
+def test_mistakes_are_told_as_json(tmp_path: Path) -> None:
     program = written(tmp_path / "mistaken.py", HEADER + MISTAKES["rank"][1])
     result = sley("compile", program, "--json")
     assert result.exit_code == 1
@@ -84,14 +84,14 @@ def test_mistakes_as_json(tmp_path: Path) -> None:
     assert said["diagnostics"][0]["places"][0]["line"] == 5
 
 
-def test_a_file_with_a_syntax_error(tmp_path: Path) -> None:
+def test_a_syntax_error_is_told_with_file_and_line(tmp_path: Path) -> None:
     program = written(tmp_path / "broken.py", "import sley\ndef f(:\n")
     result = sley("compile", program)
     assert result.exit_code == 1
     assert f"{program}:2" in result.stderr
 
 
-def test_a_file_without_a_program_and_one_with_two(tmp_path: Path) -> None:
+def test_a_file_without_a_program_or_with_two_is_refused(tmp_path: Path) -> None:
     assert "L113" in sley("compile", written(tmp_path / "none.py", "x = 1\n")).stderr
     two = written(tmp_path / "two.py", GOOD + GOOD.replace("exchange", "again"))
     assert "L115" in sley("compile", two).stderr
@@ -143,7 +143,7 @@ def hanging(sends: int) -> str:
     )
 
 
-def test_blocks_that_hang_with_the_targets_slots(tmp_path: Path) -> None:
+def test_a_plan_that_hangs_with_the_targets_slots_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "hangs.xml", hanging(3))
     result = sley("verify", path)
     assert result.exit_code == 1
@@ -213,7 +213,7 @@ def test_limits_are_checked_for_a_target_without_a_file() -> None:
     assert "F44" in result.stderr
 
 
-def test_run_as_json(tmp_path: Path) -> None:
+def test_run_prints_json(tmp_path: Path) -> None:
     program = written(tmp_path / "good.py", GOOD)
     result = sley("run", program, "-b", "4K", "-d", "float16", "-n", "1", "--json")
     assert result.exit_code == 0, result.output
@@ -240,7 +240,7 @@ def test_list_names_every_algorithm() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(shell: str) -> None:
+def test_completion_prints_a_script_for_each_shell(shell: str) -> None:
     assert "_SLEY_COMPLETE" in sley("completion", shell).stdout
 
 

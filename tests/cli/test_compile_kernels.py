@@ -125,7 +125,7 @@ def test_what_a_file_has_no_place_for_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_refuses_too(tmp_path: Path) -> None:
+def test_the_command_refuses_what_a_file_of_kernels_has_no_place_for(tmp_path: Path) -> None:
     ring_of_3 = ("ring-allreduce", "--ranks", 3)
     kernels = tmp_path / "kernels.cu"
     refused = compile_command(*ring_of_3, "-o", kernels, "--target", "rccl")
@@ -137,7 +137,7 @@ def test_the_command_refuses_too(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_orders_that_no_xml_has(tmp_path: Path) -> None:
+def test_kernels_are_written_of_orders_that_no_xml_has(tmp_path: Path) -> None:
     """Kernels are made of plans in instruction order, and of blocks with several connections."""
     path = tmp_path / "kernels.cu"
     options = ("--nodes", 2, "--gpus", 2, "--schedule", "hpds", "--allocate", "state")

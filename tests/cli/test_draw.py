@@ -26,14 +26,16 @@ def sley(*arguments: object) -> Result:
         ("topology", ("--topology", "2x2"), "vertex-0"),
     ],
 )
-def test_pictures(of: str, more: tuple[str, ...], shown: str, tmp_path: Path) -> None:
+def test_draw_writes_a_picture_of_each_stage(
+    of: str, more: tuple[str, ...], shown: str, tmp_path: Path
+) -> None:
     result = sley("draw", *RING, *more, "--of", of, "-o", tmp_path / "ring.svg")
     assert result.exit_code == 0, result.output
     assert str(tmp_path / "ring.svg") in result.stdout
     assert f'<g id="{shown}' in (tmp_path / "ring.svg").read_text()
 
 
-def test_png_and_json(tmp_path: Path) -> None:
+def test_draw_writes_png_and_tells_it_as_json(tmp_path: Path) -> None:
     path = tmp_path / "ring.png"
     result = sley("draw", *RING, "--of", "chunks", "-o", path, "--json")
     told = json.loads(result.stdout)
@@ -41,7 +43,7 @@ def test_png_and_json(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_plans_of_others(tmp_path: Path) -> None:
+def test_draw_takes_plans_from_files(tmp_path: Path) -> None:
     assert sley("compile", *RING, "-o", tmp_path / "ring.xml").exit_code == 0
     for of in ("chunks", "instructions", "blocks"):
         result = sley("draw", tmp_path / "ring.xml", "--of", of, "-o", tmp_path / f"{of}.svg")
@@ -49,7 +51,7 @@ def test_plans_of_others(tmp_path: Path) -> None:
         assert (tmp_path / f"{of}.svg").is_file()
 
 
-def test_single_ranks(tmp_path: Path) -> None:
+def test_a_rank_that_the_plan_lacks_is_refused_and_nothing_written(tmp_path: Path) -> None:
     path = tmp_path / "ring.svg"
     arguments = ("draw", "ring-allreduce", "--ranks", 24, "--of", "blocks", "-o", path)
     result = sley(*arguments)
@@ -70,7 +72,9 @@ def test_single_ranks(tmp_path: Path) -> None:
         (RING, "Missing option '--of'"),
     ],
 )
-def test_wrong_usage(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_wrong_usage_of_draw_ends_in_code_2_and_writes_nothing(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
     result = sley("draw", *arguments, "-o", tmp_path / "ring.svg")
     assert result.exit_code == 2
     assert message in result.stderr

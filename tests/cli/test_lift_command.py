@@ -61,7 +61,7 @@ def test_without_a_file_only_the_program_is_on_standard_output(tmp_path: Path) -
     assert compiled(program)["collective"] == "allgather"
 
 
-def test_a_program_of_ones_own(tmp_path: Path) -> None:
+def test_a_plan_of_a_users_program_is_lifted(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     program = tmp_path / "lifted.py"
     result = sley("lift", tmp_path / "own.py", "--instances", 2, "-o", program, "-v")
@@ -71,7 +71,7 @@ def test_a_program_of_ones_own(tmp_path: Path) -> None:
     assert (said["collective"], said["chunks"], said["protocol"]) == ("own", 2, "LL")
 
 
-def test_as_json(tmp_path: Path) -> None:
+def test_lift_prints_json(tmp_path: Path) -> None:
     said = json.loads(sley("lift", "ring-allgather", "--ranks", 3, "--json").stdout)
     assert said["ok"] is True
     assert said["output"] is None
@@ -107,13 +107,15 @@ def test_a_wrong_plan_is_refused_and_nothing_written(
     assert not program.exists()
 
 
-def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     result = sley("lift", "ring-allgather", "--ranks", 2, "-o", tmp_path / "missing" / "x.py")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
 
 
-def test_files_of_others(data_dir: Path, tmp_path: Path) -> None:
+def test_files_of_others_are_lifted_to_programs_that_compile(
+    data_dir: Path, tmp_path: Path
+) -> None:
     xml, program = data_dir / "msccl-xml" / "ndv4-ap2ll.xml", tmp_path / "lifted.py"
     result = sley("lift", xml, "-o", program, "--json")
     assert result.exit_code == 0, result.output

@@ -131,12 +131,12 @@ def test_ranks_go_evenly_and_in_order(ranks: int, wanted: list[int]) -> None:
         "cuda:4",
     ],
 )
-def test_names_that_are_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_names_no_device_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_cuda", lambda: FakeGpu)
     assert code_of(lambda: open_devices(text, 2)) == "K510"
 
 
-def test_too_few_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_cuda", lambda: FakeGpu)
     assert code_of(lambda: open_devices("cuda", 9, 2)) == "K510"
     assert code_of(lambda: open_devices("threads:0,1", 5, 2)) == "K510"
@@ -173,7 +173,7 @@ def test_execute_gives_what_processes_give(
     assert all(np.array_equal(a, b) for a, b in zip(inputs, kept, strict=True))
 
 
-def test_execute_with_ranks_without_input_and_parts_of_data() -> None:
+def test_execute_takes_ranks_without_input_and_parts_of_data() -> None:
     for name in ("binomial-broadcast", "ring-allgather", "ring-reducescatter"):
         for in_place in (False, True):
             program = sley.algorithms.build(name, ranks=3, in_place=in_place)
@@ -240,7 +240,7 @@ def test_what_is_written_outside_an_array_is_noticed() -> None:
     assert memory.overwritten(40) == 7
 
 
-def test_settings_that_do_not_go_together() -> None:
+def test_settings_that_do_not_go_together_are_refused() -> None:
     plan, inputs = ring(), [np.ones(3, np.float32)] * 3
     devices = [ThreadsDevice()] * 3
     assert code_of(lambda: sley.run(plan, [64], engine="generated")) == "R514"
@@ -251,7 +251,7 @@ def test_settings_that_do_not_go_together() -> None:
     assert code_of(lambda: sley.run(plan, [64], devices="threads", iterations=0)) == "R514"
 
 
-def test_more_memory_than_there_is() -> None:
+def test_more_memory_than_there_is_is_refused() -> None:
     plan = ring()
     for size in (1 << 45, 1 << 62):
         run = partial(sley.run, plan, [size], devices="threads", dtype="float64")
@@ -295,7 +295,7 @@ def test_the_command_takes_several_devices_and_the_interpreter() -> None:
     assert "on 3 devices, threads of this machine (device 0) to threads" in many.stdout
 
 
-def test_the_command_as_json() -> None:
+def test_run_on_devices_prints_json() -> None:
     result = command("run", *RING, "--device", "threads", "--in-place", "--json")
     said = json.loads(result.stdout)
     assert said["ok"] is True
@@ -304,7 +304,7 @@ def test_the_command_as_json() -> None:
     assert [row["out_of_place"] for row in said["rows"]] == [None, None]
 
 
-def test_wrong_elements_end_in_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_elements_on_devices_end_in_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CheckedData, "wrong", lambda *_: 2)
     result = command("run", *RING, "--device", "threads", "--in-place")
     assert result.exit_code == 1
@@ -337,18 +337,18 @@ def test_without_a_driver_the_command_says_what_is_missing(word: str, device: st
         ("--device", "threads", "--ranks-per-gpu", 0),
     ],
 )
-def test_wrong_usage(options: tuple[object, ...]) -> None:
+def test_wrong_usage_of_devices_ends_in_code_2(options: tuple[object, ...]) -> None:
     assert command("run", *RING, *options).exit_code == 2
 
 
-def test_an_unknown_device() -> None:
+def test_an_unknown_device_is_refused_with_a_suggestion() -> None:
     result = command("run", *RING, "--device", "thread")
     assert result.exit_code == 1
     assert "K510" in result.stderr
     assert "Did you mean threads?" in result.stderr
 
 
-def test_engines_are_compared() -> None:
+def test_bench_times_and_checks_both_engines_in_turn() -> None:
     calls: list[None] = []
     found = devices.compare(
         ring(),

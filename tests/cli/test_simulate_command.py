@@ -27,7 +27,7 @@ def simulated(*arguments: object) -> list[dict[str, Any]]:
     return rows
 
 
-def test_it_says_what_the_library_says() -> None:
+def test_the_command_gives_the_figures_of_the_library() -> None:
     plan = library.compile(
         library.algorithms.ring_allreduce(8, in_place=True),
         instances=4,
@@ -61,7 +61,7 @@ def test_an_algorithm_without_a_size_gets_the_clusters() -> None:
     )
 
 
-def test_parameters_can_be_set() -> None:
+def test_parameters_of_the_model_can_be_set() -> None:
     (plain,) = simulated("simulate", *RING, "-b", "1K")
     (later,) = simulated("simulate", *RING, "-b", "1K", "--set", "launch_us=100")
     assert later["time_us"] == pytest.approx(plain["time_us"] - 8.4 + 100)
@@ -73,7 +73,7 @@ def test_parameters_can_be_set() -> None:
     assert slower["time_us"] > simulated("simulate", *RING, "-b", "16M")[0]["time_us"]
 
 
-def test_files_are_written(tmp_path: Path) -> None:
+def test_html_and_trace_are_written(tmp_path: Path) -> None:
     page, trace, plot = tmp_path / "p.html", tmp_path / "t.json", tmp_path / "p.svg"
     done = sley("simulate", *RING, "--html", page, "--trace", trace, "--plot", plot)
     assert done.exit_code == 0, done.output
@@ -89,7 +89,7 @@ def test_a_file_of_others_is_simulated(tmp_path: Path) -> None:
     assert row["topology"] == "ndv4"
 
 
-def test_plans_side_by_side(tmp_path: Path) -> None:
+def test_several_plans_are_simulated_side_by_side(tmp_path: Path) -> None:
     what = ("ring-allreduce --instances 4", "all-pairs-allreduce --protocol ll")
     rows = simulated("compare", *what, "--topology", "ndv4", "-b", "1K", "-e", "1M", "-f", 1024)
     assert [row["what"] for row in rows] == [what[0]] * 2 + [what[1]] * 2
@@ -124,7 +124,9 @@ def test_plans_side_by_side(tmp_path: Path) -> None:
         (("compare", "--help"), 0, "side by side"),
     ],
 )
-def test_mistakes(arguments: tuple[object, ...], exit_code: int, told: str) -> None:
+def test_mistakes_end_with_their_code_and_message(
+    arguments: tuple[object, ...], exit_code: int, told: str
+) -> None:
     result = sley(*arguments)
     assert result.exit_code == exit_code, result.output
     assert told in result.output
@@ -164,7 +166,9 @@ def test_the_size_is_what_is_chosen_for() -> None:
         (("simulate", "ring-allreduce", "--topology", "x" * 5000), 1, "T604"),
     ],
 )
-def test_more_mistakes(arguments: tuple[object, ...], exit_code: int, told: str) -> None:
+def test_mistakes_with_files_end_with_their_code_and_message(
+    arguments: tuple[object, ...], exit_code: int, told: str
+) -> None:
     result = sley(*arguments)
     assert result.exit_code == exit_code, result.output
     assert told in result.output

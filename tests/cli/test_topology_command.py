@@ -20,7 +20,7 @@ def sley(*arguments: object) -> Result:
 @pytest.mark.parametrize(
     "name", ["ndv4:2", "dgx1", "ndv5-nvls", "resccl:4", "pcie-8:2", "mesh:2x2"]
 )
-def test_what_show_prints(name: str, golden: Golden) -> None:
+def test_show_prints_the_matrix_and_the_model(name: str, golden: Golden) -> None:
     result = sley("topology", "show", name)
     assert result.exit_code == 0, result.output
     assert not result.stderr
@@ -44,7 +44,7 @@ def test_show_prints_every_parameter_of_the_model() -> None:
     assert result.stdout.count("(by default") == 3
 
 
-def test_show_as_json() -> None:
+def test_show_prints_json() -> None:
     said = json.loads(sley("topology", "show", "ndv5", "--nodes", 2, "--json").stdout)
     assert (said["name"], said["ranks"], said["nodes"]) == ("ndv5:2", 16, 2)
     assert said["card"] == list(range(16))

@@ -101,7 +101,9 @@ def test_no_wait_is_added_without_need(plan: sley.Plan) -> None:
 
 
 @pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())
-def test_a_chunk_that_comes_back_to_another_block(protocol: sley.Protocol) -> None:
+def test_a_chunk_that_comes_back_to_another_block_gets_a_wait_where_messages_order_nothing(
+    protocol: sley.Protocol,
+) -> None:
     """Rank 0's reduction and the result that overwrites it are ordered by messages alone."""
     hm = build("hm-allreduce", nodes=2, gpus=2, in_place=True)
     plan = sley.compile(hm, schedule="hpds", allocate="state", protocol=protocol)

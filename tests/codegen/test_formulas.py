@@ -73,7 +73,7 @@ def test_anything_is_written_and_each_table_once(given: Members, data: st.DataOb
     assert len({tuple(table) for table in formulas.tables}) == len(formulas.tables)
 
 
-def test_how_they_look() -> None:
+def test_formulas_are_as_short_as_written_by_hand() -> None:
     ranks = np.arange(4)
     formulas = Formulas(ranks, np.array([2, 3, 2, 3]), 4, "numbers_")
     for values, text in (

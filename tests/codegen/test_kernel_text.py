@@ -23,12 +23,12 @@ def kernels(name: str, options: dict[str, Any], **parameters: Any) -> Kernels:
     return Kernels.of(sley.compile(build(name, **parameters), **options))
 
 
-def test_ring_tile_by_tile(golden: Golden) -> None:
+def test_the_text_of_a_ring_equals_the_golden_file(golden: Golden) -> None:
     found = kernels("ring-allreduce", {}, ranks=4, in_place=True)
     golden("ring_allreduce_4.txt", found.text)
 
 
-def test_hierarchical_mesh_instruction_by_instruction(golden: Golden) -> None:
+def test_the_text_of_a_hierarchical_mesh_equals_the_golden_file(golden: Golden) -> None:
     options = {"schedule": "hpds", "allocate": "state", "protocol": "ll128"}
     found = kernels("hm-allreduce", options, nodes=2, gpus=2, in_place=True)
     for word in ("wait(", ".posts()", "sub-pipeline 1", "all_tiles"):
@@ -36,7 +36,7 @@ def test_hierarchical_mesh_instruction_by_instruction(golden: Golden) -> None:
     golden("hm_allreduce_2x2.txt", found.text)
 
 
-def test_direct_with_holds(golden: Golden) -> None:
+def test_the_text_of_a_direct_plan_with_holds_equals_the_golden_file(golden: Golden) -> None:
     found = kernels("all-pairs-alltoall", {"protocol": "direct"}, ranks=2, in_place=True)
     for word in ("hold(", ".in_place()", ".at("):
         assert word in found.text

@@ -53,7 +53,7 @@ def sent_early(comm: Communicator) -> bool:
 
 
 @pytest.mark.parametrize("cma", [pytest.param(True, marks=needs_permission), False])
-def test_what_is_read_in_place_must_stay_there(cma: bool) -> None:
+def test_the_root_waits_for_its_reader_where_its_memory_is_read_in_place(cma: bool) -> None:
     """That the root waits for its reader shows who copies."""
     ends = rank_processes.start(2, sent_early, settings=settings(cma)).ends()
     assert [end.error for end in ends] == ["", ""]
@@ -106,7 +106,7 @@ COUNTS = [edge // 4 + more for edge in EDGES for more in (-1, 0, 1)]
 @pytest.mark.parametrize(
     ("ranks", "copies"), [*((2, copies) for copies in Copies), (3, Copies.AUTO)]
 )
-def test_every_kind_of_call(ranks: int, copies: Copies) -> None:
+def test_every_kind_of_call_is_right_in_every_way_of_copying(ranks: int, copies: Copies) -> None:
     counts = [*COUNTS, LARGE // 2 + 3]
     ends = rank_processes.start(ranks, all_kinds, counts, settings=settings(True, copies)).ends()
     assert [end.error for end in ends] == [""] * ranks
@@ -142,7 +142,7 @@ def in_turn(comm: Communicator, seed: int) -> None:
 
 
 @pytest.mark.parametrize("slot_bytes", [None, 8192])
-def test_calls_that_take_turns(slot_bytes: int | None) -> None:
+def test_calls_of_many_plans_in_turn_are_right(slot_bytes: int | None) -> None:
     """What one call tries is nothing to another, be its messages ever so small."""
     told = replace(settings(True), slot_bytes=slot_bytes)
     ends = rank_processes.start(3, in_turn, 5, settings=told).ends()
@@ -174,12 +174,14 @@ def test_all_ways_are_tried_and_counted() -> None:
         pytest.param(Copies.ATTACHED, (0, 0, 5), marks=needs_permission),
     ],
 )
-def test_one_way_alone(copies: Copies, wanted: tuple[int, int, int]) -> None:
+def test_only_the_way_that_is_asked_for_is_used(
+    copies: Copies, wanted: tuple[int, int, int]
+) -> None:
     for end in rank_processes.start(2, counted, 5, settings=settings(True, copies)).ends():
         assert end.value[1] == wanted
 
 
-def test_without_permission_a_rank_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rank_without_permission_warns(caplog: pytest.LogCaptureFixture) -> None:
     told = settings(False, Copies.ATTACHED)
     with caplog.at_level("WARNING", "sley"), Communicator(LocalStore(), 0, 1, settings=told):
         pass
@@ -210,7 +212,7 @@ def gives_back(comm: Communicator, part: int) -> None:
 
 @needs_permission
 @pytest.mark.parametrize("part", [0, 1])
-def test_memory_that_is_given_back_too_early(part: int) -> None:
+def test_memory_that_is_given_back_too_early_is_an_error_on_both_ranks(part: int) -> None:
     """What it sends, and what it receives into."""
     ends = rank_processes.start(
         2, gives_back, part, settings=settings(True, Copies.ATTACHED)
@@ -229,7 +231,7 @@ def dies(comm: Communicator) -> None:
         comm.all_gather(data, np.empty(2 * len(data), np.uint8))
 
 
-def test_a_rank_that_dies_while_it_is_read() -> None:
+def test_a_rank_that_dies_while_it_is_read_is_noticed() -> None:
     ends = rank_processes.start(2, dies, settings=settings(True)).ends()
     assert "N620" in ends[0].error
     assert ends[1].exit == -signal.SIGKILL

@@ -47,7 +47,7 @@ def dies(comm: Communicator, rank: int, calls: int) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_killed_rank(rank: int) -> None:
+def test_a_killed_rank_is_named_on_the_others(rank: int) -> None:
     ends = start(3, dies, rank, 5).ends()
     coded(ends, "N620", rank)
     assert ends[rank].exit == -signal.SIGKILL
@@ -64,7 +64,7 @@ def stops(comm: Communicator) -> None:
     comm.all_reduce(np.ones(10, np.float32))
 
 
-def test_a_stopped_rank() -> None:
+def test_a_stopped_rank_ends_the_call_on_all() -> None:
     begun = start(3, stops, settings=Settings(timeout_s=1, use_cache=False))
     time.sleep(6)
     os.kill(begun.pids[1], signal.SIGCONT)
@@ -110,7 +110,7 @@ def differs(comm: Communicator, what: str) -> None:
         ("kind", "all_reduce of 10 x float32, SUM", "broadcast of 10 x float32, root 0"),
     ],
 )
-def test_calls_that_differ(what: str, usual: str, odd: str) -> None:
+def test_calls_that_differ_are_an_error_on_all(what: str, usual: str, odd: str) -> None:
     ends = start(3, differs, what).ends()
     coded(ends, "N622")
     for end in ends:
@@ -121,14 +121,14 @@ def test_calls_that_differ(what: str, usual: str, odd: str) -> None:
         assert "plan" not in wanted + found
 
 
-def test_roots_that_differ() -> None:
+def test_roots_that_differ_are_an_error_on_all() -> None:
     ends = start(3, differs, "root").ends()
     coded(ends, "N622")
     for end in ends:
         assert end.seconds < QUICK_S
 
 
-def test_plans_that_differ() -> None:
+def test_plans_that_differ_are_an_error_on_all() -> None:
     ends = start(3, differs, "place").ends()
     coded(ends, "N622")
     for rank, end in enumerate(ends):
@@ -144,7 +144,7 @@ def goes(comm: Communicator) -> None:
     comm.all_reduce(np.ones(10, np.float32))
 
 
-def test_a_rank_that_left() -> None:
+def test_a_rank_that_left_is_named() -> None:
     ends = start(3, goes).ends()
     coded(ends, "N623", 1)
     assert "rank 1 has closed the communicator" in ends[0].error
@@ -160,7 +160,7 @@ def finishes_early(comm: Communicator) -> Any:
     return float(data.sum())
 
 
-def test_who_is_done_may_go() -> None:
+def test_a_rank_that_is_done_may_close_while_others_work() -> None:
     assert [end.value for end in start(3, finishes_early).ends()] == [0.0, 0.0, 0.0]
 
 
@@ -198,7 +198,7 @@ def after_work_nobody_waited_for(comm: Communicator) -> None:
     comm.all_reduce(np.ones(10, np.float32))
 
 
-def test_a_failure_that_nobody_heard_of() -> None:
+def test_a_failure_that_nobody_heard_of_is_told_by_the_next_call() -> None:
     ends = start(2, after_work_nobody_waited_for).ends()
     coded(ends, "N630")
     for end in ends:
@@ -225,7 +225,7 @@ _CALLS = st.tuples(st.integers(0, 2), st.sampled_from(_WHATS), st.integers(1, 2)
 
 
 @given(st.lists(_CALLS, min_size=2, max_size=4), st.data())
-def test_two_calls_that_are_named_differ(calls: list[tuple[int, int, int]], data: Any) -> None:
+def test_an_error_names_two_calls_that_differ(calls: list[tuple[int, int, int]], data: Any) -> None:
     rank, culprit = (data.draw(st.integers(0, len(calls) - 1)) for _ in range(2))
     status = data.draw(st.sampled_from([Status.ABORTED, Status.MISMATCHED]))
     report = (int(status), 0.0, culprit, 0, [])
@@ -239,7 +239,7 @@ def test_two_calls_that_are_named_differ(calls: list[tuple[int, int, int]], data
         assert describe_record(what, count) in told.expected
 
 
-def test_made_again_after_a_failure(tmp_path: Any) -> None:
+def test_a_communicator_can_be_made_again_after_a_failure(tmp_path: Any) -> None:
     folder = str(tmp_path)
     coded(start(3, differs, "size", folder=folder).ends(), "N622")
     ends = start(3, finishes_early, folder=folder).ends()
@@ -256,7 +256,7 @@ def starves(comm: Communicator) -> None:
     comm.all_to_all(data, data)  # in place, which takes scratch for half of it
 
 
-def test_a_rank_without_memory() -> None:
+def test_a_rank_without_memory_is_named_on_all() -> None:
     ends = start(2, starves).ends()
     coded(ends, "N625")
     assert "this rank has none" in ends[1].error

@@ -35,7 +35,7 @@ def working(comm: Communicator, signal_number: int | None) -> None:
 
 
 @pytest.mark.parametrize("network", [Network.TCP, Network.AUTO])
-def test_a_rank_of_another_host_dies(network: Network) -> None:
+def test_a_rank_of_another_host_that_dies_is_named(network: Network) -> None:
     started = rank_processes.start(
         4, working, signal.SIGKILL, settings=settings(network), environ=two_hosts
     )
@@ -51,7 +51,7 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_a_rank_of_another_host_stands_still() -> None:
+def test_a_rank_of_another_host_that_stands_still_ends_the_call() -> None:
     started = rank_processes.start(
         4, working, signal.SIGSTOP, settings=settings(Network.TCP), environ=two_hosts
     )
@@ -72,7 +72,7 @@ def calling(comm: Communicator) -> None:
 
 @pytest.mark.skipif(not networks.is_possible(), reason="needs network namespaces, so root")
 @pytest.mark.parametrize("network", [Network.TCP, Network.AUTO])
-def test_a_cable_that_is_cut(network: Network) -> None:
+def test_a_cable_that_is_cut_ends_the_call_on_both_sides(network: Network) -> None:
     with networks.cable() as cable:
         started = rank_processes.start(
             2, calling, settings=settings(network), environ=cable.environ, enter=cable.enter

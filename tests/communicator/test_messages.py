@@ -32,7 +32,7 @@ def to_the_next(comm: Communicator) -> list[int]:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_a_ring_of_messages(ranks: int) -> None:
+def test_messages_round_a_ring_arrive(ranks: int) -> None:
     with Ranks(ranks) as group:
         found = group.each(to_the_next)
     assert found == [[(rank - 1) % ranks] * 4 for rank in range(ranks)]
@@ -50,12 +50,12 @@ def from_anybody(comm: Communicator) -> set[int]:
     return sources
 
 
-def test_from_any_source() -> None:
+def test_messages_from_any_source_are_received() -> None:
     with Ranks(4) as group:
         assert group.each(from_anybody)[0] == {1, 2, 3}
 
 
-def test_a_message_of_another_size() -> None:
+def test_a_message_of_another_size_is_an_error_on_both_ranks() -> None:
     def differ(comm: Communicator) -> None:
         if comm.rank == 0:
             comm.send(np.zeros(4, np.int8), 1)
@@ -76,7 +76,7 @@ def test_a_message_of_another_size() -> None:
         assert "this rank sent what doesn't fit" in str(sender)
 
 
-def test_a_message_of_another_size_to_itself() -> None:
+def test_a_message_of_another_size_to_itself_is_an_error() -> None:
     def differ(comm: Communicator) -> None:
         received = comm.recv(np.zeros(5, np.int8), 0, is_async=True)
         with pytest.raises(SleyError, match="a receive of 4 bytes on rank 0, tag 0") as caught:
@@ -89,7 +89,7 @@ def test_a_message_of_another_size_to_itself() -> None:
         assert "one of 4 bytes, this rank's" in str(error) or "N630" in str(error)
 
 
-def test_parts_of_an_all_to_all_that_do_not_fit() -> None:
+def test_parts_of_an_all_to_all_that_do_not_fit_are_an_error() -> None:
     def differ(comm: Communicator) -> None:
         data = np.zeros(8, np.int8)
         address = data.__array_interface__["data"][0]
@@ -108,7 +108,7 @@ def test_parts_of_an_all_to_all_that_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize("rank", [-1, 2, "1", 0.5])
-def test_no_such_rank(rank: Any) -> None:
+def test_a_message_to_no_rank_is_refused(rank: Any) -> None:
     with Ranks(2) as group:
         for error in group.errors(lambda comm: comm.send(np.zeros(1), rank)):
             assert isinstance(error, SleyError)
@@ -125,7 +125,7 @@ def test_no_such_rank(rank: Any) -> None:
         (lambda c: c.plans.find("broadcast", 8, root=5), "the rank that the call is about"),
     ],
 )
-def test_remedies_that_fit(call: Any, remedy: str) -> None:
+def test_errors_of_calls_have_the_remedy_that_fits(call: Any, remedy: str) -> None:
     with Ranks(2) as group:
         for error in group.errors(call):
             assert isinstance(error, SleyError)
@@ -145,7 +145,7 @@ def test_remedies_that_fit(call: Any, remedy: str) -> None:
         (lambda c: c.all_reduce([1, 2]), "list"),
     ],
 )
-def test_arrays_that_do_not_fit(call: Any, found: str) -> None:
+def test_arrays_that_do_not_fit_are_refused(call: Any, found: str) -> None:
     with Ranks(2) as group:
         for error in group.errors(call):
             assert isinstance(error, SleyError)
@@ -153,7 +153,7 @@ def test_arrays_that_do_not_fit(call: Any, found: str) -> None:
             assert found in str(error)
 
 
-def test_what_it_counts() -> None:
+def test_statistics_count_calls_and_bytes() -> None:
     def calls(comm: Communicator) -> Any:
         for _ in range(3):
             comm.all_reduce(np.ones(256, np.float32), ReduceOp.MAX)
@@ -170,7 +170,7 @@ def test_what_it_counts() -> None:
     assert not sley.stats()
 
 
-def test_what_it_says(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_which_plan_runs_and_why_no_other(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="sley"), Ranks(2) as group:
         group.each(lambda comm: comm.all_reduce(np.ones(300, np.float32)))
     said = "\n".join(record.getMessage() for record in caplog.records)
@@ -242,7 +242,7 @@ class Shared:
         return True
 
 
-def test_two_threads_wait_for_one_work() -> None:
+def test_two_threads_may_wait_for_one_work() -> None:
     ticket = Shared()
     ticket.work = Work(ticket, lambda report: None)  # type: ignore[arg-type]
     assert ticket.work.wait()

@@ -66,7 +66,7 @@ REFUSED: dict[str, Callable[[Communicator], Any]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_refused_before_anything_is_sent(what: str) -> None:
+def test_bad_arguments_are_refused_before_anything_is_sent(what: str) -> None:
     with Ranks(2) as group:
         for error in group.errors(REFUSED[what]):
             assert isinstance(error, SleyError)
@@ -87,7 +87,7 @@ def test_read_only_memory_may_be_read() -> None:
         assert (second == 2).all()
 
 
-def test_a_root_without_its_array() -> None:
+def test_a_root_without_its_array_is_refused() -> None:
     def rootless(comm: Communicator) -> None:
         comm.scatter(None, np.ones(N), root=comm.rank)
 
@@ -98,7 +98,7 @@ def test_a_root_without_its_array() -> None:
 @pytest.mark.parametrize(
     ("rank", "ranks"), [(2, 2), (-1, 2), (10**6, 2), (0, 0), (0, 2**31), ("0", 1), (0, None)]
 )
-def test_what_is_no_rank(rank: Any, ranks: Any) -> None:
+def test_what_is_no_rank_is_refused(rank: Any, ranks: Any) -> None:
     with pytest.raises(SleyError, match="N603"):
         Communicator(LocalStore(), rank, ranks)
 
@@ -115,7 +115,7 @@ def test_what_is_no_rank(rank: Any, ranks: Any) -> None:
         {"plan_dir": 5},
     ],
 )
-def test_settings_that_make_no_sense(wrong: dict[str, Any]) -> None:
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SleyError, match="R514"):
         Settings(**wrong)
 
@@ -133,12 +133,12 @@ def forgets(comm: Communicator, turns: int) -> float:
     return total
 
 
-def test_work_that_nobody_keeps() -> None:
+def test_work_that_nobody_keeps_is_done_all_the_same() -> None:
     ends = start(2, forgets, 5).ends()
     assert [end.value for end in ends] == [5 * 2.0 * (1 << 20)] * 2, ends
 
 
-def test_a_call_where_the_end_of_another_is_told() -> None:
+def test_a_call_where_the_end_of_another_is_told_is_refused() -> None:
     def inner(comm: Communicator) -> str:
         found: list[BaseException] = []
 
@@ -171,7 +171,7 @@ def drops(comm: Communicator) -> str:
     return "dropped"
 
 
-def test_a_communicator_that_nobody_keeps() -> None:
+def test_a_communicator_that_nobody_keeps_is_closed() -> None:
     assert [end.value for end in start(2, drops).ends()] == ["dropped", "late"]
 
 
@@ -195,11 +195,11 @@ def forks(comm: Communicator) -> bool:
     return status == 0 and bool((data == 2).all())
 
 
-def test_a_forked_child_is_no_rank() -> None:
+def test_a_call_in_a_forked_child_is_refused() -> None:
     assert [end.value for end in start(2, forks).ends()] == [True, True]
 
 
-def test_arrays_of_the_heap_in_circles() -> None:
+def test_arrays_of_the_heap_in_circles_are_given_back() -> None:
     """The collector may come at any point of taking a block, and give others back."""
     before = gc.get_threshold()
     gc.set_threshold(5)
@@ -240,7 +240,7 @@ def test_nobody_takes_what_was_overwritten_after_a_failure(private: bool) -> Non
     assert ends[1].value in ([1.0], "N626", "N623"), ends
 
 
-def test_memory_that_cannot_be_written() -> None:
+def test_memory_that_cannot_be_written_is_refused() -> None:
     file = mmap.mmap(-1, 4096, prot=mmap.PROT_READ)
     with Ranks(2) as group:
         errors = group.errors(lambda comm: comm.all_reduce(np.frombuffer(file, np.float32)))

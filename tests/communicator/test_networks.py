@@ -60,7 +60,7 @@ def test_the_first_network_that_every_rank_has_is_used(networks: dict[Network, W
     assert agree(Network.TCP, Network.TCP) is networks[Network.TCP]
 
 
-def test_a_network_that_a_rank_lacks_is_told(
+def test_a_network_that_a_rank_lacks_is_warned_of(
     networks: dict[Network, Wire], caplog: pytest.LogCaptureFixture
 ) -> None:
     agree(Network.AUTO, Network.TCP)

@@ -33,7 +33,7 @@ def outputs(ranks: Ranks, plan: Plan, count: int = COUNT, **options: Any) -> lis
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_all_to_next(in_place: bool) -> None:
+def test_an_own_collective_does_what_it_promises(in_place: bool) -> None:
     """Not a collective of any library: what a rank gets is the data of the one before."""
     plan = sley.compile(sley.algorithms.alltonext(2, 2, in_place=in_place))
     with Ranks(4) as ranks:
@@ -43,7 +43,7 @@ def test_all_to_next(in_place: bool) -> None:
                 assert (found[rank] == np.arange(count) + 10000 * (rank - 1)).all()
 
 
-def test_one_place_for_different_messages() -> None:
+def test_messages_staged_in_one_place_are_not_mixed() -> None:
     """The root hands its parts out by way of one chunk of scratch, in one tile and in several."""
     size = 4
 
@@ -100,7 +100,7 @@ def test_a_plan_that_is_wrong_never_runs() -> None:
         ranks.each(lambda comm: comm.run(plan, np.ones(4, np.float32)))
 
 
-def test_a_plan_for_others() -> None:
+def test_a_plan_for_other_ranks_or_slots_is_refused() -> None:
     plan = sley.compile(sley.algorithms.ring_allreduce(3, in_place=True))
     slots = sley.compile(sley.algorithms.ring_allreduce(2, in_place=True), slots=64)
     with Ranks(2) as ranks:
@@ -110,7 +110,7 @@ def test_a_plan_for_others() -> None:
                 assert error.code == code, error
 
 
-def test_arrays_that_do_not_fit() -> None:
+def test_arrays_that_do_not_fit_an_own_plan_are_refused() -> None:
     plan = sley.compile(sley.algorithms.direct_alltonext(2))
     inside = sley.compile(sley.algorithms.direct_alltonext(2, in_place=True))
     data, out = np.ones(6), np.ones(5)
@@ -130,7 +130,7 @@ def test_arrays_that_do_not_fit() -> None:
         ranks.each(refused)
 
 
-def test_other_plans_on_other_ranks() -> None:
+def test_other_plans_on_other_ranks_are_an_error_on_all() -> None:
     plans = [
         sley.compile(sley.algorithms.ring_allreduce(2, in_place=True), instances=instances)
         for instances in (1, 2)
@@ -141,7 +141,7 @@ def test_other_plans_on_other_ranks() -> None:
         assert "run of 64 x float32" in str(errors[0])
 
 
-def test_elements_that_are_made_of_words() -> None:
+def test_a_count_is_of_elements_that_are_made_of_words() -> None:
     """`count` is of elements, also on a rank that has no data."""
     plan = sley.compile(sley.algorithms.flat_gather(2, root=0))
     count = 5

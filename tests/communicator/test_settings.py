@@ -10,7 +10,7 @@ from sley.communicator import Copies, Network, Settings
 from sley.errors import SleyError
 
 
-def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "SLEY_TIMEOUT_S": "2.5",
         "SLEY_CMA": "No",
@@ -49,7 +49,7 @@ def test_a_variable_that_means_nothing_is_named(name: str, monkeypatch: pytest.M
     ],
     ids=str,
 )
-def test_refused(wrong: dict[str, Any]) -> None:
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SleyError) as caught:
         Settings(**wrong)
     assert caught.value.code == "R514"

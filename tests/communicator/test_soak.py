@@ -28,7 +28,9 @@ def shared() -> set[Path]:
         pytest.param(LONG_S, 16 << 20, id="long", marks=pytest.mark.slow),
     ],
 )
-def test_random_calls_on_random_groups(seconds: float, slack_bytes: int, tmp_path: Path) -> None:
+def test_random_calls_on_random_groups_are_right_and_leave_nothing(
+    seconds: float, slack_bytes: int, tmp_path: Path
+) -> None:
     before = shared()
     settings = Settings(timeout_s=60, use_cache=False)
     seed = 2025 if seconds < 60 else int.from_bytes(os.urandom(4), "little")

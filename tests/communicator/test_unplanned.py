@@ -84,10 +84,10 @@ def coded(ends: list[End], code: str) -> None:
         assert end.seconds < QUICK_S
 
 
-def test_a_rank_that_dies_before_it_says_what_it_does() -> None:
+def test_a_rank_that_dies_before_it_says_what_it_does_is_named() -> None:
     ends = start(3, dies).ends()
     coded([ends[0], ends[2]], "N620")
 
 
-def test_a_rank_that_calls_something_else() -> None:
+def test_a_rank_that_calls_something_else_is_an_error_on_all() -> None:
     coded(start(3, calls_another).ends(), "N622")

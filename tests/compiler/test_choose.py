@@ -96,7 +96,7 @@ def test_equally_fast_ones_are_told_by_their_blocks() -> None:
     assert choice.runner_up.slower >= -TIE
 
 
-def test_it_is_deterministic(table: sley.Choices) -> None:
+def test_choosing_twice_gives_the_same_table(table: sley.Choices) -> None:
     again = sley.choose([RING, ALL_PAIRS], SIZES, NDV4, **SMALL)
     told = [
         [(r.begin, r.end, r.algorithm, r.options, r.runner_up) for r in c.ranges]
@@ -277,11 +277,11 @@ def test_progress_reaches_its_end() -> None:
         ),
     ],
 )
-def test_bad_questions(call: Any, expected: str) -> None:
+def test_questions_without_an_answer_are_refused_by_their_rule(call: Any, expected: str) -> None:
     assert code(call) == expected
 
 
-def test_a_size_outside_the_table(table: sley.Choices) -> None:
+def test_a_size_outside_the_table_is_refused(table: sley.Choices) -> None:
     assert code(lambda: table.plan_for("512")) == "C312"
     assert code(lambda: table.at("1G")) == "C312"
     assert code(lambda: table.at("many")) == "C312"

@@ -99,7 +99,7 @@ def test_instances_never_share_a_channel() -> None:
     assert len(plan.block_rank) == 4 * 3
 
 
-def test_blocks_by_hand() -> None:
+def test_blocks_given_by_hand_get_what_was_asked_for() -> None:
     def by_hand(p: ChunkProgram) -> None:
         p.chunk(0, "in", 0).copy(1, "out", 0, send_block=1, recv_block=0)
         p.chunk(1, "in", 0).copy(0, "out", 0, send_block=0, recv_block=0)
@@ -153,13 +153,13 @@ def test_unlinked_ranks_are_refused() -> None:
     assert caught.value.diagnostics[0].places[0].file == __file__
 
 
-def test_a_topology_that_is_too_small() -> None:
+def test_a_topology_with_too_few_ranks_is_refused() -> None:
     with pytest.raises(sley.SleyError, match="C305"):
         sley.compile(sley.algorithms.ring_allreduce(4), topology=sley.topologies.fully_connected(3))
 
 
 @pytest.mark.parametrize("option", ["slots", "channels", "instances"])
-def test_options_count_from_one(option: str) -> None:
+def test_options_below_one_are_refused(option: str) -> None:
     with pytest.raises(sley.SleyError, match=f"C304[^E]*{option}=0"):
         sley.compile(sley.algorithms.ring_allreduce(2), **{option: 0})
     for value in (1.5, "2", True, 10**9):
@@ -177,12 +177,12 @@ def test_options_count_from_one(option: str) -> None:
         lambda: sley.run(sley.algorithms.ring_allreduce(2), [1024]),  # type: ignore[arg-type]
     ],
 )
-def test_things_of_another_kind(call: Callable[[], object]) -> None:
+def test_arguments_of_another_kind_are_refused(call: Callable[[], object]) -> None:
     with pytest.raises(sley.SleyError, match="C307"):
         call()
 
 
-def test_protocols_by_name() -> None:
+def test_protocols_may_be_given_by_name() -> None:
     program = sley.algorithms.ring_allreduce(2)
     assert sley.compile(program, protocol="ll128").protocol is sley.Protocol.LL128
     with pytest.raises(sley.SleyError, match="C304"):
@@ -231,7 +231,7 @@ def test_channels_by_hand_are_kept_beside_parallel_parts() -> None:
     assert channels_of(program) == [7, 8, 3]
 
 
-def test_parts_that_cut_chunks_too_fine() -> None:
+def test_parts_that_cut_chunks_too_fine_are_refused() -> None:
     def body(p: ChunkProgram) -> None:
         for index, parts in enumerate((7, 11, 13, 17)):
             with p.parallelize(parts):
@@ -293,7 +293,7 @@ def test_compiling_twice_gives_the_same_plan() -> None:
     assert one.block_rank.tolist() == other.block_rank.tolist()
 
 
-def test_plan_as_people_read_it(golden: Golden) -> None:
+def test_a_plan_prints_as_the_golden_file(golden: Golden) -> None:
     plan = sley.compile(sley.algorithms.all_pairs_allreduce(3))
     lines = [line for rank in range(3) for line in plan_table(plan, rank)]
     golden("all-pairs-3.txt", "\n".join(lines) + "\n")

@@ -33,12 +33,12 @@ def code(call: Any) -> str:
         {"per_chunk": 1},
     ],
 )
-def test_options_that_mean_nothing(options: dict[str, Any]) -> None:
+def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
     assert code(lambda: sley.compile(RING, **options)) == "C304"
 
 
 @pytest.mark.parametrize("options", [{"costs": "x"}, {"topology": "dgx1"}])
-def test_options_of_another_type(options: dict[str, Any]) -> None:
+def test_options_of_another_type_are_refused(options: dict[str, Any]) -> None:
     assert code(lambda: sley.compile(RING, schedule="hpds", **options)) == "C307"
 
 
@@ -70,7 +70,7 @@ def test_options_show_what_is_given_as_members() -> None:
     assert repr(options) == "Options(protocol='LL', schedule='hpds', instances=4)"
 
 
-def test_a_program_with_another_kind_of_cluster() -> None:
+def test_a_program_for_another_kind_of_cluster_is_refused() -> None:
     program = replace(RING, topology="x")  # type: ignore[arg-type]
     assert code(lambda: sley.compile(program)) == "C307"
 
@@ -103,7 +103,7 @@ def test_costs_are_positive_and_finite(costs: dict[str, Any]) -> None:
         lambda: sley.topologies.cluster(0, 8),
     ],
 )
-def test_clusters_whose_numbers_dont_fit(make: Any) -> None:
+def test_clusters_whose_numbers_dont_fit_are_refused(make: Any) -> None:
     assert code(make) == "C308"
 
 

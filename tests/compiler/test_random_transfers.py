@@ -85,7 +85,7 @@ def test_fused_transfers_run_right_with_the_slots_asked_for(
 
 @RUNS
 @given(chunk_programs.random_programs(max_operations=24), ways(*WHOLE), st.data(), st.booleans())
-def test_chunk_programs_go_the_same_way(
+def test_chunk_programs_run_right_in_orders_of_whole_transfers(
     random: RandomProgram, way: dict[str, Any], data: st.DataObject, many: bool
 ) -> None:
     topology = data.draw(clusters(random.ranks))

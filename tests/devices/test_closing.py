@@ -58,7 +58,7 @@ def memories(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_a_closed_executor(memories: list[Any]) -> None:
+def test_a_closed_executor_frees_its_memory_and_refuses_calls(memories: list[Any]) -> None:
     on = interpreted("ring-reducescatter")
     data = [np.ones(8 * RANKS, np.int32) for _ in range(RANKS)]
     call = on.prepare(data, zeros())
@@ -86,7 +86,7 @@ def test_closing_waits_for_calls_on_any_stream() -> None:
     closed(on.check)
 
 
-def test_processes_close_together(memories: list[Any]) -> None:
+def test_a_process_closes_when_all_have_come_to_it(memories: list[Any]) -> None:
     """One that still works may write into the memory of one that has closed."""
     plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True))
     ons, said = apart(plan, [[0], [1, 2]], engine=Engine.INTERPRETED), list[str]()
@@ -104,7 +104,7 @@ def test_processes_close_together(memories: list[Any]) -> None:
     assert not [size for memory, size in memories if memory() is not None]
 
 
-def test_with_a_problem_nobody_waits() -> None:
+def test_closing_after_an_error_waits_for_nobody() -> None:
     plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True))
     on, _ = apart(plan, [[0], [1, 2]], engine=Engine.INTERPRETED)
     with pytest.raises(ZeroDivisionError), on:

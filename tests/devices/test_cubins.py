@@ -77,7 +77,7 @@ def check(
 
 
 @pytest.mark.parametrize(("protocol", "dtype", "engine", "architecture"), cases())
-def test_every_protocol_and_type(
+def test_kernels_of_every_protocol_and_type_compile_without_spills(
     protocol: str, dtype: str, engine: Engine, architecture: str
 ) -> None:
     check(with_waits(protocol), engine, dtype, architecture)
@@ -87,21 +87,23 @@ def test_every_protocol_and_type(
 @pytest.mark.parametrize("op", list(sley.ReduceOp), ids=lambda op: op.name)
 @pytest.mark.parametrize("dtype", DATA_TYPES)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_reduction(protocol: str, dtype: str, op: sley.ReduceOp) -> None:
+def test_kernels_of_every_reduction_compile_without_spills(
+    protocol: str, dtype: str, op: sley.ReduceOp
+) -> None:
     check(with_waits(protocol), Engine.GENERATED, dtype, "sm_90", op)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_ranks_on_several_gpus(protocol: str, architecture: str) -> None:
+def test_kernels_for_several_gpus_compile_without_spills(protocol: str, architecture: str) -> None:
     check(with_waits(protocol), Engine.GENERATED, "float16", architecture, one_gpu=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", CATALOG)
-def test_every_algorithm_at_8_ranks(name: str, protocol: str) -> None:
+def test_kernels_of_every_algorithm_compile_without_spills(name: str, protocol: str) -> None:
     grid = "nodes" in sizes(name)[0]
     size = {"nodes": 2, "gpus": 4} if grid else {"ranks": 8}
     plan = sley.compile(build(name, **size, in_place=True), protocol=protocol)
@@ -110,7 +112,7 @@ def test_every_algorithm_at_8_ranks(name: str, protocol: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_hierarchical_mesh_at_task_level(protocol: str) -> None:
+def test_kernels_in_instruction_order_compile_without_spills(protocol: str) -> None:
     program = build("hm-allreduce", nodes=2, gpus=4, in_place=True)
     plan = sley.compile(program, schedule="hpds", allocate="state", protocol=protocol)
     check(Kernels.of(plan), Engine.GENERATED, "bfloat16", "sm_90")

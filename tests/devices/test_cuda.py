@@ -111,7 +111,7 @@ def test_assembly_that_does_not_assemble_is_refused_with_the_assemblers_words() 
 
 
 @pytest.mark.usefixtures("nvrtc")
-def test_a_kind_of_gpu_that_the_compiler_does_not_know() -> None:
+def test_a_kind_of_gpu_that_the_compiler_does_not_know_is_refused() -> None:
     with pytest.raises(SleyError) as caught:
         compile_text(TEXT, "sm_35")
     assert caught.value.code == "K502"
@@ -179,6 +179,6 @@ def outcomes(nvrtc: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 @pytest.mark.parametrize("case", [case for path in CASES for case in fake_driver.cases(path)])
-def test_over_a_stand_in_for_the_driver(case: str, outcomes: dict[str, str]) -> None:
+def test_cases_over_a_stand_in_for_the_driver_pass(case: str, outcomes: dict[str, str]) -> None:
     assert case in outcomes, "it did not run"
     assert not outcomes[case], outcomes[case]

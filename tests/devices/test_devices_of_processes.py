@@ -46,7 +46,7 @@ def check_results(order: Order, results: dict[int, list[dict[int, Any]]], calls:
     ],
     ids=lambda p: p.name.lower(),
 )
-def test_processes_with_one_rank_or_two(protocol: sley.Protocol) -> None:
+def test_processes_with_one_rank_or_two_get_right_results(protocol: sley.Protocol) -> None:
     plan = sley.compile(
         build("ring-allreduce", ranks=4, in_place=protocol is not sley.Protocol.DIRECT),
         protocol=protocol,
@@ -72,7 +72,7 @@ def test_a_killed_process_is_noticed(protocol: str) -> None:
 
 
 @PROTOCOLS
-def test_scratch_of_other_ranks(protocol: sley.Protocol) -> None:
+def test_scratch_grows_on_all_ranks_at_the_same_calls(protocol: sley.Protocol) -> None:
     """Scratch that some ranks have and others don't grows on all of them at the same calls."""
     plan = sley.compile(
         build("three-step-alltoall", nodes=2, gpus=2, in_place=False), protocol=protocol
@@ -133,7 +133,7 @@ def test_each_rank_may_take_another_of_its_arrays() -> None:
     assert [array.tolist() for array in data] == [[12] * 50] * 2
 
 
-def test_one_rank_alone_has_an_input() -> None:
+def test_a_broadcast_takes_no_input_of_other_ranks() -> None:
     scatter = sley.trace(
         sley.Scatter(2, 1, 0, False),
         lambda p: [p.chunk(0, "in", block).copy(block, "out", 0) for block in range(2)],
@@ -151,7 +151,7 @@ def test_one_rank_alone_has_an_input() -> None:
     assert np.concatenate(outputs).tolist() == list(range(20))
 
 
-def test_a_rank_in_two_processes() -> None:
+def test_a_rank_in_two_processes_is_refused() -> None:
     plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True))
     meeting = Meeting(2)
 
@@ -186,12 +186,12 @@ def _raised(said: bytes) -> list[bytes]:
         _raised,
     ],
 )
-def test_exchanges_that_are_none(exchange: Any) -> None:
+def test_exchanges_that_return_no_messages_are_refused(exchange: Any) -> None:
     plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True))
     refused("K514", Executor, plan, {0: ThreadsDevice()}, exchange=exchange)
 
 
-def test_processes_with_other_settings() -> None:
+def test_processes_with_other_settings_are_refused() -> None:
     plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True))
     meeting = Meeting(2)
 
@@ -211,7 +211,7 @@ def test_calls_without_scratch_exchange_nothing() -> None:
     refused("K508", on, {0: np.zeros(8)})
 
 
-def test_memory_of_a_process_that_is_gone() -> None:
+def test_memory_of_a_process_that_is_gone_is_refused() -> None:
     device, owner = ThreadsDevice(), ThreadsDevice(1)
     memory = owner.allocate(64)
     handle = owner.export(memory)

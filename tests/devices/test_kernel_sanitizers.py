@@ -73,12 +73,12 @@ def slowly(cases: list[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("cases", [THREADS, *slowly(EVERYTHING)])
-def test_no_data_race(cases: str) -> None:
+def test_kernels_have_no_data_race(cases: str) -> None:
     code, said = run("tsan", cases)
     assert code == 0, said[-4000:]
 
 
-def test_a_lost_release_is_noticed() -> None:
+def test_a_lost_release_of_a_kernel_is_noticed() -> None:
     """With relaxed stores for what is published, the thread sanitizer must object: for messages in
     slots, behind the flag of a line, where they lie; and for finished steps, on which alone the
     memory of a plan with LL depends, as its words carry their own flags."""
@@ -92,6 +92,6 @@ def test_a_lost_release_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("cases", [ADDRESSES, *slowly(EVERYTHING)])
-def test_nothing_outside_memory_and_nothing_undefined(cases: str) -> None:
+def test_kernels_keep_to_their_memory_and_do_nothing_undefined(cases: str) -> None:
     code, said = run("asan", cases)
     assert code == 0, said[-4000:]

@@ -81,7 +81,7 @@ def asserted() -> list[str]:
     return lines
 
 
-def test_every_field_of_every_structure() -> None:
+def test_every_field_lies_where_the_kernels_have_it() -> None:
     lines = asserted()
     assert len(lines) > 100
     assert compiles(*lines)
@@ -91,7 +91,7 @@ def test_a_field_elsewhere_is_noticed() -> None:
     assert not compiles(same("offsetof(Block, steps)", tables.BLOCK.fields["steps"][1] + 4))
 
 
-def test_the_numbers_that_stand_for_things() -> None:
+def test_memories_reasons_and_states_have_the_kernels_numbers() -> None:
     lines = [
         same("kData", Buffer.INPUT),
         same("kOutput", Buffer.OUTPUT),
@@ -107,7 +107,7 @@ def test_the_numbers_that_stand_for_things() -> None:
 
 
 @pytest.mark.parametrize("protocol", Protocol, ids=lambda p: p.name.lower())
-def test_the_numbers_of_protocols(protocol: Protocol) -> None:
+def test_protocols_have_the_kernels_numbers(protocol: Protocol) -> None:
     word = {"SIMPLE": "kSimple", "LL": "kLL", "LL128": "kLL128", "DIRECT": "kDirect"}
     assert compiles(
         f'static_assert(kProtocol == {word[protocol.name]}, "");', protocol=protocol.value
@@ -115,7 +115,7 @@ def test_the_numbers_of_protocols(protocol: Protocol) -> None:
 
 
 @pytest.mark.parametrize("name", DATA_TYPES)
-def test_the_numbers_of_types(name: str) -> None:
+def test_types_have_the_kernels_numbers_and_sizes(name: str) -> None:
     kind = DATA_TYPES[name]
     bits = 8 * kind.size_bytes
     word = {

@@ -63,14 +63,14 @@ def check(plan: sley.Plan, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(("name", "case", "protocol"), chosen())
-def test_every_algorithm_in_the_interpreter(
+def test_every_algorithm_is_right_in_the_interpreter(
     name: str, case: dict[str, Any], protocol: sley.Protocol
 ) -> None:
     check(sley.compile(program(name, case), protocol=protocol), Engine.INTERPRETED)
 
 
 @pytest.mark.parametrize(("name", "case", "protocol"), generated())
-def test_every_algorithm_as_generated_text(
+def test_every_algorithm_is_right_as_generated_text(
     name: str, case: dict[str, Any], protocol: sley.Protocol
 ) -> None:
     plan = sley.compile(program(name, case), protocol=protocol)
@@ -80,7 +80,7 @@ def test_every_algorithm_as_generated_text(
 @pytest.mark.slow
 @ENGINES
 @pytest.mark.parametrize(("name", "case", "protocol"), everything())
-def test_every_size(
+def test_every_size_is_right_in_both_engines(
     name: str, case: dict[str, Any], protocol: sley.Protocol, engine: Engine
 ) -> None:
     check(sley.compile(program(name, case), protocol=protocol), engine)
@@ -88,7 +88,7 @@ def test_every_size(
 
 @ENGINES
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.name.lower())
-def test_hierarchical_mesh_at_task_level(protocol: sley.Protocol, engine: Engine) -> None:
+def test_hierarchical_mesh_is_right_at_task_level(protocol: sley.Protocol, engine: Engine) -> None:
     """HM AllReduce as ResCCL runs it: whole tasks, in blocks that serve several connections."""
     hm = build("hm-allreduce", nodes=2, gpus=4, nics=2, in_place=True)
     plan = sley.compile(hm, schedule="hpds", allocate="state", protocol=protocol)
@@ -102,7 +102,7 @@ def test_hierarchical_mesh_at_task_level(protocol: sley.Protocol, engine: Engine
 @pytest.mark.parametrize("schedule", ["hpds", "round-robin"])
 @pytest.mark.parametrize("name", ["hm-allgather", "hm-reducescatter", "hm-allreduce"])
 @pytest.mark.parametrize(("nodes", "gpus"), [(2, 2), (2, 4), (4, 2)])
-def test_hierarchical_mesh_at_every_size(
+def test_hierarchical_mesh_is_right_at_every_size(
     name: str, nodes: int, gpus: int, schedule: str, protocol: sley.Protocol, engine: Engine
 ) -> None:
     hm = build(name, nodes=nodes, gpus=gpus, nics=gpus, in_place=True)
@@ -111,7 +111,7 @@ def test_hierarchical_mesh_at_every_size(
         check(plan, engine)
 
 
-def test_blocks_of_more_steps_than_the_interpreter_reads_beforehand() -> None:
+def test_blocks_of_more_steps_than_the_interpreter_reads_at_once_are_right() -> None:
     ring = build("ring-allreduce", ranks=6, in_place=True)
     plan = sley.compile(ring, schedule="hpds", max_blocks=1, instances=32)
     assert np.diff(plan.block_offset).max() > 512

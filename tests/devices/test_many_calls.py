@@ -60,7 +60,9 @@ class Sums:
 
 @LAUNCHING
 @PROTOCOLS
-def test_a_thousand_calls_without_waiting(protocol: sley.Protocol, launching: Launching) -> None:
+def test_a_thousand_calls_without_waiting_are_right(
+    protocol: sley.Protocol, launching: Launching
+) -> None:
     on = executor(ring(protocol), engine=Engine.INTERPRETED, launching=launching)
     together = launching is Launching.TOGETHER
     streams = [threads().stream() for _ in range(1 if together else RANKS)]
@@ -73,7 +75,7 @@ def test_a_thousand_calls_without_waiting(protocol: sley.Protocol, launching: La
     sums.check()
 
 
-def test_a_thousand_calls_of_generated_text_at_task_level() -> None:
+def test_a_thousand_calls_of_generated_text_at_task_level_are_right() -> None:
     hm = build("hm-allreduce", nodes=1, gpus=RANKS, in_place=True)
     plan = sley.compile(hm, schedule="hpds", allocate="state", protocol="direct")
     on, sums = executor(plan), Sums(2)
@@ -98,7 +100,7 @@ def test_calls_on_a_stream_return_before_they_are_done() -> None:
 
 @LAUNCHING
 @PROTOCOLS
-def test_types_reductions_and_counts_change_from_call_to_call(
+def test_types_reductions_and_counts_may_change_from_call_to_call(
     protocol: sley.Protocol, launching: Launching
 ) -> None:
     """Programs differ, the connections and their counters are the same."""
@@ -114,14 +116,14 @@ def test_types_reductions_and_counts_change_from_call_to_call(
             assert wrong(on, count + turn, dtype, op) == 0
 
 
-def test_scratch_grows() -> None:
+def test_scratch_grows_with_the_largest_call() -> None:
     on = executor(scattered(), engine=Engine.INTERPRETED)
     assert [wrong(on, count) for count in (5, 5000, 100, 20_000, 3)] == [0] * 5
     on.reserve(40_000, "int64")
     assert wrong(on, 40_000, "int64") == 0
 
 
-def test_scratch_grows_while_calls_are_on_their_way() -> None:
+def test_scratch_may_grow_while_calls_are_on_their_way() -> None:
     """Those have their scratch for as long as they need it."""
     on = executor(scattered(), engine=Engine.INTERPRETED)
     stream, gate = threads().stream(), Event()
@@ -134,7 +136,7 @@ def test_scratch_grows_while_calls_are_on_their_way() -> None:
     assert [call.wrong() for call in calls] == [0] * 3
 
 
-def test_two_executors_at_once() -> None:
+def test_two_executors_may_work_at_once() -> None:
     """Their calls are started in turn, and their blocks are at work beside one another."""
     plans = [ring(), ring(sley.Protocol.LL128, instances=2)]
     ons = [executor(plan, engine=Engine.INTERPRETED) for plan in plans]
@@ -151,7 +153,7 @@ def test_two_executors_at_once() -> None:
 @LAUNCHING
 @PROTOCOLS
 @pytest.mark.parametrize("places", [(0, 1, 2, 3), (1, 0, 0, 1), (0, 0, 0, 5)], ids=str)
-def test_ranks_on_several_devices(
+def test_ranks_on_several_devices_are_right(
     places: tuple[int, ...], protocol: sley.Protocol, launching: Launching
 ) -> None:
     plan = sley.compile(
@@ -190,7 +192,7 @@ def test_averages_are_divided_once(places: tuple[int, ...], launching: Launching
             assert wrong(on, count, "int32", sley.ReduceOp.AVERAGE) == 0
 
 
-def test_room_of_slots_without_a_word() -> None:
+def test_slots_have_room_for_small_calls_by_default() -> None:
     """The default slots are large enough for one tile of a small call."""
     plan = ring()
     on = Executor(plan, [threads()] * RANKS, Settings(engine=Engine.INTERPRETED))

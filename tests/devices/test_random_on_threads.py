@@ -101,25 +101,25 @@ def check(plan: sley.Plan, engine: Engine, data: st.DataObject) -> None:
 
 @examples(30)
 @given(compiled_plans(), st.data())
-def test_compiled_programs_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
+def test_random_programs_are_right_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.INTERPRETED, data)
 
 
 @examples(20)
 @given(plans_by_hand(), st.data())
-def test_plans_by_hand_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
+def test_random_plans_are_right_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.INTERPRETED, data)
 
 
 @examples(4)
 @given(compiled_plans(), st.data())
-def test_compiled_programs_as_generated_text(plan: sley.Plan, data: st.DataObject) -> None:
+def test_random_programs_are_right_as_generated_text(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.GENERATED, data)
 
 
 @examples(3)
 @given(plans_by_hand(), st.data())
-def test_plans_by_hand_as_generated_text(plan: sley.Plan, data: st.DataObject) -> None:
+def test_random_plans_are_right_as_generated_text(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.GENERATED, data)
 
 
@@ -149,12 +149,16 @@ def test_a_chunk_may_rest_in_one_with_fewer_elements(
 @pytest.mark.slow
 @settings(max_examples=2000)
 @given(st.one_of(compiled_plans(), plans_by_hand()), st.data())
-def test_many_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
+def test_many_random_plans_are_right_in_the_interpreter(
+    plan: sley.Plan, data: st.DataObject
+) -> None:
     check(plan, Engine.INTERPRETED, data)
 
 
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(st.one_of(compiled_plans(), plans_by_hand()), st.data())
-def test_many_as_generated_text(plan: sley.Plan, data: st.DataObject) -> None:
+def test_many_random_plans_are_right_as_generated_text(
+    plan: sley.Plan, data: st.DataObject
+) -> None:
     check(plan, Engine.GENERATED, data)

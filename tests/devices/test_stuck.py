@@ -90,18 +90,18 @@ def hanging(protocol: sley.Protocol = sley.Protocol.SIMPLE) -> sley.Plan:
 
 @pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
 @pytest.mark.parametrize("protocol", ["simple", "ll", "ll128"])
-def test_a_message_that_never_comes(golden: Golden, protocol: str, engine: Engine) -> None:
+def test_a_message_that_never_comes_is_named(golden: Golden, protocol: str, engine: Engine) -> None:
     found = alone(to_and_fro(protocol=protocol), 10, engine=engine)
     golden("no_message.txt", found + "\n")
 
 
 @pytest.mark.parametrize("protocol", ["simple", "ll", "ll128"])
-def test_a_slot_that_is_never_free(golden: Golden, protocol: str) -> None:
+def test_a_slot_that_is_never_free_is_named(golden: Golden, protocol: str) -> None:
     found = alone(one_way(protocol=protocol, slots=8), 1000)
     golden("no_slot.txt", found + "\n")
 
 
-def test_a_message_that_is_never_read(golden: Golden) -> None:
+def test_a_message_that_is_never_read_is_named(golden: Golden) -> None:
     """Where it lies: the call may not end before, since the memory is the caller's then."""
     golden("not_read.txt", alone(one_way(protocol="direct"), 10) + "\n")
 
@@ -115,7 +115,7 @@ def test_each_block_names_the_connection_that_is_not_read() -> None:
         assert f"rank 1 to read what it was sent on channel {channel}" in found
 
 
-def test_a_wait_that_is_never_over() -> None:
+def test_a_wait_that_is_never_over_is_named() -> None:
     """A block that waits for another one names its instruction."""
     hm = build("hm-allreduce", nodes=2, gpus=1, in_place=True)
     plan = sley.compile(hm, schedule="hpds", allocate="connection", fusion=None)
@@ -126,7 +126,7 @@ def test_a_wait_that_is_never_over() -> None:
 
 
 @PROTOCOLS
-def test_everybody_waits_for_everybody(protocol: sley.Protocol) -> None:
+def test_every_rank_of_a_circle_of_waiting_is_named(protocol: sley.Protocol) -> None:
     plan = hanging(protocol)
     if protocol is not sley.Protocol.SIMPLE:  # what these wait for takes a plan that is right
         refused("V203", lambda: executor(plan))
@@ -143,7 +143,7 @@ def test_everybody_waits_for_everybody(protocol: sley.Protocol) -> None:
 
 @pytest.mark.parametrize("late", ["synchronize", "call"])
 @pytest.mark.parametrize("launching", Launching, ids=lambda way: way.value)
-def test_on_a_stream_it_shows_afterwards(launching: Launching, late: str) -> None:
+def test_a_stuck_call_on_a_stream_shows_at_the_next_look(launching: Launching, late: str) -> None:
     on = executor(hanging(), engine=Engine.INTERPRETED, timeout_s=SHORT_S, launching=launching)
     streams = [threads().stream() for _ in range(1 if launching is Launching.TOGETHER else 3)]
     data = [np.zeros(90, np.int32) for _ in range(3)]

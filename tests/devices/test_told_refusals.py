@@ -83,14 +83,18 @@ def check_sum(ons: Sequence[Executor], data: Sequence[Any]) -> None:
     ],
     ids=["elements", "type", "strides"],
 )
-def test_a_call_that_one_process_refuses(code: str, of: Callable[[Any], Any]) -> None:
+def test_a_call_that_one_process_refuses_is_refused_on_all(
+    code: str, of: Callable[[Any], Any]
+) -> None:
     ons = in_processes(3)
     data = arrays(ons, 8)
     check_refused(code, 1, prepared(ons, [data[0], of(data[1]), data[2]]))
     check_sum(ons, data)
 
 
-def test_more_blocks_than_the_device_of_one_process_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_blocks_than_the_device_of_one_process_holds_are_refused_on_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ons = in_processes(2)
     data = arrays(ons, 8)
     with monkeypatch.context() as patch:
@@ -99,7 +103,7 @@ def test_more_blocks_than_the_device_of_one_process_holds(monkeypatch: pytest.Mo
     check_sum(ons, data)
 
 
-def test_a_call_that_one_process_refuses_while_others_make_room() -> None:
+def test_a_call_that_one_process_refuses_while_others_make_room_is_refused_on_all() -> None:
     """They come to another exchange first: that of their scratch."""
     ons = in_processes(3, "all-pairs-reduce")
     assert ons[0].plan.scratch_chunks.any()
@@ -109,7 +113,9 @@ def test_a_call_that_one_process_refuses_while_others_make_room() -> None:
     check_sum(ons, data)
 
 
-def test_memory_that_one_process_does_not_get(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_one_process_does_not_get_is_refused_on_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     allocate = ThreadsDevice.allocate
 
     def scarce(self: ThreadsDevice, size_bytes: int) -> Memory:
@@ -133,7 +139,9 @@ def test_memory_that_one_process_does_not_get(monkeypatch: pytest.MonkeyPatch) -
     ],
     ids=["ranks", "slots", "room"],
 )
-def test_an_executor_that_one_process_refuses(code: str, options: dict[str, Any]) -> None:
+def test_an_executor_that_one_process_refuses_is_refused_on_all(
+    code: str, options: dict[str, Any]
+) -> None:
     plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True), slots=2)
     meeting = Meeting(2)
 

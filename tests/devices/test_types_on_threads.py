@@ -63,7 +63,9 @@ def check(
 
 
 @pytest.mark.parametrize(("dtype", "op", "protocol"), every_type())
-def test_every_type(dtype: str, op: sley.ReduceOp, protocol: sley.Protocol) -> None:
+def test_every_type_gives_what_the_engine_gives(
+    dtype: str, op: sley.ReduceOp, protocol: sley.Protocol
+) -> None:
     check(dtype, op, protocol, Engine.INTERPRETED)
 
 
@@ -72,7 +74,7 @@ def test_every_type(dtype: str, op: sley.ReduceOp, protocol: sley.Protocol) -> N
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.name.lower())
 @pytest.mark.parametrize("op", sley.ReduceOp, ids=lambda op: op.name)
 @pytest.mark.parametrize("dtype", DATA_TYPES)
-def test_with_every_protocol(
+def test_every_type_gives_what_the_engine_gives_with_every_protocol(
     dtype: str, op: sley.ReduceOp, protocol: sley.Protocol, engine: Engine
 ) -> None:
     check(dtype, op, protocol, engine)

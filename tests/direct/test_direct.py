@@ -280,7 +280,7 @@ def test_plans_that_cannot_be_verified_are_refused() -> None:
         pulls(circle)
 
 
-def test_of_larger_plans_as_much_is_pulled() -> None:
+def test_larger_plans_pull_as_much_of_their_messages() -> None:
     plan = sley.compile(
         build("ring-allreduce", ranks=64, in_place=True), protocol="direct", schedule="hpds"
     )

@@ -62,7 +62,7 @@ def test_the_second_time_nothing_is_built(way: Way, folder: Path) -> None:
 
 @WAYS
 @pytest.mark.parametrize("other", [("other",), ("te", "xt"), ("text", ""), (b"text", b"sm_90")])
-def test_every_part_counts(way: Way, other: tuple[str, ...]) -> None:
+def test_every_part_of_a_key_counts(way: Way, other: tuple[str, ...]) -> None:
     builder = Builder()
     way(builder)
     way(builder, *other)
@@ -77,7 +77,7 @@ def test_keys_are_equal_where_the_parts_are(one: list[str | bytes], two: list[st
     assert (disk_cache._key(one) == disk_cache._key(two)) == (plain(one) == plain(two))
 
 
-def test_suffixes_are_apart() -> None:
+def test_files_of_other_suffixes_are_other_files() -> None:
     builder = Builder()
     assert cached(("text",), ".so", builder.file) != cached(("text",), ".cubin", builder.file)
     assert builder.built == 2
@@ -182,7 +182,7 @@ def test_the_folder_is_the_first_of_those_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @WAYS
-def test_a_user_without_a_home(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_has_no_cache(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("could not determine home directory")
 
@@ -241,7 +241,7 @@ def test_processes_build_each_kernel_once(tmp_path: Path, folder: Path) -> None:
     assert len(list(folder.iterdir())) == 20
 
 
-def test_files_outside_the_cache_go_with_the_process(tmp_path: Path) -> None:
+def test_files_outside_the_cache_are_removed_with_the_process(tmp_path: Path) -> None:
     code = (
         "from sley.disk_cache import cached\n"
         "path = cached(('text',), '.so', lambda path: path.write_bytes(b'code') and None)\n"

@@ -17,7 +17,9 @@ PAGES = sorted(
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_page(path: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_code_on_the_page_does_what_the_page_shows(
+    path: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     name = path.relative_to(ROOT).as_posix()
     if request.config.getoption("--update-golden"):
         update_page(path, name, tmp_path)

@@ -29,10 +29,10 @@ NOT_ALL: dict[str, Collective] = {
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_each_needs_all(name: str) -> None:
+def test_ranks_of_these_collectives_need_all_others(name: str) -> None:
     assert needs_all(ALL[name])
 
 
 @pytest.mark.parametrize("name", NOT_ALL)
-def test_some_do_not(name: str) -> None:
+def test_some_ranks_of_these_collectives_do_not_need_all_others(name: str) -> None:
     assert not needs_all(NOT_ALL[name])

@@ -75,7 +75,7 @@ def test_a_saved_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> Non
     assert modes[0] == modes[1]
 
 
-def test_a_link_keeps_pointing(tmp_path: Path) -> None:
+def test_saving_over_a_link_writes_what_it_points_to(tmp_path: Path) -> None:
     (tmp_path / "real.xml").touch()
     (tmp_path / "link.xml").symlink_to(tmp_path / "real.xml")
     save(exchange(), tmp_path / "link.xml")
@@ -84,7 +84,7 @@ def test_a_link_keeps_pointing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["plan", "plan.txt", "plan.xml.bak", ".xml"])
-def test_unknown_ends_of_names(name: str, tmp_path: Path) -> None:
+def test_unknown_suffixes_are_refused(name: str, tmp_path: Path) -> None:
     for action in (lambda: load(tmp_path / name), lambda: save(exchange(), tmp_path / name)):
         with pytest.raises(SleyError) as caught:
             action()
@@ -93,13 +93,13 @@ def test_unknown_ends_of_names(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["no/such/folder/plan.xml", "a\0b.xml"])
-def test_places_that_cannot_be_written(name: str, tmp_path: Path) -> None:
+def test_places_that_cannot_be_written_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(SleyError) as caught:
         save(exchange(), tmp_path / name)
     assert caught.value.code == "F461"
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SleyError) as caught:
         load(tmp_path / "missing.xml")
     assert caught.value.code == "F404"

@@ -120,17 +120,17 @@ NOT_XML = [
 
 
 @pytest.mark.parametrize("text", NOT_XML)
-def test_what_is_not_xml(text: str) -> None:
+def test_what_is_not_xml_is_refused(text: str) -> None:
     assert refused(text).code == "F401"
 
 
 @pytest.mark.parametrize("path", ["no-such-file.xml", "", "/", "a\0b"])
-def test_what_cannot_be_opened(path: str) -> None:
+def test_what_cannot_be_opened_is_refused(path: str) -> None:
     assert refused(path).code == "F404"
 
 
 @pytest.mark.parametrize("text", ["<gpu/>", "<a><algo/></a>"])
-def test_another_root_element(text: str) -> None:
+def test_another_root_element_is_refused(text: str) -> None:
     assert refused(text).code == "F405"
 
 

@@ -52,7 +52,7 @@ def test_every_instruction_knows_its_line(name: str, data_dir: Path) -> None:
         assert f'type="{words[Op(plan.instructions.op[row])]}"' in lines[place.line - 1]
 
 
-def test_every_column_of_a_small_file() -> None:
+def test_every_column_of_a_small_file_is_read() -> None:
     plan = msccl_xml.read(VALID, file="pair.xml").plan
     assert (plan.name, plan.protocol, plan.loop_order) == ("pair", Protocol.LL, LoopOrder.TILE)
     assert plan.slots == Protocol.LL.slots
@@ -113,11 +113,13 @@ def codes(text: str, **options: object) -> list[tuple[str, int]]:
         (1, ' minBytes="0" maxBytes="1024"', "", []),
     ],
 )
-def test_what_is_read_all_the_same(line: int, old: str, new: str, expected: object) -> None:
+def test_harmless_deviations_are_read_with_a_remark(
+    line: int, old: str, new: str, expected: object
+) -> None:
     assert codes(broken(line, old, new)) == expected
 
 
-def test_size_range_and_name_of_the_file() -> None:
+def test_the_size_range_and_name_of_the_file_are_read() -> None:
     found = msccl_xml.read(VALID)
     assert (found.min_bytes, found.max_bytes) == (0, 1024)
     bare = broken(1, 'name="pair" ', "").replace(' minBytes="0" maxBytes="1024"', "")
@@ -130,7 +132,9 @@ def test_size_range_and_name_of_the_file() -> None:
     [(1, 0, None, True), (0, 1, None, False), (1, 1, None, True), (1, 1, False, False),
      (0, 0, None, False), (1, 0, False, False)],
 )  # fmt: skip
-def test_in_place(inplace: int, outofplace: int, chosen: bool | None, expected: bool) -> None:
+def test_the_file_or_the_caller_decides_whether_a_plan_is_in_place(
+    inplace: int, outofplace: int, chosen: bool | None, expected: bool
+) -> None:
     text = VALID.replace(
         'inplace="0" outofplace="1"', f'inplace="{inplace}" outofplace="{outofplace}"'
     )
@@ -157,7 +161,9 @@ def test_custom_collectives_are_passed_by_the_caller() -> None:
         ("scatter", 4, sley.Scatter(2, 4, 1, True)),
     ],
 )
-def test_collectives_by_name(coll: str, chunks: int, expected: sley.Collective) -> None:
+def test_every_collective_is_read_by_its_name(
+    coll: str, chunks: int, expected: sley.Collective
+) -> None:
     empty = "".join(f'<gpu id="{k}" i_chunks="0" o_chunks="0" s_chunks="0"/>' for k in range(2))
     text = (
         f'<algo name="x" proto="Simple" nchannels="1" nchunksperloop="{chunks}" ngpus="2" '
@@ -309,5 +315,5 @@ def test_six_thousand_steps_take_well_under_a_second() -> None:
     assert time.perf_counter() - start < 1
 
 
-def test_other_slots() -> None:
+def test_slots_of_the_caller_win() -> None:
     assert msccl_xml.read(VALID, slots=1).plan.slots == 1

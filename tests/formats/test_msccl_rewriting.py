@@ -78,7 +78,7 @@ FUSED_CASES = {
 
 
 @pytest.mark.parametrize("case", FUSED_CASES)
-def test_what_a_fused_instruction_is_taken_apart_into(case: str) -> None:
+def test_a_fused_instruction_is_taken_apart_into_its_pieces(case: str) -> None:
     step, words, spare = FUSED_CASES[case]
     step = replace(step, send=1, recv=2, chan=3)
     plan = plan_of(sley.AllReduce(3, 3), [[[step]], [], []], scratch=[2, 0, 0])

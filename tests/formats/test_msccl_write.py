@@ -56,7 +56,7 @@ def refused(plan: Plan, target: str | Target, **options: object) -> SleyError:
 
 @pytest.mark.parametrize("plan", SMALL)
 @pytest.mark.parametrize("target", TARGETS)
-def test_golden(target: str, plan: str, golden) -> None:
+def test_the_text_of_each_target_equals_the_golden_file(target: str, plan: str, golden) -> None:
     golden(f"{target}-{plan}", msccl_xml.write(SMALL[plan](), target, max_bytes=1 << 20))
 
 
@@ -148,7 +148,7 @@ def lexed(text: str, target: Target) -> None:
             assert blocks[block][step]["type"] != "nop"
 
 
-def test_the_header_of_each_target() -> None:
+def test_each_target_gets_the_header_that_it_reads() -> None:
     def header(target: str, plan: Plan, **options: object) -> dict[str, str]:
         return ElementTree.fromstring(msccl_xml.write(plan, target, **options)).attrib
 
@@ -348,16 +348,16 @@ def test_what_just_fits_is_written(target: str, make) -> None:
         {"threads": 256},
     ],
 )
-def test_arguments_that_no_file_can_hold(options: dict[str, object]) -> None:
+def test_arguments_that_no_file_can_hold_are_refused(options: dict[str, object]) -> None:
     assert refused(exchange(), "executor", **options).code == "F451"
 
 
-def test_threads_are_at_least_one() -> None:
+def test_fewer_than_one_thread_is_refused() -> None:
     assert refused(exchange(), "msccl", threads=0).code == "F451"
 
 
 @pytest.mark.parametrize("target", ["nccl", "", "MSCCL"])
-def test_unknown_targets(target: str) -> None:
+def test_unknown_targets_are_refused(target: str) -> None:
     assert refused(exchange(), target).code == "F440"
 
 

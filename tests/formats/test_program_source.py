@@ -64,12 +64,12 @@ def round_trip(origin: Program) -> str:
     return text
 
 
-def test_the_text() -> None:
+def test_a_program_is_written_as_a_person_would() -> None:
     assert round_trip(read(WRITTEN)) == WRITTEN
 
 
 @pytest.mark.parametrize(("name", "size"), cases(), ids=label)
-def test_every_algorithm(name: str, size: dict[str, Any]) -> None:
+def test_every_algorithm_comes_back_from_its_source(name: str, size: dict[str, Any]) -> None:
     text = round_trip(program(name, size))
     assert "Custom" not in text
     assert "Collective(" not in text
@@ -77,7 +77,7 @@ def test_every_algorithm(name: str, size: dict[str, Any]) -> None:
 
 @examples(100)
 @given(random_programs())
-def test_random_programs(random: RandomProgram) -> None:
+def test_random_programs_come_back_from_their_source(random: RandomProgram) -> None:
     text = round_trip(random.program)
     assert "Collective(" not in text
 
@@ -149,7 +149,7 @@ def test_other_collectives_are_written_out(data: st.DataObject) -> None:
     assert "COLLECTIVE = sley.Collective(" in said(replace(custom, root=0))
 
 
-def test_a_collective_that_no_constructor_makes() -> None:
+def test_a_collective_that_no_constructor_makes_is_written_out() -> None:
     odd = replace(
         sley.AllGather(2, 1, in_place=True),
         name="odd",
@@ -170,7 +170,7 @@ def test_a_program_of_transfers_keeps_its_order() -> None:
     round_trip(ring)
 
 
-def test_a_long_program() -> None:
+def test_a_long_program_comes_back_from_its_source() -> None:
     @sley.program(sley.AllReduce(2, 1), protocol="LL128")
     def long(p: sley.lang.ChunkProgram) -> None:
         for step in range(20_000):
@@ -189,5 +189,5 @@ def test_a_long_program() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "it's", "both \" and '", "line\nbreak", "größer", "\udc80"])
-def test_names(name: str) -> None:
+def test_any_name_of_a_program_survives(name: str) -> None:
     round_trip(sley.trace(sley.AllReduce(2), lambda p: None, name=name))

@@ -26,7 +26,9 @@ def device() -> ThreadsDevice:
 
 @ENGINES
 @pytest.mark.parametrize("name", ["ring-allreduce", "all-pairs-alltoall", "binomial-broadcast"])
-def test_the_library(name: str, engine: Engine, device: ThreadsDevice) -> None:
+def test_the_check_of_the_library_passes_on_threads(
+    name: str, engine: Engine, device: ThreadsDevice
+) -> None:
     for case in [c for c in cases() if c[0] == name][:4]:
         plan = compiled(case, sley.Protocol.SIMPLE)
         on = executor(plan, device, engine=engine)
@@ -55,7 +57,9 @@ def test_arrays_lie_where_they_should(shift: int, device: ThreadsDevice) -> None
 
 
 @ENGINES
-def test_calls_in_a_row(engine: Engine, device: ThreadsDevice) -> None:
+def test_the_check_of_calls_in_a_row_finds_wrong_sums(
+    engine: Engine, device: ThreadsDevice
+) -> None:
     on, sums = executor(ring(3), device, engine=engine), Sums(device, 3, 1003)
     arrays: list[Any] = sums.arrays
     for _ in range(20):
@@ -67,24 +71,24 @@ def test_calls_in_a_row(engine: Engine, device: ThreadsDevice) -> None:
 
 
 @ENGINES
-def test_a_plan_that_hangs(engine: Engine, device: ThreadsDevice) -> None:
+def test_the_check_of_hangs_passes_on_threads(engine: Engine, device: ThreadsDevice) -> None:
     check_hang(device, engine)
 
 
-def test_no_memory(device: ThreadsDevice) -> None:
+def test_the_check_of_memory_passes_on_threads(device: ThreadsDevice) -> None:
     check_memory(device, 1 << 30)
 
 
 @pytest.mark.parametrize("protocol", ["SIMPLE", "DIRECT"])
-def test_ranks_in_processes(protocol: str) -> None:
+def test_the_check_of_processes_passes_on_threads(protocol: str) -> None:
     check_calls("threads", 2, protocol, "generated")
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a_rank_that_is_gone(how: str) -> None:
+def test_the_check_of_a_rank_that_is_gone_passes_on_threads(how: str) -> None:
     check_gone("threads", how)
 
 
-def test_the_small_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_small_calls_pass_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["gpu_small_calls.py", "threads"])
     assert gpu_small_calls.main() == 0

@@ -22,7 +22,7 @@ CAPTURED, REPLAYS = 3, 5
 
 @ENGINES
 @PROTOCOLS
-def test_a_thousand_calls(protocol: Any, engine: Engine, gpu: Any) -> None:
+def test_a_thousand_calls_are_right(protocol: Any, engine: Engine, gpu: Any) -> None:
     on, sums = executor(ring(3, protocol), gpu, engine=engine), Sums(gpu, 3, COUNT)
     stream, arrays = gpu.stream(), sums.arrays
     for _ in range(1000):
@@ -33,7 +33,7 @@ def test_a_thousand_calls(protocol: Any, engine: Engine, gpu: Any) -> None:
 
 
 @PROTOCOLS
-def test_a_thousand_calls_with_a_launch_for_each_rank(protocol: Any, gpu: Any) -> None:
+def test_a_thousand_calls_with_a_launch_for_each_rank_are_right(protocol: Any, gpu: Any) -> None:
     on = executor(ring(3, protocol), gpu, launching=Launching.BY_RANK)
     sums, streams = Sums(gpu, 3, COUNT), [gpu.stream() for _ in range(3)]
     arrays = sums.arrays
@@ -47,7 +47,7 @@ def test_a_thousand_calls_with_a_launch_for_each_rank(protocol: Any, gpu: Any) -
 
 @ENGINES
 @PROTOCOLS
-def test_a_graph_by_cuda_core(protocol: Any, engine: Engine, gpu: Any) -> None:
+def test_a_graph_of_cuda_core_repeats_calls(protocol: Any, engine: Engine, gpu: Any) -> None:
     from cuda.core import Device
 
     device = Device(0)
@@ -68,7 +68,7 @@ def test_a_graph_by_cuda_core(protocol: Any, engine: Engine, gpu: Any) -> None:
 
 
 @ENGINES
-def test_a_graph_by_torch(engine: Engine, gpu: Any) -> None:
+def test_a_graph_of_torch_repeats_calls(engine: Engine, gpu: Any) -> None:
     torch = pytest.importorskip("torch")
     on = executor(ring(3), gpu, engine=engine)
     tensors = [torch.arange(COUNT, dtype=torch.int32, device="cuda:0") * (r + 1) for r in range(3)]
@@ -116,7 +116,7 @@ def test_work_on_the_callers_stream_comes_in_order(gpu: Any) -> None:
 
 @ENGINES
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64"])
-def test_tensors_of_torch(dtype: str, engine: Engine, gpu: Any) -> None:
+def test_tensors_of_torch_are_taken_on_its_stream(dtype: str, engine: Engine, gpu: Any) -> None:
     torch = pytest.importorskip("torch")
     on = executor(ring(4), gpu, engine=engine)
     kind = getattr(torch, dtype)
@@ -133,7 +133,7 @@ def test_tensors_of_torch(dtype: str, engine: Engine, gpu: Any) -> None:
     assert all(torch.equal(t.cpu(), expected * 2) for t in doubled)
 
 
-def test_tensors_of_torch_without_a_stream(gpu: Any) -> None:
+def test_tensors_of_torch_are_taken_without_a_stream(gpu: Any) -> None:
     torch = pytest.importorskip("torch")
     on = executor(ring(4), gpu)
     tensors = [torch.full((COUNT,), r + 1.0, device="cuda:0") for r in range(4)]
@@ -142,7 +142,7 @@ def test_tensors_of_torch_without_a_stream(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_arrays_of_cupy(dtype: str, gpu: Any) -> None:
+def test_arrays_of_cupy_are_taken(dtype: str, gpu: Any) -> None:
     cupy = pytest.importorskip("cupy")
     on = executor(ring(4), gpu)
     arrays = [(cupy.arange(COUNT) % 20 + r).astype(dtype) for r in range(4)]

@@ -43,7 +43,7 @@ def check_hang(device: Any, engine: Engine) -> None:
 
 
 @ENGINES
-def test_more_blocks_than_fit(engine: Engine, gpu: Any) -> None:
+def test_more_blocks_than_fit_are_refused(engine: Engine, gpu: Any) -> None:
     instances = -(-gpu.multiprocessors // 4) + 1  # of 8 ranks with 1024 threads a block, which
     plan = ring(8, instances=instances)  # a multiprocessor holds twice at most
     with pytest.raises(SleyError, match="K506"):
@@ -51,7 +51,7 @@ def test_more_blocks_than_fit(engine: Engine, gpu: Any) -> None:
     assert wrong(executor(ring(3), gpu, engine=engine), gpu, 1003) == 0
 
 
-def test_out_of_memory(gpu: Any) -> None:
+def test_more_memory_than_there_is_is_refused(gpu: Any) -> None:
     check_memory(gpu, 1 << 12)
 
 

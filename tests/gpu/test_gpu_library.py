@@ -24,7 +24,9 @@ PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.n
 
 @PROTOCOLS
 @pytest.mark.parametrize("case", cases(), ids=named)
-def test_every_algorithm(case: tuple[str, dict[str, Any]], protocol: Any, gpu: Any) -> None:
+def test_every_algorithm_is_right(
+    case: tuple[str, dict[str, Any]], protocol: Any, gpu: Any
+) -> None:
     plan = compiled(case, protocol)
     for engine in Engine:
         on = executor(plan, gpu, engine=engine, threads=THREADS)
@@ -34,7 +36,9 @@ def test_every_algorithm(case: tuple[str, dict[str, Any]], protocol: Any, gpu: A
 @ENGINES
 @PROTOCOLS
 @pytest.mark.parametrize(("nodes", "gpus"), [(2, 2), (2, 4)])
-def test_task_level(nodes: int, gpus: int, protocol: Any, engine: Engine, gpu: Any) -> None:
+def test_plans_in_instruction_order_are_right(
+    nodes: int, gpus: int, protocol: Any, engine: Engine, gpu: Any
+) -> None:
     hm = build("hm-allreduce", nodes=nodes, gpus=gpus, in_place=True)
     plan = sley.compile(hm, schedule="hpds", allocate="state", protocol=protocol)
     on = executor(plan, gpu, engine=engine)
@@ -44,7 +48,7 @@ def test_task_level(nodes: int, gpus: int, protocol: Any, engine: Engine, gpu: A
 @ENGINES
 @PROTOCOLS
 @pytest.mark.parametrize("shift", [0, 1, 3])
-def test_large_calls_at_every_alignment(
+def test_large_calls_are_right_at_every_alignment(
     shift: int, protocol: Any, engine: Engine, gpu: Any
 ) -> None:
     """4 MB a rank and some elements, with slots of the size that nobody chose."""
@@ -55,7 +59,9 @@ def test_large_calls_at_every_alignment(
 
 @PROTOCOLS
 @pytest.mark.parametrize("threads", [32, 64, 96, 1024])
-def test_every_number_of_threads(threads: int, protocol: Any, gpu: Any) -> None:
+def test_calls_are_right_with_every_number_of_threads(
+    threads: int, protocol: Any, gpu: Any
+) -> None:
     for engine in Engine:
         on = executor(ring(4, protocol), gpu, engine=engine, threads=threads)
         assert wrong(on, gpu, 10007) == 0, engine
@@ -63,14 +69,16 @@ def test_every_number_of_threads(threads: int, protocol: Any, gpu: Any) -> None:
 
 @ENGINES
 @PROTOCOLS
-def test_a_launch_for_each_rank(protocol: Any, engine: Engine, gpu: Any) -> None:
+def test_calls_are_right_with_a_launch_for_each_rank(
+    protocol: Any, engine: Engine, gpu: Any
+) -> None:
     on = executor(ring(4, protocol), gpu, engine=engine, launching=Launching.BY_RANK)
     assert [wrong(on, gpu, count) for count in (10007, 1)] == [0, 0]
 
 
 @ENGINES
 @pytest.mark.parametrize("dtype", DATA_TYPES)
-def test_every_type_and_reduction(dtype: str, engine: Engine, gpu: Any) -> None:
+def test_every_type_and_reduction_is_right(dtype: str, engine: Engine, gpu: Any) -> None:
     on = executor(ring(3), gpu, engine=engine)
     found = {op.name: wrong(on, gpu, 2003, dtype=dtype, reduce_op=op) for op in sley.ReduceOp}
     assert found == dict.fromkeys(found, 0)

@@ -23,13 +23,13 @@ PATIENCE_S = 30.0
 @pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.usefixtures("gpu")
-def test_ranks_in_processes(ranks: int, protocol: Any, engine: Engine) -> None:
+def test_ranks_in_processes_get_right_results(ranks: int, protocol: Any, engine: Engine) -> None:
     check_calls("cuda", ranks, protocol.name, engine.value)
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
 @pytest.mark.usefixtures("gpu")
-def test_a_rank_that_is_gone(how: str) -> None:
+def test_a_rank_that_is_gone_is_noticed(how: str) -> None:
     check_gone("cuda", how)
 
 

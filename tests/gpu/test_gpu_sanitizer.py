@@ -20,7 +20,7 @@ FOUND = 86
 
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
 @pytest.mark.usefixtures("gpu")
-def test_nothing_is_found(tool: str) -> None:
+def test_compute_sanitizer_finds_nothing(tool: str) -> None:
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         pytest.skip("no compute-sanitizer on the PATH")

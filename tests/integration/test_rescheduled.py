@@ -42,7 +42,7 @@ def task_level() -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "nodes", "gpus", "schedule", "slots"), task_level())
-def test_hierarchical_mesh_at_task_level(
+def test_hierarchical_mesh_runs_right_at_task_level(
     name: str, nodes: int, gpus: int, schedule: str, slots: int
 ) -> None:
     program = sley.algorithms.build(name, nodes=nodes, gpus=gpus, nics=gpus // 2, in_place=True)
@@ -53,7 +53,7 @@ def test_hierarchical_mesh_at_task_level(
 
 
 @pytest.mark.parametrize(("schedule", "slots"), [("hpds", 1), ("round-robin", 8)])
-def test_figure_16_at_task_level(schedule: str, slots: int) -> None:
+def test_figure_16_runs_right_at_task_level(schedule: str, slots: int) -> None:
     program = sley.rescclang.parse(FIGURE_16, in_place=True)
     plan = sley.compile(program, schedule=schedule, allocate="state", slots=slots)
     # The header's nChannels: four parallel parts, 16 thread blocks each.
@@ -63,7 +63,7 @@ def test_figure_16_at_task_level(schedule: str, slots: int) -> None:
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_the_text_says_what_the_library_does(name: str, in_place: bool) -> None:
+def test_the_resccl_text_gives_the_program_of_the_library(name: str, in_place: bool) -> None:
     text = sley.algorithms.resccl_text(name)
     for nodes, gpus in CLUSTERS:
         header: dict[str, Any] = {"nRanks": nodes * gpus, "GPUPerNode": gpus, "NICPerNode": gpus}
@@ -84,7 +84,7 @@ def rows(program: sley.Program) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_files_of_others_run_as_whole_tasks(name: str, data_dir: Path) -> None:
+def test_files_of_others_run_right_as_whole_tasks(name: str, data_dir: Path) -> None:
     imported = sley.load(data_dir / "msccl-xml" / f"{name}.xml")
     sley.verify(imported)
     plan = sley.compile(sley.lift(imported), schedule="hpds", allocate="state")

@@ -84,7 +84,7 @@ NAMES = [make(2).name for make, _ in [(w[0], 0) for w in WORDS[:4]]] + [
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize(("make", "words"), WORDS, ids=NAMES)
-def test_what_is_promised(
+def test_each_collective_promises_what_its_name_says(
     make: Callable[..., Collective], words: dict[Chunk, set[Chunk]], in_place: bool
 ) -> None:
     assert promised(make(N, C, in_place=in_place)) == words

@@ -61,12 +61,12 @@ def test_levels_are_longest_paths_and_cycles_are_found(
 
 
 @given(st.lists(st.integers(0, 5)))
-def test_distinct(values: list[int]) -> None:
+def test_distinct_gives_each_key_once_ascending(values: list[int]) -> None:
     assert distinct(np.array(values, np.int64)).tolist() == sorted(set(values))
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 4)), max_size=8))
-def test_spans(ranges: list[tuple[int, int]]) -> None:
+def test_spans_lists_each_range(ranges: list[tuple[int, int]]) -> None:
     start, count = (np.array([r[k] for r in ranges], np.int64) for k in (0, 1))
     owner, value = spans(start, count)
     expected = [(k, s + i) for k, (s, c) in enumerate(ranges) for i in range(c)]
@@ -74,7 +74,9 @@ def test_spans(ranges: list[tuple[int, int]]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=20))
-def test_neighbouring_writes(accesses: list[tuple[int, bool]]) -> None:
+def test_neighbouring_writes_are_the_nearest_before_and_after(
+    accesses: list[tuple[int, bool]],
+) -> None:
     accesses.sort(key=lambda a: a[0])
     cell = np.array([a[0] for a in accesses], np.int64)
     write = np.array([a[1] for a in accesses], bool)

@@ -42,7 +42,7 @@ def threads(
 
 @pytest.mark.parametrize("op", BINARY, ids=lambda op: op.name)
 @pytest.mark.parametrize("dtype", DATA_TYPES)
-def test_every_type_and_operation(dtype: str, op: ReduceOp) -> None:
+def test_every_type_and_operation_is_right(dtype: str, op: ReduceOp) -> None:
     values = integers(3, 41, np.float32 if dtype == "bfloat16" else dtype)
     values = [v % 5 + 1 for v in values]
     inputs = [bfloat16_bits(v) for v in values] if dtype == "bfloat16" else values
@@ -98,14 +98,14 @@ def test_half_types_round_to_nearest_even(name: str) -> None:
 
 @pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX], ids=lambda op: op.name)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_a_nan_wins(dtype: str, op: ReduceOp) -> None:
+def test_a_nan_wins_in_minimum_and_maximum(dtype: str, op: ReduceOp) -> None:
     a = np.array([1, np.nan, 1, np.nan] * 9, dtype)
     b = np.array([2, 2, np.nan, np.nan] * 9, dtype)
     output = threads(small_plans.ring_allreduce(2, fused=True), [a, b], reduce_op=op)[0]
     assert np.isnan(output).tolist() == [False, True, True, True] * 9
 
 
-def test_integers_wrap() -> None:
+def test_integers_wrap_around() -> None:
     for dtype in ("int8", "int16", "int32", "int64", "uint8"):
         top = np.iinfo(dtype).max
         inputs = [np.full(20, top, dtype)] * 2
@@ -118,7 +118,9 @@ def test_integers_wrap() -> None:
 @pytest.mark.parametrize("order", LoopOrder)
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 12, 13, 97, 4096, 5001])
-def test_counts_that_chunks_do_not_divide(count: int, width: int, order: LoopOrder) -> None:
+def test_counts_that_chunks_do_not_divide_are_right(
+    count: int, width: int, order: LoopOrder
+) -> None:
     inputs = integers(3, count)
     for plan in (
         small_plans.ring_allreduce(3, fused=False, width=width, loop_order=order),
@@ -132,7 +134,7 @@ def test_counts_that_chunks_do_not_divide(count: int, width: int, order: LoopOrd
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 5, 11])
-def test_allgather(count: int, in_place: bool) -> None:
+def test_allgather_leaves_its_inputs_as_they_are(count: int, in_place: bool) -> None:
     plan = small_plans.direct_allgather(3, in_place=in_place, chunks=2)
     parts = integers(3, count, np.int32)
     inputs = parts
@@ -166,7 +168,7 @@ def test_tiny_slots_make_many_tiles(
 
 
 @pytest.mark.parametrize("slots", [1, 2, 8])
-def test_slots(slots: int) -> None:
+def test_any_number_of_slots_gives_the_same_result(slots: int) -> None:
     inputs = integers(4, 999)
     outputs = threads(
         small_plans.scratch_allreduce(4), inputs, settings={"slots": slots, "slot_bytes": 40}
@@ -191,7 +193,9 @@ def test_a_left_over_element_may_rest_in_a_chunk_that_has_none() -> None:
 @pytest.mark.parametrize("op", [Op.COPY, Op.REDUCE], ids=lambda op: op.name)
 @pytest.mark.parametrize("shift", [-1, 1])
 @pytest.mark.parametrize("count", [6, 7, 60])
-def test_overlapping_operands(shift: int, count: int, op: Op, slot_bytes: int) -> None:
+def test_overlapping_operands_are_read_before_they_are_overwritten(
+    shift: int, count: int, op: Op, slot_bytes: int
+) -> None:
     """What moves onto its neighbours, or is added to them, is what was there before."""
     hand = small_plans.Hand()
     src, dst = (0, 1) if shift > 0 else (1, 0)
@@ -207,7 +211,7 @@ def test_overlapping_operands(shift: int, count: int, op: Op, slot_bytes: int) -
     np.testing.assert_array_equal(got[: 3 * size], expected)
 
 
-def test_ranks_without_input_or_output() -> None:
+def test_ranks_without_input_or_output_take_part() -> None:
     hand = small_plans.Hand()
     hand.add(0, 0, Op.COPY, (small_plans.IN, 0), (small_plans.OUT, 0))
     hand.add(0, 0, Op.SEND, (small_plans.IN, 0), to=1)
@@ -227,7 +231,7 @@ def test_buffers_are_whole_blocks() -> None:
     assert [len(o) for o in outputs] == [10, 20]
 
 
-def test_alltoall_of_uneven_blocks() -> None:
+def test_each_block_of_an_alltoall_is_cut_by_itself() -> None:
     """Each block is cut by itself, and begins where the one before it ends."""
     hand = small_plans.Hand()
     for rank in range(2):
@@ -240,7 +244,7 @@ def test_alltoall_of_uneven_blocks() -> None:
     assert outputs[1].tolist() == [5, 6, 7, 8, 9, 15, 16, 17, 18, 19]
 
 
-def test_a_message_across_blocks() -> None:
+def test_a_message_across_blocks_has_the_elements_of_both() -> None:
     """Of five elements in two chunks the second chunk has three, in both blocks."""
     hand = small_plans.Hand()
     hand.add(0, 0, Op.COPY, (small_plans.IN, 0), (small_plans.OUT, 0), count=2)

@@ -81,7 +81,7 @@ def test_a_stall_names_its_instructions(processes: bool) -> None:
 
 
 @pytest.mark.parametrize("processes", [False, True])
-def test_a_stall_for_slots_and_waits(processes: bool) -> None:
+def test_a_stall_names_slots_and_waits(processes: bool) -> None:
     plan, inputs = small_plans.stalling_for_a_slot(), [np.ones(4), np.ones(4)]
     text = str(failing(lambda: execute(plan, inputs, Settings(timeout_s=0.4), processes=processes)))
     assert "step 1 (send) waits for a free slot to rank 1 on channel 0 (all 1 taken)" in text
@@ -121,14 +121,14 @@ def test_a_killed_rank_ends_the_call_on_every_rank(victim: int) -> None:
     assert gone(pids)
 
 
-def test_a_rank_killed_between_calls() -> None:
+def test_a_rank_killed_between_calls_is_noticed() -> None:
     with Job(small_plans.ring_allreduce(2, fused=True)) as job:
         os.kill(job.pids[1], signal.SIGKILL)
         assert gone(job.pids[1:])
         assert failing(lambda: job.execute([np.ones(6)] * 2)).code == "R501"
 
 
-def test_a_stopped_rank() -> None:
+def test_a_stopped_rank_ends_the_call() -> None:
     with Job(small_plans.ring_allreduce(3, fused=True), Settings(timeout_s=0.5)) as job:
         pids = job.pids
         threading.Timer(0.3, os.kill, (pids[1], signal.SIGSTOP)).start()
@@ -185,7 +185,7 @@ def test_the_workers_go_with_a_killed_launcher() -> None:
         assert not list(SHM.glob(f"sley-{launcher.pid}-*"))
 
 
-def test_workers_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     error = failing(lambda: Job(small_plans.stalling()))
     assert error.code == "R511"
@@ -193,7 +193,7 @@ def test_workers_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failing(lambda: Job(small_plans.stalling())).code == "R511"
 
 
-def test_a_worker_without_memory() -> None:
+def test_a_worker_without_memory_says_so() -> None:
     """Its own words reach the caller, and what all ranks wanted."""
     with Job(small_plans.ring_allreduce(2, fused=True)) as job:
         error = failing(lambda: job.time_us(1 << 52, Sweep([], warmup=0, iterations=1)))
@@ -239,7 +239,7 @@ def many_open_files() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("many_open_files")
-def test_descriptors_from_1024_on() -> None:
+def test_descriptors_from_1024_on_are_waited_for() -> None:
     outputs = execute(small_plans.ring_allreduce(2, fused=True), [np.ones(4)] * 2)
     np.testing.assert_array_equal(outputs[0], np.full(4, 2.0))
     with Job(small_plans.ring_allreduce(3, fused=True), Settings(timeout_s=20)) as job:
@@ -249,7 +249,7 @@ def test_descriptors_from_1024_on() -> None:
         assert "rank 1 was ended by signal 9" in str(error)  # as the spawner told
 
 
-def test_a_job_closed_during_a_call() -> None:
+def test_a_job_closed_during_a_call_ends_it() -> None:
     with Job(small_plans.ring_allreduce(2, fused=True), Settings(timeout_s=20)) as job:
         threading.Timer(0.3, job.close).start()
         error = failing(lambda: job.time_us(LONG, Sweep([], warmup=0, iterations=MANY)))
@@ -258,7 +258,7 @@ def test_a_job_closed_during_a_call() -> None:
     assert gone(job.pids)
 
 
-def test_a_missing_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sley.engine._native", None)
     error = failing(lambda: execute(small_plans.stalling(), [np.ones(4)] * 2, processes=False))
     assert error.code == "R512"

@@ -32,7 +32,7 @@ from support.bfloat16 import bfloat16_values
 FLOAT32 = DATA_TYPES["float32"]
 
 
-def test_two_hundred_calls_back_to_back() -> None:
+def test_two_hundred_calls_back_to_back_are_right() -> None:
     with Job(small_plans.ring_allreduce(3, fused=True), Settings(slot_bytes=256)) as job:
         for call in range(200):
             inputs = [np.full(call, 10 * r + call, np.int32) for r in range(3)]
@@ -46,7 +46,7 @@ def test_iterations_need_no_barrier() -> None:
         assert job.count_wrong(100, Sweep([])) == 0
 
 
-def test_a_table() -> None:
+def test_a_table_has_a_row_for_each_size() -> None:
     seen: list[Measurement] = []
     plan = small_plans.direct_allgather(3, in_place=True)
     table = run(plan, Sweep([0, 100, 4096], iterations=2, warmup=1), progress=seen.append)
@@ -60,7 +60,7 @@ def test_a_table() -> None:
     assert run(plan, Sweep([96], iterations=1, warmup=0, check=False))[0].wrong == -1
 
 
-def test_bus_factors_and_sizes() -> None:
+def test_bus_factors_and_sizes_are_those_of_nccl_tests() -> None:
     assert bus_factor(AllReduce(8)) == 2 * 7 / 8
     assert {bus_factor(c) for c in (ReduceScatter(8), AllToAll(8), Gather(8))} == {7 / 8}
     assert bus_factor(Broadcast(8)) == bus_factor(Custom("own", 8, 1, 1, lambda r, i: None)) == 1
@@ -82,7 +82,7 @@ def test_the_check_agrees_with_the_engine(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("loop_order", LoopOrder)
-def test_the_check_of_other_collectives(loop_order: LoopOrder) -> None:
+def test_the_check_agrees_with_the_engine_on_other_collectives(loop_order: LoopOrder) -> None:
     for plan in (
         small_plans.direct_allgather(3, in_place=False, chunks=2),
         small_plans.direct_allgather(3, in_place=True, chunks=2),
@@ -120,7 +120,7 @@ def test_the_check_sees_a_permutation_and_a_hole() -> None:
         assert job.count_wrong(1000, Sweep([])) == 0
 
 
-def test_guard_zones() -> None:
+def test_writes_outside_a_buffer_are_counted() -> None:
     buffer = GuardedBuffer(10, FLOAT32)
     buffer.array[:] = 0
     assert buffer.overwritten() == 0

@@ -70,7 +70,7 @@ def test_a_plan_that_breaks_its_promise_is_seen() -> None:
     assert wrong(other, 4000, "int32", ReduceOp.SUM, 2, 4096) > 15000
 
 
-def test_a_compiled_plan_on_processes() -> None:
+def test_a_compiled_plan_is_right_on_processes() -> None:
     table = run(
         compiled("hierarchical-allreduce", True), Sweep([4096, 100_000], iterations=3, warmup=1)
     )

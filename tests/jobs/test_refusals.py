@@ -73,7 +73,7 @@ MUTATIONS = [
 
 
 @pytest.mark.parametrize(("row", "column", "value"), MUTATIONS)
-def test_mutated_instructions(row: int, column: str, value: int) -> None:
+def test_a_wrong_value_in_an_instruction_is_refused(row: int, column: str, value: int) -> None:
     message = refusal("R510", mutated(row, column, value))
     if column in ("src_index", "dst_index", "src_buffer", "dst_buffer"):
         assert f"{small_plans.FILE}:" in message
@@ -108,19 +108,19 @@ def test_random_mutations_never_leave_memory() -> None:
         {"instructions": replace(PLAN.instructions, source=PLAN.instructions.source + 10**6)},
     ],
 )
-def test_mutated_blocks(change: dict[str, Any]) -> None:
+def test_wrong_blocks_are_refused(change: dict[str, Any]) -> None:
     refusal("R510", replace(PLAN, **change))
 
 
 @pytest.mark.parametrize("target", [-5, 10**6, len(PLAN.instructions) - 1])
-def test_a_wait_outside_the_rank(target: int) -> None:
+def test_a_wait_outside_the_rank_is_refused(target: int) -> None:
     rows = len(PLAN.instructions)
     offset = np.ones(rows + 1, np.int64)
     offset[0] = 0
     refusal("R510", replace(PLAN, waits=Edges(offset, np.array([target]))))
 
 
-def test_two_blocks_on_one_connection() -> None:
+def test_two_blocks_on_one_connection_are_refused() -> None:
     hand = small_plans.Hand()
     for block in (0, 1):
         hand.add(0, block, Op.SEND, (small_plans.IN, 0), to=1)
@@ -128,7 +128,7 @@ def test_two_blocks_on_one_connection() -> None:
     assert "two thread blocks" in refusal("R510", hand.plan(AllReduce(2)), INPUTS[:2])
 
 
-def test_messages_of_different_lengths() -> None:
+def test_messages_of_different_lengths_are_refused() -> None:
     hand = small_plans.Hand()
     hand.add(0, 0, Op.SEND, (small_plans.IN, 0), count=2, to=1)
     hand.add(1, 0, Op.RECV, dst=(small_plans.OUT, 0), of=0)
@@ -144,27 +144,27 @@ def test_messages_of_different_lengths() -> None:
         [np.ones(60, np.float32), np.ones(60, np.float64), np.ones(60, np.float32)],
     ],
 )
-def test_wrong_inputs(inputs: Any) -> None:
+def test_wrong_inputs_are_refused(inputs: Any) -> None:
     refusal("R503", inputs=inputs)
 
 
-def test_inputs_that_are_no_whole_blocks() -> None:
+def test_inputs_that_are_no_whole_blocks_are_refused() -> None:
     plan = small_plans.direct_allgather(3, in_place=True)
     refusal("R503", plan, [np.ones(10)] * 3)
 
 
-def test_types_and_operations() -> None:
+def test_unknown_types_and_operations_are_refused() -> None:
     refusal("R504", dtype="complex64")
     refusal("R504", inputs=[np.ones(60, complex)] * 3)
     refusal("R504", reduce_op=9)
     refusal("R503", dtype="bfloat16")
 
 
-def test_fewer_slots_than_the_plan_was_made_for() -> None:
+def test_fewer_slots_than_the_plan_was_made_for_are_refused() -> None:
     refusal("R505", slots=1)
 
 
-def test_a_slot_too_small_for_an_element_of_each_chunk() -> None:
+def test_a_slot_too_small_for_an_element_of_each_chunk_is_refused() -> None:
     assert "slot_bytes >= 8" in refusal("R506", slot_bytes=7)
     execute(PLAN, INPUTS, Settings(slot_bytes=8), processes=False)
 
@@ -192,7 +192,7 @@ def test_a_slot_too_small_for_an_element_of_each_chunk() -> None:
         {"timeout_s": "5"},
     ],
 )
-def test_settings(options: dict[str, Any]) -> None:
+def test_settings_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     assert next(iter(options)) in refusal("R514", **options)
 
 
@@ -222,14 +222,14 @@ def test_numbers_of_numpy_are_numbers(processes: bool) -> None:
         {"sizes_bytes": [10**23]},
     ],
 )
-def test_settings_of_a_measurement(options: dict[str, Any]) -> None:
+def test_settings_of_a_measurement_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SleyError) as caught:
         run(PLAN, Sweep(**({"sizes_bytes": [64]} | options)))
     assert caught.value.code == "R514"
 
 
 @pytest.mark.parametrize("slot_bytes", [1 << 48, 1 << 62])
-def test_no_shared_memory_left(slot_bytes: int) -> None:
+def test_too_little_shared_memory_is_told_with_what_is_wanted(slot_bytes: int) -> None:
     with pytest.raises(SleyError) as caught:
         Job(PLAN, Settings(slot_bytes=slot_bytes))
     assert caught.value.code == "R507"
@@ -243,12 +243,12 @@ def test_the_size_of_numpy_numbers_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("slots", [10**12, 1 << 62])
-def test_no_memory_left_for_threads(slots: int) -> None:
+def test_too_little_memory_for_threads_is_told(slots: int) -> None:
     assert "the slots of 3 connections" in refusal("R507", slots=slots)
 
 
 @pytest.mark.parametrize("processes", [False, True])
-def test_no_memory_left_for_outputs(processes: bool) -> None:
+def test_too_little_memory_for_outputs_is_told(processes: bool) -> None:
     """Ranks without inputs, whose outputs are as long as `count` says."""
     plan = small_plans.Hand().plan(Custom("nothing", 2, 0, 1, lambda rank, index: None))
     nothing = [np.zeros(0, np.float32)] * 2
@@ -260,7 +260,7 @@ def test_no_memory_left_for_outputs(processes: bool) -> None:
 
 
 @pytest.mark.parametrize("processes", [False, True])
-def test_no_memory_left_for_scratch(processes: bool) -> None:
+def test_too_little_memory_for_scratch_is_told(processes: bool) -> None:
     plan = small_plans.scratch_allreduce(2)
     plan = replace(plan, scratch_chunks=np.full(2, 2**31 - 1))
     with pytest.raises(SleyError) as caught:
@@ -270,7 +270,7 @@ def test_no_memory_left_for_scratch(processes: bool) -> None:
 
 
 @pytest.mark.parametrize("size", [1 << 50, 1 << 62])
-def test_no_memory_left_for_a_measurement(size: int) -> None:
+def test_too_little_memory_for_a_measurement_is_told(size: int) -> None:
     with pytest.raises(SleyError) as caught:
         run(PLAN, Sweep([size]))
     assert caught.value.code == "R507"

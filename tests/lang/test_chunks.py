@@ -58,7 +58,7 @@ def test_scratch_that_grows_keeps_what_it_holds() -> None:
     assert sley.trace(sley.AllReduce(2), grows).scratch_chunks.tolist() == [0, 100]
 
 
-def test_empty_program() -> None:
+def test_an_empty_program_has_an_empty_plan() -> None:
     program = sley.trace(sley.Custom("nothing", 2, 1, 1, lambda r, i: None), lambda p: None)
     plan = sley.compile(program)
     assert len(program.transfers) == len(plan.instructions) == 0
@@ -71,12 +71,12 @@ def test_zero_dimensional_arrays_are_scalars() -> None:
     assert sley.trace(sley.AllReduce(2), body).transfers.src.tolist() == [0]
 
 
-def test_a_program_without_a_name() -> None:
+def test_a_program_without_a_name_is_called_program() -> None:
     program = sley.trace(sley.AllReduce(2), functools.partial(lambda p: None))
     assert program.name == "program"
 
 
-def test_empty_and_single_arrays() -> None:
+def test_empty_and_single_arrays_are_taken() -> None:
     def body(p: ChunkProgram) -> None:
         nobody = np.array([], int)
         p.chunk(nobody, "in", 0).copy(nobody, "out", 0)

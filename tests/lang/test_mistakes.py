@@ -185,7 +185,7 @@ MISTAKES: list[tuple[Body, str]] = [
 
 
 @pytest.mark.parametrize(("body", "code"), MISTAKES, ids=[b.__name__ for b, _ in MISTAKES])
-def test_mistake_names_rule_and_line(body: Body, code: str) -> None:
+def test_a_mistake_names_its_rule_and_line(body: Body, code: str) -> None:
     with pytest.raises(sley.SleyError) as caught:
         sley.trace(sley.AllReduce(4, 4), body)
     (diagnostic,) = caught.value.diagnostics
@@ -198,14 +198,14 @@ def test_mistake_names_rule_and_line(body: Body, code: str) -> None:
     assert diagnostic.remedy
 
 
-def test_stale_reference_names_the_line_that_overwrote() -> None:
+def test_a_stale_reference_names_the_line_that_overwrote_it() -> None:
     with pytest.raises(sley.SleyError) as caught:
         sley.trace(sley.AllReduce(4, 4), stale_after_reduce)
     _, overwriter = caught.value.diagnostics[0].places
     assert overwriter.line == inspect.getsourcelines(stale_after_reduce)[1] + 2
 
 
-def test_reference_of_another_program() -> None:
+def test_a_reference_of_another_program_is_refused() -> None:
     kept: list[sley.lang.Ref] = []
     sley.trace(sley.AllReduce(2), lambda p: kept.append(p.chunk(0, "in", 0)))
     with pytest.raises(sley.SleyError, match="L110"):
@@ -250,7 +250,7 @@ def test_in_place_input_and_output_are_one_place() -> None:
         (lambda: sley.trace(sley.AllReduce(2), lambda p: None, protocol="fast"), "L112"),
     ],
 )
-def test_impossible_collectives(make: Callable[[], object], code: str) -> None:
+def test_impossible_collectives_are_refused(make: Callable[[], object], code: str) -> None:
     with pytest.raises(sley.SleyError, match=code):
         make()
 

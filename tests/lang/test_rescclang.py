@@ -201,7 +201,7 @@ def test_what_the_caller_gives_is_checked_like_the_header() -> None:
         assert "given by the caller" in str(caught.value)
 
 
-def test_files(tmp_path: Path) -> None:
+def test_files_are_read_as_texts_are(tmp_path: Path) -> None:
     good = tmp_path / "hm.resccl"
     good.write_bytes(FIGURE_16.encode())
     assert rows(load(good, in_place=True)) == rows(parse(FIGURE_16, in_place=True))
@@ -237,7 +237,7 @@ def outcome(text: str, at_once: bool) -> object:
 
 @examples(100)
 @given(programs(), st.sampled_from([2, 7, lanes.PIECE]))
-def test_loops_at_once_say_what_plain_execution_says(text: str, piece: int) -> None:
+def test_random_loops_at_once_give_what_plain_execution_gives(text: str, piece: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lanes, "PIECE", piece)
         assert outcome(text, at_once=True) == outcome(text, at_once=False)
@@ -245,7 +245,7 @@ def test_loops_at_once_say_what_plain_execution_says(text: str, piece: int) -> N
 
 @pytest.mark.parametrize("piece", [1, 2, 7, lanes.PIECE])
 @pytest.mark.parametrize("name", LOOPS)
-def test_these_loops_at_once_say_what_plain_execution_says(
+def test_chosen_loops_at_once_give_what_plain_execution_gives(
     name: str, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lanes, "PIECE", piece)
@@ -264,7 +264,7 @@ def test_the_search_for_a_mistake_is_not_counted(monkeypatch: pytest.MonkeyPatch
     assert found(text) == "1 / 0 with n = 9, m = 19"
 
 
-def test_carried_values_within_independent_loops() -> None:
+def test_values_carried_within_independent_loops_are_those_of_plain_execution() -> None:
     text = HEAD + (
         "    for r in range(500):\n"
         "        chunk = r % 4\n"

@@ -67,12 +67,12 @@ def check(program: Path, case: str, wire: str, **environment: str) -> None:
 
 
 @pytest.mark.parametrize("case", TCP_CASES)
-def test_tcp(program: Path, case: str) -> None:
+def test_tcp_carries_messages_and_news(program: Path, case: str) -> None:
     check(program, case, "tcp")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ucx(program: Path, case: str) -> None:
+def test_ucx_carries_messages_and_news(program: Path, case: str) -> None:
     """UCX' hooks of memory calls, which only other networks need, don't bear sanitizers."""
     library = str(ucx_library())
     check(program, case, "ucx", SLEY_TEST_UCX=library, UCX_MEM_EVENTS="n")
@@ -83,7 +83,7 @@ def test_a_lost_release_between_hosts_is_noticed(tmp_path: Path) -> None:
     check_lost_release(program, "exchange", "tcp")
 
 
-def test_ucx_is_as_declared() -> None:
+def test_declarations_of_ucx_equal_its_headers() -> None:
     """What ucx_abi.hpp declares is what UCX' own headers say."""
     headers = ucx_library().resolve().parent.parent / "include"
     if not (headers / "ucp" / "api" / "ucp.h").exists():
@@ -95,7 +95,7 @@ def test_ucx_is_as_declared() -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def test_a_false_declaration_is_noticed(tmp_path: Path) -> None:
+def test_a_false_declaration_of_ucx_is_noticed(tmp_path: Path) -> None:
     headers = ucx_library().resolve().parent.parent / "include"
     if not (headers / "ucp" / "api" / "ucp.h").exists():
         pytest.skip("UCX without headers")

@@ -33,6 +33,6 @@ def test_all_variants_write_the_expected_bits(tmp_path: Path, options: tuple[str
     assert done.stdout.split() == variants()
 
 
-def test_memory_is_respected(tmp_path: Path) -> None:
+def test_reductions_keep_to_their_memory(tmp_path: Path) -> None:
     done = run(sanitized(tmp_path, "address,undefined", "reduce_test.cpp", PROGRAM))
     assert done.returncode == 0, done.stderr[-4000:]

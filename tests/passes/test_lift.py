@@ -114,7 +114,9 @@ def test_a_compiled_algorithm_becomes_itself_again(
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_files_of_others(name: str, data_dir: Path) -> None:
+def test_files_of_others_lift_to_a_transfer_for_each_message_and_local_operation(
+    name: str, data_dir: Path
+) -> None:
     plan = sley.load(data_dir / "msccl-xml" / f"{name}.xml")
     found = lifted(plan)
     local = np.isin(plan.instructions.op, [Op.COPY, Op.REDUCE])
@@ -128,7 +130,9 @@ def test_files_of_others(name: str, data_dir: Path) -> None:
 
 @examples(100)
 @given(random_programs(), st.sampled_from(OPTIONS))
-def test_random_programs_run_the_same(random: RandomProgram, options: dict[str, Any]) -> None:
+def test_lifted_random_programs_run_the_same(
+    random: RandomProgram, options: dict[str, Any]
+) -> None:
     plan = sley.compile(random.program, **options)
     found = lifted(plan)
     assert len(found.transfers) <= len(plan.instructions) + len(plan.sends)
@@ -137,12 +141,12 @@ def test_random_programs_run_the_same(random: RandomProgram, options: dict[str, 
 
 @examples(100)
 @given(st.integers(0, 2**32))
-def test_plans_that_send_early_and_receive_late(seed: int) -> None:
+def test_plans_that_send_early_and_receive_late_lift_to_right_programs(seed: int) -> None:
     lifted(random_plan(seed))
 
 
 @pytest.mark.slow
-def test_many_plans_that_send_early_and_receive_late() -> None:
+def test_many_plans_that_send_early_and_receive_late_lift_to_right_programs() -> None:
     for seed in range(5_000):
         lifted(random_plan(seed))
 
@@ -243,7 +247,7 @@ def test_a_sum_that_is_only_passed_on_takes_the_place_of_its_operand() -> None:
     assert moves(lifted(chain(total))) == IN_PLACE
 
 
-def test_but_not_where_the_operand_is_part_of_the_result() -> None:
+def test_a_sum_leaves_an_operand_that_is_part_of_the_result() -> None:
     def kept(rank: int, index: int) -> list[tuple[int, int]] | None:
         # One of the two chunks is enough.
         return [(1, index)] if rank == 1 and index == 1 else total(rank, index)
@@ -253,7 +257,7 @@ def test_but_not_where_the_operand_is_part_of_the_result() -> None:
     assert moves(lifted(chain(total, in_place=False))) == IN_PLACE
 
 
-def test_nor_where_it_is_read_later() -> None:
+def test_a_sum_leaves_an_operand_that_is_read_later() -> None:
     def second(rank: int, index: int) -> list[tuple[int, int]] | None:
         return [(1, 1)] if (rank, index) == (1, 0) else total(rank, index)
 
@@ -268,7 +272,7 @@ def test_nor_where_it_is_read_later() -> None:
     assert sorted(moves(lifted(reduced)))[:2] == sorted(THROUGH_SCRATCH)[:2]
 
 
-def test_but_it_does_where_it_is_overwritten_first() -> None:
+def test_a_sum_takes_the_place_of_an_operand_that_is_overwritten_before_it_is_read() -> None:
     over = chain(total, (Op.COPY, (O, 0), (I, 0), None, None, 2), in_place=False)
     written = with_first(over, 1, (Op.COPY, (I, 0), (O, 0), 2))
     assert sorted(moves(lifted(written)))[-1] == IN_PLACE[0]
@@ -302,7 +306,7 @@ def with_first(
     )
 
 
-def test_a_landed_sum_that_is_only_passed_on() -> None:
+def test_a_sum_that_is_only_passed_on_lands_where_its_operand_is_added() -> None:
     # Both send early, both add to what came and send that on; what they added is read again.
     steps = [
         [

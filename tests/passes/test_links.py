@@ -121,7 +121,9 @@ def test_transfers_share_what_the_topology_says(random: RandomTransfers, instanc
 
 @examples(100)
 @given(random_programs(max_operations=16), st.data())
-def test_so_do_chunk_programs(random: RandomProgram, data: st.DataObject) -> None:
+def test_transfers_of_chunk_programs_share_what_the_topology_says(
+    random: RandomProgram, data: st.DataObject
+) -> None:
     check_sharing(parallelize(random.program), data.draw(clusters(random.ranks)))
 
 
@@ -134,7 +136,7 @@ def test_a_transfer_without_a_link_is_refused_with_its_line() -> None:
     assert e.value.diagnostics[0].places[0].file == __file__
 
 
-def test_a_topology_has_at_least_the_ranks_of_the_program() -> None:
+def test_a_topology_with_fewer_ranks_than_the_program_is_refused() -> None:
     program = one_chunk(3, (0, 1))
     check_links(program, sley.topologies.cluster(2, 2))
     with pytest.raises(sley.SleyError, match="C305"):

@@ -60,7 +60,7 @@ def check_both(program: sley.Program, **way: Any) -> None:
     assert plain.estimate.busy_us.tolist() == fast.estimate.busy_us.tolist()
 
 
-def test_these_are_the_loops_of_the_passes() -> None:
+def test_every_loop_of_the_passes_is_known_here() -> None:
     assert sorted(ALL) == [
         "merging._colour",
         "merging._measure_overlaps",
@@ -171,14 +171,14 @@ def test_transfers_become_the_same_plan_in_both_speeds(
 
 @FEW
 @given(random_programs(), ways(), st.data())
-def test_so_do_chunk_programs(
+def test_chunk_programs_become_the_same_plan_in_both_speeds(
     random: RandomProgram, way: dict[str, Any], data: st.DataObject
 ) -> None:
     check_both(random.program, topology=data.draw(clusters(random.ranks)), **way)
 
 
 @pytest.mark.parametrize("schedule", ["msccl", "hpds", "round-robin"])
-def test_so_does_a_hierarchical_mesh(schedule: str) -> None:
+def test_a_hierarchical_mesh_becomes_the_same_plan_in_both_speeds(schedule: str) -> None:
     program = hm_allreduce(2, 4, nics=2)
     for max_blocks in (None, 3):
         check_both(program, schedule=schedule, allocate="state", max_blocks=max_blocks)

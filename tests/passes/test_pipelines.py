@@ -69,7 +69,7 @@ def test_transfers_fall_into_the_sub_pipelines_of_algorithm_1(
 
 @examples(100)
 @given(random_programs(max_operations=12), schedules, st.integers(1, 2), st.data())
-def test_so_do_chunk_programs_with_local_operations_and_parts(
+def test_chunk_programs_with_local_operations_and_parts_fall_into_the_sub_pipelines_of_algorithm_1(
     random: RandomProgram, schedule: Schedule, instances: int, data: st.DataObject
 ) -> None:
     topology = data.draw(clusters(random.ranks))
@@ -78,7 +78,9 @@ def test_so_do_chunk_programs_with_local_operations_and_parts(
 
 @pytest.mark.parametrize("schedule", WHOLE)
 @pytest.mark.parametrize("build", [hm_allgather, hm_allreduce])
-def test_so_does_the_hierarchical_mesh(build: Callable[..., Program], schedule: Schedule) -> None:
+def test_the_hierarchical_mesh_falls_into_the_sub_pipelines_of_algorithm_1(
+    build: Callable[..., Program], schedule: Schedule
+) -> None:
     program = build(3, 3, nics=1, in_place=True)
     check_against_the_letter(program, program.topology, schedule)
 
@@ -218,6 +220,6 @@ def test_hpds_keeps_what_depends_on_the_network_apart_only_while_links_are_scarc
         assert together > mixed / 2
 
 
-def test_round_robin_lets_them_meet_where_hpds_does_not() -> None:
+def test_round_robin_mixes_what_hpds_keeps_apart() -> None:
     own = hm_allreduce(4, 4, in_place=True)
     assert shared_sub_pipelines(own, "hpds")[1] < shared_sub_pipelines(own, "round-robin")[1]

@@ -90,7 +90,7 @@ def test_what_depends_on_a_transfer_starts_with_its_first_tile() -> None:
     assert spans([(0, 1, 0, 0), (1, 2, 1, 0), (2, 3, 2, 0)])[2] == (6.0, 13.0)
 
 
-def test_it_ends_no_sooner_than_a_tile_after_it() -> None:
+def test_what_depends_on_a_transfer_ends_no_sooner_than_a_tile_after_it() -> None:
     cluster = sley.topologies.cluster(2, 2)
     # First tile after 14 us; alone it would be done at 21 us, but the last tile comes at 22 us.
     assert spans([(0, 2, 0, 0), (2, 3, 1, 0)], cluster) == [(0.0, 22.0), (14.0, 24.0)]
@@ -131,7 +131,7 @@ def columns(rank: list[int], block: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return np.array(rank, np.int32), np.array(block, np.int32)
 
 
-def test_the_plan_says_the_time_that_is_expected() -> None:
+def test_the_estimate_of_a_plan_is_the_time_of_its_timeline() -> None:
     collective = sley.Custom("relay", 3, 1, 1, lambda rank, index: [(0, 0)], in_place=True)
 
     def body(p: ChunkProgram) -> None:

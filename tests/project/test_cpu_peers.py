@@ -92,7 +92,7 @@ def test_a_ratio_is_that_of_the_same_rounds(peers: Any) -> None:
     assert times.over(cell, engines.GLOO, engines.SLEY) == 4
 
 
-def test_best_peer(peers: Any) -> None:
+def test_the_best_peer_has_the_least_median(peers: Any) -> None:
     """That of the least median; sley is no peer, nor is who failed."""
     engines = peers.cells.Engine
     rows = [row("gloo", [1, 9, 9]), row("openmpi", [5, 5, 5]), row("sley", [2, 2, 2])]
@@ -107,7 +107,7 @@ def test_best_peer(peers: Any) -> None:
     assert alone.over_best_peer(cell, engines.SLEY) is None
 
 
-def test_cells_stand_in_order(peers: Any) -> None:
+def test_cells_of_a_table_stand_in_order(peers: Any) -> None:
     found = [row("sley", [1.0], ranks=r, size_bytes=s) for r in (8, 2) for s in (MB, KB)]
     found.append(row("sley", [1.0], collective="AllToAll"))
     found.append(row("sley", [1.0], ranks=16))
@@ -123,7 +123,7 @@ def test_cells_stand_in_order(peers: Any) -> None:
     ]
 
 
-def test_memory_of_a_cell(peers: Any) -> None:
+def test_memory_of_a_cell_is_that_of_its_larger_buffer(peers: Any) -> None:
     """The size is that of the larger buffer; an AllReduce has one."""
     collectives, cell = peers.cells.Collective, peers.cells.Cell
     found = {kind.value: cell(kind, 4, 4 * KB).buffers_bytes // KB for kind in collectives}
@@ -131,7 +131,9 @@ def test_memory_of_a_cell(peers: Any) -> None:
 
 
 @given(ranks=st.integers(2, 9), part=st.integers(1, 150))
-def test_right_results(peers: Any, ranks: int, part: int) -> None:
+def test_right_results_follow_the_definition_of_the_collectives(
+    peers: Any, ranks: int, part: int
+) -> None:
     """What a rank should find, against the definition of the collectives."""
     worker, kinds = peers.worker, peers.cells.Collective
     whole = ranks * part
@@ -171,7 +173,7 @@ AIMED = {  # how many cells of AllReduce and of AllToAll each covers
 }
 
 
-def test_cells_of_the_aims(peers: Any) -> None:
+def test_each_aim_has_its_cells(peers: Any) -> None:
     kinds, cell = peers.cells.Collective, peers.cells.Cell
     found = {
         aim.text: tuple(
@@ -183,7 +185,7 @@ def test_cells_of_the_aims(peers: Any) -> None:
     assert found == AIMED
 
 
-def test_met_missed_and_unknown(peers: Any) -> None:
+def test_aims_are_met_missed_or_unknown(peers: Any) -> None:
     """As much as is wanted is enough; less isn't; no time is neither."""
     aim = next(a for a in peers.aims.AIMS if a.text == "through PyTorch: 2x gloo")
     rows = [row("gloo", [4.0], size_bytes=s) for s in (KB, 2 * KB, 4 * KB)]
@@ -196,7 +198,7 @@ def test_met_missed_and_unknown(peers: Any) -> None:
     assert [cell.size_bytes for cell in found.unknown] == [4 * KB]
 
 
-def test_tables(peers: Any) -> None:
+def test_tables_say_which_aims_are_met(peers: Any) -> None:
     rows = [
         row("gloo", [0.5]),
         row("mpich", [0.0012]),
@@ -231,7 +233,7 @@ def test_tables(peers: Any) -> None:
 @pytest.mark.parametrize(
     ("ratio", "text"), [(1.0, "1.00"), (0.99999, "0.99"), (2.999, "2.99"), (0.29, "0.29")]
 )
-def test_ratios_are_cut(peers: Any, ratio: float, text: str) -> None:
+def test_ratios_are_rounded_down(peers: Any, ratio: float, text: str) -> None:
     """What misses an aim doesn't look as if it met it."""
     assert peers.tables.ratio_text(ratio) == text
 
@@ -373,12 +375,14 @@ def test_a_rank_says_why_it_ends(peers: Any, start: Starting) -> None:
         group.close()
 
 
-def test_a_rank_that_dies(peers: Any, start: Starting) -> None:
+def test_a_rank_that_dies_is_named(peers: Any, start: Starting) -> None:
     with pytest.raises(peers.group.GroupError, match="ended with 3: words of its own"):
         start("sys.exit(3)")
 
 
-def test_a_silent_rank(peers: Any, start: Starting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_rank_is_named_and_ended(
+    peers: Any, start: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is waited for, named, and ended by force."""
     monkeypatch.setattr(peers.group, "START_S", 0.1)
     monkeypatch.setattr(peers.group, "END_S", 0.1)
@@ -398,7 +402,7 @@ def test_a_silent_rank(peers: Any, start: Starting, monkeypatch: pytest.MonkeyPa
         ["--seconds", "0"],
     ],
 )
-def test_options_that_make_no_sense(
+def test_options_that_make_no_sense_are_wrong_usage(
     peers: Any, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit_:
@@ -407,7 +411,7 @@ def test_options_that_make_no_sense(
     assert words[0] in capsys.readouterr().err
 
 
-def test_tables_of_kept_results(
+def test_kept_results_give_the_same_tables(
     peers: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = peers.command.parser().parse_args(["--note", "noisy"])

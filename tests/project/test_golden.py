@@ -28,6 +28,6 @@ def test_a_missing_file_fails_with_the_way_out(tmp_path: Path) -> None:
         Golden(tmp_path, update=False)("a", "one")
 
 
-def test_update_writes(tmp_path: Path) -> None:
+def test_updating_writes_the_golden_file(tmp_path: Path) -> None:
     Golden(tmp_path, update=True)("folder/a", "one\n")
     assert (tmp_path / "folder" / "a").read_bytes() == b"one\n"

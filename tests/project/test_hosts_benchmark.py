@@ -36,7 +36,7 @@ def test_the_bound_is_that_of_all_interfaces(hosts: Any) -> None:
     assert hosts.bound_ms(2, 64 * MB, 0.8) == pytest.approx(536.870912 / 0.8)
 
 
-def test_the_report(hosts: Any) -> None:
+def test_the_report_has_a_row_for_each_size_and_engine(hosts: Any) -> None:
     rows = [
         times(hosts, "AllReduce", "gloo", 1, [900, 1100, 1000]),
         times(hosts, "AllReduce", "sley over TCP", 1, [560, 540, 550]),
@@ -56,6 +56,6 @@ def test_the_report(hosts: Any) -> None:
 @pytest.mark.parametrize(
     "words", [[], ["--gbps", "1"], ["--gbps", "1", "--nics", "a", "--sizes", "x"]]
 )
-def test_options_that_make_no_sense(hosts: Any, words: list[str]) -> None:
+def test_options_that_make_no_sense_are_wrong_usage(hosts: Any, words: list[str]) -> None:
     with pytest.raises(SystemExit):
         hosts.parser().parse_args(words)

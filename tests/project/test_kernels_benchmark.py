@@ -85,7 +85,7 @@ def library(folder: Path, version: int = 23004, bias: int = 0) -> str:
     return str(path)
 
 
-def test_bytes_that_plans_move(modules: Any) -> None:
+def test_the_bytes_that_a_plan_moves_are_counted(modules: Any) -> None:
     """A ring: each of 2 N (N - 1) messages is written and read (all but those to keep once more),
     which makes (6 N - 4) b; what the receiver reads where it lies saves a write and a read."""
     plans = modules["kernels_plans"]
@@ -114,7 +114,7 @@ def test_blocks_are_as_many_as_fit(modules: Any) -> None:
     assert {plans.level(name).plan.collective.ranks for name in plans.LEVELS} == {8}
 
 
-def test_sizes(modules: Any) -> None:
+def test_sizes_are_read_as_ranges_or_lists(modules: Any) -> None:
     sizes = modules["kernels"].sizes
     assert sizes("1K:256K:4") == [1024, 4096, 16384, 65536, 262144]
     assert sizes("1K:100K:10") == [1024, 10240, 102400]
@@ -140,7 +140,7 @@ class Runs:
         return self._us.pop(0)
 
 
-def test_turns(modules: Any) -> None:
+def test_measurements_take_turns(modules: Any) -> None:
     log: list[str] = []
     runs = [
         Runs(log, "a", [2000, 5, 1, 9]),
@@ -154,7 +154,7 @@ def test_turns(modules: Any) -> None:
     assert found[2].row() == {"by": "c", "size_bytes": 64, "failure": "3 wrong elements"}
 
 
-def test_means_and_ratios(modules: Any) -> None:
+def test_means_and_ratios_are_reckoned_right(modules: Any) -> None:
     report = modules["kernels_report"]
     assert report.geometric_mean([1, 4]) == 2
     assert math.isnan(report.geometric_mean([]))
@@ -202,7 +202,7 @@ def test_wrong_sums_are_found(modules: Any) -> None:
         assert (array[-100:] == wanted[-100:]).all()
 
 
-def test_nccl_in_a_process(modules: Any, tmp_path: Path) -> None:
+def test_nccl_is_timed_in_a_process_of_its_own(modules: Any, tmp_path: Path) -> None:
     nccl = modules["kernels_nccl"]
     peer = nccl.Peer.start(
         nccl.Setting(3, 4, "Ring", "LL"), library(tmp_path), ["--device", "threads"], 1 << 16
@@ -219,7 +219,7 @@ def test_nccl_in_a_process(modules: Any, tmp_path: Path) -> None:
     assert peer.process.returncode == 0
 
 
-def test_nccl_whose_process_is_gone(modules: Any, tmp_path: Path) -> None:
+def test_an_nccl_whose_process_is_gone_is_told(modules: Any, tmp_path: Path) -> None:
     nccl, timing = modules["kernels_nccl"], modules["kernels_timing"]
     peer = nccl.Peer.start(nccl.Setting(2, 4), library(tmp_path), ["--device", "threads"], 1 << 12)
     try:
@@ -238,7 +238,9 @@ def test_nccl_whose_process_is_gone(modules: Any, tmp_path: Path) -> None:
     ("made", "failure"),
     [({"version": 22909}, "need 2.30"), (None, "cannot open")],
 )
-def test_no_such_nccl(made: Any, failure: str, modules: Any, tmp_path: Path) -> None:
+def test_a_library_that_is_no_nccl_is_told(
+    made: Any, failure: str, modules: Any, tmp_path: Path
+) -> None:
     nccl = modules["kernels_nccl"]
     path = library(tmp_path, **made) if made else str(tmp_path / "none.so")
     peer = nccl.Peer.start(nccl.Setting(2, 4), path, ["--device", "threads"], 1 << 12)
@@ -250,7 +252,7 @@ def test_no_such_nccl(made: Any, failure: str, modules: Any, tmp_path: Path) -> 
         peer.close()
 
 
-def test_settings_of_nccl(modules: Any) -> None:
+def test_nccl_is_tried_with_all_its_settings(modules: Any) -> None:
     nccl = modules["kernels_nccl"]
     found = [s.environment() for s in nccl.settings(4, 16, quick=False)]
     assert len(found) == 10
@@ -263,7 +265,9 @@ def test_settings_of_nccl(modules: Any) -> None:
     assert len(set(chosen)) == 10
 
 
-def test_all_of_it(modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_part_of_the_benchmark_runs_on_threads(
+    modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every part, on threads, with a library in NCCL's place whose sums are wrong in one run."""
     kernels = modules["kernels"]
     options = "--device threads --sizes 1K,4K --ranks 2 --blocks 1 --nccl-ranks 2 --rounds 1"
@@ -284,13 +288,17 @@ def test_all_of_it(modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "Geometric mean over all" in printed
 
 
-def test_time_is_up(modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_ends_when_its_time_is_up(
+    modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = "--device threads --sizes 1K --ranks 2 --blocks 1 --parts engines --limit-s 0"
     assert modules["kernels"].main([*options.split(), "--out", str(tmp_path)]) == 0
     assert "engines: 0 s were over" in capsys.readouterr().out
 
 
-def test_no_gpu(modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_says_that_there_is_no_gpu(
+    modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from sley.devices.cuda import CudaDevice
     from sley.errors import SleyError
 
@@ -303,7 +311,9 @@ def test_no_gpu(modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     pytest.skip("there is a GPU")
 
 
-def test_steps_on_a_gpu(modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_steps_on_a_gpu_have_their_order_and_options(
+    modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     on_gpu = modules["on_gpu"]
     steps = on_gpu.steps(["--quick"], tmp_path)
     assert list(steps) == ["build", "device", "tests", "sanitizer", "measure"]

@@ -27,7 +27,7 @@ def modules() -> dict[str, ModuleType]:
         sys.path.remove(str(BENCHMARKS))
 
 
-def test_the_tuner_by_hand(modules: dict[str, ModuleType]) -> None:
+def test_the_tuner_gives_the_times_computed_by_hand(modules: dict[str, ModuleType]) -> None:
     tuner = modules["nccl_tuner"]
 
     def us(protocol: Protocol, nodes: int) -> float:
@@ -72,7 +72,7 @@ def test_points_fit_their_machines_and_channels(modules: dict[str, ModuleType]) 
     assert rings.ring_plan(2, 4, Protocol.SIMPLE).channels == rings.CHANNELS
 
 
-def test_the_errors_of_a_small_point(modules: dict[str, ModuleType]) -> None:
+def test_a_point_has_an_error_for_each_protocol(modules: dict[str, ModuleType]) -> None:
     point = modules["measured_rings"].POINTS[0]
     found = modules["measured_rings"].predicted(point)
     assert set(found) == set(FIFO_PROTOCOLS)
@@ -87,7 +87,7 @@ LINES = """\
 """  # noqa: E501
 
 
-def test_reading_the_output_of_nccl_tests(modules: dict[str, ModuleType]) -> None:
+def test_the_output_of_nccl_tests_is_read(modules: dict[str, ModuleType]) -> None:
     files = modules["measured_files"]
     assert files.read_nccl_tests(LINES) == [files.AmdRow(2**20, 171.2, 546.3)]
 
@@ -117,7 +117,7 @@ def test_a_fit_finds_the_rates_that_made_the_times(modules: dict[str, ModuleType
     assert found == pytest.approx(times, rel=0.02)
 
 
-def test_reading_mscclpp(modules: dict[str, ModuleType]) -> None:
+def test_measurements_of_mscclpp_are_read(modules: dict[str, ModuleType]) -> None:
     line = (
         '{"name":"allreduce", "kernel":2, "ranks":16,"ranksPerNode":8, "algBw":0.44, '
         '"busBw":0.83, "size":8192, "time":18.42, "target":"latency"}'
@@ -130,7 +130,9 @@ def test_reading_mscclpp(modules: dict[str, ModuleType]) -> None:
     assert sheet.bandwidth_us < reached.bandwidth_us
 
 
-def test_missing_files_are_said(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+def test_missing_files_are_named_on_the_page(
+    modules: dict[str, ModuleType], tmp_path: Path
+) -> None:
     page = modules["measurements"]
     text, errors, fitted = page.amd(tmp_path)
     assert "Left out: no file msccl-xml/amd_32.xml" in text
@@ -138,7 +140,7 @@ def test_missing_files_are_said(modules: dict[str, ModuleType], tmp_path: Path) 
     assert page.mscclpp(tmp_path).count("Left out: no file") == 2
 
 
-def test_tables_and_errors(modules: dict[str, ModuleType]) -> None:
+def test_tables_and_errors_are_written_as_markdown(modules: dict[str, ModuleType]) -> None:
     page = modules["measurements"]
     assert page.table(("a", "b"), [("x", "1.0")]) == "| a | b |\n| --- | ---: |\n| x | 1.0 |\n"
     assert page.shown(-0.31, 0.3) == "**-31.0 %**"

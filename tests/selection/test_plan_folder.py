@@ -46,7 +46,7 @@ def codes(found: Plans) -> list[str]:
     return [problem.code for problem in found.problems]
 
 
-def test_programs_and_texts_and_xml(tmp_path: Path) -> None:
+def test_programs_texts_and_xml_are_registered(tmp_path: Path) -> None:
     (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
     (tmp_path / "gather.resccl").write_text(TEXT.format(ranks=4))
     scatter = sley.compile(sley.algorithms.ring_reducescatter(4, in_place=True), per_chunk=True)
@@ -63,7 +63,7 @@ def test_programs_and_texts_and_xml(tmp_path: Path) -> None:
         assert is_own == own
 
 
-def test_the_table_says_more(tmp_path: Path) -> None:
+def test_the_table_gives_sizes_and_options(tmp_path: Path) -> None:
     (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
     (tmp_path / "gather.resccl").write_text(TEXT.format(ranks=4))
     (tmp_path / "plans.toml").write_text(
@@ -120,7 +120,7 @@ def test_plans_for_other_groups_are_no_mistake(tmp_path: Path) -> None:
         ("\xff", "a file in TOML"),
     ],
 )
-def test_mistakes_in_the_table(tmp_path: Path, table: str, text: str) -> None:
+def test_mistakes_in_the_table_are_named(tmp_path: Path, table: str, text: str) -> None:
     (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
     (tmp_path / "plans.toml").write_bytes(table.encode("latin-1"))
     found = plans(tmp_path)
@@ -155,7 +155,7 @@ def test_options_are_those_of_the_compiler(tmp_path: Path) -> None:
     assert codes(plans(tmp_path)) == ["C304"]
 
 
-def test_a_folder_that_is_none(tmp_path: Path) -> None:
+def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "nowhere", tmp_path / "file"):
         found = plans(folder)
@@ -172,7 +172,7 @@ def test_registered_plans_come_before_those_of_the_folder(tmp_path: Path) -> Non
     assert name(found, "all_reduce", in_place=True) == "ring-allreduce"
 
 
-def test_a_file_of_a_users_program(tmp_path: Path) -> None:
+def test_a_file_of_a_users_program_is_registered(tmp_path: Path) -> None:
     (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
     found = Plans(hosts_of(4), cache=False)
     assert found.register(tmp_path / "ring.py", max_bytes="1K") == [

@@ -59,7 +59,7 @@ def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made.stats()) == 5
 
 
-def test_a_request_finds_the_same() -> None:
+def test_a_request_finds_the_plan_of_its_call() -> None:
     made = plans()
     chosen = made.find("broadcast", 1 << 20, in_place=True, root=3)
     assert made.plan_for(Request("broadcast", HOSTS, 1 << 20, True, 3)) is chosen.plan
@@ -163,7 +163,7 @@ def vars_of(plan: sley.Plan) -> dict[str, Any]:
     return {name: getattr(plan, name) for name in plan.__dataclass_fields__}
 
 
-def test_what_was_considered() -> None:
+def test_considered_says_why_each_plan_runs_or_not() -> None:
     made = plans(slots=8)
     made.register(ring(), min_bytes="1M")
     made.register(sley.algorithms.ring_allgather(4))
@@ -213,7 +213,7 @@ def wrong_plan() -> sley.Plan:
         ("not-there.py", {}, "L117"),
     ],
 )
-def test_what_is_not_registered_changes_nothing(
+def test_a_plan_that_is_refused_changes_nothing(
     source: Any, options: dict[str, Any], code: str
 ) -> None:
     made = plans(slots=8, channels=3)

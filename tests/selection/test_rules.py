@@ -129,7 +129,9 @@ def names(kind: str, *sizes: int) -> list[str]:
         ("scatter", (20,), ["flat-scatter"] * 2),
     ],
 )
-def test_the_rules(kind: str, sizes: tuple[int, ...], expected: list[str]) -> None:
+def test_each_call_gets_the_algorithm_of_its_rule(
+    kind: str, sizes: tuple[int, ...], expected: list[str]
+) -> None:
     assert names(kind, *sizes) == expected
 
 
@@ -151,7 +153,7 @@ def test_large_calls_are_read_in_place(kind: str) -> None:
         assert rungs[-1].options.protocol is Protocol.DIRECT
 
 
-def test_the_sizes_of_calls() -> None:
+def test_the_size_of_a_call_is_that_of_its_largest_buffer() -> None:
     assert size_of("all_reduce", 8, 10, 4) == 40
     assert size_of("all_gather", 8, 10, 4) == 320
     assert size_of("reduce_scatter", 8, 10, 4) == size_of("all_to_all", 8, 10, 4) == 320
@@ -161,7 +163,7 @@ def test_the_sizes_of_calls() -> None:
         assert size_of(kind, 8, 10, 4) == blocks * 40
 
 
-def test_kinds_and_collectives() -> None:
+def test_each_kind_of_call_has_its_collective() -> None:
     for kind in CALLS:
         root = 2 if CALLS[kind].roles else 0
         c = collective_of(kind, 4, chunks=3, in_place=True, root=root)
@@ -182,7 +184,7 @@ def test_kinds_and_collectives() -> None:
         ("broadcast", 1, -1, "-1"),
     ],
 )
-def test_mistakes(kind: str, size: int, root: int, text: str) -> None:
+def test_what_is_no_call_is_refused(kind: str, size: int, root: int, text: str) -> None:
     with pytest.raises(SleyError) as caught:
         select(Request(kind, hosts_of(4), size, False, root))
     assert caught.value.code == "N650"

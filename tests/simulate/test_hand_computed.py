@@ -80,7 +80,7 @@ def message(count: int = 1) -> Plan:
     return hand.plan(sley.AllReduce(2, chunks=count))
 
 
-def test_a_message_of_two_parts_with_fences() -> None:
+def test_each_part_of_a_message_waits_for_its_fence() -> None:
     model = replace(ROUND, slices=each(2))
     found = simulated(message(), 1, star(2, model), Protocol.SIMPLE)
     # Parts of 4 us: moved 10-14 and 18-22, seen 4 us later; received 18-22 and 26-30.
@@ -126,7 +126,7 @@ def test_links_with_latencies_of_their_own_add_them_up() -> None:
     assert spans(found) == {(0, 0): (10, 18), (1, 0): (21, 29)}
 
 
-def test_two_messages_through_one_card() -> None:
+def test_two_messages_share_the_card_that_both_cross() -> None:
     hand = Hand()
     for rank in (0, 1):
         hand.add(rank, 0, Op.SEND, (IN, 0), to=rank + 2)
@@ -173,7 +173,7 @@ def two_blocks(*destinations: int, chunks: tuple[int, ...] = (), ranks: int = 2)
     return hand.plan(sley.AllReduce(ranks, chunks=max(counts)))
 
 
-def test_two_blocks_share_a_link() -> None:
+def test_two_blocks_share_the_rate_of_a_link() -> None:
     topology = star(2, replace(ROUND, local_block_GBps=100), 16)
     # Both at 8 GB/s until one is done after 10 us; what is left of the other, 80,000, at 10 GB/s.
     found = simulated(two_blocks(1, 1, chunks=(1, 2)), 2, topology)
@@ -231,7 +231,7 @@ another node: then it writes into a FIFO there."""
 
 @pytest.mark.parametrize("op", OPERATIONS)
 @pytest.mark.parametrize("where", ["node", "network", "shared"])
-def test_every_operation_at_the_speed_of_memory(op: Op, where: str) -> None:
+def test_every_operation_takes_memory_as_often_as_it_reads_and_writes(op: Op, where: str) -> None:
     """Memory of 6 GB/s is all that limits rank 1, which does the operation."""
     hand = Hand()
     if "RECV" in op.name:
@@ -347,7 +347,7 @@ def test_a_wait_is_for_the_same_tile() -> None:
     ("order", "sends", "ends"),
     [(LoopOrder.TILE, (0, 26), (44, 52)), (LoopOrder.INSTRUCTION, (0, 18), (36, 52))],
 )
-def test_loop_orders(
+def test_the_loop_order_decides_which_tile_is_sent_when(
     order: LoopOrder, sends: tuple[float, float], ends: tuple[float, float]
 ) -> None:
     hand = Hand()
@@ -406,7 +406,7 @@ def test_contention_on_the_wire_counts_the_blocks_behind_it() -> None:
     assert spans(found) == {(0, 0): (10, 12), (1, 0): (25, 33)}
 
 
-def test_a_fused_ring() -> None:
+def test_a_fused_ring_takes_the_time_computed_by_hand() -> None:
     plan = ring_allreduce(3, fused=True)
     # Four hops of 8 + 2 us, and the last receive.
     found = simulated(plan, 3, star(3, ROUND))

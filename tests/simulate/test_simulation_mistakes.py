@@ -31,7 +31,7 @@ def message() -> Plan:
     return hand.plan(sley.AllReduce(2), slots=2)
 
 
-def test_a_plan_without_a_cluster() -> None:
+def test_a_simulation_without_a_topology_is_refused() -> None:
     assert "by-hand" in refused("S701", message())
     assert sley.simulate(replace(message(), topology=PAIR), 1000).topology is PAIR
     other = Topology.from_links("other", 2, [(0, 1)])
@@ -57,25 +57,25 @@ def test_a_plan_without_a_cluster() -> None:
         "9" * 15 + "G",
     ],
 )
-def test_sizes_that_are_none(size: Any) -> None:
+def test_what_is_no_size_is_refused(size: Any) -> None:
     assert repr(size) in refused("S702", message(), size, PAIR)
     with pytest.raises(sley.SleyError, match="S702"):
         Simulator(message(), PAIR)(size)
 
 
 @pytest.mark.parametrize(("text", "size"), [("64k", 2**16), ("3 MB", 3 * 2**20), ("1GiB", 2**30)])
-def test_sizes_as_texts(text: str, size: int) -> None:
+def test_sizes_may_be_texts_with_units(text: str, size: int) -> None:
     assert sley.simulate(message(), text, PAIR).size_bytes == size
 
 
 @pytest.mark.parametrize("slots", [0, 1, -3, 2.0, "2", True])
-def test_fewer_slots_than_the_plan_was_ordered_for(slots: Any) -> None:
+def test_fewer_slots_than_the_plan_was_ordered_for_are_refused(slots: Any) -> None:
     said = refused("S704", message(), 1000, PAIR, slots=slots)
     assert "slots from 2" in said
     assert f"slots={slots!r}" in said
 
 
-def test_a_message_between_ranks_that_are_not_linked() -> None:
+def test_a_message_between_ranks_that_are_not_linked_is_refused_with_its_line() -> None:
     line = Topology.from_links("line", 3, [(0, 1), (1, 2)])
     said = refused("C301", direct_allgather(3, in_place=True), 1000, line)
     assert "rank 0 -> rank 2, which line does not link" in said
@@ -83,7 +83,7 @@ def test_a_message_between_ranks_that_are_not_linked() -> None:
     assert "rank 0, block 1, step 0 (send)" in said
 
 
-def test_more_ranks_than_gpus() -> None:
+def test_more_ranks_than_gpus_are_refused() -> None:
     said = refused("C305", direct_allgather(3, in_place=True), 1000, PAIR)
     assert "at least 3 ranks" in said
     assert "pair: 2 ranks" in said
@@ -97,7 +97,7 @@ def test_fewer_ranks_than_gpus_are_fine() -> None:
     assert not (used & ((four.links.src == 3) | (four.links.dst == 3))).any()
 
 
-def test_a_plan_that_hangs_is_told_with_where() -> None:
+def test_a_plan_that_hangs_is_refused_with_where_it_is_stuck() -> None:
     said = refused("S703", stalling(3), 1000, Topology.cluster(1, 3))
     assert "3 blocks stuck" in said
     for rank in range(3):
@@ -112,7 +112,7 @@ def test_a_plan_that_hangs_with_its_slots_runs_with_more() -> None:
     assert sley.simulate(plan, 1000, PAIR, slots=3).plan.slots == 3
 
 
-def test_what_hangs_with_many_tiles_only() -> None:
+def test_what_hangs_only_with_many_tiles_runs_with_few() -> None:
     """Two sends from one block to one that receives them the other way round."""
     hand = Hand()
     for channel in (0, 1):
@@ -141,7 +141,7 @@ def test_only_the_first_of_many_stuck_blocks_are_named() -> None:
         ("S704", {"slots": 10**9}),
     ],
 )
-def test_values_of_another_kind(code: str, settings: dict[str, Any]) -> None:
+def test_arguments_of_another_kind_are_refused(code: str, settings: dict[str, Any]) -> None:
     given = {"plan": message(), "topology": PAIR, **settings}
     with pytest.raises(sley.SleyError, match=code):
         Simulator(given.pop("plan"), given.pop("topology"), **given)
@@ -153,20 +153,20 @@ def test_slices_are_a_few_whole_parts(slices: Any) -> None:
         sley.CostModel(slices=sley.ByProtocol(1, 1, slices))
 
 
-def test_more_executions_than_anybody_waits_for() -> None:
+def test_more_executions_than_anybody_waits_for_are_refused() -> None:
     model = replace(PAIR.model, tile_bytes=sley.ByProtocol(1, 1, 1))
     assert "tiles of 2 instructions" in refused("S705", message(), "1G", PAIR, model=model)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1e-320, 1e300, float("nan"), float("inf")])
-def test_rates_that_no_time_can_be_reckoned_with(rate: float) -> None:
+def test_rates_of_no_finite_time_are_refused(rate: float) -> None:
     with pytest.raises(sley.SleyError, match="T602"):
         sley.CostModel(nvlink_block_GBps=rate)
     with pytest.raises(sley.SleyError, match="T602"):
         Topology.from_links("pair", 2, [(0, 1)], GBps=rate)
 
 
-def test_a_plan_that_takes_no_time() -> None:
+def test_a_plan_without_work_takes_no_time_and_reaches_its_bound() -> None:
     empty = sley.compile(
         sley.trace(sley.Custom("none", 2, 1, 1, lambda rank, index: None), lambda p: None)
     )

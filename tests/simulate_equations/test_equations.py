@@ -65,11 +65,11 @@ def side_by_side(**changes: Any) -> sley.Plan:
     return sley.compile(program, topology=chain(20.0, **changes))
 
 
-def test_one_conflict() -> None:
+def test_one_conflict_takes_the_time_of_equation_1() -> None:
     assert conflict_us(14.0, 2.0, 3.0, 0.5, tiles=8) == 8 * (2 * 14 + 3 * 0.5)
 
 
-def test_equal_links() -> None:
+def test_links_with_equal_tasks_take_the_times_computed_by_hand() -> None:
     """A task has 4 us and 100 kB at 10 GB/s; the second link waits for the first in every tile, or
     once."""
     found = estimate(relay(10.0, 10.0), TILE * TILES)
@@ -84,7 +84,7 @@ def test_equal_links() -> None:
     assert found.task_us == pytest.approx(14 + 8 * 14)
 
 
-def test_stages() -> None:
+def test_stages_with_blocks_of_their_own_overlap() -> None:
     plan = relay(10.0, 10.0, channels=(0, 1))
     apart = estimate(plan, TILE * TILES)
     assert (apart.stages, apart.stage_us) == (2, pytest.approx(8 * 14))
@@ -93,7 +93,7 @@ def test_stages() -> None:
     assert (together.stages, together.stage_us) == (1, together.algorithm_us)
 
 
-def test_residual_bubbles_of_a_slower_link_before() -> None:
+def test_a_link_behind_a_slower_one_has_residual_bubbles() -> None:
     """Tasks of 24 and 14 us: the second link waits 10 us for every tile, and 14 more at first."""
     found = estimate(relay(5.0, 10.0), TILE * TILES)
     assert found.algorithm_us == pytest.approx(8 * (24 + 14))
@@ -105,7 +105,7 @@ def test_residual_bubbles_of_a_slower_link_before() -> None:
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5])
-def test_contention(gamma: float) -> None:
+def test_contention_makes_tasks_of_shared_links_longer(gamma: float) -> None:
     """Two blocks of 20 GB/s on a link of 20. In one stage: tasks of 2 us (half of 4) and 5 (100 kB
     at 20 GB/s), and gamma L = gamma 5 (2 - 1). In two, each alone would have 4 + 5, z_k is 2, and
     gamma L = gamma 10 (2 - 1)."""
@@ -120,7 +120,7 @@ def test_contention(gamma: float) -> None:
     assert together.stage_us == pytest.approx(8 * 2 * (7 + gamma * 5))
 
 
-def test_cards_are_shared() -> None:
+def test_gpus_share_the_card_that_they_send_over() -> None:
     """Two GPUs of a node send over its card of 24 GB/s, with blocks of 20: 12 for each."""
     topology = sley.Topology.cluster(2, 2, 1, model=model(network_latency_us=model().launch_us))
 
@@ -136,7 +136,7 @@ def test_cards_are_shared() -> None:
     assert found.algorithm.transfer_us == pytest.approx(launch + 2 * 100 / 24)
 
 
-def test_a_card_that_receives() -> None:
+def test_nodes_share_the_card_that_they_send_to() -> None:
     """Two nodes send to a third, whose card gives each 12 of 24 GB/s."""
     topology = sley.Topology.cluster(3, 1, 1, model=model())
 
@@ -153,7 +153,7 @@ def test_a_card_that_receives() -> None:
     assert found.task_us == pytest.approx(8 * 1.5 * task)
 
 
-def test_one_block_has_two_tasks() -> None:
+def test_tasks_of_one_block_follow_one_another() -> None:
     """4 us and 100 kB at 20 GB/s, twice."""
 
     def body(p: Any) -> None:
@@ -196,7 +196,7 @@ def test_local_operations_hand_data_on_within_a_stage() -> None:
     assert estimate(plan, TILE * TILES).stage_us == pytest.approx(8 * 28)
 
 
-def test_a_plan_without_messages() -> None:
+def test_a_plan_without_messages_takes_no_time() -> None:
     def body(p: Any) -> None:
         p.chunk(0, "in", 0).copy(0, "out", 0)
 
@@ -222,7 +222,9 @@ def levels_hold(plan: sley.Plan, found: Estimates) -> None:
     gpus=st.sampled_from([1, 2, 5]),
     tiles=st.integers(1, 20),
 )
-def test_random_plans(random: RandomProgram, schedule: str, gpus: int, tiles: int) -> None:
+def test_equations_keep_their_order_on_random_plans(
+    random: RandomProgram, schedule: str, gpus: int, tiles: int
+) -> None:
     nodes = -(-random.ranks // gpus)
     topology = sley.Topology.cluster(max(nodes, 2), gpus, 1, model=model())
     plan = sley.compile(random.program, schedule=schedule, topology=topology)
@@ -237,7 +239,7 @@ def test_random_plans(random: RandomProgram, schedule: str, gpus: int, tiles: in
 
 
 @pytest.mark.parametrize("name", ["hm-allgather", "hm-allreduce"])
-def test_hierarchical_mesh_beside_its_simulation(name: str) -> None:
+def test_equation_5_keeps_to_the_simulation_of_a_hierarchical_mesh(name: str) -> None:
     """Equation (5) leaves out slots and what blocks wait for; it keeps to the simulation for
     large sizes."""
     topology = sley.topologies.resccl(nodes=2)
@@ -249,13 +251,13 @@ def test_hierarchical_mesh_beside_its_simulation(name: str) -> None:
 
 
 @pytest.mark.parametrize("stages", [[0], [0, 1, 2], [0, -1], [0, 1.5]])
-def test_bad_stages(stages: list[Any]) -> None:
+def test_stages_that_do_not_fit_are_refused(stages: list[Any]) -> None:
     with pytest.raises(sley.SleyError, match="S704") as error:
         estimate(relay(10.0, 10.0, channels=(0, 1)), 1000, stages=stages)
     assert "2 channels" in str(error.value)
 
 
-def test_bad_questions() -> None:
+def test_questions_without_an_answer_are_refused() -> None:
     plan = relay(10.0, 10.0)
     with pytest.raises(sley.SleyError, match="S702"):
         estimate(plan, 0)

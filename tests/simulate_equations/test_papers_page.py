@@ -17,7 +17,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
 
 
-def test_words() -> None:
+def test_the_page_of_the_papers_has_its_words() -> None:
     """Every line of the text without numbers to fill in."""
     text = (ROOT / "benchmarks" / "papers.md.in").read_text()
     for line in text.splitlines():
@@ -26,7 +26,7 @@ def test_words() -> None:
 
 
 @pytest.mark.usefixtures("benchmarks")
-def test_quick_tables() -> None:
+def test_the_quick_tables_of_the_page_are_made() -> None:
     import papers_resccl
 
     assert papers_resccl.blocks_on_a_card() in PAGE
@@ -34,7 +34,7 @@ def test_quick_tables() -> None:
 
 
 @pytest.mark.usefixtures("benchmarks")
-def test_verdicts() -> None:
+def test_verdicts_compare_with_what_the_papers_say() -> None:
     from papers_common import nearness
 
     assert nearness(1.5, 1.4) == "yes"

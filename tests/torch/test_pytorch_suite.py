@@ -137,7 +137,7 @@ def skips() -> list[Any]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_of_pytorch(pool: RankPool, folder: Path, tmp_path: Path, name: str) -> None:
+def test_tests_of_pytorch_pass(pool: RankPool, folder: Path, tmp_path: Path, name: str) -> None:
     if name in SKIPPED:
         pytest.skip(SKIPPED[name])
     for arrived in (folder / "barrier").iterdir():

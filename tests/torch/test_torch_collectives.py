@@ -102,13 +102,17 @@ def check_movements(dtype: torch.dtype, is_async: bool) -> None:
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_reductions(four_ranks: RankPool, dtype: torch.dtype, is_async: bool) -> None:
+def test_reductions_give_what_gloo_gives(
+    four_ranks: RankPool, dtype: torch.dtype, is_async: bool
+) -> None:
     four_ranks.run(check_reductions, dtype, is_async)
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, *MOVED_ONLY], ids=str)
-def test_movements(four_ranks: RankPool, dtype: torch.dtype, is_async: bool) -> None:
+def test_movements_give_what_gloo_gives(
+    four_ranks: RankPool, dtype: torch.dtype, is_async: bool
+) -> None:
     four_ranks.run(check_movements, dtype, is_async)
 
 
@@ -131,7 +135,7 @@ def check_splits(is_async: bool) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_all_to_all_with_split_sizes(four_ranks: RankPool, is_async: bool) -> None:
+def test_all_to_all_takes_split_sizes(four_ranks: RankPool, is_async: bool) -> None:
     four_ranks.run(check_splits, is_async)
 
 
@@ -145,7 +149,7 @@ def check_splits_that_only_this_rank_finds_equal() -> None:
     same(taken, torch.tensor([other for other in range(ranks) for _ in range(giving[other])]))
 
 
-def test_split_sizes_that_look_equal_on_some_ranks(four_ranks: RankPool) -> None:
+def test_split_sizes_may_look_equal_on_some_ranks(four_ranks: RankPool) -> None:
     four_ranks.run(check_splits_that_only_this_rank_finds_equal)
 
 
@@ -193,7 +197,7 @@ def check_views() -> None:
             same(torch.stack(outputs), torch.stack(parts))
 
 
-def test_tensors_that_are_not_contiguous(four_ranks: RankPool) -> None:
+def test_tensors_that_are_not_contiguous_are_taken(four_ranks: RankPool) -> None:
     four_ranks.run(check_views)
 
 
@@ -209,7 +213,7 @@ def check_lazy_views() -> None:
         same(output, -(torch.arange(4.0) + other))
 
 
-def test_tensors_that_are_negated_when_read(four_ranks: RankPool) -> None:
+def test_tensors_that_are_negated_when_read_are_taken(four_ranks: RankPool) -> None:
     four_ranks.run(check_lazy_views)
 
 
@@ -228,7 +232,7 @@ def check_lists_in_a_row() -> None:
         same(output, ranks * whole[order[rank]])
 
 
-def test_lists_of_tensors_one_behind_another(four_ranks: RankPool) -> None:
+def test_lists_of_tensors_one_behind_another_are_taken(four_ranks: RankPool) -> None:
     four_ranks.run(check_lists_in_a_row)
 
 
@@ -269,7 +273,7 @@ def check_in_place() -> None:
     same(whole, torch.arange(1.0, ranks + 1) if rank == 1 else torch.full((ranks,), rank + 1.0))
 
 
-def test_inputs_that_share_memory_with_outputs(four_ranks: RankPool) -> None:
+def test_inputs_may_share_memory_with_outputs(four_ranks: RankPool) -> None:
     four_ranks.run(check_in_place)
 
 
@@ -304,5 +308,5 @@ def check_sizes_of_some_ranks(is_async: bool) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_all_to_all_where_some_ranks_give_sizes(four_ranks: RankPool, is_async: bool) -> None:
+def test_all_to_all_runs_where_some_ranks_give_sizes(four_ranks: RankPool, is_async: bool) -> None:
     four_ranks.run(check_sizes_of_some_ranks, is_async)

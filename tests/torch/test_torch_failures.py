@@ -39,7 +39,7 @@ def check_mismatch() -> None:
     dist.all_reduce(torch.ones(1))  # other groups are as they were
 
 
-def test_calls_that_do_not_agree(four_ranks: RankPool) -> None:
+def test_calls_that_do_not_agree_are_an_error_on_all(four_ranks: RankPool) -> None:
     four_ranks.run(check_mismatch)
 
 
@@ -91,7 +91,7 @@ def check_late() -> None:
     dist.destroy_process_group(group)
 
 
-def test_timeouts(four_ranks: RankPool) -> None:
+def test_a_timeout_ends_a_call(four_ranks: RankPool) -> None:
     four_ranks.run(check_late)
 
 
@@ -112,7 +112,7 @@ def check_death(file: str) -> None:
     assert tensor.item() == ranks - 1
 
 
-def test_death_of_a_rank(tmp_path: Path) -> None:
+def test_the_death_of_a_rank_is_an_error_on_the_others(tmp_path: Path) -> None:
     pool = RankPool(3)
     try:
         pool.run(check_death, str(tmp_path / "store"))
@@ -136,7 +136,7 @@ def check_misuse() -> None:
     assert (total == ranks).all()
 
 
-def test_what_is_refused(four_ranks: RankPool) -> None:
+def test_arguments_that_make_no_sense_are_refused(four_ranks: RankPool) -> None:
     four_ranks.run(check_misuse)
 
 
@@ -148,11 +148,11 @@ def check_dropped() -> None:
     assert (total == dist.get_world_size()).all()
 
 
-def test_work_that_nobody_keeps(four_ranks: RankPool) -> None:
+def test_work_that_nobody_keeps_is_done_all_the_same(four_ranks: RankPool) -> None:
     four_ranks.run(check_dropped)
 
 
-def test_an_error_made_anew_of_its_text() -> None:
+def test_an_error_can_be_made_anew_of_its_text() -> None:
     """As PyTorch does with those of a DataLoader's workers; and sent from process to process."""
     anew = CollectiveError("N620: rank 1 is gone")
     assert str(anew) == "N620: rank 1 is gone"

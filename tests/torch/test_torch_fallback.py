@@ -60,7 +60,7 @@ def check_complex() -> None:
         dist.all_reduce(tensor, dist.ReduceOp.PRODUCT)
 
 
-def test_complex_sums(four_ranks: RankPool) -> None:
+def test_complex_numbers_are_summed(four_ranks: RankPool) -> None:
     four_ranks.run(check_complex)
 
 
@@ -99,5 +99,5 @@ def check_unfit() -> None:
     assert (part == ranks).all()
 
 
-def test_tensors_that_do_not_fit(four_ranks: RankPool) -> None:
+def test_tensors_that_do_not_fit_are_refused(four_ranks: RankPool) -> None:
     four_ranks.run(check_unfit)

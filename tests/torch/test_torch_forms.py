@@ -53,7 +53,7 @@ def check_coalesced() -> None:
         same(tensor, torch.full(tensor.shape, float(ranks)))
 
 
-def test_coalesced_collectives(four_ranks: RankPool) -> None:
+def test_coalesced_collectives_are_right(four_ranks: RankPool) -> None:
     four_ranks.run(check_coalesced)
 
 
@@ -75,7 +75,7 @@ def check_objects() -> None:
     assert taken == [mine]
 
 
-def test_object_collectives(four_ranks: RankPool) -> None:
+def test_object_collectives_are_right(four_ranks: RankPool) -> None:
     four_ranks.run(check_objects)
 
 
@@ -96,7 +96,7 @@ def check_functional() -> None:
     same(one.wait() + two.wait(), torch.full((ranks, 2), 3.0 * ranks))
 
 
-def test_functional_collectives(four_ranks: RankPool) -> None:
+def test_functional_collectives_are_right(four_ranks: RankPool) -> None:
     four_ranks.run(check_functional)
 
 
@@ -127,5 +127,5 @@ def check_options_as_values() -> None:
     assert group._get_sequence_number_for_group() > 0
 
 
-def test_options_as_plain_values(four_ranks: RankPool) -> None:
+def test_options_may_be_plain_values(four_ranks: RankPool) -> None:
     four_ranks.run(check_options_as_values)

@@ -33,7 +33,7 @@ def check_names() -> None:
         dist.destroy_process_group(part)
 
 
-def test_names(four_ranks: RankPool) -> None:
+def test_the_backend_has_its_names(four_ranks: RankPool) -> None:
     four_ranks.run(check_names)
 
 
@@ -64,7 +64,7 @@ def check_subgroups() -> None:
     assert tensor.item() == 5.0
 
 
-def test_subgroups(four_ranks: RankPool) -> None:
+def test_subgroups_are_right(four_ranks: RankPool) -> None:
     four_ranks.run(check_subgroups)
 
 
@@ -90,7 +90,7 @@ def check_groups_at_once() -> None:
             assert (tensors[turn][index] == base + ranks * index).all()
 
 
-def test_several_groups_at_once(four_ranks: RankPool) -> None:
+def test_several_groups_may_work_at_once(four_ranks: RankPool) -> None:
     four_ranks.run(check_groups_at_once)
 
 
@@ -107,7 +107,7 @@ def check_split() -> None:
     assert world.split_group([r for r in range(4) if r != rank]) is None
 
 
-def test_split_group(four_ranks: RankPool) -> None:
+def test_a_group_can_be_split(four_ranks: RankPool) -> None:
     four_ranks.run(check_split)
 
 
@@ -123,7 +123,7 @@ def check_mesh() -> None:
         assert tensor.item() == sum(members)
 
 
-def test_device_mesh(four_ranks: RankPool) -> None:
+def test_a_device_mesh_can_be_made(four_ranks: RankPool) -> None:
     four_ranks.run(check_mesh)
 
 
@@ -138,7 +138,7 @@ def check_tensors_sharded() -> None:
     assert torch.equal(columns.to_local(), whole)
 
 
-def test_distributed_tensors(four_ranks: RankPool) -> None:
+def test_distributed_tensors_are_right(four_ranks: RankPool) -> None:
     four_ranks.run(check_tensors_sharded)
 
 
@@ -146,7 +146,7 @@ def check_monitored_barrier() -> None:
     dist.group.WORLD.monitored_barrier(timedelta(seconds=30), wait_all_ranks=True)
 
 
-def test_monitored_barrier(four_ranks: RankPool) -> None:
+def test_a_monitored_barrier_names_who_is_missing(four_ranks: RankPool) -> None:
     four_ranks.run(check_monitored_barrier)
 
 
@@ -174,7 +174,9 @@ def check_life(file: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["sley", "cpu:sley,cuda:nccl", "cuda:nccl,cpu:sley"])
-def test_destroyed_and_made_again(four_ranks: RankPool, tmp_path: Path, backend: str) -> None:
+def test_a_group_can_be_destroyed_and_made_again(
+    four_ranks: RankPool, tmp_path: Path, backend: str
+) -> None:
     if backend.startswith("cuda") and not torch.cuda.is_available():
         pytest.skip("PyTorch makes the backends in this order, and NCCL needs a GPU")
     four_ranks.run(check_life, str(tmp_path / "store"), backend)
@@ -193,7 +195,7 @@ def check_other_device(file: str) -> None:
         dist.group.WORLD._get_backend(torch.device("cuda"))
 
 
-def test_device_without_a_backend(four_ranks: RankPool, tmp_path: Path) -> None:
+def test_a_device_without_a_backend_is_told(four_ranks: RankPool, tmp_path: Path) -> None:
     four_ranks.run(check_other_device, str(tmp_path / "store"))
 
 
@@ -219,7 +221,7 @@ def check_devices_of_both(file: str) -> None:
     dist.init_process_group("sley", init_method=f"file://{file}-after", rank=rank, world_size=ranks)
 
 
-def test_backends_for_other_devices(four_ranks: RankPool, tmp_path: Path) -> None:
+def test_other_devices_may_have_other_backends(four_ranks: RankPool, tmp_path: Path) -> None:
     four_ranks.run(check_devices_of_both, str(tmp_path / "store"))
 
 

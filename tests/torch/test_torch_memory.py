@@ -57,7 +57,7 @@ def test_what_is_written_to_a_row_comes_to_the_tensors(parts: list[torch.Tensor]
 
 
 @given(tensors())
-def test_updates_read_and_write(tensor: torch.Tensor) -> None:
+def test_a_row_to_update_is_read_and_written(tensor: torch.Tensor) -> None:
     before = tensor.flatten().clone()
     memory = to_update(tensor)
     old = ctypes.string_at(memory.address, memory.size_bytes)
@@ -69,7 +69,7 @@ def test_updates_read_and_write(tensor: torch.Tensor) -> None:
     assert torch.equal(tensor.flatten(), new)
 
 
-def test_no_copy_where_the_memory_serves_as_it_is() -> None:
+def test_memory_that_serves_as_it_is_is_not_copied() -> None:
     whole = torch.arange(12.0).reshape(3, 4)
     for memory in (to_read([whole]), to_write([whole]), to_update(whole), to_read(list(whole))):
         assert memory.address == whole.data_ptr()
@@ -79,7 +79,7 @@ def test_no_copy_where_the_memory_serves_as_it_is() -> None:
         assert to_read(others).address != others[0].data_ptr()
 
 
-def test_tensors_that_want_gradients() -> None:
+def test_tensors_that_want_gradients_are_written() -> None:
     weight = torch.ones(3, 2, requires_grad=True)
     memory = to_update(weight.T)
     ctypes.memset(memory.address, 0, memory.size_bytes)
@@ -89,7 +89,7 @@ def test_tensors_that_want_gradients() -> None:
     assert weight.grad_fn is None
 
 
-def test_overlaps() -> None:
+def test_overlaps_are_bytes_in_common() -> None:
     one, next_to_it, across = Memory(100, 10, None), Memory(110, 5, None), Memory(109, 2, None)
     assert not one.overlaps(next_to_it)
     assert one.overlaps(across)
@@ -108,13 +108,13 @@ def test_every_type_moves() -> None:
             assert element.parts * element.dtype.size_bytes == dtype.itemsize
 
 
-def test_what_does_not_move() -> None:
+def test_tensors_without_plain_memory_do_not_move() -> None:
     assert element_of(torch.empty(2, device="meta")) is None
     assert element_of(torch.sparse_coo_tensor([[0]], [1.0], (2,))) is None
     assert element_of(torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.qint8)) is None
 
 
-def test_reductions() -> None:
+def test_reductions_have_the_engines_type_and_operation() -> None:
     element, op = reduction_of(torch.ones(1), dist.ReduceOp.AVG) or (None, None)
     assert element is not None
     assert (element.dtype.name, element.parts, op) == ("float32", 1, ReduceOp.AVERAGE)

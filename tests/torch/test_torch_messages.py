@@ -23,7 +23,7 @@ def check_ring() -> None:
         assert torch.equal(taken, torch.full((5,), before + 1).to(dtype))
 
 
-def test_send_and_recv(four_ranks: RankPool) -> None:
+def test_tensors_are_sent_and_received(four_ranks: RankPool) -> None:
     four_ranks.run(check_ring)
 
 
@@ -41,7 +41,7 @@ def check_any_source() -> None:
     assert sorted(found) == list(range(1, ranks))
 
 
-def test_recv_from_anybody(four_ranks: RankPool) -> None:
+def test_tensors_are_received_from_anybody(four_ranks: RankPool) -> None:
     four_ranks.run(check_any_source)
 
 
@@ -67,7 +67,7 @@ def check_tags() -> None:
             assert tensor.item() == 10.0 * tag + number
 
 
-def test_tags(four_ranks: RankPool) -> None:
+def test_messages_are_matched_by_their_tags(four_ranks: RankPool) -> None:
     four_ranks.run(check_tags)
 
 
@@ -88,7 +88,7 @@ def check_batch() -> None:
     assert (taken[1] == after).all()
 
 
-def test_batches_of_messages(four_ranks: RankPool) -> None:
+def test_batches_of_messages_are_right(four_ranks: RankPool) -> None:
     four_ranks.run(check_batch)
 
 
@@ -103,7 +103,7 @@ def check_views() -> None:
         assert torch.equal(taken, torch.arange(12.0).reshape(3, 4))
 
 
-def test_messages_of_tensors_that_are_not_contiguous(four_ranks: RankPool) -> None:
+def test_tensors_that_are_not_contiguous_are_sent_and_received(four_ranks: RankPool) -> None:
     four_ranks.run(check_views)
 
 
@@ -118,7 +118,7 @@ def check_object_messages() -> None:
         assert taken == given
 
 
-def test_messages_of_objects(four_ranks: RankPool) -> None:
+def test_objects_are_sent_and_received(four_ranks: RankPool) -> None:
     four_ranks.run(check_object_messages)
 
 
@@ -139,5 +139,5 @@ def check_coalesced_messages() -> None:
     assert tensor[0] == (0.0 if rank < 2 else rank)
 
 
-def test_coalesced_messages(four_ranks: RankPool) -> None:
+def test_coalesced_messages_are_right(four_ranks: RankPool) -> None:
     four_ranks.run(check_coalesced_messages)

@@ -14,7 +14,7 @@ from sley.communicator import Settings
 from support.rank_pool import RankPool
 
 
-def test_registered_once() -> None:
+def test_the_backend_is_registered_once() -> None:
     sley.torch.register()
     sley.torch.register()
     assert dist.Backend.backend_list.count("sley") == 1
@@ -23,12 +23,12 @@ def test_registered_once() -> None:
     assert dist.Backend.default_device_backend_map["cpu"] == "gloo"  # as it was
 
 
-def test_entry_point_for_newer_releases() -> None:
+def test_newer_releases_find_the_backend_by_its_entry_point() -> None:
     (entry,) = entry_points(group="torch.distributed.backends", name="sley")
     assert entry.load() is sley.torch.register
 
 
-def test_without_pytorch() -> None:
+def test_without_pytorch_the_import_says_what_is_missing() -> None:
     code = "import sys; sys.modules['torch'] = None; import sley.torch"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.returncode == 1

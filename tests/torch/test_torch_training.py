@@ -86,7 +86,7 @@ def check_hooks() -> None:
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_ddp_hooks(four_ranks: RankPool) -> None:
+def test_ddp_with_a_hook_has_nearly_the_losses_of_ddp(four_ranks: RankPool) -> None:
     four_ranks.run(check_hooks)
 
 
@@ -108,5 +108,5 @@ def check_fully_sharded() -> None:
         assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_fsdp2(four_ranks: RankPool) -> None:
+def test_fsdp2_has_the_losses_of_ddp(four_ranks: RankPool) -> None:
     four_ranks.run(check_fully_sharded)

@@ -53,7 +53,7 @@ def failure() -> SleyError:
     return R502.error(expected="an end", found="none")
 
 
-def test_pending_until_all_parts_have_ended() -> None:
+def test_work_is_pending_until_all_its_parts_have_ended() -> None:
     parts = [Part(), Part()]
     output = torch.zeros(2)
     unpacked: list[bool] = []
@@ -132,7 +132,7 @@ def test_a_timeout_leaves_the_work_as_it_is() -> None:
         short.wait()
 
 
-def test_future_is_completed_by_the_end() -> None:
+def test_the_future_of_work_is_completed_by_its_end() -> None:
     part = Part()
     output = torch.ones(3)
     work = Pending([part], [output])
@@ -180,7 +180,7 @@ def test_work_keeps_memory_until_it_has_ended() -> None:
     assert freed.wait(60)
 
 
-def test_finished() -> None:
+def test_finished_work_is_done_from_the_start() -> None:
     work = Finished()
     work.outputs = [torch.ones(1)]
     assert work.wait()
@@ -190,7 +190,7 @@ def test_finished() -> None:
     assert work.get_future().wait() == work.result()
 
 
-def test_together() -> None:
+def test_work_together_is_done_when_all_of_it_is() -> None:
     part = Part()
     finished = Finished()
     work = Together([finished, Pending([part], [])], [torch.ones(1)])

@@ -74,12 +74,12 @@ def refused(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_tables_that_do_not_fit(name: str) -> None:
+def test_tables_that_do_not_fit_are_refused(name: str) -> None:
     refused(replace(PLAN, **TABLES[name]))
 
 
 @pytest.mark.parametrize(("column", "value"), ROW_VALUES)
-def test_values_that_mean_nothing(column: str, value: int) -> None:
+def test_values_that_mean_nothing_are_refused(column: str, value: int) -> None:
     for row in range(ROWS):
         broken = with_columns(PLAN, row, **{column: value})
         if value == getattr(PLAN.instructions, column)[row]:
@@ -94,7 +94,7 @@ def test_values_that_mean_nothing(column: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
-def test_a_local_operation_whose_ranges_overlap(shift: int) -> None:
+def test_a_local_operation_whose_ranges_overlap_is_refused(shift: int) -> None:
     """Shifted by a chunk its threads would read what others have overwritten."""
 
     def body(p: sley.lang.ChunkProgram) -> None:
@@ -107,7 +107,7 @@ def test_a_local_operation_whose_ranges_overlap(shift: int) -> None:
         sley.verify(overlapping)
 
 
-def test_a_reducing_receive_whose_ranges_overlap() -> None:
+def test_a_reducing_receive_whose_ranges_overlap_in_part_is_refused() -> None:
     def body(p: sley.lang.ChunkProgram) -> None:
         p.chunk(0, "in", 0, 2).reduce(p.chunk(1, "in", 0, 2))
 
@@ -119,12 +119,12 @@ def test_a_reducing_receive_whose_ranges_overlap() -> None:
     sley.verify(with_columns(plan, row, dst_index=2))
 
 
-def test_slots_that_mean_nothing() -> None:
+def test_slots_that_mean_nothing_are_refused() -> None:
     with pytest.raises(sley.SleyError, match="V207"):
         sley.verify(PLAN, slots=0)
 
 
-def test_a_collective_that_is_not_what_it_is_called() -> None:
+def test_a_collective_that_is_not_what_it_is_called_is_refused() -> None:
     nothing = sley.Custom("nothing", 3, 3, 3, lambda rank, index: None, chunks=3)
     sley.verify(replace(PLAN, collective=nothing))
     with pytest.raises(sley.SleyError, match=r"V209[^V]*what sley.AllReduce promises"):

@@ -227,7 +227,7 @@ def test_every_mutant_of_the_kind_is_refused(kind: Mutator, plans: list[Plan]) -
         assert all(d.expected and d.found and d.remedy for d in caught.value.diagnostics)
 
 
-def test_too_few_slots_hang() -> None:
+def test_a_plan_with_too_few_slots_is_refused_as_hanging() -> None:
     with pytest.raises(sley.SleyError, match="V203") as caught:
         sley.verify(PLANS["fused ring"], slots=1)
     assert any("waits for a free slot" in note for note in caught.value.diagnostics[0].notes)

@@ -38,25 +38,25 @@ def test_devices_have_a_name_an_identity_and_an_architecture(device: CudaDevice)
 
 
 @pytest.mark.parametrize("ordinal", [-1, 2])
-def test_a_device_that_is_not_there(fake: FakeDriver, ordinal: int) -> None:
+def test_a_device_that_is_not_there_is_refused(fake: FakeDriver, ordinal: int) -> None:
     error = refused("K510", CudaDevice.open, ordinal)
     assert "from 0 to 1" in str(error)
 
 
 @pytest.mark.parametrize(("number", "code"), [(100, "K510"), (3, "K501"), (803, "K501")])
-def test_a_driver_that_does_not_start(fake: FakeDriver, number: int, code: str) -> None:
+def test_a_driver_that_does_not_start_is_an_error(fake: FakeDriver, number: int, code: str) -> None:
     driver.bindings.cache_clear()
     fake.fail("cuInit", number)
     refused(code, CudaDevice, 0)
 
 
-def test_a_machine_without_devices(fake: FakeDriver) -> None:
+def test_a_machine_without_devices_is_an_error(fake: FakeDriver) -> None:
     driver.bindings.cache_clear()
     fake.set(devices=0)
     refused("K510", CudaDevice, 0)
 
 
-def test_a_driver_older_than_the_compiler(fake: FakeDriver) -> None:
+def test_a_driver_older_than_the_compiler_is_refused(fake: FakeDriver) -> None:
     major, _ = compiler.version()
     fake.set(driver_version=(major - 1) * 1000 + 80)
     error = refused("K502", CudaDevice, 0)
@@ -67,7 +67,9 @@ def test_a_driver_older_than_the_compiler(fake: FakeDriver) -> None:
 
 
 @pytest.mark.parametrize("capability", [35, 990])
-def test_a_gpu_that_the_compiler_does_not_know(fake: FakeDriver, capability: int) -> None:
+def test_a_gpu_that_the_compiler_does_not_know_is_refused(
+    fake: FakeDriver, capability: int
+) -> None:
     fake.set(capability=capability)
     error = refused("K502", CudaDevice, 0)
     assert f"{capability // 10}.{capability % 10}" in str(error)
@@ -83,20 +85,26 @@ def test_a_gpu_gets_the_newest_code_that_it_runs(
     assert CudaDevice(0).arch == arch
 
 
-def test_missing_packages(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_told_with_what_to_install(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     driver.bindings.cache_clear()
     assert 'pip install "sley[cuda]"' in str(refused("K501", CudaDevice, 0))
     assert 'pip install "sley[cuda]"' in str(refused("K501", compiler.version))
 
 
-def test_cuda_core_missing(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cuda_core_is_told_with_what_to_install(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "cuda.core.utils", None)
     array = array_on(device.allocate(32))
     assert 'pip install "sley[cuda]"' in str(refused("K501", device.view, array, what="it"))
 
 
-def test_an_entry_point_that_an_old_driver_lacks(fake: FakeDriver, device: CudaDevice) -> None:
+def test_an_entry_point_that_an_old_driver_lacks_is_named(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
     error = refused("K502", driver.call, cu.cuMemAllocManaged, 8, 1, doing="a try")
     assert "cuMemAllocManaged" in str(error)
 
@@ -139,17 +147,17 @@ def test_each_kind_of_gpu_has_code_of_its_own(
     assert compiled == ["sm_80", "sm_90"]
 
 
-def test_a_text_that_does_not_compile(device: CudaDevice) -> None:
+def test_a_text_that_does_not_compile_is_refused(device: CudaDevice) -> None:
     error = refused("K503", device.build, "__global__ void f() { undeclared = 1; }", ["f"])
     assert any("undeclared" in note for note in error.diagnostics[0].notes)
 
 
-def test_a_kernel_that_the_text_lacks(device: CudaDevice) -> None:
+def test_a_kernel_that_the_text_lacks_is_named(device: CudaDevice) -> None:
     assert "missing" in str(refused("K503", device.build, TEXT, ["twice", "missing"]))
 
 
 @pytest.mark.parametrize(("number", "code"), [(209, "K502"), (200, "K502"), (2, "K507")])
-def test_code_that_does_not_load(
+def test_code_that_does_not_load_is_an_error(
     fake: FakeDriver, device: CudaDevice, number: int, code: str
 ) -> None:
     fake.fail("cuModuleLoadData", number)
@@ -219,7 +227,7 @@ def test_parts_with_gaps_are_written_without_them(device: CudaDevice) -> None:
     assert found.tolist() == [0, 2, 4, 6]
 
 
-def test_no_memory_left(fake: FakeDriver, device: CudaDevice) -> None:
+def test_too_little_memory_is_told(fake: FakeDriver, device: CudaDevice) -> None:
     fake.set(memory_bytes=1 << 20)
     assert "Stand-in" in str(refused("K507", device.allocate, 1 << 21))
     assert "host" in str(refused("K507", device.allocate_host, 1 << 21))
@@ -244,7 +252,7 @@ def test_memory_of_a_failed_device_goes_in_silence(fake: FakeDriver, device: Cud
 # Devices that reach one another, and processes
 
 
-def test_reaching_another_device(fake: FakeDriver, device: CudaDevice) -> None:
+def test_reaching_another_device_enables_access_once(fake: FakeDriver, device: CudaDevice) -> None:
     device.reach(device)
     assert fake.journal() == []
     device.reach(CudaDevice.open(1))
@@ -252,7 +260,9 @@ def test_reaching_another_device(fake: FakeDriver, device: CudaDevice) -> None:
     assert fake.journal().count("cuCtxEnablePeerAccess") == 2
 
 
-def test_devices_that_cannot_reach_one_another(fake: FakeDriver, device: CudaDevice) -> None:
+def test_devices_that_cannot_reach_one_another_are_refused(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
     other = CudaDevice.open(1)
     fake.set(peer_access=0)
     assert "device 1" in str(refused("K509", other.reach, device))
@@ -282,7 +292,7 @@ def in_another_process(handle: bytes) -> list[str]:
     return done.stdout.split()
 
 
-def test_memory_shared_between_processes(device: CudaDevice) -> None:
+def test_memory_is_shared_between_processes(device: CudaDevice) -> None:
     memory = device.allocate(64)
     device.write(memory, 0, np.arange(64, dtype=np.uint8))
     part = Memory(memory.address + 8, 4, memory.owner)
@@ -294,7 +304,9 @@ def test_memory_shared_between_processes(device: CudaDevice) -> None:
     refused("K514", device.attach, bytes.fromhex(of_the_gone))
 
 
-def test_handles_that_cannot_be_made_or_used(fake: FakeDriver, device: CudaDevice) -> None:
+def test_handles_that_cannot_be_made_or_used_are_refused(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
     memory = device.allocate(64)
     refused("K514", device.attach, b"short")
     refused("K514", device.attach, device.export(memory))

@@ -72,7 +72,7 @@ def test_a_plan_runs_on_one_device(
         np.testing.assert_array_equal(values(device, array), expected)
 
 
-def test_ranks_on_several_devices_and_streams(fake: FakeDriver) -> None:
+def test_ranks_on_several_devices_and_streams_are_right(fake: FakeDriver) -> None:
     fake.set(devices=2)
     devices = [CudaDevice.open(rank % 2) for rank in range(RANKS)]
     plan = ring()
@@ -187,7 +187,7 @@ def test_closing_gives_all_memory_back(fake: FakeDriver, device: CudaDevice) -> 
     refused("K511", call)
 
 
-def test_arrays_that_no_kernel_reads(device: CudaDevice) -> None:
+def test_arrays_that_no_kernel_reads_are_refused(device: CudaDevice) -> None:
     on = Executor(ring(), [device] * RANKS)
     data = arrays([device] * RANKS, [np.zeros(8)] * RANKS)
     memory = device.allocate(64)

@@ -36,7 +36,7 @@ extern "C" void twice(const void* call, int blocks) {
 # Launches
 
 
-def test_what_a_launch_asks_of_the_driver(fake: FakeDriver, device: CudaDevice) -> None:
+def test_a_launch_asks_this_of_the_driver(fake: FakeDriver, device: CudaDevice) -> None:
     program = device.build(TEXT, ["twice"])
     fake.kernel("twice", 8)
     stream = device.stream()
@@ -94,13 +94,15 @@ def test_kernels_run_in_order_on_streams_of_every_form(
 
 
 @pytest.mark.parametrize("stream", ["default", True, -1, 1.5, SimpleNamespace(ptr="0")])
-def test_streams_that_are_none(device: CudaDevice, stream: object) -> None:
+def test_what_is_no_stream_is_refused(device: CudaDevice, stream: object) -> None:
     program = device.build(TEXT, ["twice"])
     refused("K517", device.launch, program, Launch("twice", bytes(8), 1, 32, True), stream)
     refused("K517", device.synchronize, stream)
 
 
-def test_waiting_for_all_streams(fake: FakeDriver, device: CudaDevice, kernel: Path) -> None:
+def test_waiting_for_a_device_waits_for_all_streams(
+    fake: FakeDriver, device: CudaDevice, kernel: Path
+) -> None:
     fake.kernel("twice", 8, kernel, "twice")
     program = device.build(TEXT, ["twice"])
     memory = device.allocate(4 << 20)
@@ -117,14 +119,14 @@ def test_waiting_for_all_streams(fake: FakeDriver, device: CudaDevice, kernel: P
     refused("K516", device.synchronize, None)
 
 
-def test_a_stream_of_another_device(device: CudaDevice) -> None:
+def test_a_stream_of_another_device_is_refused(device: CudaDevice) -> None:
     stream = CudaDevice.open(1).stream()
     program = device.build(TEXT, ["twice"])
     refused("K517", device.launch, program, Launch("twice", bytes(8), 1, 32, True), stream)
     refused("K517", device.synchronize, stream)
 
 
-def test_more_blocks_than_fit_at_once(device: CudaDevice) -> None:
+def test_more_blocks_than_fit_at_once_are_refused(device: CudaDevice) -> None:
     program = device.build(TEXT, ["twice"])
     stream = device.stream()
     most = device.capacity(program, "twice", 32)
@@ -197,7 +199,7 @@ def test_the_callers_context_stays_current(device: CudaDevice) -> None:
     ("number", "code", "note"),
     [(700, "K516", "new one"), (702, "K508", "new one"), (1, "K516", "")],
 )
-def test_kernels_that_failed(
+def test_kernels_that_failed_are_told_at_the_next_look(
     fake: FakeDriver, device: CudaDevice, number: int, code: str, note: str
 ) -> None:
     stream = device.stream()
@@ -224,7 +226,7 @@ def test_its_own_arrays_are_seen_as_they_are(device: CudaDevice, dtype: str) -> 
     ("shape", "strides"),
     [((), None), ((0,), None), ((2, 3), None), ((2, 3), (12, 4)), ((1, 3), (999 * 4, 4))],
 )
-def test_arrays_of_any_shape(
+def test_arrays_of_any_shape_are_taken(
     device: CudaDevice, shape: tuple[int, ...], strides: tuple[int, ...] | None
 ) -> None:
     memory = device.allocate(64)
@@ -232,13 +234,15 @@ def test_arrays_of_any_shape(
     assert (view.address, view.elements) == (memory.address, int(np.prod(shape)))
 
 
-def test_an_array_that_may_not_be_written(device: CudaDevice) -> None:
+def test_an_array_that_may_not_be_written_is_known(device: CudaDevice) -> None:
     memory = device.allocate(64)
     assert not device.view(array_on(memory, data=(memory.address, True)), what="it").writable
 
 
 @pytest.mark.parametrize("strides", [(4, 8), (16, 4), (0, 4)])
-def test_elements_that_are_not_side_by_side(device: CudaDevice, strides: tuple[int, int]) -> None:
+def test_elements_that_are_not_side_by_side_are_refused(
+    device: CudaDevice, strides: tuple[int, int]
+) -> None:
     array = array_on(device.allocate(64), (2, 3), strides=strides)
     assert "the input of rank 3" in str(
         refused("K505", device.view, array, what="the input of rank 3")
@@ -246,19 +250,19 @@ def test_elements_that_are_not_side_by_side(device: CudaDevice, strides: tuple[i
 
 
 @pytest.mark.parametrize("typestr", ["<c8", "|b1", "<u4"])
-def test_types_that_no_kernel_knows(device: CudaDevice, typestr: str) -> None:
+def test_types_that_no_kernel_knows_are_refused(device: CudaDevice, typestr: str) -> None:
     array = array_on(device.allocate(64), typestr=typestr)
     assert "the input" in str(refused("R504", device.view, array, what="the input"))
 
 
-def test_an_array_on_another_device(device: CudaDevice) -> None:
+def test_an_array_on_another_device_is_refused(device: CudaDevice) -> None:
     array = array_on(CudaDevice.open(1).allocate(64))
     error = refused("K504", device.view, array, what="the input of rank 3")
     assert "device 1" in str(error)
     assert "the input of rank 3" in str(error)
 
 
-def test_an_array_of_the_host(device: CudaDevice) -> None:
+def test_an_array_of_the_host_is_refused(device: CudaDevice) -> None:
     assert "the host" in str(refused("K504", device.view, np.zeros(4), what="it"))
 
 
@@ -291,12 +295,14 @@ class Lent:
         (np.zeros((3, 4), np.uint16), None, "uint16"),
     ],
 )
-def test_arrays_lent_by_dlpack(device: CudaDevice, array: Any, code: int, dtype: str) -> None:
+def test_arrays_lent_by_dlpack_are_taken(
+    device: CudaDevice, array: Any, code: int, dtype: str
+) -> None:
     view = device.view(Lent(array, (2, 0), code), what="it")
     assert (view.address, view.elements, view.dtype) == (array.ctypes.data, 12, dtype)
 
 
-def test_arrays_lent_by_dlpack_that_will_not_do(device: CudaDevice) -> None:
+def test_arrays_lent_by_dlpack_that_will_not_do_are_refused(device: CudaDevice) -> None:
     array = np.zeros((3, 4), np.float32)
     refused("K505", device.view, Lent(array.T, (2, 0)), what="it")
     refused("K504", device.view, Lent(array, (2, 1)), what="it")
@@ -321,17 +327,19 @@ class Unwilling:
 
 
 @pytest.mark.parametrize("says_where", [True, False])
-def test_arrays_that_their_library_does_not_lend(device: CudaDevice, says_where: bool) -> None:
+def test_arrays_that_their_library_does_not_lend_are_refused(
+    device: CudaDevice, says_where: bool
+) -> None:
     array = Unwilling(RuntimeError("it requires a gradient"), says_where)
     assert "requires a gradient" in str(refused("K519", device.view, array, what="it"))
 
 
 @pytest.mark.parametrize("array", [[1.0], 3, "text", None, SimpleNamespace()])
-def test_what_is_no_array(device: CudaDevice, array: object) -> None:
+def test_what_is_no_array_is_refused(device: CudaDevice, array: object) -> None:
     assert "the input" in str(refused("K519", device.view, array, what="the input"))
 
 
-def test_memory_that_the_driver_does_not_know(device: CudaDevice) -> None:
+def test_memory_that_the_driver_does_not_know_is_refused(device: CudaDevice) -> None:
     refused("K519", device.view, array_on(Memory(4096, 64, None)), what="it")
     refused("K519", device.view, array_on(device.allocate(64), version=2), what="it")
 

@@ -24,7 +24,7 @@ def numbers(*arguments: Any) -> list[int]:
     return [d.ordinal for d in open_devices(*arguments) if isinstance(d, CudaDevice)]
 
 
-def test_names(fake: FakeDriver) -> None:
+def test_names_deal_ranks_to_gpus(fake: FakeDriver) -> None:
     assert numbers("cuda", 4) == [0, 0, 1, 1]
     assert numbers("cuda", 1) == [0]
     assert numbers("cuda", 4, 3) == [0, 0, 0, 1]
@@ -65,7 +65,7 @@ def test_guard_zones_lie_around_a_row(device: CudaDevice) -> None:
     assert memory.overwritten(40) == 5
 
 
-def test_the_commands(fake: FakeDriver) -> None:
+def test_run_and_bench_take_gpus(fake: FakeDriver) -> None:
     plan = ring()
     options = ["ring-allreduce", "--ranks", "4", "--in-place", "--device", "cuda", "-n", "1"]
     stand_in(fake, plan, Engine.GENERATED)
