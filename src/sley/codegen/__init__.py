@@ -1,5 +1,5 @@
-"""Kernels made of plans: straight-line code, an interpreter, and the primitives of both
-(ResCCL 4.5, MSCCLang 6)."""
+"""Code generation: kernels of plans, as straight-line code or for an interpreter, over shared
+primitives (ResCCL 4.5, MSCCLang 6)."""
 
 from sley.codegen.source import KERNELS, Engine, Kernels, Platform, Variant
 

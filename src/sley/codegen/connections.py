@@ -1,4 +1,4 @@
-"""Connections: the FIFOs of a plan, and how each thread block numbers its own."""
+"""Connections: the FIFOs of a plan, and their numbers within each thread block."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Connections:
     """The connections of a plan in the order of (source rank, destination rank, channel).
 
     src, dst: int32 (connections,), the ranks at the ends. channel: int32, its channel.
-    messages: int32 (connections,), how many it carries in a tile.
+    messages: int32 (connections,), its messages in a tile.
     sender, receiver: int32 (connections,), the blocks at its ends.
-    send_order, receive_order: int32 (connections,), all connections by sending block, by receiving
-        block: those of a block lie side by side, and so do those of a rank.
+    send_order, receive_order: int32 (connections,), all connections sorted by sending block, by
+        receiving block: those of a block are consecutive, and so are those of a rank.
     send_offset, receive_offset: int64 (blocks + 1,), the first of each block in these orders.
     """
 
@@ -38,17 +38,17 @@ class Connections:
 
     @property
     def most(self) -> int:
-        """The most connections that a block has in one direction, at least 1."""
+        """The most connections of a block in one direction, at least 1."""
         counts = (np.diff(self.send_offset), np.diff(self.receive_offset))
         return max(1, *(int(c.max(initial=0)) for c in counts))
 
 
 @dataclass(frozen=True)
 class Ends:
-    """How instructions name connections; NONE for those that don't send, don't receive.
+    """The connection of each instruction in one direction; NONE for instructions without one.
 
-    connection: int32 (instructions,), row of the Connections. peer: int32, its number among those
-    of the block. message: int32, which message of a tile it is on the connection.
+    connection: int32 (instructions,), row of the Connections. peer: int32, the connection's number
+    within the block. message: int32, the message's number within a tile, on the connection.
     """
 
     connection: IntArray
@@ -57,7 +57,7 @@ class Ends:
 
 
 def connections(plan: Plan) -> tuple[Connections, Ends, Ends]:
-    """The connections of a verified plan; how its sends and its receives name them."""
+    """The connections of a verified plan, and the ends of its sends and of its receives."""
     send_key, receive_key = plan.connection_keys()
     keys, first = np.unique(send_key, return_index=True)
     pair, channel = np.divmod(keys, plan.channels)
@@ -86,8 +86,8 @@ def connections(plan: Plan) -> tuple[Connections, Ends, Ends]:
 
 
 def _by_block(block: IntArray, blocks: int) -> tuple[IntArray, LongArray, IntArray]:
-    """Connections by the block at one end, where each block's begin, and each one's number within
-    its block."""
+    """The connections sorted by the block at one end, the first connection of each block, and each
+    connection's number within its block."""
     order = np.argsort(block, kind="stable")
     offset = np.searchsorted(block[order], np.arange(blocks + 1))
     number = np.empty(len(block), np.int32)

@@ -1,9 +1,9 @@
-"""Flagged: what plans with LL and LL128 wait for beside their own waits.
+"""Flagged: the waits that plans with LL and LL128 need in addition to their own.
 
-Their messages carry their own words and flags, and order nothing else: who has received one need
-not see what its sender had seen. So where only messages order two conflicting instructions of a
-rank, as in a chunk that goes to another rank and comes back to another block, the second one waits
-for the first. That never takes time: the first is over by then.
+A message of LL or LL128 orders only its own words: its receiver need not see other writes that its
+sender had seen. So if only messages order two conflicting instructions of a rank, as for a chunk
+that is sent to another rank and back to another block, the second instruction must wait for the
+first. The wait takes no time, since the first has ended by then.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sley.verify.races import conflicts
 
 
 def needed_waits(plan: Plan) -> Edges:
-    """The waits of a verified plan, and those that conflicting instructions need where neither
-    their blocks nor waits order them: CSR, instruction -> instructions of the same rank. SleyError
-    (V202, V203) for a plan that isn't right."""
+    """The waits of a verified plan, and additional ones between conflicting instructions that
+    neither their blocks nor waits order: CSR, instruction -> instructions of the same rank.
+    SleyError (V202, V203) for an incorrect plan."""
     level = run_of(plan, messages_of(plan)).level
     first, second, _ = conflicts(plan, level)
     apart = plan.block[first] != plan.block[second]
@@ -38,10 +38,10 @@ def needed_waits(plan: Plan) -> Edges:
 def _unordered(
     plan: Plan, level: IntArray, first: LongArray, second: LongArray
 ) -> list[tuple[int, int]]:
-    """The pairs (first, second) that a plan's blocks, its waits and the pairs found before don't
-    order.
+    """The pairs (first, second) that neither a plan's blocks, nor its waits, nor the pairs found
+    before order.
 
-    For each block, a clock: how far every block of the rank is known to be.
+    Uses vector clocks: for each block, the known progress of every block of the rank.
     """
     waits: dict[int, list[int]] = defaultdict(list)
     wanted: dict[int, list[int]] = defaultdict(list)
@@ -60,7 +60,7 @@ def _unordered(
         clock = clocks.setdefault(own, np.full(blocks[own], NONE, np.int32))
         for before in waits[row]:
             np.maximum(clock, seen[before], out=clock)
-        # The latest first: it may bring the others along.
+        # The latest first: it may imply the others.
         for before in sorted(wanted[row], key=lambda r: -int(level[r])):
             if clock[number[block[before]]] < step[before]:
                 missing.append((before, row))

@@ -17,8 +17,8 @@ class Formulas:
     """Writes the numbers of the blocks of one kind.
 
     ranks: int64 (members,), the rank of each member. blocks: its number within the rank. size: the
-    ranks of the plan. tables: the columns that no formula fits, each once; the text calls them
-    `prefix` and their number.
+    ranks of the plan. tables: the distinct columns that no formula fits; their names in the text
+    are `prefix` and a number.
     """
 
     ranks: Numbers
@@ -40,10 +40,10 @@ class Formulas:
         return f"{self.prefix}{self._rows[key]}[member]"
 
     def formula(self, values: Numbers) -> str | None:
-        """`values` as a number or as a formula of `rank` or `block`; None where none fits."""
+        """`values` as a number or as a formula of `rank` or `block`; None if none fits."""
         if (values == values[0]).all():
             return str(values[0])
-        # Neighbouring chunks, one for each of a program's instances, have a factor and a remainder.
+        # With several instances, chunks are multiples of their number plus the instance.
         step = int(np.gcd.reduce(values - values[0]))
         apart = int(np.gcd.reduce(self.ranks - self.ranks[0]))
         for scale in dict.fromkeys((1, step // math.gcd(step, apart), step)):

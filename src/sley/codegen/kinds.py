@@ -1,8 +1,8 @@
 """Kinds: thread blocks that run the same code.
 
-Blocks are of one kind if their instructions agree in everything but the numbers of chunks, of
-other blocks and of steps. Those are written as formulas of the rank where one fits, so that the
-code grows with the distinct blocks of a plan, not with ranks times blocks.
+Blocks are of one kind if their instructions differ only in the numbers of chunks, other blocks and
+steps. These numbers become formulas of the rank, or tables, so that the size of the code grows with
+the distinct blocks of a plan, not with ranks times blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Kinds:
     """The kinds of a plan's blocks.
 
     kind: int32 (blocks,), each block's kind, NONE for a block without instructions. member: int32
-    (blocks,), its number among those of its kind. members: for each kind its blocks, ascending.
+    (blocks,), its number within its kind. members: for each kind its blocks, ascending.
     """
 
     kind: IntArray
@@ -57,7 +57,7 @@ def kinds(operands: Operands) -> Kinds:
 
 
 def _structure(operands: Operands) -> NDArray[np.int32]:
-    """int32 (instructions, columns): what instructions of blocks of one kind have in common."""
+    """int32 (instructions, columns): the columns that are equal in blocks of one kind."""
     o, t = operands, operands.plan.instructions
     columns: list[NDArray[Any]] = [
         t.op,

@@ -1,4 +1,4 @@
-"""Limits: what kernels ask of a plan beyond that it is right."""
+"""Limits: requirements of kernels that a correct plan may violate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _CHUNKS = 1 << 30
 
 
 def check_limits(plan: Plan) -> None:
-    """K520 for local operations whose operands overlap, K521 for what has no room in a record."""
+    """K520 for local operations with overlapping operands, K521 for numbers beyond the bits of the
+    kernels' records."""
     found = [_overlap(plan, int(row)) for row in _overlapping(plan)]
     found += _too_many(plan)
     if found:
@@ -24,14 +25,14 @@ def check_limits(plan: Plan) -> None:
 
 
 def check_conditions(offset: LongArray) -> None:
-    """K521 for an instruction that waits for too much. offset: of its conditions, CSR."""
+    """K521 for an instruction with too many conditions. offset: the conditions' CSR offsets."""
     most = int(np.diff(offset).max(initial=0))
     if most >= _WAITS:
         raise SleyError([_too_large(most, _WAITS, "waits of an instruction")])
 
 
 def _overlapping(plan: Plan) -> np.ndarray:
-    """Rows with a source and a destination of which some chunks, but not all, are the same."""
+    """Rows whose source and destination overlap in some chunks, but not in all."""
     t, layout = plan.instructions, plan.layout
     both = np.flatnonzero(READS_SOURCE[t.op] & WRITES_DESTINATION[t.op])
     source, destination = (

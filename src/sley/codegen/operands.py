@@ -1,4 +1,4 @@
-"""Operands: a plan's instructions as the primitives take them, for both engines."""
+"""Operands: a plan's instructions as arguments of the primitives, for both engines."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sley.ir.tables import NONE, BoolArray, ByteArray, Edges, IntArray, LongArra
 from sley.ir.words import READS_SOURCE, SENDS, WRITES_DESTINATION, Buffer, Protocol
 
 NOWHERE = 3
-"""The memory of what lies in no buffer; the others are Buffer's numbers."""
+"""The memory number of data in no buffer; the other numbers are those of Buffer."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where chunks lie in a rank's memory. memory: int8, a Buffer, in place INPUT for all of the
-    data, or NOWHERE; chunk: int32, the first one's number in it."""
+    """Positions of chunks in a rank's memory. memory: int8, a Buffer (in place: INPUT for all of
+    the data) or NOWHERE; chunk: int32, the number of the first chunk in it."""
 
     memory: ByteArray
     chunk: IntArray
@@ -28,12 +28,12 @@ class Places:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What instructions wait for, CSR by instruction.
+    """The conditions that instructions wait for, CSR by instruction.
 
-    offset: int64 (instructions + 1,). held: bool, whether it is the reading of a message that was
-    sent where it lies; otherwise it is a step of another block. target: int32, that block's number
-    in the rank, or the number of the connection among those on which the rank sends. number:
-    int32, the step in the block, or the message on the connection.
+    offset: int64 (instructions + 1,). held: bool, whether the condition is the receiver's read of a
+    pulled message; otherwise it is a step of another block. target: int32, that block's number in
+    the rank, or the connection's number among those on which the rank sends. number: int32, the
+    step in the block, or the message on the connection.
     """
 
     offset: LongArray
@@ -44,11 +44,11 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Operands:
-    """A plan as the primitives take it; columns have a row for each instruction.
+    """A plan as arguments of the primitives; columns have a row for each instruction.
 
-    src, dst: its operands. lies: where the message that it receives lies at its sender, NOWHERE
-    for one in a slot. stays: bool, whether the message that it sends stays where it lies. posts:
-    bool, whether others wait for it.
+    src, dst: its operands. lies: the position, at the sender, of the message that it receives;
+    NOWHERE for a message in a slot. stays: bool, whether the message that it sends is pulled from
+    its buffer. posts: bool, whether other blocks wait for it.
     """
 
     plan: Plan
@@ -91,7 +91,7 @@ def operands(plan: Plan) -> Operands:
 def _places(
     plan: Plan, rank: IntArray, buffer: ByteArray, index: IntArray, used: BoolArray
 ) -> Places:
-    """Chunks of a rank's buffers as places; NOWHERE where they aren't `used`."""
+    """Chunks of a rank's buffers as Places; NOWHERE for rows that are not `used`."""
     c = plan.collective
     memory, chunk = buffer.astype(np.int8), index.astype(np.int32)
     if c.in_place:
@@ -106,7 +106,7 @@ def _places(
 def _conditions(
     plan: Plan, table: Connections, sends: Ends, waits: Edges, holds: Edges
 ) -> Conditions:
-    """Waits, and holds as the readings of messages that the rank sent."""
+    """The conditions made of waits and of holds."""
     message = holds.target
     source = np.concatenate([waits.source, holds.source])
     is_held = np.concatenate([np.zeros(len(waits.target), bool), np.ones(len(message), bool)])

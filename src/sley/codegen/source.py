@@ -1,4 +1,4 @@
-"""Source: a kernel's whole text, primitives included, for one type, reduction and platform."""
+"""Source: the whole text of the kernels, with primitives, for a type, reduction and platform."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sley.ir.plan import Plan
 from sley.ir.words import Protocol, ReduceOp
 
 KERNELS = ("sley_run", "sley_divide")
-"""The kernels that every text has: the plan, and the division for AVERAGE."""
+"""The kernels in every text: the plan's, and the division for AVERAGE."""
 
 _SHARED_STEPS = 512
-"""The most instructions, and the most conditions, of a block that the interpreter keeps in shared
-memory: 28 KiB of the 48 that every GPU has."""
+"""The most instructions, and the most conditions, of a block that the interpreter copies into
+shared memory: 28 KiB of the 48 KiB of every GPU."""
 
 _HEADERS = (
     "layout.hpp",
@@ -36,15 +36,15 @@ _INCLUDE = re.compile(r'^(#pragma once|#include "(.*)")\n', re.MULTILINE)
 
 
 class Platform(Enum):
-    """Whose primitives a text is for."""
+    """The platform whose primitives a text uses."""
 
     CUDA = "cuda"
     CPU = "cpu"
 
 
 class Engine(Enum):
-    """GENERATED runs code made for the plan; INTERPRETED runs one code for all plans, which reads
-    the instructions from memory (MSCCLang 6.2)."""
+    """GENERATED runs code generated for the plan; INTERPRETED runs the same code for all plans,
+    which reads the instructions from memory (MSCCLang 6.2)."""
 
     GENERATED = "generated"
     INTERPRETED = "interpreted"
@@ -52,11 +52,11 @@ class Engine(Enum):
 
 @dataclass(frozen=True)
 class Variant:
-    """What a text is specialised for, besides its plan.
+    """The parameters of a text besides its plan.
 
     dtype: the number of the element type in `sley.engine.DATA_TYPES`. reduce_op: AVERAGE is SUM
-    until the division. threads: of a block. one_gpu: whether all ranks are on one GPU, for which
-    order of memory within it is enough.
+    until the division. threads: per block. one_gpu: whether all ranks are on one GPU, so that
+    memory need only be ordered within it.
     """
 
     platform: Platform
@@ -68,7 +68,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Kernels:
-    """A plan as kernels. `operands` and `kinds` are what the host hands to them."""
+    """A plan as kernels. The host's tables are made of `operands` and `kinds`."""
 
     plan: Plan
     operands: Operands
@@ -77,7 +77,7 @@ class Kernels:
 
     @classmethod
     def of(cls, plan: Plan) -> Kernels:
-        """The kernels of a verified plan; K520 and K521 for one that they can't run."""
+        """The kernels of a verified plan; K520, K521 for a plan beyond their limits."""
         check_limits(plan)
         found = operands(plan)
         check_conditions(found.conditions.offset)
@@ -85,7 +85,7 @@ class Kernels:
         return cls(plan, found, of_blocks, text_of(found, of_blocks))
 
     def source(self, engine: Engine, variant: Variant) -> str:
-        """The whole text of an engine; that of INTERPRETED is the same for many plans."""
+        """The whole text for an engine; many plans share the text for INTERPRETED."""
         body = self.text if engine is Engine.GENERATED else _header("interpreter.hpp")
         head = {**_variant(variant), **_sizes(self.operands)}
         lines = [f"#define {name} {value}" for name, value in head.items()]
@@ -105,7 +105,7 @@ def _variant(variant: Variant) -> dict[str, object]:
 
 
 def _sizes(operands: Operands) -> dict[str, object]:
-    """What the text must have room for, rounded up so that many plans share an interpreter."""
+    """The sizes of arrays in the text, rounded up so that many plans share an interpreter."""
     plan, offset = operands.plan, operands.conditions.offset
     waits = int(np.diff(offset).max(initial=0))
     steps = _round_up(int(np.diff(plan.block_offset).max(initial=0)))
@@ -134,6 +134,6 @@ def primitives(platform: Platform) -> str:
 
 @cache
 def _header(name: str) -> str:
-    """A header with the headers of ours that it includes in their places."""
+    """A header, with sley's headers that it includes inlined."""
     text = files("sley.codegen").joinpath("primitives", name).read_text("utf-8")
     return _INCLUDE.sub(lambda match: _header(match[2]) if match[2] else "", text)

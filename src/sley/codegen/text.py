@@ -1,8 +1,7 @@
 """Text: straight-line code for the thread blocks of a plan (ResCCL 4.5).
 
-The three dimensions of the paper: the rank and the thread block choose a function, and within it
-the calls stand in the order of the sub-pipelines. The calls are of the primitives in `primitives/`,
-which exist for CUDA and for CPUs.
+The paper's three dimensions: the rank and the thread block select a function; its calls are in the
+order of the sub-pipelines. They call the primitives in `primitives/`, for CUDA or for CPUs.
 """
 
 from __future__ import annotations
@@ -20,29 +19,29 @@ from sley.ir.tables import NONE, IntArray, LongArray
 from sley.ir.words import RECEIVES, SENDS, Buffer, LoopOrder, Op
 
 _NAMED = 8
-"""How many ranks a comment names."""
+"""The most ranks that a comment names."""
 
 _LEGEND = """\
 //
-// wait(n, block, step): wait number n of the next call: for a step of another block of the rank
-// hold(n, connection, message): the same, for a message of the rank's to have been read
-// step(s).waits(n).posts(): the call is step s, after n of these, and others wait for it
-// to(connection, message), from(connection, message): by the block's and the tile's numbers
+// wait(n, block, step): wait n of the next call: for a step of another block of this rank
+// hold(n, connection, message): wait n of the next call: for the read of a message of this rank
+// step(s).waits(n).posts(): the call is step s; it has n waits; other blocks wait for it
+// to(connection, message), from(connection, message): the block's connection, the tile's message
 """
 
 _WHO = "const i32& rank, const i32& block, const i32& member"
-"""What the formulas are about. By reference to the block's state, so that no numbers made of them
-are kept in registers from call to call."""
+"""The variables of the formulas. They are references to the block's state, so that the compiler
+keeps no numbers derived from them in registers between calls."""
 
 _CONSTANT_BYTES = 48 << 10
-"""The most bytes of tables that constant memory is asked for; GPUs have 64 KiB for a program."""
+"""The most bytes of tables in constant memory; GPUs have 64 KiB of it for a program."""
 
 _LINES = 3
-"""How many source lines a comment names; blocks of one kind may come from a line each."""
+"""The most source lines that a comment names; each block of a kind may have another line."""
 
 
 def text_of(operands: Operands, kinds: Kinds) -> str:
-    """The functions of all kinds, and the kernel that chooses among them."""
+    """The functions of all kinds, and the kernel that calls them."""
     functions = [_Function(operands, kinds, number) for number in range(len(kinds.members))]
     table_bytes = sum(function.table_bytes for function in functions)
     table = "SLEY_TABLE" if table_bytes <= _CONSTANT_BYTES else "SLEY_LARGE_TABLE"
@@ -108,7 +107,7 @@ class _Function:
         return sum(4 * len(values) for values in self._formula.tables)
 
     def text(self, table: str) -> str:
-        """Its tables, a comment that says whose code it is, and the function."""
+        """The tables, a comment that names the blocks, and the function."""
         tables = [
             _wrap(f"{table} i32 kind_{self._number}_numbers_{k}[]", values.tolist())
             for k, values in enumerate(self._formula.tables)
@@ -241,5 +240,5 @@ def _shorten(words: list[str]) -> str:
 
 
 def _spoken(text: str) -> str:
-    """Text of others as a comment can hold it: one line, which doesn't go on with the next."""
+    """Text as a comment: one line, without a continuation into the next."""
     return "".join(c if c.isprintable() and c != "\\" else "?" for c in text)

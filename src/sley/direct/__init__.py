@@ -1,4 +1,4 @@
-"""Direct: what the receivers of a plan pull from their senders' memory, and what that holds back
+"""Direct: messages that receivers pull from their senders' memory, and the holds that this needs
 (docs/machine.md, protocol Direct)."""
 
 from sley.direct.pull import Pulls, pulls

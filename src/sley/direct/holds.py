@@ -1,4 +1,4 @@
-"""Holds: which instructions must wait until a direct message has been taken, because they
+"""Holds: the instructions that must wait until a direct message has been read, because they
 overwrite it."""
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ WORD = 64
 """Bits of a number."""
 
 MOST_WORDS = 2**22
-"""Numbers of a table of bits: 32 MiB. Larger ones are slower, as they fall out of the caches."""
+"""Numbers in a table of bits: 32 MiB. Larger tables don't fit the caches and are slower."""
 
 Pairs: TypeAlias = tuple[LongArray, LongArray]
-"""Edges: the instructions at which they begin, and those at which they arrive."""
+"""Edges: their source instructions, and their target instructions."""
 
 
 def all_holds(plan: Plan, lies: BoolArray, level: IntArray) -> Edges:
-    """The holds of a plan: CSR, instruction -> the sends after which it is the first to write a
+    """The holds of a plan: CSR, instruction -> the sends of which it is the first to overwrite a
     chunk of their message.
 
-    lies: bool (instructions,), the sends whose data lie at the sender. level: of an abstract run.
-    Conflicting accesses are ordered, so at every chunk those of higher level come later; and who
-    writes it after the first one comes after that one anyway.
+    lies: bool (instructions,), the sends whose data stay at the sender. level: of an abstract run.
+    Conflicting accesses are ordered, so accesses of higher level to a chunk are later ones; later
+    writes to it are ordered after the first one already.
     """
     t, layout = plan.instructions, plan.layout
     writes = WRITES_DESTINATION[t.op]
@@ -62,14 +62,13 @@ def all_holds(plan: Plan, lies: BoolArray, level: IntArray) -> Edges:
 
 
 def needed_holds(plan: Plan, messages: Messages, holds: Edges) -> Edges:
-    """The holds without those that the happens-before order and the other holds imply: the
-    transitive reduction of both, as far as it is about holds.
+    """The holds that neither the happens-before order nor the other holds imply: those in the
+    transitive reduction of both.
 
-    holds: CSR, instruction -> sends whose messages must have been taken before it starts; together
-        with the happens-before order they must have no circle.
+    holds: CSR, instruction -> sends whose messages must have been read before it starts; together
+        with the happens-before order they must have no cycle.
 
-    In a ring, for example, the result that overwrites a chunk has been made from what its reader
-    read before.
+    In a ring, for example, the result that overwrites a chunk depends on its reader's read.
     """
     rows = len(plan.instructions)
     reader = messages.receive_of[holds.target].astype(np.int64)
@@ -85,8 +84,8 @@ def needed_holds(plan: Plan, messages: Messages, holds: Edges) -> Edges:
 
 
 def _happens_before(plan: Plan, messages: Messages) -> Pairs:
-    """Pairs of instructions, the first of which happens before the second, that imply all others:
-    neighbours in a block, waits, and messages."""
+    """Pairs of instructions that generate the happens-before order: successors in a block, waits,
+    and messages."""
     second = np.ones(len(plan.instructions), bool)
     second[plan.block_offset[:-1][np.diff(plan.block_offset) > 0]] = False
     after = np.flatnonzero(second)
@@ -98,10 +97,10 @@ def _happens_before(plan: Plan, messages: Messages) -> Pairs:
 
 @dataclass(frozen=True)
 class _Order:
-    """The happens-before order and the holds, as edges sorted by where they arrive.
+    """The happens-before order and the holds, as edges sorted by target.
 
-    level: int32 (instructions,), a linear extension of both. before, after: int64 (edges,), the
-    instructions of each edge. hold: int64 (edges,), the number of the hold that it is, or NONE.
+    level: int32 (instructions,), a linear extension of both. before, after: int64 (edges,), source
+    and target of each edge. hold: int64 (edges,), the edge's number among the holds, or NONE.
     """
 
     level: IntArray
@@ -118,10 +117,10 @@ class _Order:
         return cls(level, before[order], after[order], hold[order])
 
     def drop_implied(self, readers: LongArray, needed: BoolArray) -> None:
-        """Clears `needed` for the holds that are for what one of `readers` takes, and for which
-        this has another way to the instruction that is held.
+        """Clears `needed` for each hold on a message of `readers` whose reader reaches the held
+        instruction by another path.
 
-        A row of `passed` says which of the readers an instruction comes after, or is, a bit each.
+        A row of `passed` has a bit for each reader: whether the instruction is it or follows it.
         """
         bit = np.full(len(self.level), NONE)
         bit[readers] = np.arange(len(readers))

@@ -1,5 +1,5 @@
-"""Direct: which messages of a plan the receiver pulls from the sender's memory, and what must not
-be overwritten before (docs/machine.md, protocol Direct)."""
+"""Pulls: the messages of a plan that receivers pull from the senders' memory, and the holds that
+protect them from being overwritten (docs/machine.md, protocol Direct)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from sley.verify.messages import messages_of
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Pulls(Value):
-    """How the messages of a plan travel: one row an instruction.
+    """The transport of a plan's messages: one row an instruction.
 
-    pulled: bool, sends whose message the receiver reads where it lies at the sender; False for
-        those that go through a slot, and for other instructions.
-    source_of: int32, for each receive the send whose message it takes, NONE for others.
+    pulled: bool, sends whose message the receiver reads in the sender's buffer; False for sends
+        through a slot, and for other instructions.
+    source_of: int32, for each receive the send of its message, NONE for others.
     buffer: int8, index: int32, for a pulled message the first chunk of its data at the sender;
         NONE for others.
     holds: CSR, instruction -> pulled sends of the same rank whose messages must have been
@@ -44,17 +44,17 @@ class Pulls(Value):
 
 
 def pulls(plan: Plan) -> Pulls:
-    """What a plan pulls, and the holds that this takes; nothing if its protocol isn't DIRECT.
+    """The pulls and holds of a plan; none if its protocol isn't DIRECT.
 
-    Pulled is every message whose data lie in a buffer of the sender, but for those whose holds
-    would make the plan hang (`staging`). The plan must have been verified; SleyError (V202, V203)
-    where it can't be.
+    Every message whose data are in a buffer of the sender is pulled, except those whose holds would
+    make the plan hang (`staging`). The plan must have been verified; SleyError (V202, V203) if its
+    messages don't match or it hangs.
     """
     messages = messages_of(plan)
     rows, t = len(plan.instructions), plan.instructions
     holds, pulled = Edges.empty(rows), np.zeros(rows, bool)
     if plan.protocol is Protocol.DIRECT:
-        # Of a recv_reduce_send nothing is left at the sender.
+        # A recv_reduce_send leaves its result in no buffer of the sender.
         lies = SENDS[t.op] & (t.op != Op.RECV_REDUCE_SEND)
         holds = all_holds(plan, lies, run_of(plan, messages).level)
         staged = staged_messages(plan, messages, holds)

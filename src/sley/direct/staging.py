@@ -1,5 +1,5 @@
-"""Staging: which direct messages have to go through a slot after all, because the holds for them
-would make the plan hang."""
+"""Staging: the direct messages that must be sent through a slot, because their holds would make
+the plan hang."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sley.verify.messages import Messages
 
 
 def staged_messages(plan: Plan, messages: Messages, holds: Edges) -> BoolArray:
-    """bool (instructions,): the sends whose messages are staged, so that the plan, which doesn't
-    hang without holds, doesn't hang with those for the others either.
+    """bool (instructions,): the sends to stage, so that the plan doesn't hang with the holds of the
+    others. The plan must not hang without holds.
 
-    holds: CSR, instruction -> sends whose messages must have been taken before it starts.
+    holds: CSR, instruction -> sends whose messages must have been read before it starts.
 
-    One tile decides, in either loop order (`verify.hangs`). Its run goes on until it is stuck.
-    There is a hold in every circle of waiting then; the message of one is staged, and the run goes
-    on, until it has come to its end with all other holds.
+    One tile decides, in either loop order (`verify.hangs`). Its run continues until it is stuck.
+    Every cycle of waiting then contains a hold; the message of one of them is staged, and the run
+    continues, until it ends with all other holds.
     """
     staged = np.zeros(len(plan.instructions), bool)
     run = run_abstractly(plan, messages, plan.slots, per_chunk=plan.per_chunk, holds=holds)
@@ -47,20 +47,20 @@ def without_staged(holds: Edges, staged: BoolArray) -> Edges:
 
 
 def sources_of(messages: Messages) -> IntArray:
-    """int32 (instructions,): for each receive the send whose message it takes, NONE for others."""
+    """int32 (instructions,): for each receive the send of its message, NONE for others."""
     source_of = np.full(len(messages.receive_of), NONE, np.int32)
     source_of[messages.receive] = messages.send
     return source_of
 
 
 class _Tile:
-    """The run of one tile, event by event, among those that `levels` finds on circles or behind
-    them. An event runs once all before it have; of those before it some are *soft*, and can be
-    given up, all soft edges of one of them at a time."""
+    """The run of one tile, event by event, restricted to events that `levels` finds on cycles or
+    after them. An event runs once all its predecessors have run. Edges to some predecessors are
+    *soft*: they can be removed, all soft edges from one predecessor at a time."""
 
     def __init__(self, hard: Edges, soft: Edges, cost: LongArray) -> None:
-        """hard, soft: CSR, event -> events after it; the hard ones have no circle. cost: int64
-        (events,), what it costs to give up an event's soft edges."""
+        """hard, soft: CSR, event -> its successors; the hard edges have no cycle. cost: int64
+        (events,), the cost of removing an event's soft edges."""
         nodes = len(hard.offset) - 1
         before = np.concatenate([hard.source, soft.source])
         after = np.concatenate([hard.target, soft.target])
@@ -82,11 +82,11 @@ class _Tile:
         ]
         self._done = [False] * len(self._event)
         self._free = [False] * len(self._event)
-        # Something that each waits for over hard edges, or itself where none is known.
+        # For each event one that it waits for over hard edges, or itself if none is known.
         self._ahead = list(range(len(self._event)))
 
     def run(self) -> list[int]:
-        """Runs to the end; the events whose soft edges had to be given up for it."""
+        """Runs to the end; returns the events whose soft edges had to be removed."""
         found: list[int] = []
         for row in range(len(self._event)):
             while not self._done[row]:
@@ -97,7 +97,7 @@ class _Tile:
         return found
 
     def _release(self, rows: list[int]) -> None:
-        """Takes one off what each of `rows` waits for, and runs whatever can run then."""
+        """Removes one predecessor from each of `rows`, and runs the events that then can run."""
         queue: deque[int] = deque()
         while True:
             for row in rows:
@@ -111,12 +111,12 @@ class _Tile:
             rows = self._hard[ready] + ([] if self._free[ready] else self._soft[ready])
 
     def _soft_left(self, row: int) -> list[int]:
-        """Those that an event waits for by soft edges alone."""
+        """The events that an event waits for over soft edges alone."""
         return [b for b in self._soft_before[row] if not (self._done[b] or self._free[b])]
 
     def _circle(self, row: int) -> list[tuple[int, int]]:
-        """The soft edges of a circle of waiting, found backwards from an event that can't run, over
-        hard edges wherever there are any left."""
+        """The soft edges of a cycle of waiting, found backwards from an event that can't run,
+        preferring hard edges."""
         after = self._first_stuck(row)
         seen: dict[int, int] = {}
         edges: list[tuple[int, int]] = []
@@ -128,8 +128,8 @@ class _Tile:
         return edges[seen[after] :]
 
     def _first_stuck(self, row: int) -> int:
-        """One that an event which can't run waits for over hard edges, or that event itself, and
-        that waits for soft edges alone. Shortcuts make up for long chains."""
+        """The start of a chain of hard edges to an event that can't run, or the event itself: an
+        event that waits over soft edges alone. Path compression shortens long chains."""
         way = []
         while True:
             ahead = self._ahead[row]
@@ -144,8 +144,8 @@ class _Tile:
         return row
 
     def _cheapest(self, circle: list[tuple[int, int]]) -> int:
-        """The first event of the soft edge to give up: where the second one waits for little else,
-        so that it helps, and where it costs little."""
+        """The source of the soft edge to remove: one whose target waits for few others, so that
+        the removal helps, and whose cost is low."""
         edge = min(circle, key=lambda edge: (len(self._soft_left(edge[1])), self._cost[edge[0]]))
         return edge[0]
 
