@@ -1,4 +1,4 @@
-"""The simulator: how fast a plan is on a cluster, and why."""
+"""The simulator: predicts a plan's time on a cluster, and shows what limits it."""
 
 from sley.simulate.equations import Estimates, LevelEstimate, estimate
 from sley.simulate.result import Cause, Executions, LinkLoad, Simulation

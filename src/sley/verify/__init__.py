@@ -1,6 +1,6 @@
-"""Verifier: whether a plan is right, proven before anything runs it.
+"""Verifier: proves a plan correct before it runs.
 
-It looks at the plan alone, never at the program or at what the compiler thought.
+It reads only the plan, never the program or the compiler's intermediate results.
 """
 
 from sley.verify.verifier import Proof, verify

@@ -1,4 +1,4 @@
-"""Hangs: one abstract run, as a graph of what waits for what."""
+"""Hangs: one abstract run, as a graph of waiting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sley.verify.messages import Messages
 
 @dataclass(frozen=True)
 class Run:
-    """What an abstract run found.
+    """The result of an abstract run.
 
     level: int32 (instructions,), the earliest step at which each instruction can run. Ordered
     instructions have different levels.
@@ -31,17 +31,16 @@ class Run:
 def run_abstractly(
     plan: Plan, messages: Messages, slots: int, *, per_chunk: bool, holds: Edges | None = None
 ) -> Run:
-    """The abstract run of one tile with `slots` slots on every connection; V203 where it cannot
-    end.
+    """The abstract run of one tile with `slots` slots on every connection; V203 if it can't end.
 
     per_chunk: whether a message of several chunks takes a slot for each of them. The network of
     blocks and FIFOs is determinate, so a run ends if and only if the graph of waiting has no
     cycle. In tile order one tile decides, since after it every FIFO is empty again; in instruction
     order `meetings` decides about the tiles that pile up.
-    holds: CSR, instruction -> sends whose messages must have been taken before it starts, for the
-        same tile: what a plan with direct messages also waits for (docs/machine.md). They change
-        no meeting: who overwrites a message comes after its send, and so needs what that needs,
-        its receive among it.
+    holds: CSR, instruction -> sends whose messages must have been read before it starts, for the
+        same tile: additional waiting in plans with direct messages (docs/machine.md). Holds change
+        no meeting: an instruction that overwrites a message is ordered after its send, and so needs
+        everything that the send needs, including its receive.
     """
     events = Events.of(plan, per_chunk)
     pairs = [waiting(plan, messages, slots, events)]
@@ -59,7 +58,7 @@ def run_abstractly(
 
 
 def run_of(plan: Plan, messages: Messages) -> Run:
-    """The abstract run of a plan as it says that it runs; SleyError (V203) where it hangs."""
+    """The abstract run of a plan with its own settings; SleyError (V203) if it hangs."""
     run = run_abstractly(plan, messages, plan.slots, per_chunk=plan.per_chunk)
     if run.diagnostics:
         raise SleyError(run.diagnostics)
@@ -68,8 +67,8 @@ def run_of(plan: Plan, messages: Messages) -> Run:
 
 @dataclass(frozen=True)
 class Events:
-    """The events of a run: instruction i does part c of a tile as event offset[i] + c. It has one
-    part, or one for each chunk."""
+    """The events of a run: event offset[i] + c is part c of a tile of instruction i. An instruction
+    has one part, or one for each chunk."""
 
     parts: LongArray
     offset: LongArray
@@ -99,8 +98,8 @@ def waiting(
 ) -> tuple[LongArray, LongArray]:
     """Pairs of events, the first of which must come before the second, without holds.
 
-    An event waits for the one before it in its block, for its waits, for the message it takes,
-    and to put message m on a connection, for message m - slots having been taken.
+    An event waits for its predecessor in its block, for its waits, and for the message that it
+    receives; the send of message m on a connection waits for the receive of message m - slots.
     """
     first, last = events.offset[:-1], events.offset[1:] - 1
     same_block = np.ones(events.total, bool)
@@ -121,8 +120,8 @@ def waiting(
 
 
 def held(messages: Messages, holds: Edges, events: Events) -> tuple[LongArray, LongArray]:
-    """Pairs of events as in `waiting`, one for each hold: the receive that takes the message comes
-    before the instruction that waits for it."""
+    """Pairs of events as in `waiting`, one for each hold: the receive of the message comes before
+    the instruction that is held."""
     taken = messages.receive_of[holds.target]
     return events.offset[taken + 1] - 1, events.offset[holds.source]
 
@@ -136,7 +135,7 @@ def _describe(
     events: Events,
     holds: Edges | None,
 ) -> Diagnostic:
-    """V203 for one circle of waiting."""
+    """V203 for one cycle of waiting."""
     cycle = find_cycle(graph.reversed(), level == NONE)
     rows = [events.instruction(event) for event in cycle]
     rows = [row for k, row in enumerate(rows) if row != rows[k - 1]] or rows[:1]

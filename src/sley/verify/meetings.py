@@ -1,14 +1,13 @@
-"""Meetings: whether a plan in instruction order hangs when there are many tiles.
+"""Meetings: whether a plan in instruction order hangs with many tiles.
 
-There every instruction runs all tiles before the next of its block, so a sender that runs alone
-stops after a few tiles, whatever the number of slots: both ends of a message must come to it
-together. With enough tiles an instruction can end only while everything it works with takes part
-(has ended, or is the current instruction of its block as well): the other end of each of its
-messages, the receive of the message before on a connection it sends on, and its waits. So the run
-goes from meeting to meeting: the largest set of current instructions that need nobody outside it
-runs all its tiles and ends. Letting it end takes nothing away from others, so if at some point
-there is no such set, no run ends; and a run that ends by meetings does so with any number of tiles
-and slots.
+In instruction order every instruction runs all tiles before the next one of its block. A sender
+whose receiver isn't current stops after a few tiles, whatever the number of slots: both ends of a
+message must be current together. With enough tiles an instruction can end only if every instruction
+that it needs has ended or is the current one of its block: the other end of each of its messages,
+the receive of the previous message on a connection that it sends on, and its waits. So the run is a
+sequence of meetings: the largest set of current instructions that need none outside the set runs
+all its tiles and ends. Its end never blocks others. So if at some point there is no such set, no
+run ends; and a run that ends by meetings does so with any number of tiles and slots.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from sley.verify.messages import Messages
 
 
 def check_meetings(plan: Plan, messages: Messages) -> list[Diagnostic]:
-    """V203 for a plan in instruction order that hangs with many tiles. The plan must be free of
-    circles for a single one."""
+    """V203 for a plan in instruction order that hangs with many tiles. The plan must not hang with
+    a single tile."""
     needs = _needs(plan, messages)
     ended = np.zeros(len(plan.instructions), bool)
     at, end = plan.block_offset[:-1].copy(), plan.block_offset[1:]
@@ -42,7 +41,7 @@ def check_meetings(plan: Plan, messages: Messages) -> list[Diagnostic]:
 
 
 def _needs(plan: Plan, messages: Messages) -> Edges:
-    """Instruction -> the instructions that must have ended, or take part, for it to end."""
+    """Instruction -> the instructions that must have ended, or be current, for it to end."""
     connection, send, receive = messages.connection, messages.send, messages.receive
     follows = np.flatnonzero(connection[1:] == connection[:-1]) + 1
     waits = plan.waits
@@ -52,9 +51,9 @@ def _needs(plan: Plan, messages: Messages) -> Edges:
 
 
 def _dropped(needs: Edges, ended: BoolArray, current: LongArray) -> LongArray:
-    """For each current instruction the round in which it drops out of the largest set that needs
-    nobody outside it, or NONE where it stays: in round 0 drops out who needs an instruction that
-    its block has not come to, then who needs those, and so on."""
+    """For each current instruction the round in which it is dropped from the candidates for the
+    next meeting, or NONE if it stays. Round 0 drops instructions that need one their block has not
+    reached; round n, those that need one dropped in round n-1."""
     within = ended.copy()
     within[current] = True
     dropped = np.full(len(current), NONE)
@@ -76,8 +75,8 @@ def _dropped(needs: Edges, ended: BoolArray, current: LongArray) -> LongArray:
 def _describe(
     plan: Plan, needs: Edges, ended: BoolArray, current: LongArray, dropped: LongArray
 ) -> Diagnostic:
-    """V203 for one circle: an instruction needs one that its block has not come to yet, because
-    the block's current instruction needs another, and so on."""
+    """V203 for one cycle: an instruction needs one that its block has not reached, because the
+    block's current instruction needs another, and so on."""
     turn = dict(zip(current.tolist(), dropped.tolist(), strict=True))
     ahead = dict(zip(plan.block[current].tolist(), current.tolist(), strict=True))
     row = int(current[0])
@@ -85,7 +84,7 @@ def _describe(
     notes: list[str] = []
     while row not in seen:
         seen[row] = len(notes)
-        # What made it drop out: an instruction not yet come to, else one that dropped out before.
+        # Why it was dropped: an instruction not yet reached, else one dropped before.
         needed = min(
             (n for n in needs[row].tolist() if not ended[n]), key=lambda n: turn.get(n, NONE)
         )

@@ -1,4 +1,4 @@
-"""Messages: which receive takes the message of which send."""
+"""Messages: the receive of each send."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Messages:
     """The messages of all connections, connection after connection, in the order of each.
 
     connection: a number for (source rank, destination rank, channel), ascending.
-    send, receive: the instructions that put and take each message.
+    send, receive: the instructions that send and receive each message.
     receive_of: int32 (instructions,), the receive of each send, NONE for others.
     """
 
@@ -29,10 +29,10 @@ class Messages:
 
 
 def match_messages(plan: Plan) -> tuple[Messages, list[Diagnostic]]:
-    """The messages of a plan; and V202 findings, which make them meaningless.
+    """The messages of a plan, and V202 findings; with findings, the messages are meaningless.
 
-    The k-th receive on a connection takes the k-th message sent. Both orders come from the blocks,
-    so each end of a connection must lie in one block.
+    The k-th receive on a connection takes the k-th message sent. The blocks define both orders, so
+    each end of a connection must be in one block.
     """
     send_key, receive_key = plan.connection_keys()
     # Rows of a block ascend in the order of execution, so a stable sort keeps FIFO order.
@@ -63,7 +63,7 @@ def match_messages(plan: Plan) -> tuple[Messages, list[Diagnostic]]:
 
 
 def messages_of(plan: Plan) -> Messages:
-    """The messages of a plan; SleyError (V202) where both ends of a connection don't agree."""
+    """The messages of a plan; SleyError (V202) if the ends of a connection don't agree."""
     messages, found = match_messages(plan)
     if found:
         raise SleyError(found)

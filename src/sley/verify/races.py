@@ -1,4 +1,4 @@
-"""Races: whether every two conflicting accesses to a chunk are ordered."""
+"""Races: conflicting accesses to a chunk that nothing orders."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def check_races(plan: Plan, match: np.ndarray, level: np.ndarray) -> list[Diagno
 
 
 def conflicts(plan: Plan, level: IntArray) -> tuple[LongArray, LongArray, LongArray]:
-    """Pairs of conflicting instructions next to one another at a cell: the first, the second, and
-    the cell; a pair once for each cell.
+    """Pairs of adjacent conflicting instructions at a cell: the first, the second, and the cell; a
+    pair appears once for each cell.
 
-    level: int32 (instructions,), of an abstract run. A read and the write before it are next to
-    one another, and a write and the write before it and the reads since; the order of all others
-    that conflict follows from the order of these. A copy of chunks onto themselves leaves them as
-    they are: it counts as a read.
+    level: int32 (instructions,), of an abstract run. A read is adjacent to the write before it; a
+    write is adjacent to the write before it and to the reads since. If all these pairs are ordered,
+    so are all other conflicts. A copy of chunks onto themselves doesn't change them and counts as a
+    read.
     """
     t, layout = plan.instructions, plan.layout
     changes = WRITES_DESTINATION[t.op]
@@ -78,7 +78,7 @@ def conflicts(plan: Plan, level: IntArray) -> tuple[LongArray, LongArray, LongAr
 class _HappensBefore:
     """The order of one tile: blocks, waits, and from each send to its receive.
 
-    The order that full FIFOs impose is left out: more slots would take it away.
+    It excludes the order that full FIFOs impose, which more slots would remove.
     """
 
     plan: Plan
@@ -86,14 +86,14 @@ class _HappensBefore:
     level: np.ndarray
 
     def __post_init__(self) -> None:
-        # Views, which searches index faster than arrays and which cost nothing to make.
+        # Memory views, which searches index faster than arrays.
         self._block, self._rank = self.plan.block.data, self.plan.rank.data
         self._level = np.ascontiguousarray(self.level).data
         # Filled by the first search: most plans need none.
         self._rows, self._levels, self._sources, self._first = [memoryview(b"")] * 4
 
     def direct(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Whether one block or one wait orders each pair; false decides nothing yet."""
+        """Whether one block or one wait orders each pair; if False, `reaches` decides."""
         block, plan = self.plan.block.astype(np.int64), self.plan
         same = (block[first] == block[second]) & (first < second)
         # The latest wait of block Y on block X at or before an instruction of Y.
@@ -114,8 +114,8 @@ class _HappensBefore:
         return np.asarray(same | waited)
 
     def reaches(self, first: int, second: int) -> bool:
-        """Whether `first` happens before `second`: mostly by blocks and waits of their rank, so
-        those are searched first, and messages over other ranks only then."""
+        """Whether `first` happens before `second`. Searches the blocks and waits of their rank
+        first, which order most pairs, and only then messages over other ranks."""
         if not self._first:
             self._index()
         return self._search(first, second, True) or self._search(first, second, False)
@@ -123,8 +123,8 @@ class _HappensBefore:
     def _search(self, first: int, second: int, within_rank: bool) -> bool:
         """A search backwards from `second`.
 
-        Whoever reached a row of a block has passed all rows before it, so a block is searched only
-        where it has not been yet; and nothing of the level of `first` or below can be behind it.
+        A row of a block implies all rows before it, so each row is searched only once; rows of the
+        level of `first` or below can't come after `first`.
         """
         rank = self._rank[first]
         goal, floor = self._block[first], self._level[first]
@@ -150,8 +150,8 @@ class _HappensBefore:
         return False
 
     def _index(self) -> None:
-        """The edges in the order of the rows at which they arrive: that row, its level, and the row
-        that the edge comes from; and where each block's begin."""
+        """Indexes the edges by target row: the row, its level, the edge's source row, and the first
+        edge of each block."""
         plan, sends = self.plan, self.plan.sends
         after = np.concatenate([plan.waits.source, self.match[sends]])
         before = np.concatenate([plan.waits.target, sends])

@@ -1,4 +1,4 @@
-"""Result: what every chunk holds at the end, by a run on symbolic values."""
+"""Result: the contents of every chunk at the end, from a run on symbolic values."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _NOTHING = np.int64(-(2**62))
 
 @dataclass(frozen=True)
 class Result:
-    """What is wrong with a plan's result, and reads of nothing: the first of them, as (instruction,
-    cell). Where nothing is wrong, these reach no promised chunk."""
+    """Findings on a plan's result; and the first reads of cells without data, as (instruction,
+    cell). Without findings, these reads reach no promised chunk."""
 
     diagnostics: list[Diagnostic]
     empty_reads: list[tuple[int, int]]
 
 
 def check_result(plan: Plan, match: np.ndarray, level: np.ndarray) -> Result:
-    """V206 for output chunks that don't hold what is promised, V205 where that is because of a read
-    of nothing.
+    """V206 for output chunks that differ from the promise, V205 if a read of a cell without data is
+    the cause.
 
-    A value is a multiset of input chunks, kept as a fingerprint: every input chunk gets fresh
-    random 64-bit weights, a value is the sum of its inputs' weights, in two lanes, together with
-    their exact number. Different multisets of fewer than 2^31 inputs agree in number and both
+    A value is a multiset of input chunks, represented by a fingerprint: every input chunk gets
+    fresh random 64-bit weights, a value is the sum of its inputs' weights, in two lanes, together
+    with their exact number. Different multisets of fewer than 2^31 inputs agree in number and both
     lanes with a probability below 2^-66 (a lane's difference is a non-zero combination with
-    coefficients below 2^31, which vanishes modulo 2^64 for at most 2^31 of 2^64 weights). What
-    the fingerprints find is then spelled out exactly, for the chunks in question alone.
+    coefficients below 2^31, which vanishes modulo 2^64 for at most 2^31 of 2^64 weights). For
+    chunks whose fingerprints differ, the exact multisets are then computed.
 
     level: of an abstract run; instructions of one level don't depend on one another.
     """
@@ -60,8 +60,8 @@ def check_result(plan: Plan, match: np.ndarray, level: np.ndarray) -> Result:
 
 @dataclass
 class _Values:
-    """Values as columns. weight: uint64 (values, 2); number: int64 (values,), negative: nothing, or
-    what has been made of nothing."""
+    """Values as columns. weight: uint64 (values, 2); number: int64 (values,), negative for no data,
+    or for a result of no data."""
 
     weight: np.ndarray
     number: np.ndarray
@@ -85,7 +85,7 @@ class _Values:
 
 @dataclass
 class _Replay:
-    """Memory and messages on the way."""
+    """The memory, and the messages in flight."""
 
     plan: Plan
     match: np.ndarray
@@ -107,7 +107,7 @@ class _Replay:
         inputs.number[present] = 1
         memory = _Values.nothing(layout.cells)
         memory[_input_cells(plan)[present]] = inputs[present]
-        # A message lies where its receive looks for it: both ends use the receive's row.
+        # Both ends of a message find it by the receive's row.
         size = np.where(RECEIVES[t.op], t.count, 0)
         named = np.where(READS_SOURCE[t.op], t.src_buffer, 0)
         stored = np.where(WRITES_DESTINATION[t.op], t.dst_buffer, 0)
@@ -227,14 +227,14 @@ def _last_writers(plan: Plan, order: np.ndarray, cells: np.ndarray) -> dict[int,
 def _trace_back(
     plan: Plan, match: np.ndarray, order: np.ndarray, cells: np.ndarray
 ) -> tuple[dict[int, Counter[int] | None], dict[int, int]]:
-    """The exact multisets of input chunks in `cells` at the end, None for nothing; and cells that
-    hold nothing when an instruction reads them for that, with the instruction.
+    """The exact multisets of input chunks in `cells` at the end, None for no data; and the cells
+    without data that these depend on, with the instructions that read them.
 
-    Backwards from the end: each wanted cell is a sum of what the last write put there, so the
-    wanted set is rewritten instruction by instruction until only inputs are left.
+    Works backwards from the end: a needed cell is the sum of the operands of its last write, so the
+    needed cells are rewritten instruction by instruction until only inputs remain.
     """
     t, layout = plan.instructions, plan.layout
-    # For every cell now wanted: to which final cells it contributes, how often.
+    # For every needed cell: the final cells to which it contributes, and how often.
     cell_wanted: dict[int, Counter[int]] = {int(cell): Counter({int(cell): 1}) for cell in cells}
     message_wanted: dict[tuple[int, int], Counter[int]] = {}
     reader: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Structure: whether a plan's rows make sense by themselves."""
+"""Structure: the consistency of a plan's tables."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sley.ir.tables import NONE
 
 
 def check_rows(plan: Plan) -> list[Diagnostic]:
-    """V209 for a collective that isn't what it is called, V201 for tables that contradict one
-    another, V208 for operands that overlap."""
+    """V209 for a collective that differs from the standard one of its name, V201 for tables that
+    contradict one another, V208 for operands that overlap."""
     c = plan.collective
     if c.name in STANDARD and standard(c) is None:
         return [

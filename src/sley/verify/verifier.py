@@ -1,4 +1,4 @@
-"""The verifier: all checks on a plan, in the order in which one relies on another."""
+"""The verifier: all checks of a plan; each relies on those before it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sley.verify.structure import check_rows
 
 @dataclass(frozen=True)
 class Proof:
-    """What a verified plan was shown to do.
+    """The proven properties of a plan.
 
-    slots: with so many slots a connection, or more, it never hangs.
-    per_chunk: whether every chunk of a message took a slot, or the message one.
+    slots: with this number of slots a connection, or more, it never hangs.
+    per_chunk: whether every chunk of a message took a slot, or every message one slot.
     steps: length of the longest chain of instructions that wait for one another, for one tile.
-    remarks: what does no harm and may be meant otherwise (V210).
+    remarks: findings that do no harm but may be mistakes (V210).
     """
 
     plan: Plan
@@ -43,11 +43,11 @@ class Proof:
 
 
 def verify(plan: Plan, slots: int | None = None, *, per_chunk: bool | None = None) -> Proof:
-    """Proves a plan right, or raises SleyError with everything that it found (V2xx).
+    """Proves a plan correct, or raises SleyError with all findings (V2xx).
 
-    per_chunk: whether every chunk of a message takes a slot; by default what the plan says.
+    per_chunk: whether every chunk of a message takes a slot; by default the plan's `per_chunk`.
 
-    In this order, each relying on those before: rows and connections (V209, V201, V202), hangs with
+    Checks, each relying on those before: rows and connections (V209, V201, V202), hangs with
     `slots` slots, by default the plan's own (V203), races (V204), the result (V205, V206).
     """
     if not isinstance(plan, Plan):
@@ -76,7 +76,8 @@ def verify(plan: Plan, slots: int | None = None, *, per_chunk: bool | None = Non
 
 
 def _remarks(plan: Plan, empty_reads: list[tuple[int, int]]) -> tuple[Diagnostic, ...]:
-    """V210 for copies onto themselves, and for reads of nothing that reach nothing promised."""
+    """V210 for copies of chunks onto themselves, and for reads of cells without data that reach no
+    promised chunk."""
     found = [
         (row, "copies its chunks onto themselves")
         for row in own_operands(plan, Op.COPY)[:LIMIT].tolist()
