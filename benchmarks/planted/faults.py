@@ -1,0 +1,676 @@
+"""The faults that are planted: one condition, edge, offset or memory order each.
+
+A fault is found by its text, wherever the file is now: where code has been rewritten, a further
+text of the same fault stands beside the first. None of them is a mistake of syntax, and each
+changes what some input gives: what nothing could see is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCES = ("src", "native")
+SUFFIXES = (".py", ".cpp", ".hpp")
+COMPILED = (".cpp", ".hpp")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A piece of text that stands once in the sources, and what it becomes."""
+
+    text: str
+    replacement: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault. name: the part, and what is wrong then. tests: the folders of `tests` to run first,
+    those that are there. edits: ways to plant it; the first whose text is found counts."""
+
+    name: str
+    tests: tuple[str, ...]
+    edits: tuple[Edit, ...]
+
+    @property
+    def part(self) -> str:
+        return self.name.partition(":")[0]
+
+
+def find(fault: Fault, root: Path) -> tuple[Path, Edit]:
+    """The file below `root` that a fault goes into, and how. LookupError where no text of the fault
+    stands there exactly once."""
+    counts: list[str] = []
+    texts = {path: path.read_text() for path in _files(root)}
+    for edit in fault.edits:
+        found = {path: text.count(edit.text) for path, text in texts.items() if edit.text in text}
+        if list(found.values()) == [1]:
+            return next(iter(found)), edit
+        counts.append(str(sum(found.values())))
+    raise LookupError(f"{fault.name}: its text is there {', '.join(counts)} times, not once")
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for folder in SOURCES:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in SUFFIXES:
+                yield path
+
+
+def _fault(name: str, tests: str, *texts: str) -> Fault:
+    """texts: old and new, alternating."""
+    pairs: Sequence[tuple[str, str]] = list(zip(texts[::2], texts[1::2], strict=True))
+    return Fault(name, tuple(tests.split()), tuple(Edit(*pair) for pair in pairs))
+
+
+FAULTS: tuple[Fault, ...] = (
+    # ---- Languages
+    _fault(
+        "lang: a range may end one chunk behind its buffer",
+        "lang",
+        "(index < 0) | (index + count > sizes[rank])",
+        "(index < 0) | (index + count > sizes[rank] + 1)",
+    ),
+    _fault(
+        "lang: one place may be written twice by one transfer",
+        "lang",
+        "if len(distinct(writes)) < writes.size:",
+        "if len(distinct(writes)) < writes.size - 1:",
+    ),
+    _fault(
+        "rescclang: a loop without iterations runs once",
+        "lang",
+        "count = np.maximum(0, -((start - stop) // step))",
+        "count = np.maximum(1, -((start - stop) // step))",
+    ),
+    # ---- Passes
+    _fault(
+        "dependencies: the first write after a read does not wait for it",
+        "passes compiler",
+        "reused = np.flatnonzero(has_after & ~a.at_dst)",
+        "reused = np.flatnonzero(has_after & ~a.at_dst)[1:]",
+    ),
+    _fault(
+        "dependencies: a write after a write does not wait for it",
+        "passes compiler",
+        "(a.last_write == rows - 1)",
+        "(a.last_write == rows - 2)",
+    ),
+    _fault(
+        "dependencies: a part of what was received counts as all of it",
+        "passes compiler",
+        " & (t.count[origin] == t.count)",
+        "",
+    ),
+    _fault(
+        "fuse: parts of different lanes are fused",
+        "passes compiler",
+        "remote[earlier] & (t.lane[later] == t.lane[earlier])",
+        "remote[earlier].copy()",
+    ),
+    _fault(
+        "fuse: the send on the shortest path is fused",
+        "passes compiler",
+        "np.lexsort((-later, remaining, earlier))",
+        "np.lexsort((-later, -remaining, earlier))",
+    ),
+    _fault(
+        "channels: a send end is bound to two receive ends",
+        "passes compiler",
+        "            and self.receive_of.get(send, receive) == receive\n",
+        "",
+    ),
+    _fault(
+        "channels: the second part of a transfer has no channel of its own",
+        "passes compiler",
+        "distinct(key[remote & (t.lane > 0)])",
+        "distinct(key[remote & (t.lane > 1)])",
+    ),
+    _fault(
+        "order: one message more than slots is sent",
+        "passes compiler",
+        "room = max(self.slots, width) - self.used[connection]",
+        "room = max(self.slots, width) + 1 - self.used[connection]",
+    ),
+    _fault(
+        "order: a wide message gives one slot back",
+        "passes compiler",
+        "self.used[connection] -= self.width[receive]",
+        "self.used[connection] -= 1",
+    ),
+    _fault(
+        "pipelines: the receiver's card may be in use",
+        "passes compiler",
+        "(a != NONE and used[a] == number) or (b != NONE and used[b] == number)",
+        "a != NONE and used[a] == number",
+    ),
+    _fault(
+        "pipelines: round robin begins with the last chunk again",
+        "passes compiler",
+        "start = (g + 1) % groups",
+        "start = g % groups",
+        "start = (g + 1) % number_of_groups",
+        "start = g % number_of_groups",
+    ),
+    _fault(
+        "blocks: a block by hand may be on two channels",
+        "passes compiler",
+        "pair = twice or _sharing(block_of_end, channel)",
+        "pair = twice",
+    ),
+    _fault(
+        "blocks: a local operation goes to the busiest block",
+        "passes compiler",
+        "block = min(of_rank[r], key=latest.__getitem__)",
+        "block = max(of_rank[r], key=latest.__getitem__)",
+    ),
+    _fault(
+        "allocate: blocks share though the plan then takes longer",
+        "passes compiler",
+        "if shared.time_us <= unmerged.time_us * (1 + 1e-9):",
+        "if shared.time_us <= unmerged.time_us * 2:",
+    ),
+    _fault(
+        "merging: blocks that overlap in part count as apart",
+        "passes compiler",
+        "if other != own and until[other] > start[k]:",
+        "if other != own and until[other] > end[k]:",
+    ),
+    _fault(
+        "emit: a sum that the output needs is not stored",
+        "passes compiler",
+        "(dag.chunks.readers[receive] == 1) & ~dag.chunks.kept[receive]",
+        "dag.chunks.readers[receive] == 1",
+    ),
+    _fault(
+        "waits: of a block's instructions the first is waited for",
+        "passes compiler",
+        "np.append(key[sort][1:] != key[sort][:-1], True)[: len(sort)]",
+        "np.append(True, key[sort][1:] != key[sort][:-1])[: len(sort)]",
+    ),
+    _fault(
+        "waits: a way that begins at the instruction itself is not seen",
+        "passes compiler",
+        "                        if source >= goal:\n",
+        "                        if source > goal:\n",
+        "        if source[edge] >= goal:\n",
+        "        if source[edge] > goal:\n",
+    ),
+    _fault(
+        "parallelize: parts of a wide transfer overlap at its destination",
+        "passes compiler",
+        'columns["dst_index"].astype(np.int64) * factor + lane * count',
+        'columns["dst_index"].astype(np.int64) * factor + lane',
+    ),
+    _fault(
+        "links: a card sends and receives over one link",
+        "passes compiler",
+        "ranks * ranks + cards + receiver",
+        "ranks * ranks + receiver",
+    ),
+    _fault(
+        "lift: a promised chunk is overwritten by a sum that is sent on",
+        "passes",
+        "overwritten | (last & ~promised[accesses.cell])",
+        "overwritten | last",
+    ),
+    _fault(
+        "lift: of several chunks of scratch one is counted",
+        "passes",
+        "np.maximum.at(used, rank[named], index[named] + t.count[named])",
+        "np.maximum.at(used, rank[named], index[named] + 1)",
+    ),
+    # ---- Verifier
+    _fault(
+        "structure: operands that overlap by one chunk are fine",
+        "verify",
+        "(np.abs(source - target) < t.count[both]) & ~same",
+        "(np.abs(source - target) < t.count[both] - 1) & ~same",
+        "(np.abs(source - target) < t.count[both]) & (source != target)",
+        "(np.abs(source - target) < t.count[both] - 1) & (source != target)",
+    ),
+    _fault(
+        "structure: an operand may end one chunk behind its buffer",
+        "verify",
+        "(end <= size[np.where(named, buffer, 0), plan.rank])",
+        "(end <= size[np.where(named, buffer, 0), plan.rank] + 1)",
+    ),
+    _fault(
+        "messages: more chunks may be sent than received",
+        "verify",
+        "for k in np.flatnonzero(counts[send] != counts[receive])[:LIMIT].tolist():",
+        "for k in np.flatnonzero(counts[send] < counts[receive])[:LIMIT].tolist():",
+    ),
+    _fault(
+        "messages: neighbouring blocks may share one end of a connection",
+        "verify",
+        "twice = np.flatnonzero((keys[1:] == keys[:-1]) & (blocks[1:] != blocks[:-1]))",
+        "twice = np.flatnonzero((keys[1:] == keys[:-1]) & (blocks[1:] > blocks[:-1] + 1))",
+    ),
+    _fault(
+        "hangs: connections have one slot more than they have",
+        "verify",
+        "    if slots < len(put):\n",
+        "    slots += 1\n    if slots < len(put):\n",
+    ),
+    _fault(
+        "hangs: a wait ends with the first chunk of a message",
+        "verify",
+        "(last[plan.waits.target], first[plan.waits.source])",
+        "(first[plan.waits.target], first[plan.waits.source])",
+    ),
+    _fault(
+        "meetings: a send needs no slot that the receive before gives back",
+        "verify",
+        "np.concatenate([waits.target, receive, send, receive[follows - 1]])",
+        "np.concatenate([waits.target, receive, send, send[follows - 1]])",
+    ),
+    _fault(
+        "races: the first read is not compared with the write after it",
+        "verify",
+        "np.flatnonzero(before != NONE), np.flatnonzero((after != NONE) & ~write)\n",
+        "np.flatnonzero(before != NONE), np.flatnonzero((after != NONE) & ~write)[1:]\n",
+    ),
+    _fault(
+        "races: a wait for the instruction before is enough",
+        "verify",
+        "waited[hit] = reach[at[hit]] >= first[hit]",
+        "waited[hit] = reach[at[hit]] >= first[hit] - 1",
+    ),
+    _fault(
+        "result: values count as equal that have equally many inputs",
+        "verify",
+        "(got.number != promised.number) | (got.weight != promised.weight).any(axis=1)",
+        "got.number != promised.number",
+    ),
+    # ---- Formats
+    _fault(
+        "reader: a range under its other name may be too long",
+        "formats",
+        "(moved + count[rows] <= size[other, rank[rows]])",
+        "(moved + 1 <= size[other, rank[rows]])",
+    ),
+    _fault(
+        "reader: the wait of a last nop goes to the next block",
+        "formats",
+        "has_follower = (follower != NONE) & (block[follower] == block)",
+        "has_follower = follower != NONE",
+    ),
+    _fault(
+        "writer: the greatest size is one byte less for some targets",
+        "formats",
+        "limit = max_bytes if target.max_is_inclusive else max_bytes + 1",
+        "limit = max_bytes",
+    ),
+    _fault(
+        "writer: runs of reductions are one too long",
+        "formats",
+        "((rows - run_start) % reduce_run == 0)",
+        "((rows - run_start) % (reduce_run + 1) == 0)",
+    ),
+    _fault(
+        "nops: who waits for a nop does not wait for what came before it",
+        "formats",
+        "return waits if first else [*waits, row - 1]",
+        "return waits",
+    ),
+    _fault(
+        "unfuse: who waited for all of an instruction waits for its first piece",
+        "formats",
+        "start[plan.waits.target + 1] - 1",
+        "start[plan.waits.target]",
+    ),
+    _fault(
+        "limits: an instruction may wait for itself",
+        "formats",
+        "(plan.block[target] == plan.block[source]) & (target >= source)",
+        "(plan.block[target] == plan.block[source]) & (target > source)",
+    ),
+    _fault(
+        "digest: plans with other waits are the same",
+        "communicator selection formats",
+        'if table in ("sources", "estimate") or column in _ORIGINS:',
+        'if table in ("sources", "estimate", "waits") or column in _ORIGINS:',
+    ),
+    # ---- Simulator
+    _fault(
+        "simulator inputs: a connection is as fast as its fastest link",
+        "simulate",
+        "kind = np.maximum.reduceat(topology.links.kind[path.target], path.offset[:-1])",
+        "kind = np.minimum.reduceat(topology.links.kind[path.target], path.offset[:-1])",
+    ),
+    _fault(
+        "simulator inputs: a sum that is sent on is written to memory, too",
+        "simulate",
+        "Op.RECV_REDUCE_SEND: (2, 1),",
+        "Op.RECV_REDUCE_SEND: (3, 1),",
+    ),
+    _fault(
+        "equations: a task begins before the first tile of what it needs",
+        "simulate simulate_equations",
+        "begin = max(begin, start[other] + first * lasts[other])",
+        "begin = max(begin, start[other])",
+    ),
+    _fault(
+        "event loop: a slot is free again at once",
+        "simulate native",
+        "push(now_ + ends_.latency_us[take], Kind::free, take, 0, unit_ / count);",
+        "push(now_, Kind::free, take, 0, unit_ / count);",
+    ),
+    _fault(
+        "sharing: a flow that ends leaves its rate to nobody",
+        "simulate native",
+        "        if (binds(r)) mark_resource(r);  // the others on it get more now\n",
+        "",
+    ),
+    _fault(
+        "sharing: contention begins below a link's capacity",
+        "simulate native",
+        "std::max(0.0, push_[r] / capacity_[r] - 1)",
+        "std::max(0.0, push_[r] / capacity_[r] - 0.5)",
+    ),
+    # ---- Engine
+    _fault(
+        "fifo: a slot is given back without release",
+        "native",
+        "memory_.counters->consumed.store(++next_, kPublish)",
+        "memory_.counters->consumed.store(++next_, std::memory_order_relaxed)",
+    ),
+    _fault(
+        "fifo: a message is seen without acquire",
+        "native",
+        "envelope().sequence.load(std::memory_order_acquire) == next_ + 1",
+        "envelope().sequence.load(std::memory_order_relaxed) == next_ + 1",
+    ),
+    _fault(
+        "fifo: a free slot is seen without acquire",
+        "native",
+        "consumed_ = memory_.counters->consumed.load(std::memory_order_acquire)",
+        "consumed_ = memory_.counters->consumed.load(std::memory_order_relaxed)",
+    ),
+    _fault(
+        "fifo: one slot too many is kept for other connections",
+        "native jobs runtime communicator",
+        "if (kept + limit > uses_.size()) return false;",
+        "if (kept + limit > uses_.size() + 1) return false;",
+    ),
+    _fault(
+        "fifo: a slot that another connection points to is used again",
+        "native jobs runtime communicator",
+        "(!uses_[s].taken || has_consumed(uses_[s].number)) && !is_kept(uses_[s])",
+        "!uses_[s].taken || has_consumed(uses_[s].number)",
+    ),
+    _fault(
+        "engine: an instruction that is at work counts as finished",
+        "native jobs runtime communicator",
+        "(at.tile == tile && at.instruction > wait.instruction)",
+        "(at.tile == tile && at.instruction >= wait.instruction)",
+    ),
+    _fault(
+        "engine: of a connection's messages the first is held",
+        "native jobs runtime communicator",
+        "tile * program_.messages[send] + in.turn",
+        "tile * program_.messages[send]",
+    ),
+    _fault(
+        "engine: what was staged is sent again after it was overwritten",
+        "native jobs runtime communicator",
+        "if (staged.tile == tile) staged.tile = -1;",
+        "if (staged.tile < tile) staged.tile = -1;",
+    ),
+    _fault(
+        "program: an operand may end one chunk behind its buffer",
+        "native engine runtime jobs",
+        "if (index < 0 || end > c_.sizes[buffer]) {",
+        "if (index < 0 || end > c_.sizes[buffer] + 1) {",
+    ),
+    _fault(
+        "program: a write to the last chunk of a message does not overwrite it",
+        "native jobs runtime communicator",
+        "if (it->cell + it->count > in.dst_cell) {",
+        "if (it->cell + it->count > in.dst_cell + 1) {",
+    ),
+    _fault(
+        "reduce: a bfloat16 in the middle is rounded up",
+        "native engine runtime",
+        "return w + 0x7FFFu + ((w >> 16) & 1u);",
+        "return w + 0x8000u;",
+    ),
+    _fault(
+        "matching: a receive from anybody comes before an earlier one",
+        "native communicator",
+        "return one->number < any->number ? one : any;",
+        "return one->number > any->number ? one : any;",
+    ),
+    _fault(
+        "control: who has ended a call and left counts as missing",
+        "native communicator",
+        "if (state(r).call_ended.load(std::memory_order_acquire) >= sequence) continue;",
+        "if (state(r).call_ended.load(std::memory_order_acquire) > sequence) continue;",
+    ),
+    _fault(
+        "pump: a message from another host is published without release",
+        "native",
+        "envelope.sequence.store(header.number + 1, kPublish)",
+        "envelope.sequence.store(header.number + 1, std::memory_order_relaxed)",
+    ),
+    _fault(
+        "pump: a stranger's message may overwrite one that is not read",
+        "native",
+        "if (header.number - load(memory.counters->consumed) >= window_) return nullptr;",
+        "if (header.number - load(memory.counters->consumed) > window_) return nullptr;",
+    ),
+    # ---- Communicator
+    _fault(
+        "arrays: a call may have more elements than whole blocks",
+        "communicator",
+        "source == target and source % ranks == 0, source // ranks",
+        "source == target, source // ranks",
+        "if (part.elements or 0) != part.blocks * count:",
+        "if (part.elements or 0) < part.blocks * count:",
+    ),
+    _fault(
+        "arrays: neighbouring arrays count as one",
+        "communicator",
+        "and call.output_bytes > 0 and start < end",
+        "and call.output_bytes > 0 and start <= end",
+    ),
+    _fault(
+        "failures: who gave up blames another",
+        "communicator",
+        "(failure is Failure.STALLED and culprit == rank)",
+        "(failure is Failure.STALLED and culprit != rank)",
+    ),
+    _fault(
+        "rules: one step runs up to fewer bytes",
+        "selection communicator",
+        "limits.one_step_bytes // (group.ranks - 1)",
+        "limits.one_step_bytes // group.ranks",
+    ),
+    _fault(
+        "ladder: the last size of a rung is the first of the next",
+        "selection communicator",
+        "begin = (step.end_bytes or 0) + 1",
+        "begin = step.end_bytes or 0",
+    ),
+    _fault(
+        "tiles: pieces are twice as large",
+        "communicator",
+        "1 << max(room, 1).bit_length() - 1",
+        "1 << max(room, 1).bit_length()",
+    ),
+    _fault(
+        "plan cache: plans with other options are the same",
+        "selection communicator",
+        "        repr(selection.options),\n    ]",
+        "    ]",
+    ),
+    # ---- Rendezvous
+    _fault(
+        "gather: ranks beyond those of rank 0 get no answer",
+        "rendezvous communicator",
+        "waiting += range(self.member.ranks, believed)",
+        "waiting += range(self.member.ranks + 1, believed)",
+    ),
+    _fault(
+        "hosts: a process that has the number of one that is gone is taken for it",
+        "rendezvous communicator",
+        "bool(self.started) and int(stat[_STARTED]) != self.started",
+        "False",
+    ),
+    _fault(
+        "local: a stranger who proves nothing is a member",
+        "rendezvous communicator",
+        "if is_awaited and message.proves(self.host.proof(src, self.host.rank)):",
+        "if is_awaited:",
+    ),
+    # ---- Kernels
+    _fault(
+        "kernel: one message more than slots is sent",
+        "devices codegen",
+        "!to.stays && out > slots) {",
+        "!to.stays && out > slots + 1) {",
+    ),
+    _fault(
+        "kernel: a counter is seen without acquire",
+        "devices codegen",
+        "return acquire(counter) >= needed;",
+        "return peek(counter) >= needed;",
+    ),
+    _fault(
+        "kernel: half of a word of LL is enough",
+        "devices codegen",
+        "static_cast<u32>(p.first >> 32) == mark && static_cast<u32>(p.second >> 32) == mark",
+        "static_cast<u32>(p.first >> 32) == mark",
+    ),
+    _fault(
+        "kernel: pieces of LL128 of one word more than lines overlap",
+        "devices codegen",
+        "kProtocol == kLL128 ? (words + 14) / 15 * 128",
+        "kProtocol == kLL128 ? (words + 13) / 15 * 128",
+    ),
+    _fault(
+        "kernel: what is left over lies at another chunk's place",
+        "devices codegen",
+        "element += (c.chunks - within - 1) * c.chunk + within;",
+        "element += (c.chunks - within - 1) * c.chunk;",
+        "element += group * c.left_over + within * c.left_over / c.chunks;",
+        "element += group * c.left_over;",
+    ),
+    _fault(
+        "kernel: a call ends before others have read its memory",
+        "devices codegen",
+        "        if (any_thread(!drain())) return;\n",
+        "",
+    ),
+    _fault(
+        "kernel: a NaN is lost in a minimum",
+        "devices codegen",
+        "return a < b || a != a ? a : b;",
+        "return a < b ? a : b;",
+    ),
+    _fault(
+        "kernel: a bfloat16 in the middle is rounded up",
+        "devices codegen",
+        "(w + 0x7FFFu + ((w >> 16) & 1u)) >> 16",
+        "(w + 0x8000u) >> 16",
+    ),
+    _fault(
+        "codegen: blocks share code though others wait for one alone",
+        "codegen devices",
+        "        o.stays,\n        o.posts,\n    ]",
+        "        o.stays,\n    ]",
+    ),
+    # ---- Devices
+    _fault(
+        "order: a captured launch waits for calls before",
+        "devices",
+        "if number in self._events and not captured[number]:",
+        "if number in self._events:",
+    ),
+    _fault(
+        "tables: a tile of LL128 has parts of lines",
+        "devices",
+        "room // _LINE_BYTES * _LINE_WORDS * _WORD_BYTES",
+        "room * _LINE_WORDS * _WORD_BYTES // _LINE_BYTES",
+    ),
+    _fault(
+        "tables: a block finds another block's sender",
+        "devices",
+        'rows["rank_sender"] = c.send_offset[plan.rank_block[plan.block_rank]]',
+        'rows["rank_sender"] = c.send_offset[:-1]',
+    ),
+    _fault(
+        "sites: every launch divides the first rank's chunks",
+        "devices",
+        '        found["divisions"] += group.first_division * DIVISION.itemsize\n',
+        "",
+    ),
+    # ---- Bounds
+    _fault(
+        "bounds: parts send one message more than they must",
+        "bounds",
+        "Limit(2 * (parts - 1) * chunks, total, where)",
+        "Limit((2 * parts - 1) * chunks, total, where)",
+    ),
+    _fault(
+        "bounds: of parallel links the slowest counts",
+        "bounds",
+        "order = np.lexsort((weight, row * self._size + column))",
+        "order = np.lexsort((-weight, row * self._size + column))",
+    ),
+    _fault(
+        "bounds: what all ranks but one need counts as needed by all",
+        "bounds",
+        "if (times == ranks - 1).all():",
+        "if (times >= ranks - 2).all():",
+    ),
+    # ---- Topologies
+    _fault(
+        "NCCL's topology: links that both GPUs tell of are joined twice",
+        "topologies",
+        "if a < b or (b, a) not in pairs:",
+        "if True:",
+    ),
+    _fault(
+        "TACCL's topology: GPUs are dealt to cards in turn",
+        "topologies",
+        "card = cards[gpu * count // node.gpus]",
+        "card = cards[gpu % count]",
+    ),
+    # ---- PyTorch
+    _fault(
+        "torch: what overlaps is overwritten before it is sent",
+        "torch",
+        "if span(sources).overlaps(span(targets)):",
+        "if sources[0].overlaps(targets[0]):",
+    ),
+    _fault(
+        "torch: sizes on one side alone are ignored",
+        "torch",
+        "if not output_split_sizes and not input_split_sizes:",
+        "if not output_split_sizes or not input_split_sizes:",
+    ),
+    _fault(
+        "torch: complex numbers have a greatest one",
+        "torch",
+        "if element is None and reduction in _OF_PAIRS:",
+        "if element is None:",
+    ),
+    # ---- Command line
+    _fault(
+        "cli: the last size is left out",
+        "cli",
+        "sizes[-1] * factor) <= end:",
+        "sizes[-1] * factor) < end:",
+    ),
+    _fault(
+        "cli: wrong elements out of place are not counted",
+        "cli",
+        "for t in (r.out_of_place, r.in_place) if t)",
+        "for t in (r.in_place,) if t)",
+        "sum(max(m.wrong, 0) for row in rows for m in row.sides)",
+        "sum(max(m.wrong, 0) for row in rows for m in row.sides[1:])",
+    ),
+)
