@@ -13,9 +13,9 @@ import sley
 from sley.algorithms import build
 from sley.codegen import Kernels
 from sley.codegen.flagged import needed_waits
+from sley.ir.connections import Messages
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION
 from sley.verify.hangs import run_of
-from sley.verify.messages import messages_of
 from support.plan_edits import wait_pairs, with_waits
 from support.random_plans import random_plan
 from support.random_programs import random_programs
@@ -57,7 +57,7 @@ def unordered(plan: sley.Plan, pairs: list[Pair]) -> set[Pair]:
     order: by a closure, the plain way."""
     rows = len(plan.instructions)
     before = np.eye(rows, dtype=bool)
-    level = run_of(plan, messages_of(plan)).level
+    level = run_of(plan, Messages.of(plan)).level
     direct: list[list[int]] = [[] for _ in range(rows)]
     for after, target in pairs:
         direct[after].append(target)

@@ -17,12 +17,12 @@ from sley.algorithms import build
 from sley.direct import Pulls, pulls
 from sley.direct.holds import all_holds
 from sley.formats import msccl_xml, program_source
+from sley.ir.connections import Messages
 from sley.ir.plan import Instructions, Plan
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE, Edges
 from sley.ir.words import RECEIVES, SENDS, Buffer, LoopOrder, Op, Protocol
 from sley.verify.hangs import run_abstractly
-from sley.verify.messages import match_messages
 from support.direct_machine import HangError, Machine, TornError, WrongError
 from support.examples import examples
 from support.plan_edits import as_nop
@@ -56,7 +56,7 @@ def check(plan: Plan, random: Random) -> Pulls:
     for bounded in (True, False):
         slow = random.randrange(-1, len(plan.block_rank))
         Machine(plan, found, random.choice((1, 3, 8)), bounded=bounded).run(random, slow)
-    reader = {int(send): row for row, send in enumerate(found.source_of) if send != NONE}
+    reader = Messages.of(plan).receive_of
     for k, send in enumerate(found.holds.target.tolist()):
         # The reader's block is slow, so whoever may overwrite what it reads will have done so.
         machine = Machine(plan, without_hold(found, k), 2, bounded=False, slots=ENDLESS)
@@ -197,7 +197,7 @@ def test_a_swap_goes_wrong_without_holds_and_hangs_with_all() -> None:
     all_holds = replace(everything, holds=Edges.from_pairs(4, np.array(receive), np.array(send)))
     with pytest.raises(HangError):
         Machine(plan, all_holds, 1, bounded=False).run(Random(0))
-    messages, _ = match_messages(plan)
+    messages = Messages.of(plan)
     run = run_abstractly(plan, messages, 2, per_chunk=False, holds=all_holds.holds)
     assert [d.code for d in run.diagnostics] == ["V203"]
     assert "overwrites what has first to be read by" in str(run.diagnostics[0])
@@ -214,7 +214,7 @@ def test_the_first_writer_of_each_chunk_is_held() -> None:
         ]
     )
     sley.verify(plan)
-    messages, _ = match_messages(plan)
+    messages = Messages.of(plan)
     level = run_abstractly(plan, messages, 2, per_chunk=False).level
     lies = plan.instructions.op == Op.SEND
     assert [held.tolist() for held in map(all_holds(plan, lies, level).__getitem__, (1, 2))] == [
@@ -235,8 +235,6 @@ def test_what_lies_in_no_buffer_is_staged_and_fused_messages_lie_where_they_were
         place = (t.src_buffer, t.src_index) if own else (t.dst_buffer, t.dst_index)
         assert (found.buffer[row], found.index[row]) == (place[0][row], place[1][row])
     assert (found.buffer[~found.pulled] == NONE).all()
-    messages, _ = match_messages(plan)
-    assert found.source_of[messages.receive].tolist() == messages.send.tolist()
     # What overwrites a chunk in a ring was made from what its reader read.
     assert len(found.holds) == 0
 
@@ -266,7 +264,6 @@ def test_other_protocols_pull_nothing(protocol: str) -> None:
     found = pulls(plan)
     assert not found.pulled.any()
     assert len(found.holds) == 0
-    assert (found.source_of != NONE).tolist() == RECEIVES[plan.instructions.op].tolist()
 
 
 def test_plans_that_cannot_be_verified_are_refused() -> None:

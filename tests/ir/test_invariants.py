@@ -155,7 +155,7 @@ def test_a_transfer_that_ends_just_outside_its_buffer(side: str) -> None:
             damaged[row] = start
             t_damaged = replace(t, **{f"{side}_index": damaged})
             found = program_faults(replace(program, transfers=t_damaged))
-            assert [fault.row for fault in found if "inside its buffer" in fault.expected] == [row]
+            assert [f.rows for f in found if "inside its buffer" in f.expected] == [(row,)]
 
 
 def test_scratch_that_is_negative_or_not_said_for_a_rank() -> None:

@@ -125,14 +125,23 @@ def test_two_blocks_on_one_connection_are_refused() -> None:
     for block in (0, 1):
         hand.add(0, block, Op.SEND, (small_plans.IN, 0), to=1)
         hand.add(1, 0, Op.RECV, dst=(small_plans.OUT, 0), of=0)
-    assert "two thread blocks" in refusal("R510", hand.plan(AllReduce(2)), INPUTS[:2])
+    said = refusal("R510", hand.plan(AllReduce(2)), INPUTS[:2])
+    assert "one sending block for the connection from rank 0 to rank 1, channel 0" in said
+    assert "blocks 0 and 1 of rank 0" in said
+
+
+def test_a_message_that_nobody_receives() -> None:
+    hand = small_plans.Hand()
+    hand.add(0, 0, Op.SEND, (small_plans.IN, 0), to=1)
+    assert "1 send, 0 receives" in refusal("R510", hand.plan(AllReduce(2)), INPUTS[:2])
 
 
 def test_messages_of_different_lengths_are_refused() -> None:
     hand = small_plans.Hand()
     hand.add(0, 0, Op.SEND, (small_plans.IN, 0), count=2, to=1)
     hand.add(1, 0, Op.RECV, dst=(small_plans.OUT, 0), of=0)
-    refusal("R510", hand.plan(AllReduce(2, chunks=2)), INPUTS[:2])
+    said = refusal("R510", hand.plan(AllReduce(2, chunks=2)), INPUTS[:2])
+    assert "2 chunks sent, 1 received" in said
 
 
 @pytest.mark.parametrize(
@@ -308,4 +317,16 @@ def test_the_engine_itself_refuses_connections(column: str, connection: Any) -> 
     found = getattr(program, column)
     broken = replace(program, **{column: np.where(found >= 0, np.int32(connection), found)})
     with pytest.raises(native.ProgramFault, match="connection"):
+        broken.engine(wiring.fabric(wiring.memory(shared=False), 0), wiring)
+
+
+def test_the_engine_itself_refuses_two_blocks_on_one_connection() -> None:
+    from sley.engine import native
+    from sley.engine.program import load
+
+    loaded = load(PLAN, None, 1024)
+    program, wiring = loaded.programs[0], loaded.wiring
+    middle = int(np.flatnonzero(program.send >= 0)[1])
+    broken = replace(program, block_offset=np.insert(program.block_offset, 1, middle))
+    with pytest.raises(native.ProgramFault, match="two thread blocks"):
         broken.engine(wiring.fabric(wiring.memory(shared=False), 0), wiring)

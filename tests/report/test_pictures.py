@@ -27,7 +27,7 @@ from sley.report.pictures.canvas import Box, Picture, text_width
 from sley.report.pictures.words import LOCAL
 from support.algorithm_cases import program
 from support.golden import Golden
-from support.plan_edits import wait_pairs, with_waits
+from support.plan_edits import wait_pairs, with_columns, with_waits
 from support.random_programs import RandomProgram, random_programs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -281,6 +281,18 @@ def test_the_instruction_picture_of_a_plan_that_hangs_is_refused() -> None:
         instruction_picture(stuck)
     assert caught.value.code == "P803"
     assert len(ids(block_picture(stuck), "wait")) == 2
+
+
+@pytest.mark.parametrize(
+    "values", [{"op": 77}, {"src_index": -1}, {"send_peer": 9}, {"channel": -3}, {"source": 10**6}]
+)
+def test_a_plan_that_contradicts_itself_has_no_picture(values: dict[str, int]) -> None:
+    plan = sley.compile(program("all-pairs-allreduce", {"ranks": 3}))
+    broken = with_columns(plan, int(plan.sends[0]), **values)
+    for draw in (block_picture, instruction_picture):
+        with pytest.raises(sley.SleyError) as caught:
+            draw(broken)
+        assert caught.value.code == "P804"
 
 
 @pytest.mark.parametrize("name", ["ring.jpg", "ring", "ring.svg.gz"])

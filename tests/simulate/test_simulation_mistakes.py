@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sley
 from sley.ir.plan import Plan
+from sley.ir.tables import Edges
 from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op
 from sley.simulate import Simulator
+from support.plan_edits import with_columns
 from support.small_plans import IN, OUT, Hand, direct_allgather, stalling, stalling_for_a_slot
 
 PAIR = Topology.from_links("pair", 2, [(0, 1)])
@@ -81,6 +84,21 @@ def test_a_message_between_ranks_that_are_not_linked_is_refused_with_its_line() 
     assert "rank 0 -> rank 2, which line does not link" in said
     assert "by_hand.py:3" in said
     assert "rank 0, block 1, step 0 (send)" in said
+
+
+@pytest.mark.parametrize(
+    "values", [{"op": 77}, {"send_peer": -5}, {"send_peer": 0}, {"channel": -3}, {"count": 0}]
+)
+def test_a_plan_that_contradicts_itself_is_refused(values: dict[str, int]) -> None:
+    said = refused("S706", with_columns(message(), 0, **values), 1000, PAIR)
+    assert "by_hand.py:1, rank 0, block 0, step 0" in said
+
+
+def test_a_wait_for_an_instruction_that_does_not_exist_is_refused() -> None:
+    waits = Edges(np.array([0, 0, 1]), np.array([10**6]))
+    assert "a wait for instruction 1000000" in refused(
+        "S706", replace(message(), waits=waits), 1000, PAIR
+    )
 
 
 def test_more_ranks_than_gpus_are_refused() -> None:

@@ -13,6 +13,7 @@ import sley
 from sley.ir.tables import NONE
 from sley.simulate.equations import Estimates, LevelEstimate, conflict_us, estimate
 from support.examples import examples
+from support.plan_edits import as_nop, with_columns
 from support.random_programs import RandomProgram, random_programs
 
 TILE, TILES = 100_000, 8
@@ -265,3 +266,12 @@ def test_questions_without_an_answer_are_refused() -> None:
         estimate(sley.compile(sley.algorithms.ring_allreduce(4)), 1000)
     with pytest.raises(sley.SleyError, match="C305"):
         estimate(plan, 1000, topology=chain(10.0))
+    with pytest.raises(sley.SleyError, match="S706"):
+        estimate(with_columns(plan, 0, send_peer=9), 1000)
+
+
+def test_a_message_that_nobody_receives() -> None:
+    plan = relay(10.0, 10.0)
+    with pytest.raises(sley.SleyError, match="S703") as caught:
+        estimate(as_nop(plan, int(plan.receives[-1])), 1000)
+    assert "1 send, 0 receives" in str(caught.value)

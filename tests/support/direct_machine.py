@@ -18,6 +18,7 @@ from random import Random
 import numpy as np
 
 from sley.direct import Pulls
+from sley.ir.connections import Messages
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import (
@@ -102,6 +103,7 @@ class Machine:
         self.memory: list[list[int | None]] = [self._initial() for _ in range(tiles)]
         self.version = [[0] * layout.cells for _ in range(tiles)]
         self.as_sent: dict[tuple[int, int], list[int]] = {}
+        self.send_of = Messages.of(plan).send_of.tolist()
         self.blocks = [
             Block(self._order(range(int(start), int(end)), tiles))
             for start, end in zip(plan.block_offset, plan.block_offset[1:], strict=False)
@@ -173,7 +175,7 @@ class Machine:
 
     def _begin(self, block: Block, row: int, tile: int) -> None:
         if RECEIVES[self.op[row]]:
-            assert self.into[row].sent[0] == (self.pulls.source_of[row], tile)
+            assert self.into[row].sent[0] == (self.send_of[row], tile)
 
     def _read(self, block: Block, row: int, tile: int) -> None:
         op, count = self.op[row], self.count[row]
@@ -192,7 +194,7 @@ class Machine:
 
     def _message(self, row: int, tile: int) -> list[int | None]:
         """What a receive takes: what lies at the sender, or in the slot."""
-        send = int(self.pulls.source_of[row])
+        send = self.send_of[row]
         if self.pulls.pulled[send]:
             self._check_unchanged(send, tile)
             return self.memory[tile][self.lies[send] : self.lies[send] + self.count[send]]
@@ -220,7 +222,7 @@ class Machine:
     def _give_back(self, block: Block, row: int, tile: int) -> None:
         if not RECEIVES[self.op[row]]:
             return
-        send = int(self.pulls.source_of[row])
+        send = self.send_of[row]
         if self.pulls.pulled[send]:
             self._check_unchanged(send, tile)
         self.taken[send] += 1

@@ -19,7 +19,7 @@ from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.lang import files, rescclang
 from sley.passes.lift import lift
-from sley.simulate.inputs import Connections
+from sley.simulate.inputs import Routes
 from sley.topologies import look_up
 from sley.verify import verify as prove
 
@@ -44,7 +44,7 @@ def plan_of(
     elif selection.options.schedule is None:
         plan = _imported(selection, phases, verify=verify)
         if topology is not None:
-            Connections.of(plan, topology)  # refuses what the topology doesn't link
+            Routes.of(plan, topology)  # refuses what the topology doesn't link
         return replace(plan, topology=topology)
     else:
         # What is lifted must be right: a program means what its plan does.

@@ -15,8 +15,8 @@ import numpy as np
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges, IntArray, LongArray, ordered_by
 from sley.verify.hangs import run_of
-from sley.verify.messages import messages_of
 from sley.verify.races import conflicts
+from sley.verify.structure import messages_of
 
 
 def needed_waits(plan: Plan) -> Edges:

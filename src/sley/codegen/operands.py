@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.codegen.connections import Connections, Ends, connections
+from sley.codegen.ends import Ends
 from sley.codegen.flagged import needed_waits
 from sley.direct import pulls
+from sley.ir.connections import Connections, Messages
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, ByteArray, Edges, IntArray, LongArray, offsets_of
 from sley.ir.words import READS_SOURCE, SENDS, WRITES_DESTINATION, Buffer, Protocol
@@ -46,6 +47,7 @@ class Conditions:
 class Operands:
     """A plan as arguments of the primitives; columns have a row for each instruction.
 
+    connections: the connections of the plan. sends, receives: their numbers within blocks.
     src, dst: its operands. lies: the position, at the sender, of the message that it receives;
     NOWHERE for a message in a slot. stays: bool, whether the message that it sends is pulled from
     its buffer. posts: bool, whether other blocks wait for it.
@@ -65,10 +67,11 @@ class Operands:
 
 def operands(plan: Plan) -> Operands:
     """The operands of a verified plan."""
-    table, sends, receives = connections(plan)
+    messages = Messages.of(plan)
+    sends, receives = (Ends.of(plan, messages, sends=sends) for sends in (True, False))
     t = plan.instructions
     pulled = pulls(plan)
-    sent = pulled.source_of
+    sent = messages.send_of
     has_source = (sent != NONE) & pulled.pulled[np.maximum(sent, 0)]
     at = np.where(has_source, sent, 0)
     waits = needed_waits(plan) if plan.protocol in (Protocol.LL, Protocol.LL128) else plan.waits
@@ -76,14 +79,14 @@ def operands(plan: Plan) -> Operands:
     posts[waits.target] = True
     return Operands(
         plan=plan,
-        connections=table,
+        connections=messages.connections,
         sends=sends,
         receives=receives,
         src=_places(plan, plan.rank, t.src_buffer, t.src_index, READS_SOURCE[t.op]),
         dst=_places(plan, plan.rank, t.dst_buffer, t.dst_index, WRITES_DESTINATION[t.op]),
         lies=_places(plan, plan.rank[at], pulled.buffer[at], pulled.index[at], has_source),
         stays=pulled.pulled & SENDS[t.op],
-        conditions=_conditions(plan, table, sends, waits, pulled.holds),
+        conditions=_conditions(plan, messages.connections, sends, waits, pulled.holds),
         posts=posts,
     )
 
@@ -104,19 +107,17 @@ def _places(
 
 
 def _conditions(
-    plan: Plan, table: Connections, sends: Ends, waits: Edges, holds: Edges
+    plan: Plan, connections: Connections, sends: Ends, waits: Edges, holds: Edges
 ) -> Conditions:
     """The conditions made of waits and of holds."""
     message = holds.target
     source = np.concatenate([waits.source, holds.source])
     is_held = np.concatenate([np.zeros(len(waits.target), bool), np.ones(len(message), bool)])
-    first = table.send_offset[plan.rank_block[plan.rank[message]]]
-    connection = sends.connection[message]
-    position = np.empty(len(table), np.int64)
-    position[table.send_order] = np.arange(len(table))
-    target = np.concatenate(
-        [plan.block_number[plan.block[waits.target]], position[connection] - first]
-    )
+    first = sends.offset[plan.rank_block[plan.rank[message]]]
+    position = np.empty(len(connections), np.int64)
+    position[sends.order] = np.arange(len(connections))
+    connection = position[connections.uses.send[message]] - first
+    target = np.concatenate([plan.block_number[plan.block[waits.target]], connection])
     number = np.concatenate([plan.step[waits.target], sends.message[message]])
     order = np.argsort(source, kind="stable")
     return Conditions(

@@ -113,7 +113,7 @@ def _sizes(operands: Operands) -> dict[str, object]:
     fits = steps <= _SHARED_STEPS and conditions <= _SHARED_STEPS
     return {
         "SLEY_PROTOCOL": list(Protocol).index(plan.protocol),
-        "SLEY_PEERS": _round_up(operands.connections.most),
+        "SLEY_PEERS": _round_up(max(operands.sends.most, operands.receives.most)),
         "SLEY_WAITS": _round_up(waits),
         "SLEY_STEPS": steps if fits else 0,
         "SLEY_CONDITIONS": conditions if fits else 0,

@@ -130,14 +130,10 @@ class _Function:
             who = f"Rank {_shorten(pairs)}"
         lines = [f"// {who}."]
         c = self._o.connections
-        ends = [
-            ("to", c.send_offset, c.send_order, c.dst),
-            ("from", c.receive_offset, c.receive_order, c.src),
-        ]
-        for word, offset, order, rank in ends:
-            first = offset[blocks]
-            for peer in range(int(offset[blocks[0] + 1] - first[0])):
-                rows = order[first + peer]
+        for word, ends, rank in (("to", self._o.sends, c.dst), ("from", self._o.receives, c.src)):
+            first = ends.offset[blocks]
+            for peer in range(int(ends.offset[blocks[0] + 1] - first[0])):
+                rows = ends.order[first + peer]
                 lines.append(f"// {word}({peer}): {self._peers(rank[rows], c.channel[rows])}")
         return lines
 

@@ -49,7 +49,7 @@ def _outcome(found: list[tuple[Status, Stuck]]) -> Outcome:
 
 
 def _stuck(loaded: Loaded, kernels: Kernels, block: int, report: Rows) -> Stuck:
-    plan, c = loaded.plan, kernels.operands.connections
+    plan, o = loaded.plan, kernels.operands
     rank = int(plan.block_rank[block])
     first = loaded.programs[rank].first_row
     reason, target = Reason(int(report["reason"])), int(report["target"])
@@ -57,10 +57,10 @@ def _stuck(loaded: Loaded, kernels: Kernels, block: int, report: Rows) -> Stuck:
         other = int(plan.rank_block[rank]) + target
         target = int(plan.block_offset[other]) + int(report["number"]) - first
     elif reason is Reason.MESSAGE:
-        target = int(c.receive_order[int(c.receive_offset[block]) + target])
+        target = int(o.receives.order[int(o.receives.offset[block]) + target])
     elif reason is Reason.SLOT:
-        target = int(c.send_order[int(c.send_offset[block]) + target])
+        target = int(o.sends.order[int(o.sends.offset[block]) + target])
     else:
-        target = int(c.send_order[int(c.send_offset[plan.rank_block[rank]]) + target])
+        target = int(o.sends.order[int(o.sends.offset[plan.rank_block[rank]]) + target])
     step = int(plan.block_offset[block]) + int(report["step"]) - first
     return Stuck(step, int(report["tile"]), reason, target)

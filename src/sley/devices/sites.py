@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from sley.codegen import Kernels
-from sley.codegen.connections import Connections
+from sley.codegen.operands import Operands
 from sley.devices import tables
 from sley.devices.device import Bytes, Device, HostMemory, Memory
 from sley.devices.settings import Launching
 from sley.devices.tables import BLOCK, BLOCK_MEMORY, DIVISION, PEER, REPORT, Rows
 from sley.engine.program import Loaded
+from sley.ir.connections import Connections
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, LongArray
 
@@ -62,17 +63,17 @@ class Mailboxes:
         )
 
     def peers(
-        self, connections: Connections, addresses: Mapping[int, int], device_ranks: set[int]
+        self, operands: Operands, addresses: Mapping[int, int], device_ranks: set[int]
     ) -> Rows:
         """PEER rows, senders by block and then receivers by block, for the ranks of a device.
 
         addresses: each rank's mailbox, on the device.
         """
-        c = connections
+        c = operands.connections
         rows = np.zeros(2 * len(c), PEER)
         for start, order, own, other in (
-            (0, c.send_order, c.src, c.dst),
-            (len(c), c.receive_order, c.dst, c.src),
+            (0, operands.sends.order, c.src, c.dst),
+            (len(c), operands.receives.order, c.dst, c.src),
         ):
             here = np.flatnonzero([int(rank) in device_ranks for rank in own[order]])
             at, connection = start + here, order[here]
@@ -82,7 +83,7 @@ class Mailboxes:
             rows["published"][at] = dst + self.published[connection]
             rows["slots"][at] = dst + self.slots[connection]
             rows["rank"][at] = other[connection]
-            rows["messages"][at] = c.messages[connection]
+            rows["messages"][at] = c.sends[connection]
         return rows
 
 
@@ -146,7 +147,7 @@ class Site:
         divisions = tables.divisions(loaded, ranks)
         parts = {
             "blocks": rows,
-            "peers": boxes.peers(kernels.operands.connections, addresses, set(ranks)),
+            "peers": boxes.peers(kernels.operands, addresses, set(ranks)),
             "instructions": tables.instructions(kernels),
             "conditions": tables.conditions(kernels),
             "divisions": divisions,

@@ -116,16 +116,16 @@ def tile_elements(loaded: Loaded, item_bytes: int) -> int:
 
 def blocks(kernels: Kernels) -> Rows:
     """BLOCK rows of all blocks; the caller fills in the addresses."""
-    plan, c = kernels.plan, kernels.operands.connections
+    plan, o = kernels.plan, kernels.operands
     rows = np.zeros(len(plan.block_rank), BLOCK)
     rows["rank"], rows["number"] = plan.block_rank, plan.block_number
     rows["kind"], rows["member"] = kernels.kinds.kind, kernels.kinds.member
-    rows["first_sender"], rows["senders"] = c.send_offset[:-1], np.diff(c.send_offset)
-    rows["first_receiver"] = len(c) + c.receive_offset[:-1]
-    rows["receivers"] = np.diff(c.receive_offset)
-    rows["rank_sender"] = c.send_offset[plan.rank_block[plan.block_rank]]
+    rows["first_sender"], rows["senders"] = o.sends.offset[:-1], np.diff(o.sends.offset)
+    rows["first_receiver"] = len(o.connections) + o.receives.offset[:-1]
+    rows["receivers"] = np.diff(o.receives.offset)
+    rows["rank_sender"] = o.sends.offset[plan.rank_block[plan.block_rank]]
     rows["first_step"], rows["steps"] = plan.block_offset[:-1], np.diff(plan.block_offset)
-    first = kernels.operands.conditions.offset[plan.block_offset]
+    first = o.conditions.offset[plan.block_offset]
     rows["first_condition"], rows["conditions"] = first[:-1], np.diff(first)
     return rows
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from sley.ir.connections import Messages
 from sley.ir.graph import levels
 from sley.ir.plan import Plan
 from sley.ir.tables import (
@@ -23,7 +24,6 @@ from sley.ir.tables import (
     spans,
 )
 from sley.ir.words import WRITES_DESTINATION
-from sley.verify.messages import Messages
 
 WORD = 64
 """Bits of a number."""
@@ -73,7 +73,7 @@ def needed_holds(plan: Plan, messages: Messages, holds: Edges) -> Edges:
     rows = len(plan.instructions)
     reader = messages.receive_of[holds.target].astype(np.int64)
     pairs = reader, holds.source.astype(np.int64)
-    order = _Order.of(rows, _happens_before(plan, messages), pairs)
+    order = _Order.of(rows, messages.happens_before(plan), pairs)
     needed = np.ones(len(holds), bool)
     readers = distinct(reader)
     readers = readers[np.argsort(order.level[readers], kind="stable")]
@@ -81,18 +81,6 @@ def needed_holds(plan: Plan, messages: Messages, holds: Edges) -> Edges:
     for start in range(0, len(readers), width):
         order.drop_implied(readers[start : start + width], needed)
     return Edges.from_pairs(rows, holds.source[needed], holds.target[needed])
-
-
-def _happens_before(plan: Plan, messages: Messages) -> Pairs:
-    """Pairs of instructions that generate the happens-before order: successors in a block, waits,
-    and messages."""
-    second = np.ones(len(plan.instructions), bool)
-    second[plan.block_offset[:-1][np.diff(plan.block_offset) > 0]] = False
-    after = np.flatnonzero(second)
-    return (
-        np.concatenate([after - 1, plan.waits.target, messages.send]),
-        np.concatenate([after, plan.waits.source, messages.receive]),
-    )
 
 
 @dataclass(frozen=True)

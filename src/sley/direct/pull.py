@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.direct.holds import all_holds, needed_holds
-from sley.direct.staging import sources_of, staged_messages, without_staged
+from sley.direct.staging import staged_messages, without_staged
 from sley.ir.plan import Plan
 from sley.ir.tables import (
     NONE,
@@ -20,7 +20,7 @@ from sley.ir.tables import (
 )
 from sley.ir.words import SENDS, Op, Protocol
 from sley.verify.hangs import run_of
-from sley.verify.messages import messages_of
+from sley.verify.structure import messages_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,7 +29,6 @@ class Pulls(Value):
 
     pulled: bool, sends whose message the receiver reads in the sender's buffer; False for sends
         through a slot, and for other instructions.
-    source_of: int32, for each receive the send of its message, NONE for others.
     buffer: int8, index: int32, for a pulled message the first chunk of its data at the sender;
         NONE for others.
     holds: CSR, instruction -> pulled sends of the same rank whose messages must have been
@@ -37,7 +36,6 @@ class Pulls(Value):
     """
 
     pulled: BoolArray
-    source_of: IntArray
     buffer: ByteArray
     index: IntArray
     holds: Edges
@@ -63,7 +61,6 @@ def pulls(plan: Plan) -> Pulls:
     own = t.op == Op.SEND
     return Pulls(
         pulled=pulled,
-        source_of=sources_of(messages),
         buffer=np.where(pulled, np.where(own, t.src_buffer, t.dst_buffer), NONE),
         index=np.where(pulled, np.where(own, t.src_index, t.dst_index), NONE),
         holds=holds,

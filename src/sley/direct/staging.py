@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from sley.ir.connections import Messages
 from sley.ir.graph import levels
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray
+from sley.ir.tables import NONE, BoolArray, Edges, LongArray
 from sley.verify.hangs import Events, held, run_abstractly, waiting
-from sley.verify.messages import Messages
 
 
 def staged_messages(plan: Plan, messages: Messages, holds: Edges) -> BoolArray:
@@ -34,9 +34,8 @@ def staged_messages(plan: Plan, messages: Messages, holds: Edges) -> BoolArray:
     soft = Edges.from_pairs(events.total, *held(messages, holds, events))
     cost = np.zeros(events.total, np.int64)
     cost[events.offset[1:] - 1] = plan.instructions.count
-    source_of = sources_of(messages)
     for event in _Tile(hard, soft, cost).run():
-        staged[source_of[events.instruction(event)]] = True
+        staged[messages.send_of[events.instruction(event)]] = True
     return staged
 
 
@@ -44,13 +43,6 @@ def without_staged(holds: Edges, staged: BoolArray) -> Edges:
     """The holds for messages that are not staged."""
     kept = ~staged[holds.target]
     return Edges.from_pairs(len(staged), holds.source[kept], holds.target[kept])
-
-
-def sources_of(messages: Messages) -> IntArray:
-    """int32 (instructions,): for each receive the send of its message, NONE for others."""
-    source_of = np.full(len(messages.receive_of), NONE, np.int32)
-    source_of[messages.receive] = messages.send
-    return source_of
 
 
 class _Tile:

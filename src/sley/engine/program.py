@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from sley.engine import native
 from sley.engine.memory import allocate
-from sley.errors import Diagnostic, Place, SleyError
+from sley.errors import Place, SleyError
 from sley.errors.runtime import R505, R510
 from sley.ir.collective import Collective
-from sley.ir.faults import faults
+from sley.ir.connections import Connections, Messages, connection_faults
+from sley.ir.faults import diagnostics, faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, spans
 from sley.ir.words import SENDS, LoopOrder
@@ -37,6 +38,12 @@ class Wiring:
     index: NDArray[np.int32]
     slots: int
     slot_bytes: int
+
+    @classmethod
+    def of(cls, connections: Connections, ranks: int, slots: int, slot_bytes: int) -> Wiring:
+        c = connections  # in the order of src
+        index = np.arange(len(c), dtype=np.int32) - np.searchsorted(c.src, c.src).astype(np.int32)
+        return cls(ranks, c.src, c.dst, c.channel, index, slots, slot_bytes)
 
     def shape(self) -> native.FabricShape:
         """The memory layout of a job that runs only this plan; R507 if its size overflows."""
@@ -186,13 +193,13 @@ def load(
 
     pullable: the messages that may be read in the sender's memory, if other ranks can access it;
         none by default."""
-    _check_tables(plan)
+    connections = _connections(plan)
     if slots is not None and slots < plan.slots:
         raise R505.error(
             at=Place(detail=plan.name), expected=f"at least {plan.slots} slots", found=f"{slots}"
         )
     slots = plan.slots if slots is None else int(slots)
-    wiring, send, recv = _wire(plan, slots, int(slot_bytes))
+    wiring = Wiring.of(connections, plan.collective.ranks, slots, int(slot_bytes))
     messages = np.concatenate([plan.sends, plan.receives])
     max_count = int(plan.instructions.count[messages].max(initial=1))
     whole = _Whole(
@@ -203,75 +210,31 @@ def load(
     if pullable is None:
         pullable = Pullable.nothing(plan)
     programs = tuple(
-        _program(plan, rank, send, recv, pullable, whole) for rank in range(plan.collective.ranks)
+        _program(plan, rank, connections, pullable, whole) for rank in range(plan.collective.ranks)
     )
     _check_programs(plan, wiring, programs)
     return Loaded(plan, wiring, programs, max_count)
 
 
-def _check_tables(plan: Plan) -> None:
-    """R510 for inconsistent tables, and for buffers in place that don't begin with a block."""
-    found = [_refusal(plan, fault.expected, fault.found, fault.row) for fault in faults(plan)]
+def _connections(plan: Plan) -> Connections:
+    """The connections of a plan; R510 for inconsistent tables, for connections whose ends disagree,
+    and for buffers in place that don't begin with a block."""
+    found = faults(plan)
+    if not found:
+        # Messages left over would go to a later call, and one of another length would be read with
+        # what an older one left behind.
+        messages = Messages.of(plan)
+        found = connection_faults(plan, messages)
     if found:
-        raise SleyError(found)
+        raise SleyError(diagnostics(R510, plan, found))
     c = plan.collective
     if c.in_place and ((c.input_base % c.chunks).any() or (c.output_base % c.chunks).any()):
-        raise _refused(plan, "buffers that begin with a block of the collective", "others")
-
-
-def _refusal(plan: Plan, expected: str, found: str, row: int) -> Diagnostic:
-    at = Place(detail=plan.name) if row == NONE else plan.place(row)
-    return R510.diagnostic(at=at, expected=expected, found=found)
-
-
-def _refused(plan: Plan, expected: str, found: str, row: int = NONE) -> SleyError:
-    return SleyError([_refusal(plan, expected, found, row)])
-
-
-def _wire(
-    plan: Plan, slots: int, slot_bytes: int
-) -> tuple[Wiring, NDArray[np.int32], NDArray[np.int32]]:
-    """The wiring, and the connections on which each instruction sends and receives."""
-    send_key, recv_key = plan.connection_keys()
-    keys, number = np.unique(np.concatenate([send_key, recv_key]), return_inverse=True)
-    send = np.full(len(plan.instructions), NONE, np.int32)
-    recv = send.copy()
-    send[plan.sends] = number[: len(send_key)]
-    recv[plan.receives] = number[len(send_key) :]
-    pair, channel = np.divmod(keys, plan.channels)
-    src, dst = np.divmod(pair, plan.collective.ranks)
-    _check_messages(plan, send, recv)
-    index = np.arange(len(keys)) - np.searchsorted(src, src)  # the keys are in order of src
-    wiring = Wiring(
-        ranks=plan.collective.ranks,
-        src=src.astype(np.int32),
-        dst=dst.astype(np.int32),
-        channel=channel.astype(np.int32),
-        index=index.astype(np.int32),
-        slots=slots,
-        slot_bytes=slot_bytes,
-    )
-    return wiring, send, recv
-
-
-def _check_messages(plan: Plan, send: NDArray[np.int32], recv: NDArray[np.int32]) -> None:
-    """R510 unless both ends of each connection have the same messages: a later call would receive a
-    left-over message, and a message shorter than its receive would be read with older bytes."""
-    s = plan.sends[np.argsort(send[plan.sends], kind="stable")]
-    r = plan.receives[np.argsort(recv[plan.receives], kind="stable")]
-    sent, taken = (np.bincount(c[c != NONE], minlength=1) for c in (send, recv))
-    size = max(len(sent), len(taken))
-    differ = np.flatnonzero(
-        np.pad(sent, (0, size - len(sent))) != np.pad(taken, (0, size - len(taken)))
-    )
-    if len(differ):
-        rows = np.flatnonzero((send == differ[0]) | (recv == differ[0]))
-        found = f"{np.sum(send == differ[0])} sent, {np.sum(recv == differ[0])} received"
-        raise _refused(plan, "as many messages sent as received", found, int(rows[0]))
-    count = plan.instructions.count
-    for at in np.flatnonzero(count[s] != count[r])[:1]:
-        found = f"{count[s[at]]} chunks sent by {plan.place(int(s[at])).detail}"
-        raise _refused(plan, f"a message of {count[r[at]]} chunks", found, int(r[at]))
+        raise R510.error(
+            at=plan.places([]),
+            expected="buffers that begin with a block of the collective",
+            found="others",
+        )
+    return messages.connections
 
 
 @dataclass(frozen=True)
@@ -286,8 +249,7 @@ class _Whole:
 def _program(
     plan: Plan,
     rank: int,
-    send: NDArray[np.int32],
-    recv: NDArray[np.int32],
+    connections: Connections,
     pullable: Pullable,
     whole: _Whole,
 ) -> RankProgram:
@@ -306,8 +268,8 @@ def _program(
         dst_buffer=t.dst_buffer[rows].astype(np.int32),
         dst_index=t.dst_index[rows].astype(np.int32),
         count=t.count[rows].astype(np.int32),
-        send=send[rows],
-        recv=recv[rows],
+        send=connections.uses.send[rows],
+        recv=connections.uses.receive[rows],
         wait_offset=wait_offset,
         wait_target=wait_target,
         pullable=pullable.pulled[rows].astype(np.int32),
@@ -381,6 +343,6 @@ def _check_programs(plan: Plan, wiring: Wiring, programs: tuple[RankProgram, ...
             native.check_program(wiring, program)
         except native.ProgramFault as fault:
             row, found = fault.args
-            at = NONE if row < 0 else program.first_row + int(row)
+            at = [] if row < 0 else [program.first_row + int(row)]
             expected = "instructions that stay within their rank's buffers and connections"
-            raise _refused(plan, expected, str(found), at) from None
+            raise R510.error(at=plan.places(at), expected=expected, found=str(found)) from None

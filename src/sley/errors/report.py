@@ -64,3 +64,13 @@ P813 = Rule(
     example="html_report([a, b], title='two', names=['ring'])",
     instead="Give one name for each simulation, or none to use the plans' own.",
 )
+P804 = Rule(
+    "P804",
+    "plan-without-meaning",
+    what="A plan to be drawn contradicts itself, or names what does not exist.",
+    why="There is nothing to draw for an operation without a name or a wait for an instruction "
+    "that does not exist. Plans that sley compiles or loads are never like this; those that are "
+    "put together by hand may be.",
+    example="block_picture(plan)  # whose instruction 3 has operation 99",
+    instead="Correct the tables of the plan; sley.verify(plan) names the same places.",
+)

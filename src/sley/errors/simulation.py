@@ -45,3 +45,12 @@ S705 = Rule(
     instead="Take a smaller size, or larger tiles (tile_bytes of the cost model): beyond some "
     "hundred tiles the bandwidth doesn't change any more.",
 )
+S706 = Rule(
+    "S706",
+    "plan-without-meaning",
+    what="A plan to be simulated contradicts itself, or names what does not exist.",
+    why="What has no meaning takes no time. Plans that sley compiles or loads are never like this; "
+    "those that are put together by hand may be.",
+    example="Instructions(..., send_peer=9)  # of a plan for 4 ranks",
+    instead="Correct the tables of the plan; sley.verify(plan) names the same places.",
+)

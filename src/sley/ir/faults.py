@@ -1,7 +1,7 @@
 """Faults: where a plan's tables contradict one another or name what does not exist.
 
-Whoever takes a plan (verifier, runtime, writers) asks here first, and says what was found under a
-rule of its own. A plan without faults can be indexed anywhere without fear.
+Whoever takes a plan (verifier, engines, writers) asks here first, and refuses what was found under
+a rule of its own. A plan without faults can be indexed anywhere without fear.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.errors import counted
+from sley.errors import Diagnostic, Rule, counted
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, LongArray
 from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op, is_integer
@@ -21,9 +21,10 @@ LIMIT = 8
 
 @dataclass(frozen=True)
 class Fault:
-    """One contradiction. row: the instruction that it is about, NONE for the plan as a whole."""
+    """One contradiction. rows: the instructions that it is about, the first of which is where to
+    look; none for the plan as a whole."""
 
-    row: int
+    rows: tuple[int, ...]
     expected: str
     found: str
 
@@ -36,15 +37,31 @@ def faults(plan: Plan) -> list[Fault]:
     return _table_faults(plan) or [*_row_faults(plan), *_wait_faults(plan)]
 
 
-def overlapping_operands(plan: Plan) -> LongArray:
-    """Rows of a plan without faults whose source and destination share some of their chunks but are
-    not the same: elements of one range are read and written one by one."""
+def diagnostics(rule: Rule, plan: Plan, found: list[Fault]) -> list[Diagnostic]:
+    """What was found in a plan, as diagnostics of a rule."""
+    return [
+        rule.diagnostic(at=plan.places(fault.rows), expected=fault.expected, found=fault.found)
+        for fault in found
+    ]
+
+
+def overlap_faults(plan: Plan) -> list[Fault]:
+    """Instructions of a plan without faults whose source and destination share some of their chunks
+    but are not the same: elements of one range are read and written one by one."""
     t, layout = plan.instructions, plan.layout
     both = np.flatnonzero(READS_SOURCE[t.op] & WRITES_DESTINATION[t.op])
     source = layout.cell(plan.rank[both], t.src_buffer[both], t.src_index[both])
     target = layout.cell(plan.rank[both], t.dst_buffer[both], t.dst_index[both])
     overlaps = (np.abs(source - target) < t.count[both]) & (source != target)
-    return np.asarray(both[overlaps], np.int64)
+    return [
+        Fault(
+            (int(both[k]),),
+            "a source and a destination that share no chunk",
+            f"{layout.name(int(source[k]))} and {layout.name(int(target[k]))}, "
+            f"{counted(int(t.count[both[k]]), 'chunk')} each",
+        )
+        for k in np.flatnonzero(overlaps)[:LIMIT].tolist()
+    ]
 
 
 def own_operands(plan: Plan, op: Op) -> LongArray:
@@ -89,7 +106,7 @@ def _table_faults(plan: Plan) -> list[Fault]:
             sources,
         ),
     ]
-    return [Fault(NONE, expected, str(found)) for expected, right, found in checks if not right]
+    return [Fault((), expected, str(found)) for expected, right, found in checks if not right]
 
 
 def _is_partition(offset: np.ndarray, total: int) -> bool:
@@ -119,7 +136,7 @@ def _row_faults(plan: Plan) -> list[Fault]:
         rows = np.flatnonzero(used & ~inside)[:LIMIT]
         found += [
             Fault(
-                row,
+                (row,),
                 f"a {word} inside its buffer",
                 f"{counted(int(t.count[row]), 'chunk')} from {index[row]} of buffer {buffer[row]}",
             )
@@ -133,7 +150,7 @@ def _row_faults(plan: Plan) -> list[Fault]:
         checks.append((f"a {word} peer that is another rank", used & ~right, peer))
         checks.append((f"a channel for its {word}", used & (t.channel < 0), t.channel))
     return found + [
-        Fault(row, expected, str(values[row]))
+        Fault((row,), expected, str(values[row]))
         for expected, wrong, values in checks
         for row in np.flatnonzero(wrong)[:LIMIT].tolist()
     ]
@@ -146,7 +163,7 @@ def _wait_faults(plan: Plan) -> list[Fault]:
     same_rank[inside] = plan.rank[target[inside]] == plan.rank[source[inside]]
     return [
         Fault(
-            int(source[k]),
+            (int(source[k]),),
             "a wait for an instruction of the same rank",
             f"a wait for instruction {target[k]}",
         )

@@ -3,7 +3,7 @@
 Each pass relies on them in the values that it takes, and keeps them in the value that it makes. A
 test, or whoever looks at a compilation between two passes, asks here. What is found is a mistake of
 the compiler and not of its user, so it has no error code. Every function takes for granted that the
-values made before are without faults. The row of a fault is one of the value's own table: a
+values made before are without faults. The rows of a fault are those of the value's own table: a
 transfer, a row of the order, or a block.
 """
 
@@ -39,7 +39,7 @@ _Check: TypeAlias = tuple[str, NDArray[Any], Callable[[int], object]]
 
 def _faults(*checks: _Check) -> list[Fault]:
     return [
-        Fault(row, expected, str(found(row)))
+        Fault((row,), expected, str(found(row)))
         for expected, wrong, found in checks
         for row in np.flatnonzero(wrong)[:LIMIT].tolist()
     ]
@@ -48,7 +48,7 @@ def _faults(*checks: _Check) -> list[Fault]:
 def _lengths(rows: int, **columns: NDArray[Any]) -> list[Fault]:
     """A fault for each column that doesn't have that many rows."""
     return [
-        Fault(NONE, f"{rows} rows of {name}", str(len(column)))
+        Fault((), f"{rows} rows of {name}", str(len(column)))
         for name, column in columns.items()
         if len(column) != rows
     ]
@@ -139,7 +139,7 @@ def chunk_faults(dag: ChunkDag) -> list[Fault]:
     history = _History.of(dag.program)
     needed, given = history.conflicts(), _dependency_keys(dag.dependencies, number)
     found = [
-        Fault(NONE, expected, _dependency(int(key), number))
+        Fault((), expected, _dependency(int(key), number))
         for expected, keys in (
             ("a dependency for every two neighbouring conflicts", np.setdiff1d(needed, given)),
             ("no dependency but those of memory", np.setdiff1d(given, needed)),
@@ -161,7 +161,7 @@ def chunk_faults(dag: ChunkDag) -> list[Fault]:
 
 def _differences(name: str, values: NDArray[Any], right: NDArray[Any]) -> list[Fault]:
     return [
-        Fault(row, f"{name} {right[row]}", str(values[row]))
+        Fault((row,), f"{name} {right[row]}", str(values[row]))
         for row in np.flatnonzero(values != right)[:LIMIT].tolist()
     ]
 
@@ -258,7 +258,7 @@ def instruction_faults(dag: InstructionDag) -> list[Fault]:
     if found:
         return found
     if dag.lanes != int(t.lane.max(initial=0)) + 1:
-        found = [Fault(NONE, f"{int(t.lane.max(initial=0)) + 1} lanes", str(dag.lanes))]
+        found = [Fault((), f"{int(t.lane.max(initial=0)) + 1} lanes", str(dag.lanes))]
     asked = np.where((t.lane == 0) & dag.remote, t.channel, NONE)
     found += _faults(
         (
@@ -294,7 +294,7 @@ def _fusion_faults(dag: InstructionDag) -> list[Fault]:
         "one connection to receive on for one to send on": ~_agrees(other, end),
     }
     return [
-        Fault(int(receive[k]), f"fused into one instruction, {expected}", f"transfer {send[k]}")
+        Fault((int(receive[k]),), f"fused into one instruction, {expected}", f"transfer {send[k]}")
         for expected, mask in wrong.items()
         for k in np.flatnonzero(mask)[:LIMIT].tolist()
     ]
@@ -346,7 +346,7 @@ def order_faults(
     ):
         wrong = np.flatnonzero(times != right)[:LIMIT].tolist()
         found += [
-            Fault(NONE, f"transfer {k} {word} {right[k]} times", f"{times[k]} times") for k in wrong
+            Fault((), f"transfer {k} {word} {right[k]} times", f"{times[k]} times") for k in wrong
         ]
     if found:
         return found
@@ -359,7 +359,7 @@ def _dependency_faults(dag: InstructionDag, order: Order, at: LongArray) -> list
     before, after = halves.source.astype(np.int64), halves.target.astype(np.int64)
     return [
         Fault(
-            int(at[after[k]]),
+            (int(at[after[k]]),),
             f"transfer {after[k] // 2} after transfer {before[k] // 2}, on which it depends",
             f"rows {at[after[k]]} and {at[before[k]]}",
         )
@@ -394,7 +394,7 @@ def _slot_faults(
         "a message wider than the slots in unfused instructions": wide & fused[rows],
     }
     return [
-        Fault(int(sent[k]), f"transfer {rows[k]}: {expected}", f"received in row {received[k]}")
+        Fault((int(sent[k]),), f"transfer {rows[k]}: {expected}", f"received in row {received[k]}")
         for expected, wrong in found.items()
         for k in np.flatnonzero(wrong)[:LIMIT].tolist()
     ]
@@ -431,7 +431,7 @@ def block_faults(dag: InstructionDag, order: Order, blocks: Blocks) -> list[Faul
     rows = np.flatnonzero(dag.remote)
     for word, block in (("sending", at_src[rows]), ("receiving", at_dst[rows])):
         found += [
-            Fault(NONE, f"one {word} block for a connection", f"transfer {rows[k]} in {block[k]}")
+            Fault((), f"one {word} block for a connection", f"transfer {rows[k]} in {block[k]}")
             for k in np.flatnonzero(~_agrees(dag.connection[rows], block))[:LIMIT].tolist()
         ]
     return found + _hand_faults(dag, at_src, at_dst)
@@ -453,7 +453,7 @@ def _hand_faults(dag: InstructionDag, at_src: IntArray, at_dst: IntArray) -> lis
     wrong = ~(_agrees(wish, block) & _agrees(block, wish))
     return [
         Fault(
-            int(block[k]),
+            (int(block[k]),),
             "one block for each that the program asks for",
             f"transfer {transfer[k]} in it, which asks for block {asked[k]} of rank {rank[k]}",
         )

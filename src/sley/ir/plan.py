@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
@@ -204,15 +205,6 @@ class Plan(Value):
         """Rows of the instructions that take a message from a connection, ascending."""
         return frozen_array(np.flatnonzero(RECEIVES[self.instructions.op]), np.int32)
 
-    def connection_keys(self) -> tuple[LongArray, LongArray]:
-        """One number per (source, destination, channel): of each of `sends`, of each of
-        `receives`."""
-        t, n, c = self.instructions, self.collective.ranks, self.channels
-        s, r = self.sends, self.receives
-        send = (self.rank[s].astype(np.int64) * n + t.send_peer[s]) * c + t.channel[s]
-        receive = (t.recv_peer[r].astype(np.int64) * n + self.rank[r]) * c + t.channel[r]
-        return send, receive
-
     def blocks(self) -> list[SimpleNamespace]:
         """The blocks as rows for people: rank, number, send_peers, recv_peers, channels,
         instructions."""
@@ -256,3 +248,8 @@ class Plan(Value):
             f"step {self.step[instruction]} ({self._operation(instruction)})"
         )
         return self.sources.place(int(self.instructions.source[instruction]), detail)
+
+    def places(self, instructions: Iterable[int]) -> list[Place]:
+        """Where each of some instructions is; of none, where the plan is."""
+        whole = self.sources.whole if self.sources.whole.file else Place(detail=self.name)
+        return [self.place(row) for row in instructions] or [whole]

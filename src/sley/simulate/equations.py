@@ -16,13 +16,14 @@ import numpy as np
 
 from sley.errors import Place
 from sley.errors.simulation import S701, S702, S704
+from sley.ir.connections import Connections
 from sley.ir.fabric import LinkKind
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_in_bytes
 from sley.ir.tables import NONE, BoolArray, FloatArray, IntArray, distinct
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer
-from sley.simulate.inputs import Connections, Tiling, latencies
+from sley.simulate.inputs import Routes, Tiling, latencies
 from sley.simulate.turns import Turns
 
 _SAME = 1e-9
@@ -134,7 +135,7 @@ def estimate(
 
     topology: by default the one that the plan was compiled for. stages: the stage of each channel,
     from 0; by default each channel is a stage.
-    Errors: S701, S702, S703, S704, C301, C305.
+    Errors: S701, S702, S703, S704, S706, C301, C305.
     """
     chosen = topology or plan.topology
     if chosen is None:
@@ -205,16 +206,16 @@ class _Tasks:
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology, size_bytes: int) -> _Tasks:
-        """Errors: C301, C305."""
+        """Errors: S706, C301, C305."""
         t, model, rows = plan.instructions, topology.model, plan.sends
-        connections = Connections.of(plan, topology)
-        number = connections.send[rows]
+        routes = Routes.of(plan, topology)
+        number = routes.connections.uses.send[rows]
         tiles = Tiling.of(plan, model, size_bytes).tiles
         chunk_bytes = size_bytes / plan.collective.blocks / plan.collective.chunks
         messages = t.count[rows] if plan.per_chunk else np.ones(len(rows))
         towards = np.array([model.block_GBps(kind) for kind in LinkKind])
-        links, labels = _used_links(plan, topology, connections)
-        crossed = connections.path.picked(number)
+        links, labels = _used_links(plan, topology, routes.connections)
+        crossed = routes.path.picked(number)
         efficiency = model.wire_efficiency[plan.protocol]
         return cls(
             plan=plan,
@@ -223,9 +224,9 @@ class _Tasks:
             rows=rows,
             links=links,
             labels=labels,
-            alpha_us=latencies(topology, plan.protocol, connections)[number] * messages,
+            alpha_us=latencies(topology, plan.protocol, routes)[number] * messages,
             wire_bytes=t.count[rows].astype(np.float64) * (chunk_bytes / tiles / efficiency),
-            block_GBps=towards[connections.kind[number]],
+            block_GBps=towards[routes.kind[number]],
             crossing=crossed.source,
             crossed=crossed.target,
         )
@@ -346,7 +347,7 @@ def _used_links(
         else:
             labels.append(f"card {key % ranks}, {'receiving' if key >= ranks else 'sending'}")
     used = np.full((len(plan.instructions), 2), NONE, np.int32)
-    number = connections.send[plan.sends]
+    number = connections.uses.send[plan.sends]
     used[plan.sends, 0] = np.searchsorted(keys, first)[number]
     used[plan.sends, 1] = np.where(outside, np.searchsorted(keys, second), NONE)[number]
     return used, labels

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.errors import SleyError
 from sley.errors.compiler import C301, C305
+from sley.errors.simulation import S706
+from sley.ir.connections import Connections
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
+from sley.ir.faults import diagnostics, faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray
 from sley.ir.topology import Topology
@@ -35,51 +39,44 @@ for _op, _traffic in {
 
 
 @dataclass(frozen=True)
-class Connections:
-    """What the connections of a plan cross.
+class Routes:
+    """What the connections of a plan cross on a topology.
 
-    src, dst: int32 (connections,), the ranks.
+    connections: those of the plan.
     path: CSR, connection -> links.
     kind: int8 (connections,), the slowest LinkKind on the way.
-    send, receive: int32 (instructions,), the connection that each instruction uses; NONE without.
     """
 
-    src: IntArray
-    dst: IntArray
+    connections: Connections
     path: Edges
     kind: NDArray[np.int8]
-    send: IntArray
-    receive: IntArray
 
     @classmethod
-    def of(cls, plan: Plan, topology: Topology) -> Connections:
-        """Errors: C301, C305."""
-        ranks, channels = plan.collective.ranks, plan.channels
+    def of(cls, plan: Plan, topology: Topology) -> Routes:
+        """Errors: S706, C301, C305."""
+        found = faults(plan)
+        if found:
+            raise SleyError(diagnostics(S706, plan, found))
+        ranks = plan.collective.ranks
         if topology.ranks < ranks:
             raise C305.error(
                 expected=f"at least {ranks} ranks",
                 found=f"{topology.name}: {topology.ranks} ranks",
             )
-        sent, received = plan.connection_keys()
-        keys, number = np.unique(np.concatenate([sent, received]), return_inverse=True)
-        send, receive = np.full((2, len(plan.instructions)), NONE, np.int32)
-        send[plan.sends], receive[plan.receives] = np.split(number, [len(sent)])
-        src, dst = np.divmod(keys // channels, ranks)
-        pairs, pair = np.unique(keys // channels, return_inverse=True)
-        ways = topology.paths(*np.divmod(pairs, ranks))
-        path = ways.picked(pair)
+        c = Connections.of(plan)
+        pairs, pair = np.unique(c.src.astype(np.int64) * ranks + c.dst, return_inverse=True)
+        path = topology.paths(*np.divmod(pairs, ranks)).picked(pair)
         for missing in np.flatnonzero(np.diff(path.offset) == 0)[:1]:
-            row = int(plan.sends[np.flatnonzero(send[plan.sends] == missing)[0]])
             raise C301.error(
-                at=plan.place(row),
+                at=plan.place(c.first_user(missing)),
                 expected="a message between two ranks that are linked",
-                found=f"rank {src[missing]} -> rank {dst[missing]}, which {topology.name} does "
-                "not link",
+                found=f"rank {c.src[missing]} -> rank {c.dst[missing]}, which {topology.name} "
+                "does not link",
             )
-        kind = np.zeros(len(keys), np.int8)
-        if len(keys):
+        kind = np.zeros(len(c), np.int8)
+        if len(c):
             kind = np.maximum.reduceat(topology.links.kind[path.target], path.offset[:-1])
-        return cls(src, dst, path, kind, send, receive)
+        return cls(c, path, kind)
 
     @property
     def remote(self) -> NDArray[np.bool_]:
@@ -87,15 +84,15 @@ class Connections:
         return np.asarray(self.kind == LinkKind.NETWORK)
 
 
-def latencies(topology: Topology, protocol: Protocol, connections: Connections) -> FloatArray:
+def latencies(topology: Topology, protocol: Protocol, routes: Routes) -> FloatArray:
     """float64 (connections,): from the end of a move until the other side sees it. The links' own
     where all on the way have one, else the model's for the slowest kind."""
     by_kind = np.array([topology.model.latency_us(kind)[protocol] for kind in LinkKind])
-    path = connections.path
+    path = routes.path
     own = topology.links.latency_us[path.target]
     said = np.logical_and.reduceat(own >= 0, path.offset[:-1]) if len(own) else np.zeros(0, bool)
     total = np.add.reduceat(own, path.offset[:-1]) if len(own) else np.zeros(0)
-    return np.where(said, total, by_kind[connections.kind])
+    return np.where(said, total, by_kind[routes.kind])
 
 
 def memory_of(topology: Topology) -> IntArray:
@@ -132,25 +129,22 @@ class Moves:
     classes: list[MoveClass]
 
     @classmethod
-    def of(cls, plan: Plan, topology: Topology, connections: Connections, speed: float) -> Moves:
+    def of(cls, plan: Plan, topology: Topology, routes: Routes, speed: float) -> Moves:
         """speed: which part of a block's rate is left to it, 1 for code made for the plan."""
-        t, ranks = plan.instructions, topology.ranks
-        pairs = connections.src.astype(np.int64) * ranks + connections.dst
-        pair = np.append(pairs, NONE)[connections.send]  # NONE is the last one
+        t, c, ranks = plan.instructions, routes.connections, topology.ranks
+        pairs = c.src.astype(np.int64) * ranks + c.dst
+        pair = np.append(pairs, NONE)[c.uses.send]  # NONE is the last one
         key = ((pair + 1) * len(Op) + t.op) * ranks + plan.rank
         _, first, kind = np.unique(key, return_index=True, return_inverse=True)
         memory = len(topology.links) + memory_of(topology)
         classes = [
-            _block_class(plan, i, topology.model, connections, memory, speed)
-            for i in first.tolist()
+            _block_class(plan, i, topology.model, routes, memory, speed) for i in first.tolist()
         ]
-        wire = np.full(len(connections.src), NONE, np.int32)
-        remote = np.flatnonzero(connections.remote)
+        wire = np.full(len(c), NONE, np.int32)
+        remote = np.flatnonzero(routes.remote)
         _, first, which = np.unique(pairs[remote], return_index=True, return_inverse=True)
         wire[remote] = len(classes) + which
-        classes += [
-            _wire_class(c, topology, connections, memory, speed) for c in remote[first].tolist()
-        ]
+        classes += [_wire_class(k, topology, routes, memory, speed) for k in remote[first].tolist()]
         return cls(kind.astype(np.int32), wire, classes)
 
 
@@ -158,37 +152,38 @@ def _block_class(
     plan: Plan,
     instruction: int,
     model: CostModel,
-    connections: Connections,
+    routes: Routes,
     memory: IntArray,
     speed: float,
 ) -> MoveClass:
     """What a block does to execute an instruction. memory: the resource of each rank's."""
-    op, c = plan.instructions.op[instruction], int(connections.send[instruction])
+    op, connections = plan.instructions.op[instruction], routes.connections
+    c = int(connections.uses.send[instruction])
     own = int(memory[plan.rank[instruction]])
     uses = {own: float(_LOCAL[op])}
     if c == NONE:
         cap = model.local_block_GBps
-    elif connections.remote[c]:
+    elif routes.remote[c]:
         cap = model.block_GBps(LinkKind.NETWORK)
         uses[own] += _SENT[op]
     else:
-        cap = model.block_GBps(LinkKind(connections.kind[c]))
+        cap = model.block_GBps(LinkKind(routes.kind[c]))
         other = int(memory[connections.dst[c]])
         uses[other] = uses.get(other, 0.0) + _SENT[op]
-        uses |= Counter(connections.path[c].tolist())  # once for each time that it is crossed
+        uses |= Counter(routes.path[c].tolist())  # once for each time that it is crossed
     return MoveClass(cap * speed, cap * speed, {r: w for r, w in uses.items() if w})
 
 
 def _wire_class(
     connection: int,
     topology: Topology,
-    connections: Connections,
+    routes: Routes,
     memory: IntArray,
     speed: float,
 ) -> MoveClass:
     """What a proxy does to send a part from card to card."""
-    links = connections.path[connection].tolist()
-    ends = (connections.src[connection], connections.dst[connection])
+    links = routes.path[connection].tolist()
+    ends = (routes.connections.src[connection], routes.connections.dst[connection])
     return MoveClass(
         cap_GBps=float(topology.links.GBps[links].min()),
         push_GBps=topology.model.block_GBps(LinkKind.NETWORK) * speed,
@@ -272,24 +267,24 @@ class Inputs:
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> Inputs:
-        """interpreter: whether an interpreter runs the plan. Errors: C301, C305."""
+        """interpreter: whether an interpreter runs the plan. Errors: S706, C301, C305."""
         t, model = plan.instructions, topology.model
-        connections = Connections.of(plan, topology)
+        routes = Routes.of(plan, topology)
         speed = 1 - model.interpreter_loss if interpreter else 1.0
-        moves = Moves.of(plan, topology, connections, speed)
+        moves = Moves.of(plan, topology, routes, speed)
         uses = [use for c in moves.classes for use in c.uses.items()]
         memory = np.full(int(memory_of(topology).max()) + 1, model.memory_GBps)
         links = len(topology.links)
-        latency = latencies(topology, plan.protocol, connections)
-        fenced = np.where(connections.remote, 0.0, model.fence_share[plan.protocol])
+        latency = latencies(topology, plan.protocol, routes)
+        fenced = np.where(routes.remote, 0.0, model.fence_share[plan.protocol])
         single = (t.op == Op.COPY) | (t.op == Op.REDUCE) | (t.op == Op.NOP) | (not plan.per_chunk)
         # What stays in its rank has no flags of a protocol beside it.
         local = (t.op == Op.COPY) | (t.op == Op.REDUCE)
         carried = np.where(local, model.wire_efficiency[plan.protocol], 1.0) * (t.op != Op.NOP)
         return cls(
             block_offset=plan.block_offset,
-            send=connections.send,
-            receive=connections.receive,
+            send=routes.connections.uses.send,
+            receive=routes.connections.uses.receive,
             messages=np.where(single, 1, t.count).astype(np.int32),
             chunks=np.where(single, t.count, 1) * carried,
             kind=moves.instruction,

@@ -41,7 +41,7 @@ class Simulator:
     executions: whether every execution is kept in the results.
     bounds: of the collective on the topology, where somebody has worked them out already.
 
-    Errors: S701, S704, C301, C305, C307.
+    Errors: S701, S704, S706, C301, C305, C307.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ def simulate(
     executions: bool = False,
 ) -> Simulation:
     """One call of a plan on a topology: `Simulator` says what the settings mean; it is faster for
-    many sizes. Errors: S701 to S705, C301, C305, C307."""
+    many sizes. Errors: S701 to S706, C301, C305, C307."""
     simulator = Simulator(
         plan,
         topology,

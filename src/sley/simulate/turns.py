@@ -7,8 +7,10 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from sley.errors import Place
+from sley.errors import Place, SleyError
 from sley.errors.simulation import S703
+from sley.ir.connections import Messages, connection_faults
+from sley.ir.faults import diagnostics
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, FloatArray, IntArray, LongArray
 
@@ -32,12 +34,12 @@ class Turns:
     @classmethod
     def of(cls, plan: Plan, links: IntArray) -> Turns:
         """Errors: S703."""
-        sent, received = plan.connection_keys()
-        by_send, by_receive = (np.argsort(k, kind="stable") for k in (sent, received))
-        if not np.array_equal(sent[by_send], received[by_receive]):
-            raise _stuck(plan, "a receive for every message, and a message for every receive")
-        source = np.concatenate([plan.waits.source, plan.receives[by_receive]])
-        target = np.concatenate([plan.waits.target, plan.sends[by_send]])
+        messages = Messages.of(plan)
+        found = connection_faults(plan, messages)
+        if found:
+            raise SleyError(diagnostics(S703, plan, found))
+        source = np.concatenate([plan.waits.source, messages.receive])
+        target = np.concatenate([plan.waits.target, messages.send])
         number = len(plan.instructions)
         before = Edges.from_pairs(number, source, target)
         return cls(plan, before, Edges.from_pairs(number, target, source), plan.step > 0, links)
@@ -81,7 +83,11 @@ class Turns:
                 if not waiting[other]:
                     heappush(queue, (ready[other], other))
         if len(order) < number:
-            raise _stuck(self.plan, "instructions that do not wait for one another in a circle")
+            raise S703.error(
+                at=Place(detail=self.plan.name),
+                expected="instructions that do not wait for one another in a circle",
+                found="some that wait for ever",
+            )
         return np.array(order, np.int64), np.array(end)
 
     def all_tiles(self, order: LongArray, task_us: FloatArray, tiles: int) -> FloatArray:
@@ -115,9 +121,3 @@ class Turns:
                 if link != NONE:
                     free[link] = max(begin + tiles * us, last + first * us)
         return np.array(end)
-
-
-def _stuck(plan: Plan, expected: str) -> Exception:
-    return S703.error(
-        at=Place(detail=plan.name), expected=expected, found="some that wait for ever"
-    )

@@ -8,12 +8,12 @@ import numpy as np
 
 from sley.errors import Diagnostic, SleyError, counted, shortened
 from sley.errors.verifier import V203
+from sley.ir.connections import Messages
 from sley.ir.graph import find_cycle, levels
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of, spans
 from sley.ir.words import LoopOrder
 from sley.verify.meetings import check_meetings
-from sley.verify.messages import Messages
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import numpy as np
 
 from sley.errors import Diagnostic, shortened
 from sley.errors.verifier import V203
+from sley.ir.connections import Messages
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, LongArray, spans
-from sley.verify.messages import Messages
 
 
 def check_meetings(plan: Plan, messages: Messages) -> list[Diagnostic]:

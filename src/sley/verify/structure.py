@@ -1,13 +1,13 @@
-"""Structure: the consistency of a plan's tables."""
+"""Structure: the consistency of a plan's tables and of its connections."""
 
 from __future__ import annotations
 
-from sley.errors import Diagnostic
-from sley.errors.verifier import V201, V208, V209
+from sley.errors import Diagnostic, SleyError
+from sley.errors.verifier import V201, V202, V208, V209
 from sley.ir.collectives import STANDARD, standard
-from sley.ir.faults import LIMIT, faults, overlapping_operands
+from sley.ir.connections import Messages, connection_faults
+from sley.ir.faults import diagnostics, faults, overlap_faults
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE
 
 
 def check_rows(plan: Plan) -> list[Diagnostic]:
@@ -17,35 +17,24 @@ def check_rows(plan: Plan) -> list[Diagnostic]:
     if c.name in STANDARD and standard(c) is None:
         return [
             V209.diagnostic(
-                at=plan.sources.whole,
+                at=plan.places([]),
                 expected=f"what sley.{STANDARD[c.name].build.__name__} promises",
                 found=f"{c} with other buffers or other promises",
             )
         ]
-    found = [
-        V201.diagnostic(
-            at=plan.sources.whole if fault.row == NONE else plan.place(fault.row),
-            expected=fault.expected,
-            found=fault.found,
-        )
-        for fault in faults(plan)
-    ]
-    return found or _check_overlaps(plan)
+    found = diagnostics(V201, plan, faults(plan))
+    return found or diagnostics(V208, plan, overlap_faults(plan))
 
 
-def _check_overlaps(plan: Plan) -> list[Diagnostic]:
-    """V208 for instructions whose source and destination overlap."""
-    t, layout, found = plan.instructions, plan.layout, []
-    for row in overlapping_operands(plan)[:LIMIT].tolist():
-        rank = int(plan.rank[row])
-        source = layout.cell(rank, int(t.src_buffer[row]), int(t.src_index[row]))
-        target = layout.cell(rank, int(t.dst_buffer[row]), int(t.dst_index[row]))
-        found.append(
-            V208.diagnostic(
-                at=plan.place(row),
-                expected="a source and a destination that share no chunk",
-                found=f"{layout.name(int(source))} and {layout.name(int(target))}, "
-                f"{t.count[row]} chunks each",
-            )
-        )
-    return found
+def match_messages(plan: Plan) -> tuple[Messages, list[Diagnostic]]:
+    """The messages of a plan, and V202 findings; with findings, the messages are meaningless."""
+    messages = Messages.of(plan)
+    return messages, diagnostics(V202, plan, connection_faults(plan, messages))
+
+
+def messages_of(plan: Plan) -> Messages:
+    """The messages of a plan; SleyError (V202) if the ends of a connection don't agree."""
+    messages, found = match_messages(plan)
+    if found:
+        raise SleyError(found)
+    return messages

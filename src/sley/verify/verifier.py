@@ -11,10 +11,9 @@ from sley.ir.faults import LIMIT, own_operands
 from sley.ir.plan import Plan
 from sley.ir.words import Op
 from sley.verify.hangs import run_abstractly
-from sley.verify.messages import match_messages
 from sley.verify.races import check_races
 from sley.verify.result import check_result
-from sley.verify.structure import check_rows
+from sley.verify.structure import check_rows, match_messages
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from sley.formats.msccl_xml.checks import report
 from sley.formats.msccl_xml.steps import Peers, Steps
 from sley.formats.msccl_xml.targets import XmlTarget
 from sley.formats.problems import Problems
+from sley.ir.connections import Connections, shared_ends
 from sley.ir.faults import faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
@@ -69,8 +70,7 @@ def check_tables(plan: Plan, problems: Problems) -> None:
     one of its block."""
     found = faults(plan)
     for fault in found[: problems.room]:
-        at = Place(detail=plan.name) if fault.row == NONE else plan.place(fault.row)
-        problems.add(F452, at, expected=fault.expected, found=fault.found)
+        problems.add(F452, plan.places(fault.rows)[0], expected=fault.expected, found=fault.found)
     if found:
         return
     source, target = plan.waits.source, plan.waits.target
@@ -104,23 +104,10 @@ def check_blocks(plan: Plan, peers: Peers, target: XmlTarget, problems: Problems
                 f"{word} {mine[row]} here and {own[plan.block[row]]} elsewhere in the block"
             ),
         )
-    rank = plan.block_rank.astype(np.int64)
-    for word, peer in (("send to", peers.send), ("receive from", peers.recv)):
-        used = np.flatnonzero(peer != NONE)
-        key = (rank[used] * plan.collective.ranks + peer[used]) * plan.channels + peers.chan[used]
-        order = np.argsort(key, kind="stable")
-        again = order[1:][key[order][1:] == key[order][:-1]]
-        report(
-            problems,
-            _mask(len(rank), used[again]),
-            F449,
-            lambda block: _block_place(plan, block),
-            "one block on a (peer, channel)",
-            lambda block, word=word, peer=peer: (  # type: ignore[misc]
-                f"another that will {word} rank {peer[block]} on channel {peers.chan[block]}"
-            ),
-        )
-        _check_channel_load(plan, peers, used, target, problems)
+    for fault in shared_ends(plan, Connections.of(plan))[: problems.room]:
+        problems.add(F449, plan.places(fault.rows), expected=fault.expected, found=fault.found)
+    for peer in (peers.send, peers.recv):
+        _check_channel_load(plan, peers, np.flatnonzero(peer != NONE), target, problems)
 
 
 def _check_channel_load(

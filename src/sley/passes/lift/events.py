@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.errors import Diagnostic, SleyError
+from sley.errors import SleyError
 from sley.errors.compiler import C320
-from sley.ir.faults import LIMIT, faults, overlapping_operands, own_operands
+from sley.ir.connections import Messages, connection_faults
+from sley.ir.faults import LIMIT, Fault, diagnostics, faults, overlap_faults, own_operands
 from sley.ir.graph import find_cycle, levels
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, LongArray, neighbouring_writes, spans
@@ -37,8 +38,9 @@ class Events:
 
 def trace_events(plan: Plan) -> Events:
     """The events of a checked plan. Errors: C320."""
-    send, receive = _match(plan)
-    position = _positions(plan, send, receive)
+    messages = Messages.of(plan)
+    _refuse(plan, connection_faults(plan, messages))
+    position = _positions(plan, messages)
     accesses = _Accesses.of(plan, position)
     in_place = _reduced_in_place(plan, accesses)
     before, after = accesses.with_results(plan, in_place, position).conflicts()
@@ -48,95 +50,37 @@ def trace_events(plan: Plan) -> Events:
         np.concatenate([before, 2 * fused]),
         np.concatenate([after, 2 * fused + 1]),
     )
-    return Events(send, receive, in_place, position, order)
+    return Events(messages.send, messages.receive, in_place, position, order)
 
 
 def check_plan(plan: Plan) -> None:
     """Refuses tables that contradict one another, and operands that overlap: in a program they are
     apart. Errors: C320."""
-    found = [
-        C320.diagnostic(
-            at=plan.sources.whole if fault.row == NONE else plan.place(fault.row),
-            expected=fault.expected,
-            found=fault.found,
-        )
-        for fault in faults(plan)
+    _refuse(plan, faults(plan))
+    doubled = [
+        Fault((row,), "a source and a destination that share no chunk", "one range for both")
+        for row in own_operands(plan, Op.REDUCE)[:LIMIT].tolist()
     ]
+    _refuse(plan, overlap_faults(plan) + doubled)
+
+
+def _refuse(plan: Plan, found: list[Fault]) -> None:
     if found:
-        raise SleyError(found)
-    doubled = own_operands(plan, Op.REDUCE)
-    for row in [*overlapping_operands(plan), *doubled][:LIMIT]:
-        found.append(
-            C320.diagnostic(
-                at=plan.place(int(row)),
-                expected="a source and a destination that share no chunk",
-                found="operands that overlap",
-            )
-        )
-    if found:
-        raise SleyError(found)
+        raise SleyError(diagnostics(C320, plan, found))
 
 
-def _match(plan: Plan) -> tuple[LongArray, LongArray]:
-    """The instructions that put and take each message: on a connection the k-th receive takes
-    what the k-th send puts there. Errors: C320."""
-    send_key, receive_key = plan.connection_keys()
-    by_send = np.argsort(send_key, kind="stable")
-    by_receive = np.argsort(receive_key, kind="stable")
-    send, receive = plan.sends[by_send].astype(np.int64), plan.receives[by_receive].astype(np.int64)
-    for key, rows, word in (
-        (send_key[by_send], send, "sends"),
-        (receive_key[by_receive], receive, "receives"),
-    ):
-        several = (key[1:] == key[:-1]) & (plan.block[rows[1:]] != plan.block[rows[:-1]])
-        if several.any():
-            row = int(rows[1:][several][0])
-            raise _refused(plan, row, f"one block that {word} on a connection", "two")
-    sent, taken = send_key[by_send], receive_key[by_receive]
-    if not np.array_equal(sent, taken):
-        keys, both = np.unique(np.concatenate([sent, taken])), []
-        for key in (sent, taken):
-            both.append(np.searchsorted(key, keys, "right") - np.searchsorted(key, keys, "left"))
-        k = int(np.argmax(both[0] != both[1]))
-        rows, key = (send, sent) if both[0][k] else (receive, taken)
-        row = int(rows[np.argmax(key == keys[k])])
-        found = f"{both[0][k]} sends, {both[1][k]} receives"
-        raise _refused(plan, row, "as many receives as sends on a connection", found)
-    counts = plan.instructions.count
-    uneven = np.flatnonzero(counts[send] != counts[receive])
-    if len(uneven):
-        k = int(uneven[0])
-        found = f"{counts[send[k]]} chunks sent, {counts[receive[k]]} received"
-        raise _refused(plan, int(receive[k]), "the same count at both ends of a message", found)
-    return send, receive
-
-
-def _refused(plan: Plan, row: int, expected: str, found: str) -> SleyError:
-    return C320.error(at=plan.place(row), expected=expected, found=found)
-
-
-def _positions(plan: Plan, send: LongArray, receive: LongArray) -> LongArray:
+def _positions(plan: Plan, messages: Messages) -> LongArray:
     """int64 (events,): places in an order that blocks, waits and messages allow. Errors: C320."""
     rows = len(plan.instructions)
-    starts = np.zeros(rows, bool)
-    starts[plan.block_offset[:-1][np.diff(plan.block_offset) > 0]] = True
-    follows = np.flatnonzero(~starts)
-    graph = Edges.from_pairs(
-        rows,
-        np.concatenate([follows - 1, plan.waits.target, send]),
-        np.concatenate([follows, plan.waits.source, receive]),
-    )
+    graph = Edges.from_pairs(rows, *messages.happens_before(plan))
     level = levels(graph)
     if (level == NONE).any():
         circle = find_cycle(graph.reversed(), level == NONE)
-        found: list[Diagnostic] = [
-            C320.diagnostic(
-                at=[plan.place(row) for row in circle[:LIMIT]],
-                expected="a plan that runs to its end",
-                found=f"{len(circle)} instructions that wait for one another",
-            )
-        ]
-        raise SleyError(found)
+        raise C320.error(
+            at=plan.places(circle[:LIMIT]),
+            expected="a plan that runs to its end",
+            found=f"{len(circle)} instructions that wait for one another",
+        )
     place = np.empty(rows, np.int64)
     place[np.argsort(level, kind="stable")] = np.arange(rows)
     return (2 * place[:, None] + np.arange(2)).ravel()

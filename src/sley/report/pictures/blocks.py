@@ -30,6 +30,7 @@ from sley.report.pictures.canvas import (
 from sley.report.pictures.words import (
     WAIT,
     block_peers,
+    check_plan,
     instruction_fill,
     instruction_peers,
     instruction_text,
@@ -95,8 +96,9 @@ def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
     execution, and for each wait an arrow from the instruction that must finish first.
 
     ranks: the ranks to draw, by default all.
-    Ids in an SVG: rank-R, block-R-B, instruction-I, wait-I-J. Errors: P801.
+    Ids in an SVG: rank-R, block-R-B, instruction-I, wait-I-J. Errors: P801, P804.
     """
+    check_plan(plan)
     chosen = rank_mask(ranks, plan.collective.ranks)
     rows = int(chosen[plan.rank].sum())
     waits = int(chosen[plan.rank[plan.waits.source]].sum())

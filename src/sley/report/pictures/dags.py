@@ -7,6 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from sley.errors.report import P803
+from sley.ir.connections import Messages
 from sley.ir.dag import Dependencies
 from sley.ir.graph import levels
 from sley.ir.plan import Plan
@@ -33,6 +34,7 @@ from sley.report.pictures.words import (
     ORDER,
     WAIT,
     block_peers,
+    check_plan,
     instruction_fill,
     instruction_peers,
     instruction_text,
@@ -100,13 +102,15 @@ def instruction_picture(plan: Plan, ranks: Collection[int] | None = None) -> Pic
     instruction of the block, from send to receive, and for waits.
 
     ranks: the ranks to draw, by default all.
-    Ids in an SVG: instruction-I, order-I-J, message-I-J, wait-I-J. Errors: P801, P803.
+    Ids in an SVG: instruction-I, order-I-J, message-I-J, wait-I-J. Errors: P801, P803, P804.
     """
+    check_plan(plan)
     chosen = rank_mask(ranks, plan.collective.ranks)[plan.rank]
     shown = np.flatnonzero(chosen)
+    messages = Messages.of(plan)
     kinds = {
         "order": (ORDER, _next_in_block(plan)),
-        "message": (MESSAGE, _messages(plan)),
+        "message": (MESSAGE, np.column_stack((messages.send, messages.receive))),
         "wait": (WAIT, _waits(plan)),
     }
     every = np.concatenate([pairs for _, pairs in kinds.values()])
@@ -155,29 +159,5 @@ def _waits(plan: Plan) -> LongArray:
 
 def _next_in_block(plan: Plan) -> LongArray:
     """int64 (pairs, 2): each instruction and the next one of its block."""
-    row = np.arange(len(plan.instructions))
-    last = np.zeros(len(row) + 1, bool)
-    last[plan.block_offset] = True
-    first = row[~last[row + 1]]
-    return np.column_stack((first, first + 1))
-
-
-def _messages(plan: Plan) -> LongArray:
-    """int64 (messages, 2): each send and the receive of its message: the n-th send and the n-th
-    receive of a connection."""
-    send, receive = plan.connection_keys()
-    sends = _number_within_key(send)
-    receives = _number_within_key(receive)
-    both = sorted(sends.keys() & receives.keys())
-    pairs = [(plan.sends[sends[key]], plan.receives[receives[key]]) for key in both]
-    return np.array(pairs, np.int64).reshape(-1, 2)
-
-
-def _number_within_key(keys: LongArray) -> dict[tuple[int, int], int]:
-    """The place of the n-th occurrence of each key, by (key, n)."""
-    found: dict[tuple[int, int], int] = {}
-    count: dict[int, int] = {}
-    for place, key in enumerate(keys.tolist()):
-        found[key, count.get(key, 0)] = place
-        count[key] = count.get(key, 0) + 1
-    return found
+    follows = np.flatnonzero(plan.step > 0)
+    return np.column_stack((follows - 1, follows))

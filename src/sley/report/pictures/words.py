@@ -6,6 +6,9 @@ from collections.abc import Collection
 
 import numpy as np
 
+from sley.errors import SleyError
+from sley.errors.report import P804
+from sley.ir.faults import diagnostics, faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, ByteArray
 from sley.ir.words import (
@@ -98,6 +101,13 @@ def block_peers(plan: Plan, block: int) -> tuple[str, str, str]:
 
 def _join(numbers: list[int]) -> str:
     return ",".join(map(str, numbers)) or "-"
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuses a plan whose tables contradict one another. Errors: P804."""
+    found = faults(plan)
+    if found:
+        raise SleyError(diagnostics(P804, plan, found))
 
 
 def rank_mask(ranks: Collection[int] | None, total: int) -> BoolArray:
