@@ -1,4 +1,4 @@
-"""Inputs: a plan and a topology as the event loop takes them."""
+"""Inputs: a plan and a topology as arguments of the event loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ for _op, _traffic in {
 
 @dataclass(frozen=True)
 class Routes:
-    """What the connections of a plan cross on a topology.
+    """The links that the connections of a plan cross on a topology.
 
     connections: those of the plan.
     path: CSR, connection -> links.
@@ -85,8 +85,9 @@ class Routes:
 
 
 def latencies(topology: Topology, protocol: Protocol, routes: Routes) -> FloatArray:
-    """float64 (connections,): from the end of a move until the other side sees it. The links' own
-    where all on the way have one, else the model's for the slowest kind."""
+    """float64 (connections,): time from the end of a move until the receiver sees it: the sum of
+    the links' latencies if all links on the path have one, else the model's for the slowest kind.
+    """
     by_kind = np.array([topology.model.latency_us(kind)[protocol] for kind in LinkKind])
     path = routes.path
     own = topology.links.latency_us[path.target]
@@ -103,11 +104,11 @@ def memory_of(topology: Topology) -> IntArray:
 
 @dataclass(frozen=True)
 class MoveClass:
-    """Moves that cross the same resources at the same greatest rate.
+    """Moves that cross the same resources at the same maximum rate.
 
-    cap_GBps: the most that one of them moves. push_GBps: what stands behind it and could fill a
-    link, which contention is about. uses: how often each resource sees its bytes; links have their
-    rows as numbers, memories those after.
+    cap_GBps: the maximum rate of one move. push_GBps: the rate that it demands of a link, for
+    contention. uses: how often its bytes cross each resource; the numbers of links are their rows,
+    those of memories follow.
     """
 
     cap_GBps: float  # noqa: N815 - a unit
@@ -117,7 +118,7 @@ class MoveClass:
 
 @dataclass(frozen=True)
 class Moves:
-    """The moves of a plan by what they cross and how fast a block is.
+    """The moves of a plan, classified by the resources that they cross and their rate.
 
     instruction: int32 (instructions,), the class of each instruction's moves.
     wire: int32 (connections,), the class of the second hop; NONE without.
@@ -130,7 +131,7 @@ class Moves:
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology, routes: Routes, speed: float) -> Moves:
-        """speed: which part of a block's rate is left to it, 1 for code made for the plan."""
+        """speed: the fraction of a block's rate that remains, 1 for generated code."""
         t, c, ranks = plan.instructions, routes.connections, topology.ranks
         pairs = c.src.astype(np.int64) * ranks + c.dst
         pair = np.append(pairs, NONE)[c.uses.send]  # NONE is the last one
@@ -156,7 +157,7 @@ def _block_class(
     memory: IntArray,
     speed: float,
 ) -> MoveClass:
-    """What a block does to execute an instruction. memory: the resource of each rank's."""
+    """The moves of a block for an instruction. memory: the resource of each rank's memory."""
     op, connections = plan.instructions.op[instruction], routes.connections
     c = int(connections.uses.send[instruction])
     own = int(memory[plan.rank[instruction]])
@@ -181,7 +182,7 @@ def _wire_class(
     memory: IntArray,
     speed: float,
 ) -> MoveClass:
-    """What a proxy does to send a part from card to card."""
+    """The moves of a proxy, which sends a part from card to card."""
     links = routes.path[connection].tolist()
     ends = (routes.connections.src[connection], routes.connections.dst[connection])
     return MoveClass(
@@ -193,9 +194,9 @@ def _wire_class(
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a call cuts a chunk.
+    """A call's cut of a chunk into tiles.
 
-    tiles: how many tiles. tile_bytes, last_bytes: of a full one, and of the last.
+    tiles: their number. tile_bytes, last_bytes: size of a full tile, and of the last one.
     """
 
     tiles: int
@@ -204,7 +205,7 @@ class Tiling:
 
     @classmethod
     def of(cls, plan: Plan, model: CostModel, size_bytes: int) -> Tiling:
-        """Tiles that leave room for the plan's longest message."""
+        """Tiles whose longest message in the plan has at most the model's tile size."""
         chunk_bytes = size_bytes / plan.collective.blocks / plan.collective.chunks
         counts = plan.instructions.count[plan.sends]
         span = 1 if plan.per_chunk else int(counts.max(initial=1))
@@ -215,27 +216,28 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything that the event loop takes, save what depends on the size (`native/simulator` reads
-    it field by field).
+    """The event loop's arguments that don't depend on the size (`native/simulator` reads them field
+    by field).
 
     block_offset: int64 (blocks + 1,), the first instruction of each block.
     send, receive: int32 (instructions,), the connection that each uses; NONE without.
-    messages: int32 (instructions,), how many messages an execution is.
-    chunks: float64 (instructions,), how many chunks each of them has, as on a link.
+    messages: int32 (instructions,), messages of an execution.
+    chunks: float64 (instructions,), chunks of a message in units of a chunk on a link: data that
+        stays in its rank has no protocol flags, and counts less.
     kind: int32 (instructions,), the class of its moves.
     wait_offset, wait_target: CSR, instruction -> instructions that it waits for.
     instruction_major: whether an instruction runs all tiles before the next one.
-    fence_us: float64 (connections,), what the sending block spends before it goes on.
-    latency_us: float64 (connections,), from then until the other side sees it.
+    fence_us: float64 (connections,), time that the sending block spends before it continues.
+    latency_us: float64 (connections,), from then until the receiver sees the message.
     wire: int32 (connections,), the class of the second hop; NONE without.
     class_cap, class_push: float64 (classes,), `MoveClass` in bytes a microsecond.
-    class_first, class_resource, class_weight: CSR, class -> resources and how often each sees its
-        bytes.
-    capacity: float64 (resources,), bytes a microsecond. gamma: float64 (resources,), what
-        contention costs. links: how many of the resources are links; the rest are memories.
-    launch_us, wait_us, decode_us: what a call, an instruction that waits, and any instruction cost.
-    slices: parts of a message at most. overhead_bytes: what a part moves besides its data.
-    least_slice_bytes: how small parts are at least.
+    class_first, class_resource, class_weight: CSR, class -> resources, and how often its bytes
+        cross each.
+    capacity: float64 (resources,), bytes a microsecond. gamma: float64 (resources,), cost of
+        contention. links: number of resources that are links; the rest are memories.
+    launch_us, wait_us, decode_us: cost of a call, of an instruction that waits, of any instruction.
+    slices: the most parts of a message. overhead_bytes: bytes of a part besides its data.
+    least_slice_bytes: the least size of a part.
     """
 
     block_offset: LongArray
@@ -278,7 +280,7 @@ class Inputs:
         latency = latencies(topology, plan.protocol, routes)
         fenced = np.where(routes.remote, 0.0, model.fence_share[plan.protocol])
         single = (t.op == Op.COPY) | (t.op == Op.REDUCE) | (t.op == Op.NOP) | (not plan.per_chunk)
-        # What stays in its rank has no flags of a protocol beside it.
+        # Data that stays in its rank carries no protocol flags.
         local = (t.op == Op.COPY) | (t.op == Op.REDUCE)
         carried = np.where(local, model.wire_efficiency[plan.protocol], 1.0) * (t.op != Op.NOP)
         return cls(

@@ -1,4 +1,4 @@
-"""Simulation: when everything happens in a run of a plan on a topology."""
+"""Simulation: the times of a simulated run of a plan on a topology."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Cause(IntEnum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockTimes(Table):
-    """One row a thread block of the plan: where its time goes, from launch to its own exit.
+    """One row a thread block of the plan: its time by activity, from launch to its own exit.
 
     end_us: when it exits.
     moving_us: moving data.
     waiting_us: waiting for instructions of other blocks.
     message_us: waiting for messages.
     slot_us: waiting for free slots.
-    overhead_us: what decoding, waits and fences cost by themselves.
+    overhead_us: cost of decoding, waits and fences.
     """
 
     end_us: FloatArray
@@ -50,16 +50,16 @@ class BlockTimes(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Executions(Table):
-    """One row an execution: an instruction on a tile, in the order in which they ended.
+    """One row an execution (an instruction on a tile), in the order of their ends.
 
     instruction: row of the plan's instructions.
     tile: the tile.
-    turn_us: when its block came to it.
+    turn_us: when its block reached it.
     start_us: when it began to move data.
     end_us: when it was done.
     cause: Cause; what it waited for last.
     after: the row of the execution that it waited for; NONE for LAUNCH.
-    moving_us: how long it moved data; the rest is waiting between parts, and overhead.
+    moving_us: time moving data; the rest is waiting between parts, and overhead.
     """
 
     instruction: IntArray
@@ -74,10 +74,10 @@ class Executions(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinkLoad(Value):
-    """What crosses each link of the topology.
+    """The load of each link of the topology.
 
     moved_bytes: float64 (links,), with the protocol's flags.
-    bin_us: how long a bin of `load_GBps` is; bins begin at the call.
+    bin_us: length of a bin of `load_GBps`; bins begin at the call.
     load_GBps: float64 (bins, links), the average rate in each bin.
     """
 
@@ -88,20 +88,20 @@ class LinkLoad(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Simulation(Value):
-    """A run of a plan, as the model has it. Times count from the call; blocks start when it has
-    been launched.
+    """A run of a plan under the cost model. Times count from the call; blocks start after its
+    launch.
 
     size_bytes: of the call, as nccl-tests counts it (a whole number of bytes a block).
-    tiles: into how many tiles chunks are cut.
-    tile_bytes: how much of a chunk a full tile has.
+    tiles: tiles of a chunk.
+    tile_bytes: bytes of a chunk in a full tile.
     interpreter: whether an interpreter runs the plan, or code made for it.
     launch_us, time_us: when blocks start, and when the last one exits.
-    bound: what no algorithm falls below, for this collective, topology and size.
-    blocks: where each block's time goes.
-    links: what crosses each link.
-    critical: the executions that decide the time, from the first to the last: each waits for the
-        one before it.
-    executions: every execution, if they were asked for.
+    bound: the lower bound for this collective, topology and size.
+    blocks: each block's time by activity.
+    links: the load of each link.
+    critical: the critical path, the executions that determine the time, first to last: each waits
+        for the one before it.
+    executions: every execution, if requested.
     """
 
     plan: Plan
@@ -121,7 +121,7 @@ class Simulation(Value):
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
-        """Size over time, in 10^9 bytes a second; infinite where nothing takes time."""
+        """Size over time, in 10^9 bytes a second; infinite if the time is 0."""
         return self.size_bytes / self.time_us / 1e3 if self.time_us else float("inf")
 
     @property
@@ -131,12 +131,12 @@ class Simulation(Value):
 
     @property
     def of_bound(self) -> float:
-        """Which part of the bandwidth that the bound allows is reached, 0 to 1."""
+        """The fraction of the bound's bandwidth that is reached, 0 to 1."""
         return self.bound.time_us / self.time_us if self.time_us else 1.0
 
     @property
     def utilisation(self) -> FloatArray:
-        """float64 (links,): which part of each link's capacity is used, from launch to end."""
+        """float64 (links,): the fraction of each link's capacity in use, from launch to end."""
         running_us = max(self.time_us - self.launch_us, 1e-12)
         utilisation: FloatArray = self.links.moved_bytes / (
             self.topology.links.GBps * running_us * 1e3
@@ -150,9 +150,9 @@ class Simulation(Value):
         )
 
     def idle(self, *, to_exit: bool = True) -> FloatArray:
-        """float64 (blocks,): which part of its time each block waits, for other blocks, messages
-        or slots, or has exited; its time lasts to its own exit, or to the end of the kernel
-        (ResCCL 5.4, table 3)."""
+        """float64 (blocks,): the fraction of each block's time in which it waits for other blocks,
+        messages or slots, or has exited. The time ends at the block's own exit, or at the end of
+        the kernel (ResCCL 5.4, table 3)."""
         end = self.blocks.end_us if to_exit else np.full(len(self.blocks), self.time_us)
         busy = self.blocks.moving_us + self.blocks.overhead_us
         idle: FloatArray = 1 - busy / np.maximum(end - self.launch_us, 1e-12)

@@ -1,4 +1,4 @@
-"""simulate: how long a plan takes on a topology, and why (docs/simulation.md)."""
+"""Simulator: predicts a plan's time on a topology (docs/simulation.md)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ MAX_EXECUTIONS = 10**8
 
 
 class Simulator:
-    """A plan on a topology, to be simulated for one size after another.
+    """A plan on a topology, ready to be simulated for many sizes.
 
     topology: by default the one that the plan was compiled for.
-    model: instead of the topology's.
+    model: replaces the topology's.
     interpreter: whether an interpreter runs the plan (MSCCL's runtime), or code made for it.
-    slots: how many messages a connection holds; by default the plan's.
-    executions: whether every execution is kept in the results.
-    bounds: of the collective on the topology, where somebody has worked them out already.
+    slots: messages that a connection holds; by default the plan's number.
+    executions: whether the results contain every execution.
+    bounds: the collective's lower bounds on the topology, if they have been computed already.
 
     Errors: S701, S704, S706, C301, C305, C307.
     """
@@ -128,7 +128,7 @@ class Simulator:
 
 
 def _check_kinds(plan: object, topology: object, model: object, bounds: object) -> None:
-    """Refuses what is no plan, topology, model or bounds. Errors: C307."""
+    """Validates the types of a plan, topology, model and bounds. Errors: C307."""
     for word, value, kind in (
         ("a Plan, as sley.compile makes it", plan, Plan),
         ("a Topology, such as sley.topologies.ndv4()", topology, Topology),
@@ -167,7 +167,7 @@ def simulate(
 
 
 def _executions(found: Result, tiles: int, *, keep: bool) -> tuple[Executions | None, Executions]:
-    """All executions if they are to be kept, and the critical ones."""
+    """All executions if `keep`, and the critical ones."""
     critical = _critical(found, tiles)
     if not keep:
         return None, critical
@@ -181,8 +181,8 @@ def _executions(found: Result, tiles: int, *, keep: bool) -> tuple[Executions | 
 
 
 def _critical(found: Result, tiles: int) -> Executions:
-    """The executions that decide the time, first to last; an execution ends at the latest when the
-    next one has got what it waited for."""
+    """The critical path: the executions that determine the time, first to last. Each is cut off at
+    the time when the next one's wait for it was over."""
     end, start = found.execution_end_us, found.execution_start_us
     rows: list[int] = []
     ends: list[float] = []
@@ -195,8 +195,8 @@ def _critical(found: Result, tiles: int) -> Executions:
         cause, after = int(found.execution_cause[row]), int(found.execution_after[row])
         waited = cause == Cause.WAIT
         released = float(end[after] if waited else found.execution_cause_us[row])
-        # With messages of several parts it may have waited once more after it had passed on what
-        # the next one needed; then what counts is what it waited for before its first part.
+        # With messages of several parts an execution may have waited again after it had sent what
+        # the next one needed; then its wait before its first part counts.
         early = released > until
         if early:
             cause = int(found.execution_first_cause[row])
@@ -235,7 +235,7 @@ def _rows(
 
 
 def _loads(found: Result, links: int) -> LinkLoad:
-    """The load of links over time, without the bins that nothing has reached."""
+    """The load of links over time, without trailing empty bins."""
     load = found.load_bytes.reshape(-1, links)
     used = np.flatnonzero(load.any(axis=1)) if links else np.zeros(0, int)
     load = load[: int(used[-1]) + 1 if len(used) else 0]
@@ -245,7 +245,7 @@ def _loads(found: Result, links: int) -> LinkLoad:
 def _run(
     inputs: Inputs, tiles: int, tile_bytes: float, last_tile_bytes: float, slots: int
 ) -> Result:
-    """The event loop; R512 where it cannot be loaded."""
+    """Runs the event loop; R512 if it can't be loaded."""
     try:
         from sley.simulate._event_loop import simulate
     except ImportError as error:
