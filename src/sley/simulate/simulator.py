@@ -153,7 +153,7 @@ def simulate(
     slots: int | None = None,
     executions: bool = False,
 ) -> Simulation:
-    """One call of a plan on a topology: `Simulator` says what the settings mean; it is faster for
+    """Simulates one call of a plan on a topology. Settings: as for `Simulator`, which is faster for
     many sizes. Errors: S701 to S706, C301, C305, C307."""
     simulator = Simulator(
         plan,
