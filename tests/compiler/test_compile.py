@@ -120,6 +120,11 @@ def two_send_peers(p: ChunkProgram) -> None:
     p.chunk(0, "in", 0).copy(2, "out", 0, send_block=0)
 
 
+def two_channels(p: ChunkProgram) -> None:
+    p.chunk(0, "in", 0).copy(1, "out", 0, channel=0, send_block=0)
+    p.chunk(1, "in", 0).copy(0, "out", 0, channel=1, recv_block=0)
+
+
 def one_connection_twice(p: ChunkProgram) -> None:
     p.chunk(0, "in", 0).copy(1, "out", 0, channel=0, send_block=0)
     p.chunk(0, "in", 0).copy(1, "scratch", 0, channel=0, send_block=1)
@@ -129,6 +134,11 @@ def one_connection_twice(p: ChunkProgram) -> None:
     ("body", "code", "words"),
     [
         (two_send_peers, "C302", "sends to rank 1 on channel 0 and sends to rank 2 on channel 0"),
+        (
+            two_channels,
+            "C302",
+            "sends to rank 1 on channel 0 and receives from rank 1 on channel 1",
+        ),
         (one_connection_twice, "C303", "blocks 1 and 0"),
     ],
 )
