@@ -63,13 +63,11 @@ class Connections(Table):
 
     @classmethod
     def of(cls, plan: Plan) -> Connections:
-        t, s, r = plan.instructions, plan.sends, plan.receives
-        ranks, channels = plan.collective.ranks, plan.channels
-        pair = np.append(
-            plan.rank[s].astype(np.int64) * ranks + t.send_peer[s],
-            t.recv_peer[r].astype(np.int64) * ranks + plan.rank[r],
+        t, ranks, channels = plan.instructions, plan.collective.ranks, plan.channels
+        s, r = plan.sends.astype(np.intp), plan.receives.astype(np.intp)
+        key = np.append(
+            _keys(plan, s, plan.rank, t.send_peer), _keys(plan, r, t.recv_peer, plan.rank)
         )
-        key = pair * channels + np.append(t.channel[s], t.channel[r])
         keys, number = numbering(key, ranks * ranks * channels)
         pair, channel = np.divmod(keys, channels)
         src, dst = np.divmod(pair, ranks)
@@ -99,8 +97,17 @@ class Connections(Table):
         return int(np.argmax(uses))
 
 
+def _keys(plan: Plan, rows: NDArray[np.intp], src: IntArray, dst: IntArray) -> LongArray:
+    """int64 (rows,): a number for the connection that each of some instructions uses.
+
+    src, dst: int32 (instructions,), the ranks at the ends.
+    """
+    pair = src[rows].astype(np.int64) * plan.collective.ranks + dst[rows]
+    return pair * plan.channels + plan.instructions.channel[rows]
+
+
 def _end(
-    plan: Plan, rows: IntArray, connection: NDArray[Any], connections: int
+    plan: Plan, rows: NDArray[np.intp], connection: NDArray[Any], connections: int
 ) -> tuple[IntArray, IntArray, IntArray]:
     """One end of all connections: how many of the instructions `rows` use each, the block of the
     first of them, and the connection of every instruction of the plan.
@@ -216,10 +223,11 @@ def connection_faults(plan: Plan, messages: Messages) -> list[Fault]:
 def shared_ends(plan: Plan, c: Connections) -> list[Fault]:
     """Connections with several blocks at one end."""
     found = []
-    for word, rows, on, first_block in (
-        ("sending", plan.sends, c.uses.send, c.sender),
-        ("receiving", plan.receives, c.uses.receive, c.receiver),
+    for word, on, first_block in (
+        ("sending", c.uses.send, c.sender),
+        ("receiving", c.uses.receive, c.receiver),
     ):
+        rows = np.flatnonzero(on != NONE)
         others = rows[plan.block[rows] != first_block[on[rows]]]
         _, firsts = np.unique(on[others], return_index=True)
         for other in others[firsts[:LIMIT]].tolist():
