@@ -241,12 +241,16 @@ FAULTS: tuple[Fault, ...] = (
         "verify",
         "for k in np.flatnonzero(counts[send] != counts[receive])[:LIMIT].tolist():",
         "for k in np.flatnonzero(counts[send] < counts[receive])[:LIMIT].tolist():",
+        "for k in np.flatnonzero(count[send] != count[receive])[:LIMIT].tolist()",
+        "for k in np.flatnonzero(count[send] < count[receive])[:LIMIT].tolist()",
     ),
     _fault(
         "messages: neighbouring blocks may share one end of a connection",
         "verify",
         "twice = np.flatnonzero((keys[1:] == keys[:-1]) & (blocks[1:] != blocks[:-1]))",
         "twice = np.flatnonzero((keys[1:] == keys[:-1]) & (blocks[1:] > blocks[:-1] + 1))",
+        "others = rows[plan.block[rows] != first_block[on[rows]]]",
+        "others = rows[plan.block[rows] > first_block[on[rows]] + 1]",
     ),
     _fault(
         "hangs: connections have one slot more than they have",
@@ -600,6 +604,8 @@ FAULTS: tuple[Fault, ...] = (
         "devices",
         'rows["rank_sender"] = c.send_offset[plan.rank_block[plan.block_rank]]',
         'rows["rank_sender"] = c.send_offset[:-1]',
+        'rows["rank_sender"] = o.sends.offset[plan.rank_block[plan.block_rank]]',
+        'rows["rank_sender"] = o.sends.offset[:-1]',
     ),
     _fault(
         "sites: every launch divides the first rank's chunks",
