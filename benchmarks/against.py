@@ -1,11 +1,11 @@
-"""This commit against another: compilation, simulation and the CPU runtime, in turn in one run.
+"""Compares this commit with another: compilation, simulation and the CPU runtime, in one run.
 
     python benchmarks/against.py OTHER [--rounds N] [--only compile,scale,simulate,cpu] [--json]
 
 OTHER: another checkout of sley, with an environment (`make .venv/.dev` there). Each round runs
-every case once with each checkout's own interpreter and its own benchmarks. The checkouts take
-turns at going first, so that other load on the machine hits both. A row: the medians, and
-new / old; above 1 this checkout is slower.
+every case once with each checkout's own interpreter and benchmarks. The checkout that runs first
+alternates, so that other load on the machine affects both. A row has the medians, and new / old;
+above 1 this checkout is slower.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SIMULATE = ("hm-64", "ring-32-sweep")
 CPU = ("--engines", "sley,sley-symmetric,sley-torch", "--repeat", "5", "--seconds", "0.05")
 
 Seconds: TypeAlias = dict[str, float]
-"""A case's times, by the name of its row."""
+"""The times of a case, by the name of the row."""
 
 
 def run(tree: Path, script: str, *arguments: str) -> str:
-    """What a benchmark of a checkout prints. Raises SystemExit with its errors where it fails."""
+    """The output of a checkout's benchmark. Raises SystemExit with its errors if it fails."""
     command = [str(tree / ".venv/bin/python"), str(tree / "benchmarks" / script), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tree)
     if done.returncode:
@@ -41,7 +41,7 @@ def run(tree: Path, script: str, *arguments: str) -> str:
 
 
 def compile_times(tree: Path) -> Seconds:
-    """The passes and the verifier on all cases of compile.py that both checkouts have."""
+    """The times of the passes and the verifier, for cases of compile.py."""
     rows = {name: json.loads(run(tree, "compile.py", "--measure", name)) for name in COMPILE}
     return {
         f"compile {name}, {part}": row[part]
@@ -51,7 +51,7 @@ def compile_times(tree: Path) -> Seconds:
 
 
 def scale_times(tree: Path) -> Seconds:
-    """The phases of scale.py."""
+    """The times of the phases of scale.py."""
     found: Seconds = {}
     for gpus in SCALE_GPUS:
         row = json.loads(run(tree, "scale.py", "--measure", gpus))
@@ -60,7 +60,7 @@ def scale_times(tree: Path) -> Seconds:
 
 
 def simulate_times(tree: Path) -> Seconds:
-    """Preparing and simulating the cases of simulate.py."""
+    """The times to prepare and to simulate, for cases of simulate.py."""
     rows = {name: json.loads(run(tree, "simulate.py", "--measure", name)) for name in SIMULATE}
     return {
         f"simulate {name}, {part}": row["seconds"][part]
@@ -70,7 +70,7 @@ def simulate_times(tree: Path) -> Seconds:
 
 
 def cpu_times(tree: Path) -> Seconds:
-    """sley's own engines in the cells of cpu_peers: the medians of a run."""
+    """The median times of sley's engines in the cells of cpu_peers."""
     with tempfile.TemporaryDirectory() as folder:
         run(tree, "cpu_peers", *CPU, "--output", folder)
         (path,) = Path(folder).glob("*.json")
@@ -91,7 +91,7 @@ PARTS: dict[str, Callable[[Path], Seconds]] = {
 
 
 def compare(parts: list[str], other: Path, rounds: int) -> Iterator[tuple[str, float, float]]:
-    """(row, old seconds, new seconds): medians over the rounds."""
+    """(row, old seconds, new seconds) of each row: medians over the rounds."""
     for part in parts:
         old: dict[str, list[float]] = defaultdict(list)
         new: dict[str, list[float]] = defaultdict(list)
@@ -108,7 +108,7 @@ def compare(parts: list[str], other: Path, rounds: int) -> Iterator[tuple[str, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("other", type=Path, help="another checkout, with its .venv")
-    parser.add_argument("--rounds", type=int, default=5, help="of each case (default 5)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each case (default 5)")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, of " + ",".join(PARTS))
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     options = parser.parse_args()

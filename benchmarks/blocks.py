@@ -1,12 +1,12 @@
-"""Thread blocks of synthesised and vendors' plans, before and after they are scheduled anew.
+"""Thread blocks of synthesised and vendors' plans, before and after HPDS schedules them again.
 
     python benchmarks/blocks.py FILE.xml ... [--cluster NODESxGPUS[:NICS]] [--json]
 
-Each MSCCL XML file is proven, lifted to a program, and scheduled by HPDS as whole tasks: with
-thread blocks for each connection, by state (ResCCL 4.4), and with the fewest blocks for which the
-estimated time is no longer than with a block for each connection. All plans are proven. `idle` is
-the part of the estimated time that blocks don't work, on average. The estimates come from
-`sley.Costs`, printed above the table; nothing here is measured on GPUs.
+Each MSCCL XML file is verified, lifted to a program, and scheduled by HPDS as whole tasks: with
+thread blocks for each connection, by state (ResCCL 4.4), and with the smallest number of blocks
+whose estimated time is not above that with a block for each connection. All plans are verified.
+`idle` is the average idle share of the estimated time. The estimates come from `sley.Costs`,
+printed above the table; nothing is measured on GPUs.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ import sley
 
 
 def blocks(plan: sley.Plan) -> int:
-    """Thread blocks of the rank that has most."""
+    """The largest number of thread blocks on a rank."""
     return int(np.bincount(plan.block_rank).max())
 
 
 def idle(plan: sley.Plan) -> float:
-    """Which part of the estimated time blocks are idle, on average."""
+    """The average idle share of the estimated time."""
     assert plan.estimate is not None
     return 1 - float(plan.estimate.busy_us.mean()) / plan.estimate.time_us
 
 
 def fewest(program: sley.Program, most: int, topology: sley.Topology | None) -> sley.Plan | None:
-    """The plan with the fewest blocks whose estimate has not grown; None where there is none."""
+    """The plan with the fewest blocks whose estimate is not larger; None if there is none."""
     found = None
     for limit in range(most - 1, 0, -1):
         plan = sley.compile(
@@ -95,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument(
-        "--cluster", type=cluster, help="what files of as many ranks run on; else one node"
+        "--cluster", type=cluster, help="the cluster of files with as many ranks; else one node"
     )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -1,12 +1,12 @@
-"""Whether the simulator ranks algorithms as this machine does: predicted and measured times of the
-CPU runtime on a topology calibrated here, for five algorithms of five collectives, and for five of
-AllReduce. With more ranks than cores both vary from run to run, by who gets a core when.
+"""Compares the order of algorithms by predicted time with their order by measured time: on the CPU
+runtime and a topology calibrated on this machine, for five collectives and for five algorithms of
+AllReduce. With more ranks than cores both times vary between runs.
 
     python benchmarks/calibrated.py [--ranks N]
 
 Measured times are medians over rounds in which the algorithms take turns. A pair of algorithms
-counts at a size where the measured times differ by over 20 %; it agrees where the predicted ones
-are in the same order.
+counts at a size if the measured times differ by more than 20 %; it agrees if the predicted times
+have the same order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DIFFERENCE = 1.2
 
 
 def programs(ranks: int) -> dict[str, dict[str, sley.Program]]:
-    """Two sets of five algorithms."""
+    """The two sets of five algorithms."""
     library = sley.algorithms
     return {
         "five collectives": {
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def compare(plans: dict[str, sley.Plan], topology: sley.Topology) -> None:
-    """Measures and predicts all plans, and prints where they come in another order."""
+    """Measures and predicts the times of all plans, and prints the pairs with different orders."""
     measured: dict[tuple[str, int], list[float]] = {}
     for _ in range(ROUNDS):
         for name, plan in plans.items():
@@ -86,7 +86,7 @@ def compare(plans: dict[str, sley.Plan], topology: sley.Topology) -> None:
                 agrees = (a < b) == (guess_a < guess_b)
                 agreeing += agrees
                 if not agrees:
-                    print(f"{'':>10}  the other way round: {one}, {other}")
+                    print(f"{'':>10}  opposite order: {one}, {other}")
     print(f"pairs that differ by over 20 %: {counted}; in the same order: {agreeing}")
 
 

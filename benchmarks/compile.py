@@ -1,10 +1,10 @@
-"""How long compilation takes, and how much memory: one table.
+"""Time and memory of compilation.
 
     python benchmarks/compile.py [--case NAME] [--runs N] [--json]
 
-Every run of a case has a process of its own, so that its peak memory is its own; a row holds
-medians over the runs. Times are of tracing the program, of the passes, and of the verifier; the
-import of sley is measured apart.
+Every run of a case is a separate process, so that its peak memory is its own; a row has the medians
+over the runs. The times are those of tracing the program, of the passes, and of the verifier; the
+import of sley is measured separately.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ TIMEOUT_S = 1800
 
 @dataclass(frozen=True)
 class Case:
-    """What is compiled: `build` makes the program.
+    """A program to compile, made by `build`.
 
-    target_s, target_MB: what the total time and the peak memory should stay below; None where it
-        is enough to get to the end.
+    target_s, target_MB: the aims for the total time and the peak memory; with None the case must
+        only succeed.
     """
 
     build: Callable[[], sley.Program]
@@ -48,14 +48,14 @@ def _library(name: str, **parameters: int) -> Callable[[], sley.Program]:
     def build() -> sley.Program:
         import sley
 
-        # As the paper has them: AllReduce in place, AllToAll out of place.
+        # As in the paper, AllReduce is in place and AllToAll out of place.
         return sley.algorithms.build(name, **parameters, in_place=name.endswith("allreduce"))
 
     return build
 
 
 def diamonds() -> sley.Program:
-    """Nine times two local copies and two reduces on two ranks: a chain of diamonds."""
+    """A chain of nine diamonds: each is two local copies and two reductions, on two ranks."""
     import sley
 
     def body(p: Any) -> None:
@@ -72,7 +72,7 @@ def diamonds() -> sley.Program:
 
 
 def chain() -> sley.Program:
-    """One chunk that is handed on through 2,000 ranks."""
+    """One chunk that 2,000 ranks pass on."""
     import sley
 
     def body(p: Any) -> None:
@@ -94,7 +94,7 @@ CASES = {
 
 
 def measure(name: str) -> dict[str, float]:
-    """One run of a case in this process: numbers of things, seconds, peak memory."""
+    """One run of a case in this process: sizes, seconds, peak memory."""
     start = time.perf_counter()
     import sley
 
@@ -121,7 +121,7 @@ def measure(name: str) -> dict[str, float]:
 
 
 def run_case(name: str, runs: int) -> dict[str, Any]:
-    """The medians over `runs` processes, or what went wrong."""
+    """The medians over `runs` processes, or the error."""
     command = [sys.executable, str(Path(__file__).resolve()), "--measure", name]
     path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     results = []
@@ -150,7 +150,7 @@ def run_case(name: str, runs: int) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What the times depend on."""
+    """The properties of the machine that the times depend on."""
     import numpy as np
 
     model = platform.processor()
@@ -187,7 +187,7 @@ def line(row: dict[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--case", choices=CASES, help="this case alone")
+    parser.add_argument("--case", choices=CASES, help="only this case")
     parser.add_argument("--runs", type=int, default=3, help="processes a case (default 3)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument("--measure", choices=CASES, help=argparse.SUPPRESS)

@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 4 benchmarks/ddp.py [--width 256,1024] [--steps 20] [--rounds 7]
 
 Every rank has one model for each backend, from the same seed, and its own part of the data. The two
-take turns, `--steps` steps a round; a time is a round's on the rank that takes longest, over the
-steps. Rank 0 prints the medians and the median of the ratios, and how far the loss curves are
-apart. One thread a rank computes.
+models take turns, with `--steps` steps in a round. A time is that of a round on the slowest rank,
+divided by the number of steps. Rank 0 prints the medians, the median of the ratios, and the largest
+difference of the loss curves. Each rank computes with one thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BACKENDS = ("sley", "gloo")
 
 
 class Trained:
-    """A model in training over one backend."""
+    """A model that is trained over one backend."""
 
     def __init__(self, backend: str, width: int) -> None:
         torch.manual_seed(7)
@@ -61,7 +61,7 @@ class Trained:
 
 
 def batches(rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The rank's data: random inputs, and a function of them to learn."""
+    """The rank's data: random inputs, and a function of them as targets."""
     generator = torch.Generator().manual_seed(1000 + rank)
     while True:
         inputs = torch.randn(BATCH, INPUTS, generator=generator)
@@ -69,7 +69,7 @@ def batches(rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def row(width: int, options: argparse.Namespace) -> tuple[object, ...]:
-    """What one width takes, and how far the losses are apart on any rank."""
+    """The times of one width, and the largest difference of the losses on any rank."""
     trained = {backend: Trained(backend, width) for backend in BACKENDS}
     for one in trained.values():
         one.step()

@@ -1,18 +1,18 @@
-"""sley between hosts: against the links' bound and gloo, over one network interface and several.
+"""sley between hosts, compared with the links' bound and gloo, over one and several interfaces.
 
     torchrun --nnodes 2 --nproc-per-node 4 ... benchmarks/hosts.py --gbps 1 --nics eth0
     torchrun ... benchmarks/hosts.py --gbps 0.2 --nics eth0 --nics eth0,eth1,eth2,eth3
 
-All ranks run it, with as many on every host. Float32, in place. The engines are sley over TCP and
-UCX, each over every list of interfaces that is given, and gloo over the first of the first list.
-They take turns, round by round; a time is that of calls back to back from one barrier on, on the
-rank that takes longest, and a cell has the median over the rounds. A result is checked before it is
-timed, and an engine with a wrong one ends the run.
+All ranks run this script, with the same number on each host. Float32, in place. The engines are
+sley over TCP and UCX, each over every given list of interfaces, and gloo over the first interface
+of the first list. They take turns, round by round. A time is that of back-to-back calls after a
+barrier, on the slowest rank; a cell has the median over the rounds. Results are checked before they
+are timed, and a wrong result ends the run.
 
-bound: no AllReduce over H hosts takes less than 2 (H-1)/H x size / what a host's interfaces carry;
---gbps says what one carries. AllToNext moves every rank's buffer to the next rank: the program of
-MSCCLang 7.4, over all interfaces of a host, beside one step that sends it straight to its place,
-which crosses between two hosts over one.
+bound: an AllReduce over H hosts takes at least 2 (H-1)/H x size / the rate of a host's interfaces;
+--gbps is the rate of one interface. AllToNext moves every rank's buffer to the next rank: the
+program of MSCCLang 7.4, over all interfaces of a host, and a direct send in one step, which uses
+one interface between two hosts.
 
 Rank 0 prints the tables, and writes all times as JSON to benchmarks/results.
 """
@@ -44,14 +44,14 @@ from sley.ir.sizes import size_in_bytes, size_text
 RESULTS = Path(__file__).resolve().parent / "results"
 TIMEOUT_S = 60.0
 ENOUGH_S = 0.2
-"""How long the calls of one turn take together, at least."""
+"""The smallest total time of the calls of one turn."""
 
 Run = Callable[[np.ndarray[Any, Any]], object]
 
 
 @dataclass
 class Times:
-    """The times of one engine for one size, in ms: a call's, one a round."""
+    """The times in ms of one engine for one size: the time of a call in each round."""
 
     what: str
     engine: str
@@ -66,7 +66,8 @@ class Times:
 
 @dataclass(frozen=True)
 class Engine:
-    """Something that runs a collective on a rank's buffer, over so many interfaces a host."""
+    """An engine that runs a collective on a rank's buffer, and the number of its interfaces a
+    host."""
 
     name: str
     nics: int
@@ -74,14 +75,14 @@ class Engine:
 
 
 def most_of_ranks(value: float) -> float:
-    """The largest of the ranks' values, on each."""
+    """The largest of the ranks' values, on every rank."""
     found = torch.tensor([value], dtype=torch.float64)
     dist.all_reduce(found, dist.ReduceOp.MAX)
     return float(found)
 
 
 def seconds(run: Run, data: np.ndarray[Any, Any], calls: int) -> float:
-    """The time of a call, of so many back to back, on the rank that takes longest."""
+    """The average time of a call in a loop of back-to-back calls, on the slowest rank."""
     dist.barrier()
     begin = time.perf_counter()
     for _ in range(calls):
@@ -90,7 +91,7 @@ def seconds(run: Run, data: np.ndarray[Any, Any], calls: int) -> float:
 
 
 def measure(what: str, engines: Sequence[Engine], size_bytes: int, rounds: int) -> list[Times]:
-    """The times of all engines for one size, in turn."""
+    """The times of all engines for one size, measured in turn."""
     data = np.zeros(size_bytes // 4, np.float32)
     found = [Times(what, engine.name, engine.nics, size_bytes) for engine in engines]
     calls = []
@@ -104,7 +105,7 @@ def measure(what: str, engines: Sequence[Engine], size_bytes: int, rounds: int) 
 
 
 def check_sum(engine: Engine) -> None:
-    """Ends the run where an engine doesn't sum up."""
+    """Ends the run if an engine gives a wrong sum."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     data = np.arange(10_007, dtype=np.float32) + rank
     engine.run(data)
@@ -114,7 +115,7 @@ def check_sum(engine: Engine) -> None:
 
 
 def check_next(engine: Engine) -> None:
-    """Ends the run where an engine doesn't give each rank the data of the one before."""
+    """Ends the run if an engine doesn't give each rank the data of the rank before."""
     rank = dist.get_rank()
     data = np.full(12_000, rank, np.float32)
     engine.run(data)
@@ -135,7 +136,7 @@ def gloo(data: np.ndarray[Any, Any]) -> None:
 
 
 def bound_ms(hosts: int, size_bytes: int, gbps: float) -> float:
-    """What no AllReduce between so many hosts is faster than, for what a host's links carry."""
+    """The lower bound on an AllReduce between this number of hosts, from a host's links."""
     return 2 * (hosts - 1) / hosts * size_bytes * 8 / gbps / 1e6
 
 
@@ -151,7 +152,7 @@ def all_reduce_table(times: Sequence[Times], hosts: int, gbps: float) -> str:
 
 
 def speedup_table(times: Sequence[Times], over: Callable[[Times], Times | None], what: str) -> str:
-    """How much faster engines are than others in the same round: the median of the ratios."""
+    """The speed-ups of engines over others: the medians of the ratios in the same round."""
     lines = []
     for t in times:
         slow = over(t)
@@ -170,7 +171,7 @@ def find(times: Sequence[Times], **wanted: Any) -> Times | None:
 def sizes(text: str) -> list[int]:
     found = [size_in_bytes(part) for part in text.split(",")]
     if None in found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes such as 1M,16M")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of sizes such as 1M,16M")
     return [size for size in found if size is not None]
 
 
@@ -190,7 +191,7 @@ def parser() -> argparse.ArgumentParser:
 def engines_of(
     options: argparse.Namespace, opened: ExitStack
 ) -> tuple[list[Engine], list[Engine], int]:
-    """Those of AllReduce, those of AllToNext, and the number of hosts."""
+    """The engines of AllReduce, the engines of AllToNext, and the number of hosts."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     store = TorchStore(dist.PrefixStore("sley", dist.group.WORLD.get_group_store()))
     sums, shifts, hosts = [Engine("gloo", 1, gloo)], [], 1

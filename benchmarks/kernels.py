@@ -1,14 +1,14 @@
-"""Kernels on one GPU: generated and interpreted, levels, thread blocks, NCCL, and the floor.
+"""Kernels on one GPU: generated and interpreted, levels, thread blocks, NCCL, and the lower bound.
 
     python benchmarks/kernels.py [--nccl libnccl.so.2] [--quick]
     python benchmarks/kernels.py --report benchmarks/results/FILE.json
     python benchmarks/kernels.py --device threads --sizes 1K,16K --blocks 2 --ranks 4 --nccl-ranks 4
 
-All ranks are on one GPU. So it shows what an engine costs and how well it keeps memory busy, and
-nothing about links. Everything is an AllReduce of float32 in place, its sums checked before it is
-timed; what is compared takes turns within one run, and times are medians. The results go to
-benchmarks/results as JSON, the tables to the output. With --device threads the same script runs on
-CPUs; that says nothing about GPUs.
+All ranks are on one GPU, so the benchmark shows the cost of an engine and its use of the memory's
+bandwidth, but nothing about links. All calls are an AllReduce of float32 in place, whose sums are
+checked before it is timed. Compared settings take turns within one run, and times are medians. The
+results go to benchmarks/results as JSON, the tables to the output. With --device threads the script
+runs on CPUs, and shows nothing about GPUs.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 SWEPT_BLOCKS = (1, 2, 4, 8, 16, 32)
 SWEPT_THREADS = (128, 256, 512, 1024)
 MOST_BLOCKS = 128
-"""Thread blocks of all ranks together in the comparison with NCCL: an H100 has 132
-multiprocessors, and a multiprocessor holds one of our blocks for certain."""
+"""Total number of thread blocks of all ranks in the comparison with NCCL: an H100 has 132
+multiprocessors, and each can hold at least one of our blocks."""
 
 Making = Callable[[], Runnable]
 
@@ -64,11 +64,11 @@ def sizes(text: str) -> list[int]:
 
 
 def size(text: str) -> int:
-    """Bytes from "64K"."""
+    """A number of bytes from a text such as "64K"."""
     unit = UNITS.get(text[-1].upper(), 1)
     number = int(text[:-1] if unit > 1 else text) * unit
     if number < 4 or number % 4:
-        raise argparse.ArgumentTypeError(f"{text} is no number of float32 elements")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of float32 elements")
     return number
 
 
@@ -83,7 +83,7 @@ def protocols(text: str) -> list[Protocol]:
 
 @dataclass
 class Benchmark:
-    """A run of the benchmark: its device, its options, and what it has found."""
+    """A run of the benchmark: its device, its options, and its results."""
 
     options: argparse.Namespace
     device: Device
@@ -93,7 +93,7 @@ class Benchmark:
     begun: float = field(default_factory=time.monotonic)
 
     def measure(self, part: str, made: Iterable[Making], over: Sequence[int]) -> None:
-        """Times what takes turns, over sizes."""
+        """Times the given runs in turn, over sizes."""
         runs = []
         for make in made:
             if self.is_over(part):
@@ -109,10 +109,10 @@ class Benchmark:
             self.rows += [{"part": part, **m.row()} for m in found]
             print(f"{self.seconds:6.1f} s  {part}: {_what(found)}", file=sys.stderr)
         del runs
-        gc.collect()  # memory goes now, not while something is timed
+        gc.collect()  # frees memory now, not while something is timed
 
     def is_over(self, what: str) -> bool:
-        """Whether there is no time left, which is noted."""
+        """Whether there is no time left; records this."""
         if self.seconds < self.options.limit_s:
             return False
         self.left_out.append(f"{what}: {self.options.limit_s:g} s were over")
@@ -137,7 +137,7 @@ def _what(found: Sequence[Any]) -> str:
 
 
 def engines(b: Benchmark) -> None:
-    """Generated code against the interpreter: equal plans, blocks, threads and slots."""
+    """Compares generated code and the interpreter, with equal plans, blocks, threads and slots."""
     o, data = b.options, b.data(b.options.ranks)
     for algorithm in plans.ALGORITHMS:
         for protocol in o.protocols:
@@ -153,7 +153,7 @@ def engines(b: Benchmark) -> None:
 
 
 def peers(b: Benchmark) -> None:
-    """Our plans, NCCL and a plain copy."""
+    """Compares our plans, NCCL and a plain copy."""
     for ranks in b.options.nccl_ranks:
         blocks = min(MOST_BLOCKS // ranks, 2 * b.options.blocks)
         theirs = _nccl(b, ranks, blocks)
@@ -168,8 +168,8 @@ def peers(b: Benchmark) -> None:
 
 
 def _ours(b: Benchmark, data: Data, ranks: int, blocks: int) -> list[Making]:
-    """Each algorithm with each protocol in one launch; rings with a launch a rank, too, and the
-    quickest ones in a CUDA graph."""
+    """Each algorithm with each protocol in one launch; rings also with a launch for each rank, and
+    the fastest ones in a CUDA graph."""
     wanted: list[tuple[str, Protocol, dict[str, Any]]] = []
     for algorithm in plans.ALGORITHMS:
         wanted += [(algorithm, protocol, {}) for protocol in b.options.protocols]
@@ -191,7 +191,7 @@ def _itself(peer: kernels_nccl.Peer) -> Runnable:
 
 
 def _nccl(b: Benchmark, ranks: int, blocks: int) -> list[kernels_nccl.Peer]:
-    """Processes with NCCL that can be asked; none where there is no NCCL."""
+    """The processes with NCCL that are ready; none without NCCL."""
     if b.options.nccl is None:
         b.left_out.append("NCCL: no --nccl names its library (libnccl.so.2, 2.30 or newer)")
         return []
@@ -221,7 +221,7 @@ def _started(b: Benchmark, ranks: int, blocks: int, *further: str) -> list[kerne
 
 
 def levels(b: Benchmark) -> None:
-    """ResCCL's levels of execution, on both engines."""
+    """Compares ResCCL's levels of execution, on both engines."""
     data = b.data(8)
     made = [
         partial(Call, plans.level(name), data, b.timer, engine=engine, threads=b.options.threads)
@@ -232,7 +232,7 @@ def levels(b: Benchmark) -> None:
 
 
 def sweep(b: Benchmark) -> None:
-    """Numbers of thread blocks and of their threads, for a ring."""
+    """Compares numbers of thread blocks and of their threads, for a ring."""
     o, data = b.options, b.data(b.options.ranks)
     threads = SWEPT_THREADS if b.is_cuda else (o.threads,)
     made = [
@@ -250,7 +250,7 @@ RUNNERS = {"engines": engines, "peers": peers, "levels": levels, "sweep": sweep}
 
 
 def machine(b: Benchmark) -> dict[str, Any]:
-    """Where it ran, and on what."""
+    """The time, the machine and the versions."""
     found: dict[str, Any] = {
         "device": b.device.name,
         "processor": platform.processor() or platform.machine(),
@@ -290,7 +290,7 @@ def _cuda_facts(device: Any) -> dict[str, Any]:
 
 
 def save(b: Benchmark) -> Path:
-    """Writes the results; says where."""
+    """Writes the results, and returns the path."""
     kept = {**vars(b.options), "protocols": [p.value for p in b.options.protocols]}
     kept["out"] = str(kept["out"])
     del kept["report"]

@@ -1,14 +1,14 @@
-"""NCCL with several ranks on one GPU, as a peer: each setting in a process of its own.
+"""NCCL with several ranks on one GPU, for comparison: each setting in a separate process.
 
     python benchmarks/kernels_nccl.py --lib libnccl.so.2 --ranks 4 --most-bytes 1048576
 
-is such a process: it reads requests, one JSON object a line ({"size_bytes": ..., "calls": ...}),
-and answers each with {"us": ...} or {"failure": ...}. NCCL takes its settings from the environment
-when a process makes its first communicator, so each setting needs a process; all of them stand
-ready, and the benchmark asks one at a time.
+is such a process: it reads requests, one JSON object on each line ({"size_bytes": ..., "calls":
+...}), and answers each with {"us": ...} or {"failure": ...}. NCCL reads its settings from the
+environment when a process makes its first communicator, so each setting needs a process. All
+processes run, and the benchmark sends requests to one at a time.
 
-Several ranks of a communicator on one GPU need NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1, which is
-experimental; one process, one thread and one stream a rank.
+Several ranks of a communicator on one GPU require NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1, which
+is experimental; the process has one thread, and one stream for each rank.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ NEEDED = (2, 30)
 _FLOAT32, _SUM = 7, 0  # nccl.h: ncclDataType_t, ncclRedOp_t
 
 START_S = 120.0
-"""How long a process may take to load NCCL and to make its communicator."""
+"""The longest time for a process to load NCCL and to make its communicator."""
 
 CALL_S = 15.0
-"""How long a request may take."""
+"""The longest time for a request."""
 
 ALGORITHMS, PROTOCOLS = ("Ring", "Tree"), ("Simple", "LL", "LL128")
 BUFFER_BYTES = (512 << 10, 1 << 20, 2 << 20)
-"""Sizes of a connection's FIFO besides NCCL's own, 4 MiB: with many connections on one GPU that is
+"""Sizes of a connection's FIFO besides NCCL's own 4 MiB, which for many connections on one GPU is
 more than an L2 cache."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How NCCL is told to run; what is None it chooses itself."""
+    """Settings of NCCL; NCCL chooses those that are None."""
 
     ranks: int
     blocks: int
@@ -67,7 +67,7 @@ class Setting:
         }
 
     def environment(self) -> dict[str, str]:
-        """The variables that say so; the same number of thread blocks a rank as ours, at most."""
+        """The environment variables for this setting, with at most our number of blocks a rank."""
         found = {
             "NCCL_MULTI_RANK_GPU_ENABLE": "1",
             "NCCL_MAX_CTAS": str(self.blocks),
@@ -86,7 +86,8 @@ class Setting:
 
 
 def settings(ranks: int, blocks: int, *, quick: bool) -> list[Setting]:
-    """NCCL's own choice, each algorithm with each protocol, and rings with smaller FIFOs."""
+    """The settings: NCCL's choice, each algorithm with each protocol, and rings with smaller
+    FIFOs."""
     found = [Setting(ranks, blocks)]
     found += [Setting(ranks, blocks, a, p) for a in ALGORITHMS for p in PROTOCOLS]
     if not quick:
@@ -96,7 +97,7 @@ def settings(ranks: int, blocks: int, *, quick: bool) -> list[Setting]:
 
 @dataclass
 class Peer:
-    """A process with NCCL, which takes its turn as an engine does. `ready` waits for its start."""
+    """A process with NCCL, which takes turns with the engines. `ready` waits for its start."""
 
     setting: Setting
     process: subprocess.Popen[str]
@@ -111,7 +112,7 @@ class Peer:
 
     @classmethod
     def start(cls, setting: Setting, library: str, device: Sequence[str], most_bytes: int) -> Peer:
-        """Starts the process; doesn't wait."""
+        """Starts the process without waiting for it."""
         command = [sys.executable, __file__, "--lib", library, *device]
         command += ["--ranks", str(setting.ranks), "--most-bytes", str(most_bytes)]
         process = subprocess.Popen(
@@ -126,22 +127,22 @@ class Peer:
         return cls(setting, process, answers)
 
     def ready(self) -> bool:
-        """Waits until it can be asked; False where it can't be, `failure` says why."""
+        """Waits until the process answers; False if it can't, with the reason in `failure`."""
         first = self._answer(START_S)
         self.failure = first.get("failure", "")
         self.version, self.timing = first.get("version", ""), first.get("timing", "")
         return not self.failure
 
     def answers_in_time(self, size_bytes: int) -> bool:
-        """Whether it can be timed at all: NCCL might wait, in a call, for one before it that hasn't
-        been let go yet."""
+        """Whether NCCL can be timed: its calls might wait for earlier calls that have not started
+        yet."""
         try:
             return not self.prepare(size_bytes) and self.time_us(size_bytes, CALLS) > 0
         except TurnError:
             return False
 
     def prepare(self, size_bytes: int) -> str:
-        """Runs once, and checks the sums."""
+        """Runs one call, and checks the sums."""
         if self.failure:
             return self.failure
         return str(self._ask({"check": size_bytes}).get("failure", ""))
@@ -181,7 +182,7 @@ class Peer:
 
 
 def _listen(process: subprocess.Popen[str], answers: Queue[dict[str, Any]]) -> None:
-    """Hands on the lines that are answers; NCCL writes others, too."""
+    """Forwards the lines with answers; NCCL also writes other lines."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("{"):
@@ -190,7 +191,7 @@ def _listen(process: subprocess.Popen[str], answers: Queue[dict[str, Any]]) -> N
 
 
 class Nccl:
-    """The functions of libnccl.so.2 that are needed here, by ctypes."""
+    """The functions of libnccl.so.2 that this benchmark needs, through ctypes."""
 
     def __init__(self, path: str) -> None:
         deep = getattr(os, "RTLD_DEEPBIND", 0)  # apart from another NCCL of the process
@@ -215,7 +216,7 @@ class Nccl:
             raise RuntimeError(f"NCCL {text}: several ranks on a GPU need 2.30")
 
     def communicators(self, ranks: int, ordinal: int) -> list[ctypes.c_void_p]:
-        """A communicator's ranks, all on one GPU."""
+        """The ranks of a communicator, all on one GPU."""
         made = (ctypes.c_void_p * ranks)()
         places = (ctypes.c_int * ranks)(*[ordinal] * ranks)
         self._check(self._library.ncclCommInitAll(made, ranks, places))
@@ -224,7 +225,7 @@ class Nccl:
     def allreduce(
         self, ranks: list[ctypes.c_void_p], data: list[int], count: int, streams: list[int]
     ) -> None:
-        """Start the sum of float32 in place on each rank's stream."""
+        """Starts a sum of float32 in place on each rank's stream."""
         self._check(self._library.ncclGroupStart())
         for comm, address, stream in zip(ranks, data, streams, strict=True):
             self._check(
@@ -246,7 +247,7 @@ class Nccl:
 def serve(
     library: str, device_name: str, ordinal: int, ranks: int, most_bytes: int, gate: bool
 ) -> None:
-    """Answer requests until there are no more."""
+    """Answers requests until the input ends."""
     from kernels_runs import ITEM, Data
 
     device = open_device(device_name, ordinal)

@@ -1,4 +1,4 @@
-"""The plans that the benchmark of kernels runs, and the bytes that they move."""
+"""The plans of the benchmark of kernels, and the bytes that they move."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ RING, ALL_PAIRS, HM = "ring", "all-pairs", "HM task level"
 ALGORITHMS = (RING, ALL_PAIRS, HM)
 
 LEVELS = ("task", "round-robin", "stage", "stage4", "algorithm")
-"""ResCCL's levels of execution; stage4 gives each of the four stages blocks of its own."""
+"""ResCCL's levels of execution; at stage4 each of the four stages has its own blocks."""
 
 FLAGS = {Protocol.LL: 2.0, Protocol.LL128: 128 / 120}
-"""Bytes of a message in memory for each byte that it carries: LL has 4 of 8 for flags, LL128 8 of
-128."""
+"""Bytes of a message in memory for each byte of its data: LL uses 4 of 8 bytes for flags, LL128 8
+of 128."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A plan by the name of its algorithm."""
+    """A plan and the name of its algorithm."""
 
     algorithm: str
     plan: sley.Plan
 
     @property
     def blocks(self) -> int:
-        """Thread blocks of the rank that has most."""
+        """The largest number of thread blocks on a rank."""
         return int(np.bincount(self.plan.block_rank).max())
 
 
 @cache
 def case(algorithm: str, ranks: int, protocol: Protocol, blocks: int) -> Case:
-    """An AllReduce in place with as many instances as fit `blocks` thread blocks a rank."""
+    """An AllReduce in place with the most instances that need at most `blocks` blocks on a rank."""
     one = _compiled(algorithm, ranks, protocol, 1)
     instances = max(1, blocks // Case(algorithm, one).blocks)
     return Case(algorithm, _compiled(algorithm, ranks, protocol, instances))
@@ -72,9 +72,9 @@ def level(name: str) -> Case:
 
 
 def traffic(plan: sley.Plan) -> float:
-    """How often a plan reads or writes a rank's buffer: bytes that all ranks together read and
-    write in memory, for each byte of a rank's (largest) buffer. Messages in slots are written and
-    read; those that are pulled are read where they lie. Flags of LL and LL128 count."""
+    """Total bytes that all ranks read and write in memory for each byte of a rank's (largest)
+    buffer. Messages in slots are written and read; pulled messages are read from their source.
+    Flags of LL and LL128 count."""
     t = plan.instructions
     op, chunks = t.op, t.count.astype(np.float64)
     pulled = pulls(plan).pulled
@@ -89,6 +89,6 @@ def traffic(plan: sley.Plan) -> float:
 
 
 def compulsory(ranks: int) -> float:
-    """`traffic` that no AllReduce in place can do without: each rank's buffer is read and
+    """The lower bound on `traffic` for an AllReduce in place: each rank's buffer is read and
     written."""
     return 2.0 * ranks

@@ -31,7 +31,7 @@ def pages(results: dict[str, Any]) -> str:
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """nan of nothing."""
+    """The geometric mean; nan without values."""
     logs = [math.log(value) for value in values if value > 0]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
@@ -51,7 +51,7 @@ def _sizes(rows: Iterable[Row]) -> list[int]:
 
 
 def _us(rows: Iterable[Row], size: int, **label: Any) -> float:
-    """The median of the row of that label and size; nan where there is none."""
+    """The median of the row with this label and size; nan if there is no such row."""
     wanted = {**label, "size_bytes": size}
     for row in rows:
         if all(row.get(key) == value for key, value in wanted.items()):
@@ -74,12 +74,12 @@ def _time(us: float) -> str:
 
 
 def _rate(size: int, us: float) -> str:
-    """algbw of nccl-tests, GB/s."""
+    """The algorithm bandwidth, as in nccl-tests, in GB/s."""
     return _number(size / us / 1e3, 1)
 
 
 def _engines(rows: list[Row]) -> str:
-    """How much longer the interpreter takes than generated code, at equal settings."""
+    """The interpreter's time over generated code's, at equal settings."""
     if not rows:
         return ""
     sizes, ratios, lines = _sizes(rows), [], []
@@ -152,7 +152,7 @@ def _named(row: Row | None) -> str:
 
 
 def _alike(rows: list[Row]) -> str:
-    """Rings of both, by protocol; both with a launch a rank, ours also with one for all."""
+    """The rings of both by protocol, with a launch for each rank; ours also with one launch."""
     head = ["size"]
     for protocol in PROTOCOLS[:3]:
         head += [f"{protocol}: sley, one launch", "sley, a launch a rank", "NCCL"]
@@ -172,7 +172,7 @@ def _alike(rows: list[Row]) -> str:
 
 
 def _all(rows: list[Row]) -> str:
-    """Every setting that was timed."""
+    """Every timed setting."""
     sizes = _sizes(rows)
     found: dict[str, dict[int, str]] = {}
     for row in rows:

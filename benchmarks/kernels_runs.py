@@ -1,4 +1,4 @@
-"""What takes its turn on a device: executors on checked data, and plain copies."""
+"""The runs on a device: executors on checked data, and plain copies."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ DTYPE = "float32"
 ITEM = DATA_TYPES[DTYPE].size_bytes
 
 SCALE = np.float32(2.0**-100)
-"""Inputs are small integers times this power of two: sums stay exact, and calls in place, whose
-results are the next call's inputs, reach infinity only after more than seventy of them."""
+"""Inputs are small integers times this power of two, so that sums are exact. Calls in place, whose
+results are the next call's inputs, reach infinity only after more than seventy calls."""
 
 CHECKED_BYTES = 512 << 10
-"""So much of each rank's data is filled anew and checked at each size."""
+"""The number of bytes of each rank's data that are written and checked at each size."""
 
 PIECE = 256 * PERIOD
-"""Elements written at a time when a buffer is filled: whole periods of the data, all alike."""
+"""Number of elements of one write into a buffer: a multiple of the data's period."""
 
 
 class Data:
-    """A buffer for each rank on one device, with inputs whose sum is known."""
+    """A buffer for each rank on one device, with inputs of known sum."""
 
     def __init__(self, device: Device, ranks: int, most_bytes: int) -> None:
         self.device, self.ranks = device, ranks
@@ -41,17 +41,17 @@ class Data:
                 self._write(memory, start, piece[: most_bytes // ITEM - start])
 
     def arrays(self, size_bytes: int) -> list[Any]:
-        """For each rank an array of so many bytes."""
+        """An array of `size_bytes` bytes for each rank."""
         return [self.device.array(m, DTYPE, size_bytes // ITEM) for m in self.memory]
 
     def fill(self, size_bytes: int) -> None:
-        """The inputs, in the parts that are checked."""
+        """Writes the inputs into the parts that are checked."""
         for start, count in self._parts(size_bytes):
             for rank, memory in enumerate(self.memory):
                 self._write(memory, start, self._input(rank, start, count))
 
     def wrong(self, size_bytes: int) -> int:
-        """Elements of the checked parts that are not the sums of the inputs."""
+        """The number of wrong sums in the checked parts."""
         wrong = 0
         for start, count in self._parts(size_bytes):
             expected = sum(self._input(rank, start, count) for rank in range(self.ranks))
@@ -62,7 +62,7 @@ class Data:
         return wrong
 
     def _parts(self, size_bytes: int) -> list[tuple[int, int]]:
-        """(first element, elements) of the buffer's beginning and, if it is large, its end."""
+        """(first element, elements) of the buffer's start and, if it is large, its end."""
         elements, most = size_bytes // ITEM, CHECKED_BYTES // ITEM
         if elements <= most:
             return [(0, elements)]
@@ -77,7 +77,7 @@ class Data:
 
 
 class Call:
-    """An executor that takes its turn. graph: calls are captured in a CUDA graph."""
+    """An executor as a run. graph: whether its calls are captured in a CUDA graph."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Call:
         }
 
     def prepare(self, size_bytes: int) -> str:
-        """Builds, runs once and checks the sums."""
+        """Builds the executor, runs one call and checks the sums."""
         self._data.fill(size_bytes)
         arrays = self._data.arrays(size_bytes)
         self.executor(arrays, streams=self._streams)
@@ -140,8 +140,8 @@ class Call:
 
 
 class Copy:
-    """A plain copy on the device that reads and writes the bytes that an AllReduce in place of
-    `ranks` buffers must read and write: every buffer once."""
+    """A plain copy on the device with the bytes that an AllReduce in place of `ranks` buffers must
+    read and write: every buffer once."""
 
     def __init__(self, data: Data, timer: Timer) -> None:
         self._data, self._timer = data, timer
@@ -149,7 +149,7 @@ class Copy:
         self.label = {"by": "copy", "ranks": data.ranks}
 
     def prepare(self, size_bytes: int) -> str:
-        """Allocates, once for all sizes: from and to memory of its own."""
+        """Allocates source and destination, once for all sizes."""
         if not hasattr(self, "_memory"):
             room = max(memory.size_bytes for memory in self._data.memory) * self._data.ranks
             self._memory = [self._data.device.allocate(room) for _ in range(2)]

@@ -1,8 +1,8 @@
-"""How calls are timed on a device, and what takes its turn at being timed.
+"""Timers of calls on a device, and the order of timed runs.
 
-On a GPU a batch of calls waits behind a gate until all of it is enqueued, and events stand on
-either side of it: so Python's time to start a kernel doesn't count, and every engine, NCCL's too,
-is timed in the same way. On threads it is the clock of the host.
+On a GPU a batch of calls waits behind a gate until all of it is enqueued, with events before and
+after it. So Python's time to start a kernel doesn't count, and every engine, also NCCL, is timed in
+the same way. On threads the host's clock measures the time.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ Start = Callable[[list[Any]], None]
 """Starts one call on streams."""
 
 CALLS = 20
-"""Calls of a batch at most: a stream takes about a thousand launches before it makes wait."""
+"""The most calls of a batch: a stream accepts about a thousand launches before it blocks."""
 
 BATCH_US = 4000.0
-"""A batch has as many calls as take so long, up to CALLS."""
+"""The time that the calls of a batch fill, with at most CALLS calls."""
 
 COMPILING_US = 1e6
-"""A first call that took longer than this tells nothing of the next: it made its kernels."""
+"""A first call that takes longer than this includes the compilation of kernels, and is repeated."""
 
 
 class Timer(Protocol):
     """Times calls on one device."""
 
     how: str
-    """In words, for the results."""
+    """A description for the results."""
 
     def streams(self, number: int) -> list[Any]:
         """New streams."""
 
     def time_us(self, start: Start, streams: list[Any], calls: int) -> float:
-        """The time of a call, of so many back to back; streams: those it starts work on."""
+        """The average time of a call in a batch. streams: the streams of its work."""
 
 
 class HostTimer:
-    """For devices whose work the host's clock can time: threads."""
+    """A timer for devices whose work the host's clock can time: threads."""
 
     how = "the host's clock around back-to-back calls"
 
@@ -67,8 +67,8 @@ class HostTimer:
 
 
 class CudaTimer:
-    """For a GPU: events around a batch of calls that starts once all of it is enqueued, or, with
-    gate=False, at once."""
+    """A timer for a GPU: events around a batch of calls that starts when all of it is enqueued, or,
+    with gate=False, at once."""
 
     def __init__(self, device: Any, *, gate: bool = True) -> None:
         from sley.devices.cuda import driver
@@ -95,7 +95,7 @@ class CudaTimer:
         return self._elapsed_us() / calls
 
     def graph_us(self, start: Start, calls: int) -> float:
-        """The time of a call in a CUDA graph of `calls` calls, one behind the other."""
+        """The time of a call in a CUDA graph of `calls` calls, one after another."""
         with self.captured(start, calls) as launch:
             launch(self._main)
             self._device.synchronize(self._main)
@@ -105,7 +105,7 @@ class CudaTimer:
 
     @contextmanager
     def captured(self, start: Start, calls: int) -> Iterator[Callable[[Any], None]]:
-        """A CUDA graph of `calls` calls; it is launched on a stream."""
+        """A function that launches a CUDA graph of `calls` calls on a stream."""
         cu, call, stream = self._cu, self._call, self._device.stream()
         mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         doing = "capturing calls"
@@ -132,7 +132,7 @@ class CudaTimer:
                 call(cu.cuGraphDestroy, graph, doing=doing)
 
     def copy(self, dst: int, src: int, size_bytes: int, stream: Any) -> None:
-        """Start a copy within the device's memory."""
+        """Starts a copy within the device's memory."""
         with self._current():
             self._call(
                 self._cu.cuMemcpyDtoDAsync,
@@ -145,9 +145,10 @@ class CudaTimer:
 
     @contextmanager
     def _batch(self, streams: list[Any]) -> Iterator[None]:
-        """What is started on `streams` starts together once the block has ended, between events.
+        """Holds back the work on `streams` until the end of the with block, between events.
 
-        Until then nothing may wait for the device. To free memory does, so nothing is collected.
+        Until then nothing may wait for the device. Freeing memory waits, so garbage collection is
+        off.
         """
         word = self._gate.array[:4].view(np.uint32)
         word[0] = 0 if self._gated else 1
@@ -229,24 +230,26 @@ def timer_of(device: Device, *, gate: bool = True) -> Timer:
 
 
 class TurnError(Exception):
-    """A turn came to nothing; the words say why."""
+    """A turn failed; the message gives the reason."""
 
 
 class Runnable(Protocol):
-    """What takes its turn: an engine with a plan, a peer, a copy."""
+    """A run that takes turns: an engine with a plan, a peer, a copy."""
 
     label: dict[str, Any]
 
     def prepare(self, size_bytes: int) -> str:
-        """Ready for calls of a size; why not, where it can't run it or its results are wrong."""
+        """Prepares for calls of a size. Raises TurnError if it can't run them or results are
+        wrong."""
 
     def time_us(self, size_bytes: int, calls: int) -> float:
-        """The time of a call. Raises TurnError, or a SleyError."""
+        """The time of a call. Raises TurnError or SleyError."""
 
 
 @dataclass
 class Measured:
-    """One runnable at one size. us: of a call, one number a round; failure: why there are none."""
+    """The times of one run at one size. us: the time of a call in each round. failure: the reason
+    why there are none."""
 
     label: dict[str, Any]
     size_bytes: int
@@ -258,7 +261,7 @@ class Measured:
         return median(self.us) if self.us else float("nan")
 
     def row(self) -> dict[str, Any]:
-        """As the results hold it."""
+        """The row of the results."""
         row = {**self.label, "size_bytes": self.size_bytes}
         if self.failure:
             return {**row, "failure": self.failure}
@@ -267,7 +270,7 @@ class Measured:
 
 
 def in_turn(runs: Sequence[Runnable], size_bytes: int, rounds: int) -> list[Measured]:
-    """Times all runs at one size, one after the other in each round. One that fails has no more
+    """Times all runs at one size, one after another in each round. A run that fails gets no more
     turns."""
     found = [Measured(dict(run.label), size_bytes) for run in runs]
     calls = [_calls(run, one) for run, one in zip(runs, found, strict=True)]
@@ -283,7 +286,7 @@ def in_turn(runs: Sequence[Runnable], size_bytes: int, rounds: int) -> list[Meas
 
 
 def _calls(run: Runnable, one: Measured) -> int:
-    """Calls of a batch, after warming up; 0 where the run fails."""
+    """Warms up, and returns the number of calls of a batch; 0 if the run fails."""
     try:
         one.failure = run.prepare(one.size_bytes)
         if one.failure:

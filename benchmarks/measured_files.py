@@ -1,4 +1,4 @@
-"""Measurements that lie in files of others: AllGather on MI250X, and MSCCL++'s kernels."""
+"""Measurements in other projects' files: AllGather on MI250X, and MSCCL++'s kernels."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ AMD_XML, AMD_TIMES = "msccl-xml/amd_32.xml", "msccl-xml/amd_32.txt"
 MSCCLPP = {"NDv4": "measured/perf_ndmv4.jsonl", "NDv5": "measured/perf_ndmv5.jsonl"}
 
 FITTED_FROM = 2**20
-"""The rates are fitted to sizes from here on."""
+"""The smallest size for the fit of rates."""
 
 GRID = (0.15, 0.25, 0.4, 0.6, 1.0)
-"""Factors at which the search for two rates may begin."""
+"""Factors of two rates at which the search may start."""
 
 BLOCK_RATES = (
     "nvlink_block_GBps",
@@ -41,7 +41,8 @@ _ROW = re.compile(r"\s(\d+)\s+\d+\s+float\s+none\s+-1((?:\s+[\d.]+){8})\s*$")
 
 @dataclass(frozen=True)
 class AmdRow:
-    """A size of AllGather on 2x16 MI250X: the XML's measured time and RCCL's own."""
+    """A size of AllGather on 2x16 MI250X, with the measured times of the XML and of RCCL's own
+    algorithm."""
 
     size_bytes: int
     xml_us: float
@@ -49,16 +50,16 @@ class AmdRow:
 
 
 def read_nccl_tests(text: str) -> list[AmdRow]:
-    """The rows of nccl-tests' output: the XML ran in place, RCCL's own algorithm out of place.
-    Rows without data, or into which a log was written, are left out."""
+    """The rows of nccl-tests' output: the XML in place, RCCL's own algorithm out of place. Rows
+    without data, or with a log message in them, are skipped."""
     found = [match for line in text.splitlines() if (match := _ROW.search(line))]
     rows = [(int(m[1]), [float(word) for word in m[2].split()]) for m in found]
     return [AmdRow(size, times[4], times[0]) for size, times in rows if size]
 
 
 class Rate(Enum):
-    """A rate that can be fitted. BLOCKS: of a thread block, wherever it sends to. XGMI, PCIE: of
-    links between GPUs, and of the tree (cards apart). CARDS: of network cards."""
+    """A rate that can be fitted. BLOCKS: the rate of a thread block for all destinations. XGMI:
+    links between GPUs. PCIE: links of the PCIe tree except those to cards. CARDS: network cards."""
 
     BLOCKS = "thread blocks"
     CARDS = "cards"
@@ -67,15 +68,15 @@ class Rate(Enum):
 
 
 CHOSEN = (Rate.BLOCKS, Rate.CARDS)
-"""The two rates that the page is about; other pairs are fitted for comparison."""
+"""The two rates of the page's main fit; other pairs are fitted for comparison."""
 
 
 @dataclass(frozen=True)
 class Fit:
     """Two rates fitted to measured times.
 
-    rates: which.
-    factors: what their default values are multiplied by.
+    rates: the two rates.
+    factors: the factors of their default values.
     """
 
     rates: tuple[Rate, Rate]
@@ -109,8 +110,8 @@ def simulated(plan: sley.Plan, topology: Topology, sizes: list[int]) -> list[flo
 def fit(
     plan: sley.Plan, topology: Topology, rows: list[AmdRow], rates: tuple[Rate, Rate] = CHOSEN
 ) -> Fit:
-    """The least squares of the logarithms of times, over the rows from `FITTED_FROM` on. The
-    search begins at the best of a grid, since there is more than one minimum."""
+    """The least squares of the logarithms of times, over the rows from `FITTED_FROM` up. The search
+    starts at the best point of a grid, because there is more than one minimum."""
     used = [row for row in rows if row.size_bytes >= FITTED_FROM]
     sizes, measured = [r.size_bytes for r in used], np.log([r.xml_us for r in used])
 
@@ -138,13 +139,13 @@ class Kernel:
 
     @property
     def topology(self) -> Topology:
-        """Its machines."""
+        """The machines of the measurement."""
         build: Callable[[int], Topology] = getattr(topologies, self.machine.lower())
         return build(self.nodes)
 
 
 def read_kernels(machine: str, text: str) -> list[Kernel]:
-    """The rows of one of MSCCL++'s files, a JSON object a line."""
+    """The rows of one of MSCCL++'s files, one JSON object on each line."""
     rows = [json.loads(line) for line in text.splitlines() if line.strip()]
     return [
         Kernel(
@@ -160,7 +161,7 @@ def read_kernels(machine: str, text: str) -> list[Kernel]:
 
 
 def bound_of(kernel: Kernel, *, nominal: bool) -> Bound:
-    """Our bound for a kernel's collective, with links at their nominal rates or those reached."""
+    """The bound for a kernel's collective, at nominal rates or at reached rates."""
     collective = _nearest(kernel.collective, kernel.nodes, Protocol.LL).collective
     return Bounds.of(collective, kernel.topology, nominal=nominal).at(kernel.size_bytes)
 
@@ -174,7 +175,7 @@ NEAREST = {
     ("alltoall", 1): "all-pairs-alltoall",
     ("alltoall", 2): "all-pairs-alltoall",
 }
-"""The library's algorithm that is nearest to MSCCL++'s kernels, by collective and nodes."""
+"""The library's algorithm that is closest to MSCCL++'s kernels, by collective and nodes."""
 
 
 @cache
@@ -186,7 +187,7 @@ def _nearest(collective: str, nodes: int, protocol: Protocol) -> sley.Plan:
 
 
 def nearest_us(kernel: Kernel) -> tuple[Protocol, float]:
-    """The fastest protocol of the nearest algorithm, and its simulated time."""
+    """The fastest protocol of the closest algorithm, and its simulated time."""
     times = {
         protocol: sley.simulate(
             _nearest(kernel.collective, kernel.nodes, protocol), kernel.size_bytes, kernel.topology

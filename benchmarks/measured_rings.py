@@ -1,4 +1,4 @@
-"""Published times of NCCL's ring AllReduce, and what the simulator says about them."""
+"""Published times of NCCL's ring AllReduce, and their simulations."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from sley import Protocol, Topology, topologies
 from sley.ir.words import FIFO_PROTOCOLS
 
 CHANNELS = 24
-"""NCCL's rings on these machines (MSCCLang 7.1.1: a thread block for each of 24)."""
+"""Number of NCCL's rings on these machines (MSCCLang 7.1.1: a thread block for each of 24)."""
 
 LARGE = 256 * 2**20
-"""From this size on a point should be within `CLOSE`, below within `ROUGH`."""
+"""The aim is `CLOSE` from this size up, and `ROUGH` below."""
 
 CLOSE, ROUGH = 0.10, 0.30
 PEAK_SIZES = ("256M", "8G")
-"""Where a source tells a bus bandwidth without its size, it is a peak: it is held against these."""
+"""The sizes for a peak, which is a bus bandwidth without a size in its source."""
 
 
 def h100_four_cards(nodes: int) -> Topology:
-    """Nodes of 8 H100 with four cards of 400 Gb/s: GPUs and cards of the library's NDv5."""
+    """Nodes of 8 H100 with four cards of 400 Gb/s, with the GPUs and cards of the library's
+    NDv5."""
     return Topology.cluster(
         nodes,
         8,
@@ -41,13 +42,13 @@ class Point:
     """A measured bus bandwidth.
 
     where: the machines, in words.
-    topology: builds them.
-    nodes, gpus: their size.
-    cards_GBps: of all cards of a node together.
-    size: of the buffer.
-    busbw_GBps: what was measured.
-    peak: whether the source tells no size.
-    reason: why the simulation is likely to be off, where it is by more than it should.
+    topology: builds the machines' topology.
+    nodes, gpus: number of nodes, and of GPUs in each.
+    cards_GBps: total rate of a node's cards.
+    size: size of the buffer.
+    busbw_GBps: the measured bus bandwidth.
+    peak: whether the source gives no size.
+    reason: the probable reason for an error above the aim.
     """
 
     where: str
@@ -68,7 +69,7 @@ class Point:
 
     @property
     def limit(self) -> float:
-        """How far off the predicted time may be."""
+        """The largest error of the predicted time that the comparison aims at."""
         return CLOSE if self.size_bytes >= LARGE else ROUGH
 
     @property
@@ -78,7 +79,7 @@ class Point:
         return self.size_bytes * 2 * (ranks - 1) / ranks / self.busbw_GBps / 1e3
 
     def tuner_us(self, protocol: Protocol) -> float:
-        """What NCCL's tuner says."""
+        """The time by the formula of NCCL's tuner."""
         return ring_allreduce_us(
             self.generation,
             protocol,
@@ -91,7 +92,7 @@ class Point:
 
     @property
     def protocol(self) -> Protocol:
-        """The protocol that NCCL's tuner picks."""
+        """The protocol that NCCL's tuner chooses."""
         return min(FIFO_PROTOCOLS, key=self.tuner_us)
 
 
@@ -112,8 +113,8 @@ def _peaks(
 
 _CURVE = "1x8 A100 (NDv4)"
 _NETWORK = (
-    "the measured rings fill {} of what their cards have, those of other rows all of it: something "
-    "of those machines (routes, PCIe, memory) that is not in the model"
+    "the measured rings reach {} of their cards, those of other rows all of it; the model lacks a "
+    "property of these machines (routes, PCIe, memory)"
 )
 POINTS: tuple[Point, ...] = (
     *(
@@ -122,16 +123,16 @@ POINTS: tuple[Point, ...] = (
             (
                 "1M",
                 36.2,
-                "the tuner picks LL, and says as little itself; LL128, simulated, is within "
-                "3 %. Either another protocol was used, or a call costs more than the base of "
-                "6.6 us",
+                "the tuner chooses LL, and its own time is also too short; LL128, simulated, is "
+                "within 3 %. Either NCCL used another protocol, or a call costs more than the base "
+                "of 6.6 us",
             ),
             ("4M", 71.4, ""),
             (
                 "16M",
                 109.2,
-                "the tuner picks LL128, and says as little itself; Simple, simulated, is "
-                "within 13 %, and may have been used",
+                "the tuner chooses LL128, and its own time is also too short; Simple, simulated, "
+                "is within 13 %, so NCCL may have used Simple",
             ),
             ("64M", 166.6, ""),
             ("256M", 213.9, ""),
@@ -166,8 +167,8 @@ POINTS: tuple[Point, ...] = (
         (1, 8),
         0.0,
         370.0,
-        "the measured peak is all that the links' rate allows; the time of each part's fence, "
-        "3.4 us as on A100s, is a larger share of a faster block's part",
+        "the measured peak is the full rate of the links; the time of each part's fence, 3.4 us as "
+        "on A100s, is a larger share of a faster block's time",
         H100,
     ),
     *_peaks(
@@ -180,18 +181,18 @@ POINTS: tuple[Point, ...] = (
         H100,
     ),
 )
-"""The published points (the page names their sources); sizes are powers of two."""
+"""The published points; sizes are powers of two."""
 
 
 @cache
 def ring_plan(nodes: int, gpus: int, protocol: Protocol) -> sley.Plan:
-    """NCCL's rings as a plan: `CHANNELS` in all, in place, as nccl-tests measures them."""
+    """NCCL's rings as a plan: `CHANNELS` rings in all, in place, as nccl-tests measures them."""
     program = sley.algorithms.multi_ring_allreduce(nodes, gpus, in_place=True)
     return sley.compile(program, instances=CHANNELS // gpus, protocol=protocol)
 
 
 def predicted(point: Point) -> dict[Protocol, sley.Simulation]:
-    """The simulations of a point with each protocol, with the default parameters."""
+    """The simulation of a point with each protocol, with the default parameters."""
     topology = point.topology()
     return {
         protocol: sley.simulate(

@@ -1,10 +1,10 @@
-"""What the simulator predicts, held against published measurements: docs/measurements.md.
+"""Measurements: compares the simulator's predictions with published times: docs/measurements.md.
 
     python benchmarks/measurements.py [DATA] [--output FILE]
 
-DATA is the folder with the files of others (SLEY_DATA, or ../shared/data); rows whose files are
-missing are left out, and the page says so. FILE is docs/measurements.md by default, - the terminal.
-Nothing on the page is timed here: the same code and files give the same page.
+DATA is the folder with other projects' files (SLEY_DATA, or ../shared/data); the page omits rows
+whose files are missing, and states this. FILE is docs/measurements.md by default; - prints the
+page. The script measures no times, so the same code and files give the same page.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from sley.ir.words import FIFO_PROTOCOLS
 ROOT = Path(__file__).resolve().parents[1]
 AMD_LIMIT = 0.25
 SHOWN_FROM = 64 * 2**10
-"""The sizes of AllGather on MI250X that the page shows begin here."""
+"""The smallest size of AllGather on MI250X on the page."""
 
 Row = Sequence[object]
 
 
 def table(head: Row, rows: Iterable[Row]) -> str:
-    """A table in Markdown; numbers to the right."""
+    """A table in Markdown, with numbers aligned at the right."""
     rows = list(rows)
     right = [all(_is_number(row[i]) for row in rows) for i in range(len(head))]
     lines = [head, ["---:" if r else "---" for r in right], *rows]
@@ -65,24 +65,24 @@ def _is_number(cell: object) -> bool:
 
 
 def us(time_us: float) -> str:
-    """A time in us, to three digits at least."""
+    """A time in us, with at least three digits."""
     return f"{time_us:,.0f}" if time_us >= 100 else f"{time_us:.1f}"
 
 
 def percent(error: float) -> str:
-    """A relative error."""
+    """A relative error in percent."""
     return f"{100 * error:+.1f} %"
 
 
-def shown(error: float, limit: float) -> str:
-    """A relative error, in bold where it is beyond the limit."""
+def error_cell(error: float, limit: float) -> str:
+    """A relative error in percent, in bold if it exceeds the limit."""
     return f"**{percent(error)}**" if abs(error) > limit else percent(error)
 
 
 class Errors:
     """The errors of one comparison, for the summary.
 
-    what: what is compared. limit: how far off the time should be at most.
+    what: the name of the comparison. limit: the largest error that the comparison aims at.
     """
 
     def __init__(self, what: str, limit: float) -> None:
@@ -90,13 +90,13 @@ class Errors:
         self.values: list[float] = []
 
     def row(self) -> Row:
-        """How many keep to the limit, and how far off they are."""
+        """The row of the summary: the errors within the limit, their median and the largest."""
         error = np.abs(self.values)
-        kept = int((error <= self.limit).sum())
+        within = int((error <= self.limit).sum())
         return (
             self.what,
             f"{100 * self.limit:.0f} %",
-            f"{kept} of {len(error)}",
+            f"{within} of {len(error)}",
             f"{100 * float(np.median(error)):.1f} %",
             f"{100 * float(error.max()):.1f} %",
         )
@@ -122,7 +122,7 @@ def rings() -> tuple[str, list[Errors]]:
                 f"{found.busbw_GBps:.1f}",
                 us(point.time_us),
                 us(found.time_us),
-                shown(error, point.limit),
+                error_cell(error, point.limit),
             )
         )
         each = (
@@ -131,25 +131,25 @@ def rings() -> tuple[str, list[Errors]]:
         )
         protocols.append((point.where, point.size, us(point.time_us), *map(us, each)))
         if abs(error) > point.limit:
-            reason = point.reason or "no reason is known"
+            reason = point.reason or "the reason is unknown"
             reasons.setdefault(f"{point.where}: {reason}.", []).append(point.size)
     head = ("machines", "size", "protocol", "measured GB/s", "predicted GB/s")
     columns = [f"{p.value}, {by}" for by in ("simulated", "tuner") for p in FIFO_PROTOCOLS]
     text = [
         table((*head, "measured us", "predicted us", "error on time"), rows),
-        "Points that miss, and the likely reason:\n",
+        "The points above their aim, and the probable reasons:\n",
         "".join(f"- {', '.join(sizes)}, {reason}\n" for reason, sizes in reasons.items()),
-        "The times of all three protocols, simulated and by the tuner's formula, in us:\n",
+        "The times of all three protocols in us, simulated and by the tuner's formula:\n",
         table(("machines", "size", "measured", *columns), protocols),
     ]
     return "\n".join(text), [large, curve]
 
 
 def amd(data: Path) -> tuple[str, list[Errors], Fit | None]:
-    """The section on AllGather on MI250X, its errors, and what was fitted."""
+    """The section on AllGather on MI250X, its errors, and the fit."""
     missing = [name for name in (AMD_XML, AMD_TIMES) if not (data / name).is_file()]
     if missing:
-        return f"Left out: no file {' and no file '.join(missing)}.\n", [], None
+        return f"Not compared: no file {' and no file '.join(missing)}.\n", [], None
     plan, base = sley.load(data / AMD_XML), topologies.mi250x(2)
     rows = read_nccl_tests((data / AMD_TIMES).read_text("utf-8"))
     rows = [row for row in rows if row.size_bytes >= SHOWN_FROM]
@@ -163,9 +163,9 @@ def amd(data: Path) -> tuple[str, list[Errors], Fit | None]:
             size_text(row.size_bytes),
             us(row.xml_us),
             us(first),
-            shown(first / row.xml_us - 1, AMD_LIMIT),
+            error_cell(first / row.xml_us - 1, AMD_LIMIT),
             us(second),
-            shown(second / row.xml_us - 1, AMD_LIMIT),
+            error_cell(second / row.xml_us - 1, AMD_LIMIT),
             us(row.rccl_us),
         )
         for row, first, second in zip(rows, default, fitted, strict=True)
@@ -187,7 +187,7 @@ def amd(data: Path) -> tuple[str, list[Errors], Fit | None]:
 
 
 def off(rows: list[AmdRow], times: list[float]) -> list[float]:
-    """The errors of the sizes that rates are fitted to."""
+    """The errors of the sizes to which the rates are fitted."""
     pairs = zip(rows, times, strict=True)
     return [time / r.xml_us - 1 for r, time in pairs if r.size_bytes >= FITTED_FROM]
 
@@ -200,7 +200,7 @@ def mscclpp(data: Path) -> str:
         if (data / name).is_file():
             kernels += read_kernels(machine, (data / name).read_text("utf-8"))
         else:
-            left.append(f"Left out: no file {name}.\n")
+            left.append(f"Not compared: no file {name}.\n")
     if not kernels:
         return "".join(left)
     rows, faster = [], dict[str, list[str]]()
@@ -227,25 +227,25 @@ def mscclpp(data: Path) -> str:
         )
     head = (
         *("kernel", "size", "measured us", "bound us, nominal rates", "of that bound"),
-        *("bound us, rates reached", "nearest algorithm", "simulated us", "simulated / measured"),
+        *("bound us, reached rates", "closest algorithm", "simulated us", "simulated / measured"),
     )
-    said = [
-        f"Faster than our bound, by its {part}: {'; '.join(found)}. {FASTER[part]}\n"
+    exceptions = [
+        f"Faster than the {part} bound: {'; '.join(found)}. {FASTER[part]}\n"
         for part, found in faster.items()
     ]
-    said = said or ["None is faster than our bound with nominal rates.\n"]
-    return "\n".join([table(head, rows), *said, *left])
+    exceptions = exceptions or ["No kernel is faster than the bound with nominal rates.\n"]
+    return "\n".join([table(head, rows), *exceptions, *left])
 
 
 FASTER = {
-    "bandwidth": "This would be an error of ours.",
-    "latency": "That part is the launch and hops of the cost model's fastest protocol, which are "
-    "NCCL's; what it costs to start MSCCL++'s kernels is not known to the model.",
+    "bandwidth": "This would be an error of the bound.",
+    "latency": "This bound is the launch and the hops of the cost model's fastest protocol, with "
+    "NCCL's values; the model has no value for the launch of MSCCL++'s kernels.",
 }
 
 
 def parameters(fitted: Fit | None) -> str:
-    """The tables of all parameters used."""
+    """The tables of all parameters."""
     base = topologies.mi250x()
     models: dict[str, CostModel] = {
         "A100 (default)": CostModel(),
@@ -270,13 +270,13 @@ def parameters(fitted: Fit | None) -> str:
 
 
 def _rates(topology: Topology) -> list[Row]:
-    """Each kind of link with its rates, in each direction."""
+    """Each kind of link with its rates in one direction."""
     t, kind = topology.links, topology.vertices.kind
     card = (kind[t.src] == VertexKind.NIC) | (kind[t.dst] == VertexKind.NIC)
     words = {LinkKind.NVLINK: "NVLink, xGMI", LinkKind.PCIE: "PCIe", LinkKind.NETWORK: "network"}
-    said = np.array([words[LinkKind(k)] for k in t.kind])
-    said[card] = "cards"
-    found = sorted(set(zip(said.tolist(), t.nominal_GBps.tolist(), t.GBps.tolist(), strict=True)))
+    names = np.array([words[LinkKind(k)] for k in t.kind])
+    names[card] = "cards"
+    found = sorted(set(zip(names.tolist(), t.nominal_GBps.tolist(), t.GBps.tolist(), strict=True)))
     return [(topology.name, word, f"{sheet:g}", f"{GBps:g}") for word, sheet, GBps in found]
 
 

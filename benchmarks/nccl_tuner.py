@@ -1,9 +1,9 @@
-"""NCCL's own estimate of its ring AllReduce, by which it picks the protocol.
+"""NCCL's own estimate of its ring AllReduce, by which it chooses the protocol.
 
 NCCL 2.30's tuner: time = latency + bytes / bandwidth, with latency = base + (steps - inter)
-max(intra, overhead) + inter * net, where of steps = 2 (N - 1) hops inter = 2 (n - 1) are between
-n nodes. Of the bus bandwidth b that the links have, LL gets min(llMax, b / 2), LL128
-min(0.92 b, channels * perChannel), Simple all.
+max(intra, overhead) + inter * net; of steps = 2 (N - 1) hops, inter = 2 (n - 1) are between n
+nodes. For links with the bus bandwidth b, the bandwidth is min(llMax, b / 2) with LL, min(0.92 b,
+channels * perChannel) with LL128, and b with Simple.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ LL_OF_BANDWIDTH = 0.5
 
 @dataclass(frozen=True)
 class Generation:
-    """What the tuner knows of a generation of GPUs.
+    """The tuner's parameters for a generation of GPUs.
 
-    nvlink_GBps: what it reckons with for all NVLinks of a GPU.
-    ll_most_GBps: the most that LL reaches.
-    ll128_channel_GBps: what LL128 reaches in each channel.
-    overhead_us: of a message to the network, by the processors of these machines (NCCL: 2 with
-        AMD's, 1 with others).
+    nvlink_GBps: total rate of a GPU's NVLinks.
+    ll_most_GBps: the largest rate of LL.
+    ll128_channel_GBps: rate of LL128 in each channel.
+    overhead_us: overhead of a message to the network with the processors of these machines (NCCL: 2
+        with AMD's, 1 with others).
     """
 
     nvlink_GBps: float  # noqa: N815 - a unit
@@ -51,7 +51,7 @@ def ring_allreduce_us(
     cards_GBps: float,  # noqa: N803 - a unit
     channels: int,
 ) -> float:
-    """The tuner's time of a ring AllReduce; cards_GBps: of all cards of a node together."""
+    """The tuner's time of a ring AllReduce. cards_GBps: total rate of a node's cards."""
     ranks = nodes * gpus
     steps, inter = 2 * (ranks - 1), 2 * (nodes - 1)
     links = generation.nvlink_GBps if nodes == 1 else min(generation.nvlink_GBps, cards_GBps)

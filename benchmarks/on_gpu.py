@@ -1,14 +1,15 @@
-"""All that needs a GPU, on a machine that has one: builds sley, runs its tests there, measures.
+"""Builds sley on a machine with a GPU, and runs the tests and measurements that need the GPU.
 
     python benchmarks/on_gpu.py [--only build,device,tests,...] [--out DIR] [-- --quick ...]
 
-The steps are build, device, tests, sanitizer and measure. It needs no network. sley is built into
-build/gpu with what the machine has: Python 3.11 or newer, a C++17 compiler, scikit-build-core,
-nanobind, CMake and Ninja to build; sley's own requirements (numpy, numba, scipy, click, rich,
-matplotlib); cuda-core, cuda-bindings and NVRTC for the GPU; pytest and hypothesis for the tests.
-PyTorch, CuPy, pytest-xdist and compute-sanitizer are used where they are. What follows `--` goes to
-benchmarks/kernels.py, such as --nccl libnccl.so.2. Everything is left in DIR, benchmarks/results by
-default: a log of each step, the tables among them, and the measurements as JSON.
+The steps are build, device, tests, sanitizer and measure. The script needs no network. It builds
+sley in build/gpu with the machine's software: Python 3.11 or newer, a C++17 compiler,
+scikit-build-core, nanobind, CMake and Ninja for the build; sley's own requirements (numpy, numba,
+scipy, click, rich, matplotlib); cuda-core, cuda-bindings and NVRTC for the GPU; pytest and
+hypothesis for the tests. It uses PyTorch, CuPy, pytest-xdist and compute-sanitizer if they are
+installed. Arguments after `--` are passed to benchmarks/kernels.py, such as --nccl libnccl.so.2.
+DIR, by default benchmarks/results, gets a log of each step, which includes the tables, and the
+measurements as JSON.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ NEEDED = {
 }
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers", "-ra", "-q")
 WORKERS = "6"
-"""Test processes at a time: most of their time they compile."""
+"""Number of test processes at the same time: they spend most of their time in compilers."""
 
 
 def steps(kernels: Sequence[str], out: Path) -> dict[str, list[str]]:
-    """The commands, by name, after `python`."""
+    """The arguments of `python` for each step."""
     install = ["-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--upgrade"]
     workers = ["-n", WORKERS] if find_spec("xdist") else []
     tests = [*PYTEST, "-m", "gpu", "tests/gpu"]
@@ -59,7 +60,7 @@ def steps(kernels: Sequence[str], out: Path) -> dict[str, list[str]]:
 
 
 def missing() -> list[str]:
-    """The packages that this Python lacks."""
+    """The packages that are not installed in this Python."""
     return [package for module, package in NEEDED.items() if not _is_there(module)]
 
 
@@ -71,7 +72,7 @@ def _is_there(module: str) -> bool:
 
 
 def run(name: str, command: Sequence[str], out: Path) -> bool:
-    """Runs a step, into a log that is also printed; whether it went well."""
+    """Runs a step, with its output printed and in a log; returns whether it succeeded."""
     begin = time.monotonic()
     print(f"== {name}: python {' '.join(command)}", flush=True)
     path = [str(BUILT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]

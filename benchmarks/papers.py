@@ -1,9 +1,9 @@
-"""What the papers report, and what sley simulates: the page docs/papers.md.
+"""Papers: compares the papers' results with simulations: the page docs/papers.md.
 
     python benchmarks/papers.py [docs/papers.md]
 
-Writes the page to the file, or prints it. Nothing is fitted to the papers: every row comes from
-packaged topologies with their own cost models, changed only where the page says so.
+Writes the page to the file, or prints it. Nothing is fitted to the papers: every row uses sley's
+topologies with their own cost models, with no changes other than those on the page.
 """
 
 from __future__ import annotations

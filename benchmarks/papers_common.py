@@ -1,4 +1,4 @@
-"""What both papers' pages are made of: sweeps over sizes, verdicts, rows and tables."""
+"""Common parts of both papers' sections: sweeps over sizes, verdicts, rows and tables."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import sley
 
 KB, MB, GB = 2**10, 2**20, 2**30
 NEAR = 0.2
-"""A ratio this near to the paper's agrees."""
+"""The largest relative difference of ratios that agree."""
 
 EVEN = 0.05
-"""A ratio this near to 1 has no winner."""
+"""Ratios that differ from 1 by at most this have no winner."""
 POINTS = 10.0
-"""Percentages so many points apart agree."""
+"""The largest difference in points of percentages that agree."""
 
 Times = dict[int, float]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One claim of a paper, and what comes out here.
+    """One claim of a paper, and the simulation's result.
 
-    where: section, figure or table. claim, paper, ours: in words and numbers. parameters: of ours.
-    agrees: "yes", "in part" or "no".
+    where: section, figure or table. claim: the claim. paper, ours: the results. parameters: those
+    of the simulation. agrees: "yes", "in part" or "no".
     """
 
     where: str
@@ -37,14 +37,14 @@ class Row:
 
 
 def nearness(ours: float, paper: float) -> str:
-    """The verdict on a ratio of times: the same side wins, by nearly as much or not; or not."""
+    """The verdict on a ratio of times: "no" if another side wins, "yes" if the ratios are close."""
     if (ours > 1 + EVEN) != (paper > 1 + EVEN):
         return "no"
     return "yes" if abs(ours / paper - 1) <= NEAR else "in part"
 
 
 def size_label(size_bytes: int) -> str:
-    """4M for 4 MiB."""
+    """A size in words: "4M" for 4 MiB."""
     for unit, letter in ((GB, "G"), (MB, "M"), (KB, "K")):
         if size_bytes >= unit:
             return f"{size_bytes / unit:g}{letter}"
@@ -52,7 +52,7 @@ def size_label(size_bytes: int) -> str:
 
 
 def sizes(first: int, last: int, factor: int = 2) -> list[int]:
-    """Sizes from first to last."""
+    """Sizes from first to last, each a factor larger."""
     found = [first]
     while found[-1] * factor <= last:
         found.append(found[-1] * factor)
@@ -77,18 +77,18 @@ def best(runs: Iterable[Times]) -> Times:
 
 
 def ratios(slow: Mapping[int, float], fast: Mapping[int, float]) -> dict[int, float]:
-    """How much faster the second is, for each size that both have."""
+    """The first time over the second, for each size that both have."""
     return {size: slow[size] / fast[size] for size in slow if size in fast}
 
 
 def peak(ratio: Mapping[int, float]) -> tuple[float, str]:
-    """The largest ratio, and where it is."""
+    """The largest ratio, and its size."""
     size = max(ratio, key=lambda s: ratio[s])
     return ratio[size], size_label(size)
 
 
 def span(ratio: Mapping[int, float]) -> str:
-    """The range of ratios, and the sizes where its ends are."""
+    """The range of ratios, and the sizes of its ends."""
     low, high = (f(ratio, key=lambda s: ratio[s]) for f in (min, max))
     return f"{ratio[low]:.2f}x ({size_label(low)}) to {ratio[high]:.2f}x ({size_label(high)})"
 

@@ -1,4 +1,4 @@
-"""ResCCL's three levels of execution on its four topologies, and how they are simulated."""
+"""ResCCL's three levels of execution on its four topologies, and their simulations."""
 
 from __future__ import annotations
 
@@ -14,30 +14,29 @@ import sley
 from sley.ir.fabric import LinkKind
 
 TOPOLOGIES = ((2, 4), (2, 8), (4, 4), (4, 8))
-"""Topo1 to Topo4: nodes and GPUs of each (5.4)."""
+"""Topo1 to Topo4: number of nodes, and of GPUs in each (5.4)."""
 
 SIZES = [8 * MB, 32 * MB, 128 * MB, 512 * MB, GB, 4 * GB]
 AT = GB
-"""The size of what the paper gives no size for: utilisation, idle times."""
+"""The size for results without a size in the paper: utilisation, idle times."""
 
 CHUNK = MB
 """Bytes of a tile of a chunk (table 2)."""
 
 SLOTS = 4
-"""Messages of a chunk in the 4 MiB that a connection of Simple has."""
+"""Number of tiles of one chunk that fit into the 4 MiB of a Simple connection."""
 
 INSTANCES = 4
 """Parallel parts of the custom algorithms (table 2)."""
 
 CHANNELS = 16
-"""Channels of NCCL's rings, which are as many for each GPU of a node: the fewest with which they
-fill the cards."""
+"""Number of channels of NCCL's rings: the smallest number that fills the cards."""
 
 GAMMA = 0.25
-"""The contention that is declared to show what it does; the paper prints none."""
+"""The contention in the examples of its effect; the paper gives no value."""
 
 STAGES = {"allgather": (0, 1, 2), "allreduce": (0, 1, 1, 2)}
-"""The channel of each stage: those of the paper's numbers of blocks (table 3)."""
+"""The channel of each stage, which give the paper's numbers of blocks (table 3)."""
 
 
 NAMES = {"allgather": "AllGather", "allreduce": "AllReduce"}
@@ -45,11 +44,11 @@ NAMES = {"allgather": "AllGather", "allreduce": "AllReduce"}
 
 @dataclass(frozen=True)
 class Run:
-    """What one simulation is asked for here.
+    """The results of one simulation that the page uses.
 
-    time_us: of the call. blocks: of the rank that has most. links, nvlinks, cards: mean
-    utilisation of the links that carry anything, of those inside nodes, of those between.
-    to_exit, to_end: mean and largest idle part of blocks, up to their own exit, to the kernel's.
+    time_us: time of the call. blocks: largest number of blocks on a rank. links, nvlinks, cards:
+    mean utilisation of all links that carry data, of those inside nodes, of those between nodes.
+    to_exit, to_end: mean and largest idle share of blocks, until their own exit and the kernel's.
     """
 
     time_us: float
@@ -62,7 +61,7 @@ class Run:
 
 
 def parts(level: str, gpus: int) -> int:
-    """Instances of a level."""
+    """Number of instances at a level."""
     return CHANNELS // gpus if level == "rings" else INSTANCES
 
 
@@ -106,7 +105,7 @@ def plan(kind: str, level: str, nodes: int, gpus: int, instances: int) -> sley.P
 def simulator(
     kind: str, level: str, where: tuple[int, int], instances: int, gamma: float, interpreter: bool
 ) -> sley.Simulator:
-    """What simulates an algorithm at a level, for all sizes."""
+    """The simulator of an algorithm at a level, for all sizes."""
     made = plan(kind, level, *where, instances)
     return sley.Simulator(
         made,
@@ -127,7 +126,8 @@ def run(
     gamma: float = 0.0,
     interpreter: bool | None = None,
 ) -> Run:
-    """A simulation; MSCCL's levels are interpreted, ResCCL's and NCCL's are not."""
+    """Simulates a call. By default an interpreter runs MSCCL's levels, but not ResCCL's and
+    NCCL's."""
     interpreted = level in ("stage", "stage4", "algorithm") if interpreter is None else interpreter
     count = instances or parts(level, where[1])
     found = simulator(kind, level, where, count, gamma, interpreted)(size)
@@ -156,8 +156,8 @@ def speedup(
     over: Iterable[int] = SIZES,
     **settings: Any,
 ) -> dict[int, float]:
-    """How much faster one level is than another, for each size; with several topologies the
-    largest of each size."""
+    """The time of one level over that of another, for each size; of several topologies the largest
+    ratio of each size."""
     found: dict[int, float] = {}
     for one in where:
         for size in over:

@@ -1,4 +1,4 @@
-"""MSCCLang, section 7: its algorithms against NCCL's, on NDv4 and DGX-2."""
+"""MSCCLang, section 7: its algorithms compared with NCCL's, on NDv4 and DGX-2."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from nccl_tuner import A100, ring_allreduce_us
 from papers_common import GB, KB, MB, Row, Times, best, nearness, peak, ratios, sizes, span, times
 
 import sley
+from sley.ir.words import FIFO_PROTOCOLS
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 LARGEST = {"LL": 64 * MB, "LL128": GB, "Simple": 4 * GB}
-"""Beyond these sizes a protocol is never the best."""
+"""The largest size for each protocol; at larger sizes it is never the best."""
 NCCL_PARTS = 24
-"""Parallel parts of one ring on one channel, which is what NCCL's ring is (MSCCLang 7.1.1)."""
+"""Number of parallel parts of one ring on one channel, which are NCCL's rings (MSCCLang 7.1.1)."""
 
 CARDS_GBPS = 8 * 24.0
-"""What NCCL's tuner reckons with for the cards of a node."""
+"""Total rate of a node's cards in NCCL's tuner."""
 
 PARITY = 0.1
-"""Times this near to each other are equal."""
+"""The largest relative difference of equal times."""
 
 
 def runs(
@@ -32,7 +33,7 @@ def runs(
     protocols: Sequence[str] = PROTOCOLS,
     interpreter: bool,
 ) -> Iterator[Times]:
-    """Simulated times of every number of instances with every protocol."""
+    """The simulated times with each number of instances and each protocol."""
     for count in instances:
         for protocol in protocols:
             plan = sley.compile(
@@ -45,7 +46,8 @@ def runs(
 
 @dataclass(frozen=True)
 class Nccl:
-    """NCCL's rings: with the protocol that its tuner picks for each size, and with the best one."""
+    """NCCL's rings, with the protocol that its tuner chooses for each size, and with the best
+    one."""
 
     picked: Times
     best: Times
@@ -60,16 +62,16 @@ class Nccl:
         instances: int,
         channels: int,
     ) -> Nccl:
-        """channels: how many there are in all, for the tuner."""
+        """Simulates NCCL's rings. channels: their total number, for the tuner."""
         by_protocol = dict(
             zip(
-                sley.Protocol,
+                FIFO_PROTOCOLS,
                 runs(
                     program,
                     topology,
                     over,
                     instances=[instances],
-                    protocols=[p.value for p in sley.Protocol],
+                    protocols=[p.value for p in FIFO_PROTOCOLS],
                     interpreter=False,
                 ),
                 strict=True,
@@ -97,7 +99,7 @@ class Nccl:
 
 
 def up_to(over_picked: dict[int, float], over_best: dict[int, float]) -> str:
-    """The largest ratio to what NCCL picks, and to the best that it could."""
+    """The largest ratio over the protocol that NCCL chooses, and over its best one."""
     faster, where = peak(over_picked)
     return f"up to {faster:.2f}x ({where}); over its best protocol up to {peak(over_best)[0]:.2f}x"
 
@@ -168,7 +170,7 @@ def dgx2() -> list[Row]:
         Row(
             "7, fig. 8b",
             "all pairs over NCCL's ring on 16 V100, 1 KB to 1 MB",
-            '"similar trends", no value printed',
+            '"similar trends", no value',
             span(ratio),
             "dgx2:1; NCCL: one channel, 12 instances",
             "yes" if min(ratio.values()) > 1 else "in part",
@@ -203,7 +205,7 @@ def hierarchical() -> list[Row]:
             "7.2, fig. 8c",
             "hierarchical AllReduce over NCCL, small sizes (here 1 KB to 16 MB)",
             "up to 1.4x",
-            f"{up_to(at_small, with_trees)}, trees counted",
+            f"{up_to(at_small, with_trees)}, including trees",
             f"{settings}; {against}",
             nearness(peak(at_small)[0], 1.4),
         ),
@@ -248,7 +250,7 @@ def all_to_all() -> list[Row]:
         ),
         Row(
             "7.3, fig. 8e",
-            "two-step AllToAll over NCCL's point-to-point below that",
+            "two-step AllToAll over NCCL's point-to-point below 512 MB",
             "faster",
             f"{span({s: ratio[s] for s in small})}; with 32 blocks "
             f"{span({s: limited[s] for s in small})}",
@@ -298,7 +300,7 @@ def all_to_next() -> list[Row]:
 
 
 def rows() -> list[Row]:
-    """Every claim of section 7 that is simulated."""
+    """Every simulated claim of section 7."""
     parts = (
         ring_on_one_node,
         all_pairs_on_one_node,

@@ -1,4 +1,4 @@
-"""ResCCL, sections 2, 3 and 5: what the paper's tables and figures say, and the simulator."""
+"""ResCCL, sections 2, 3 and 5: its tables and figures, compared with simulations."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from sley.ir.fabric import LinkKind
 from sley.simulate.equations import estimate
 
 HALF = 0.5
-"""The part of the sizes at which the paper's winner must win for anything to agree."""
+"""The smallest share of the sizes at which the paper's winner must win to agree."""
 
-# section, collective, against, topology, the paper's range (0: no lower end printed), sizes
+# section, collective, other side, topology, the paper's range (0: no lower end given), sizes
 _CLAIMS = (
     ("5.2, fig. 6a", "allgather", "rings", (2, 8), 1.281, 2.2, SIZES),
     ("5.2, fig. 6a", "allgather", "stage", (2, 8), 1.124, 1.6, SIZES),
@@ -54,7 +54,7 @@ _OVER = {
 
 
 def speedups() -> list[Row]:
-    """Figures 6 and 8."""
+    """The claims of figures 6 and 8."""
     rows = []
     for where, kind, against, topology, low, high, over in _CLAIMS:
         found = speedup(kind, against, "task", [topology], over)
@@ -77,7 +77,7 @@ def speedups() -> list[Row]:
 
 
 def levels() -> str:
-    """Algorithm bandwidth of every level and topology, in GB/s."""
+    """The table of the algorithm bandwidth of every level and topology, in GB/s."""
     rows = []
     for kind in STAGES:
         for where in TOPOLOGIES:
@@ -92,7 +92,7 @@ def levels() -> str:
 
 
 def schedules() -> list[Row]:
-    """HPDS against round robin, and the interpreter against generated code."""
+    """The claims about HPDS over round robin, and the interpreter's loss."""
     rows = []
     for kind in STAGES:
         found = speedup(kind, "round-robin", "task", [(2, 4)])
@@ -101,7 +101,7 @@ def schedules() -> list[Row]:
             Row(
                 "5.3, fig. 10b",
                 f"HPDS over round robin, HM {NAMES[kind]}, 2x4",
-                "always ahead, up to 187 % (1.87x, or 2.87x if that is what is added)",
+                "always faster, up to 187 % (1.87x, or 2.87x if 187 % is the gain)",
                 f"{span(found)}; on the other topologies up to {peak(others)[0]:.2f}x",
                 "task level, blocks by state",
                 nearness(peak(found)[0], 1.87),
@@ -123,7 +123,7 @@ def schedules() -> list[Row]:
                     f"{np.mean(list(loss.values())):.1f} % on average, "
                     f"{min(loss.values()):.1f} % to {max(loss.values()):.1f} %",
                     "task level, 8M to 4G; 17.1 % of a block's rate is a parameter of the model",
-                    "put in",
+                    "input",
                 )
             )
     return rows
@@ -137,7 +137,7 @@ _TABLE1 = {("allgather", 1): 76.7, ("allgather", 2): 67.5, ("allgather", 4): 66.
 
 
 def utilisation() -> str:
-    """Table 1: mean utilisation of links by MSCCL's stage level, and what it is made of."""
+    """Table 1: mean utilisation of links at MSCCL's stage level, and its parts."""
     rows = []
     for (kind, nodes), paper in _TABLE1.items():
         found = run(kind, "stage", (nodes, 8), AT)
@@ -155,7 +155,7 @@ def utilisation() -> str:
                 f"**{agrees}**",
             )
         )
-    head = ("algorithm", "servers", "paper", "sley", "of it NVLink", "cards and network")
+    head = ("algorithm", "servers", "paper", "sley", "only NVLink", "cards and network")
     return table((*head, "task level", "agrees"), rows)
 
 
@@ -169,7 +169,7 @@ _TABLE3: dict[tuple[str, str], tuple[tuple[float, ...], ...]] = {
     ("allreduce", "task"): ((8, 16, 8, 16), (4.3, 4.2, 14.3, 15.0), (19.6, 20.2, 22.5, 21.4)),
     ("allgather", "task"): ((8, 16, 8, 16), (1.7, 1.8, 6.9, 7.7), (5.6, 7.4, 21.4, 20.8)),
 }
-"""Blocks, average and largest idle part in % of MSCCL (stage) and ResCCL (task)."""
+"""Blocks, and average and largest idle share in %, of MSCCL (stage) and ResCCL (task)."""
 
 
 def idle_times() -> str:
@@ -209,7 +209,7 @@ def idle_times() -> str:
 
 
 def card_loads() -> str:
-    """How full the cards that carry anything are, in tenths of the time."""
+    """The load of the cards that carry data, in each tenth of the time."""
     rows = []
     for kind, where, level in (
         ("allgather", (4, 4), "task"),
@@ -230,7 +230,7 @@ def card_loads() -> str:
 
 
 def contention() -> str:
-    """Speed-ups of the task level with and without contention."""
+    """The speed-ups of the task level without and with contention."""
     rows = []
     for kind in STAGES:
         for against in ("stage", "stage4", "rings"):
@@ -261,7 +261,7 @@ def blocks_on_a_card() -> str:
 
 
 def equations() -> str:
-    """Equations (3), (4) and (5) of the plan of each level, beside its simulation."""
+    """Equations (3), (4) and (5) of the plan of each level, and its simulation."""
     rows = []
     for kind in STAGES:
         for level in ("algorithm", "stage4", "task"):

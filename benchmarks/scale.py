@@ -1,12 +1,12 @@
-"""How a program of millions of transfers compiles: a row a phase, as in ResCCL's figure 10(a).
+"""Time and memory to compile millions of transfers: a row a phase, as in ResCCL's figure 10(a).
 
     python benchmarks/scale.py [--gpus N ...] [--runs N] [--schedule S] [--cold] [--json]
 
 HM AllReduce on nodes of 8 GPUs, from ResCCLang's text to a verified plan: whole transfers scheduled
-by HPDS, thread blocks by state, all tiles of an instruction before the next. Every run has a
-process of its own; times are medians over the runs, memory is the highest peak up to the end of the
-phase. Loops that Numba compiles are compiled before, as on any machine that has done so once;
---cold has each process compile them anew, into an empty folder, and the times contain that.
+by HPDS, thread blocks by state, instruction order. Every run is a separate process; times are
+medians over the runs, memory is the highest peak until the end of the phase. Numba compiles its
+loops before the runs, as on any machine after the first use; with --cold each process compiles them
+again, into an empty folder, and the times include this.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 GPUS = (256, 512, 1024)
 NODE = 8
-# The compiler's phases by the paper's names (ResCCL 5.3), with what the paper doesn't time.
+# The compiler's phases by the paper's names (ResCCL 5.3), and phases that the paper doesn't time.
 PHASES = {
     "parsing": "parsing",
     "parallelize": "analysis",
@@ -45,11 +45,11 @@ PHASES = {
     "verification": "verification",
 }
 TARGETS = {256: (5.0, None), 1024: (60.0, 6144)}
-"""GPUs: seconds and MB that a run should stay below."""
+"""The aims in seconds and MB for each number of GPUs."""
 
 
 def peak_MB() -> float:  # noqa: N802 - the unit's own spelling
-    """The most memory that this process has had."""
+    """The peak memory of this process."""
     # Linux counts kilobytes, macOS bytes.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
@@ -92,7 +92,7 @@ def measure(gpus: int, schedule: str) -> dict[str, Any]:
 
 
 def run(gpus: int, schedule: str, *, cold: bool) -> dict[str, Any]:
-    """One run in a process of its own."""
+    """One run in a separate process."""
     command = [sys.executable, __file__, "--measure", str(gpus), "--schedule", schedule]
     path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     with tempfile.TemporaryDirectory() as empty:

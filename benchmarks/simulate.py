@@ -1,10 +1,10 @@
-"""How long simulations take: a row a case.
+"""Time and memory of simulations: a row for each case.
 
     python benchmarks/simulate.py [--case NAME ...] [--runs N] [--json]
 
 HM AllReduce on nodes of 8 GPUs, scheduled by HPDS with thread blocks by state, for one size; and a
-ring over 32 GPUs for 20 sizes. Every run has a process of its own. Times are medians over the
-runs: of compiling, of what is done once for plan and topology (the bounds with it), and of the
+ring over 32 GPUs for 20 sizes. Every run is a separate process. Times are medians over the runs:
+the compilation, the preparation for a plan and topology (including the bounds), and the
 simulations; memory is the highest peak.
 """
 
@@ -31,8 +31,8 @@ TIMES = ("compile", "prepare", "simulate", "total")
 
 @dataclass(frozen=True)
 class Case:
-    """gpus: how many, in nodes of 8. sizes: bytes of each call. target_s: what
-    preparing and simulating should stay below."""
+    """A case. gpus: number of GPUs, in nodes of 8. sizes: bytes of each call. target_s: the aim for
+    preparing and simulating."""
 
     algorithm: str
     gpus: int
@@ -79,7 +79,7 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def run(name: str) -> dict[str, Any]:
-    """One run in a process of its own."""
+    """One run in a separate process."""
     command = [sys.executable, __file__, "--measure", name]
     path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = os.environ | {"PYTHONPATH": path}

@@ -52,29 +52,29 @@ MODULES: dict[str, str | None] = {
 }
 
 FAMILIES = {
-    "L": ("Language", "What a program may say."),
-    "C": ("Compiler", "What a program and its target must allow for a plan to be made."),
-    "V": ("Verifier", "What every plan must fulfil before anything runs it."),
-    "F": ("Formats", "What a file must look like to be read or written."),
-    "R": ("Runtime", "What can go wrong while a plan runs."),
-    "K": ("Kernels and devices", "What can go wrong while a plan runs on GPUs."),
-    "N": ("Communicator", "What can go wrong while ranks find one another and work together."),
-    "B": ("PyTorch backend", "What can go wrong in collectives of torch.distributed."),
-    "T": ("Topologies", "What the description of a cluster must look like."),
-    "P": ("Pictures and reports", "What can be drawn, and into which files."),
-    "S": ("Simulation", "What a question about speed must look like."),
+    "L": ("Language", "Requirements on programs."),
+    "C": ("Compiler", "Requirements on a program, its directives, options and target."),
+    "V": ("Verifier", "Requirements on every plan before it runs."),
+    "F": ("Formats", "Requirements on files that are read, and on plans that are written."),
+    "R": ("Runtime", "Errors of runs on processes of this machine."),
+    "K": ("Kernels and devices", "Errors of kernels on GPUs, or on threads of this machine."),
+    "N": ("Communicator", "Errors while ranks make a communicator, and during its calls."),
+    "B": ("PyTorch backend", "Errors in collectives of torch.distributed."),
+    "T": ("Topologies", "Requirements on the description of a cluster."),
+    "P": ("Pictures and reports", "Errors in the contents and files of pictures and reports."),
+    "S": ("Simulation", "Requirements on the input of a simulation."),
 }
 
 DATA_MODEL_HEAD = """\
 # Data model
 
 Each stage of sley hands the next one an immutable value. Large ones are tables: frozen dataclasses
-of read-only NumPy columns of one length, in which `table.column` is an array and `table[i]` is a
-row for people. `NONE`, which is -1, stands where there is no value. A column named after a table
-or a row ("source", "transfer") holds row numbers.
+of read-only NumPy columns of equal length, in which `table.column` is an array and `table[i]` is a
+row for people. `NONE`, which is -1, means no value. A column named after a table or a row
+("source", "transfer") contains row numbers.
 
-This page is made from the docstrings by `docs/generate.py`. What a plan *means* stands in
-[The machine](machine.md).
+`docs/generate.py` makes this page from the docstrings. [The machine](machine.md) defines the
+*meaning* of a plan.
 """
 
 DECISIONS_HEAD = """\
@@ -91,11 +91,11 @@ and names the one that replaced it.
 ERRORS_HEAD = """\
 # Error codes
 
-Everything that sley refuses has a code, which stays the same from version to version.
-`sley explain CODE` prints the same text as this page. A message names the place in your code, what
-was expected, what was found, and a remedy. The first letter says which stage speaks.
+Every error of sley has a code, which does not change between versions. `sley explain CODE` prints
+the same text as this page. A message contains the place in your code, the expectation, the finding
+and a remedy. The first letter of a code identifies the stage.
 
-This page is made from the rules in `sley.errors` by `docs/generate.py`.
+`docs/generate.py` makes this page from the rules in `sley.errors`.
 """
 
 ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*)$")

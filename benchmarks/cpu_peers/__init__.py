@@ -1,1 +1,2 @@
-"""sley on CPUs against gloo, Open MPI and MPICH: `python benchmarks/cpu_peers`, see command.py."""
+"""Compares sley on CPUs with gloo, Open MPI and MPICH: `python benchmarks/cpu_peers`
+(command.py)."""

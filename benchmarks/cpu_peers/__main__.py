@@ -1,4 +1,4 @@
-"""Runs the comparison: `python benchmarks/cpu_peers`; command.py says what it does."""
+"""Runs the comparison: `python benchmarks/cpu_peers`; command.py describes it."""
 
 import sys
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What sley is to reach against its peers, and where it does."""
+"""Aims: the ratios that sley should reach over its peers, and the cells that meet them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KB, MB = 2**10, 2**20
 
 @dataclass(frozen=True)
 class Aim:
-    """One aim: in every cell that it covers, the other's time over the engine's is at least so.
+    """One aim: the smallest ratio of the other's time to the engine's time in every covered cell.
 
     other: gloo, or None for the best peer of the cell.
     """
@@ -24,7 +24,7 @@ class Aim:
     covers: Callable[[Cell], bool]
 
     def ratio(self, times: Times, cell: Cell) -> float | None:
-        """What the aim is about, in a cell; None where it wasn't measured."""
+        """The ratio of a cell; None if it wasn't measured."""
         if self.other is None:
             return times.over_best_peer(cell, self.engine)
         return times.over(cell, self.other, self.engine)
@@ -81,8 +81,8 @@ AIMS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """An aim and its ratios: of the cells that meet it, of those that miss it, and the cells that
-    have none."""
+    """An aim, the ratios of the cells that meet it and of those that miss it, and the cells without
+    a ratio."""
 
     aim: Aim
     met: dict[Cell, float]
@@ -91,7 +91,7 @@ class Verdict:
 
 
 def verdict(aim: Aim, times: Times) -> Verdict:
-    """Where an aim is met and where it is missed."""
+    """The verdict on an aim: the cells that meet it and those that miss it."""
     found = Verdict(aim, {}, {}, [])
     for cell in filter(aim.covers, times.cells):
         ratio = aim.ratio(times, cell)

@@ -1,4 +1,4 @@
-"""What is compared: engines, and the cells of the tables, which are collective, ranks and size."""
+"""Cells: the compared engines, and the cells of the tables (collective, ranks and size)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sley.ir.sizes import size_text
 FLOAT32_BYTES = 4
 
 Row = dict[str, Any]
-"""One engine's times in one cell; the fields are listed in command.py."""
+"""One engine's times in one cell; command.py lists the fields."""
 
 
 class Collective(Enum):
-    """The collectives, by the names they have in results and in commands to ranks."""
+    """The collectives, with their names in results and in commands to ranks."""
 
     ALL_REDUCE = "AllReduce"
     ALL_GATHER = "AllGather"
@@ -26,7 +26,7 @@ class Collective(Enum):
 
 
 class Engine(Enum):
-    """Who runs a collective, by the names they have in results."""
+    """The engines, with their names in results."""
 
     GLOO = "gloo"
     OPEN_MPI = "openmpi"
@@ -62,7 +62,7 @@ class Cell:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Where it stands in tables."""
+        """Its position in the tables."""
         return list(Collective).index(self.collective), self.ranks, self.size_bytes
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Cell:
 
     @property
     def buffers_bytes(self) -> int:
-        """The memory of one engine's buffers, of all ranks."""
+        """The total memory of one engine's buffers on all ranks."""
         part = self.size_bytes // self.ranks
         second = {
             Collective.ALL_REDUCE: 0,  # in place
@@ -82,20 +82,20 @@ class Cell:
 
 
 def cells(collectives: Iterable[Collective], ranks: int, sizes_bytes: Sequence[int]) -> list[Cell]:
-    """The cells of one number of ranks, in the order in which they are measured."""
+    """The cells of one number of ranks, in the order of the measurement."""
     return [Cell(collective, ranks, size) for collective in collectives for size in sizes_bytes]
 
 
 def cell_of(row: Row) -> Cell:
-    """The cell that a row of the results belongs to."""
+    """The cell of a row of the results."""
     return Cell(Collective(row["collective"]), row["ranks"], row["size_bytes"])
 
 
 class Times:
-    """The times in ms of engines in cells; what failed or wasn't measured has none.
+    """The times in ms of engines in cells; none for failures and missing measurements.
 
-    Ratios are medians over the rounds of the ratio in each round: two engines' turns in one round
-    are close to each other in time, and the machine is not the same all the time.
+    Ratios are medians over the rounds of the ratio in each round, because two engines' turns in one
+    round are close in time, and the machine's state changes.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -122,12 +122,12 @@ class Times:
         return min(found, key=lambda pair: pair[1], default=None)
 
     def over_best_peer(self, cell: Cell, engine: Engine) -> float | None:
-        """The best peer's time over that of the engine; above 1 the engine is faster."""
+        """The best peer's time over the engine's; above 1 the engine is faster."""
         peer = self.best_peer(cell)
         return self.over(cell, peer[0], engine) if peer else None
 
     def over(self, cell: Cell, other: Engine, engine: Engine) -> float | None:
-        """The other's time over that of the engine."""
+        """The other engine's time over this engine's."""
         theirs, own = self._ms.get((cell, other)), self._ms.get((cell, engine))
         if not theirs or not own:
             return None

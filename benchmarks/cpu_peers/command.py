@@ -1,28 +1,28 @@
-"""sley on CPUs against gloo, Open MPI and MPICH, on one machine, in one run.
+"""Command: compares sley on CPUs with gloo, Open MPI and MPICH, on one machine, in one run.
 
     python benchmarks/cpu_peers [--quick] [--engines ...] [--collectives ...] [--ranks 2,4,8]
     python benchmarks/cpu_peers --report benchmarks/results/FILE.json
 
-Float32, sums; AllReduce in place, the others not. A size is that of a rank's larger buffer, as in
-nccl-tests. All engines' ranks are there at once and take turns, cell by cell; those whose turn it
-isn't sleep. A time is that of a loop of calls back to back, on average over the ranks; a cell has
-the median over the rounds. The MPIs and sley's engine
-repeat calls in C++, gloo and sley through PyTorch in Python. After its last round
-an engine's result is checked; a wrong one has no time. The MPIs' wheels and their worker are made
-on first use, in a cache folder. How engines are started: launch.py.
+Float32, sums; AllReduce in place, the others out of place. A size is that of a rank's larger
+buffer, as in nccl-tests. The ranks of all engines run at the same time and take turns, cell by
+cell; the others sleep. A time is that of a loop of back-to-back calls, averaged over the ranks; a
+cell has the median over the rounds. The MPIs and sley's engine repeat calls in C++, gloo and sley
+through PyTorch in Python. After its last round an engine's result is checked; a wrong result has no
+time. The MPIs' wheels and their worker are installed on first use, in a cache folder. launch.py
+describes the start of engines.
 
 The results go to benchmarks/results as JSON, the tables to the output. `rows` has one entry for
 each engine and cell:
 
-    engine, collective, ranks, size_bytes   which
+    engine, collective, ranks, size_bytes   the engine and the cell
     iterations                              calls of one round
-    ms, median_ms                           of a call: one number a round, and their median
-    failure                                 instead of times: why there are none
+    ms, median_ms                           time of a call in each round, and the median
+    failure                                 instead of times: the reason why there are none
 
-A ratio is the other's time over that of sley, round by round, and the median of that: above 1 sley
-is faster. Private buffers are ordinary memory, as malloc and torch.empty give it; with --huge-pages
-the system is asked for huge pages for those from 4 MB up, as NumPy does, for all engines alike.
-The exit code is 0 whether or not aims are met, and 1 if an engine failed.
+A ratio is the other's time over sley's in each round, and the median of these: above 1 sley is
+faster. Private buffers are ordinary memory, as malloc and torch.empty return it; with --huge-pages
+all engines request huge pages for buffers from 4 MB up, as NumPy does. The exit code is 1 if an
+engine failed, else 0, whether or not aims are met.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 SIZES = "1K,32K,1M,16M,128M"
 RANKS = "2,4,8"
 SPARE = 1.3
-"""Memory that a cell needs as a multiple of the callers' buffers: engines have their own."""
+"""Memory that a cell needs, over the size of the callers' buffers: engines have their own
+buffers."""
 
 E = TypeVar("E", bound=Enum)
 
 
 @dataclass
 class Comparison:
-    """A run: its options, the ranks that are up, and what was found."""
+    """A run: its options, the running ranks, and the results."""
 
     options: argparse.Namespace
     rows: list[Row] = field(default_factory=list)
@@ -102,7 +103,7 @@ class Comparison:
         print(f"{self.seconds:6.1f} s  {cell}: {_in_words(rows)}", file=sys.stderr)
 
     def _start(self, engines: list[Engine], ranks: int) -> None:
-        """Starts the engines that aren't up; those that can't be leave the list."""
+        """Starts the engines that aren't running; removes those that can't start from the list."""
         for engine in [engine for engine in engines if engine not in self.groups]:
             try:
                 start = partial(
@@ -121,7 +122,7 @@ class Comparison:
         self.groups = {engine: self.groups[engine] for engine in engines}
 
     def is_whole(self) -> bool:
-        """Whether every engine that was asked for has times in every cell that was."""
+        """Whether every requested engine has times in every requested cell."""
         return not self.left_out and not any("failure" in row for row in self.rows)
 
 
@@ -144,7 +145,7 @@ def some_of(kinds: type[E], text: str) -> list[E]:
 
 
 def sizes(text: str) -> list[int]:
-    """Bytes from "1K,16M"."""
+    """Numbers of bytes from a text such as "1K,16M"."""
     found = [size_in_bytes(part) for part in text.split(",")]
     whole = [size for size in found if size is not None]
     if len(whole) < len(found):
@@ -153,7 +154,7 @@ def sizes(text: str) -> list[int]:
 
 
 def ranks(text: str) -> list[int]:
-    """Numbers of ranks from "2,4"."""
+    """Numbers of ranks from a text such as "2,4"."""
     parts = text.split(",")
     if not all(part.isdecimal() and int(part) >= 2 for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers from 2 up")
@@ -189,7 +190,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def checked(made: argparse.ArgumentParser, options: argparse.Namespace) -> argparse.Namespace:
-    """The options, once they fit together."""
+    """The options, after a check that they fit together."""
     if options.quick:
         options.repeat, options.seconds = 3, 0.05
     if options.repeat < 1 or not options.seconds > 0:
@@ -204,7 +205,7 @@ def checked(made: argparse.ArgumentParser, options: argparse.Namespace) -> argpa
 
 
 def results_of(comparison: Comparison, facts: dict[str, Any], others: float) -> dict[str, Any]:
-    """A run as plain values."""
+    """The results of a run as plain values."""
     options = comparison.options
     return {
         "machine": {

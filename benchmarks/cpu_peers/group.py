@@ -1,4 +1,4 @@
-"""The ranks of an engine, seen from the process that measures: started, asked, ended."""
+"""Group: the ranks of an engine in the measuring process, which starts, commands and ends them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from pathlib import Path
 from cpu_peers.launch import Command
 
 ANSWER_S = 90.0
-"""A rank that hasn't answered by then is stuck; the longest calls take a few seconds."""
+"""A rank that takes longer to answer is stuck; the longest calls take a few seconds."""
 
 START_S = 60.0
 END_S = 5.0
 POLL_S = 0.2
 SHOWN = 400
-"""Characters of an engine's own words that a failure quotes."""
+"""Number of characters of an engine's output in a failure."""
 
 
 class GroupError(Exception):
-    """An engine that couldn't be started, failed, or gave no answer."""
+    """An engine could not start, failed, or did not answer."""
 
 
 class Group:
     """An engine's ranks, which wait for commands (worker.py lists them).
 
-    ranks: how many. commands: makes the processes to start, given the folder of the pipes.
-    Raises GroupError if they don't come up; `version` is what rank 0 says it is.
+    ranks: number of ranks. commands: returns the processes to start, for a folder of pipes.
+    version: rank 0's version. Raises GroupError if the ranks don't start.
     """
 
     def __init__(self, ranks: int, commands: Callable[[Path], Sequence[Command]]) -> None:
@@ -43,8 +43,8 @@ class Group:
         self._pipes: list[int] = []
         self._rest = b""
         try:
-            # Open for reading and writing: so nobody waits for the other end, and what this
-            # process holds open is closed at its death, which is how the ranks learn of it.
+            # Open for reading and writing, so that opening never waits for the other end. When this
+            # process dies its ends are closed, which the ranks notice.
             self._answers = self._pipe("answers")
             self._asking = [self._pipe(f"commands-{rank}") for rank in range(ranks)]
             with (self._folder / "log").open("wb") as log:
@@ -56,13 +56,13 @@ class Group:
             raise
 
     def ask(self, command: str) -> list[str]:
-        """The answers of all ranks to a command, by rank; GroupError if one has none."""
+        """The answers of all ranks to a command, by rank. Raises GroupError if one is missing."""
         for pipe in self._asking:
             os.write(pipe, f"{command}\n".encode())
         return self._gather(ANSWER_S)
 
     def close(self) -> None:
-        """Ends the ranks, if need be by force."""
+        """Ends the ranks, by a signal if necessary."""
         for pipe in self._asking if self._processes else []:
             with suppress(OSError):
                 os.write(pipe, b"stop\n")
@@ -111,19 +111,19 @@ class Group:
         return [answers[rank] for rank in range(self.ranks)]
 
     def _lines(self) -> list[str]:
-        """The whole lines that have come, after a moment if there are none."""
+        """The complete lines that have arrived; waits a moment if there are none."""
         if not select.select([self._answers], [], [], POLL_S)[0]:
             return []
         *lines, self._rest = (self._rest + os.read(self._answers, 65536)).split(b"\n")
         return [line.decode(errors="replace") for line in lines]
 
     def _words(self) -> str:
-        """The end of what the processes have printed."""
+        """The end of the processes' output."""
         text = (self._folder / "log").read_text(errors="replace")
         return " ".join(text.split())[-SHOWN:] or "it said nothing"
 
     def _end(self, number: signal.Signals | None) -> None:
-        """Waits for the processes to end, after a signal to those that are left."""
+        """Sends a signal to the remaining processes, and waits for their end."""
         left = [process for process in self._processes if process.poll() is None]
         for process in left:
             if number is not None:

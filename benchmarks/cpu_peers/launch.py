@@ -1,10 +1,10 @@
-"""How the ranks of each engine are started, so that none is at a disadvantage.
+"""Launch: starts the ranks of each engine, so that none has a disadvantage.
 
-Ranks may outnumber cores, and then waiting decides: an engine that spins takes the core from the
-rank it waits for. So Open MPI is told to yield, and MPICH gets what makes it yield
-(MPI_THREAD_MULTIPLE and heavy yields) where ranks outnumber cores, and is left plain where they
-don't. Python's ranks have one thread for arithmetic each, as torchrun starts them; gloo talks over
-the loopback interface.
+With more ranks than cores the way of waiting matters: an engine that spins takes the core from the
+rank for which it waits. So Open MPI has the option to yield, and MPICH has the options with which
+it yields (MPI_THREAD_MULTIPLE and heavy yields) if there are more ranks than cores, else its
+defaults. Python's ranks have one thread for arithmetic each, as torchrun starts them; gloo uses the
+loopback interface.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PYTHON_WORKERS = {
 
 @dataclass(frozen=True)
 class Command:
-    """A process to start: its words, and what its environment has besides this one's."""
+    """A process to start: its arguments, and variables added to this process's environment."""
 
     words: list[str]
     environment: dict[str, str] = field(default_factory=dict)
@@ -36,10 +36,10 @@ class Command:
 def commands(
     engine: Engine, ranks: int, folder: Path, cache: Path, huge_pages: bool
 ) -> list[Command]:
-    """The processes that make up an engine's ranks: one each, or an mpiexec for all.
+    """The processes of an engine's ranks: one for each, or an mpiexec for all.
 
-    folder: where the pipes are. cache: of the MPIs; mpi.UnavailableError where there is none.
-    huge_pages: whether the system is asked for them for large private buffers.
+    folder: the folder of the pipes. cache: the MPIs' cache folder. huge_pages: whether large
+    private buffers request them. Raises mpi.UnavailableError without the MPI.
     """
     if engine in PYTHON_WORKERS:
         return [_python(engine, rank, ranks, folder, huge_pages) for rank in range(ranks)]

@@ -1,4 +1,4 @@
-"""Where a run took place, on what, and how quiet the machine was."""
+"""Machine: its properties and versions, and the load of other processes during a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def facts() -> dict[str, Any]:
-    """The machine and the versions; those of the MPIs come from their ranks."""
+    """The machine and the versions; the MPIs' ranks report their own versions."""
     found: dict[str, Any] = {
         "processor": _line_of("/proc/cpuinfo", "model name"),
         "cores": cores(),
@@ -45,26 +45,26 @@ def _line_of(file: str, key: str) -> str:
 
 
 def free_bytes() -> int:
-    """Memory that is free, or would be if it had to."""
+    """The available memory: free, or used for caches that can be dropped."""
     return int(_line_of("/proc/meminfo", "MemAvailable").split()[0]) * 1024
 
 
 class Quietness:
-    """How much of the machine others used since this was made."""
+    """The machine's use by other processes since this object was made."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic(), _busy_s(), _own_s()
 
     def others(self) -> float:
-        """The part of all cores' time that went to processes other than this run's; ended ones of
-        this run alone are known as its own."""
+        """The share of all cores' time used by processes other than this run's; only processes of
+        this run that have ended count as its own."""
         wall, busy, own = self._begin
         passed = (time.monotonic() - wall) * (os.cpu_count() or 1)
         return max(0.0, (_busy_s() - busy) - (_own_s() - own)) / passed
 
 
 def _busy_s() -> float:
-    """Seconds that all cores have worked, steal and what waits for disks left out."""
+    """Total busy seconds of all cores, without steal time and waits for disks."""
     user, nice, system, _, _, irq, soft = map(int, Path("/proc/stat").read_text().split()[1:8])
     return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
 

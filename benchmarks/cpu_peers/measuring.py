@@ -1,4 +1,4 @@
-"""Times of engines in one cell: all prepare, then take turns, then prove that they were right."""
+"""Measuring: the times of engines in one cell: all prepare, take turns, and are checked."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cpu_peers.group import GroupError
 
 MOST_ITERATIONS = 100_000
 ENOUGH = 0.25
-"""A trial this part of the wanted time long tells how many calls fill it."""
+"""The length of a trial that finds the number of calls, as a share of the wanted time."""
 
 FIRST_CALLS = 12
-"""Of any engine in a cell, untimed: the first one makes plans and connections, and then sley tries
-three ways of copying, three calls each."""
+"""Number of untimed calls of each engine in a cell: the first makes plans and connections, and then
+sley tries three ways of copying, with three calls each."""
 
 WARMUP = 0.1
-"""Untimed calls at the start of a turn, as a part of the timed ones."""
+"""Untimed calls at the start of a turn, as a share of the timed calls."""
 
 
 class Ranks(Protocol):
@@ -30,17 +30,17 @@ class Ranks(Protocol):
 
 
 def seconds_a_call(ranks: Ranks, iterations: int, warmup: int = 0) -> float:
-    """The time of a call, of so many back to back, on average over the ranks."""
+    """The average time of a call in a loop of back-to-back calls, averaged over the ranks."""
     return fmean(map(float, ranks.ask(f"time {iterations} {warmup}")))
 
 
 def iterations_for(seconds: float, wanted_s: float) -> int:
-    """How many calls of so many seconds fill the wanted time."""
+    """The number of calls, each of `seconds` seconds, that fill the wanted time."""
     return max(1, min(MOST_ITERATIONS, round(wanted_s / seconds)))
 
 
 def calibrated(ranks: Ranks, wanted_s: float) -> int:
-    """The number of calls that fill the wanted time, found by trials."""
+    """Finds by trials the number of calls that fill the wanted time."""
     seconds_a_call(ranks, FIRST_CALLS)
     calls = 1
     while True:
@@ -51,14 +51,14 @@ def calibrated(ranks: Ranks, wanted_s: float) -> int:
 
 
 def in_turn(engines: Sequence[Engine], repeat: int) -> Iterable[Engine]:
-    """Each engine once a round; each round begins with another one."""
+    """Each engine once in a round; each round starts with a different engine."""
     for turn in range(repeat):
         first = turn % len(engines)
         yield from (*engines[first:], *engines[:first])
 
 
 def measure(cell: Cell, engines: Mapping[Engine, Ranks], repeat: int, wanted_s: float) -> list[Row]:
-    """The rows of one cell; an engine that fails in it has the reason instead of times."""
+    """The rows of one cell; an engine that fails has the reason instead of times."""
     rows: dict[Engine, Row] = {}
     for engine in engines:
         rows[engine] = {

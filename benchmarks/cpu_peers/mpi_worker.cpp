@@ -1,11 +1,11 @@
-// One rank of an MPI in the comparison with peers: it is told over a named pipe what to do.
+// One rank of an MPI in the comparison with peers, with commands over a named pipe.
 //
 //   mpiexec -n RANKS mpi_worker FOLDER [multiple] [huge-pages]
 //
-// FOLDER holds the pipe `commands-RANK` of each rank and `answers`, which all ranks share; the
-// commands are those of worker.py. With `multiple` MPI is started with MPI_THREAD_MULTIPLE; with
-// `huge-pages` the system is asked for such pages for large buffers.
-// Between commands a rank sleeps in read(), so that engines which wait for their turn cost nothing.
+// FOLDER has the pipe `commands-RANK` of each rank and `answers`, which all ranks share; the commands
+// are those of worker.py. With `multiple` MPI starts with MPI_THREAD_MULTIPLE; with `huge-pages` large
+// buffers request huge pages.
+// Between commands a rank sleeps in read(), so that engines that wait for their turn cost nothing.
 
 #include <mpi.h>
 #include <sys/mman.h>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kHugeFrom = std::size_t{4} << 20;  // as NumPy does
-constexpr int kPeriod = 61;  // of the values: a prime, so that no two blocks look alike
+constexpr int kPeriod = 61;  // period of the values: a prime, so that different blocks differ
 
 struct Free {
     void operator()(float* memory) const { std::free(memory); }
@@ -45,7 +45,7 @@ Buffer allocate(std::size_t elements, bool hugePages) {
     return Buffer(static_cast<float*>(memory));
 }
 
-// What rank `rank` has at an index of its input; small integers, so that sums are exact.
+// The value at an index of a rank's input; small integers, so that sums are exact.
 float value(int rank, std::size_t index) {
     return static_cast<float>((rank + 1) * static_cast<int>(index % kPeriod + 1));
 }

@@ -1,6 +1,6 @@
 """A rank of sley's communicator: `python -m cpu_peers.sley_worker BUFFERS FOLDER RANK RANKS`.
 
-BUFFERS is `private` (NumPy's) or `symmetric` (`sley.empty`, which peers read where they lie).
+BUFFERS is `private` (NumPy's) or `symmetric` (`sley.empty`, which peers read directly).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SleyCalls:
         return np.empty(elements, np.float32)
 
     def bound(self, collective: Collective, source: Array, target: Array) -> Repeated:
-        """The engine repeats the call, without Python in between, as the MPIs do."""
+        """A call that the engine repeats without Python in between, as the MPIs do."""
         communicator = self._communicator
         call = Call(
             _KINDS[collective],

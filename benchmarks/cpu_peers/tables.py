@@ -31,7 +31,7 @@ def pages(results: dict[str, Any]) -> str:
 
 
 def ms_text(ms: float | None) -> str:
-    """A time in ms, to three digits."""
+    """A time in ms, with three digits."""
     if ms is None:
         return MISSING
     digits = next((d for d, least in enumerate((100, 10, 1, 0.1, 0.01)) if ms >= least), 5)
@@ -39,7 +39,7 @@ def ms_text(ms: float | None) -> str:
 
 
 def ratio_text(ratio: float | None) -> str:
-    """A ratio of times, cut and not rounded: 0.999 is no 1.00."""
+    """A ratio of times, rounded down: 0.999 is not 1.00."""
     return MISSING if ratio is None else f"{int(ratio * 100 + 1e-9) / 100:.2f}"
 
 
@@ -49,7 +49,7 @@ def _facts(results: dict[str, Any]) -> str:
 
 
 def _times(times: Times, cells: Iterable[Cell]) -> str:
-    """A line for each cell: times, the best peer's over ours, gloo's over ours in PyTorch."""
+    """A line for each cell: times, and the ratios of the best peer, and of gloo in PyTorch."""
     own = [e for e in (Engine.SLEY, Engine.SLEY_SYMMETRIC) if e in times.engines]
     in_torch = Engine.SLEY_TORCH in times.engines
     head = ["ranks", "size", *(engine.title for engine in times.engines), "best peer"]
@@ -83,7 +83,7 @@ def _word(found: Verdict) -> str:
 
 
 def _aim(found: Verdict) -> str:
-    """The ratio of each cell, and whether it meets the aim; nothing if none was measured."""
+    """The ratio of each cell, and whether it meets the aim; empty if no ratio was measured."""
     measured = {**found.met, **found.missed}
     if not measured:
         return ""

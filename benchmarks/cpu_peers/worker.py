@@ -1,16 +1,16 @@
-"""One rank of an engine that is called from Python: does what it is told over named pipes.
+"""Worker: one rank of an engine that is called from Python, with commands over named pipes.
 
-A folder holds the pipe `commands-RANK` of each rank and `answers`, which all ranks share. Commands
-are lines, and each is answered by a line that begins with the rank:
+A folder has the pipe `commands-RANK` of each rank and `answers`, which all ranks share. A command
+is a line, and its answer is a line that starts with the rank:
 
     prepare COLLECTIVE SIZE_BYTES   allocates and touches the buffers of a cell      ok
     time ITERATIONS WARMUP          calls back to back, after as many untimed ones   seconds a call
-    check                           one call whose result is looked at               right | wrong
-    stop                            (as the end of the pipe does)
+    check                           one call whose result is checked                 right | wrong
+    stop                            ends the rank, as the end of the pipe does
 
-The first line that a rank writes is `RANK ready VERSION`; `RANK error TEXT` is its last. Between
-commands it sleeps in read(), so that engines which wait for their turn cost nothing. mpi_worker.cpp
-does the same for the MPIs.
+A rank's first line is `RANK ready VERSION`; `RANK error TEXT` is its last. Between commands it
+sleeps in read(), so that engines that wait for their turn cost nothing. mpi_worker.cpp does the
+same for the MPIs.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from cpu_peers.cells import FLOAT32_BYTES, Collective
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 Repeated = Callable[[int], float]
-"""Makes so many calls back to back, and gives the seconds of one of them."""
+"""Makes a number of back-to-back calls, and returns the seconds of one call."""
 
 PERIOD = 61
-"""Of the values that are checked: a prime, so that no two blocks look alike."""
+"""The period of the checked values: a prime, so that different blocks have different values."""
 
 
 class Calls(Protocol):
-    """What an engine offers to this module."""
+    """The interface of an engine."""
 
     version: str
 
     def empty(self, elements: int) -> Array:
-        """A new float32 buffer of the kind that is compared."""
+        """A new float32 buffer of the compared kind."""
 
     def bound(self, collective: Collective, source: Array, target: Array) -> Repeated:
-        """The collective, which reads source and writes target: the same in place."""
+        """The collective as a function that reads source and writes target; in place, the same."""
 
     def barrier(self) -> None:
-        """Returns when all ranks are there."""
+        """Returns when all ranks have called it."""
 
 
 def looped(call: Callable[[], object]) -> Repeated:
@@ -62,13 +62,13 @@ def looped(call: Callable[[], object]) -> Repeated:
 
 
 def values(rank: int, first: int, elements: int) -> Array:
-    """What a rank has from an index of its input on: small integers, so that sums are exact."""
+    """A rank's input from an index on: small integers, so that sums are exact."""
     period = (np.arange(first, first + PERIOD) % PERIOD + 1) * (rank + 1)
     return np.resize(period.astype(np.float32), elements)
 
 
 def expected(collective: Collective, rank: int, ranks: int, whole: int) -> Array:
-    """The right result on a rank; whole: the elements of the larger buffer."""
+    """The correct result on a rank. whole: the number of elements of the larger buffer."""
     part = whole // ranks
     sum_of_ranks = np.float32(ranks * (ranks + 1) // 2)
     if collective is Collective.ALL_REDUCE:
@@ -99,7 +99,7 @@ class Buffers:
         self._call = calls.bound(collective, self._input, self._output)
 
     def seconds(self, iterations: int, warmup: int) -> float:
-        """The time of a call, of so many back to back."""
+        """The average time of a call in a loop of back-to-back calls."""
         self._calls.barrier()
         if warmup:
             self._call(warmup)
@@ -108,7 +108,7 @@ class Buffers:
         return seconds
 
     def is_right(self) -> bool:
-        """Whether one call does what it should."""
+        """Whether the result of one call is correct."""
         self._input[:] = values(self._rank, 0, len(self._input))
         self._call(1)
         wanted = expected(self._collective, self._rank, self._ranks, self._whole)
@@ -118,7 +118,7 @@ class Buffers:
 
 
 def serve(calls: Calls, folder: Path, rank: int, ranks: int) -> None:
-    """Answers commands until it is told to stop."""
+    """Answers commands until the command stop."""
     with (
         (folder / "answers").open("w") as answers,
         (folder / f"commands-{rank}").open() as commands,
@@ -131,7 +131,7 @@ def serve(calls: Calls, folder: Path, rank: int, ranks: int) -> None:
         say(f"ready {calls.version}")
         try:
             _serve(calls, commands, say, rank, ranks)
-        except Exception as error:  # whatever it is: the parent is told, and leaves this engine out
+        except Exception as error:  # any error: the parent gets it, and excludes this engine
             words = " ".join(str(error).split())
             say(f"error {type(error).__name__}: {words[:1000]}")
             raise
@@ -144,7 +144,7 @@ def _serve(calls: Calls, commands: Any, say: Callable[[str], None], rank: int, r
         if command == "stop":
             return
         if command == "prepare":
-            buffers = None  # memory goes before more is taken
+            buffers = None  # frees memory before allocating more
             buffers = Buffers(calls, Collective(words[0]), int(words[1]), rank, ranks)
             say("ok")
         elif buffers is None:

@@ -135,16 +135,16 @@ def test_missing_files_are_named_on_the_page(
 ) -> None:
     page = modules["measurements"]
     text, errors, fitted = page.amd(tmp_path)
-    assert "Left out: no file msccl-xml/amd_32.xml" in text
+    assert "Not compared: no file msccl-xml/amd_32.xml" in text
     assert (errors, fitted) == ([], None)
-    assert page.mscclpp(tmp_path).count("Left out: no file") == 2
+    assert page.mscclpp(tmp_path).count("Not compared: no file") == 2
 
 
 def test_tables_and_errors_are_written_as_markdown(modules: dict[str, ModuleType]) -> None:
     page = modules["measurements"]
     assert page.table(("a", "b"), [("x", "1.0")]) == "| a | b |\n| --- | ---: |\n| x | 1.0 |\n"
-    assert page.shown(-0.31, 0.3) == "**-31.0 %**"
-    assert page.shown(0.29, 0.3) == "+29.0 %"
+    assert page.error_cell(-0.31, 0.3) == "**-31.0 %**"
+    assert page.error_cell(0.29, 0.3) == "+29.0 %"
     errors = page.Errors("what", 0.1)
     errors.values += [0.05, -0.2, 0.1]
     assert errors.row() == ("what", "10 %", "2 of 3", "10.0 %", "20.0 %")

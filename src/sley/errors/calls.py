@@ -1,147 +1,148 @@
-"""Rules of calls: what may stop ranks of a communicator at work (N62x)."""
+"""Rules of calls: errors during calls of a communicator (N62x)."""
 
 from sley.errors.diagnostic import Rule
 
 N620 = Rule(
     "N620",
     "rank-ended",
-    what="A rank's process ended during a call, or before it came to it.",
-    why="The others need its messages. A rank that waits sees the end of a process of its host, "
-    "or of a connection between hosts, within a few hundredths of a second; all ranks then give "
-    "up. The usual causes are an exception on that rank, the kernel's out-of-memory killer, or a "
-    "limit.",
+    what="A rank's process ended during a call, or before it made the call.",
+    why="The other ranks need its messages. A waiting rank notices the end of a process on its "
+    "host, or of a connection between hosts, within a few hundredths of a second; then all ranks "
+    "give up the call. The usual causes are an exception on that rank, the kernel's out-of-memory "
+    "killer, or a limit.",
     example="os._exit(1)  # on rank 1, while the others are in comm.all_reduce(x)",
-    instead="Look at the output of the rank that is named. Then close the communicator on all "
-    "ranks and make it again, or end the job.",
+    instead="Look at the output of the named rank. Then close the communicator on all ranks and "
+    "make it again, or end the job.",
 )
 N621 = Rule(
     "N621",
     "call-stalled",
-    what="Nothing moved on any rank for `timeout_s`, and this rank's call is not done.",
-    why="A rank has not made the call, or its process stands still (stopped, swapped out, in an "
-    "endless loop). The notes say what this rank waits for, and which ranks are at an earlier "
+    what="No rank made progress for `timeout_s`, and this rank's call has not ended.",
+    why="A rank has not made the call, or its process does not run (stopped, swapped out, in an "
+    "endless loop). The notes name what this rank waits for, and the ranks that are at an earlier "
     "call.",
     example="if comm.rank == 0:\n    comm.all_reduce(x)  # the others never do",
-    instead="Let all ranks make the same calls in the same order. Raise timeout_s if a rank is "
-    "only slow: one that writes a checkpoint, say.",
+    instead="Make the same calls in the same order on all ranks. Raise timeout_s if a rank is only "
+    "slow, for example while it writes a checkpoint.",
 )
 N622 = Rule(
     "N622",
     "calls-differ",
-    what="Two ranks made different calls: another collective, size, type, reduction, root or plan.",
-    why="Every call has a number on each rank. Ranks whose calls of the same number differ would "
-    "take one another's messages for what they are not.",
+    what="Two ranks made different calls, with another collective, size, type, reduction, root or "
+    "plan.",
+    why="Every call has a number on each rank. If calls with the same number differ, the ranks "
+    "would misinterpret one another's messages.",
     example="comm.all_reduce(np.ones(10 + comm.rank, np.float32))",
-    instead="Look at what the two ranks do, and let all make the same calls in the same order. "
-    "Where the calls are the same and only the plan differs, the ranks have different user plans.",
+    instead="Compare the code of the two ranks, and make the same calls in the same order on all "
+    "ranks. If the calls are equal and only the plan differs, the ranks have different user plans.",
 )
 N623 = Rule(
     "N623",
     "rank-left",
-    what="A rank closed its communicator, while others still wanted to make a call with it.",
-    why="A call needs every rank. A rank may close its communicator when all its own calls are "
-    "done.",
+    what="A rank closed its communicator before the other ranks made their last call.",
+    why="A call needs every rank. A rank may close its communicator when all its own calls have "
+    "ended.",
     example="if comm.rank == 1:\n    comm.close()\ncomm.all_reduce(x)",
     instead="Close the communicator on all ranks after the last call.",
 )
 N624 = Rule(
     "N624",
     "rank-out-of-reach",
-    what="The network doesn't carry anything to a rank of another host any more.",
-    why="Its machine, a cable, a switch or a network interface is down, or packets are dropped on "
-    "the way. The connection is there, but what was sent is not acknowledged.",
+    what="The network no longer delivers messages to a rank of another host.",
+    why="Its machine, a cable, a switch or a network interface is down, or packets are dropped. "
+    "The connection is open, but sent data is not acknowledged.",
     example="ip link set eth0 down  # on one of the hosts, during a call",
-    instead="Look at the network between the two hosts; choose other interfaces with SLEY_NICS.",
+    instead="Check the network between the two hosts; select other interfaces with SLEY_NICS.",
 )
 N625 = Rule(
     "N625",
     "no-memory-for-call",
     what="A rank has no memory for the scratch buffer of a call.",
-    why="Some plans keep chunks in a buffer of the engine's own, as large as a part of the data.",
+    why="Some plans keep chunks in a buffer of the engine, as large as a part of the data.",
     example="comm.all_to_all(x, x)  # in place, with most of the memory in use",
-    instead="Make room, use smaller calls, or call out of place.",
+    instead="Free memory, use smaller calls, or call out of place.",
 )
 N626 = Rule(
     "N626",
     "other-rank-gave-up",
-    what="A rank gave up a call, after its timeout or because it was aborted: all others must too.",
-    why="A communicator that has failed on one rank has failed on all, or they would wait for "
-    "ever.",
+    what="A rank gave up a call, after its timeout or because the call was aborted, so all other "
+    "ranks must give it up.",
+    why="If a communicator fails on one rank, it fails on all, because they would wait forever.",
     example="# rank 0: timeout_s=1, rank 1: timeout_s=60, and rank 2 does nothing",
-    instead="Look at the error of the rank that is named: it says what it waited for.",
+    instead="Look at the error of the named rank: it describes what the rank waited for.",
 )
 N627 = Rule(
     "N627",
     "wrong-arrays",
-    what="The arrays of a call don't fit it: their sizes, types or layout.",
+    what="The arrays of a call have wrong sizes, types or layout.",
     why="An engine works on memory without gaps. The gathered array has one part for each rank, "
-    "and so has the one that is scattered; all others are of one size.",
+    "and so does the scattered array; all others have the same size.",
     example="comm.all_gather(np.zeros(3), np.zeros(8))  # over 4 ranks",
-    instead="Give contiguous arrays (np.ascontiguousarray) of one type, with the sizes that the "
-    "message names.",
+    instead="Pass contiguous arrays (np.ascontiguousarray) of one type, with the sizes in the "
+    "message.",
 )
 N628 = Rule(
     "N628",
     "hosts-not-connected",
     what="Ranks of different hosts could not connect over the network.",
-    why="Every rank listens on a port that the system gives it, on the address of the interface "
-    "that it is bound to, and connects to the ranks of other hosts over the same numbered "
-    "interface. A firewall between the hosts, interfaces in different networks, or an interface "
-    "that only leads to containers stands in the way.",
+    why="Every rank listens on a port that the system assigns, on the address of its interface, "
+    "and connects to the ranks of other hosts over the interface with the same number. A firewall "
+    "between the hosts, interfaces in different networks, or an interface that only leads to "
+    "containers prevents this.",
     example="SLEY_NICS=docker0 torchrun --nnodes 2 train.py",
-    instead="Choose the interfaces that lead to the other hosts, in the same order on all of "
-    "them: SLEY_NICS=eth0,eth1. Open the ports between the hosts.",
+    instead="Select the interfaces that lead to the other hosts, in the same order on all hosts: "
+    "SLEY_NICS=eth0,eth1. Open the ports between the hosts.",
 )
 N629 = Rule(
     "N629",
     "no-ucx",
-    what="UCX was asked for between hosts, and its library can't be used on every rank.",
-    why="UCX is not part of sley: it is looked for in Python's packages and in the system. Without "
-    "being asked, a communicator falls back to TCP and says so.",
+    what="UCX is requested between hosts, but its library can't be used on every rank.",
+    why="UCX is not part of sley; sley looks for it in Python's packages and in the system. "
+    "Without this request a communicator uses TCP instead, with a warning.",
     example="SLEY_NETWORK=ucx torchrun --nnodes 2 train.py",
-    instead="Install it on all hosts (pip install libucx-cu12, or the system's libucx0), or leave "
-    "SLEY_NETWORK out.",
+    instead="Install it on all hosts (pip install libucx-cu12, or the system's libucx0), or remove "
+    "SLEY_NETWORK.",
 )
 N630 = Rule(
     "N630",
     "failed-before",
-    what="A call was made with a communicator, or was still under way, after another call failed.",
-    why="A failure leaves messages in the connections, which a later call would take for its own. "
-    "So no call goes through any more, and what stopped this one is what stopped the first.",
+    what="A call was made with a communicator, or had not ended, after another call failed.",
+    why="A failure leaves messages in the connections, which a later call would receive as its "
+    "own. So every further call fails, with the cause of the first failure.",
     example="try:\n    comm.all_reduce(x)\nexcept sley.SleyError:\n    comm.all_reduce(x)",
-    instead="Mend what the first error names. Close the communicator on all ranks and make it "
-    "again; with PyTorch, destroy the process group on all ranks and make a new one.",
+    instead="Correct the cause that the first error names. Close the communicator on all ranks and "
+    "make it again; with PyTorch, destroy the process group on all ranks and make a new one.",
 )
 N631 = Rule(
     "N631",
     "message-size",
-    what="A message from one rank to another is not as large as the memory that receives it.",
-    why="A receive takes the first message from its source with its tag, and that must fill it. "
-    "Parts of different sizes that all ranks exchange (PyTorch's all_to_all_single with split "
-    "sizes) are messages, too: what a rank gives to another must be what that one takes.",
+    what="A message from one rank to another does not have the size of the memory that receives "
+    "it.",
+    why="A receive takes the first message from its source with its tag, which must fill the "
+    "memory. Parts of different sizes that all ranks exchange (PyTorch's all_to_all_single with "
+    "split sizes) are also messages: the sent part must have the size of the received part.",
     example="if comm.rank == 0:\n    comm.send(np.ones(10), 1)\nelse:\n"
     "    comm.recv(np.ones(5), 0)",
-    instead="Let both ranks use the same size, or tags of their own for messages of each size. For "
-    "split sizes: rank a's input split for rank b is rank b's output split for rank a.",
+    instead="Use the same size on both ranks, or different tags for messages of different sizes. "
+    "For split sizes: rank a's input split for rank b is rank b's output split for rank a.",
 )
 N632 = Rule(
     "N632",
     "call-in-a-callback",
-    what="A call was waited for, or the communicator closed, where a call's end is told.",
-    why="`Work.on_done` runs what it is given in the communicator's own thread, which runs the "
-    "calls. While that waits, no call can end.",
+    what="A callback waited for a call, or closed the communicator.",
+    why="`Work.on_done` calls its function in the communicator's own thread, which runs the calls. "
+    "While this thread waits, no call can end.",
     example="work.on_done(lambda: comm.all_reduce(x))",
-    instead="Make calls there with is_async=True and don't wait for them, or let a thread of your "
-    "own make them.",
+    instead="In a callback, make calls with is_async=True and don't wait for them, or make them in "
+    "your own thread.",
 )
 N633 = Rule(
     "N633",
     "memory-gone",
-    what="Memory of a call was gone, or out of reach, while the call was at work.",
-    why="The kernel copies large messages straight from one process to the other, and refuses "
-    "where the memory at either end has been given back or protected, or the sender no longer "
-    "allows it.",
+    what="Memory of a call was freed, or became inaccessible, during the call.",
+    why="The kernel copies large messages directly between processes. It refuses if the memory at "
+    "either end has been freed or protected, or if the sender no longer permits it.",
     example="work = comm.all_gather(x, out, is_async=True)\nlibc.munmap(address, length)  # of x",
-    instead="Leave the memory of a call alone until the call has ended. With SLEY_CMA=0 the kernel "
-    "copies nothing.",
+    instead="Don't free or protect the memory of a call until the call has ended. With SLEY_CMA=0 "
+    "the kernel copies nothing.",
 )

@@ -1,4 +1,4 @@
-"""The catalogue of all rules, by code; ``sley explain`` and the documentation read it."""
+"""Catalog: all rules by code, for ``sley explain`` and the documentation."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ _FAMILIES: tuple[ModuleType, ...] = (
 
 
 def all_rules() -> dict[str, Rule]:
-    """Every rule, by its code, in the order of the codes' families."""
+    """Every rule by its code, in the order of the families."""
     rules = (value for family in _FAMILIES for value in vars(family).values())
     return {rule.code: rule for rule in rules if isinstance(rule, Rule)}

@@ -1,15 +1,15 @@
-"""Rules of devices: what may stop kernels on GPUs, or on threads of this machine (K5xx)."""
+"""Rules of devices: errors of kernels on GPUs, or on threads of this machine (K5xx)."""
 
 from sley.errors.diagnostic import Rule
 
 K501 = Rule(
     "K501",
     "no-cuda",
-    what="Something that every use of a GPU needs is not there: the Python packages for CUDA, the "
+    what="A requirement of every use of a GPU is missing: the Python packages for CUDA, the "
     "compiler NVRTC, or NVIDIA's driver.",
-    why="The packages come with the extra `cuda`. The driver (libcuda.so.1) is part of the system, "
-    "never of a package; containers get it from the host. And a process that was forked after its "
-    "parent had used CUDA can't use it at all.",
+    why="The extra `cuda` installs the packages. The driver (libcuda.so.1) is part of the system "
+    "and never of a package; containers get it from the host. A process that was forked after its "
+    "parent had used CUDA can't use CUDA.",
     example='sley.devices.cuda.CudaDevice.open(0)  # after pip install "sley", without the extra',
     instead='`pip install "sley[cuda]"` for the packages; for the driver, a machine on which '
     "`nvidia-smi` works (docker: --gpus all); start processes with `spawn`, not `fork`.",
@@ -19,9 +19,9 @@ K502 = Rule(
     "versions-disagree",
     what="The driver, the compiler NVRTC and the GPU don't fit together.",
     why="A driver runs kernels of compilers up to its own major version of CUDA: those of CUDA 12 "
-    "need driver 525.60 or newer, those of CUDA 13 need 580.65. And a compiler knows the GPUs of "
-    "its time: neither those that came later nor those that it has dropped (CUDA 13 has none "
-    "before compute capability 7.5).",
+    "need driver 525.60 or newer, those of CUDA 13 need 580.65. A compiler supports neither GPUs "
+    "that are newer than itself nor those that it has dropped (CUDA 13 supports compute capability "
+    "7.5 and above).",
     example="pip install nvidia-cuda-nvrtc  # CUDA 13, on a machine with driver 550",
     instead="Install a newer driver, or the packages for the driver's CUDA: "
     '`pip install "cuda-core[cu12]"`.',
@@ -29,134 +29,135 @@ K502 = Rule(
 K503 = Rule(
     "K503",
     "kernel-rejected",
-    what="The text of a kernel does not compile, or has no kernel of the name asked for.",
+    what="The text of a kernel does not compile, or has no kernel with the requested name.",
     why="Generated text compiles on every GPU and every platform that sley supports. So this is a "
-    "mistake of sley's, or the text was edited. The compiler's own words stand in the notes.",
+    "bug of sley, or the text was edited. The notes contain the compiler's message.",
     example='device.build("int f( {", ["f"])',
-    instead="Undo the edit; otherwise report it, with the plan and the compiler's words.",
+    instead="Undo the edit; otherwise report the bug, with the plan and the compiler's message.",
 )
 K504 = Rule(
     "K504",
     "wrong-device",
-    what="An array lies on another device than the rank that it is meant for.",
-    why="A rank's kernels work on the arrays of one device; sley copies nothing behind your back.",
+    what="An array is on another device than its rank.",
+    why="A rank's kernels use the arrays of one device; sley never copies data between devices "
+    "implicitly.",
     example="executor([torch.zeros(8)])  # on the host; rank 0 is on cuda:0",
-    instead='Make the array where its rank is: `torch.zeros(8, device="cuda:0")`.',
+    instead='Make the array on its rank\'s device: `torch.zeros(8, device="cuda:0")`.',
 )
 K505 = Rule(
     "K505",
     "not-contiguous",
-    what="The elements of an array don't lie side by side, in the order of its indices, or the "
-    "first doesn't lie at a multiple of its size.",
-    why="Kernels take an array as one row of elements, each read and written at once. A slice with "
-    "a step, a transposed matrix or an expanded tensor has gaps, another order, or elements that "
-    "share memory. Elements at odd addresses, as in a view of a file's bytes, GPUs can't read.",
+    what="The elements of an array are not adjacent in the order of their indices, or the address "
+    "of the first is not a multiple of its size.",
+    why="Kernels treat an array as one row of elements. A slice with a step, a transposed matrix "
+    "or an expanded tensor has gaps, another order, or elements that share memory. GPUs can't read "
+    "elements at unaligned addresses, such as those of a view of a file's bytes.",
     example="executor([matrix.T])",
-    instead="`tensor.contiguous()`, or `cupy.ascontiguousarray(array)`; for an output, give a "
-    "contiguous one and copy from it afterwards.",
+    instead="`tensor.contiguous()`, or `cupy.ascontiguousarray(array)`; for an output, pass a "
+    "contiguous array and copy from it afterwards.",
 )
 K506 = Rule(
     "K506",
     "too-many-blocks",
     what="The device can't hold all thread blocks of a launch at the same time.",
-    why="Blocks wait for one another, so all of them must be at work at once: one that waits for "
-    "its turn, behind blocks that wait for it, waits for ever. How many fit depends on the "
+    why="Blocks wait for one another, so all of them must run at the same time: a block that can "
+    "start only after blocks that wait for it would wait forever. Their number depends on the "
     "device's multiprocessors and on the threads, registers and shared memory of a block. All "
-    "ranks that share a device share its room.",
+    "ranks on a device share its multiprocessors.",
     example="sley run plan.xml --device cuda --ranks-per-gpu 8  # with 64 blocks a rank",
     instead="Compile the plan for fewer blocks (max_blocks, fewer channels or instances), use "
-    "fewer threads a block, or put fewer ranks on a device.",
+    "fewer threads in a block, or fewer ranks on a device.",
 )
 K507 = Rule(
     "K507",
     "no-device-memory",
-    what="The device, or the host for memory that devices see, has not enough memory left.",
+    what="The device, or the host for memory that devices can access, does not have enough memory.",
     why="The connections' slots, the scratch and the state are allocated before the first launch. "
-    "Other processes, and the caches of array libraries, hold memory of the same device.",
+    "Other processes, and the caches of array libraries, use memory of the same device.",
     example="sley run plan.xml --device cuda -b 64G",
-    instead="Use smaller sizes, fewer ranks a device, fewer slots or a smaller slot_bytes; empty "
-    "the caches (`torch.cuda.empty_cache()`); look at `nvidia-smi` for who else is there.",
+    instead="Use smaller sizes, fewer ranks on a device, fewer slots or a smaller slot_bytes; "
+    "empty the caches (`torch.cuda.empty_cache()`); `nvidia-smi` shows the other processes.",
 )
 K508 = Rule(
     "K508",
     "plan-stuck",
     what="A kernel gave up: an instruction waited longer than the timeout for a message, a free "
     "slot or another block.",
-    why="Kernels never wait without end, so a device is never left hanging. Either a peer never "
-    "came (its process is gone, was stopped, or made another call), or the plan hangs "
-    "(docs/machine.md).",
+    why="Kernels never wait without a limit, so a device never hangs. Either a peer is missing "
+    "(its process ended, was stopped, or made another call), or the plan hangs (docs/machine.md).",
     example="executor(inputs)  # on seven ranks of eight",
-    instead="See which instruction waits, and for whom: make the same calls, in the same order, on "
-    "all ranks. If a peer is only slow, raise timeout_s. If nobody is missing, let `sley.verify` "
-    "judge the plan.",
+    instead="The message names the waiting instruction and its peer: make the same calls, in the "
+    "same order, on all ranks. If a peer is only slow, raise timeout_s. If all ranks made the "
+    "call, verify the plan with `sley.verify`.",
 )
 K509 = Rule(
     "K509",
     "no-peer-access",
-    what="Two devices can't reach each other's memory.",
-    why="Kernels write messages straight into the memory of the receiver's device, over NVLink or "
-    "PCIe. Not every pair can: consumer GPUs, devices behind different host bridges, virtual "
-    "machines and MIG instances often can't. `nvidia-smi topo -p2p r` shows the pairs that can.",
+    what="Two devices can't access each other's memory.",
+    why="Kernels write messages directly into the memory of the receiver's device, over NVLink or "
+    "PCIe. Not every pair supports this: consumer GPUs, devices behind different host bridges, "
+    "virtual machines and MIG instances often don't. `nvidia-smi topo -p2p r` shows the pairs that "
+    "do.",
     example="sley run plan.xml --device cuda:0,cuda:1  # a pair without peer access",
-    instead="Take devices that can reach one another, put the ranks on one device "
-    "(--ranks-per-gpu), or switch off ACS and the IOMMU if they keep the devices apart.",
+    instead="Use devices that can access one another, put the ranks on one device "
+    "(--ranks-per-gpu), or disable ACS and the IOMMU if they separate the devices.",
 )
 K510 = Rule(
     "K510",
     "no-such-device",
-    what="There is no device of that name or number.",
-    why="There are `threads` of this machine and `cuda`, NVIDIA's GPUs, which are counted from 0, "
-    "among those that CUDA_VISIBLE_DEVICES lets the process see.",
+    what="No device has this name or number.",
+    why="The devices are `threads` of this machine and `cuda`, NVIDIA's GPUs, numbered from 0 "
+    "among those in CUDA_VISIBLE_DEVICES.",
     example="CUDA_VISIBLE_DEVICES=1 sley run plan.xml --device cuda:1",
-    instead="`nvidia-smi -L` lists the GPUs; look at CUDA_VISIBLE_DEVICES.",
+    instead="`nvidia-smi -L` lists the GPUs; check CUDA_VISIBLE_DEVICES.",
 )
 K511 = Rule(
     "K511",
     "executor-failed",
     what="An executor is used again after one of its calls failed, or after it was closed.",
-    why="A call that was given up leaves messages in the connections and counters that differ "
-    "among the ranks; a later call would take old messages for its own.",
+    why="A call that was given up leaves messages in the connections, and counters that differ "
+    "among the ranks; a later call would receive old messages as its own.",
     example="executor.close(); executor(inputs)",
     instead="Make a new executor, on all ranks.",
 )
 K512 = Rule(
     "K512",
     "read-only-output",
-    what="An array that a call writes may not be written.",
-    why="The library that made the array says so: it is a view of constant data, or was exported "
+    what="An array that a call writes is read-only.",
+    why="Its library declares it as read-only: it is a view of constant data, or was exported "
     "read-only. In place, input and output are the same array.",
     example="executor([array])  # a read-only array, in place",
-    instead="Give a writable output, or a copy of the array.",
+    instead="Pass a writable output, or a copy of the array.",
 )
 K513 = Rule(
     "K513",
     "no-compiler",
-    what="There is no C++ compiler for kernels on this machine's CPUs.",
-    why="`ThreadsDevice` compiles a kernel's text with the system's C++ compiler, when it is "
-    "first used. GPUs need none: NVRTC comes as a Python package.",
+    what="No C++ compiler for kernels on this machine's CPUs was found.",
+    why="`ThreadsDevice` compiles a kernel's text with the system's C++ compiler on first use. "
+    "GPUs don't need it: NVRTC is a Python package.",
     example="sley run plan.xml --device threads  # in a container without g++",
     instead="Install one (Debian: `apt install g++`), or name one in the variable CXX; it must "
-    "know C++17.",
+    "support C++17.",
 )
 K514 = Rule(
     "K514",
     "rank-gone",
-    what="The process of a rank is gone, or what processes say could not be exchanged with it.",
-    why="Ranks in several processes reach one another's memory through CUDA IPC. It takes both "
-    "processes alive, on one host, with the same devices visible, and in containers the same "
-    "namespaces (docker: --ipc=host). Only plain allocations have handles: those of memory pools "
-    "and of PyTorch's expandable segments have none.",
+    what="The process of a rank has ended, or data could not be exchanged with it.",
+    why="Ranks in several processes access one another's memory through CUDA IPC. This requires "
+    "that both processes run on one host with the same visible devices, and in containers with the "
+    "same namespaces (docker: --ipc=host). Only plain allocations have handles, but not those of "
+    "memory pools and of PyTorch's expandable segments.",
     example="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True torchrun ...",
-    instead="See why the process ended, and that `exchange` gives every process the bytes of all; "
-    "start the ranks with the same settings, and arrays from "
-    "plain allocations; then make a new executor.",
+    instead="Find out why the process ended, and check that `exchange` gives every process the "
+    "bytes of all; start the ranks with the same settings, and arrays from plain allocations; then "
+    "make a new executor.",
 )
 K515 = Rule(
     "K515",
     "too-many-ranks",
-    what="The plan has more ranks than a kernel takes.",
-    why="A kernel's one argument carries a record for each rank, and must stay under the 4 KB that "
-    "every GPU takes: 128 ranks.",
+    what="The plan has more ranks than a kernel supports.",
+    why="A kernel's only argument has a record for each rank, and must fit into the 4 KB that "
+    "every GPU supports: 128 ranks.",
     example="sley compile ring.py --ranks 256 -o kernels.cu",
     instead="Use a plan with at most 128 ranks, or write the plan for another executor "
     "(`sley compile -o plan.xml`).",
@@ -165,60 +166,60 @@ K516 = Rule(
     "K516",
     "device-failed",
     what="The driver refused a call, or the device failed while kernels ran.",
-    why="The driver's name for it stands under `found`. Some failures (an illegal address, an "
-    "error of the hardware) end the process's use of the device, whoever caused them: a kernel of "
-    "another library may be to blame, since failures show in a later call.",
+    why="`found` contains the driver's name for the failure. Some failures (an illegal address, a "
+    "hardware error) end the process's use of the device. The cause may be a kernel of another "
+    "library, because a failure appears only in a later call.",
     example="a kernel of the caller's that writes outside its array, then `executor(inputs)`",
-    instead="Run under `compute-sanitizer` to see which kernel it was; then start a new process.",
+    instead="Run under `compute-sanitizer` to find the kernel; then start a new process.",
 )
 K517 = Rule(
     "K517",
     "not-a-stream",
-    what="What was given as a stream is none, or belongs to another device.",
-    why="A stream is anything with `__cuda_stream__`, a torch.cuda.Stream, a CuPy stream, the "
-    "address of a cudaStream_t as an int, or None for the default one. Work is started on "
-    "streams of its own device only.",
+    what="An argument is not a stream, or is a stream of another device.",
+    why="A stream is an object with `__cuda_stream__`, a torch.cuda.Stream, a CuPy stream, the "
+    "address of a cudaStream_t as an int, or None for the default stream. Work starts only on "
+    "streams of its own device.",
     example='executor(inputs, streams="default")',
-    instead="Give such a stream, made on the rank's device: `torch.cuda.current_stream(device)`.",
+    instead="Pass such a stream, made on the rank's device: `torch.cuda.current_stream(device)`.",
 )
 K518 = Rule(
     "K518",
     "during-capture",
-    what="A call was made, while a CUDA graph is captured, that a graph can't hold.",
-    why="During a capture nothing runs, so there is nothing to wait for. Kernels can be captured; "
-    "waiting for a stream cannot.",
+    what="A call that a CUDA graph can't contain was made during the capture of a graph.",
+    why="During a capture nothing runs, so a wait would never end. A graph can contain kernels, "
+    "but not a wait for a stream.",
     example="with torch.cuda.graph(graph, stream=stream): device.synchronize(stream)",
-    instead="Only start work inside the capture; wait after the graph was launched.",
+    instead="Only start work during the capture; wait after the launch of the graph.",
 )
 K519 = Rule(
     "K519",
     "not-an-array",
-    what="What was given as an array is none that a kernel could use.",
+    what="An argument is not an array that a kernel can use.",
     why="An array has `__dlpack__` (PyTorch, CuPy, JAX, Numba) or `__cuda_array_interface__`, and "
-    "its library agrees to lend it.",
+    "its library must agree to export it.",
     example="executor([[1.0, 2.0]])",
-    instead="Give a tensor or array of such a library; if it requires a gradient, "
+    instead="Pass a tensor or array of such a library; if it requires a gradient, "
     "`tensor.detach()`.",
 )
 K520 = Rule(
     "K520",
     "overlapping-chunks",
-    what="A local copy or reduction has a source and a destination that overlap, but aren't the "
+    what="The source and the destination of a local copy or reduction overlap, but are not the "
     "same chunks.",
-    why="An execution acts as if it had read all its chunks before it writes any "
-    "(docs/machine.md). The threads of a block work on all of them at the same time, and promise "
-    "no such order. The languages refuse such an operation (L108), but a file may contain one.",
+    why="An execution must act as if it reads all its chunks before it writes any "
+    "(docs/machine.md). But the threads of a block work on all chunks at the same time, in no "
+    "fixed order. The languages refuse such an operation (L108), but a file may contain one.",
     example='<step type="cpy" srcbuf="i" srcoff="0" dstbuf="i" dstoff="1" cnt="2" ...>',
-    instead="Copy through scratch, or chunk by chunk in an order that keeps what is still to be "
-    "read.",
+    instead="Copy through scratch, or one chunk at a time in an order that preserves chunks that "
+    "are read later.",
 )
 K521 = Rule(
     "K521",
     "kernel-too-large",
-    what="A plan has more than a kernel's records have room for.",
-    why="A step's number has 20 bits and the number of its waits 11, and a chunk's number has 30 "
+    what="A plan exceeds the size of a kernel's records.",
+    why="A step's number has 20 bits, the number of its waits 11 bits, and a chunk's number 30 "
     "bits.",
     example="a thread block with 2,000,000 instructions",
-    instead="Compile the plan with fewer instances or coarser chunks, or spread it over more "
+    instead="Compile the plan with fewer instances or coarser chunks, or distribute it over more "
     "thread blocks.",
 )

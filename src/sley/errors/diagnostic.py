@@ -1,4 +1,4 @@
-"""Diagnostics: what sley says when a program, a plan, a file or a run is wrong."""
+"""Diagnostics: messages about a wrong program, plan, file or run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 def counted(number: int, word: str) -> str:
-    """A number with its word: "1 slot", "2 slots"."""
+    """A number with its noun: "1 slot", "2 slots"."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
@@ -16,18 +16,19 @@ _SHOWN = 60
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """A remedy that names the candidates most like a word, in any case; empty where none is."""
+    """A remedy that names the candidates most similar to a word, upper or lower case; empty if none
+    is similar."""
     by_case = {c.lower(): c for c in candidates}
     near = difflib.get_close_matches(word[:_SHOWN].lower(), by_case, n=3, cutoff=0.5)
     return f"Did you mean {' or '.join(by_case[n] for n in near)}?" if near else ""
 
 
 NOTES = 12
-"""How many notes of one kind a diagnostic shows."""
+"""The most notes of one kind in a diagnostic."""
 
 
 def shortened(notes: list[str]) -> list[str]:
-    """The first notes, and how many more there are."""
+    """The first notes, and the number of the others."""
     if len(notes) <= NOTES:
         return notes
     return [*notes[: NOTES - 2], f"... {len(notes) - NOTES + 2} more"]
@@ -35,10 +36,10 @@ def shortened(notes: list[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something is: a line of a file, a row of a plan, or both.
+    """A place: a line of a file, a row of a plan, or both.
 
-    ``file`` and ``line`` name text that a person can open; ``detail`` names what has no line of
-    its own ("rank 0, block 1, step 3").
+    ``file`` and ``line`` name text that a person can open; ``detail`` names a part without its own
+    line ("rank 0, block 1, step 3").
     """
 
     file: str = ""
@@ -57,7 +58,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that must hold, with a stable code; ``sley explain CODE`` prints it."""
+    """A rule with a stable code; ``sley explain CODE`` prints it."""
 
     code: str
     name: str
@@ -75,7 +76,7 @@ class Rule:
         at: Place | Sequence[Place] = (),
         notes: Sequence[str] = (),
     ) -> Diagnostic:
-        """A diagnostic of this rule; `remedy` defaults to the rule's own advice."""
+        """A diagnostic of this rule; `remedy` is by default the rule's own."""
         places = (at,) if isinstance(at, Place) else tuple(at)
         return Diagnostic(self, places, expected, found, remedy or self.instead, tuple(notes))
 
@@ -88,7 +89,7 @@ class Rule:
         at: Place | Sequence[Place] = (),
         notes: Sequence[str] = (),
     ) -> SleyError:
-        """An exception that carries one diagnostic of this rule."""
+        """An exception with one diagnostic of this rule."""
         return SleyError(
             [self.diagnostic(expected=expected, found=found, remedy=remedy, at=at, notes=notes)]
         )
@@ -96,7 +97,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """A broken rule: places (the first is where to look), expectation, finding, remedy."""
+    """A broken rule: places (the first has the mistake), expectation, finding, remedy."""
 
     rule: Rule
     places: tuple[Place, ...]
@@ -138,8 +139,8 @@ class Diagnostic:
 
 
 class SleyError(Exception):
-    """What sley raises for every mistake it can name; carries one or more diagnostics. One that was
-    made of a text, as PyTorch makes those of other processes anew, has the text alone."""
+    """The exception for every mistake that sley can name, with one or more diagnostics. If it is
+    made from a text, as PyTorch does for errors of other processes, it has only the text."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic] | str) -> None:
         is_text = isinstance(diagnostics, str)
@@ -148,7 +149,7 @@ class SleyError(Exception):
 
     @property
     def code(self) -> str:
-        """The code of the first diagnostic; "" without one."""
+        """The code of the first diagnostic; "" without diagnostics."""
         return self.diagnostics[0].code if self.diagnostics else ""
 
     def __reduce__(self) -> tuple[type[SleyError], tuple[Sequence[Diagnostic] | str]]:

@@ -1,4 +1,4 @@
-"""Remote errors: what one process finds wrong, told to the others that wait for it."""
+"""Remote: errors of one process that are passed to the others that wait for it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sley.errors.diagnostic import Diagnostic, Place, Rule, SleyError
 
 
 def diagnostic_from_json(value: Any) -> Diagnostic:
-    """The diagnostic that `Diagnostic.to_json` gave in another process.
+    """The diagnostic that `Diagnostic.to_json` wrote in another process.
 
-    A rule of another version of sley, which this one doesn't have, keeps its code and its name.
+    A rule of another version of sley that this version doesn't have keeps its code and its name.
     Errors: ValueError for any other value.
     """
     try:
@@ -33,8 +33,8 @@ def diagnostic_from_json(value: Any) -> Diagnostic:
 
 @contextmanager
 def telling(tell: Callable[[SleyError], object]) -> Iterator[None]:
-    """Around the work of one process for which others wait: an error is told to them by `tell`, and
-    then raised. What fails in telling is left out: this process has an error already."""
+    """Surrounds work of one process for which others wait: passes an error to them with `tell`, and
+    raises it. Errors of `tell` are ignored, because this process raises an error anyway."""
     try:
         yield
     except SleyError as error:

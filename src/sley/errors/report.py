@@ -1,13 +1,13 @@
-"""Rules of pictures and reports: what can be drawn, and into which files (P8xx)."""
+"""Rules of pictures and reports: their contents and their files (P8xx)."""
 
 from sley.errors.diagnostic import Rule
 
 P801 = Rule(
     "P801",
     "picture-too-large",
-    what="A picture would show more than people can read.",
-    why="Pictures are for small plans: with more than some hundreds of boxes the lines between "
-    "them can't be followed.",
+    what="A picture would have more boxes or lines than people can read.",
+    why="Pictures are for small plans: with more than a few hundred boxes the lines between them "
+    "can't be followed.",
     example="sley draw ring-allreduce --ranks 32 --of chunks -o ring.svg  # 2976 transfers",
     instead="Draw the algorithm for fewer ranks, which shows the same pattern, or single ranks "
     "with --rank.",
@@ -15,54 +15,54 @@ P801 = Rule(
 P802 = Rule(
     "P802",
     "picture-format",
-    what="The name of a file for a picture ends in none of the known formats.",
-    why="The end of the name says which format is written.",
+    what="The name of a picture's file has an unknown suffix.",
+    why="The suffix selects the format.",
     example="sley draw ring-allreduce --ranks 4 --of chunks -o ring.jpg",
     instead="Give a name that ends in .svg or .png.",
 )
 P803 = Rule(
     "P803",
     "no-order-to-draw",
-    what="Instructions wait for one another in a circle, so that none comes first.",
-    why="The picture of the instruction graph goes from left to right in the order of execution; "
-    "in a plan that hangs there is none.",
+    what="Instructions wait for one another in a cycle, so they have no order.",
+    why="The picture of the instruction DAG shows the order of execution from left to right; a "
+    "plan that hangs has no such order.",
     example="instruction_picture(plan)  # of a plan that was not verified",
-    instead="Ask sley.verify(plan) which instructions wait for one another, and draw the thread "
-    "blocks, which need no order.",
+    instead="Call sley.verify(plan) to see which instructions wait for one another, and draw the "
+    "thread blocks, which need no order.",
 )
 P810 = Rule(
     "P810",
     "nothing-to-report",
-    what="A report is asked for without a simulation to report.",
-    why="A table, page or plot of nothing would look like a result.",
+    what="A report has no simulation.",
+    why="An empty table, page or plot would look like a result.",
     example="html_report([], title='ring')",
-    instead="Give it at least one simulation: sley.simulate(plan, size_bytes).",
+    instead="Pass at least one simulation: sley.simulate(plan, size_bytes).",
 )
 P811 = Rule(
     "P811",
     "not-comparable",
-    what="Plans of different collectives are put side by side.",
-    why="An AllGather and an AllReduce of one size do different work; their ratio says nothing "
-    "about either.",
+    what="A comparison has plans of different collectives.",
+    why="An AllGather and an AllReduce of the same size do different work, so their ratio has no "
+    "meaning.",
     example="sley compare ring-allgather ring-allreduce",
-    instead="Compare plans of one collective.",
+    instead="Compare plans of the same collective.",
 )
 P812 = Rule(
     "P812",
     "no-executions",
-    what="A trace is asked for of a simulation that kept no executions.",
-    why="A trace is the list of everything that each thread block did; a simulation keeps it only "
-    "on demand, since it may have millions of rows.",
+    what="A trace is requested of a simulation without executions.",
+    why="A trace lists all executions of each thread block. A simulation keeps them only on "
+    "request, because they may be millions of rows.",
     example="trace(sley.simulate(plan, '64MB'))",
-    instead="Simulate once more and keep them: sley.simulate(plan, size_bytes, executions=True).",
+    instead="Simulate again and keep them: sley.simulate(plan, size_bytes, executions=True).",
 )
 P813 = Rule(
     "P813",
     "names-dont-fit",
-    what="There are more or fewer names than simulations to be named.",
-    why="A curve or a choice under another plan's name misleads.",
+    what="The number of names differs from the number of simulations.",
+    why="A curve or a choice under another plan's name is misleading.",
     example="html_report([a, b], title='two', names=['ring'])",
-    instead="Give one name for each simulation, or none to use the plans' own.",
+    instead="Give one name for each simulation, or none to use the plans' names.",
 )
 P804 = Rule(
     "P804",

@@ -1,71 +1,72 @@
-"""Rules of ResCCLang's text: what a program of ResCCL's own language may say (L140 to L159)."""
+"""Rules of ResCCLang: requirements on texts in ResCCL's language (L140 to L159)."""
 
 from sley.errors.diagnostic import Rule
 
 L140 = Rule(
     "L140",
     "unreadable-text",
-    what="The text of a program is not there, is not UTF-8, or is larger than any program.",
-    why="There is nothing that could be read as a program.",
+    what="The text of a program does not exist, is not UTF-8, or is too large.",
+    why="It cannot be read as a program.",
     example="a picture, saved as hm.resccl",
     instead="Give a file of UTF-8 text of at most 4 MB; loops make large algorithms short.",
 )
 L141 = Rule(
     "L141",
     "bad-character",
-    what="A character that the language doesn't have, or a string without an end.",
-    why="ResCCLang knows names of letters, digits and _, whole numbers, strings in quotes, and the "
+    what="The text has a character that the language does not have, or a string without an end.",
+    why="ResCCLang has names (letters, digits and _), whole numbers, strings in quotes, and the "
     "signs + - * / // % ( ) , : = (ResCCL, figure 14).",
     example="step = 1.5",
-    instead="Remove the character; a string ends in its line, with the quote that it began with.",
+    instead="Remove the character; a string ends on its line, with the quote with which it starts.",
 )
 L142 = Rule(
     "L142",
     "bad-indentation",
-    what="A line is indented in a way that fits no block around it.",
-    why="Indentation says which statements a loop repeats; tabs and spaces have no fixed ratio, so "
-    "a line must begin with exactly the same ones as its neighbours.",
+    what="The indentation of a line fits no block around it.",
+    why="Indentation defines the statements that a loop repeats. Tabs and spaces have no fixed "
+    "ratio, so all lines of a block must start with exactly the same characters.",
     example="a line of 8 spaces after a line of one tab",
-    instead="Indent all statements of a block alike, with spaces alone or with tabs alone.",
+    instead="Indent all statements of a block equally, with only spaces or only tabs.",
 )
 L143 = Rule(
     "L143",
     "syntax",
-    what="Something stands where the grammar has something else.",
+    what="The text does not follow the grammar.",
     why="The grammar (ResCCL, figure 14) has assignments, for loops over range, and transfers.",
     example="for r in 8:",
-    instead="Write what was expected. A statement ends with its line, except inside parentheses.",
+    instead="Write the expected text. A statement ends with its line, except inside parentheses.",
 )
 L144 = Rule(
     "L144",
     "nested-too-deep",
-    what="Blocks or parentheses are nested deeper than any program needs.",
-    why="The depth is bounded, so that no text can exhaust the compiler.",
+    what="Blocks or parentheses are nested too deeply.",
+    why="The depth is limited, so that no text can exhaust the compiler.",
     example="((((((...))))))",
-    instead="Give parts of the expression names, or write fewer loops within one another.",
+    instead="Assign parts of the expression to variables, or nest fewer loops.",
 )
 L145 = Rule(
     "L145",
     "unknown-word",
-    what="A statement begins with a word that the language doesn't have.",
+    what="A statement starts with a word that the language does not have.",
     why="Statements are `name = expression`, `for name in range(...):` and `transfer(...)`; a "
-    "program begins with `ResCCLAlgo(...):` (ResCCL, figure 14).",
+    "program starts with `ResCCLAlgo(...):` (ResCCL, figure 14).",
     example="send(0, 1, 0, 0, recv)",
-    instead="Use one of these words, in this spelling; a word of the language names no variable.",
+    instead="Use one of these words in this spelling; the name of a variable can't be a word of "
+    "the language.",
 )
 L146 = Rule(
     "L146",
     "undefined-name",
-    what="A variable is read that nothing has assigned.",
-    why="It has no value. A loop that runs no time assigns nothing.",
+    what="A variable is read before it is assigned.",
+    why="It has no value. A loop without iterations assigns nothing.",
     example="transfer(rank, 1, 0, 0, recv)  # without a line rank = ...",
-    instead="Assign it first, or mend its spelling; parameters of the header are variables too.",
+    instead="Assign it first, or correct its spelling; the header's parameters are variables too.",
 )
 L147 = Rule(
     "L147",
     "unknown-parameter",
-    what="A parameter is given that the header doesn't have.",
-    why="It would have no effect, and the one that was meant would keep its default.",
+    what="The header does not have this parameter.",
+    why="The parameter would have no effect, and the intended one would keep its default.",
     example="ResCCLAlgo(nRank=32, ...)",
     instead="Use nRanks, nChannels, nWarps, AlgoName, OpType, GPUPerNode and NICPerNode "
     "(ResCCL, figure 14).",
@@ -73,8 +74,8 @@ L147 = Rule(
 L148 = Rule(
     "L148",
     "repeated-parameter",
-    what="A parameter is given twice in the header.",
-    why="Which one is meant can't be known.",
+    what="The header has a parameter twice.",
+    why="It is unclear which value is intended.",
     example="ResCCLAlgo(nRanks=32, nRanks=16, ...)",
     instead="Remove one of them.",
 )
@@ -82,18 +83,18 @@ L149 = Rule(
     "L149",
     "missing-parameter",
     what="The header lacks a parameter that has no default.",
-    why="nRanks and OpType say what the algorithm has to bring about.",
+    why="nRanks and OpType define the collective of the algorithm.",
     example='ResCCLAlgo(OpType="Allreduce"):',
-    instead="Add the parameter to the header, or give it when the text is read.",
+    instead="Add the parameter to the header, or pass it when you read the text.",
 )
 L150 = Rule(
     "L150",
     "bad-parameter",
-    what="A parameter of the header has a value that it can't have.",
-    why="Numbers of ranks, channels, warps, GPUs and cards are whole and positive; names are "
+    what="A parameter of the header has an invalid value.",
+    why="Numbers of ranks, channels, warps, GPUs and cards are positive integers; names are "
     "strings (ResCCL, figure 14).",
     example='ResCCLAlgo(nRanks="32", ...)',
-    instead="Give a value of the kind and in the range that was expected.",
+    instead="Give a value of the expected type and range.",
 )
 L151 = Rule(
     "L151",
@@ -102,13 +103,13 @@ L151 = Rule(
     why="All nodes have the same number of GPUs, and the GPUs of a node share its network cards "
     "evenly.",
     example="ResCCLAlgo(nRanks=30, GPUPerNode=8, ...)",
-    instead="Choose nRanks as a multiple of GPUPerNode, and GPUPerNode as one of NICPerNode.",
+    instead="Make nRanks a multiple of GPUPerNode, and GPUPerNode a multiple of NICPerNode.",
 )
 L152 = Rule(
     "L152",
     "assigned-parameter",
     what="The body assigns to a parameter of the header.",
-    why="The header and the body would say different things about one cluster.",
+    why="Header and body would describe different clusters.",
     example="nRanks = 16  # in the body",
     instead="Read the parameter, or use another name for the variable.",
 )
@@ -116,31 +117,32 @@ L153 = Rule(
     "L153",
     "number-out-of-range",
     what="A number does not fit into 32 bits.",
-    why="Ranks, steps and chunks are 32-bit; what is beyond is a slip, and would overflow later.",
+    why="Ranks, steps and chunks have 32 bits; a larger number is a mistake, and would overflow "
+    "later.",
     example="step = 100000 * 100000",
-    instead="Keep every number, intermediate results too, from -2147483648 to 2147483647.",
+    instead="Keep every number, also intermediate results, between -2147483648 and 2147483647.",
 )
 L154 = Rule(
     "L154",
     "division-by-zero",
-    what="A number is divided by zero, or its remainder by zero is asked for.",
-    why="The result has no value.",
+    what="The divisor of a division or remainder is zero.",
+    why="The result is undefined.",
     example="offset % (nNodes - 1)  # with nNodes = 1",
-    instead="Make sure that the divisor is not zero at any iteration.",
+    instead="Make sure that the divisor is not zero in any iteration.",
 )
 L155 = Rule(
     "L155",
     "endless-range",
-    what="A loop runs over a range whose step is zero.",
-    why="It would never end.",
+    what="The step of a loop's range is zero.",
+    why="The loop would never end.",
     example="for r in range(0, 8, 0):",
-    instead="Give a positive or a negative step, or leave it out.",
+    instead="Give a positive or a negative step, or omit it.",
 )
 L156 = Rule(
     "L156",
     "too-much-work",
-    what="The loops of a program run for longer than any algorithm needs.",
-    why="A program for thousands of GPUs has some million transfers; beyond the bound, reading it "
+    what="The loops of a program have more iterations than any algorithm needs.",
+    why="A program for thousands of GPUs has a few million transfers. Beyond the limit, reading "
     "would take minutes and exhaust the memory.",
     example="for a in range(1000000000):",
     instead="Correct the bounds of the loops.",

@@ -1,4 +1,4 @@
-"""Rules of the runtime: what may stop a run on processes of this machine (R5xx)."""
+"""Rules of the runtime: errors of runs on processes of this machine (R5xx)."""
 
 from sley.errors.diagnostic import Rule
 
@@ -6,37 +6,38 @@ R501 = Rule(
     "R501",
     "rank-died",
     what="A worker process ended while the job still needed it.",
-    why="The other ranks wait for its messages and would wait for ever. The launcher sees the end "
-    "of a process at once, sets the job's abort flag, and every rank returns. The usual causes are "
-    "a kill from outside, the kernel's out-of-memory killer (signal 9), or a limit of a container.",
-    example="kill -9 <pid of a worker>  # while sley.run(...) is at work",
-    instead="Look for the signal's cause (`dmesg` names processes killed for memory), use smaller "
-    "sizes or fewer ranks, and start a new job.",
+    why="The other ranks would wait for its messages forever. The launcher notices the end of a "
+    "process at once, sets the job's abort flag, and every rank returns. The usual causes are a "
+    "kill from outside, the kernel's out-of-memory killer (signal 9), or a limit of a container.",
+    example="kill -9 <pid of a worker>  # during sley.run(...)",
+    instead="Look for the cause of the signal (`dmesg` names processes killed for memory), use "
+    "smaller sizes or fewer ranks, and start a new job.",
 )
 R502 = Rule(
     "R502",
     "plan-stalled",
-    what="No rank of the job moved anything for `timeout_s`; the instructions listed wait.",
-    why="Either the plan hangs: each listed instruction waits for one that waits, in the end, for "
-    "it. Or a process was stopped, or starved of its core for longer than the timeout. A wait, a "
-    "message and a free slot are the only things an instruction can wait for (docs/machine.md).",
+    what="No rank of the job made progress for `timeout_s`; the listed instructions wait.",
+    why="Either the plan hangs: each listed instruction waits for an instruction that in the end "
+    "waits for it. Or a process was stopped, or had no core for longer than the timeout. An "
+    "instruction can wait only for other instructions, a message or a free slot (docs/machine.md).",
     example="# rank 0: recv from 1, then send to 1; rank 1: recv from 0, then send to 0",
-    instead="Let `sley.verify` name the circle, and put the send before the receive, or the two in "
-    "different thread blocks. If the plan is proven, raise timeout_s.",
+    instead="Call `sley.verify`, which names the cycle, and put the send before the receive, or "
+    "the two in different thread blocks. If the plan is proven, raise timeout_s.",
 )
 R503 = Rule(
     "R503",
     "wrong-buffer",
-    what="An input array has a wrong shape, length or type, or there is not one for each rank.",
-    why="The plan says how long each rank's input is: whole blocks of `count` elements. In place "
-    "the array is all of the rank's data, input and output together.",
+    what="An input array has a wrong shape, length or type, or the number of arrays is not that of "
+    "the ranks.",
+    why="The plan defines the length of each rank's input: whole blocks of `count` elements. In "
+    "place the array is all of the rank's data, input and output together.",
     example="sley.jobs.execute(plan, [np.zeros(8), np.zeros(7)])",
     instead="Give one 1-D array per rank, of one type; a rank without input gets an empty one.",
 )
 R504 = Rule(
     "R504",
     "unsupported-type",
-    what="The engine does not know the element type or the reduction.",
+    what="The engine does not support the element type or the reduction.",
     why="It reduces float16, bfloat16, float32, float64, int8, int16, int32, int64 and uint8 with "
     "sum, product, min, max and average.",
     example='sley.run(plan, [1024], dtype="complex64")',
@@ -46,28 +47,28 @@ R504 = Rule(
 R505 = Rule(
     "R505",
     "too-few-slots",
-    what="The job's connections would have fewer slots than the plan was ordered for.",
-    why="A plan that is free of hangs with s slots may hang with fewer: a sender that finds no "
-    "free slot waits for a receive that comes later.",
+    what="The job's connections would have fewer slots than the plan requires.",
+    why="A plan that never hangs with s slots may hang with fewer: a sender without a free slot "
+    "waits for a receive that comes later.",
     example="sley.run(plan, [1024], slots=1)  # plan.slots is 2",
-    instead="Leave `slots` out, or compile the plan for so few slots.",
+    instead="Omit `slots`, or compile the plan for this number of slots.",
 )
 R506 = Rule(
     "R506",
     "slot-too-small",
     what="A slot cannot hold one element of every chunk of the plan's longest message.",
-    why="A message is one tile of `count` neighbouring chunks and travels in one slot; a tile has "
-    "at least one element.",
+    why="A message is one tile of `count` neighbouring chunks and occupies one slot; a tile has at "
+    "least one element.",
     example="sley.run(plan, [1024], slot_bytes=4)  # with a message of 8 chunks",
     instead="Give slot_bytes of at least the longest count times the element's size.",
 )
 R507 = Rule(
     "R507",
     "no-memory",
-    what="The system gave no memory for the connections, the buffers or the scratch.",
-    why="All of it is allocated before the run, so that a full machine is this error and not a "
-    "bus error in the middle. Connections, and arrays that a caller gives, are shared memory: "
-    "containers often have 64 MB of that, in /dev/shm.",
+    what="The system has no memory for the connections, the buffers or the scratch.",
+    why="All of it is allocated before the run, so that a lack of memory is this error and not a "
+    "bus error during the run. Connections, and arrays that a caller passes, are shared memory: "
+    "containers often have 64 MB of it, in /dev/shm.",
     example="docker run ...  # without --shm-size",
     instead="Use smaller sizes or fewer ranks, fewer slots or smaller slot_bytes (connections take "
     "connections x slots x slot_bytes), or enlarge /dev/shm (docker: --shm-size=1g).",
@@ -76,66 +77,67 @@ R508 = Rule(
     "R508",
     "job-unusable",
     what="A job is used again after it failed or was closed.",
-    why="A failure leaves messages in the connections, which a later call would take for its own.",
+    why="A failure leaves messages in the connections, which a later call would receive as its "
+    "own.",
     example="job.close(); job.execute(inputs)",
     instead="Start a new Job.",
 )
 R509 = Rule(
     "R509",
     "job-busy",
-    what="A call was made on a job while another of its calls runs.",
-    why="A job's ranks run one call after another; two at once would mix their messages.",
+    what="A call was made on a job during another of its calls.",
+    why="A job's ranks run one call after another; two calls at once would mix their messages.",
     example="threading.Thread(target=job.execute, args=(a,)).start(); job.execute(b)",
     instead="Wait for the first call, or use two jobs.",
 )
 R510 = Rule(
     "R510",
     "unrunnable-plan",
-    what="The plan's tables contradict one another, it would leave its memory, or its connections "
-    "do not fit together.",
-    why="Before anything runs, the runtime checks the plan's tables, the bounds of every operand, "
-    "that each connection has one sending and one receiving block, and that it carries what is "
-    "taken from it. A plan that fails here would write to other memory or leave messages for a "
-    "later call.",
+    what="The plan's tables contradict one another, an operand is outside its memory, or the ends "
+    "of a connection do not match.",
+    why="Before a run the runtime checks the plan's tables, the limits of every operand, that each "
+    "connection has one sending and one receiving block, and that it receives as much as it sends. "
+    "A plan that fails here would write to other memory or leave messages for a later call.",
     example="Instructions(..., src_index=8, count=1)  # of an input of 8 chunks",
-    instead="Run `sley.verify(plan)`, which says more, and mend the program or the file that the "
-    "plan came from.",
+    instead="Run `sley.verify(plan)`, which gives more details, and correct the program or the "
+    "plan's file.",
 )
 R511 = Rule(
     "R511",
     "worker-failed",
-    what="The worker processes could not be started, or one raised an error of its own.",
-    why="Workers are started with this interpreter (`sys.executable`) and need what the caller "
-    "needs: the package, memory, descriptors and processes within the limits of the system.",
+    what="The worker processes could not start, or one raised an error of its own.",
+    why="Workers start with this interpreter (`sys.executable`) and need the same as the caller: "
+    "the package, and memory, descriptors and processes within the limits of the system.",
     example="ulimit -u 10; sley run ...",
-    instead="Read the worker's own words in the notes; raise the limit they name (ulimit -n for "
+    instead="Read the worker's message in the notes; raise the limit that it names (ulimit -n for "
     "descriptors, -u for processes), or use fewer ranks.",
 )
 R512 = Rule(
     "R512",
     "no-engine",
     what="The compiled engine of the CPU runtime cannot be loaded.",
-    why="It is a C++ extension, built when the package is installed. A source tree on the path "
-    "without an installed build, or a build for another Python, has none.",
+    why="It is a C++ extension that is built when the package is installed. A source tree on the "
+    "path without an installed build, or a build for another Python, does not have it.",
     example="PYTHONPATH=src python -c 'import sley.engine; ...'",
     instead="Install the package (`pip install .`; it needs a C++17 compiler), and use the Python "
-    "that it was installed for.",
+    "for which it was installed.",
 )
 R513 = Rule(
     "R513",
     "rank-silent",
-    what="A rank's process lives, but did not take part within the time allowed.",
-    why="It was stopped (SIGSTOP, a debugger), or the machine is so loaded that it got no core.",
+    what="A rank's process is alive, but did not respond within the timeout.",
+    why="It was stopped (SIGSTOP, a debugger), or the load of the machine is so high that it got "
+    "no core.",
     example="kill -STOP <pid of a worker>",
-    instead="Let the process go on, lessen the load, or raise timeout_s; then start a new job.",
+    instead="Continue the process, reduce the load, or raise timeout_s; then start a new job.",
 )
 R514 = Rule(
     "R514",
     "bad-setting",
-    what="A setting of a run is outside what makes sense.",
-    why="Sizes and numbers of elements, iterations, slots and bytes are whole and not negative, a "
-    "timeout lies in the future, and none is larger than the engine can count.",
+    what="A setting of a run is outside its range.",
+    why="Sizes and numbers of elements, iterations, slots and bytes are integers and not negative, "
+    "a timeout is positive, and none exceeds the engine's limits.",
     example="sley.run(plan, [-1], iterations=0)",
-    instead="Use sizes >= 0, iterations >= 1, warmup >= 0, slots >= 1, slot_bytes >= 1, all "
-    "of them integers up to 2**62, and timeout_s above 0, up to a year.",
+    instead="Use sizes >= 0, iterations >= 1, warmup >= 0, slots >= 1, slot_bytes >= 1, all of "
+    "them integers up to 2**62, and timeout_s above 0, up to a year.",
 )
