@@ -21,10 +21,10 @@ demo: $(VENV)/.runtime ## run an AllReduce between real processes on this machin
 	@$(BIN)/sley run hierarchical-allreduce --nodes 2 --gpus 4 -b 1K -e 16M -f 4
 
 test: $(VENV)/.dev ## run the tests; JOBS=N sets the number of processes
-	@$(BIN)/python -m pytest --quiet -n $(JOBS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --quiet -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 slow: $(VENV)/.dev ## run all tests, the slow ones too, with 5000 random examples each
-	@$(BIN)/python -m pytest --quiet -n $(JOBS) -m "" --hypothesis-profile=slow $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --quiet -n $(JOBS) --dist worksteal -m "" --hypothesis-profile=slow $(PYTEST_ARGS)
 
 gpu: $(VENV)/.dev ## test and measure kernels on this machine's GPU; results in benchmarks/results
 	@$(BIN)/python benchmarks/on_gpu.py --only device,tests,sanitizer,measure

@@ -1,0 +1,41 @@
+"""Room of slots and tiles: messages under way on a host fit its caches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import sley
+from sley.communicator import Settings
+from sley.communicator.memory import UNDER_WAY_BYTES, slot_bytes, tile_bytes
+from sley.engine.program import load
+from support.call_cases import hosts_of
+
+KB = 1 << 10
+
+
+@pytest.mark.parametrize(("ranks", "room"), [(2, 512), (3, 256), (4, 128), (5, 64), (64, 64)])
+def test_slots_of_few_ranks_are_as_large_as_fits_the_caches(ranks: int, room: int) -> None:
+    assert slot_bytes(ranks, Settings()) == room * KB
+    under_way = ranks * (ranks - 1) * 2 * room * KB
+    assert under_way <= UNDER_WAY_BYTES or room == 64, "which is the least"
+
+
+def test_slots_are_as_large_as_asked_for() -> None:
+    settings = replace(Settings(), slot_bytes=12345)
+    loaded = load(sley.compile(sley.algorithms.ring_allreduce(4)), 2, 1 << 20)
+    assert slot_bytes(4, settings) == tile_bytes(loaded, hosts_of(4), settings) == 12345
+
+
+def test_tiles_shrink_with_the_connections_of_a_host() -> None:
+    def tile(plan: sley.Plan, *hosts: int) -> int:
+        return tile_bytes(load(plan, 2, 1 << 20), hosts_of(*hosts), Settings())
+
+    ring, pairs = (
+        sley.compile(build(8), slots=2)
+        for build in (sley.algorithms.ring_allgather, sley.algorithms.all_pairs_allgather)
+    )
+    # A slot of 8 ranks has 64 KB: 8 connections with two messages each might have more, 56 less.
+    assert (tile(ring, 8), tile(pairs, 8)) == (64 * KB, 32 * KB)
+    assert tile(pairs, 4, 4) == 64 * KB, "on each host are 28"
