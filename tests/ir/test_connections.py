@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
@@ -17,6 +17,7 @@ from sley.ir.faults import LIMIT, faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import RECEIVES, SENDS, Op
+from support.examples import examples
 from support.plan_edits import as_nop, moved_to_block, with_columns
 from support.random_plans import random_plan
 from support.random_programs import RandomProgram, random_programs
@@ -105,7 +106,7 @@ def compare(plan: Plan) -> None:
         assert c.first_user(number) == min(chain(*twin.ends(key)))
     found = [
         (twin.keys[m.connection], place, m.send, m.receive)
-        for m, place in zip(messages, messages.place.tolist(), strict=True)
+        for m, place in zip(messages, messages.number.tolist(), strict=True)
     ]
     assert found == twin.messages()
     receive_of = {send: receive for _, _, send, receive in twin.messages()}
@@ -118,16 +119,19 @@ def compare(plan: Plan) -> None:
     assert [fault.rows for fault in connection_faults(plan, messages)] == twin.faults()
 
 
+@examples(100)
 @given(st.integers(0, 2**32))
-def test_plans_that_no_compiler_made(seed: int) -> None:
+def test_connections_and_messages_of_random_plans(seed: int) -> None:
     plan = random_plan(seed)
     compare(plan)
     assert not connection_faults(plan, Messages.of(plan))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(random_programs(), st.sampled_from(["msccl", "hpds"]), st.integers(1, 3))
-def test_compiled_plans(random: RandomProgram, schedule: str, channels: int) -> None:
+def test_connections_and_messages_of_compiled_plans(
+    random: RandomProgram, schedule: str, channels: int
+) -> None:
     allocate = "state" if schedule == "hpds" else "connection"
     plan = sley.compile(
         random.program, schedule=schedule, allocate=allocate, channels=channels, verify=False
@@ -136,8 +140,9 @@ def test_compiled_plans(random: RandomProgram, schedule: str, channels: int) -> 
     assert not connection_faults(plan, Messages.of(plan))
 
 
+@examples(200)
 @given(st.integers(0, 2**32), st.data())
-def test_damaged_plans(seed: int, data: st.DataObject) -> None:
+def test_connections_messages_and_faults_of_damaged_plans(seed: int, data: st.DataObject) -> None:
     """Up to three instructions left out, moved to another block or connection, or made longer."""
     plan = random_plan(seed)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -170,7 +175,7 @@ def damaged(plan: Plan, data: st.DataObject) -> Plan:
     return plan if faults(changed) else changed
 
 
-def test_a_channel_too_high_for_a_table_of_all() -> None:
+def test_connections_on_a_very_high_channel() -> None:
     plan = sley.compile(sley.algorithms.all_pairs_allreduce(3), channels=2)
     send, receive = (int(rows[0]) for rows in (Messages.of(plan).send, Messages.of(plan).receive))
     for row in (send, receive):
@@ -178,7 +183,7 @@ def test_a_channel_too_high_for_a_table_of_all() -> None:
     compare(plan)
 
 
-def test_a_plan_without_messages() -> None:
+def test_a_plan_without_messages_has_no_connections() -> None:
     plan = Hand().plan(sley.Custom("nothing", 2, 0, 1, lambda rank, index: None))
     compare(plan)
     assert len(Messages.of(plan)) == len(Connections.of(plan)) == 0
@@ -197,7 +202,7 @@ def faults_of(*instructions: tuple[int, int, Op, int]) -> list[tuple[str, str]]:
     return [(f.expected, f.found) for f in connection_faults(plan, Messages.of(plan))]
 
 
-def test_faults_in_words() -> None:
+def test_faults_name_the_connection_and_the_numbers() -> None:
     send, receive = (0, 0, Op.SEND, 1), (1, 0, Op.RECV, 1)
     name = "the connection from rank 0 to rank 1, channel 0"
     assert not faults_of(send, receive)
@@ -216,7 +221,7 @@ def test_faults_in_words() -> None:
     ]
 
 
-def test_many_faults_are_not_all_told() -> None:
+def test_of_many_faults_only_the_first_are_reported() -> None:
     plan = sley.compile(sley.algorithms.all_pairs_allreduce(5))
     for row in plan.sends.tolist():
         plan = as_nop(plan, row) if plan.instructions.op[row] == Op.SEND else plan

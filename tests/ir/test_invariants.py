@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
@@ -27,13 +27,14 @@ from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
 from sley.passes.emit import emit
 from sley.passes.fuse import fuse
+from support.examples import examples
 from support.random_options import random_options
 from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, random_transfers, random_trees
 from support.stages import Stages
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     st.one_of(random_transfers(max_transfers=24), random_trees(), random_programs()),
     random_options(),
@@ -46,7 +47,7 @@ def test_what_the_passes_make_has_no_faults(
     assert not Stages.of(random.program, topology=topology, **options).faults()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(random_programs(max_operations=16), st.integers(0, 2), st.data())
 def test_blocks_by_hand_have_no_faults(
     random: RandomProgram, instances: int, data: st.DataObject
@@ -194,7 +195,7 @@ def test_a_dependency_that_memory_does_not_ask_for(stages: Stages) -> None:
             *(np.append(getattr(d, n), v) for n, v in zip(d.column_names(), row, strict=True))
         )
         found = chunk_faults(replace(stages.dag, dependencies=more))
-        assert [fault.expected for fault in found] == ["no dependency but those of memory"]
+        assert [fault.expected for fault in found] == ["no dependency between other accesses"]
 
 
 @pytest.mark.parametrize("stages", STAGES.values(), ids=STAGES)
@@ -407,7 +408,7 @@ def test_blocks_by_hand_are_those_asked_for(asked: tuple[int, int], right: list[
 # Damage at random: what has no faults must still become a right plan.
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(random_programs(max_operations=12), st.sampled_from([1, 2]), st.booleans(), st.data())
 def test_a_damaged_stage_without_faults_makes_a_right_plan(
     random: RandomProgram, slots: int, per_chunk: bool, data: st.DataObject

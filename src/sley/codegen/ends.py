@@ -44,7 +44,7 @@ class Ends(Value):
         number[order] = np.arange(len(block)) - offset[block[order]]
         number[NONE] = NONE
         message = np.full(len(plan.instructions), NONE, np.int32)
-        message[rows] = messages.place
+        message[rows] = messages.number
         return cls(order.astype(np.int32), offset, number[connection_of], message)
 
     @property

@@ -1,8 +1,8 @@
-"""Connections: the FIFOs of a plan, the messages that they carry, and where their ends disagree.
+"""Connections: the FIFOs of a plan, their messages, and the faults of both.
 
-On a connection the k-th receive takes what the k-th send puts there (docs/machine.md). Whoever
-needs a plan's messages takes them from here, and refuses what `connection_faults` finds under a
-rule of its own. Every plan here must be one in which `faults` finds nothing.
+The k-th receive on a connection takes the message of the k-th send (docs/machine.md). No other
+module derives connections or messages from a plan; each reports the faults found here under a rule
+of its own. Every function takes a plan in which `faults` finds nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from sley.ir.tables import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Uses(Table):
-    """One row an instruction of a plan: its connections, NONE where it doesn't use any.
+    """One row an instruction of a plan: the connections that it uses.
 
-    send: the row of the connection on which it sends.
-    receive: the row of the connection from which it receives.
+    send: the row of the connection on which it sends, NONE if it doesn't.
+    receive: the row of the connection from which it receives, NONE if it doesn't.
     """
 
     send: IntArray
@@ -42,14 +42,15 @@ class Uses(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Connections(Table):
-    """One row a connection: a (src, dst, channel) on which any instruction of a plan sends or
-    receives; in ascending order.
+    """One row a connection: each (src, dst, channel) on which any instruction of a plan sends or
+    receives, in ascending order.
 
     src, dst: the ranks at its ends.
     channel: its channel.
-    sends, receives: how many instructions send on it and receive from it.
-    sender, receiver: the block of the first of these; in a right plan of all. NONE without.
-    uses: which instruction uses which.
+    sends, receives: the number of instructions that send on it, and that receive from it.
+    sender, receiver: the block of the first of these instructions, in a correct plan the block of
+        all; NONE if there are none.
+    uses: the connections of each instruction.
     """
 
     src: IntArray
@@ -98,9 +99,9 @@ class Connections(Table):
 
 
 def _keys(plan: Plan, rows: NDArray[np.intp], src: IntArray, dst: IntArray) -> LongArray:
-    """int64 (rows,): a number for the connection that each of some instructions uses.
+    """int64 (rows,): for each of some instructions a number that stands for its connection.
 
-    src, dst: int32 (instructions,), the ranks at the ends.
+    src, dst: int32 (instructions,), the ranks at the ends of each instruction's connection.
     """
     pair = src[rows].astype(np.int64) * plan.collective.ranks + dst[rows]
     return pair * plan.channels + plan.instructions.channel[rows]
@@ -109,10 +110,11 @@ def _keys(plan: Plan, rows: NDArray[np.intp], src: IntArray, dst: IntArray) -> L
 def _end(
     plan: Plan, rows: NDArray[np.intp], connection: NDArray[Any], connections: int
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """One end of all connections: how many of the instructions `rows` use each, the block of the
-    first of them, and the connection of every instruction of the plan.
+    """One end of all connections, which the instructions `rows` use: the number of these
+    instructions on each connection, the block of the first one, and the connection of each
+    instruction of the plan.
 
-    connection: of each of `rows`.
+    connection: (rows,), the connection of each of them.
     """
     number = np.bincount(connection, minlength=connections).astype(np.int32)
     block = np.full(connections, NONE, np.int32)
@@ -124,12 +126,12 @@ def _end(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Messages(Table):
-    """One row a message of a tile; connection after connection, in the order of each. What is sent
-    and never received, or received and never sent, is none.
+    """One row a message of a tile: connection after connection, in FIFO order. A send without a
+    receive is no message, nor is a receive without a send.
 
     connection: row of `connections`.
-    send, receive: the instructions that put and take it.
-    connections: those of the plan.
+    send, receive: the instructions that send and receive it.
+    connections: the connections of the plan.
     """
 
     connection: IntArray
@@ -146,20 +148,20 @@ class Messages(Table):
         return cls(np.repeat(np.arange(len(c), dtype=np.int32), both), send, receive, c)
 
     @property
-    def place(self) -> LongArray:
-        """int64 (messages,): each one's place among those of its connection, from 0."""
-        return _places(np.bincount(self.connection, minlength=len(self.connections)))
+    def number(self) -> LongArray:
+        """int64 (messages,): the number of each message on its connection, from 0."""
+        return _numbers(np.bincount(self.connection, minlength=len(self.connections)))
 
     @cached_property
     def receive_of(self) -> IntArray:
-        """int32 (instructions,): the receive that takes the message of each send; NONE for what
-        sends none."""
+        """int32 (instructions,): for each send the receive of its message, NONE for other
+        instructions."""
         return self._partners(self.send, self.receive)
 
     @cached_property
     def send_of(self) -> IntArray:
-        """int32 (instructions,): the send whose message each receive takes; NONE for what receives
-        none."""
+        """int32 (instructions,): for each receive the send of its message, NONE for other
+        instructions."""
         return self._partners(self.receive, self.send)
 
     def _partners(self, rows: LongArray, others: LongArray) -> IntArray:
@@ -168,9 +170,8 @@ class Messages(Table):
         return frozen_array(partners, np.int32)
 
     def happens_before(self, plan: Plan) -> tuple[LongArray, LongArray]:
-        """Pairs of instructions, the first of which happens before the second in every tile, and
-        from which the whole happens-before order follows: neighbours in a block, waits, messages.
-        """
+        """Pairs (earlier, later) of instructions that generate the happens-before order of a tile:
+        neighbours in a block, waits, and messages."""
         follows = np.flatnonzero(plan.step > 0)
         return (
             np.concatenate([follows - 1, plan.waits.target, self.send]),
@@ -181,25 +182,26 @@ class Messages(Table):
 def _first_of_each(
     rows: IntArray, connection: IntArray, number: IntArray, most: IntArray
 ) -> LongArray:
-    """The rows by connection, of each in their own order as many as `most` says.
+    """The instructions `rows` sorted by connection, the first `most` of each connection.
 
-    Rows of a block ascend in the order of execution, and so do those of one end of a connection.
-    connection: of each row. number: how many rows each connection has.
+    The rows of a block ascend in the order of execution, so a stable sort gives FIFO order.
+    connection: (rows,), the connection of each. number: (connections,), their number on each.
     """
     ordered = rows[np.argsort(connection, kind="stable")].astype(np.int64)
     if np.array_equal(number, most):
         return ordered
-    return ordered[_places(number) < np.repeat(most, number)]
+    return ordered[_numbers(number) < np.repeat(most, number)]
 
 
-def _places(number: NDArray[Any]) -> LongArray:
-    """Places from 0 in groups that follow one another. number: of places in each group."""
-    return np.arange(number.sum()) - np.repeat(offsets_of(number)[:-1], number)
+def _numbers(sizes: NDArray[Any]) -> LongArray:
+    """The numbers from 0 within consecutive groups of these sizes."""
+    return np.arange(sizes.sum()) - np.repeat(offsets_of(sizes)[:-1], sizes)
 
 
 def connection_faults(plan: Plan, messages: Messages) -> list[Fault]:
-    """Where the ends of connections disagree, so that `messages` are not what the plan means: two
-    blocks at one end, more messages sent than received or fewer, and messages of two lengths."""
+    """Connections whose ends disagree: two blocks at one end; without those, different numbers of
+    sends and receives; without those, different counts at the ends of a message. `messages` are
+    meaningless if there are any."""
     c = messages.connections
     found = shared_ends(plan, c) or [
         Fault(

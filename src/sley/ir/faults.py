@@ -1,7 +1,7 @@
-"""Faults: where a plan's tables contradict one another or name what does not exist.
+"""Faults: contradictions between a plan's tables, and rows that name what does not exist.
 
-Whoever takes a plan (verifier, engines, writers) asks here first, and refuses what was found under
-a rule of its own. A plan without faults can be indexed anywhere without fear.
+The verifier, the engines, the writers and all others who take a plan look for faults first, and
+report them under a rule of their own. In a plan without faults every number is a valid index.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ LIMIT = 8
 
 @dataclass(frozen=True)
 class Fault:
-    """One contradiction. rows: the instructions that it is about, the first of which is where to
-    look; none for the plan as a whole."""
+    """One contradiction. rows: the instructions concerned, the main one first; none if it concerns
+    the plan as a whole."""
 
     rows: tuple[int, ...]
     expected: str
@@ -38,7 +38,7 @@ def faults(plan: Plan) -> list[Fault]:
 
 
 def diagnostics(rule: Rule, plan: Plan, found: list[Fault]) -> list[Diagnostic]:
-    """What was found in a plan, as diagnostics of a rule."""
+    """The faults found in a plan as diagnostics of `rule`."""
     return [
         rule.diagnostic(at=plan.places(fault.rows), expected=fault.expected, found=fault.found)
         for fault in found

@@ -1,10 +1,9 @@
-"""Invariants: what holds of every value between a program and a plan.
+"""Invariants: properties of each value between a program and a plan.
 
-Each pass relies on them in the values that it takes, and keeps them in the value that it makes. A
-test, or whoever looks at a compilation between two passes, asks here. What is found is a mistake of
-the compiler and not of its user, so it has no error code. Every function takes for granted that the
-values made before are without faults. The rows of a fault are those of the value's own table: a
-transfer, a row of the order, or a block.
+Each pass relies on them in its arguments and preserves them in its result; tests check them between
+the passes. A violation is a mistake of the compiler and not of its user, so it has no error code.
+Each function requires that the earlier values have no faults. The rows of a fault are rows of the
+value's own table: transfers, rows of the order, or blocks.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from sley.ir.words import Buffer, TransferKind
 _BEYOND = np.iinfo(np.int32).max
 
 _Check: TypeAlias = tuple[str, NDArray[Any], Callable[[int], object]]
-"""What is expected of every row, which rows are otherwise, and what is found in one of them."""
+"""What is expected of each row, a mask of the rows that violate it, and what such a row has."""
 
 
 def _faults(*checks: _Check) -> list[Fault]:
@@ -46,7 +45,7 @@ def _faults(*checks: _Check) -> list[Fault]:
 
 
 def _lengths(rows: int, **columns: NDArray[Any]) -> list[Fault]:
-    """A fault for each column that doesn't have that many rows."""
+    """A fault for each column that doesn't have `rows` rows."""
     return [
         Fault((), f"{rows} rows of {name}", str(len(column)))
         for name, column in columns.items()
@@ -55,7 +54,8 @@ def _lengths(rows: int, **columns: NDArray[Any]) -> list[Fault]:
 
 
 def _limits(table: object, limits: dict[str, tuple[int, int]]) -> list[Fault]:
-    """A fault for each value of a column that is below its limits, or at the upper one or above."""
+    """A fault for each value outside its column's limits: the least value, and the first too
+    large."""
     found = []
     for name, (low, high) in limits.items():
         values = getattr(table, name)
@@ -68,7 +68,7 @@ def _limits(table: object, limits: dict[str, tuple[int, int]]) -> list[Fault]:
 
 
 def program_faults(program: Program) -> list[Fault]:
-    """Transfers that name what does not exist, or that read what they write."""
+    """Transfers with values out of range, and transfers whose source and destination overlap."""
     t, ranks = program.transfers, program.collective.ranks
     found = _lengths(ranks, scratch_chunks=program.scratch_chunks) or _limits(
         program, {"scratch_chunks": (0, _BEYOND)}
@@ -113,7 +113,8 @@ def program_faults(program: Program) -> list[Fault]:
 
 
 def _read_and_written(program: Program) -> tuple[LongArray, LongArray]:
-    """int64 (transfers,): the first cell that each transfer reads, and the first that it writes."""
+    """int64 (transfers,): the first cell that each transfer reads, and the first cell that it
+    writes."""
     t, layout = program.transfers, program.layout
     return (
         layout.cell(t.src, t.src_buffer, t.src_index),
@@ -125,8 +126,7 @@ def _read_and_written(program: Program) -> tuple[LongArray, LongArray]:
 
 
 def chunk_faults(dag: ChunkDag) -> list[Fault]:
-    """Dependencies that are missing, or that memory doesn't ask for; wrong words about the values
-    of a transfer."""
+    """Missing and superfluous dependencies, and wrong values of `origin`, `readers` and `kept`."""
     number = len(dag.program.transfers)
     ends = dict.fromkeys(("before_at_dst", "after_at_dst", "true"), (0, 2))
     found = (
@@ -141,8 +141,8 @@ def chunk_faults(dag: ChunkDag) -> list[Fault]:
     found = [
         Fault((), expected, _dependency(int(key), number))
         for expected, keys in (
-            ("a dependency for every two neighbouring conflicts", np.setdiff1d(needed, given)),
-            ("no dependency but those of memory", np.setdiff1d(given, needed)),
+            ("a dependency between neighbouring conflicting accesses", np.setdiff1d(needed, given)),
+            ("no dependency between other accesses", np.setdiff1d(given, needed)),
         )
         for key in keys[:LIMIT].tolist()
     ]
@@ -167,14 +167,14 @@ def _differences(name: str, values: NDArray[Any], right: NDArray[Any]) -> list[F
 
 
 def _dependency_keys(d: Dependencies, transfers: int) -> LongArray:
-    """int64 (dependencies,): one number for each, see `_dependency`."""
+    """int64 (dependencies,): a number for each dependency; `_dependency` reads it."""
     before = 2 * d.before.astype(np.int64) + d.before_at_dst
     after = 2 * d.after.astype(np.int64) + d.after_at_dst
     return np.asarray((before * 2 * transfers + after) * 2 + d.true, np.int64)
 
 
 def _dependency(key: int, transfers: int) -> str:
-    """A dependency in words."""
+    """A dependency in words, from its number."""
     pair, by_value = divmod(key, 2)
     before, after = divmod(pair, 2 * transfers)
     ends = ["at its source", "at its destination"]
@@ -186,11 +186,11 @@ def _dependency(key: int, transfers: int) -> str:
 
 @dataclass(frozen=True)
 class _History:
-    """All accesses of a program to memory, one row an access to one cell; cell after cell, and at a
-    cell in the order of the program.
+    """All accesses of a program to memory, one row an access to one cell: cell after cell, and
+    within a cell in the order of the program.
 
-    half: int64 (accesses,), 2t where transfer t reads, 2t + 1 where it writes. last, following: the
-    row of the nearest write to the cell before it and after it, NONE without.
+    half: int64 (accesses,), 2t if transfer t reads, 2t + 1 if it writes. last, following: the rows
+    of the previous and of the next write to the cell, NONE if there is none.
     """
 
     program: Program
@@ -210,9 +210,9 @@ class _History:
         return cls(program, cell, half, *neighbouring_writes(cell, half % 2 == 1))
 
     def conflicts(self) -> LongArray:
-        """The dependencies of accesses next to one another (see `_dependency_keys`), ascending: who
-        reads or reduces into a cell comes after its last write, by value; who overwrites it after
-        its readers, or after the last write where there are none."""
+        """The dependencies between neighbouring accesses (`_dependency_keys`), ascending. A read of
+        a cell and a reduction into it come after the last write, by value. A write that overwrites
+        a cell comes after its readers, or after the last write if it has none."""
         kind, number = self.program.transfers.kind, len(self.program.transfers)
         writes = self.half % 2 == 1
         takes = ~writes | (kind[self.half // 2] == TransferKind.REDUCE)
@@ -226,8 +226,8 @@ class _History:
         return distinct((self.half[before] * 2 * number + self.half[after]) * 2 + true)
 
     def origin(self) -> LongArray:
-        """See `ChunkDag.origin`: of each transfer, the one that all its cells were written by last,
-        if that wrote the same range."""
+        """`ChunkDag.origin`: for each transfer the last writer of all cells that it reads, if that
+        transfer wrote exactly this range."""
         t, (source, target) = self.program.transfers, _read_and_written(self.program)
         rows = np.flatnonzero((self.half % 2 == 0) & (self.last != NONE))
         reader, writer = self.half[rows] // 2, self.half[self.last[rows]] // 2
@@ -237,7 +237,7 @@ class _History:
         return np.where(np.bincount(reader[same], minlength=len(t)) == t.count, origin, NONE)
 
     def kept(self) -> BoolArray:
-        """See `ChunkDag.kept`."""
+        """`ChunkDag.kept`."""
         promised = self.program.collective.promised_cells(self.program.layout)
         final = (self.half % 2 == 1) & (self.following == NONE) & promised[self.cell]
         kept = np.zeros(len(self.program.transfers), bool)
@@ -249,8 +249,8 @@ class _History:
 
 
 def instruction_faults(dag: InstructionDag) -> list[Fault]:
-    """Fused transfers that can't be one instruction, and channels that don't fit the connections
-    or what the program asks for."""
+    """Fused transfers that can't be one instruction, and channels other than the program's own or
+    shared by two lanes."""
     t, number = dag.chunks.program.transfers, len(dag.chunks.program.transfers)
     found = _lengths(number, forward=dag.forward, channel=dag.channel) or _limits(
         dag, {"forward": (NONE, number), "channel": (NONE, _BEYOND)}
@@ -281,8 +281,8 @@ def instruction_faults(dag: InstructionDag) -> list[Fault]:
 
 
 def _fusion_faults(dag: InstructionDag) -> list[Fault]:
-    """A send of exactly what the receive wrote depends on nothing else, so fusing the two closes no
-    circle."""
+    """Fused transfers that can't be one instruction. A send of exactly the range that a receive
+    wrote depends on nothing else, so fusing the two closes no cycle."""
     receive = np.flatnonzero(dag.forward != NONE)
     send = dag.forward[receive]
     end, other = dag.connection[receive], dag.connection[send]
@@ -301,7 +301,7 @@ def _fusion_faults(dag: InstructionDag) -> list[Fault]:
 
 
 def _agrees(key: NDArray[Any], value: NDArray[Any]) -> BoolArray:
-    """bool (rows,): whether all rows of the same key have the same value."""
+    """bool (rows,): whether all rows with the key of a row have its value."""
     order = np.lexsort((value, key))
     key, value = key[order], value[order]
     changes = np.flatnonzero((key[1:] == key[:-1]) & (value[1:] != value[:-1]))
@@ -316,8 +316,8 @@ def _agrees(key: NDArray[Any], value: NDArray[Any]) -> BoolArray:
 def order_faults(
     dag: InstructionDag, order: Order, slots: int, *, per_chunk: bool = False
 ) -> list[Fault]:
-    """An order that lacks a transfer or has it twice, runs against a dependency, or cannot run
-    with `slots` slots a connection.
+    """Transfers that are missing or occur twice, rows that violate a dependency, and messages for
+    which a connection of `slots` slots has no room.
 
     per_chunk: whether a message of several chunks takes a slot for each of them.
     """
@@ -370,8 +370,11 @@ def _dependency_faults(dag: InstructionDag, order: Order, at: LongArray) -> list
 def _slot_faults(
     dag: InstructionDag, order: Order, at: LongArray, slots: int, per_chunk: bool
 ) -> list[Fault]:
-    """Messages received before they are sent or not in the order in which they are sent, and
-    connections with more messages than slots."""
+    """Messages received before they are sent, received in another order than sent, or sent while
+    their connection is full.
+
+    at: int64 (2 * transfers,), `Order.row_of_half`.
+    """
     t, rows = dag.chunks.program.transfers, np.flatnonzero(dag.remote)
     key = dag.connection[rows].astype(np.int64)
     by_send, by_receive = (np.lexsort((at[2 * rows + end], key)) for end in (0, 1))
@@ -379,7 +382,7 @@ def _slot_faults(
     sent, received = at[2 * rows], at[2 * rows + 1]
     width = t.count[rows].astype(np.int64) if per_chunk else np.ones(len(rows), np.int64)
     wide = width > slots
-    # How many messages of its connection, and of those before, were received before each is sent.
+    # The number of messages, of its and earlier connections, received before each is sent.
     taken = np.searchsorted(key * len(order) + received, key * len(order) + sent)
     behind = np.append(0, np.cumsum(width))
     held = behind[:-1] - behind[taken]
@@ -404,8 +407,8 @@ def _slot_faults(
 
 
 def block_faults(dag: InstructionDag, order: Order, blocks: Blocks) -> list[Fault]:
-    """Blocks of another rank than what they execute, ends of one connection in several blocks, and
-    blocks that are not those that the program asks for."""
+    """Blocks with instructions of another rank, several blocks at one end of a connection, and
+    blocks other than those that the program asks for."""
     t, ranks = dag.chunks.program.transfers, dag.chunks.program.collective.ranks
     found = (
         _lengths(len(order), instruction_block=blocks.instruction_block)
@@ -438,11 +441,15 @@ def block_faults(dag: InstructionDag, order: Order, blocks: Blocks) -> list[Faul
 
 
 def _hand_faults(dag: InstructionDag, at_src: IntArray, at_dst: IntArray) -> list[Fault]:
-    """at_src, at_dst: int32 (transfers,), the blocks that do the halves of each transfer."""
+    """Blocks other than those that the program asks for.
+
+    at_src, at_dst: int32 (transfers,), the blocks that execute each transfer at its source and at
+    its destination.
+    """
     t = dag.chunks.program.transfers
     transfer = np.append(*(np.flatnonzero(asked != NONE) for asked in (t.send_block, t.recv_block)))
     sends = np.arange(len(transfer)) < (t.send_block != NONE).sum()
-    # Of a local transfer send_block alone counts.
+    # For a local transfer only send_block matters.
     chosen = sends | dag.remote[transfer]
     transfer, sends = transfer[chosen], sends[chosen]
     asked = np.where(sends, t.send_block[transfer], t.recv_block[transfer]).astype(np.int64)

@@ -250,6 +250,6 @@ class Plan(Value):
         return self.sources.place(int(self.instructions.source[instruction]), detail)
 
     def places(self, instructions: Iterable[int]) -> list[Place]:
-        """Where each of some instructions is; of none, where the plan is."""
+        """The places of some instructions; without any, the place of the plan as a whole."""
         whole = self.sources.whole if self.sources.whole.file else Place(detail=self.name)
         return [self.place(row) for row in instructions] or [whole]
