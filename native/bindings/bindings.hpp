@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/python_lock.hpp"
 #include "engine/engine.hpp"
 #include "fabric/control.hpp"
 #include "fabric/fabric.hpp"
@@ -60,7 +61,7 @@ class Waiting {
 public:
     Waiting() {
         is_interrupted = [] {
-            const nanobind::gil_scoped_acquire acquire;
+            const Locked locked;
             return PyErr_CheckSignals() != 0;
         };
     }
@@ -69,7 +70,7 @@ public:
     ~Waiting() { is_interrupted = nullptr; }
 
 private:
-    nanobind::gil_scoped_release release_;
+    Unlocked unlocked_;
 };
 
 inline void raise_if_interrupted() {
@@ -77,8 +78,8 @@ inline void raise_if_interrupted() {
 }
 
 // What has threads. It ends without Python's lock, which a thread that it joins may want for a
-// callback. In a forked child it never ends: its threads, and whoever waits for its locks, are the
-// parent's.
+// callback. While Python ends it stays, since such a thread stands still; and so it does in a forked
+// child: its threads, and whoever waits for its locks, are the parent's.
 template <class Base>
 class Owned {
 public:
@@ -88,12 +89,12 @@ public:
     Owned(const Owned&) = delete;
     Owned& operator=(const Owned&) = delete;
     ~Owned() {
-        const nanobind::gil_scoped_release release;
-        if (getpid() == process_) {
-            base_.reset();
-        } else {
+        if (getpid() != process_ || is_python_ending()) {
             static_cast<void>(base_.release());
+            return;
         }
+        const Unlocked unlocked;
+        base_.reset();
     }
     Base* operator->() const { return base_.get(); }
 

@@ -64,7 +64,7 @@ std::shared_ptr<Ticket> submit(Owned<Calls>& calls, std::shared_ptr<Engine> engi
 void call_when_done(Ticket& ticket, nb::typed<nb::callable, void()> then) {
     auto* kept = then.release().ptr();
     ticket.on_done([kept] {
-        const nb::gil_scoped_acquire acquire;
+        const Locked locked;
         const auto function = nb::steal<nb::callable>(kept);
         try {
             function();
@@ -77,7 +77,7 @@ void call_when_done(Ticket& ticket, nb::typed<nb::callable, void()> then) {
 void keep_alive(Ticket& ticket, nb::object object) {
     auto* kept = object.release().ptr();
     ticket.on_done([kept] {
-        const nb::gil_scoped_acquire acquire;
+        const Locked locked;
         Py_DECREF(kept);
     });
 }
@@ -85,7 +85,7 @@ void keep_alive(Ticket& ticket, nb::object object) {
 void define_ticket(nb::module_& m) {
     nb::class_<Ticket>(m, "Ticket", "The end of a call, on which somebody waits.")
         .def("is_done", &Ticket::is_done, "Whether the call has ended, well or not.")
-        .def("wait", &Ticket::wait, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+        .def("wait", &Ticket::wait, "timeout_s"_a, nb::call_guard<Unlocked>(),
              "Whether the call ended within the time; below 0 without an end.")
         .def("on_done", &call_when_done, "then"_a,
              "Calls `then` at the end, in the thread that ends the call; at once where it has.")
@@ -120,7 +120,7 @@ void define_calls(nb::module_& m) {
             "Counts a call that this rank does without a plan.")
         .def(
             "close", [](Owned<Calls>& self) { self->close(); },
-            nb::call_guard<nb::gil_scoped_release>(), "Ends what is under way.");
+            nb::call_guard<Unlocked>(), "Ends what is under way.");
 }
 
 }  // namespace sley

@@ -110,7 +110,7 @@ Report run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32
     engine.check(call);
     Outcome outcome;
     {
-        nb::gil_scoped_release release;
+        const Unlocked unlocked;
         outcome = run_call(engine, call, iterations, timeout_s, true);
     }
     if (outcome.status == Status::kNoMemory) throw std::bad_alloc();
@@ -164,7 +164,7 @@ std::vector<Report> run_threads(std::vector<std::shared_ptr<Engine>> engines, st
     }
     std::vector<Outcome> outcomes;
     {
-        nb::gil_scoped_release release;
+        const Unlocked unlocked;
         outcomes = run_all(engines, calls, timeout_s);
     }
     std::vector<Report> reports;

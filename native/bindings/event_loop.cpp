@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bindings/columns.hpp"
+#include "bindings/python_lock.hpp"
 #include "simulator/simulator.hpp"
 
 namespace nb = nanobind;
@@ -106,7 +107,7 @@ Result simulate(const Inputs& inputs, std::int64_t tiles, double tile_bytes,
                         settings);
     SimulatorResult result;
     {
-        const nb::gil_scoped_release release;
+        const Unlocked unlocked;
         result = simulator.run();
     }
     return Result(std::move(result));

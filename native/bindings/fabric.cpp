@@ -184,7 +184,7 @@ void define_fabrics(nb::module_& m) {
         .def("watch", &watch, "descriptors"_a,
              "Pairs (descriptor, rank): one that becomes readable when the rank's process ends.")
         .def(
-            "settle", &settle, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "settle", &settle, "timeout_s"_a, nb::call_guard<Unlocked>(),
             "Waits until what was sent has left this host; False if it didn't within the time.");
 }
 

@@ -60,7 +60,7 @@ void define_messages(nb::module_& m) {
                 return self->send(at(address), size_bytes, dst, tag, timeout_s);
             },
             "address"_a, "size_bytes"_a, "dst"_a, "tag"_a, "timeout_s"_a,
-            nb::call_guard<nb::gil_scoped_release>(), "Begins to send; the memory must stay.")
+            nb::call_guard<Unlocked>(), "Begins to send; the memory must stay.")
         .def(
             "recv",
             [](Messages& self, Address address, std::int64_t size_bytes, std::int32_t src,
@@ -68,17 +68,17 @@ void define_messages(nb::module_& m) {
                 return self->recv(at(address), size_bytes, src, tag, timeout_s);
             },
             "address"_a, "size_bytes"_a, "src"_a, "tag"_a, "timeout_s"_a,
-            nb::call_guard<nb::gil_scoped_release>(), "Begins to receive; the memory must stay.")
+            nb::call_guard<Unlocked>(), "Begins to receive; the memory must stay.")
         .def(
             "wait",
             [](Messages& self, Ticket& ticket, double timeout_s) {
                 return self->wait(ticket, timeout_s);
             },
-            "ticket"_a, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "ticket"_a, "timeout_s"_a, nb::call_guard<Unlocked>(),
             "Like `ticket.wait`, but moves the messages meanwhile.")
         .def(
             "close", [](Messages& self) { self->close(); },
-            nb::call_guard<nb::gil_scoped_release>(), "Ends what is under way.");
+            nb::call_guard<Unlocked>(), "Ends what is under way.");
 }
 
 }  // namespace sley

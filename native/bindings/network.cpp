@@ -68,7 +68,7 @@ std::shared_ptr<Pump> make_ucx(const std::shared_ptr<Fabric>& fabric,
 }
 
 void check_signals() {
-    const nb::gil_scoped_acquire acquire;
+    const Locked locked;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
@@ -82,7 +82,7 @@ void connect(Pump& pump, const std::vector<nb::bytes>& addresses, const nb::byte
     std::memcpy(meeting.secret.data(), secret.c_str(), secret.size());
     meeting.deadline = Clock::now() + to_duration<Clock::duration>(deadline_s);
     meeting.glance = check_signals;
-    const nb::gil_scoped_release release;
+    const Unlocked unlocked;
     pump.connect(meeting);
 }
 
@@ -106,7 +106,7 @@ void define_network(nb::module_& m) {
                 return static_cast<std::int32_t>(self.loss_of(rank));
             },
             "rank"_a, "How the connection to a remote rank was lost, as a Failure; 0: it was not.")
-        .def("close", &Pump::close, "wait_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+        .def("close", &Pump::close, "wait_s"_a, nb::call_guard<Unlocked>(),
              "Tell the others that this rank leaves, for at most this long, and end.");
     m.def("tcp_transport", &make_tcp, "fabric"_a, "nics"_a, "nic"_a, "timeout_s"_a,
           nb::keep_alive<0, 1>(),

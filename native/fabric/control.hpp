@@ -1,17 +1,15 @@
 // What the ranks of a job tell one another beside messages: who failed first, who has arrived at
-// the barrier, what each is at, and its heartbeat; and `Patience`, which says how a rank waits.
+// the barrier, what each is at, and its heartbeat; and `Patience`, which says for how long one waits.
 #pragma once
-
-#include <sched.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "fabric/bell.hpp"
 #include "fabric/fifo.hpp"
 
 namespace sley {
@@ -69,6 +67,7 @@ struct alignas(kCacheLine) RankState {
     // an address there.
     alignas(kCacheLine) std::atomic<std::uint64_t> process;
     std::atomic<std::uint64_t> word, word_at;
+    alignas(kCacheLine) Bell bell;  // rung by anybody
     // Of rank 0: which way calls go, said in turns (ways.hpp).
     alignas(kCacheLine) std::atomic<std::uint64_t> ways[2][kWayWords];
 };
@@ -80,13 +79,21 @@ inline thread_local bool (*is_interrupted)() = nullptr;
 // How often a rank that waits looks at what costs more than memory: signals, deaths.
 constexpr auto kLookInterval = std::chrono::milliseconds(20);
 
+// A thread that waits sleeps when nothing has moved for so long; be it that others still move, when
+// it has itself waited for so long.
+constexpr auto kQuiet = std::chrono::microseconds(200);
+constexpr auto kLongWait = std::chrono::milliseconds(2);
+
 class Control {
 public:
-    Control(std::int32_t rank, std::vector<RankState*> states)
-        : rank_(rank), states_(std::move(states)) {}
+    // has_remote: whether some ranks are on other hosts; their states are copies.
+    Control(std::int32_t rank, std::vector<RankState*> states, bool has_remote)
+        : rank_(rank), states_(std::move(states)), has_remote_(has_remote) {}
 
     std::int32_t rank() const { return rank_; }
     std::int32_t ranks() const { return static_cast<std::int32_t>(states_.size()); }
+    bool has_remote() const { return has_remote_; }
+    Bell& bell() const { return own().bell; }
 
     // Tells every rank whose memory is within reach; the first failure that a rank hears of stays.
     void fail(Failure kind, std::int32_t rank) {
@@ -94,6 +101,7 @@ public:
         for (auto* state : states_) {
             std::uint64_t none = 0;
             state->failure.compare_exchange_strong(none, value, std::memory_order_acq_rel);
+            state->bell.ring();
         }
     }
 
@@ -101,6 +109,7 @@ public:
     void fail_here(Failure kind, std::int32_t rank) {
         std::uint64_t none = 0;
         own().failure.compare_exchange_strong(none, packed(kind, rank), std::memory_order_acq_rel);
+        bell().ring();
     }
 
     void fail_if_interrupted() {
@@ -124,7 +133,11 @@ public:
         return sum;
     }
 
-    std::uint64_t arrive() { return own().arrived.fetch_add(1, std::memory_order_acq_rel) + 1; }
+    std::uint64_t arrive() {
+        const auto epoch = own().arrived.fetch_add(1, std::memory_order_acq_rel) + 1;
+        for (auto* state : states_) state->bell.ring();
+        return epoch;
+    }
 
     // The first rank that has not arrived `epoch` times, or -1.
     std::int32_t absent(std::uint64_t epoch) const {
@@ -201,33 +214,11 @@ private:
 
     std::int32_t rank_;
     std::vector<RankState*> states_;
+    bool has_remote_;
 };
 
-inline void pause_cpu() {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
-
-// Cores that this process may use.
-inline int cores() {
-    static const int number = [] {
-#ifdef __linux__
-        cpu_set_t set;
-        if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-#endif
-        return static_cast<int>(std::thread::hardware_concurrency());
-    }();
-    return number;
-}
-
-// How a rank waits when nothing of its own can move: some pause instructions, then sched_yield.
-// Where ranks outnumber cores, the rank that is waited for may need this very core, and pauses only
-// cost. When no rank moves at all, somebody computes instead: then this one naps, since who sleeps
-// gets a core sooner when it wakes than who keeps yielding it. Gives up when somebody failed, or
-// when no rank has moved for `timeout_s`.
+// How long a rank waits when nothing of its own can move: until somebody fails, or no rank has moved
+// for `timeout_s`. It stays awake for some time after any rank has moved: then its turn is near.
 class Patience {
 public:
     enum class Verdict { kWait, kAborted, kTimedOut };
@@ -235,53 +226,37 @@ public:
     Patience(Control& control, double timeout_s, const CallRecord& call = {})
         : control_(control),
           call_(call),
-          pauses_(control.ranks() <= cores() ? kPauses : kFewPauses),
+          rest_(control.bell(), control.ranks(), control.has_remote()),
           timeout_(std::chrono::duration_cast<Clock::duration>(
-              std::chrono::duration<double>(timeout_s))) {}
+              std::chrono::duration<double>(timeout_s))),
+          glances_(std::min<Clock::duration>(kLookInterval, timeout_ / 8)) {}
 
-    void moved() { rounds_ = 0; }
+    void moved() { rest_.moved(); }
 
     Verdict wait() {
-        if (++rounds_ <= pauses_) {
-            pause_cpu();
-            return Verdict::kWait;
-        }
+        if (rest_.pause()) return Verdict::kWait;
         const auto verdict = look();
-        if (verdict == Verdict::kWait) rest();
+        if (verdict == Verdict::kWait) rest_.wait(is_quiet_, glances_);
         return verdict;
     }
 
 private:
-    using Clock = std::chrono::steady_clock;
-    static constexpr int kPauses = 100, kFewPauses = 10;
-    static constexpr auto kQuiet = std::chrono::microseconds(200);
-    static constexpr auto kNap = std::chrono::microseconds(50);
+    using Clock = Rest::Clock;
 
     Verdict look() {
         if (control_.failed()) return Verdict::kAborted;
         const auto now = Clock::now();
         const auto beats = control_.beats();
-        if (rounds_ == pauses_ + 1 || beats != beats_) moved_ = now;
-        is_quiet_ = now - moved_ >= kQuiet;
+        if (rest_.is_first_wait()) began_ = glanced_ = now;
+        if (rest_.is_first_wait() || beats != beats_) moved_ = now;
+        is_quiet_ = now - moved_ >= kQuiet || now - began_ >= kLongWait;
         beats_ = beats;
-        if (rounds_ == pauses_ + 1) {
-            glanced_ = now;
-            return Verdict::kWait;
-        }
-        if (now - glanced_ >= std::min<Clock::duration>(kLookInterval, timeout_ / 8)) {
+        if (now - glanced_ >= glances_) {
             glanced_ = now;
             glance();
             if (control_.failed()) return Verdict::kAborted;
         }
         return now - moved_ >= timeout_ ? Verdict::kTimedOut : Verdict::kWait;
-    }
-
-    void rest() const {
-        if (is_quiet_) {
-            std::this_thread::sleep_for(kNap);
-        } else {
-            sched_yield();
-        }
     }
 
     // What costs more than a look: has anybody gone, or called something else?
@@ -294,12 +269,11 @@ private:
 
     Control& control_;
     CallRecord call_;
-    int pauses_;
-    Clock::duration timeout_;
-    std::int64_t rounds_ = 0;
+    Rest rest_;
+    Clock::duration timeout_, glances_;
     std::uint64_t beats_ = 0;
-    bool is_quiet_ = false;  // no rank has moved for some time
-    Clock::time_point moved_, glanced_;
+    bool is_quiet_ = false;
+    Clock::time_point began_, moved_, glanced_;  // this wait; any rank; the last glance
 };
 
 }  // namespace sley

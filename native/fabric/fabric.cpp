@@ -57,7 +57,7 @@ Fabric::Fabric(FabricShape shape, std::int32_t rank, std::vector<Region> memory,
       memory_(with_copies(shape_, memory)),
       heaps_(std::move(heaps)),
       remote_(without_segment(memory)),
-      control_(rank, states_of(memory_)),
+      control_(rank, states_of(memory_), local_ranks() < shape_.ranks()),
       ways_(control_) {
     heaps_.resize(memory_.size());
 }
@@ -110,7 +110,7 @@ FifoSender& Fabric::sender(std::int32_t dst, std::int32_t index) {
         reserve(rank(), index);
         const auto memory = fifo(rank(), index);
         if (is_remote(dst)) transport_->open_sender(dst, index, memory);
-        end = std::make_unique<FifoSender>(memory);
+        end = std::make_unique<FifoSender>(memory, state(dst).bell);
     }
     return *end;
 }
@@ -122,7 +122,7 @@ FifoReceiver& Fabric::receiver(std::int32_t src, std::int32_t index) {
         reserve(src, index);
         const auto memory = fifo(src, index);
         if (is_remote(src)) transport_->open_receiver(src, index, memory);
-        end = std::make_unique<FifoReceiver>(memory);
+        end = std::make_unique<FifoReceiver>(memory, state(src).bell);
     }
     return *end;
 }

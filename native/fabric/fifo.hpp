@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "fabric/bell.hpp"
+
 namespace sley {
 
 constexpr std::size_t kCacheLine = 64;
@@ -80,12 +82,13 @@ struct Message {
     std::uint32_t signature;
 };
 
-// The sending end. Messages are numbered from 0. Keeps the last `consumed` it saw, so that the
+// The sending end. It rings the receiver's bell. Messages are numbered from 0. Keeps the last `consumed` it saw, so that the
 // other rank's cache line is read only when that doesn't do.
 class FifoSender {
 public:
-    explicit FifoSender(const FifoMemory& memory)
+    FifoSender(const FifoMemory& memory, Bell& receiver)
         : memory_(memory),
+          receiver_(receiver),
           turns_(static_cast<std::size_t>(memory.shape.slots)),
           uses_(static_cast<std::size_t>(memory.shape.slots)) {}
 
@@ -150,6 +153,7 @@ public:
         envelope.bytes = message.bytes;
         envelope.signature = message.signature;
         envelope.sequence.store(++next_, kPublish);
+        receiver_.ring();
     }
 
 private:
@@ -182,6 +186,7 @@ private:
     }
 
     FifoMemory memory_;
+    Bell& receiver_;
     std::uint64_t next_ = 0;
     std::uint64_t consumed_ = 0;
     std::size_t turn_ = 0;  // staged messages so far
@@ -189,10 +194,10 @@ private:
     std::vector<Use> uses_;
 };
 
-// The receiving end.
+// The receiving end, which rings the sender's bell.
 class FifoReceiver {
 public:
-    explicit FifoReceiver(const FifoMemory& memory) : memory_(memory) {}
+    FifoReceiver(const FifoMemory& memory, Bell& sender) : memory_(memory), sender_(sender) {}
 
     bool has_message() const {
         return envelope().sequence.load(std::memory_order_acquire) == next_ + 1;
@@ -203,7 +208,10 @@ public:
         return {e.where, e.bytes, e.signature};
     }
 
-    void release() { memory_.counters->consumed.store(++next_, kPublish); }
+    void release() {
+        memory_.counters->consumed.store(++next_, kPublish);
+        sender_.ring();
+    }
 
 private:
     const Envelope& envelope() const {
@@ -211,6 +219,7 @@ private:
     }
 
     FifoMemory memory_;
+    Bell& sender_;
     std::uint64_t next_ = 0;
 };
 

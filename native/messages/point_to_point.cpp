@@ -10,21 +10,13 @@
 namespace sley {
 namespace {
 
-constexpr int kPauses = 100;
-// The thread may wait for hours; after so many rounds in vain it leaves the core alone for a while.
-constexpr int kRoundsBeforeSleep = 2000;
-constexpr auto kSleep = std::chrono::microseconds(50);
 constexpr unsigned kRoundsBeforeGlance = 256;  // where something moves all the time
 constexpr int kRoundsToSettle = 16;  // before the thread is woken for that
 
 }  // namespace
 
 PointToPoint::PointToPoint(std::shared_ptr<Fabric> fabric, std::int32_t stride, std::int32_t offset)
-    : fabric_(std::move(fabric)), matching_(fabric_, stride, offset) {
-    for (std::int32_t r = 0; r < fabric_->shape().ranks(); ++r) {
-        has_remote_ |= fabric_->is_remote(r);
-    }
-}
+    : fabric_(std::move(fabric)), matching_(fabric_, stride, offset) {}
 
 PointToPoint::~PointToPoint() { close(); }
 
@@ -36,10 +28,12 @@ void PointToPoint::close() {
         thread.swap(thread_);
     }
     wake_.notify_all();
+    bell().ring();
     if (thread.joinable()) thread.join();
     auto lock = enter();
     matching_.close();
     tell(lock);
+    bell().ring();
 }
 
 // The mutex is not fair, and who drives would take it again and again: he lets `waiting_` go first.
@@ -87,7 +81,7 @@ Outcome PointToPoint::perform(Operation&& operation) {
     start(operation);
     if (!operation.is_done) {
         ++synchronous_;
-        drive(lock, [&] { return operation.is_done; }, false);
+        drive(lock, [&] { return operation.is_done; });
         --synchronous_;
     }
     hand_over(lock);
@@ -95,15 +89,15 @@ Outcome PointToPoint::perform(Operation&& operation) {
 }
 
 bool PointToPoint::wait(Ticket& ticket, double timeout_s) {
-    const auto start = Matching::Clock::now();
-    const auto is_late = [&] {
-        const std::chrono::duration<double> waited = Matching::Clock::now() - start;
-        return timeout_s >= 0 && waited.count() >= timeout_s;
-    };
     if (ticket.is_done()) return true;
+    auto until = Clock::time_point::max();
+    if (timeout_s >= 0) {
+        const std::chrono::duration<double> timeout(timeout_s);
+        until = Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout);
+    }
     auto lock = enter();
     ++synchronous_;
-    drive(lock, [&] { return ticket.is_done() || is_late(); }, false);
+    drive(lock, [&] { return ticket.is_done() || Clock::now() >= until; }, until);
     --synchronous_;
     hand_over(lock);
     return ticket.is_done();
@@ -112,7 +106,7 @@ bool PointToPoint::wait(Ticket& ticket, double timeout_s) {
 // What can throw comes first: an operation that has been posted stays.
 void PointToPoint::start(Operation& operation) {
     matching_.open(operation);
-    const bool may_need_thread = (operation.ticket || has_remote_) && !is_closed_;
+    const bool may_need_thread = (operation.ticket || has_remote()) && !is_closed_;
     if (may_need_thread && !thread_.joinable()) thread_ = std::thread([this] { run(); });
     matching_.post(operation);
 }
@@ -121,7 +115,7 @@ void PointToPoint::run() {
     Lock lock(mutex_);
     while (!is_closed_) {
         wake_.wait(lock, [this] { return is_closed_ || needs_thread(); });
-        drive(lock, [this] { return is_closed_ || !needs_thread(); }, true);
+        drive(lock, [this] { return is_closed_ || !needs_thread(); });
     }
 }
 
@@ -132,38 +126,46 @@ bool PointToPoint::needs_thread() {
 
 // What has been sent to other hosts may not have left, nor its receipt.
 bool PointToPoint::has_unsettled() {
-    return has_remote_ && !fabric_->is_settled() && !fabric_->control().failed();
+    return has_remote() && !fabric_->is_settled() && !fabric_->control().failed();
 }
 
-// Goes round until `done`, leaving the mutex between the rounds. Ranks usually outnumber cores, so
-// a round in vain is followed by a short pause only a few times, and then by others' turn.
+// Goes round until `done`, leaving the mutex between the rounds. until: when `done` must be asked at
+// the latest.
 template <class Done>
-void PointToPoint::drive(Lock& lock, const Done& done, bool sleeps) {
-    int in_vain = 0;
+void PointToPoint::drive(Lock& lock, const Done& done, Clock::time_point until) {
+    Rest rest(bell(), fabric_->shape().ranks(), has_remote());
+    Clock::time_point began;
     unsigned rounds = 0;
+    ++drivers_;
     while (!done()) {
-        in_vain = matching_.advance() ? 0 : in_vain + 1;
+        const bool moved = matching_.advance();
+        if (moved) {
+            rest.moved();
+            if (drivers_ > 1) bell().ring();  // operations of others may have ended
+        }
         tell(lock);
-        if (done()) return;
+        if (done()) break;
         lock.unlock();
-        if (sleeps && in_vain > kRoundsBeforeSleep) {
-            std::this_thread::sleep_for(kSleep);
-        } else if (in_vain > kPauses) {
-            sched_yield();
-        } else if (in_vain > 0) {
-            pause_cpu();
+        const bool is_late = !moved && !rest.pause();
+        if (is_late) {
+            const auto now = Clock::now();
+            if (rest.is_first_wait()) began = now;
+            const std::chrono::nanoseconds left = until - now;
+            rest.wait(now - began >= kQuiet, std::min<std::chrono::nanoseconds>(left, kLookInterval));
         }
         while (waiting_.load(std::memory_order_relaxed) > 0) sched_yield();
         lock.lock();
-        if (in_vain > kPauses || ++rounds % kRoundsBeforeGlance == 0) look(lock);
+        if (is_late || ++rounds % kRoundsBeforeGlance == 0) look(lock);
     }
+    --drivers_;
 }
 
-// The end of a caller's visit: the thread takes over what is left, if anything is.
+// The end of a caller's visit: who drives, or else the thread, takes over what is left.
 void PointToPoint::hand_over(Lock& lock) {
     tell(lock);
     for (int i = 0; i < kRoundsToSettle && has_unsettled(); ++i) fabric_->progress();
     if (needs_thread()) wake_.notify_one();
+    if (drivers_ > 0) bell().ring();
 }
 
 // Ends the tickets of finished operations; what these call may call this object.
@@ -184,7 +186,7 @@ void PointToPoint::tell(Lock& lock) {
 
 // What costs more than a round, now and then: has anybody gone, does anything stand still?
 void PointToPoint::look(Lock& lock) {
-    const auto now = Matching::Clock::now();
+    const auto now = Clock::now();
     if (now - looked_ < kLookInterval) return;
     looked_ = now;
     lock.unlock();

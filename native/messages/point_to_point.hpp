@@ -64,6 +64,7 @@ public:
 
 private:
     using Lock = std::unique_lock<std::mutex>;
+    using Clock = Matching::Clock;
 
     Lock enter();
     std::shared_ptr<Ticket> submit(Operation&& operation);
@@ -74,19 +75,21 @@ private:
     bool needs_thread();
     bool has_unsettled();
     template <class Done>
-    void drive(Lock& lock, const Done& done, bool sleeps);
+    void drive(Lock& lock, const Done& done, Clock::time_point until = Clock::time_point::max());
     void hand_over(Lock& lock);
     void tell(Lock& lock);
     void look(Lock& lock);
+    Bell& bell() const { return fabric_->control().bell(); }
+    bool has_remote() const { return fabric_->control().has_remote(); }
 
     std::shared_ptr<Fabric> fabric_;
-    bool has_remote_ = false;
     std::mutex mutex_;             // of what follows
     std::atomic<int> waiting_{0};  // callers who want the mutex
     Matching matching_;
     int asynchronous_ = 0;  // operations whose tickets have not ended
     int synchronous_ = 0;   // callers who drive
-    Matching::Clock::time_point looked_{};
+    int drivers_ = 0;       // these, and the thread where it does
+    Clock::time_point looked_{};
     bool is_closed_ = false;
     std::condition_variable wake_;
     std::thread thread_;

@@ -87,7 +87,7 @@ void check_agreement(int ranks, int calls) {
     Meeting meeting(ranks);
     std::vector<std::vector<Way>> went(static_cast<std::size_t>(ranks));
     const auto body = [&](int rank) {
-        Control control(rank, pointers);
+        Control control(rank, pointers, false);
         Ways ways(control);
         std::mt19937 sizes(1), times(2);
         for (int i = 0; i < calls; ++i) {
@@ -112,7 +112,7 @@ void check_agreement(int ranks, int calls) {
 
 void check_only() {
     auto state = std::make_unique<RankState>();
-    Control control(0, {state.get()});
+    Control control(0, {state.get()}, false);
     Ways ways(control);
     ways.only = Way::kAttached;
     for (int i = 0; i < 20; ++i) {

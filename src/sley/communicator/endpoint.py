@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -396,6 +397,16 @@ def _leave_to_parent() -> None:
 
 # A forked child has its parent's memory, but not its threads, and is none of the ranks.
 os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _leave_all() -> None:
+    for endpoint in list(OPEN):
+        with contextlib.suppress(SleyError):
+            endpoint.close()
+
+
+# A process that ends leaves its communicators while its threads can still run Python.
+atexit.register(_leave_all)
 
 
 def _memory(call: Call, in_place: bool) -> tuple[int, int, int, int]:

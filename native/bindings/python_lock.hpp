@@ -1,0 +1,55 @@
+// Python's lock, given up or taken for a time.
+//
+// While the interpreter ends, no thread gets the lock any more. From Python 3.14 on, one that asks
+// for it stands still for the rest of the process; before, Python ends it by unwinding its stack,
+// which ends the process where that meets a C++ function that must not throw. So such threads stand
+// still here, too.
+#pragma once
+
+#include <Python.h>
+#include <unistd.h>
+
+namespace sley {
+
+inline bool is_python_ending() {
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing() != 0;
+#else
+    return _Py_IsFinalizing() != 0;
+#endif
+}
+
+template <class Take>
+auto take_python_lock(const Take& take) {
+    try {
+        return take();
+    } catch (...) {  // the unwinding
+        for (;;) pause();
+    }
+}
+
+class Unlocked {
+public:
+    Unlocked() : state_(PyEval_SaveThread()) {}
+    Unlocked(const Unlocked&) = delete;
+    Unlocked& operator=(const Unlocked&) = delete;
+    ~Unlocked() {
+        take_python_lock([this] { PyEval_RestoreThread(state_); });
+    }
+
+private:
+    PyThreadState* state_;
+};
+
+class Locked {
+public:
+    Locked() : state_(take_python_lock([] { return PyGILState_Ensure(); })) {}
+    Locked(const Locked&) = delete;
+    Locked& operator=(const Locked&) = delete;
+    ~Locked() { PyGILState_Release(state_); }
+
+private:
+    PyGILState_STATE state_;
+};
+
+}  // namespace sley

@@ -1,0 +1,168 @@
+// How a thread waits for other ranks: a short time on its core, then asleep until one of them rings.
+#pragma once
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+#include <thread>
+
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ctime>
+#endif
+
+namespace sley {
+
+inline void pause_cpu() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// Cores that this process may use.
+inline int cores() {
+    static const int number = [] {
+#ifdef __linux__
+        cpu_set_t set;
+        if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+        return static_cast<int>(std::thread::hardware_concurrency());
+    }();
+    return number;
+}
+
+// The bell of a rank, in memory that all ranks of its host see: its threads sleep on it, and whoever
+// has written something for the rank rings it. It is zeroed at the start.
+class Bell {
+public:
+    // Wakes the rank's threads. Costs a look at a cache line where none sleeps.
+    void ring() {
+        if (sleepers_.load(std::memory_order_relaxed) != 0) wake();
+    }
+
+    // A thread is about to sleep, until `leave`. A ring that happens at this very moment may miss
+    // it, since `ring` has no fence between the news and its look: so the thread goes on looking for
+    // news for longer than a store takes to be seen, and doesn't sleep for ever.
+    void enter() { sleepers_.fetch_add(1, std::memory_order_seq_cst); }
+    void leave() { sleepers_.fetch_sub(1, std::memory_order_relaxed); }
+    std::uint32_t rings() const { return rings_.load(std::memory_order_acquire); }
+
+    // Sleeps until somebody rings or has rung since `rings` was so many, but not longer than `most`.
+    void sleep(std::uint32_t rings, std::chrono::nanoseconds most) {
+#ifdef __linux__
+        const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
+        timespec time{};
+        time.tv_sec = static_cast<std::time_t>(seconds.count());
+        time.tv_nsec = static_cast<long>((most - seconds).count());
+        syscall(SYS_futex, word(), FUTEX_WAIT, rings, &time, nullptr, 0);
+#else
+        constexpr std::chrono::nanoseconds kNap = std::chrono::microseconds(50);
+        if (rings_.load(std::memory_order_acquire) == rings) {
+            std::this_thread::sleep_for(std::min(most, kNap));
+        }
+#endif
+    }
+
+private:
+    void wake() {
+        rings_.fetch_add(1, std::memory_order_release);
+#ifdef __linux__
+        syscall(SYS_futex, word(), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+#endif
+    }
+
+    std::uint32_t* word() { return reinterpret_cast<std::uint32_t*>(&rings_); }
+
+    std::atomic<std::uint32_t> sleepers_;
+    std::atomic<std::uint32_t> rings_;
+};
+
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
+                  sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t),
+              "the kernel compares the word that threads sleep on");
+
+// One thread's wait, round by round: pause instructions at first, then sched_yield, then sleep.
+// Where ranks outnumber cores, the rank that is waited for may need this very core, and pauses only
+// cost.
+class Rest {
+public:
+    using Clock = std::chrono::steady_clock;
+
+    // polls: whether some news come without a ring, from other hosts.
+    Rest(Bell& bell, std::int32_t ranks, bool polls)
+        : bell_(bell), pauses_(ranks <= cores() ? kPauses : kFewPauses), polls_(polls) {}
+    Rest(const Rest&) = delete;
+    Rest& operator=(const Rest&) = delete;
+    ~Rest() { moved(); }
+
+    // The thread has found something to do.
+    void moved() {
+        rounds_ = 0;
+        if (is_entered_) leave();
+    }
+
+    // A round in vain, of the first ones; false where these are over.
+    bool pause() {
+        if (++rounds_ > pauses_) return false;
+        pause_cpu();
+        return true;
+    }
+
+    // A later one. is_quiet: whether it is time to sleep, at most so long.
+    void wait(bool is_quiet, std::chrono::nanoseconds most) {
+        if (!is_quiet) {
+            if (is_entered_) leave();
+            sched_yield();
+        } else if (!is_entered_) {
+            bell_.enter();
+            is_entered_ = true;
+            checks_ = 0;
+            rings_ = bell_.rings();
+            entered_ = Clock::now();
+        } else if (++checks_ <= kChecks) {
+            pause_cpu();
+        } else {
+            bell_.sleep(rings_, polls_ ? std::min(most, nap()) : most);
+            rings_ = bell_.rings();
+        }
+    }
+
+    bool is_first_wait() const { return rounds_ == pauses_ + 1; }
+
+private:
+    static constexpr int kPauses = 100, kFewPauses = 10;
+    static constexpr int kChecks = 32;  // some microseconds
+
+    void leave() {
+        is_entered_ = false;
+        bell_.leave();
+    }
+
+    // What waits for long may wait a little longer.
+    std::chrono::nanoseconds nap() const {
+        constexpr std::chrono::nanoseconds kLeast = std::chrono::microseconds(50);
+        constexpr std::chrono::nanoseconds kMost = std::chrono::milliseconds(1);
+        const std::chrono::nanoseconds slept = Clock::now() - entered_;
+        return std::clamp(slept / 8, kLeast, kMost);
+    }
+
+    Bell& bell_;
+    int pauses_;
+    bool polls_;
+    std::int64_t rounds_ = 0;
+    bool is_entered_ = false;
+    int checks_ = 0;
+    std::uint32_t rings_ = 0;
+    Clock::time_point entered_;
+};
+
+}  // namespace sley

@@ -1,0 +1,93 @@
+"""Processes that end without closing their communicator."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RANKS = 2
+
+HEAD = """
+import sys, threading, time
+import numpy as np
+from sley.communicator import Communicator, FolderStore, Settings
+
+rank = int(sys.argv[1])
+comm = Communicator(FolderStore(sys.argv[2]), rank, 2, settings=Settings(use_cache=False))
+data = [np.ones(1 << 20, np.float32) for _ in range(8)]
+"""
+
+ENDS = {
+    "calls at work": "works = [comm.all_reduce(x, is_async=True) for x in data]",
+    "calls that the other rank never makes": """
+works = [comm.all_reduce(x, is_async=True) for x in data if rank == 0]
+comm.send(data[0], 1) if rank == 0 else comm.recv(data[0], 0)
+""",
+    "callbacks that want Python": """
+for x in data:
+    comm.all_reduce(x, is_async=True).on_done(lambda: sum(range(100_000)))
+""",
+    "messages at work": "works = [comm.recv(x, 1 - rank, is_async=True) for x in data]",
+    "a thread that waits for a message": """
+threading.Thread(target=comm.recv, args=(data[0], 1 - rank), daemon=True).start()
+time.sleep(0.2)
+""",
+    "a thread that waits for a call": """
+work = comm.all_reduce(data[0], is_async=True) if rank == 0 else None
+if work:
+    threading.Thread(target=work.wait, daemon=True).start()
+time.sleep(0.2)
+""",
+    "a thread that waits in a call": """
+if rank == 0:
+    threading.Thread(target=comm.all_reduce, args=(data[0],), daemon=True).start()
+time.sleep(0.2)
+""",
+}
+
+
+def ends_of(code: str, folder: Path) -> list[tuple[int, str]]:
+    """The exit code of each rank, and what it wrote to standard error."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", HEAD + code, str(rank), str(folder)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
+    ends = []
+    for process in started:
+        _, said = process.communicate(timeout=60)
+        ends.append((process.returncode, said))
+    return ends
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_a_process_ends_well_with(what: str, tmp_path: Path) -> None:
+    for code, said in ends_of(ENDS[what], tmp_path):
+        assert code == 0, said
+
+
+def test_an_exception_with_calls_at_work_is_told(tmp_path: Path) -> None:
+    code = ENDS["calls at work"] + "\nraise ZeroDivisionError"
+    for end, said in ends_of(code, tmp_path):
+        assert end == 1, said
+        assert "ZeroDivisionError" in said.splitlines()[-1]
+
+
+def test_threads_that_want_python_at_the_very_end_stand_still(tmp_path: Path) -> None:
+    """Without what Python calls at exit, as in an embedding that forgets it."""
+    code = "import atexit; atexit._clear()\n" + ENDS["callbacks that want Python"]
+    for end, said in ends_of(code, tmp_path):
+        assert end == 0, said
+
+
+def test_the_others_hear_that_a_process_which_ends_has_left(tmp_path: Path) -> None:
+    code = "comm.recv(data[0], 0) if rank == 1 else time.sleep(0.2)"
+    (leaver, _), (waiter, said) = ends_of(code, tmp_path)
+    assert (leaver, waiter) == (0, 1)
+    assert "N623" in said
