@@ -40,7 +40,7 @@ Execution::Execution(Fabric& fabric, const Program& program,
       program_(program),
       room_(room),
       is_one_host_(fabric.local_ranks() == fabric.shape().ranks()),
-      layout_(program) {
+      layout_(program, fabric.scratch) {
     const auto& fifo = fabric_.shape().fifo;
     if (room_.slots < 1 || room_.slots > fifo.slots || room_.slot_bytes > fifo.slot_bytes) {
         throw std::invalid_argument("more room than the fabric's connections have");

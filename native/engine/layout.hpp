@@ -37,7 +37,9 @@ struct Cut {
 // special case, and nobody leaves the caller's memory.
 class Layout {
 public:
-    explicit Layout(const Program& program) : program_(program) {}
+    // scratch: memory for the plan's, in 64-bit words, that whoever runs later may use.
+    Layout(const Program& program, std::vector<std::uint64_t>& scratch)
+        : program_(program), scratch_(scratch) {}
 
     // Takes up a call. Throws std::bad_alloc or std::length_error where there is no memory for it.
     void begin(const Call& call);
@@ -77,10 +79,11 @@ private:
     void move_tail(Memory memory, bool load);
 
     const Program& program_;
+    std::vector<std::uint64_t>& scratch_;
     Cut cut_{};
     std::byte* base_[kMemories] = {};
     std::byte* tail_[kMemories] = {};
-    std::vector<std::uint64_t> scratch_, tail_memory_;  // 64-bit words, for alignment
+    std::vector<std::uint64_t> tail_memory_;  // 64-bit words, for alignment
 };
 
 }  // namespace sley

@@ -1,0 +1,73 @@
+"""What a communicator holds of memory, and gives back."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sley.communicator import Communicator, LocalStore, Settings
+from support import rank_processes
+from support.soak import Holding
+
+RANKS = 4
+MIB = 1 << 20
+DATA_BYTES = 32 * MIB
+
+
+def large_calls(comm: Communicator) -> list[int]:
+    """The bytes that a rank holds after large calls, each of another plan that needs scratch."""
+    data = np.ones(DATA_BYTES // 4, np.float32)
+    held = []
+    for turn in range(2):  # the first one makes what is made once
+        comm.all_to_all(data, data)
+        held.append(Holding.now().own_bytes)
+        for root in range(RANKS):
+            comm.reduce(data if turn else data[:4000], root)
+            held.append(Holding.now().own_bytes)
+    return held[RANKS + 1 :]
+
+
+def test_calls_share_their_scratch() -> None:
+    """A reduction has a quarter of the data in scratch, whoever is the root."""
+    settings = Settings(timeout_s=30, use_cache=False)
+    for end in rank_processes.start(RANKS, large_calls, settings=settings).ends():
+        assert not end.error, end.error
+        assert max(end.value) - end.value[0] < DATA_BYTES / 4, end.value
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def segments() -> int:
+    """How many segments this process has open."""
+    names = []
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            names.append(str(fd.readlink()))
+        except FileNotFoundError:  # that of the folder itself
+            continue
+    return sum("memfd:sley" in name for name in names)
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_closed_communicator_leaves_no_segment_to_the_collector() -> None:
+    found = []
+    for turn in range(4):
+        with Communicator(LocalStore(), 0, 1, name=f"turn {turn}") as comm:
+            data = np.ones(1000, np.float32)
+            comm.all_reduce(data)
+            comm.all_reduce(data, is_async=True).wait()
+            comm.send(data, 0, is_async=True)
+            comm.recv(data, 0)
+        del comm
+        found.append(segments())
+    assert found == found[:1] * len(found)
