@@ -47,9 +47,8 @@ def from_own(chunk: int) -> list[int]:
 
 def chunk_of(element: Array, chunks: int) -> Array:
     """The chunk of each element of a block."""
-    size, rest = divmod(COUNT, chunks)
-    within = size * chunks
-    return np.where(element < within, element // size, (element - within) % max(rest, 1))
+    starts = np.arange(chunks + 1) * COUNT // chunks
+    return np.searchsorted(starts, element, side="right") - 1
 
 
 def by_chunk(data: Array, chunks: int, total: Callable[[Array, int], Array]) -> Array:

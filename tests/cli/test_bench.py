@@ -24,8 +24,7 @@ def test_bench_prints_a_row_for_each_size() -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[:2] == [
-        "# ring-allreduce: allreduce on 2 ranks, Simple, 1 channel, 2 slots; proven right before "
-        "it runs",
+        "# ring-allreduce: allreduce on 2 ranks, Simple, 1 channel, 2 slots; proven before it runs",
         "# 2 ranks on threads of this machine (device 0), 2 thread blocks; time is the median of "
         "3 rounds of 2 runs",
     ]
