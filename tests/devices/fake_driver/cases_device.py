@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -132,8 +133,9 @@ def test_a_text_is_compiled_once_on_disk_and_loaded_once(
 
 
 def test_each_kind_of_gpu_has_code_of_its_own(
-    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path))  # where nothing is compiled yet
     compiled = []
 
     def compile_text(text: str, arch: str) -> compiler.Compiled:
