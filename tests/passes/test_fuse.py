@@ -1,0 +1,119 @@
+"""Fuse: which receive becomes one instruction with which send."""
+
+from __future__ import annotations
+
+import pytest
+
+from sley.passes.dependencies import dependencies
+from sley.passes.fuse import fuse
+from support.written_programs import written
+
+
+def fused(text: str, widest: int | None = None) -> dict[int, int]:
+    """The transfers whose receive is fused, each with the one whose send it is fused with."""
+    forward = fuse(dependencies(written(text)), widest).tolist()
+    return {row: after for row, after in enumerate(forward) if after >= 0}
+
+
+def test_a_relay_is_one_chain() -> None:
+    assert fused("""
+        0 in[0] -> 1 out[0]
+        1 out[0] -> 2 out[0]
+        2 out[0] -> 3 out[0]
+    """) == {0: 1, 1: 2}
+
+
+def test_what_was_reduced_is_sent_on_as_well() -> None:
+    assert fused("""
+        0 in[0] +> 1 in[0]
+        1 in[0] -> 2 out[0]
+    """) == {0: 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 in[0] -> 1 out[0]\n 1 out[0] -> 1 out[1]",
+        "1 in[0] -> 1 out[0]\n 1 out[0] -> 2 out[0]",
+    ],
+)
+def test_local_operations_stay_alone(text: str) -> None:
+    assert fused(text) == {}
+
+
+def test_a_write_in_between_prevents_it() -> None:
+    """The send's source is not what the receive left there."""
+    assert (
+        fused("""
+        0 in[0:2] -> 1 scratch[0]
+        1 in[0] -> 1 scratch[1]
+        1 scratch[0:2] -> 2 out[0]
+    """)
+        == {}
+    )
+
+
+def test_of_several_sends_the_one_on_the_longest_path_is_taken() -> None:
+    assert fused("""
+        0 in[0] -> 1 out[0]
+        1 out[0] -> 2 out[0]
+        1 out[0] -> 3 out[0]
+        3 out[0] -> 4 out[0]
+    """) == {0: 2, 2: 3}
+
+
+def test_paths_go_through_local_operations() -> None:
+    assert fused("""
+        0 in[0] -> 1 out[0]
+        1 out[0] -> 2 out[0]
+        1 out[0] -> 3 out[0]
+        3 out[0] -> 3 out[1]
+    """) == {0: 2}
+
+
+def test_of_equally_long_paths_the_earlier_line_is_taken() -> None:
+    assert fused("""
+        0 in[0] -> 1 out[0]
+        1 out[0] -> 3 out[0]
+        1 out[0] -> 2 out[0]
+    """) == {0: 1}
+
+
+@pytest.mark.parametrize(
+    ("received", "sent", "together"),
+    [
+        ("lane 0", "lane 1", False),
+        ("lane 1", "lane 1", True),
+        ("channel 1", "channel 2", False),
+        ("channel 1", "channel 1", True),
+        ("channel 1", "", True),
+        ("", "channel 2", True),
+        ("recv_block 1", "send_block 2", False),
+        ("recv_block 1", "send_block 1", True),
+        ("recv_block 1", "", True),
+        ("", "send_block 2", True),
+        ("send_block 1", "send_block 2", True),
+        ("recv_block 1", "recv_block 2", True),
+    ],
+)
+def test_what_the_program_asks_for_must_agree(received: str, sent: str, together: bool) -> None:
+    text = f"0 in[0] -> 1 out[0] {received}\n 1 out[0] -> 2 out[0] {sent}"
+    assert fused(text) == ({0: 1} if together else {})
+
+
+def test_another_send_is_taken_where_the_best_one_does_not_agree() -> None:
+    assert fused("""
+        0 in[0] -> 1 out[0]     channel 1
+        1 out[0] -> 2 out[0]    channel 2
+        1 out[0] -> 3 out[0]
+        2 out[0] -> 4 out[0]    channel 2
+    """) == {0: 2, 1: 3}
+
+
+def test_transfers_wider_than_the_slots_stay_alone() -> None:
+    text = """
+        0 in[0:3] -> 1 out[0]
+        1 out[0:3] -> 2 out[0]
+    """
+    assert fused(text) == fused(text, 3) == {0: 1}
+    assert fused(text, 2) == {}
