@@ -135,6 +135,13 @@ def test_blocks_list_their_instructions_in_the_order_given() -> None:
     assert plan.instructions.transfer.tolist() == [1, 2, 0, 0, 1, 2]
 
 
+def test_waits_name_rows_of_the_plan() -> None:
+    plan = emitted("1 in[0] -> 2 out[0]\n 0 in[0] -> 1 out[0]\n 1 out[0] -> 2 out[1]", fusion=False)
+    (after,), (before,) = plan.waits.source, plan.waits.target
+    assert [plan.instructions.transfer[row] for row in (before, after)] == [1, 2]
+    assert (plan.instructions.recv_peer[before], plan.instructions.send_peer[after]) == (0, 2)
+
+
 def test_the_plan_is_about_the_program() -> None:
     program = written("0 in[0] -> 1 scratch[3]")
     plan = emitted("0 in[0] -> 1 scratch[3]")
