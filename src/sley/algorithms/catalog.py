@@ -49,6 +49,7 @@ CATALOG: Mapping[str, Algorithm] = MappingProxyType(
 """Every algorithm, by name."""
 
 
+# More than eight parameters: those of all algorithms, each given by its name.
 def build(
     name: str,
     ranks: int | None = None,

@@ -60,7 +60,7 @@ _ENDS = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORMATS.
     help=f"Print what this pass makes: {', '.join(PASSES)}. Several times for several.",
 )
 @common_options
-def compile_command(
+def compile_command(  # as many parameters as options: click passes each by its name
     selection: Selection,
     output: Path | None,
     target: str | None,

@@ -36,6 +36,7 @@ Progress = Callable[[int, int], None]
 """Called with how many steps are done, and how many there are."""
 
 
+# More than eight parameters: what is searched and what is simulated is given by name in one call.
 def choose(
     programs: Program | Sequence[Program],
     sizes: int | str | Sequence[int | str],

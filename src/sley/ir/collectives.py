@@ -77,6 +77,7 @@ def _check_total(name: str, total: int) -> None:
         )
 
 
+# More than eight parameters: the fields of a Collective.
 def _build(
     name: str,
     ranks: int,
