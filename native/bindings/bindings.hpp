@@ -78,8 +78,8 @@ inline void raise_if_interrupted() {
 }
 
 // What has threads. It ends without Python's lock, which a thread that it joins may want for a
-// callback. While Python ends it stays, since such a thread stands still; and so it does in a forked
-// child: its threads, and whoever waits for its locks, are the parent's.
+// callback. While Python ends it stays, since such a thread stands still; and so it does in a
+// forked child: its threads, and whoever waits for its locks, are the parent's.
 template <class Base>
 class Owned {
 public:

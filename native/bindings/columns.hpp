@@ -18,7 +18,7 @@ std::vector<T> to_vector(const Column<T>& column) {
     return std::vector<T>(column.data(), column.data() + column.size());
 }
 
-// Attribute `name`; throws AttributeError where it is missing, TypeError where it is of another type.
+// Attribute `name`; throws AttributeError where it is missing, TypeError for one of another type.
 template <class T>
 T attribute(nanobind::handle object, const char* name) {
     T value{};

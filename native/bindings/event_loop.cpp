@@ -51,7 +51,8 @@ using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 template <class T>
 Array<T> array(std::vector<T>&& values) {
     auto* owned = new std::vector<T>(std::move(values));
-    const nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    const auto destroy = [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); };
+    const nb::capsule owner(owned, destroy);
     return Array<T>(owned->data(), {owned->size()}, owner);
 }
 

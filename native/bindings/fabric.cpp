@@ -111,7 +111,7 @@ void define_fabrics(nb::module_& m) {
                      "Of all ranks' memory, side by side in one segment.");
 
     using Segments = std::vector<std::optional<std::shared_ptr<Segment>>>;
-    nb::class_<Fabric>(m, "Fabric", "The memory of all ranks and their connections, as one sees it.")
+    nb::class_<Fabric>(m, "Fabric", "The memory and connections of all ranks, as one sees them.")
         .def_static(
             "side_by_side",
             [](const FabricShape& shape, const std::shared_ptr<Segment>& segment,

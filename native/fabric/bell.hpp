@@ -1,4 +1,4 @@
-// How a thread waits for other ranks: a short time on its core, then asleep until one of them rings.
+// How a thread waits for other ranks: for a short time on its core, then asleep until one rings.
 #pragma once
 
 #include <sched.h>
@@ -40,8 +40,8 @@ inline int cores() {
     return number;
 }
 
-// The bell of a rank, in memory that all ranks of its host see: its threads sleep on it, and whoever
-// has written something for the rank rings it. It is zeroed at the start.
+// The bell of a rank, in memory that all ranks of its host see: its threads sleep on it, and
+// whoever has written something for the rank rings it. It is zeroed at the start.
 class Bell {
 public:
     // Wakes the rank's threads. Costs a look at a cache line where none sleeps.
@@ -50,13 +50,13 @@ public:
     }
 
     // A thread is about to sleep, until `leave`. A ring that happens at this very moment may miss
-    // it, since `ring` has no fence between the news and its look: so the thread goes on looking for
-    // news for longer than a store takes to be seen, and doesn't sleep for ever.
+    // it, since `ring` has no fence between the news and its look: so the thread goes on looking
+    // for news for longer than a store takes to be seen, and doesn't sleep for ever.
     void enter() { sleepers_.fetch_add(1, std::memory_order_seq_cst); }
     void leave() { sleepers_.fetch_sub(1, std::memory_order_relaxed); }
     std::uint32_t rings() const { return rings_.load(std::memory_order_acquire); }
 
-    // Sleeps until somebody rings or has rung since `rings` was so many, but not longer than `most`.
+    // Sleeps until somebody rings, or has rung since `rings` was so many; not longer than `most`.
     void sleep(std::uint32_t rings, std::chrono::nanoseconds most) {
 #ifdef __linux__
         const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);

@@ -1,5 +1,5 @@
 // What the ranks of a job tell one another beside messages: who failed first, who has arrived at
-// the barrier, what each is at, and its heartbeat; and `Patience`, which says for how long one waits.
+// the barrier, what each is at, and its heartbeat; and `Patience`, which says how long one waits.
 #pragma once
 
 #include <atomic>
@@ -217,8 +217,8 @@ private:
     bool has_remote_;
 };
 
-// How long a rank waits when nothing of its own can move: until somebody fails, or no rank has moved
-// for `timeout_s`. It stays awake for some time after any rank has moved: then its turn is near.
+// How long a rank waits when nothing of its own can move: until somebody fails, or no rank has
+// moved for `timeout_s`. It stays awake for some time after any rank has moved: its turn is near.
 class Patience {
 public:
     enum class Verdict { kWait, kAborted, kTimedOut };

@@ -104,8 +104,8 @@ public:
     bool reads_others() const;
     // Whether all ranks can; they have agreed on it.
     bool is_attached = false;
-    // Memory of the one call that runs, whatever its plan: the plan's scratch, and where messages out
-    // of other processes land for a moment. It stays as large as the largest call's.
+    // Memory of the one call that runs, whatever its plan: the plan's scratch, and where messages
+    // out of other processes land for a moment. It stays as large as the largest call's.
     std::vector<std::uint64_t> scratch, landing;
 
     // `where` for data in this rank's heap; 0 for other data.

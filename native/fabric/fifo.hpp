@@ -82,8 +82,8 @@ struct Message {
     std::uint32_t signature;
 };
 
-// The sending end. It rings the receiver's bell. Messages are numbered from 0. Keeps the last `consumed` it saw, so that the
-// other rank's cache line is read only when that doesn't do.
+// The sending end, which rings the receiver's bell. Messages are numbered from 0. Keeps the last
+// `consumed` it saw, so that the other rank's cache line is read only when that doesn't do.
 class FifoSender {
 public:
     FifoSender(const FifoMemory& memory, Bell& receiver)

@@ -2,8 +2,6 @@
 #include "messages/matching.hpp"
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
 #include <new>
 #include <stdexcept>
 #include <utility>
@@ -18,36 +16,15 @@ constexpr std::int64_t kLeastPulled = 8192;
 
 }  // namespace
 
-Operation* OperationList::with_tag(std::int64_t tag) const {
-    auto* operation = first_;
-    while (operation && operation->tag != tag) operation = operation->next;
-    return operation;
-}
-
-void OperationList::push(Operation& operation) {
-    operation.previous = last_;
-    operation.next = nullptr;
-    (last_ ? last_->next : first_) = &operation;
-    last_ = &operation;
-}
-
-void OperationList::remove(Operation& operation) {
-    (operation.previous ? operation.previous->next : first_) = operation.next;
-    (operation.next ? operation.next->previous : last_) = operation.previous;
-}
-
 Matching::Matching(std::shared_ptr<Fabric> fabric, std::int32_t stride, std::int32_t offset)
     : fabric_(std::move(fabric)),
       stride_(stride),
       offset_(offset),
-      ranks_(fabric_->shape().ranks()),
-      slots_(static_cast<std::size_t>(fabric_->shape().fifo.slots)),
-      slot_bytes_(std::min<std::int64_t>(fabric_->shape().fifo.slot_bytes,
-                                         std::numeric_limits<std::int32_t>::max())),
-      peers_(static_cast<std::size_t>(ranks_)) {
-    if (slot_bytes_ < static_cast<std::int64_t>(kCacheLine)) {
+      ranks_(fabric_->shape().ranks()) {
+    if (fabric_->shape().fifo.slot_bytes < static_cast<std::int64_t>(kCacheLine)) {
         throw std::invalid_argument("a slot has no room for a message's header");
     }
+    for (std::int32_t r = 0; r < ranks_; ++r) peers_.emplace_back(*fabric_, r);
 }
 
 void Matching::open(const Operation& operation) {
@@ -57,15 +34,15 @@ void Matching::open(const Operation& operation) {
         throw std::invalid_argument("a message to or from no rank, or of no size");
     }
     if (operation.is_send) {
-        auto& sender = peer(operation.peer).sender;
-        if (sender || operation.peer == own) return;
-        sender = &fabric_->sender(operation.peer, operation.peer * stride_ + offset_);
+        auto& outgoing = peer(operation.peer).outgoing;
+        if (outgoing.is_open() || operation.peer == own) return;
+        outgoing.open(fabric_->sender(operation.peer, operation.peer * stride_ + offset_));
         return;
     }
     for (std::int32_t src = 0; src < ranks_; ++src) {
-        auto& receiver = peer(src).receiver;
-        if (receiver || src == own || (!any && src != operation.peer)) continue;
-        receiver = &fabric_->receiver(src, own * stride_ + offset_);
+        auto& incoming = peer(src).incoming;
+        if (incoming.is_open() || src == own || (!any && src != operation.peer)) continue;
+        incoming.open(fabric_->receiver(src, own * stride_ + offset_));
     }
 }
 
@@ -92,7 +69,9 @@ void Matching::take_posted(Operation& receive) {
 
 void Matching::post(Operation& operation) {
     operation.number = ++operations_;
-    if (is_closed_ || fabric_->control().failed()) return end(operation, Status::kAborted);
+    if (is_closed_ || fabric_->control().failed()) {
+        return operation.end(finished, Status::kAborted);
+    }
     operation.is_send ? post_send(operation) : post_receive(operation);
 }
 
@@ -101,9 +80,9 @@ void Matching::post_send(Operation& send) {
     if (send.bytes >= kLeastPulled && !fabric_->is_remote(send.peer)) {
         send.heap = fabric_->in_heap(send.data, static_cast<std::size_t>(send.bytes));
     }
-    auto& sends = peer(send.peer).sends;
-    sends.push(send);
-    if (sends.first() == &send && send_pieces(send.peer)) fabric_->control().beat();
+    auto& outgoing = peer(send.peer).outgoing;
+    outgoing.push(send);
+    if (outgoing.is_first(send) && outgoing.advance(finished)) fabric_->control().beat();
 }
 
 void Matching::post_receive(Operation& receive) {
@@ -122,16 +101,16 @@ void Matching::send_to_self(Operation& send) {
     if (!receive) {
         copy_bytes(store_unexpected(send.peer, send.tag, send.bytes), send.data,
                    static_cast<std::size_t>(send.bytes));
-        return end(send, Status::kDone, send.peer, send.bytes);
+        return send.end(finished, Status::kDone, send.peer, send.bytes);
     }
     take_posted(*receive);
     if (const auto expected = receive->bytes; expected != send.bytes) {
         mismatch(*receive, send.peer, send.bytes);
-        return end(send, Status::kMismatched, send.peer, expected);
+        return send.end(finished, Status::kMismatched, send.peer, expected);
     }
     copy_bytes(receive->data, send.data, static_cast<std::size_t>(send.bytes));
-    end(*receive, Status::kDone, send.peer, send.bytes);
-    end(send, Status::kDone, send.peer, send.bytes);
+    receive->end(finished, Status::kDone, send.peer, send.bytes);
+    send.end(finished, Status::kDone, send.peer, send.bytes);
 }
 
 std::byte* Matching::store_unexpected(std::int32_t src, std::int64_t tag, std::int64_t bytes) {
@@ -152,17 +131,15 @@ bool Matching::take_unexpected(Operation& receive) {
         });
         if (found == list.end()) continue;
         if (any) turn_ = (src + 1) % ranks_;
-        auto& coming = peer(src).coming;
+        auto& incoming = peer(src).incoming;
         if (found->bytes != receive.bytes) {
             mismatch(receive, src, found->bytes);
-        } else if (coming.is_active && coming.to == found->data.get()) {
-            copy_bytes(receive.data, coming.to, static_cast<std::size_t>(coming.at));
-            coming.to = receive.data;
-            coming.receive = &receive;
+        } else if (incoming.goes_to(found->data.get())) {
+            incoming.hand_over(receive);
             list.erase(found);
         } else {
             copy_bytes(receive.data, found->data.get(), static_cast<std::size_t>(found->bytes));
-            end(receive, Status::kDone, src, found->bytes);
+            receive.end(finished, Status::kDone, src, found->bytes);
             list.erase(found);
         }
         return true;
@@ -170,26 +147,9 @@ bool Matching::take_unexpected(Operation& receive) {
     return false;
 }
 
-// The operation is on no list any more.
-void Matching::end(Operation& operation, Status status, std::int32_t rank, std::int64_t bytes) {
-    operation.outcome.status = status;
-    operation.outcome.rank = rank;
-    operation.outcome.bytes = bytes;
-    operation.is_done = true;
-    if (operation.ticket) finished.push(operation);
-}
-
 void Matching::mismatch(Operation& receive, std::int32_t src, std::int64_t bytes) {
-    end(receive, Status::kMismatched, src, bytes);
+    receive.end(finished, Status::kMismatched, src, bytes);
     fabric_->control().fail(Failure::kMismatched, src);
-}
-
-void Matching::abort(OperationList& list) {
-    while (!list.empty()) {
-        auto& operation = *list.first();
-        list.remove(operation);
-        end(operation, Status::kAborted);
-    }
 }
 
 void Matching::close() {
@@ -199,13 +159,52 @@ void Matching::close() {
 
 void Matching::abort_all() {
     for (auto& peer : peers_) {
-        abort(peer.sends);
-        abort(peer.pulled);
-        abort(peer.posted);
-        auto* receive = std::exchange(peer.coming.receive, nullptr);
-        if (receive) end(*receive, Status::kAborted);
+        peer.outgoing.abort(finished);
+        peer.posted.abort(finished);
+        auto* receive = peer.incoming.take_receive();
+        if (receive) receive->end(finished, Status::kAborted);
     }
-    abort(any_);
+    any_.abort(finished);
+}
+
+// Takes a burst of a rank's pieces, as long as somebody here wants them.
+bool Matching::receive_pieces(std::int32_t src) {
+    auto& from = peer(src);
+    std::int64_t taken = 0;
+    while (taken < kBurst) {
+        const bool is_wanted = from.incoming.receive() || !from.posted.empty() || !any_.empty();
+        if (!is_wanted || !from.incoming.has_piece()) break;
+        const auto bytes = from.incoming.is_under_way() ? from.incoming.take_piece(finished)
+                                                        : begin_message(src);
+        if (bytes == 0) break;
+        taken += bytes;
+    }
+    return taken > 0;
+}
+
+// Takes the first piece of a message; returns its bytes. 0 if the message cannot be taken: it
+// doesn't fit its receive, or there is no memory for a message that nobody has asked for.
+std::int64_t Matching::begin_message(std::int32_t src) {
+    auto& incoming = peer(src).incoming;
+    const auto header = incoming.header();
+    auto* receive = first_match(src, header.tag);
+    std::byte* to = nullptr;
+    if (!receive) {
+        try {
+            to = store_unexpected(src, header.tag, header.bytes);
+        } catch (const std::bad_alloc&) {
+            return 0;
+        }
+    } else {
+        take_posted(*receive);
+        if (receive->bytes != header.bytes) {
+            mismatch(*receive, src, header.bytes);
+            return 0;
+        }
+        if (receive->peer == kAnySource) turn_ = (src + 1) % ranks_;
+        to = receive->data;
+    }
+    return incoming.begin(header, receive, to, finished);
 }
 
 bool Matching::advance() {
@@ -218,7 +217,7 @@ bool Matching::advance() {
     const auto first = turn_;  // a receive from any source moves it on
     for (std::int32_t i = 0; i < ranks_; ++i) {
         const auto rank = first + i < ranks_ ? first + i : first + i - ranks_;
-        moved |= send_pieces(rank);
+        moved |= peer(rank).outgoing.advance(finished);
         moved |= receive_pieces(rank);
     }
     if (moved) control.beat();
@@ -238,8 +237,8 @@ void Matching::look_for_gone(const std::vector<Failure>& gone) {
         if (r == fabric_->rank()) continue;
         auto& peer = this->peer(r);
         const auto how = gone[static_cast<std::size_t>(r)];
-        const bool has_message = peer.receiver && peer.receiver->has_message();
-        const bool receives = peer.coming.receive || !peer.posted.empty();
+        const bool has_message = peer.incoming.has_piece();
+        const bool receives = peer.incoming.receive() || !peer.posted.empty();
         if (how == Failure::kNone || has_message) {
             ++others;
         } else if (receives) {
@@ -247,7 +246,7 @@ void Matching::look_for_gone(const std::vector<Failure>& gone) {
         } else {
             silent = r;
         }
-        if (how != Failure::kNone && (!peer.sends.empty() || peer.is_unread())) {
+        if (how != Failure::kNone && peer.outgoing.is_pending()) {
             return control.fail(how, r);
         }
     }
@@ -259,26 +258,17 @@ void Matching::look_for_stalled(Clock::time_point now) {
     bool any_is_coming = false;
     for (std::int32_t r = 0; r < ranks_; ++r) {
         auto& peer = this->peer(r);
-        if (stall_first(peer.sends, r, now) || stall_first(peer.pulled, r, now)) return;
-        auto* receive = peer.coming.receive;
+        // Sends move one after another: the time of the first one runs.
+        if (auto* send = peer.outgoing.take_expired(now)) return stall(*send, r);
+        auto* receive = peer.incoming.receive();
         if (receive && receive->watch.has_expired(now, receive->timeout_s)) {
-            peer.coming.receive = nullptr;
-            return stall(*receive, r);
+            return stall(*peer.incoming.take_receive(), r);
         }
-        const bool is_coming = std::exchange(peer.coming.has_moved, false);
+        const bool is_coming = peer.incoming.has_moved();
         any_is_coming |= is_coming;
         if (stall_posted(peer.posted, is_coming, now)) return;
     }
     stall_posted(any_, any_is_coming, now);
-}
-
-// Sends move one after another: the time of the first one runs.
-bool Matching::stall_first(OperationList& sends, std::int32_t dst, Clock::time_point now) {
-    auto* send = sends.first();
-    if (!send || !send->watch.has_expired(now, send->timeout_s)) return false;
-    sends.remove(*send);
-    stall(*send, dst);
-    return true;
 }
 
 // The time of a receive doesn't run while another message from there is on its way (`is_coming`),
@@ -300,7 +290,7 @@ bool Matching::stall_posted(OperationList& receives, bool is_coming, Clock::time
 
 // The operation ends, and in the next round, since the fabric has failed, all others.
 void Matching::stall(Operation& operation, std::int32_t rank) {
-    end(operation, Status::kStalled, rank);
+    operation.end(finished, Status::kStalled, rank);
     fabric_->control().fail(Failure::kStalled, fabric_->rank());
 }
 

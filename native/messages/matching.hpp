@@ -1,4 +1,4 @@
-// The messages between a rank and the others: which receive takes which message, and their pieces.
+// The messages between a rank and the others: which receive takes which message.
 //
 // A message travels through the FIFO of its two ranks as a header with tag and size, with as much
 // of the data behind it as its slot has room for, then the rest in pieces of a slot; or, where the
@@ -9,7 +9,6 @@
 // For one thread at a time; point_to_point.hpp has what lets several in.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -17,69 +16,12 @@
 #include <vector>
 
 #include "fabric/fabric.hpp"
-#include "fabric/outcome.hpp"
+#include "messages/operation.hpp"
+#include "messages/pieces.hpp"
 
 namespace sley {
 
 constexpr std::int32_t kAnySource = -1;
-
-// For how long something hasn't moved. Only who asks reads the clock.
-class Stopwatch {
-public:
-    using Clock = std::chrono::steady_clock;
-
-    void moved() { moved_ = true; }
-
-    bool has_expired(Clock::time_point now, double timeout_s) {
-        if (moved_) since_ = now;
-        moved_ = false;
-        return std::chrono::duration<double>(now - since_).count() >= timeout_s;
-    }
-
-private:
-    bool moved_ = true;
-    Clock::time_point since_{};
-};
-
-// A send or receive from its posting to its end. The poster keeps it where it is until then.
-struct Operation {
-    Operation(bool is_send, std::byte* data, std::int64_t bytes, std::int32_t peer,
-              std::int64_t tag, double timeout_s)
-        : is_send(is_send), data(data), bytes(bytes), peer(peer), tag(tag), timeout_s(timeout_s) {}
-
-    bool is_send;
-    std::byte* data;  // of a send: only read
-    std::int64_t bytes;
-    std::int32_t peer;
-    std::int64_t tag;
-    double timeout_s;
-
-    bool is_done = false;
-    Outcome outcome;
-    std::shared_ptr<Ticket> ticket;  // if there is one, the end is put on `finished`
-
-    std::uint64_t number = 0;      // in the order of posting
-    std::uint64_t heap = 0;        // of a send that is pulled: where
-    std::int64_t sent = -1;        // bytes that have been published; -1: not even the header
-    std::uint64_t last_piece = 0;  // number of a pulled send's last message
-    Stopwatch watch;
-    Operation* previous = nullptr;
-    Operation* next = nullptr;
-};
-
-// A list through the operations themselves, so that waiting in one needs no memory.
-class OperationList {
-public:
-    Operation* first() const { return first_; }
-    bool empty() const { return first_ == nullptr; }
-    Operation* with_tag(std::int64_t tag) const;
-    void push(Operation& operation);
-    void remove(Operation& operation);
-
-private:
-    Operation* first_ = nullptr;
-    Operation* last_ = nullptr;
-};
 
 class Matching {
 public:
@@ -111,26 +53,14 @@ private:
         std::int64_t tag, bytes;
         std::unique_ptr<std::byte[]> data;
     };
-    // The message whose header has been taken: it goes to a receive or is the last unexpected one.
-    struct Coming {
-        bool is_active = false;
-        bool has_moved = false;  // since the last look
-        Operation* receive = nullptr;
-        std::byte* to = nullptr;
-        std::int64_t bytes = 0, at = 0;
-    };
     struct Peer {
-        FifoSender* sender = nullptr;
-        FifoReceiver* receiver = nullptr;
-        OperationList sends;
-        OperationList pulled;  // all published, not all consumed
-        OperationList posted;  // receives that no message has come for
-        Coming coming;
-        std::list<Unexpected> unexpected;
+        Peer(const Fabric& fabric, std::int32_t rank)
+            : outgoing(rank, fabric.shape().fifo), incoming(fabric, rank) {}
 
-        bool is_unread() {
-            return !pulled.empty() && !sender->has_consumed(pulled.first()->last_piece);
-        }
+        Outgoing outgoing;
+        Incoming incoming;
+        OperationList posted;  // receives that no message has come for
+        std::list<Unexpected> unexpected;
     };
 
     Peer& peer(std::int32_t rank) { return peers_[static_cast<std::size_t>(rank)]; }
@@ -143,27 +73,19 @@ private:
     bool take_unexpected(Operation& receive);
     std::byte* store_unexpected(std::int32_t src, std::int64_t tag, std::int64_t bytes);
 
-    void end(Operation& operation, Status status, std::int32_t rank = -1, std::int64_t bytes = 0);
     void mismatch(Operation& receive, std::int32_t src, std::int64_t bytes);
-    void abort(OperationList& list);
     void abort_all();
 
-    bool send_pieces(std::int32_t dst);
-    std::int64_t send_piece(FifoSender& sender, Operation& send) const;
     bool receive_pieces(std::int32_t src);
-    bool begin_message(std::int32_t src);
-    void take_piece(std::int32_t src, const std::byte* from, std::int64_t bytes, bool is_pulled);
+    std::int64_t begin_message(std::int32_t src);
 
     void look_for_gone(const std::vector<Failure>& gone);
     void look_for_stalled(Clock::time_point now);
-    bool stall_first(OperationList& sends, std::int32_t dst, Clock::time_point now);
     bool stall_posted(OperationList& receives, bool is_coming, Clock::time_point now);
     void stall(Operation& operation, std::int32_t rank);
 
     std::shared_ptr<Fabric> fabric_;
     std::int32_t stride_, offset_, ranks_;
-    std::size_t slots_;
-    std::int64_t slot_bytes_;
     std::vector<Peer> peers_;
     OperationList any_;  // receives from any source that no message has come for
     std::uint64_t operations_ = 0;

@@ -1,53 +1,49 @@
-// The pieces of messages: out of a send, and into the receive that they are for.
+#include "messages/pieces.hpp"
+
 #include <algorithm>
 #include <cstring>
-#include <new>
+#include <limits>
 
 #include "fabric/copy.hpp"
-#include "messages/matching.hpp"
 
 namespace sley {
-namespace {
 
-struct Header {
-    std::int64_t tag, bytes;
-};
+Outgoing::Outgoing(std::int32_t dst, const FifoShape& shape)
+    : dst_(dst),
+      slots_(static_cast<std::size_t>(shape.slots)),
+      slot_bytes_(std::min<std::int64_t>(shape.slot_bytes,
+                                         std::numeric_limits<std::int32_t>::max())) {}
 
-// A peer is served for so long before the next one's turn, and data in the heap are cut so.
-constexpr std::int64_t kBurst = std::int64_t{1} << 20;
-
-}  // namespace
-
-bool Matching::send_pieces(std::int32_t dst) {
-    auto& to = peer(dst);
+bool Outgoing::advance(OperationList& finished) {
     bool moved = false;
-    for (std::int64_t sent = 0; sent < kBurst && !to.sends.empty();) {
-        auto& send = *to.sends.first();
-        const auto bytes = send_piece(*to.sender, send);
+    for (std::int64_t sent = 0; sent < kBurst && !sends_.empty();) {
+        auto& send = *sends_.first();
+        const auto bytes = send_piece(send);
         if (bytes == 0) break;
         sent += bytes;
         moved = true;
         send.watch.moved();
         if (send.sent < send.bytes) continue;
-        to.sends.remove(send);
+        sends_.remove(send);
         if (send.heap == 0) {
-            end(send, Status::kDone, dst, send.bytes);
+            send.end(finished, Status::kDone, dst_, send.bytes);
         } else {
-            send.last_piece = to.sender->next() - 1;
-            to.pulled.push(send);
+            send.last_piece = sender_->next() - 1;
+            pulled_.push(send);
         }
     }
-    while (!to.pulled.empty() && !to.is_unread()) {
-        auto& send = *to.pulled.first();
-        to.pulled.remove(send);
-        end(send, Status::kDone, dst, send.bytes);
+    while (!pulled_.empty() && !is_unread()) {
+        auto& send = *pulled_.first();
+        pulled_.remove(send);
+        send.end(finished, Status::kDone, dst_, send.bytes);
         moved = true;
     }
     return moved;
 }
 
 // Publishes the header or the next piece, if there is room. Returns the bytes that it took.
-std::int64_t Matching::send_piece(FifoSender& sender, Operation& send) const {
+std::int64_t Outgoing::send_piece(Operation& send) {
+    auto& sender = *sender_;
     if (send.heap != 0 && send.sent >= 0) {
         if (!sender.has_envelope()) return 0;
         const auto piece = std::min(kBurst, send.bytes - send.sent);
@@ -74,74 +70,70 @@ std::int64_t Matching::send_piece(FifoSender& sender, Operation& send) const {
     return bytes;
 }
 
-bool Matching::receive_pieces(std::int32_t src) {
-    auto& from = peer(src);
-    if (!from.receiver) return false;
-    bool moved = false;
-    for (std::int64_t taken = 0; taken < kBurst;) {
-        const bool is_wanted = from.coming.receive || !from.posted.empty() || !any_.empty();
-        if (!is_wanted || !from.receiver->has_message()) break;
-        const auto message = from.receiver->message();
-        if (from.coming.is_active) {
-            const bool is_pulled = (message.where & kInHeap) != 0;
-            take_piece(src, fabric_->resolve(src, message.where), message.bytes, is_pulled);
-        } else if (!begin_message(src)) {
-            break;
-        }
-        taken += message.bytes;
-        moved = true;
+Operation* Outgoing::take_expired(Stopwatch::Clock::time_point now) {
+    for (auto* list : {&sends_, &pulled_}) {
+        auto* send = list->first();
+        if (!send || !send->watch.has_expired(now, send->timeout_s)) continue;
+        list->remove(*send);
+        return send;
     }
-    return moved;
+    return nullptr;
 }
 
-// Takes the header and what is behind it. False if the message cannot be taken: it doesn't fit its
-// receive, or there is no memory for a message that nobody has asked for.
-bool Matching::begin_message(std::int32_t src) {
-    auto& from = peer(src);
-    const auto message = from.receiver->message();
-    const auto* data = fabric_->resolve(src, message.where);
+void Outgoing::abort(OperationList& finished) {
+    sends_.abort(finished);
+    pulled_.abort(finished);
+}
+
+Header Incoming::header() const {
     Header header;
-    std::memcpy(&header, data, sizeof header);
-    auto* receive = first_match(src, header.tag);
-    std::byte* to = nullptr;
-    if (!receive) {
-        try {
-            to = store_unexpected(src, header.tag, header.bytes);
-        } catch (const std::bad_alloc&) {
-            return false;
-        }
-    } else {
-        take_posted(*receive);
-        if (receive->bytes != header.bytes) {
-            mismatch(*receive, src, header.bytes);
-            return false;
-        }
-        if (receive->peer == kAnySource) turn_ = (src + 1) % ranks_;
-        to = receive->data;
-    }
-    from.coming = {true, true, receive, to, header.bytes, 0};
-    take_piece(src, data + sizeof header, message.bytes - static_cast<std::int64_t>(sizeof header),
-               false);
-    return true;
+    std::memcpy(&header, fabric_.resolve(src_, receiver_->message().where), sizeof header);
+    return header;
+}
+
+std::int64_t Incoming::begin(const Header& header, Operation* receive, std::byte* to,
+                             OperationList& finished) {
+    is_under_way_ = true;
+    receive_ = receive;
+    to_ = to;
+    bytes_ = header.bytes;
+    at_ = 0;
+    constexpr std::int64_t kHeader = sizeof(Header);
+    const auto message = receiver_->message();
+    const auto* data = fabric_.resolve(src_, message.where) + kHeader;
+    return kHeader + take(data, message.bytes - kHeader, false, finished);
+}
+
+std::int64_t Incoming::take_piece(OperationList& finished) {
+    const auto message = receiver_->message();
+    const bool is_pulled = (message.where & kInHeap) != 0;
+    return take(fabric_.resolve(src_, message.where), message.bytes, is_pulled, finished);
 }
 
 // A large pulled message goes past the caches: with 32 MiB of them and 16 MiB of data, 20 GB/s
 // instead of 14 were measured (with 4 MiB it lost). Staged ones lost at any size.
-void Matching::take_piece(std::int32_t src, const std::byte* from, std::int64_t bytes,
-                          bool is_pulled) {
-    auto& coming = peer(src).coming;
-    if (is_pulled && coming.bytes >= std::max(last_level_cache_bytes() / 2, kBurst)) {
-        stream_bytes(coming.to + coming.at, from, static_cast<std::size_t>(bytes));
+std::int64_t Incoming::take(const std::byte* from, std::int64_t bytes, bool is_pulled,
+                            OperationList& finished) {
+    if (is_pulled && bytes_ >= std::max(last_level_cache_bytes() / 2, kBurst)) {
+        stream_bytes(to_ + at_, from, static_cast<std::size_t>(bytes));
     } else {
-        copy_bytes(coming.to + coming.at, from, static_cast<std::size_t>(bytes));
+        copy_bytes(to_ + at_, from, static_cast<std::size_t>(bytes));
     }
-    peer(src).receiver->release();
-    coming.at += bytes;
-    coming.has_moved = true;
-    if (coming.receive) coming.receive->watch.moved();
-    if (coming.at < coming.bytes) return;
-    if (coming.receive) end(*coming.receive, Status::kDone, src, coming.bytes);
-    coming = {};
+    receiver_->release();
+    at_ += bytes;
+    has_moved_ = true;
+    if (receive_) receive_->watch.moved();
+    if (at_ < bytes_) return bytes;
+    if (receive_) receive_->end(finished, Status::kDone, src_, bytes_);
+    receive_ = nullptr;
+    is_under_way_ = has_moved_ = false;
+    return bytes;
+}
+
+void Incoming::hand_over(Operation& receive) {
+    copy_bytes(receive.data, to_, static_cast<std::size_t>(at_));
+    to_ = receive.data;
+    receive_ = &receive;
 }
 
 }  // namespace sley

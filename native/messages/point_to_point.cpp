@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -129,8 +130,8 @@ bool PointToPoint::has_unsettled() {
     return has_remote() && !fabric_->is_settled() && !fabric_->control().failed();
 }
 
-// Goes round until `done`, leaving the mutex between the rounds. until: when `done` must be asked at
-// the latest.
+// Goes round until `done`, leaving the mutex between the rounds. until: when `done` must be asked
+// at the latest.
 template <class Done>
 void PointToPoint::drive(Lock& lock, const Done& done, Clock::time_point until) {
     Rest rest(bell(), fabric_->shape().ranks(), has_remote());
@@ -150,8 +151,7 @@ void PointToPoint::drive(Lock& lock, const Done& done, Clock::time_point until) 
         if (is_late) {
             const auto now = Clock::now();
             if (rest.is_first_wait()) began = now;
-            const std::chrono::nanoseconds left = until - now;
-            rest.wait(now - began >= kQuiet, std::min<std::chrono::nanoseconds>(left, kLookInterval));
+            rest.wait(now - began >= kQuiet, std::min<Clock::duration>(until - now, kLookInterval));
         }
         while (waiting_.load(std::memory_order_relaxed) > 0) sched_yield();
         lock.lock();

@@ -78,7 +78,7 @@ class FabricShape:
         """Of all ranks' memory, side by side in one segment."""
 
 class Fabric:
-    """The memory of all ranks and their connections, as one sees it."""
+    """The memory and connections of all ranks, as one sees them."""
 
     @staticmethod
     def side_by_side(shape: FabricShape, segment: Segment, rank: int) -> Fabric:
