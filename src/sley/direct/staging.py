@@ -82,7 +82,7 @@ class _Tile:
         found: list[int] = []
         for row in range(len(self._event)):
             while not self._done[row]:
-                choice = self._cheapest(self._circle(row))
+                choice = self._cheapest(self._cycle(row))
                 found.append(int(self._event[choice]))
                 self._free[choice] = True
                 self._release(self._soft[choice])
@@ -106,7 +106,7 @@ class _Tile:
         """The events that an event waits for over soft edges alone."""
         return [b for b in self._soft_before[row] if not (self._done[b] or self._free[b])]
 
-    def _circle(self, row: int) -> list[tuple[int, int]]:
+    def _cycle(self, row: int) -> list[tuple[int, int]]:
         """The soft edges of a cycle of waiting, found backwards from an event that can't run,
         preferring hard edges."""
         after = self._first_stuck(row)
@@ -135,10 +135,10 @@ class _Tile:
             self._ahead[passed] = row
         return row
 
-    def _cheapest(self, circle: list[tuple[int, int]]) -> int:
+    def _cheapest(self, cycle: list[tuple[int, int]]) -> int:
         """The source of the soft edge to remove: one whose target waits for few others, so that
         the removal helps, and whose cost is low."""
-        edge = min(circle, key=lambda edge: (len(self._soft_left(edge[1])), self._cost[edge[0]]))
+        edge = min(cycle, key=lambda edge: (len(self._soft_left(edge[1])), self._cost[edge[0]]))
         return edge[0]
 
 

@@ -3,7 +3,7 @@
 Transfers are put into sub-pipelines, one after the other. A sub-pipeline takes transfers whose
 predecessors have all been taken, in it or before, as long as none of their links is in use in it.
 What is chosen first is what the two differ in: HPDS takes the chunk that has contributed to the
-fewest turns so far, ties going to the lower one; round robin goes through the chunks in a circle.
+fewest turns so far, ties going to the lower one; round robin goes through the chunks in turn.
 
 A chunk, here, is a group of transfers that touch common memory, directly or by way of others.
 Where every transfer moves one chunk between equal places, as in ResCCL's language, that is the

@@ -85,7 +85,7 @@ class Turns:
         if len(order) < number:
             raise S703.error(
                 at=Place(detail=self.plan.name),
-                expected="instructions that do not wait for one another in a circle",
+                expected="instructions that do not wait for one another in a cycle",
                 found="some that wait for ever",
             )
         return np.array(order, np.int64), np.array(end)

@@ -145,7 +145,7 @@ def _describe(
     ]
     return V203.diagnostic(
         at=[plan.place(rows[0])],
-        expected=f"no circle of waiting with {counted(slots, 'slot')} a connection",
+        expected=f"no cycle of waits with {counted(slots, 'slot')} a connection",
         found=f"{len(rows)} instructions that wait for one another"
         + (", where every chunk of a message takes a slot" if events.parts.max() > 1 else ""),
         notes=shortened(notes),

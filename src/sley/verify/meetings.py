@@ -91,11 +91,11 @@ def _describe(
         text = f"{plan.label(row)} needs {plan.label(needed)}"
         row = ahead[int(plan.block[needed])]
         notes.append(text if row == needed else f"{text}, which comes after {plan.label(row)}")
-    circle = notes[seen[row] :]
+    cycle = notes[seen[row] :]
     return V203.diagnostic(
         at=[plan.place(row)],
         expected="in instruction order, both ends of every message at work together",
-        found=f"{len(circle)} instructions that wait for one another when there are many tiles",
+        found=f"{len(cycle)} instructions that wait for one another when there are many tiles",
         remedy="Give each peer and direction a thread block of its own, or run tile by tile.",
-        notes=shortened(circle),
+        notes=shortened(cycle),
     )

@@ -20,7 +20,7 @@ from sley.ir.words import Op
 
 def without_nops(plan: Plan) -> Plan:
     """`plan` without nops, and without waits for earlier instructions of the same block, which
-    hold anyway; it means the same. Raises F452 for nops that wait in a circle."""
+    hold anyway; it means the same. Raises F452 for nops that wait in a cycle."""
     nop = plan.instructions.op == Op.NOP
     own = plan.block[plan.waits.source] == plan.block[plan.waits.target]
     if not nop.any() and not own.any():
@@ -82,7 +82,7 @@ class _Finished:
             elif row == nop:
                 raise F452.error(
                     at=self._plan.place(nop),
-                    expected="nops that wait without circle",
+                    expected="nops whose waits form no cycle",
                     found="a nop that waits, by way of others, for itself",
                 )
             elif row not in seen:

@@ -34,7 +34,7 @@ def lift(plan: Plan) -> Program:
 
     Channels, thread blocks and schedule are the plan's own business and don't come along. What is
     read, written and combined, and in which order, does. About linear in the chunks moved, up to a
-    sort; each landing costs a walk along the circle that it breaks.
+    sort; each landing costs a walk along the cycle that it breaks.
 
     Errors: C307; C320 for a plan whose tables contradict one another or that cannot run to its
     end. Races and wrong results are the verifier's to find: what becomes of such a plan is as

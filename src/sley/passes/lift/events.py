@@ -75,11 +75,11 @@ def _positions(plan: Plan, messages: Messages) -> LongArray:
     graph = Edges.from_pairs(rows, *messages.happens_before(plan))
     level = levels(graph)
     if (level == NONE).any():
-        circle = find_cycle(graph.reversed(), level == NONE)
+        cycle = find_cycle(graph.reversed(), level == NONE)
         raise C320.error(
-            at=plan.places(circle[:LIMIT]),
+            at=plan.places(cycle[:LIMIT]),
             expected="a plan that runs to its end",
-            found=f"{len(circle)} instructions that wait for one another",
+            found=f"{len(cycle)} instructions that wait for one another",
         )
     place = np.empty(rows, np.int64)
     place[np.argsort(level, kind="stable")] = np.arange(rows)

@@ -1,10 +1,10 @@
 """Times: when each transfer happens, and which messages must land in scratch first.
 
 A message is sent and received; as a transfer it does both at once. So the two events are made one
-node of a graph, whose edges are the order of accesses to memory. Where that graph has a circle, a
+node of a graph, whose edges are the order of accesses to memory. Where that graph has a cycle, a
 message on it is received before something that it is sent after: it gets two nodes, one that lands
 in scratch and one that takes it from there. With all messages taken apart nothing but the plan's
-own order would be left, which has no circle, so there is always one to take apart.
+own order would be left, which has no cycle, so there is always one to take apart.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def find_times(plan: Plan, events: Events) -> Times:
     lands = np.zeros(len(send), bool)
     time = levels(_contracted(events, home, send[lands], receive[lands]))[home]
     if (time == NONE).any():
-        lands = np.isin(send, _Circles(plan, events, time == NONE).landing())
+        lands = np.isin(send, _Cycles(plan, events, time == NONE).landing())
         home[receive[lands]] = receive[lands]
         time = levels(_contracted(events, home, send[lands], receive[lands]))[home]
         if (time == NONE).any():
-            raise RuntimeError("a circle of transfers was left")
+            raise RuntimeError("a cycle of transfers was left")
     return Times(lands, time)
 
 
@@ -56,11 +56,11 @@ def _contracted(events: Events, home: LongArray, before: LongArray, after: LongA
     return Edges.from_pairs(len(home), source, target)
 
 
-class _Circles:
-    """Takes messages apart until no circle is left, among the `stuck` events alone.
+class _Cycles:
+    """Takes messages apart until no cycle is left, among the `stuck` events alone.
 
     It does what can be done; when there is nothing, it walks backwards from something undone to
-    what that waits for, until the walk closes, and takes apart one message on the circle.
+    what that waits for, until the walk closes, and takes apart one message on the cycle.
     """
 
     def __init__(self, plan: Plan, events: Events, stuck: BoolArray) -> None:
@@ -96,7 +96,7 @@ class _Circles:
                 at += 1
             if at == len(self.todo):
                 return list(self.taken)
-            send = self._on_circle(self.todo[at])
+            send = self._on_cycle(self.todo[at])
             receive = self.other[send]
             self.other[send] = self.other[receive] = NONE
             self.taken[send], self.landed[receive] = receive, send
@@ -127,8 +127,8 @@ class _Circles:
                     freed.append(later)
         return [later for later in freed if self._ready(later)]
 
-    def _on_circle(self, start: int) -> int:
-        """The send of a message that is received after, and sent before, something on a circle
+    def _on_cycle(self, start: int) -> int:
+        """The send of a message that is received after, and sent before, something on a cycle
         behind `start`; of those the one with the fewest chunks, then the one received last."""
         left_by = start
         seen: dict[int, int] = {}
@@ -144,10 +144,10 @@ class _Circles:
             waits = next(end for end in ends if self.missing[end])
             left_by = self._undone_before(waits)
             path.append((waits, left_by))
-        circle = path[seen[node] :]
+        cycle = path[seen[node] :]
         sends = [
             left
-            for (waits, _), (_, left) in zip(circle, [circle[-1], *circle[:-1]], strict=True)
+            for (waits, _), (_, left) in zip(cycle, [cycle[-1], *cycle[:-1]], strict=True)
             if self.other[waits] == left and left % 2
         ]
         return min(sends, key=lambda send: (self.cost[send], -self.position[self.other[send]]))
