@@ -14,7 +14,7 @@ from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.program import Program
 from sley.ir.words import Schedule
 from sley.lang import ChunkProgram
-from sley.passes.blocks import assign_blocks, numbered
+from sley.passes.blocks import assign_blocks, number_blocks
 from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
 from sley.passes.fuse import fuse
@@ -179,7 +179,7 @@ def cases(
         key = blocks.rank * most + np.array(colour)
         names, new = np.unique(key, return_inverse=True)
         none = np.zeros(len(names), np.int64)
-        blocks = numbered(names // most, none, new[blocks.instruction_block])
+        blocks = number_blocks(names // most, none, new[blocks.instruction_block])
     costs = Costs(tiles=draw(st.sampled_from([1, 2, 16])), inter_GBps=draw(st.sampled_from([1, 9])))
     return low, order, blocks, topology, costs
 

@@ -3,6 +3,6 @@
 parallelize: Program -> Program. dependencies: Program -> ChunkDag. fuse and channels:
 ChunkDag -> InstructionDag. order (by depth), pipelines (whole transfers): InstructionDag -> Order.
 blocks: Order -> thread blocks; allocate, with timeline and merging: fewer of them. emit and waits:
-all of these -> Plan. links only looks: at a program's transfers and a topology. lift goes back:
-Plan -> Program. loops is how passes say what NumPy can't.
+all of these -> Plan. links: which links of a topology a program uses, for several passes. lift goes
+back: Plan -> Program. loops: loops that NumPy can't express, in plain Python or compiled by Numba.
 """

@@ -1,11 +1,11 @@
 """Allocate: thread blocks by state (ResCCL 4.4), and within a limit.
 
-From the timeline of the plan with a block for each connection: blocks of a rank that are never at
-work at the same time become one (equation 7). With a limit, blocks go on merging, those first that
-are least at work at the same time.
+By the timeline of the plan with a block for each connection, blocks of a rank that are never active
+at the same time are merged (equation 7). A limit merges further blocks, first those that are active
+at the same time for the shortest time.
 
-A merged block lists its instructions in the order of the plan, so a merge never makes a plan hang:
-that order is a complete execution with the plan's slots, whatever block does what.
+A merged block lists its instructions in the order of the plan, so merging never makes a plan hang:
+that order is a complete execution with the plan's slots for any allocation.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.plan import Estimate
 from sley.ir.tables import NONE, FloatArray, IntArray, LongArray
 from sley.ir.words import Allocation
-from sley.passes.blocks import numbered
+from sley.passes.blocks import number_blocks
 from sley.passes.links import Links
-from sley.passes.merging import Overlaps, merged, spread
+from sley.passes.merging import Overlaps, merge, spread
 from sley.passes.pipelines import whole_transfers
 from sley.passes.timeline import Costs, Estimator, Timeline, sequence_of
 
 PATIENCE = 200_000
-"""Instructions that trying lower limits may go through, all tries together."""
+"""Instructions of all the drafts together that lower limits may add."""
 
 
 @dataclass(frozen=True)
 class Allocated:
-    """What came of the allocation: the order in which blocks list their instructions, the blocks,
-    and what is expected of them."""
+    """The result: the order in which blocks list their instructions, the blocks, and the estimate
+    of their times."""
 
     order: Order
     blocks: Blocks
@@ -42,7 +42,7 @@ class Allocated:
 
 @dataclass(frozen=True)
 class _Draft:
-    """A way to deal an order to blocks, and its timeline."""
+    """A way to allocate an order to blocks, and its timeline."""
 
     order: Order
     blocks: Blocks
@@ -58,7 +58,7 @@ class _Draft:
 
     @cached_property
     def activity(self) -> tuple[FloatArray, FloatArray]:
-        """When each instruction of the order is at work: while any of its transfers is."""
+        """When each instruction of the order is active: while any of its transfers is."""
         order, timeline = self.order, self.timeline
         first = np.where(order.receive != NONE, order.receive, order.send)
         last = np.where(order.send != NONE, order.send, order.receive)
@@ -67,7 +67,7 @@ class _Draft:
 
     @property
     def busy_us(self) -> FloatArray:
-        """float64 (blocks,): for how long each is at work."""
+        """float64 (blocks,): how long each is active."""
         start, end = self.activity
         blocks = self.blocks
         total = np.bincount(blocks.instruction_block, end - start, minlength=len(blocks.rank))
@@ -85,45 +85,46 @@ def allocate(
 ) -> Allocated:
     """The blocks of `allocation`, at most `max_blocks` a rank.
 
-    blocks: one for each connection. By state, a plan whose estimated time would grow keeps these:
-    where receives come long after their sends, as in the msccl schedule, the timeline, which takes
-    a transfer as one thing, can be wrong about when a block is at work.
+    blocks: one for each connection. By state, these stay if merging them would increase the
+    estimated time: where receives come long after their sends, as in the msccl schedule, the
+    timeline, which doesn't separate the two, can be wrong about when a block is active.
     """
     estimator = Estimator.of(dag.chunks, links, costs)
     unmerged = draft = _Draft.of(estimator, order, blocks)
     exceeds = max_blocks is not None and _most(blocks) > max_blocks
     if order.whole and (allocation is Allocation.STATE or exceeds):
-        # Whole transfers may go in any order that respects their dependencies. By the time at which
-        # they start, blocks can share; and what depends on a transfer starts later than it does.
+        # Whole transfers may run in any order that respects their dependencies. The order of their
+        # starts does, since a transfer starts later than those that it depends on; and in it
+        # connections can share blocks.
         sequence = sequence_of(order, len(dag.forward))
         by_start = np.argsort(unmerged.timeline.start_us[sequence], kind="stable")
-        draft = _Draft(*_reordered(dag, order, blocks, sequence[by_start]), unmerged.timeline)
+        draft = _Draft(*_reorder(dag, order, blocks, sequence[by_start]), unmerged.timeline)
     connection = draft
     if allocation is Allocation.STATE:
         shared = _Draft.of(estimator, draft.order, _by_state(dag, draft))
         if shared.time_us <= unmerged.time_us * (1 + 1e-9):
             draft = shared
     if max_blocks is not None and exceeds:
-        # Blocks that share by state are one way to begin; that they fit doesn't make them the best.
+        # Blocks merged by state are only one start: even if they fit, another may be faster.
         ways = [d for d in (draft,) if _most(d.blocks) <= max_blocks]
         for begin in {id(d): d for d in (draft, connection)}.values():
-            ways += _within(dag, begin, max_blocks, estimator)
+            ways += _merge_to_limit(dag, begin, max_blocks, estimator)
         draft = min(ways, key=lambda d: d.time_us)
     estimate = Estimate(draft.time_us, unmerged.time_us, draft.busy_us, costs.tiles)
     return Allocated(draft.order, draft.blocks, estimate)
 
 
 def _most(blocks: Blocks) -> int:
-    """Blocks of the rank that has most."""
+    """The largest number of blocks of a rank."""
     return int(np.bincount(blocks.rank).max(initial=0))
 
 
-def _reordered(
+def _reorder(
     dag: InstructionDag, order: Order, blocks: Blocks, sequence: IntArray
 ) -> tuple[Order, Blocks]:
-    """The same blocks, with the whole transfers of the order in another one.
+    """The whole transfers in another order, on the same blocks.
 
-    sequence: int32 (transfers,), that order.
+    sequence: int32 (transfers,), the transfers in that order.
     """
     pipeline = np.full(len(dag.forward), NONE, np.int32)
     receives = order.receive != NONE
@@ -132,42 +133,42 @@ def _reordered(
     row = np.full(2 * len(dag.forward), NONE)
     row[_halves_of(order)] = np.arange(len(order))
     none = np.zeros(len(blocks.rank), np.int64)
-    return again, numbered(blocks.rank, none, blocks.instruction_block[row[_halves_of(again)]])
+    return again, number_blocks(blocks.rank, none, blocks.instruction_block[row[_halves_of(again)]])
 
 
 def _halves_of(order: Order) -> LongArray:
-    """int64 (rows,): 2t where a row of whole transfers sends transfer t, 2t + 1 where it receives
-    it or does it locally."""
+    """int64 (rows,): 2t for a row that sends transfer t, 2t + 1 for one that receives it or copies
+    or reduces locally."""
     sends = order.send != NONE
     return np.where(sends, 2 * order.send.astype(np.int64), 2 * order.receive.astype(np.int64) + 1)
 
 
 def _by_state(dag: InstructionDag, draft: _Draft) -> Blocks:
-    """Blocks that are never at work at the same time become one.
+    """Merges blocks that are never active at the same time.
 
-    Blocks of one peer and direction, on different channels, use the same link and hardly ever work
-    at the same time. So it is tried twice, with these merged first and without; the way that ends
+    Blocks of one peer and direction, on different channels, use the same link and are hardly ever
+    active at the same time. So there are two tries, with these merged first and without; the one
     with fewer blocks wins.
     """
     order, (start, end) = draft.order, draft.activity
 
-    def coloured(blocks: Blocks, overlaps: Overlaps) -> Blocks:
+    def merge_apart(blocks: Blocks, overlaps: Overlaps) -> Blocks:
         first = np.full(len(blocks.rank), np.inf)
         np.minimum.at(first, blocks.instruction_block, start)
-        return merged(blocks, overlaps.colours(first))
+        return merge(blocks, overlaps.colours(first))
 
     overlaps = Overlaps.of(order, draft.blocks, start, end)
-    paired = coloured(draft.blocks, overlaps.within(_peers(dag, order, draft.blocks)))
+    paired = merge_apart(draft.blocks, overlaps.within(_peers(dag, order, draft.blocks)))
     ways = [
-        coloured(paired, Overlaps.of(order, paired, start, end)),
-        coloured(draft.blocks, overlaps),
+        merge_apart(paired, Overlaps.of(order, paired, start, end)),
+        merge_apart(draft.blocks, overlaps),
     ]
     return min(ways, key=lambda blocks: (_most(blocks), len(blocks.rank)))
 
 
 def _peers(dag: InstructionDag, order: Order, blocks: Blocks) -> LongArray:
-    """int64 (blocks,): a number for the peer and direction of a block's first message, its own for
-    one without messages."""
+    """int64 (blocks,): a number for the peer and direction of each block's first message, a unique
+    one for a block without messages."""
     t = dag.chunks.program.transfers
     peer = np.where(order.send != NONE, t.dst[order.send], t.src[order.receive])
     remote = (order.send != NONE) | dag.remote[order.receive]
@@ -177,13 +178,13 @@ def _peers(dag: InstructionDag, order: Order, blocks: Blocks) -> LongArray:
     return family
 
 
-def _within(
+def _merge_to_limit(
     dag: InstructionDag, draft: _Draft, limit: int, estimator: Estimator
 ) -> Iterator[_Draft]:
-    """Ways to have at most `limit` blocks a rank: merging those that are least at work at the same
-    time, or spreading the work evenly; in the order as it is, or as the blocks become free.
+    """Drafts with at most `limit` blocks a rank: merged by least overlap or spread evenly, in the
+    order of the draft or in that in which blocks become free.
 
-    A lower limit can happen to give a better plan, so some are tried too, down to half.
+    A lower limit can give a better plan, so lower limits are tried too, down to half.
     """
     tries = max(PATIENCE // max(len(draft.order), 1), 1)
     limits = range(min(limit, _most(draft.blocks)), max(limit // 2, limit - tries, 0), -1)
@@ -192,8 +193,8 @@ def _within(
     busy = draft.busy_us
     for here in limits:
         for colour in (merges.colours(here), spread(draft.blocks, busy, here)):
-            fixed = _Draft.of(estimator, draft.order, merged(draft.blocks, colour))
+            fixed = _Draft.of(estimator, draft.order, merge(draft.blocks, colour))
             yield fixed
             if draft.order.whole:
                 sequence = estimator.greedy(fixed.order, fixed.blocks)
-                yield _Draft.of(estimator, *_reordered(dag, fixed.order, fixed.blocks, sequence))
+                yield _Draft.of(estimator, *_reorder(dag, fixed.order, fixed.blocks, sequence))

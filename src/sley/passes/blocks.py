@@ -1,4 +1,4 @@
-"""Blocks: deals ordered instructions to thread blocks (MSCCLang 5.2)."""
+"""Blocks: thread blocks by connection, and their instructions (MSCCLang 5.2)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _NO_HAND = np.iinfo(np.int32).max
 
 
 def assign_blocks(dag: InstructionDag, order: Order) -> Blocks:
-    """A block for every unique (send peer, receive peer, channel) of a rank, a fused instruction
-    tying its two connections into one; blocks asked for by hand as asked for. A local operation
-    goes to the block of its rank whose latest instruction is the earliest.
+    """Assigns a block to each end of a connection. The two ends of a fused instruction share one,
+    and so do ends with the same requested block. A local operation gets the block of its rank whose
+    latest instruction is the earliest.
 
-    Blocks are numbered in the order of their first instruction, those given by hand first.
+    Requested blocks come first, by number; the others are numbered by their first instruction.
     Errors: C302, C303.
     """
     ends = _Ends.of(dag, order)
-    group = _connected(ends)
+    group = _tied_groups(ends)
     hand, hand_of = _hand_blocks(dag, ends, group)
-    # A group with a hand-given number is the block of that (rank, number); others are their own.
+    # A group with a requested number is the block of that (rank, number); others are their own.
     by_hand = hand != _NO_HAND
     lone = np.where(by_hand, NONE, np.arange(len(hand)))
     key = np.stack([hand_of, hand, lone])
@@ -40,20 +40,21 @@ def assign_blocks(dag: InstructionDag, order: Order) -> Blocks:
     instruction_block[sends] = block_of_end[ends.send_end[order.send[sends]]]
     rank, number = blocks[0], blocks[1]
     rank, number = _place_local(dag, order, instruction_block, rank, number)
-    return numbered(rank, number, instruction_block)
+    return number_blocks(rank, number, instruction_block)
 
 
 def _remote_receives(dag: InstructionDag, order: Order) -> np.ndarray:
-    """Rows of the order that receive from another rank."""
+    """The rows of the order that receive from another rank."""
     return np.flatnonzero((order.receive != NONE) & dag.remote[order.receive])
 
 
 @dataclass(frozen=True)
 class _Ends:
-    """Ends of connections: rank, peer, channel, direction (0 receives, 1 sends), a row an end.
+    """Ends of connections.
 
-    receive_end, send_end: int64 (transfers,), the end that a remote transfer uses.
-    tied: pairs of ends that fused instructions tie together.
+    columns: (4, ends), rank, peer, channel and direction (0 receives, 1 sends) of each end.
+    receive_end, send_end: int64 (transfers,), the ends of a remote transfer.
+    tied: (2, pairs), receive ends and send ends of fused instructions.
     """
 
     columns: LongArray
@@ -79,10 +80,10 @@ class _Ends:
         return cls(columns, receive_end, send_end, np.unique(tied, axis=1))
 
 
-def _connected(ends: _Ends) -> LongArray:
+def _tied_groups(ends: _Ends) -> LongArray:
     """The group of each end; a receive end and a send end that are tied share one.
 
-    Ties form pairs: `channels` binds each end to at most one other.
+    `channels` binds each end to at most one other, so a group has at most two ends.
     """
     group = np.arange(ends.columns.shape[1])
     group[ends.tied[1]] = group[ends.tied[0]]
@@ -90,7 +91,7 @@ def _connected(ends: _Ends) -> LongArray:
 
 
 def _hand_blocks(dag: InstructionDag, ends: _Ends, group: LongArray) -> tuple[LongArray, LongArray]:
-    """For each group the number asked for by hand (times lanes), or _NO_HAND; and its rank."""
+    """The requested number (times lanes) of each group, or _NO_HAND; and its rank."""
     t = dag.chunks.program.transfers
     groups = int(group.max(initial=NONE)) + 1
     hand, said_by = np.full(groups, _NO_HAND), np.full(groups, NONE)
@@ -117,7 +118,7 @@ def _hand_blocks(dag: InstructionDag, ends: _Ends, group: LongArray) -> tuple[Lo
 
 
 def _check_peers(dag: InstructionDag, ends: _Ends, block_of_end: LongArray) -> None:
-    """Refuses a block with two ends of one direction, or on two channels; only blocks by hand can
+    """Refuses a block with two ends of one direction, or on two channels; only requested blocks can
     have them."""
     _, _, channel, direction = ends.columns
     twice = _sharing(block_of_end * 2 + direction, np.arange(len(direction)))
@@ -152,7 +153,8 @@ def _place_local(
     rank: LongArray,
     number: LongArray,
 ) -> tuple[LongArray, LongArray]:
-    """Fills in the blocks of local operations; returns rank and number of all blocks, grown."""
+    """Fills in the blocks of local operations; returns rank and number of all blocks, new ones
+    included."""
     t = dag.chunks.program.transfers
     local = instruction_block == NONE
     ranks_with_local = set(t.src[order.receive[local]].tolist())
@@ -189,8 +191,10 @@ def _place_local(
     return np.array(ranks), np.array(numbers)
 
 
-def numbered(rank: NDArray[Any], number: NDArray[Any], instruction_block: NDArray[Any]) -> Blocks:
-    """Blocks in the order rank, number by hand, first instruction.
+def number_blocks(
+    rank: NDArray[Any], number: NDArray[Any], instruction_block: NDArray[Any]
+) -> Blocks:
+    """Blocks sorted by rank, requested number and first instruction.
 
     rank, number: of each block. instruction_block: the block of each row of the order.
     """

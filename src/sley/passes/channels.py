@@ -1,4 +1,4 @@
-"""Channels: the channel of every transfer (MSCCLang 5.2), and the instruction DAG."""
+"""Channels: the channel of each transfer (MSCCLang 5.2), and the instruction DAG."""
 
 from __future__ import annotations
 
@@ -16,56 +16,57 @@ from sley.ir.program import Transfers
 from sley.ir.tables import NONE, IntArray, distinct
 
 MAX_CHANNELS = 32
-"""How far a fused chain looks for a channel that fits: the targets' limit (MSCCL: 32)."""
+"""Number of channels that a fused chain searches: the targets' limit (MSCCL)."""
 
 
 def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) -> InstructionDag:
-    """The instruction DAG: every remote transfer on a channel, fused chains on one.
+    """The instruction DAG: each remote transfer on a channel, each fused chain on one channel.
 
-    A transfer keeps the channel that the program asks for; one whose block is given by hand, and
-    no channel, is on channel 0. The others start at source index modulo `channels`, so that chunks
-    spread over them. A fused instruction binds its receive connection and its send connection to
-    one block, and a connection belongs to one block only; so a chain takes the first channel on
-    which none of its connections is bound otherwise, of the `channels` or else beyond them up to
-    MAX_CHANNELS. Where there is none, or the program asks for different ones, it is cut.
+    A transfer keeps the channel that the program requests; one with a requested block but no
+    requested channel is on channel 0. The others start at source index modulo `channels`, so that
+    chunks spread over the channels. A fused instruction binds its receive connection and its send
+    connection to one block, and a connection belongs to one block only. So a chain takes the first
+    channel on which none of its connections is bound to another one, of the `channels` or else
+    beyond them up to MAX_CHANNELS. It is cut if no channel fits, or the program requests several.
 
-    Parallel parts (lanes) never share a channel: part 0 is on the channel as such, the others
-    follow after all of those.
+    Parallel parts (lanes) never share a channel: the channels of part 0 come first, those of the
+    other parts after them.
 
-    forward: what `fuse` chose, None to fuse nothing.
+    forward: the result of `fuse`, or None to fuse nothing.
     """
     t = dag.program.transfers
     lanes = int(t.lane.max(initial=0)) + 1
     by_hand = (t.send_block != NONE) | (t.recv_block != NONE)
-    asked = np.where((t.channel == NONE) & by_hand, 0, t.channel)
-    logical = np.where(asked != NONE, asked, t.src_index // t.count % channels)
+    requested = np.where((t.channel == NONE) & by_hand, 0, t.channel)
+    logical = np.where(requested != NONE, requested, t.src_index // t.count % channels)
     if forward is None:
-        return InstructionDag(dag, np.full(len(t), NONE, np.int32), _numbered(t, logical), lanes)
+        forward = np.full(len(t), NONE, np.int32)
+        return InstructionDag(dag, forward, _number_channels(t, logical), lanes)
     forward = forward.copy()
-    chains = _chains(forward, asked)
+    chains = _chains(forward, requested)
     # Chains that cannot choose come first, so that the others choose around them.
-    chains.sort(key=lambda chain: asked[chain].max() == NONE)
+    chains.sort(key=lambda chain: requested[chain].max() == NONE)
     binding = _Binding(dag, lanes, channels, by_hand)
     for chain in chains:
-        fixed = int(asked[chain].max())
+        fixed = int(requested[chain].max())
         start = int(logical[chain[0]]) if fixed == NONE else fixed
-        chosen, kept = binding.place(chain, start, fixed != NONE)
+        chosen, fitting = binding.place(chain, start, fixed != NONE)
         logical[chain] = chosen
-        for here, keep in zip(chain, kept, strict=False):
-            if not keep:
-                forward[here] = NONE
-    return InstructionDag(dag, forward, _numbered(t, logical), lanes)
+        for receive, fits in zip(chain[:-1], fitting, strict=True):
+            if not fits:
+                forward[receive] = NONE
+    return InstructionDag(dag, forward, _number_channels(t, logical), lanes)
 
 
-def _chains(forward: IntArray, asked: NDArray[Any]) -> list[list[int]]:
-    """The fused chains, each cut (in `forward` too) where two channels asked for meet."""
+def _chains(forward: IntArray, requested: NDArray[Any]) -> list[list[int]]:
+    """The fused chains, each cut (in `forward` too) where two requested channels meet."""
     follows = np.zeros(len(forward), bool)
     follows[forward[forward != NONE]] = True
     chains = []
     for head in np.flatnonzero((forward != NONE) & ~follows).tolist():
-        chain, channel = [head], int(asked[head])
+        chain, channel = [head], int(requested[head])
         while (after := int(forward[chain[-1]])) != NONE:
-            other = int(asked[after])
+            other = int(requested[after])
             if NONE not in (channel, other) and channel != other:
                 forward[chain[-1]] = NONE
                 chains.append(chain)
@@ -77,7 +78,7 @@ def _chains(forward: IntArray, asked: NDArray[Any]) -> list[list[int]]:
     return chains
 
 
-def _numbered(t: Transfers, logical: NDArray[Any]) -> IntArray:
+def _number_channels(t: Transfers, logical: NDArray[Any]) -> IntArray:
     """int32 (transfers,): the channel of each transfer by its logical channel and lane; NONE for
     local ones."""
     remote = np.asarray(t.src != t.dst)
@@ -90,8 +91,8 @@ def _numbered(t: Transfers, logical: NDArray[Any]) -> IntArray:
 
 @dataclass
 class _Bound:
-    """What shares a block on one channel, so far: receive ends with send ends, one to one; and
-    ends with the blocks asked for by hand. An end is a number for (rank, peer, lane)."""
+    """The ends of one channel bound to one block so far: a receive end to a send end, one to one;
+    and the requested blocks of ends. An end is a number for (rank, peer, lane)."""
 
     send_of: dict[int, int] = field(default_factory=dict)
     receive_of: dict[int, int] = field(default_factory=dict)
@@ -118,7 +119,7 @@ class _Binding:
     ) -> None:
         t, ranks = dag.program.transfers, dag.program.collective.ranks
         self._channels = channels
-        self._limit = max(MAX_CHANNELS // lanes, channels)
+        self._limit = MAX_CHANNELS // lanes
         src, dst = t.src.astype(np.int64), t.dst.astype(np.int64)
         self._receive = ((dst * ranks + src) * lanes + t.lane).tolist()
         self._send = ((src * ranks + dst) * lanes + t.lane).tolist()
@@ -131,15 +132,16 @@ class _Binding:
                 bound.receive_block[self._receive[row]] = int(t.recv_block[row])
 
     def place(self, chain: list[int], start: int, fixed: bool) -> tuple[int, list[bool]]:
-        """The channel for a chain that would like `start`, and which of its hops stay fused."""
+        """The channel for a chain that prefers `start`, and whether each of its hops stays
+        fused. fixed: whether the program requests `start`."""
         hops = [(self._receive[here], self._send[after]) for here, after in pairwise(chain)]
         within = ((start + k) % self._channels for k in range(self._channels))
         choices = [start] if fixed else chain_of(within, range(self._channels, self._limit))
-        fitting = (c for c in choices if all(self._bound[c].fits(*hop) for hop in hops))
-        channel = next(fitting, start)
-        kept = []
+        suitable = (c for c in choices if all(self._bound[c].fits(*hop) for hop in hops))
+        channel = next(suitable, start)
+        fitting = []
         for hop in hops:
-            kept.append(self._bound[channel].fits(*hop))
-            if kept[-1]:
+            fitting.append(self._bound[channel].fits(*hop))
+            if fitting[-1]:
                 self._bound[channel].bind(*hop)
-        return channel, kept
+        return channel, fitting

@@ -1,4 +1,4 @@
-"""Dependencies: from a program to its chunk DAG, by the memory that transfers touch."""
+"""Dependencies: the chunk DAG of a program, derived from the memory that transfers access."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from sley.ir.words import TransferKind
 class _Accesses:
     """One row an access to one cell, sorted by cell, and at a cell in the order of the program.
 
-    at_dst tells a transfer's write from its read; `combines` marks a write that also reads.
-    last_write, next_write: the row of the nearest write to the same cell before and after, NONE
-    without. place: the row of access k of the unsorted list, reads of all transfers, then writes.
+    at_dst: whether the access is a transfer's write or its read. combines: whether it is a write
+    that also reads. last_write, next_write: the row of the nearest write to the same cell before
+    and after it, or NONE. place: the row of access k of the unsorted list, in which the reads of
+    all transfers come before the writes.
     """
 
     cell: LongArray
@@ -41,17 +42,17 @@ class _Accesses:
 def dependencies(program: Program) -> ChunkDag:
     """The chunk DAG of `program` (MSCCLang 4.1).
 
-    True dependencies come from moving chunks, false ones from reusing places. Both are tracked on
-    cells of memory, so aliases in place count as one. Linear in the chunks moved, up to a sort.
+    True dependencies come from moving chunks, false ones from reusing memory. Both are tracked on
+    cells of memory, so input and output in place are one. Linear in the chunks moved, up to a sort.
     """
-    t = program.transfers
     accesses = _accesses(program)
     found = _dependencies(accesses)
+    readers = np.bincount(found.before[found.true == 1], minlength=len(program.transfers))
     return ChunkDag(
         program=program,
         dependencies=found,
         origin=_origin(program, accesses).astype(np.int32),
-        readers=_readers(found, len(t)).astype(np.int32),
+        readers=readers.astype(np.int32),
         kept=_kept(program, accesses),
     )
 
@@ -84,7 +85,7 @@ def _dependencies(a: _Accesses) -> Dependencies:
     rows = np.arange(len(a.cell))
     has_before, has_after = a.last_write != NONE, a.next_write != NONE
     true = np.flatnonzero(has_before & (~a.at_dst | a.combines))
-    # A write after reads waits for them, and through them for the write before.
+    # A write depends on the reads before it, and through them on the write before those.
     reused = np.flatnonzero(has_after & ~a.at_dst)
     overwritten = np.flatnonzero(has_before & a.at_dst & ~a.combines & (a.last_write == rows - 1))
     before = np.concatenate([a.last_write[true], reused, a.last_write[overwritten]])
@@ -109,23 +110,14 @@ def _dependencies(a: _Accesses) -> Dependencies:
 
 def _origin(program: Program, a: _Accesses) -> LongArray:
     """See `ChunkDag.origin`."""
-    t, layout = program.transfers, program.layout
-    if not len(t):
-        return np.zeros(0, np.int64)
-    reads = a.place[: int(t.count.sum())]
-    writer = np.where(a.last_write[reads] == NONE, NONE, a.transfer[a.last_write[reads]])
+    t = program.transfers
+    last = a.last_write[a.place[: int(t.count.sum())]]
+    writer = np.where(last == NONE, NONE, a.transfer[last])
     first = np.cumsum(t.count) - t.count
     origin = np.minimum.reduceat(writer, first)
     same = origin == np.maximum.reduceat(writer, first)
-    start = layout.cell(t.src, t.src_buffer, t.src_index)
-    end = layout.cell(t.dst, t.dst_buffer, t.dst_index)
-    exact = same & (origin != NONE) & (end[origin] == start) & (t.count[origin] == t.count)
-    return np.where(exact, origin, NONE)
-
-
-def _readers(found: Dependencies, transfers: int) -> LongArray:
-    """See `ChunkDag.readers`."""
-    return np.bincount(found.before[found.true == 1], minlength=transfers)
+    # One writer of as many cells as are read wrote exactly these.
+    return np.where(same & (t.count[origin] == t.count), origin, NONE)
 
 
 def _kept(program: Program, a: _Accesses) -> BoolArray:

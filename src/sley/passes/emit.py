@@ -1,4 +1,4 @@
-"""Emit: from an ordered, allocated instruction DAG to a Plan."""
+"""Emit: the plan of an ordered and allocated instruction DAG."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def emit(
     *,
     per_chunk: bool,
 ) -> Plan:
-    """The plan whose blocks list their instructions in the order given."""
+    """The plan whose blocks list their instructions in `order`."""
     position = np.argsort(blocks.instruction_block, kind="stable")
     program = dag.chunks.program
     counts = np.bincount(blocks.instruction_block, minlength=len(blocks.rank))
@@ -48,7 +48,7 @@ def _operations(dag: InstructionDag, order: Order) -> np.ndarray:
     receive, send = order.receive, order.send
     reduces = dag.chunks.program.transfers.kind[receive] == TransferKind.REDUCE
     local = (receive != NONE) & ~dag.remote[receive]
-    # The result of a fused reduction need not be stored when only the fused send reads it.
+    # The result of a fused reduction need not be stored if only the fused send reads it.
     dropped = (dag.chunks.readers[receive] == 1) & ~dag.chunks.kept[receive]
     return np.select(
         [

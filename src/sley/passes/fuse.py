@@ -12,22 +12,23 @@ from sley.ir.tables import NONE, Edges, IntArray
 def fuse(dag: ChunkDag, widest: int | None = None) -> IntArray:
     """int32 (transfers,): the transfer whose send is to be fused with this one's receive, or NONE.
 
-    A send is fused only with the receive that wrote exactly the range it reads, nothing having
-    written any part of it in between (`ChunkDag.origin`). Transfers of more than `widest` chunks
-    are left alone. Such a send depends on nothing but that
-    receive, so contracting the two never closes a cycle. Where several sends could be fused, the
-    one on the longest path is. `channels` may still undo a choice that would need two blocks on
-    one connection.
+    A send is fused only with the receive that wrote exactly the range that it reads, if nothing
+    wrote to any part of it in between (`ChunkDag.origin`). Such a send depends on that receive
+    alone, so contracting the two never closes a cycle. Of several sends the one on the longest path
+    is fused. `channels` may undo a choice that would need two blocks on one connection.
+
+    widest: the most chunks of a transfer that may be fused; None for any number.
     """
     t = dag.program.transfers
     remote = np.asarray(t.src != t.dst)
     later = np.flatnonzero(remote & (dag.origin != NONE))
     earlier = dag.origin[later]
     fits = remote[earlier] & (t.lane[later] == t.lane[earlier])
-    fits &= t.count[later] <= (np.iinfo(np.int32).max if widest is None else widest)
-    for here, there in ((t.recv_block, t.send_block), (t.channel, t.channel)):
-        asked, also = here[earlier], there[later]
-        fits &= (asked == also) | (asked == NONE) | (also == NONE)
+    if widest is not None:
+        fits &= t.count[later] <= widest
+    for of_receive, of_send in ((t.recv_block, t.send_block), (t.channel, t.channel)):
+        one, other = of_receive[earlier], of_send[later]
+        fits &= (one == other) | (one == NONE) | (other == NONE)
     later, earlier = later[fits], earlier[fits]
     remaining = levels(_with_messages(dag).reversed())[2 * later]
     # The last of equal `earlier` wins: the longest path, then the earlier line.

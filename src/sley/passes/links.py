@@ -1,4 +1,4 @@
-"""Links: whether a topology can carry a program's transfers, and which of them share a link."""
+"""Links: whether a topology has the links that a program needs, and which transfers share one."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Links:
     """The links that transfers use (ResCCL 3, communication dependency).
 
     Inside a node a transfer uses the connection between its ranks; between nodes the network cards
-    of both, one as sender and one as receiver. Parallel parts don't share links: together they are
-    what fills one.
+    of both, one as sender and one as receiver. Parallel parts don't share links, because only
+    several parts together fill one.
 
-    first, second: int32 (transfers,), the links of each transfer, NONE where it has none.
-    number: how many links there are.
-    crosses: bool (transfers,), whether a transfer goes from node to node.
+    first, second: int32 (transfers,), the links of each transfer, or NONE.
+    number: the number of links.
+    crosses: bool (transfers,), whether a transfer is between nodes.
     """
 
     first: IntArray
@@ -56,7 +56,7 @@ class Links:
 
 
 def used_links(program: Program, topology: Topology | None) -> Links:
-    """The links of each transfer; without a topology, all ranks are in one node."""
+    """The links that a program uses; without a topology all ranks are in one node."""
     t, ranks = program.transfers, program.collective.ranks
     lanes = int(t.lane.max(initial=0)) + 1
     remote = np.asarray(t.src != t.dst)

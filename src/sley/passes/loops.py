@@ -1,4 +1,4 @@
-"""Loops: what NumPy can't express, as one plain function that Numba compiles where it pays."""
+"""Loops: plain functions over arrays, which Numba compiles for large inputs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 LARGE = 100_000
-"""Turns: from here on a loop is compiled. Compiling takes a second or two the first time on a
+"""Iterations from which on a loop is compiled. Compiling takes a second or two the first time on a
 machine; Numba keeps the result on disk."""
 
 
 class Loop(Generic[P, R]):
-    """A function over arrays and numbers, in two speeds; use it as a decorator.
+    """A decorator of functions over arrays and numbers: plain Python or machine code.
 
     The function takes one-dimensional arrays, numbers, and named tuples of these. It indexes the
-    arrays element by element, and puts its results into those that may be written. On small inputs
-    it runs as it stands, on lists, which Python indexes faster than arrays; on large ones Numba
-    compiles it, with the functions of its module that it calls. It may use nothing else but what
-    Numba knows. Fields of a named tuple that it reads in every turn are taken out of the tuple
-    before the loop, since the plain run pays for each access.
+    arrays element by element, and writes its results into those that are writeable. On small inputs
+    it runs unchanged, on lists, which Python indexes faster than arrays; for large inputs Numba
+    compiles it and the functions of its module that it calls. So it may use only what Numba
+    supports. It should read the fields of a named tuple before a loop, not in each iteration, since
+    plain Python pays for each access.
     """
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -37,13 +37,13 @@ class Loop(Generic[P, R]):
     @cached_property
     def compiled(self) -> Callable[P, R]:
         """The function as machine code."""
-        return cast("Callable[P, R]", _compiled(cast(FunctionType, self.plain)))
+        return cast("Callable[P, R]", _compile(cast(FunctionType, self.plain)))
 
     def __call__(self, work: int, /, *arguments: P.args, **none: P.kwargs) -> R:
-        """Runs the function; `work`, about how many turns its loops take, decides the speed."""
+        """Runs the function, compiled if `work`, its approximate iterations, reaches `LARGE`."""
         if work >= LARGE:
             return self.compiled(*arguments, **none)
-        lists: list[Any] = [_listed(argument) for argument in arguments]
+        lists: list[Any] = [_to_lists(argument) for argument in arguments]
         result = self.plain(*lists)  # type: ignore[call-arg]
         for argument, values in zip(arguments, lists, strict=True):
             _write_back(argument, values)
@@ -51,8 +51,7 @@ class Loop(Generic[P, R]):
 
 
 class Arcs(NamedTuple):
-    """Edges as a loop takes them: those of node i are target[offset[i]] to
-    target[offset[i + 1] - 1]."""
+    """`Edges` as an argument of a loop."""
 
     offset: LongArray
     target: IntArray | LongArray
@@ -62,18 +61,18 @@ class Arcs(NamedTuple):
         return cls(edges.offset, edges.target)
 
 
-def _compiled(function: FunctionType) -> Callable[..., Any]:
-    """A function as machine code, and with it those of its module that it calls."""
+def _compile(function: FunctionType) -> Callable[..., Any]:
+    """Compiles a function and the functions of its module that it calls."""
     import numba
 
     called = {
-        name: _compiled(value)
+        name: _compile(value)
         for name in function.__code__.co_names
         if isinstance(value := function.__globals__.get(name), FunctionType)
         and value.__module__ == function.__module__
     }
     if called:
-        # The names that it calls by stand for machine code in a copy alone.
+        # Only this copy of the function calls machine code.
         known = function.__globals__ | called
         function = FunctionType(function.__code__, known, function.__name__)
     try:
@@ -83,17 +82,17 @@ def _compiled(function: FunctionType) -> Callable[..., Any]:
     return compiled
 
 
-def _listed(argument: Any) -> Any:
-    """An argument with lists for arrays."""
+def _to_lists(argument: Any) -> Any:
+    """An argument with lists instead of arrays."""
     if isinstance(argument, np.ndarray):
         return argument.tolist()
     if isinstance(argument, tuple):
-        return type(argument)(*map(_listed, argument))
+        return type(argument)(*map(_to_lists, argument))
     return argument
 
 
 def _write_back(argument: Any, values: Any) -> None:
-    """Puts what a plain run left in lists into the arrays that may be written."""
+    """Copies the lists of a plain run into the arrays that are writeable."""
     if isinstance(argument, tuple):
         for array, one in zip(argument, values, strict=True):
             _write_back(array, one)

@@ -1,7 +1,7 @@
 """Merging: which thread blocks of a rank become one.
 
-Blocks are merged by how long they are at work at the same time: those that never are (ResCCL 4.4,
-equation 7), or, down to a limit, those that are least.
+Merged are blocks that are never active at the same time (ResCCL 4.4, equation 7), or, down to a
+limit, those that are for the shortest time.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import numpy as np
 
 from sley.ir.dag import Blocks, Order
 from sley.ir.tables import NONE, FloatArray, IntArray, LongArray, offsets_of
-from sley.passes.blocks import numbered
+from sley.passes.blocks import number_blocks
 from sley.passes.loops import Loop
 
 
 @dataclass(frozen=True)
 class Overlaps:
-    """For how long each two blocks of a rank are at work at the same time, by their timeline; or
-    how long one would hold up the other, where the order of the plan is another than that of time.
+    """How long each two blocks of a rank are active at the same time, by their timeline; or by how
+    much one would delay the other, where the order of the plan is not that of the timeline.
 
-    rank_block: (ranks + 1,), the first block of each rank. offset: (ranks + 1,), where each rank's
-    square begins in `time_us`.
+    rank_block: (ranks + 1,), the first block of each rank. offset: (ranks + 1,), where the square
+    matrix of each rank begins in `time_us`.
     """
 
     rank_block: LongArray
@@ -31,7 +31,7 @@ class Overlaps:
 
     @classmethod
     def of(cls, order: Order, blocks: Blocks, start: FloatArray, end: FloatArray) -> Overlaps:
-        """start, end: float64 (rows,), when each row of the order is at work."""
+        """start, end: float64 (rows,), when each row of the order is active."""
         ranks = int(blocks.rank.max(initial=NONE)) + 1
         rank_block = np.searchsorted(blocks.rank, np.arange(ranks + 1))
         size = np.diff(rank_block)
@@ -52,9 +52,9 @@ class Overlaps:
         return cls(rank_block, offset, time_us)
 
     def within(self, family: LongArray) -> Overlaps:
-        """The same, with blocks of different families never to be merged.
+        """The same, with infinite overlaps between blocks of different families.
 
-        family: (blocks,), a number for each."""
+        family: (blocks,), the family of each."""
         size = np.diff(self.rank_block)
         rank = np.repeat(np.arange(len(size)), size**2)
         one, two = np.divmod(np.arange(len(rank)) - self.offset[rank], size[rank])
@@ -63,10 +63,10 @@ class Overlaps:
         return Overlaps(self.rank_block, self.offset, np.where(apart, np.inf, self.time_us))
 
     def colours(self, first: FloatArray) -> IntArray:
-        """int32 (blocks,): a colour for each block of a rank, no two that overlap having the same;
+        """int32 (blocks,): colours of the blocks of each rank, different ones where two overlap;
         first come, first served.
 
-        first: float64 (blocks,), when each begins.
+        first: float64 (blocks,), when each starts.
         """
         blocks = int(self.rank_block[-1])
         rank = np.repeat(np.arange(len(self.rank_block) - 1), np.diff(self.rank_block))
@@ -83,7 +83,7 @@ class Overlaps:
         return colour
 
     def merges(self, least: int) -> Merges:
-        """The merges of those that overlap least, down to `least` blocks a rank."""
+        """Merges of the two blocks that overlap least, down to `least` blocks a rank."""
         blocks = int(self.rank_block[-1])
         into, left = np.full((2, blocks), NONE, np.int32)
         _merge_least(
@@ -101,17 +101,17 @@ class Overlaps:
 
 @dataclass(frozen=True)
 class Merges:
-    """Blocks that become part of others, one after the other in each rank.
+    """Merges of blocks into others, one after another in each rank.
 
-    into: int32 (blocks,), the block, with a lower number, that each one becomes part of, or NONE.
-    left: int32 (blocks,), how many blocks the rank still had before that.
+    into: int32 (blocks,), the block of a lower number that each one is merged into, or NONE.
+    left: int32 (blocks,), the number of blocks of the rank before that merge.
     """
 
     into: IntArray
     left: IntArray
 
     def colours(self, limit: int) -> LongArray:
-        """int64 (blocks,): one colour for those that are one, once `limit` are left in a rank."""
+        """int64 (blocks,): colours, equal for blocks that are merged when a rank has `limit`."""
         own = np.arange(len(self.into))
         colour = np.where(self.left > limit, self.into, own)
         while True:
@@ -121,19 +121,19 @@ class Merges:
             colour = further
 
 
-def merged(blocks: Blocks, colour: IntArray | LongArray) -> Blocks:
-    """The blocks of a rank with one colour as one block."""
+def merge(blocks: Blocks, colour: IntArray | LongArray) -> Blocks:
+    """Merges the blocks of a rank that have the same colour."""
     span = int(colour.max(initial=NONE)) + 1
     names, new = np.unique(blocks.rank.astype(np.int64) * span + colour, return_inverse=True)
     none = np.zeros(len(names), np.int64)
-    return numbered(names // max(span, 1), none, new[blocks.instruction_block])
+    return number_blocks(names // max(span, 1), none, new[blocks.instruction_block])
 
 
 def spread(blocks: Blocks, busy: FloatArray, limit: int) -> IntArray:
-    """int32 (blocks,): for each block one of `limit` colours of its rank, the busiest first to the
-    least busy.
+    """int32 (blocks,): one of `limit` colours for each block of a rank: from the busiest block on,
+    the colour with the least load.
 
-    busy: float64 (blocks,), for how long each is at work.
+    busy: float64 (blocks,), how long each is active.
     """
     rank = blocks.rank
     colour = np.zeros(len(rank), np.int32)
@@ -182,8 +182,8 @@ def _colour(
     taken_for: LongArray,
     colour: IntArray,
 ) -> None:
-    """Fills `colour`: each block, in the order `by_start`, gets the first colour that no block has
-    with which it overlaps.
+    """Fills `colour`: each block, in the order `by_start`, gets the first colour that none of the
+    blocks has that it overlaps with.
 
     taken_for: (blocks + 1,), NONE at first: the last block for which each colour was taken.
     """
@@ -213,13 +213,14 @@ def _merge_least(
 ) -> None:
     """Fills `into` and `left`, see `Merges`, both NONE at first; changes `overlap`.
 
-    partner: (blocks,), for each block, counted within its rank, the one that it overlaps least.
+    partner: (blocks,), the block that each one overlaps least, numbered within the rank.
     """
     for r in range(len(rank_block) - 1):
         low, size, base = rank_block[r], rank_block[r + 1] - rank_block[r], offset[r]
         one, two, remaining = NONE, NONE, size
         while remaining > least and remaining > 1:
-            # Overlaps only grow by merging, so only who had lost its partner looks for another.
+            # Merging only increases overlaps, so only a block whose partner was merged needs
+            # another.
             for a in range(size):
                 if into[low + a] != NONE:
                     continue

@@ -1,21 +1,21 @@
-"""Order: one global order of instructions that can run to its end within the slots.
+"""Order: one global order of instructions that runs to its end within the slots.
 
-The paper sorts instructions by depth and reverse depth (MSCCLang 5.2). Alone that is not enough:
+The paper sorts instructions by depth and reverse depth (MSCCLang 5.2). That alone is not enough:
 it puts all k sends before the first receive, and a connection may hold fewer than k messages. So
-this is a list scheduling that runs the machine abstractly as it goes: a send is taken only while
-its connection has a free slot, a receive only when its message is the oldest on its connection.
-What comes out is a complete execution with that many slots, in whatever way the instructions are
-then dealt to blocks; and because a network of FIFOs is determinate, no execution of the plan can
-hang with so many slots or more.
+this is a list scheduling that executes the abstract machine: it takes a send only while its
+connection has a free slot, and a receive only when its message is the oldest on its connection.
+The result is a complete execution with this number of slots, for any allocation of the instructions
+to blocks; and because a network of FIFOs is determinate, no execution of the plan with this number
+of slots or more can hang.
 
-Where a message of several chunks takes a slot for each of them (MSCCL's kernels, once a chunk fills
-a tile), one that is wider than the slots never fits: it goes over an empty connection, with its
-receive right after its send, so that both ends are at it together.
+If a message takes a slot for each of its chunks (MSCCL's kernels, once a chunk fills a tile), one
+with more chunks than slots never fits: it is sent over an empty connection, with its receive right
+after its send, so that both ends execute it together.
 
-It never gets stuck for good. A transfer is sent only when everything its receive waits for is
-done, so the oldest message of a connection can always be received, unless its receive is fused with
-a send that finds no slot or whose own receiver is not ready. If nothing else can move, one such
-instruction is taken apart into a receive and a send.
+The scheduling always finishes. A transfer is sent only when everything that its receive waits for
+is done, so the oldest message of a connection can always be received, unless its receive is fused
+with a send that has no free slot or whose own receiver is not ready. If nothing else can run, one
+such instruction is split into a receive and a send.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from sley.ir.tables import NONE, Edges, IntArray
 def order(dag: InstructionDag, slots: int, *, per_chunk: bool = False) -> Order:
     """The order for connections of `slots` slots, at least 1. n log n in the transfers.
 
-    per_chunk: whether a message of several chunks takes a slot for each of them; then no transfer
-    wider than the slots may be fused (`fuse`).
+    per_chunk: whether a message takes a slot for each of its chunks; then no transfer of more
+    chunks than slots may be fused (`fuse`).
     """
     return _Run(dag, slots, per_chunk).result()
 
@@ -58,8 +58,12 @@ def _priorities(dag: InstructionDag, halves: Edges) -> IntArray:
 
 
 class _Run:
-    """One abstract run. Half 2t is transfer t at its source, 2t + 1 at its destination; a local
-    transfer runs as its half 2t."""
+    """One abstract execution. Half 2t is transfer t at its source, 2t + 1 at its destination; a
+    local transfer is its half 2t.
+
+    Candidates are queued by priority. ready: those that may run. parked: by connection, those that
+    found no free slot. heads: receives of oldest messages that are fused with a send.
+    """
 
     def __init__(self, dag: InstructionDag, slots: int, per_chunk: bool) -> None:
         t = dag.chunks.program.transfers
@@ -94,15 +98,14 @@ class _Run:
                 self._take(self.half_of[heappop(self.ready)])
             if not self._split():
                 break
-        if len(self.done) and not all(self.done):
+        if not all(self.done):
             raise RuntimeError("list scheduling stopped before the end")
         rows = np.array(self.out, np.int32).reshape(-1, 2)
         return Order(rows[:, 0], rows[:, 1], np.full(len(rows), NONE))
 
     def _offer_send(self, transfer: int) -> None:
         """Makes a send (or local transfer) a candidate once source and destination are ready."""
-        at_src, at_dst = self.waiting[2 * transfer], self.waiting[2 * transfer + 1]
-        if at_src == 0 and at_dst == 0 and self.fused_with[transfer] == NONE:
+        if self.waiting[2 * transfer] == 0 and self.waiting[2 * transfer + 1] == 0:
             heappush(self.ready, self.priority[2 * transfer])
 
     def _offer_receive(self, transfer: int) -> None:
@@ -126,7 +129,7 @@ class _Run:
         send = self.forward[transfer] if at_dst else transfer
         if send != NONE:
             connection, width = self.connection[send], self.width[send]
-            # Wider than all slots together: over an empty connection.
+            # A message wider than all slots needs an empty connection.
             room = max(self.slots, width) - self.used[connection]
             if width > room:
                 heappush(self.parked[connection], self.priority[half])
@@ -136,7 +139,11 @@ class _Run:
             self._finish(send, NONE)
 
     def _unpark(self, connection: int) -> None:
-        """One slot has become free: the first that waits for it is a candidate again."""
+        """Makes the first instruction that is parked at a connection a candidate again.
+
+        One is enough, however many slots are free: then the connection holds its message, or one
+        that leaves it no room, and the receive of that message unparks the next.
+        """
         parked = self.parked[connection]
         while parked:
             priority = heappop(parked)
@@ -145,19 +152,18 @@ class _Run:
                 return
 
     def _split(self) -> bool:
-        """Takes one fused instruction apart, whose message is there; False if there is none."""
+        """Splits one fused instruction whose message has arrived; False if there is none."""
         while self.heads:
             half = self.half_of[heappop(self.heads)]
             if not self.done[half]:
                 transfer = half // 2
                 self.fused_with[self.forward[transfer]] = NONE
-                self.forward[transfer] = NONE
                 self._finish(transfer, NONE)
                 return True
         return False
 
     def _finish(self, receive: int, send: int) -> None:
-        """Runs one instruction: receive and send are transfers, or NONE; a local one receives."""
+        """Executes one instruction. receive, send: transfers or NONE; a local one is received."""
         self.out.append((receive, send))
         if receive != NONE and self.remote[receive]:
             self._complete(2 * receive + 1)
@@ -179,8 +185,7 @@ class _Run:
                 self._offer_receive(send)
 
     def _complete(self, half: int) -> None:
-        """Tells what waited for this half; a transfer whose halves are ready becomes a
-        candidate."""
+        """Marks a half as done; a transfer that waited for nothing else becomes a candidate."""
         self.done[half] = True
         for later in self.successor[self.offset[half] : self.offset[half + 1]]:
             self.waiting[later] -= 1
@@ -188,13 +193,13 @@ class _Run:
                 continue
             transfer = later // 2
             if self.fused_with[transfer] == NONE:
-                if not self.done[2 * transfer]:
-                    self._offer_send(transfer)
+                self._offer_send(transfer)
             elif later % 2:
                 self._offer_fused(transfer)
 
     def _offer_fused(self, send: int) -> None:
-        """Offers the fused instruction that sends `send`, if its message is the oldest."""
+        """Makes the fused instruction that sends `send` a candidate if its message is the
+        oldest."""
         receive = self.fused_with[send]
         queue = self.queue[self.connection[receive]]
         if queue and queue[0] == receive:

@@ -1,4 +1,4 @@
-"""Parallelize: cuts transfers into instances that run side by side (MSCCLang 5.1)."""
+"""Parallelize: transfers cut into instances that run in parallel (MSCCLang 5.1)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from sley.ir.words import MAX_NUMBER
 
 
 def parallelize(program: Program, instances: int = 1) -> Program:
-    """The program with every transfer cut into its instances, times `instances`.
+    """The program with each transfer cut into its own instances times `instances`.
 
-    All chunks are cut finer, by the least common multiple of the numbers of instances, and part i
-    of a transfer moves the i-th equal part of its range. Dependencies are taken from the finer
-    chunks afterwards, so parts of transfers with different counts or instances, which cover
-    different pieces of memory, still wait for one another where they must. `lane` says which part
-    a transfer is.
+    Each chunk is cut into as many finer chunks as the least common multiple of all numbers of
+    instances, and part i of a transfer (its `lane`) moves the i-th equal part of its range.
+    Dependencies are derived from the finer chunks afterwards, so they are right even between
+    transfers that are cut differently. Errors: C304.
     """
     t = program.transfers
     parts = t.instances.astype(np.int64) * instances

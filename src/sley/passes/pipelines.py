@@ -1,17 +1,17 @@
 """Pipelines: HPDS (ResCCL 4.3, algorithm 1) and its round-robin baseline (ResCCL 5.3).
 
-Transfers are put into sub-pipelines, one after the other. A sub-pipeline takes transfers whose
-predecessors have all been taken, in it or before, as long as none of their links is in use in it.
-What is chosen first is what the two differ in: HPDS takes the chunk that has contributed to the
-fewest turns so far, ties going to the lower one; round robin goes through the chunks in turn.
+Transfers are assigned to sub-pipelines, one sub-pipeline after another. A transfer fits into a
+sub-pipeline if all its predecessors are assigned, to this one or an earlier one, and this one uses
+none of its links. The two differ in the chunk that comes next: HPDS takes the chunk that has had
+the fewest turns so far, of several the lowest; round robin takes the chunks in a cycle.
 
-A chunk, here, is a group of transfers that touch common memory, directly or by way of others.
-Where every transfer moves one chunk between equal places, as in ResCCL's language, that is the
-chunk and what was made of it on all ranks.
+A chunk, here, is a group of transfers that access common memory, directly or through others. Where
+each transfer moves one chunk between equal places, as in ResCCL's language, that is the chunk with
+its copies and sums on all ranks.
 
-The order that comes out is one of whole transfers, in which every receive follows its send. Blocks
-that list their (unfused) instructions in it never hang, in either loop order, with any number of
-slots: the transfers could be done one after the other, and the network is determinate.
+The result is an order of whole transfers, in which every receive follows its send. Blocks that list
+their (unfused) instructions in it never hang, in either loop order, with any number of slots: the
+transfers could run one after another, and the network is determinate.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pipelines(dag: InstructionDag, links: Links, schedule: Schedule) -> Order:
     group = chunk_groups(program)
     groups = int(group.max(initial=NONE)) + 1
     sequence, pipeline = np.empty((2, transfers), np.int32)
-    # Each sub-pipeline asks all groups, and there are as many as transfers on the busiest link.
+    # Each sub-pipeline queues all groups, and there is one for each transfer on the busiest link.
     busiest = int(np.bincount(links.first[links.first != NONE]).max(initial=1))
     _schedule(
         max(transfers, busiest * groups // 4),
@@ -53,10 +53,8 @@ def pipelines(dag: InstructionDag, links: Links, schedule: Schedule) -> Order:
     return whole_transfers(dag, sequence, pipeline)
 
 
-def whole_transfers(
-    dag: InstructionDag, sequence: NDArray[Any], pipeline: NDArray[Any] | None
-) -> Order:
-    """The order in which the transfers run one after the other, each receive after its send.
+def whole_transfers(dag: InstructionDag, sequence: NDArray[Any], pipeline: NDArray[Any]) -> Order:
+    """The order in which the transfers run one after another, each receive after its send.
 
     sequence: (transfers,), the transfers in that order. pipeline: (transfers,), the sub-pipeline
     of each transfer.
@@ -66,8 +64,7 @@ def whole_transfers(
     receive, send, number = np.full((3, int(len(sequence) + remote.sum())), NONE, np.int32)
     receive[first + remote] = sequence
     send[first[remote]] = sequence[remote]
-    if pipeline is not None:
-        number[first] = number[first + remote] = pipeline[sequence]
+    number[first] = number[first + remote] = pipeline[sequence]
     return Order(receive, send, number)
 
 
@@ -96,7 +93,8 @@ def _join(
     owner: LongArray,
     parent: IntArray,
 ) -> None:
-    """Sets with a common cell become one: `parent` ends as the lowest transfer of each set.
+    """Joins the transfers of each cell into one set; `parent` becomes the lowest transfer of each
+    transfer's set.
 
     transfer, read, written: a row for each chunk moved. owner: (cells,), NONE at first.
     """
@@ -119,14 +117,14 @@ def _join(
         else:
             parent[a] = b
     for a in range(len(parent)):
-        parent[a] = parent[parent[a]]  # lower ones are roots or point to one already
+        parent[a] = parent[parent[a]]  # lower ones are roots or have a root as parent already
 
 
 class _Groups(NamedTuple):
-    """The chunks that transfers belong to, and what of each is ready.
+    """The chunks that transfers belong to, and the ready transfers of each.
 
     of: (transfers,), the group of each transfer. ready: the transfers of group g that wait for
-    nothing, from place room[g] on, size[g] of them. turns: how often each group has contributed.
+    nothing, from place room[g] on, size[g] of them. turns: how many turns each group has had.
     """
 
     of: IntArray
@@ -137,7 +135,7 @@ class _Groups(NamedTuple):
 
     @classmethod
     def empty(cls, group: IntArray, groups: int) -> _Groups:
-        """Nothing ready so far."""
+        """No transfer is ready."""
         return cls(
             group,
             offsets_of(np.bincount(group, minlength=groups)),
@@ -148,7 +146,7 @@ class _Groups(NamedTuple):
 
 
 class _Links(NamedTuple):
-    """The links of each transfer, and the last sub-pipeline, from 1, that uses each link."""
+    """The links of each transfer. used: the last sub-pipeline, from 1, that uses each link."""
 
     first: IntArray
     second: IntArray
@@ -158,8 +156,8 @@ class _Links(NamedTuple):
 def _take_fitting(
     g: int, number: int, groups: _Groups, links: _Links, sequence: IntArray, taken: int
 ) -> int:
-    """Puts what is ready of group g, and whose links are free, into sub-pipeline `number`: into
-    `sequence` from place `taken` on; the place after them."""
+    """Moves the ready transfers of group g whose links are free in sub-pipeline `number` into
+    `sequence`, from place `taken` on. Returns the place after them."""
     _, room, ready, size, _ = groups
     first, second, used = links
     begin, left = room[g], 0
@@ -181,7 +179,7 @@ def _take_fitting(
 
 
 def _make_ready(groups: _Groups, t: int) -> None:
-    """Adds a transfer that waits for nothing to what is ready of its group."""
+    """Adds a transfer to the ready ones of its group."""
     g = groups.of[t]
     groups.ready[groups.room[g] + groups.size[g]] = t
     groups.size[g] += 1
@@ -200,8 +198,8 @@ def _schedule(
     """Algorithm 1. Fills `sequence` with the transfers in order, `pipeline` with the sub-pipeline
     of each.
 
-    in_turn: round robin. later: the dependencies; waiting: how many each transfer still has before
-    it.
+    in_turn: round robin. later: the transfers that depend on each one. waiting: how many each one
+    depends on.
     """
     (offset, target), size, turns = later, groups.size, groups.turns
     transfers, number_of_groups = len(waiting), len(size)
@@ -211,7 +209,7 @@ def _schedule(
     taken, number, start = 0, 0, 0
     while taken < transfers:
         number += 1
-        # A group's key is its turns times the number of groups, plus its place: the least is next.
+        # The group of the least key is next: turns times number of groups, plus place.
         queue = [0]
         queue.pop()
         for place in range(number_of_groups):
@@ -225,7 +223,7 @@ def _schedule(
             g = (key + start) % number_of_groups if in_turn else key % number_of_groups
             before, taken = taken, _take_fitting(g, number, groups, links, sequence, taken)
             if taken == before:
-                continue  # its flag falls: links are only taken, so it stays out of this one
+                continue  # the paper clears its flag: its links stay in use in this sub-pipeline
             for k in range(before, taken):
                 t = sequence[k]
                 pipeline[t] = number - 1

@@ -1,10 +1,10 @@
-"""Timeline: when each transfer would be at work, by a simple estimate (ResCCL 4.4).
+"""Timeline: an estimate of when each transfer is active (ResCCL 4.4).
 
-A transfer moves its tiles one after the other over its links, which carry one transfer at a time,
-in the order of the plan. It starts with the first tile of the transfers that it depends on, and
-ends no sooner than a tile after the last of theirs. That is equation (5) of ResCCL, transfer by
-transfer, with the time of filling the pipeline and the bubbles that come out. It knows nothing of
-slots, of contention between links, or of the time that instructions take by themselves.
+A transfer moves its tiles one after another over its links, which carry one transfer at a time, in
+the order of the plan. It starts after the first tile of the transfers that it depends on, and ends
+at least one tile after the last tile of these. This is equation (5) of ResCCL for each transfer;
+the time to fill the pipeline and the bubbles follow from it. The estimate ignores slots, contention
+between links, and the instructions' own time.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from sley.passes.loops import Arcs, Loop
 
 @dataclass(frozen=True)
 class Costs:
-    """What the estimate reckons with. The values are those of A100s with 200 Gb/s cards.
+    """The parameters of the estimate. The defaults are those of A100s with 200 Gb/s cards.
 
-    intra_latency_us, inter_latency_us: of a hop inside a node and between nodes (NCCL's tuner,
-        Simple protocol, ring).
-    intra_GBps, inter_GBps: how fast one thread block moves data inside a node (NCCL's tuner, per
-        channel) and between nodes (ResCCL, figure 4: four blocks fill a card of 25 GB/s).
-    tile_bytes: what an instruction moves of a chunk at a time (ResCCL, table 2).
-    tiles: how many tiles a chunk has.
+    intra_latency_us, inter_latency_us: latency of a hop inside a node and between nodes (NCCL's
+        tuner, Simple protocol, ring).
+    intra_GBps, inter_GBps: rate of one thread block inside a node (NCCL's tuner, per channel) and
+        between nodes (ResCCL, figure 4: four blocks fill a card of 25 GB/s).
+    tile_bytes: size of a tile of a chunk (ResCCL, table 2).
+    tiles: number of tiles of a chunk.
 
     All are positive and finite. Errors: C304.
     """
@@ -59,7 +59,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Timeline:
-    """start_us, end_us: float64 (transfers,), when each transfer is at work."""
+    """start_us, end_us: float64 (transfers,), when each transfer starts and ends."""
 
     start_us: FloatArray
     end_us: FloatArray
@@ -72,10 +72,10 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Estimator:
-    """What makes timelines: the transfers with their dependencies, links and costs.
+    """The transfers with their dependencies, links and costs; estimates timelines from them.
 
-    later: the transfers that depend on each one. latency_us, tile_us: float64 (transfers,), of a
-    hop and of moving one tile.
+    later: the transfers that depend on each one. latency_us, tile_us: float64 (transfers,), the
+    latency of a hop and the time to move one tile.
     """
 
     links: Links
@@ -97,18 +97,16 @@ class Estimator:
         )
 
     def timeline(self, order: Order, blocks: Blocks) -> Timeline:
-        """The timeline of the transfers in `order`: each takes its links and both its blocks when
-        its first instruction has its turn there."""
+        """The timeline of the transfers in the order of their first instructions."""
         return self._run(order, blocks, greedy=False)[0]
 
     def greedy(self, order: Order, blocks: Blocks) -> IntArray:
-        """int32 (transfers,): an order of whole transfers in which always the one comes next that
-        can start first, ties as in `order`: what links and blocks are free for."""
+        """int32 (transfers,): the transfers in an order in which always the one comes next that
+        can start first, by its links and blocks; ties as in `order`."""
         return self._run(order, blocks, greedy=True)[1]
 
     def _run(self, order: Order, blocks: Blocks, *, greedy: bool) -> tuple[Timeline, IntArray]:
-        """The timeline of the transfers as they begin, and their order: that of `order`, or the
-        greedy one."""
+        """The timeline and the order of the transfers: that of `order`, or the greedy one."""
         transfers = len(self.tile_us)
         sequence = sequence_of(order, transfers)
         place = np.empty(transfers, np.int64)
@@ -117,7 +115,7 @@ class Estimator:
         _run(
             transfers,
             greedy,
-            # What the queue holds are numbers of one kind, of 64 bits.
+            # Numba needs integers of one type, 64 bits, in the queue.
             Arcs(self.later.offset, self.later.target.astype(np.int64)),
             np.bincount(self.later.target, minlength=transfers).astype(np.int32),
             place,
@@ -128,8 +126,8 @@ class Estimator:
         return Timeline(start, end), sequence
 
     def _needs(self, order: Order, blocks: Blocks) -> tuple[_Needs, FloatArray]:
-        """What the transfers of an order need when its rows are dealt to blocks, and when all of it
-        is free at first. A local transfer has a block at its destination alone."""
+        """The needs of the transfers, and when links and blocks are free at first. A local transfer
+        has a block at its destination alone."""
         none = self.links.number + len(blocks.rank)
         block = self.links.number + blocks.instruction_block
         at_src, at_dst = np.full((2, len(self.tile_us)), none, np.int32)
@@ -162,13 +160,13 @@ def sequence_of(order: Order, transfers: int) -> IntArray:
 
 
 class _Needs(NamedTuple):
-    """What transfers need, (transfers,) each. Links and blocks are numbered together, and so is one
-    more, which stands for no link and no block.
+    """The times, links and blocks of transfers, (transfers,) each. Links and blocks share one
+    numbering, whose last number means neither.
 
-    latency, tile, tiles: microseconds of a hop, of moving one tile, of moving all of them.
+    latency, tile, tiles: microseconds of a hop, of moving one tile, of moving all tiles.
     first_link, second_link: the links. at_src, at_dst: the blocks at both ends.
-    waits_for: the block at the source, or none where the send is in one instruction with a receive,
-    which waits for the block.
+    waits_for: the block at the source that the transfer waits for; not one whose send is fused with
+    a receive, since then the receive waits for the block.
     """
 
     latency: FloatArray
@@ -182,8 +180,8 @@ class _Needs(NamedTuple):
 
 
 class _Times(NamedTuple):
-    """When transfers start and end, (transfers,) each; for those that have not begun, what those
-    that they depend on allow, and 0 at first."""
+    """When transfers start and end, (transfers,) each; before a transfer starts, the earliest times
+    that its dependencies allow, 0 at first."""
 
     start: FloatArray
     end: FloatArray
@@ -200,11 +198,11 @@ def _run(
     times: _Times,
     sequence: IntArray,
 ) -> None:
-    """Fills `times`. The transfers run in the order of `sequence`; a greedy run fills it as well:
+    """Fills `times`. The transfers run in the order of `sequence`, or `greedy`, which fills it:
     always the one comes next that can start first, ties by `place`.
 
-    later: the transfers that depend on each one. waiting: for a greedy run, how many each depends
-    on. free: (links and blocks + 1,), when each has done all that was put on it so far; none is 0.
+    later: the transfers that depend on each one. waiting: how many each depends on. free: (links
+    and blocks + 1,), when each becomes free; always 0 for neither.
     """
     (offset, target), (start, end) = later, times
     latency, tile, tiles, first_link, second_link, at_src, at_dst, waits_for = needs

@@ -1,4 +1,4 @@
-"""Waits: what blocks of a rank must wait for, and nothing that is implied (MSCCLang 5.2)."""
+"""Waits: the waits between blocks of a rank, without redundant ones (MSCCLang 5.2)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of, ordered
 from sley.passes.loops import Loop
 
 SEARCH = 256
-"""How many edges a search over messages follows before it gives up, so that it does not grow with
-the plan; a wait that only a longer way implies is kept."""
+"""Edges that a search follows before it gives up, so that its cost does not grow with the plan; a
+wait that only a longer path implies is kept."""
 
 
 def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArray) -> Edges:
-    """Waits between blocks of a rank, as rows of the plan (`row`: of each row of the order).
+    """The waits between blocks of a rank, as rows of the plan.
 
-    One for each dependency that nothing else implies: neither the order of the blocks, nor other
-    waits, nor messages by way of other ranks, as far as a search of `SEARCH` edges sees.
+    There is one for each dependency that neither the order in the blocks, nor other waits, nor
+    messages by way of other ranks imply, as far as a search of `SEARCH` edges finds out.
+
+    row: the row of the plan of each row of the order.
     """
     before, after = _candidates(dag, order, blocks)
     block = blocks.instruction_block
@@ -46,8 +48,8 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
 
 
 def _candidates(dag: InstructionDag, order: Order, blocks: Blocks) -> tuple[IntArray, IntArray]:
-    """Dependencies between blocks as rows of the order (before, after), by ascending `after`, and
-    there by descending `before`: so whatever implies a wait comes before it."""
+    """Dependencies between blocks as rows of the order (before, after), by ascending `after`, then
+    by descending `before`: so the waits that imply a wait come before it."""
     at = order.row_of_half(len(dag.forward))
     d = dag.chunks.dependencies
     before = at[2 * d.before.astype(np.int64) + d.before_at_dst]
@@ -55,7 +57,7 @@ def _candidates(dag: InstructionDag, order: Order, blocks: Blocks) -> tuple[IntA
     block = blocks.instruction_block.astype(np.int64)
     across = block[before] != block[after]
     before, after = before[across], after[across]
-    # Of several instructions of one block, waiting for the latest is enough.
+    # Of several instructions of one block, only the latest needs a wait.
     key = after * len(blocks.rank) + block[before]
     sort = ordered_by(key, before)
     last = np.append(key[sort][1:] != key[sort][:-1], True)[: len(sort)]
@@ -65,7 +67,7 @@ def _candidates(dag: InstructionDag, order: Order, blocks: Blocks) -> tuple[IntA
 
 
 def _senders(dag: InstructionDag, order: Order) -> IntArray:
-    """int32 (rows,): the row that sends what each row receives, NONE where it receives nothing."""
+    """int32 (rows,): the row that sends the message that each row receives, or NONE."""
     sent_at, sender = np.full(len(dag.forward), NONE), np.full(len(order), NONE, np.int32)
     sends = np.flatnonzero(order.send != NONE)
     sent_at[order.send[sends]] = sends
@@ -75,8 +77,8 @@ def _senders(dag: InstructionDag, order: Order) -> IntArray:
 
 
 class _Candidates(NamedTuple):
-    """Waits that may be needed, by ascending `after`, as rows of the order: `after` waits for
-    `before`. kept: 1 for those that are; 0 at first."""
+    """Possible waits of `after` for `before`, rows of the order, by ascending `after`. kept: 1 for
+    those that are not redundant; 0 at first."""
 
     before: IntArray
     after: IntArray
@@ -84,12 +86,12 @@ class _Candidates(NamedTuple):
 
 
 class _Incoming(NamedTuple):
-    """The edges into blocks that are found as the search goes through the rows of the order: those
-    into block b are at room[b] to end[b] - 1 of `row` and `source`, by ascending row.
+    """Edges into blocks, added row by row of the order: those into block b are at room[b] to
+    end[b] - 1 of `row` and `source`, by ascending row.
 
-    row, source: the row at which each edge arrives, and the one that it comes from.
+    row, source: the target and the source of each edge, rows of the order.
     room: int64 (blocks + 1,), where each block's edges begin. end: int64 (blocks,), where they end
-    so far. upto: int64 (rows,), where those end that arrive up to each row.
+    so far. upto: int64 (rows,), the value of `end` for the row's block right after the row.
     """
 
     row: IntArray
@@ -100,18 +102,18 @@ class _Incoming(NamedTuple):
 
     @classmethod
     def empty(cls, counts: NDArray[Any], rows: int) -> _Incoming:
-        """Room for `counts` edges into each block, none of them found so far."""
+        """No edges yet, and room for `counts` edges into each block."""
         room = offsets_of(counts)
         row, source = np.zeros((2, int(room[-1])), np.int32)
         return cls(row, source, room, room[:-1].copy(), np.zeros(rows, np.int64))
 
 
 class _Search(NamedTuple):
-    """What searches need beside the edges.
+    """The state of searches.
 
-    limit: how many edges a search follows. stack: room for the rows that it comes to.
-    passed[b]: the highest row of block b that search number passed_in[b] has come through; 0 is no
-    search.
+    limit: how many edges a search follows. stack: room for the rows that it still has to visit.
+    passed[b]: the highest row of block b visited by search number passed_in[b]; searches are
+    numbered from 1.
     """
 
     limit: int
@@ -120,7 +122,7 @@ class _Search(NamedTuple):
     stack: IntArray
 
 
-def _note(edges: _Incoming, block: int, row: int, source: int) -> None:
+def _add(edges: _Incoming, block: int, row: int, source: int) -> None:
     """Adds an edge from `source` into `row` of a block."""
     place = edges.end[block]
     edges.row[place] = row
@@ -138,9 +140,8 @@ def _follow(
     height: int,
     left: int,
 ) -> tuple[int, int]:
-    """Puts on the stack where edges come from that arrive in a block up to row `at` and after row
-    `low`, as far as that is not before the goal. The height of the stack, and how many more edges
-    the search may follow."""
+    """Pushes the sources, from the goal on, of the edges into rows `low` + 1 to `at` of a block.
+    Returns the height of the stack, and how many more edges the search may follow."""
     row, source, room, _, upto = edges
     first = end = upto[at]
     begin = room[block]
@@ -158,23 +159,23 @@ def _implied(
     goal: int,
     start: int,
     number: int,
-    kinds: int,
+    by_messages: bool,
     block: IntArray,
     waits: _Incoming,
     messages: _Incoming,
     search: _Search,
 ) -> bool:
-    """Whether row `start` comes after row `goal` by the order of blocks and the waits, and with 2
-    `kinds` by the messages too, as far as search number `number` sees."""
+    """Whether the order in blocks and the waits, and if `by_messages` the messages, imply that row
+    `start` comes after row `goal`, as far as search number `number` finds out."""
     limit, passed_in, passed, stack = search
     stack[0] = start
     height, left = 1, limit
-    # Nothing before the goal in the order can happen after it: the search stays between.
+    # Rows before the goal can't come after it, so the search stays between `goal` and `start`.
     while height > 0 and left > 0:
         height -= 1
         at = stack[height]
         own = block[at]
-        if own == block[goal] and at >= goal:
+        if own == block[goal]:
             return True
         low = goal
         if passed_in[own] == number and passed[own] > low:
@@ -184,7 +185,7 @@ def _implied(
         passed_in[own] = number
         passed[own] = at
         height, left = _follow(waits, at, own, low, goal, stack, height, left)
-        if kinds == 2:
+        if by_messages:
             height, left = _follow(messages, at, own, low, goal, stack, height, left)
     return False
 
@@ -198,10 +199,9 @@ def _keep(
     messages: _Incoming,
     search: _Search,
 ) -> None:
-    """Marks the candidates that those kept so far don't imply.
+    """Marks the candidates that the candidates kept before them don't imply.
 
-    block, sender: of each row of the order, see `_senders`. waits, messages, search: empty at
-    first.
+    block: the block of each row of the order. sender: see `_senders`. waits, messages: empty.
     """
     before, after, kept = candidates
     row = 0
@@ -211,17 +211,16 @@ def _keep(
         while row <= start:
             own = block[row]
             if sender[row] != NONE:
-                _note(messages, own, row, sender[row])
+                _add(messages, own, row, sender[row])
             messages.upto[row] = messages.end[own]
             waits.upto[row] = waits.end[own]
             row += 1
-        # Mostly the waits of the rank imply it, so those are searched first.
-        found = False
-        for kinds in range(1, 3):
-            if not found:
-                number += 1
-                found = _implied(goal, start, number, kinds, block, waits, messages, search)
-        if not found:
+        # Most redundant waits are implied by the rank's own waits, so these are searched first.
+        number += 2
+        if not (
+            _implied(goal, start, number - 1, False, block, waits, messages, search)
+            or _implied(goal, start, number, True, block, waits, messages, search)
+        ):
             kept[candidate] = 1
-            _note(waits, block[start], start, goal)
+            _add(waits, block[start], start, goal)
             waits.upto[start] = waits.end[block[start]]

@@ -1,7 +1,7 @@
 """Lift: from a Plan back to a Program that means the same.
 
-What other tools made (MSCCL XML) and what sley compiled becomes transfers again, which can be
-compiled anew: with another schedule, for another protocol, or written down as Python.
+Plans of other tools (MSCCL XML) and of sley become transfers again, which can be compiled with
+another schedule or for another protocol, or be written as Python.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ __all__ = ["lift"]
 def lift(plan: Plan) -> Program:
     """The program that means what `plan` means; the plan must be verified before.
 
-    Fused instructions are taken apart, and every message becomes one transfer, from where it is
-    read to where it is put. A plan's message may lie in its connection for a while; a transfer
-    happens at one time. So each gets a time at which it stands right to every other access to its
-    two places. Where there is none (two ranks that swap a chunk, each sending before it receives),
-    the message lands in scratch of its own, and a local transfer takes it from there. Chunks of
-    scratch that nothing uses are left out.
+    Fused instructions are split, and each message becomes one transfer from its source to its
+    destination. A message may stay in its connection for a while, but a transfer happens at one
+    time. So each transfer gets a time that has the right order to all other accesses of its source
+    and destination. If there is none (two ranks that swap a chunk, each sending before it
+    receives), the message lands in scratch of its own, and a local transfer moves it from there.
+    Unused chunks at the end of scratch are left out.
 
-    Channels, thread blocks and schedule are the plan's own business and don't come along. What is
-    read, written and combined, and in which order, does. About linear in the chunks moved, up to a
-    sort; each landing costs a walk along the cycle that it breaks.
+    The program keeps what is read, written and combined, and in which order, but not channels,
+    thread blocks and schedule. About linear in the chunks moved, up to a sort; each landing costs a
+    walk along the cycle that it breaks.
 
     Errors: C307; C320 for a plan whose tables contradict one another or that cannot run to its
-    end. Races and wrong results are the verifier's to find: what becomes of such a plan is as
-    wrong as the plan is.
+    end. Races and wrong results are left to the verifier: they make the program wrong as well.
     """
     if not isinstance(plan, Plan):
         raise C307.error(expected="a Plan", found=type(plan).__name__)
@@ -49,7 +48,7 @@ def lift(plan: Plan) -> Program:
 
 
 def _without_idle_copies(plan: Plan) -> Plan:
-    """The plan with nops in place of copies of chunks onto themselves."""
+    """The plan with nops instead of copies of chunks onto themselves."""
     rows = own_operands(plan, Op.COPY)
     if not len(rows):
         return plan

@@ -1,4 +1,4 @@
-"""Events: what a plan does to memory, and in which order; the first half of lifting."""
+"""Events: the memory accesses of a plan and their order; the first part of lifting."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """The events of a plan: instruction i receives, or works locally, as event 2 i, and sends as
-    event 2 i + 1.
+    """The events of a plan: instruction i receives, or copies or reduces locally, in event 2 i, and
+    sends in event 2 i + 1.
 
-    send, receive: int64 (messages,), the instructions that put and take each message.
-    in_place: bool (instructions,), for `recv_reduce_send` whether its operand may be overwritten
-        by the result; false for others.
-    position: int64 (events,), a place in one order in which the plan can run.
-    order: Edges, event -> events that must come after it for the sake of memory and of the values
-        that a fused instruction passes on. Not from sends to receives.
+    send, receive: int64 (messages,), the sending and receiving instruction of each message.
+    in_place: bool (instructions,), whether it is a `recv_reduce_send` whose operand the result may
+        overwrite.
+    position: int64 (events,), the place in one order in which the plan can run.
+    order: Edges, event -> events that must come after it, by accesses to memory and by the values
+        that a fused instruction sends on; not from sends to receives.
     """
 
     send: LongArray
@@ -54,8 +54,8 @@ def trace_events(plan: Plan) -> Events:
 
 
 def check_plan(plan: Plan) -> None:
-    """Refuses tables that contradict one another, and operands that overlap: in a program they are
-    apart. Errors: C320."""
+    """Refuses tables that contradict one another, and overlapping operands, which a program can't
+    have. Errors: C320."""
     _refuse(plan, faults(plan))
     doubled = [
         Fault((row,), "a source and a destination that share no chunk", "one range for both")
@@ -70,7 +70,7 @@ def _refuse(plan: Plan, found: list[Fault]) -> None:
 
 
 def _positions(plan: Plan, messages: Messages) -> LongArray:
-    """int64 (events,): places in an order that blocks, waits and messages allow. Errors: C320."""
+    """int64 (events,): see `Events.position`. Errors: C320."""
     rows = len(plan.instructions)
     graph = Edges.from_pairs(rows, *messages.happens_before(plan))
     level = levels(graph)
@@ -96,8 +96,8 @@ class _Accesses:
 
     @classmethod
     def of(cls, plan: Plan, position: LongArray) -> _Accesses:
-        """The accesses of all instructions; the results of `recv_reduce_send`, which are stored
-        nowhere, are left out."""
+        """The accesses of all instructions, without the results of `recv_reduce_send`, which are
+        not stored."""
         t = plan.instructions
         passes_on = np.isin(t.op, [Op.RECV_COPY_SEND, Op.RECV_REDUCE_COPY_SEND])
         source, target = (t.src_buffer, t.src_index), (t.dst_buffer, t.dst_index)
@@ -113,8 +113,7 @@ class _Accesses:
         )
 
     def with_results(self, plan: Plan, in_place: BoolArray, position: LongArray) -> _Accesses:
-        """These, and the accesses to the results of `recv_reduce_send` that take the place of an
-        operand."""
+        """These, and accesses to the results of `recv_reduce_send` that overwrite an operand."""
         t = plan.instructions
         source = (t.src_buffer, t.src_index)
         return self._sorted(
@@ -136,12 +135,11 @@ class _Accesses:
         return cls(cell[order], event[order], write[order])
 
     def conflicts(self) -> tuple[LongArray, LongArray]:
-        """Pairs of events, the first of which must come before the second; all others follow."""
+        """Pairs of events, the first of which must come before the second; they imply all other
+        such pairs."""
         last, following = neighbouring_writes(self.cell, self.write)
-        late, early = (
-            np.flatnonzero(last != NONE),
-            np.flatnonzero((following != NONE) & ~self.write),
-        )
+        late = np.flatnonzero(last != NONE)
+        early = np.flatnonzero((following != NONE) & ~self.write)
         before = np.concatenate([self.event[last[late]], self.event[early]])
         after = np.concatenate([self.event[late], self.event[following[early]]])
         different = before != after
@@ -156,7 +154,7 @@ def _ranges(
     *,
     write: bool,
 ) -> _Accesses:
-    """The accesses of the `chosen` instructions to one operand, in their first or second event."""
+    """The accesses of the `chosen` instructions to one operand, in their event 0 or 1 (`part`)."""
     rows = np.flatnonzero(chosen)
     buffer, index = operand
     start = plan.layout.cell(plan.rank[rows], buffer[rows], index[rows])
@@ -165,8 +163,8 @@ def _ranges(
 
 
 def _reduced_in_place(plan: Plan, accesses: _Accesses) -> BoolArray:
-    """See `Events.in_place`: nobody reads any chunk of the operand afterwards, before it is
-    overwritten, and no chunk of it is promised to be there at the end."""
+    """See `Events.in_place`: no chunk of the operand is read later, before it is overwritten, or is
+    part of the result."""
     lost = plan.instructions.op == Op.RECV_REDUCE_SEND
     promised = plan.collective.promised_cells(plan.layout)
     last = np.ones(len(accesses.cell), bool)

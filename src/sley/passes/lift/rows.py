@@ -18,7 +18,7 @@ from sley.passes.lift.times import Times
 
 @dataclass(frozen=True, eq=False)
 class _Ranges:
-    """Where ranges of chunks begin, one row an instruction: (buffer, index) on its own rank."""
+    """The first chunks of ranges, one row an instruction: (buffer, index) on its rank."""
 
     buffer: NDArray[Any]
     index: NDArray[Any]
@@ -35,7 +35,7 @@ class _Ranges:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Transfers of one sort: from `source` of the ranks of instructions `at_src` to `target` of
+    """Transfers of one sort: from `source` on the ranks of instructions `at_src` to `target` on
     those of `at_dst`, at the times of `event`; of one event, those of turn 0 come first."""
 
     turn: int
@@ -48,7 +48,7 @@ class _Part:
 
 
 def write_rows(plan: Plan, events: Events, times: Times) -> Program:
-    """The program whose transfers stand in the order of `times`."""
+    """The program whose transfers are in the order of `times`."""
     transfers = _transfers(plan, _parts(plan, events, times.lands), events.position, times.time)
     return Program(
         name=plan.name,
@@ -61,18 +61,18 @@ def write_rows(plan: Plan, events: Events, times: Times) -> Program:
 
 
 def _parts(plan: Plan, events: Events, lands: BoolArray) -> list[_Part]:
-    """The transfers: whole messages, messages that land and are taken from there, local
-    instructions, and the operands that a reduction elsewhere must leave as they are."""
+    """The transfers: copies of operands that a reduction must not overwrite, whole messages,
+    messages into scratch, from scratch to their destination, and local instructions."""
     t = plan.instructions
     landed = np.zeros(len(t), bool)
     landed[events.receive[lands]] = True
-    # What is sent on and stored nowhere, but may not take the place of the operand.
+    # Results that are sent on without being stored, and may not overwrite the operand.
     apart = (t.op == Op.RECV_REDUCE_SEND) & ~events.in_place
     source = _Ranges(t.src_buffer, t.src_index)
     own = _own_scratch(plan, landed | apart)
     target = own.where(apart, source.where(events.in_place, _Ranges(t.dst_buffer, t.dst_index)))
     sent = source.where(t.op == Op.SEND, target)
-    # Where a message landed in `own` and the result lies there too, the operand goes to it.
+    # If both the message and the result are in `own`, the operand is reduced into it.
     taken_from = source.where(apart, own)
     kind = np.where(REDUCES[t.op], TransferKind.REDUCE, TransferKind.COPY)
     copy = np.full(len(t), TransferKind.COPY)
@@ -90,7 +90,7 @@ def _parts(plan: Plan, events: Events, lands: BoolArray) -> list[_Part]:
 
 
 def _own_scratch(plan: Plan, needed: BoolArray) -> _Ranges:
-    """Scratch beyond the plan's, for the instructions that need it."""
+    """Scratch after the plan's, for the instructions that need it."""
     t = plan.instructions
     start = offsets_of(np.where(needed, t.count, 0).astype(np.int64))
     first = start[plan.block_offset[plan.rank_block[:-1]]]
@@ -99,7 +99,7 @@ def _own_scratch(plan: Plan, needed: BoolArray) -> _Ranges:
 
 
 def _reduces_elsewhere(plan: Plan) -> BoolArray:
-    """Whether an instruction reduces what it receives with chunks that aren't those it writes."""
+    """Whether an instruction reduces its message with other chunks than those that it writes."""
     t, layout = plan.instructions, plan.layout
     combines = RECEIVES[t.op] & REDUCES[t.op] & (t.op != Op.RECV_REDUCE_SEND)
     source = layout.cell(plan.rank, t.src_buffer, t.src_index)
@@ -136,7 +136,7 @@ def _transfers(plan: Plan, parts: list[_Part], position: LongArray, time: IntArr
 
 
 def _used_scratch(t: Transfers, ranks: int) -> IntArray:
-    """int32 (ranks,): chunks of scratch up to the last one that a transfer names."""
+    """int32 (ranks,): chunks of scratch up to the last one that a transfer uses."""
     used = np.zeros(ranks, np.int32)
     for rank, buffer, index in (
         (t.src, t.src_buffer, t.src_index),
