@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import sley
 from sley.algorithms import build
 from sley.direct import Pulls, pulls
-from sley.direct.holds import all_holds
+from sley.direct.pull import all_holds
 from sley.formats import msccl_xml, program_source
 from sley.ir.connections import Messages
 from sley.ir.plan import Instructions, Plan

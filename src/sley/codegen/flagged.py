@@ -1,8 +1,8 @@
 """Flagged: the waits that plans with LL and LL128 need in addition to their own.
 
 A message of LL or LL128 orders only its own words: its receiver need not see other writes that its
-sender had seen. So if only messages order two conflicting instructions of a rank, as for a chunk
-that is sent to another rank and back to another block, the second instruction must wait for the
+sender had seen. So if only messages order two conflicting instructions of a rank, for example when
+a chunk is sent to another rank and back to another block, the second instruction must wait for the
 first. The wait takes no time, since the first has ended by then.
 """
 
@@ -38,17 +38,17 @@ def needed_waits(plan: Plan) -> Edges:
 def _unordered(
     plan: Plan, level: IntArray, first: LongArray, second: LongArray
 ) -> list[tuple[int, int]]:
-    """The pairs (first, second) that neither a plan's blocks, nor its waits, nor the pairs found
-    before order.
+    """The pairs (first, second) that are ordered neither by a plan's blocks, nor by its waits, nor
+    by pairs found before.
 
     Uses vector clocks: for each block, the known progress of every block of the rank.
     """
     waits: dict[int, list[int]] = defaultdict(list)
-    wanted: dict[int, list[int]] = defaultdict(list)
+    conflicting: dict[int, list[int]] = defaultdict(list)
     for after, before in zip(plan.waits.source.tolist(), plan.waits.target.tolist(), strict=True):
         waits[after].append(before)
     for before, after in zip(first.tolist(), second.tolist(), strict=True):
-        wanted[after].append(before)
+        conflicting[after].append(before)
     rows = np.unique(np.concatenate([plan.waits.source, plan.waits.target, first, second]))
     step, block, number = plan.step, plan.block, plan.block_number
     blocks = np.diff(plan.rank_block)[plan.block_rank]
@@ -61,7 +61,7 @@ def _unordered(
         for before in waits[row]:
             np.maximum(clock, seen[before], out=clock)
         # The latest first: it may imply the others.
-        for before in sorted(wanted[row], key=lambda r: -int(level[r])):
+        for before in sorted(conflicting[row], key=lambda r: -int(level[r])):
             if clock[number[block[before]]] < step[before]:
                 missing.append((before, row))
                 np.maximum(clock, seen[before], out=clock)

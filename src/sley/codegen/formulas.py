@@ -16,9 +16,9 @@ Numbers = NDArray[np.int64]
 class Formulas:
     """Writes the numbers of the blocks of one kind.
 
-    ranks: int64 (members,), the rank of each member. blocks: its number within the rank. size: the
-    ranks of the plan. tables: the distinct columns that no formula fits; their names in the text
-    are `prefix` and a number.
+    ranks: int64 (members,), the rank of each member. blocks: int64 (members,), its number within
+    the rank. size: the number of ranks. tables: the distinct columns that no formula fits; in the
+    text each is named `prefix` and its number.
     """
 
     ranks: Numbers

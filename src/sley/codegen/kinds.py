@@ -64,7 +64,7 @@ def _structure(operands: Operands) -> NDArray[np.int32]:
         t.count,
         o.src.memory,
         o.dst.memory,
-        o.lies.memory,
+        o.pulled.memory,
         o.stays,
         o.posts,
     ]

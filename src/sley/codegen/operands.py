@@ -6,16 +6,61 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.codegen.ends import Ends
 from sley.codegen.flagged import needed_waits
 from sley.direct import pulls
 from sley.ir.connections import Connections, Messages
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, BoolArray, ByteArray, Edges, IntArray, LongArray, offsets_of
+from sley.ir.tables import (
+    NONE,
+    BoolArray,
+    ByteArray,
+    Edges,
+    IntArray,
+    LongArray,
+    Value,
+    offsets_of,
+)
 from sley.ir.words import READS_SOURCE, SENDS, WRITES_DESTINATION, Buffer, Protocol
 
 NOWHERE = 3
 """The memory number of data in no buffer; the other numbers are those of Buffer."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ends(Value):
+    """The sending or the receiving ends of a plan's connections.
+
+    order: int32 (connections,), all connections sorted by the block at this end: those of a block
+        are consecutive, and so are those of a rank.
+    offset: int64 (blocks + 1,), the first connection of each block in this order.
+    peer: int32 (instructions,), the number, within the block, of the connection that an instruction
+        uses; NONE for instructions without one.
+    message: int32 (instructions,), the message's number within a tile, on that connection; NONE
+        likewise.
+    """
+
+    order: IntArray
+    offset: LongArray
+    peer: IntArray
+    message: IntArray
+
+    @classmethod
+    def of(cls, plan: Plan, messages: Messages, *, sends: bool) -> Ends:
+        """The sending or the receiving ends of a verified plan."""
+        c = messages.connections
+        block, connection_of, rows = (
+            (c.sender, c.uses.send, messages.send)
+            if sends
+            else (c.receiver, c.uses.receive, messages.receive)
+        )
+        order = np.argsort(block, kind="stable")
+        offset = np.searchsorted(block[order], np.arange(len(plan.block_rank) + 1))
+        number = np.empty(len(block) + 1, np.int32)
+        number[order] = np.arange(len(block)) - offset[block[order]]
+        number[NONE] = NONE
+        message = np.full(len(plan.instructions), NONE, np.int32)
+        message[rows] = messages.number
+        return cls(order.astype(np.int32), offset, number[connection_of], message)
 
 
 @dataclass(frozen=True)
@@ -48,9 +93,9 @@ class Operands:
     """A plan as arguments of the primitives; columns have a row for each instruction.
 
     connections: the connections of the plan. sends, receives: their numbers within blocks.
-    src, dst: its operands. lies: the position, at the sender, of the message that it receives;
-    NOWHERE for a message in a slot. stays: bool, whether the message that it sends is pulled from
-    its buffer. posts: bool, whether other blocks wait for it.
+    src, dst: the operands. pulled: the position, at the sender, of the received message; NOWHERE
+    for a message in a slot. stays: bool, whether the sent message is pulled from the buffer.
+    posts: bool, whether other blocks wait for the instruction.
     """
 
     plan: Plan
@@ -59,7 +104,7 @@ class Operands:
     receives: Ends
     src: Places
     dst: Places
-    lies: Places
+    pulled: Places
     stays: BoolArray
     conditions: Conditions
     posts: BoolArray
@@ -70,9 +115,9 @@ def operands(plan: Plan) -> Operands:
     messages = Messages.of(plan)
     sends, receives = (Ends.of(plan, messages, sends=sends) for sends in (True, False))
     t = plan.instructions
-    pulled = pulls(plan)
+    found = pulls(plan)
     sent = messages.send_of
-    has_source = (sent != NONE) & pulled.pulled[np.maximum(sent, 0)]
+    has_source = (sent != NONE) & found.pulled[np.maximum(sent, 0)]
     at = np.where(has_source, sent, 0)
     waits = needed_waits(plan) if plan.protocol in (Protocol.LL, Protocol.LL128) else plan.waits
     posts = np.zeros(len(t), bool)
@@ -84,9 +129,9 @@ def operands(plan: Plan) -> Operands:
         receives=receives,
         src=_places(plan, plan.rank, t.src_buffer, t.src_index, READS_SOURCE[t.op]),
         dst=_places(plan, plan.rank, t.dst_buffer, t.dst_index, WRITES_DESTINATION[t.op]),
-        lies=_places(plan, plan.rank[at], pulled.buffer[at], pulled.index[at], has_source),
-        stays=pulled.pulled & SENDS[t.op],
-        conditions=_conditions(plan, messages.connections, sends, waits, pulled.holds),
+        pulled=_places(plan, plan.rank[at], found.buffer[at], found.index[at], has_source),
+        stays=found.pulled & SENDS[t.op],
+        conditions=_conditions(plan, messages.connections, sends, waits, found.holds),
         posts=posts,
     )
 
@@ -109,7 +154,7 @@ def _places(
 def _conditions(
     plan: Plan, connections: Connections, sends: Ends, waits: Edges, holds: Edges
 ) -> Conditions:
-    """The conditions made of waits and of holds."""
+    """Waits and holds as conditions."""
     message = holds.target
     source = np.concatenate([waits.source, holds.source])
     is_held = np.concatenate([np.zeros(len(waits.target), bool), np.ones(len(message), bool)])

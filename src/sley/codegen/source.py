@@ -11,10 +11,13 @@ from importlib.resources import files
 import numpy as np
 
 from sley.codegen.kinds import Kinds, kinds
-from sley.codegen.limits import check_conditions, check_limits
 from sley.codegen.operands import Operands, operands
 from sley.codegen.text import text_of
+from sley.errors import Diagnostic, SleyError
+from sley.errors.devices import K520, K521
+from sley.ir.faults import diagnostics, overlap_faults
 from sley.ir.plan import Plan
+from sley.ir.tables import LongArray
 from sley.ir.words import Protocol, ReduceOp
 
 KERNELS = ("sley_run", "sley_divide")
@@ -24,14 +27,11 @@ _SHARED_STEPS = 512
 """The most instructions, and the most conditions, of a block that the interpreter copies into
 shared memory: 28 KiB of the 48 KiB of every GPU."""
 
-_HEADERS = (
-    "layout.hpp",
-    "elements.hpp",
-    "state.hpp",
-    "carry.hpp",
-    "execute.hpp",
-    "kernel.hpp",
-)
+_STEPS, _WAITS, _CHUNKS = 1 << 20, 1 << 11, 1 << 30
+"""The numbers of steps of a block, of waits of an instruction and of chunks that no longer fit into
+the bits of the kernels' records."""
+
+_HEADERS = ("layout.hpp", "elements.hpp", "state.hpp", "carry.hpp", "execute.hpp", "kernel.hpp")
 _INCLUDE = re.compile(r'^(#pragma once|#include "(.*)")\n', re.MULTILINE)
 
 
@@ -77,10 +77,17 @@ class Kernels:
 
     @classmethod
     def of(cls, plan: Plan) -> Kernels:
-        """The kernels of a verified plan; K520, K521 for a plan beyond their limits."""
-        check_limits(plan)
+        """The kernels of a verified plan. K520 for local operations with overlapping operands, K521
+        for numbers beyond the bits of the kernels' records."""
+        t = plan.instructions
+        chunks = int(max(t.src_index.max(initial=0), t.dst_index.max(initial=0)))
+        _check(
+            diagnostics(K520, plan, overlap_faults(plan))
+            + _too_large(_longest(plan.block_offset), _STEPS, "steps in a thread block")
+            + _too_large(chunks, _CHUNKS, "chunks")
+        )
         found = operands(plan)
-        check_conditions(found.conditions.offset)
+        _check(_too_large(_longest(found.conditions.offset), _WAITS, "waits of an instruction"))
         of_blocks = kinds(found)
         return cls(plan, found, of_blocks, text_of(found, of_blocks))
 
@@ -90,6 +97,22 @@ class Kernels:
         head = {**_variant(variant), **_sizes(self.operands)}
         lines = [f"#define {name} {value}" for name, value in head.items()]
         return "\n".join([*lines, primitives(variant.platform), body])
+
+
+def _check(problems: list[Diagnostic]) -> None:
+    if problems:
+        raise SleyError(problems)
+
+
+def _too_large(number: int, limit: int, what: str) -> list[Diagnostic]:
+    if number < limit:
+        return []
+    return [K521.diagnostic(expected=f"fewer than {limit} {what}", found=f"{number} {what}")]
+
+
+def _longest(offset: LongArray) -> int:
+    """The length of the longest row of a CSR table."""
+    return int(np.diff(offset).max(initial=0))
 
 
 def _variant(variant: Variant) -> dict[str, object]:
@@ -107,14 +130,15 @@ def _variant(variant: Variant) -> dict[str, object]:
 def _sizes(operands: Operands) -> dict[str, object]:
     """The sizes of arrays in the text, rounded up so that many plans share an interpreter."""
     plan, offset = operands.plan, operands.conditions.offset
-    waits = int(np.diff(offset).max(initial=0))
-    steps = _round_up(int(np.diff(plan.block_offset).max(initial=0)))
-    conditions = _round_up(int(np.diff(offset[plan.block_offset]).max(initial=0)))
+    steps = _round_up(_longest(plan.block_offset))
+    conditions = _round_up(_longest(offset[plan.block_offset]))
     fits = steps <= _SHARED_STEPS and conditions <= _SHARED_STEPS
     return {
         "SLEY_PROTOCOL": list(Protocol).index(plan.protocol),
-        "SLEY_PEERS": _round_up(max(operands.sends.most, operands.receives.most)),
-        "SLEY_WAITS": _round_up(waits),
+        "SLEY_PEERS": _round_up(
+            max(_longest(operands.sends.offset), _longest(operands.receives.offset))
+        ),
+        "SLEY_WAITS": _round_up(_longest(offset)),
         "SLEY_STEPS": steps if fits else 0,
         "SLEY_CONDITIONS": conditions if fits else 0,
     }
@@ -134,6 +158,6 @@ def primitives(platform: Platform) -> str:
 
 @cache
 def _header(name: str) -> str:
-    """A header, with sley's headers that it includes inlined."""
+    """A header, with the headers that it includes inlined."""
     text = files("sley.codegen").joinpath("primitives", name).read_text("utf-8")
     return _INCLUDE.sub(lambda match: _header(match[2]) if match[2] else "", text)

@@ -1,7 +1,7 @@
 """Text: straight-line code for the thread blocks of a plan (ResCCL 4.5).
 
-The paper's three dimensions: the rank and the thread block select a function; its calls are in the
-order of the sub-pipelines. They call the primitives in `primitives/`, for CUDA or for CPUs.
+It has the paper's three dimensions: the rank and the thread block select a function, whose calls of
+the primitives (`primitives/`, for CUDA or for CPUs) are in the order of the sub-pipelines.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from sley.errors import counted
 from sley.ir.tables import NONE, IntArray, LongArray
 from sley.ir.words import RECEIVES, SENDS, Buffer, LoopOrder, Op
 
-_NAMED = 8
+_NAMES = 8
 """The most ranks that a comment names."""
 
 _LEGEND = """\
 //
-// wait(n, block, step): wait n of the next call: for a step of another block of this rank
-// hold(n, connection, message): wait n of the next call: for the read of a message of this rank
+// wait(n, block, step): wait n of the next call is for a step of another block of this rank
+// hold(n, connection, message): wait n of the next call is for the read of a message of this rank
 // step(s).waits(n).posts(): the call is step s; it has n waits; other blocks wait for it
 // to(connection, message), from(connection, message): the block's connection, the tile's message
 """
 
-_WHO = "const i32& rank, const i32& block, const i32& member"
+_PARAMETERS = "const i32& rank, const i32& block, const i32& member"
 """The variables of the formulas. They are references to the block's state, so that the compiler
 keeps no numbers derived from them in registers between calls."""
 
@@ -54,7 +54,7 @@ def _head(operands: Operands, kinds: Kinds) -> str:
     blocks = int((kinds.kind != NONE).sum())
     order = "tile by tile" if plan.loop_order is LoopOrder.TILE else "instruction by instruction"
     return (
-        f"// {_spoken(f'{plan.name}: {plan.collective}')}\n"
+        f"// {_one_line(f'{plan.name}: {plan.collective}')}\n"
         f"// {plan.protocol.value}, {counted(plan.slots, 'slot')}, {order}; "
         f"{counted(blocks, 'thread block')} of {counted(len(kinds.members), 'kind')}\n"
         f"{_LEGEND}"
@@ -103,7 +103,7 @@ class _Function:
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of its tables."""
+        """The bytes of the function's tables."""
         return sum(4 * len(values) for values in self._formula.tables)
 
     def text(self, table: str) -> str:
@@ -116,7 +116,7 @@ class _Function:
         lines = [indent + line for line in self._lines]
         if self._is_tiled:
             lines = ["    for (i32 tile = 0; more(tile); ++tile) {", *lines, "    }"]
-        function = f"SLEY_INLINE void kind_{self._number}({_WHO}) {{"
+        function = f"SLEY_INLINE void kind_{self._number}({_PARAMETERS}) {{"
         return "\n".join([*self._comment(), *tables, function, *lines, "}\n"])
 
     def _comment(self) -> list[str]:
@@ -124,11 +124,11 @@ class _Function:
         ranks, numbers = plan.block_rank[blocks], plan.block_number[blocks]
         every_rank, every_number = np.unique(ranks), np.unique(numbers)
         if len(blocks) == len(every_rank) * len(every_number):
-            who = f"{_some('Block', every_number)} of {_some('rank', every_rank)}"
+            members = f"{_numbers('Block', every_number)} of {_numbers('rank', every_rank)}"
         else:
             pairs = [f"{r} block {b}" for r, b in zip(ranks, numbers, strict=True)]
-            who = f"Rank {_shorten(pairs)}"
-        lines = [f"// {who}."]
+            members = f"Rank {_shorten(pairs)}"
+        lines = [f"// {members}."]
         c = self._o.connections
         for word, ends, rank in (("to", self._o.sends, c.dst), ("from", self._o.receives, c.src)):
             first = ends.offset[blocks]
@@ -140,12 +140,12 @@ class _Function:
     def _peers(self, ranks: IntArray, channels: IntArray) -> str:
         """The other ends of the members' connections, in words."""
         formula = self._formula.formula(ranks.astype(np.int64))
-        rank = _some("rank", np.unique(ranks)) if formula is None else f"rank = {formula}"
-        return f"{rank}, {_some('channel', np.unique(channels))}"
+        rank = _numbers("rank", np.unique(ranks)) if formula is None else f"rank = {formula}"
+        return f"{rank}, {_numbers('channel', np.unique(channels))}"
 
     def _body(self) -> list[str]:
         lines: list[str] = []
-        said, pipeline = "", NONE
+        last_source, pipeline = "", NONE
         for step in range(self._steps):
             rows = self._first + step
             at = int(self._o.plan.instructions.pipeline[rows[0]])
@@ -153,9 +153,9 @@ class _Function:
                 lines.append(f"// sub-pipeline {at}")
                 pipeline = at
             source = self._source(rows)
-            if source and source != said:
-                lines.append(f"// {_spoken(source)}")
-                said = source
+            if source and source != last_source:
+                lines.append(f"// {_one_line(source)}")
+                last_source = source
             lines += self._conditions(rows)
             lines.append(self._call(step, rows))
         return lines
@@ -195,8 +195,8 @@ class _Function:
         arguments = ["tile" if self._is_tiled else "all_tiles", number]
         if RECEIVES[op]:
             message = f"from({o.receives.peer[row]}, {o.receives.message[row]})"
-            lies = self._place(o.lies, rows)
-            arguments.append(f"{message}.at({lies})" if lies else message)
+            pulled = self._place(o.pulled, rows)
+            arguments.append(f"{message}.at({pulled})" if pulled else message)
         arguments += filter(None, [self._place(o.src, rows), self._place(o.dst, rows)])
         if SENDS[op]:
             message = f"to({o.sends.peer[row]}, {o.sends.message[row]})"
@@ -221,7 +221,7 @@ def _wrap(declaration: str, values: list[int]) -> str:
     return textwrap.fill(text, width=100, subsequent_indent="    ")
 
 
-def _some(word: str, numbers: IntArray) -> str:
+def _numbers(word: str, numbers: IntArray) -> str:
     """Ascending numbers of something: "rank 3", "ranks 0 to 7", "ranks 0, 2, 4, 6"."""
     if len(numbers) == 1:
         return f"{word} {numbers[0]}"
@@ -231,10 +231,10 @@ def _some(word: str, numbers: IntArray) -> str:
 
 
 def _shorten(words: list[str]) -> str:
-    rest = len(words) - _NAMED
-    return ", ".join(words if rest <= 0 else [*words[:_NAMED], f"{rest} more"])
+    rest = len(words) - _NAMES
+    return ", ".join(words if rest <= 0 else [*words[:_NAMES], f"{rest} more"])
 
 
-def _spoken(text: str) -> str:
-    """Text as a comment: one line, without a continuation into the next."""
+def _one_line(text: str) -> str:
+    """Text for a comment: without line breaks, and without a continuation into the next line."""
     return "".join(c if c.isprintable() and c != "\\" else "?" for c in text)

@@ -137,7 +137,7 @@ def instructions(kernels: Kernels) -> Rows:
     rows["op"], rows["posts"], rows["count"] = t.op, o.posts, t.count
     rows["waits"] = np.diff(o.conditions.offset)
     rows["first_wait"] = o.conditions.offset[:-1]
-    rows["src"], rows["dst"], rows["pulled"] = (_bits(p) for p in (o.src, o.dst, o.lies))
+    rows["src"], rows["dst"], rows["pulled"] = (_bits(p) for p in (o.src, o.dst, o.pulled))
     receives, sends = o.receives.peer != NONE, o.sends.peer != NONE
     rows["from"] = np.where(receives, o.receives.peer, 0)
     rows["from_message"] = np.where(receives, o.receives.message, 0)

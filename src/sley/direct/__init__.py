@@ -1,5 +1,9 @@
-"""Direct: messages that receivers pull from their senders' memory, and the holds that this needs
-(docs/machine.md, protocol Direct)."""
+"""Direct: messages that receivers pull from their senders' memory, and the holds that protect them
+(docs/machine.md, protocol Direct).
+
+`pull` chooses the messages and finds their holds; `staging` finds the messages that must use a slot
+because their holds would make the plan hang.
+"""
 
 from sley.direct.pull import Pulls, pulls
 

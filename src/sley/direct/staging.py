@@ -21,9 +21,8 @@ def staged_messages(plan: Plan, messages: Messages, holds: Edges) -> BoolArray:
 
     holds: CSR, instruction -> sends whose messages must have been read before it starts.
 
-    One tile decides, in either loop order (`verify.hangs`). Its run continues until it is stuck.
-    Every cycle of waiting then contains a hold; the message of one of them is staged, and the run
-    continues, until it ends with all other holds.
+    One tile decides, in either loop order (`verify.hangs`). Whenever its run is stuck, every cycle
+    of waiting contains a hold; the message of one of these is staged, and the run continues.
     """
     staged = np.zeros(len(plan.instructions), bool)
     run = run_abstractly(plan, messages, plan.slots, per_chunk=plan.per_chunk, holds=holds)
@@ -47,8 +46,8 @@ def without_staged(holds: Edges, staged: BoolArray) -> Edges:
 
 class _Tile:
     """The run of one tile, event by event, restricted to events that `levels` finds on cycles or
-    after them. An event runs once all its predecessors have run. Edges to some predecessors are
-    *soft*: they can be removed, all soft edges from one predecessor at a time."""
+    after them. An event runs once all its predecessors have run. Edges from some predecessors are
+    *soft*: they can be removed, all soft edges of one predecessor at a time."""
 
     def __init__(self, hard: Edges, soft: Edges, cost: LongArray) -> None:
         """hard, soft: CSR, event -> its successors; the hard edges have no cycle. cost: int64
@@ -61,14 +60,14 @@ class _Tile:
         self._event = np.flatnonzero(stuck)
         self._cost = cost[stuck].tolist()
 
-        def among(edges: Edges) -> tuple[list[list[int]], list[list[int]]]:
+        def restrict(edges: Edges) -> tuple[list[list[int]], list[list[int]]]:
             kept = stuck[edges.source] & stuck[edges.target]
             source, target = number[edges.source[kept]], number[edges.target[kept]]
             ahead = Edges.from_pairs(len(self._event), source, target)
             return _lists(ahead), _lists(ahead.reversed())
 
-        self._hard, self._hard_before = among(hard)
-        self._soft, self._soft_before = among(soft)
+        self._hard, self._hard_before = restrict(hard)
+        self._soft, self._soft_before = restrict(soft)
         self._left = [
             len(a) + len(b) for a, b in zip(self._hard_before, self._soft_before, strict=True)
         ]
@@ -89,7 +88,7 @@ class _Tile:
         return found
 
     def _release(self, rows: list[int]) -> None:
-        """Removes one predecessor from each of `rows`, and runs the events that then can run."""
+        """Removes one predecessor of each of `rows`, and runs the events that then can run."""
         queue: deque[int] = deque()
         while True:
             for row in rows:
@@ -120,18 +119,18 @@ class _Tile:
         return edges[seen[after] :]
 
     def _first_stuck(self, row: int) -> int:
-        """The start of a chain of hard edges to an event that can't run, or the event itself: an
-        event that waits over soft edges alone. Path compression shortens long chains."""
-        way = []
+        """An event that waits over soft edges alone: the start of a chain of hard edges to an event
+        that can't run, or that event itself. Path compression shortens long chains."""
+        path = []
         while True:
             ahead = self._ahead[row]
             if self._done[ahead] or ahead == row:
                 ahead = next((b for b in self._hard_before[row] if not self._done[b]), NONE)
             if ahead == NONE:
                 break
-            way.append(row)
+            path.append(row)
             row = ahead
-        for passed in way:
+        for passed in path:
             self._ahead[passed] = row
         return row
 

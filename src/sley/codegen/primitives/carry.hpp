@@ -1,11 +1,11 @@
-// Moving the elements of one execution: through slots and memory (Simple and direct), or as words
-// that carry flags (LL and LL128).
+// Data movement of one execution: elements in memory (Simple, Direct) or words with flags (LL,
+// LL128).
 #pragma once
 
 namespace sley {
 
 // One piece of an execution. `in` is the message or the first operand, `local` the other operand;
-// the result goes to `out` and, where that isn't null, to `copy`.
+// the result is written to `out` and, unless that is null, to `copy`.
 struct Piece {
     char* out;
     char* copy;
@@ -35,11 +35,11 @@ SLEY_INLINE void carry_vectors(const Piece& p, i32 first, i32 step) {
     }
 }
 
-// By vectors of 16 bytes where all addresses allow it, several loads ahead of the stores; the rest,
-// and what lies askew, by elements.
+// Moves vectors of 16 bytes if all addresses are aligned, several loads before their stores; moves
+// the rest, and unaligned data, element by element.
 template <bool kCombines, bool kCopies>
 SLEY_INLINE void carry_elements(Piece p) {
-    constexpr int kBatch = kCombines && kItem < 4 ? 2 : 4;  // small elements take registers
+    constexpr int kBatch = kCombines && kItem < 4 ? 2 : 4;  // small elements need more registers
     u64 addresses = reinterpret_cast<u64>(p.out) | reinterpret_cast<u64>(p.in);
     if constexpr (kCombines) addresses |= reinterpret_cast<u64>(p.local);
     if constexpr (kCopies) addresses |= reinterpret_cast<u64>(p.copy);
@@ -99,8 +99,8 @@ SLEY_INLINE void store_word(char* at, i32 word, i32 length, u64 value) {
     }
 }
 
-// LL: a pair of words of 4 data bytes and 4 of flag each. LL128: eight pairs of words in a line of
-// 128 bytes, whose last word is the flag.
+// LL: pairs of words, each with 4 bytes of data and 4 of flag. LL128: lines of 128 bytes, each
+// eight pairs of words of which the last word is the flag.
 SLEY_INLINE void put_ll(u64* slot, i32 word, u64 flag, u64 value) {
     const u64 mark = flag << 32;
     store_pair(slot + 2ll * word, {(value & 0xFFFFFFFFu) | mark, value >> 32 | mark});
@@ -113,27 +113,24 @@ SLEY_INLINE bool take_ll(const u64* slot, i32 word, u64 flag, u64* value) {
     return static_cast<u32>(p.first >> 32) == mark && static_cast<u32>(p.second >> 32) == mark;
 }
 
-// What a flagged execution works with besides its piece. `flag` tells a message from all that its
-// slot held before.
+// The other arguments of a flagged execution. in, out: the flags of its messages, which no earlier
+// message in the same slot had. The rest is for reports.
 struct Flags {
     u64 in, out;
     i32 step, tile;
     u32 peer;
 };
 
-template <bool kReceives, bool kCombines, bool kSends>
+template <bool kReceives, bool kCombines>
 SLEY_INLINE u64 result_word(const Piece& p, i32 word, u64 message) {
-    if constexpr (!kReceives) {
-        const u64 value = load_word(p.in, word, p.length);
-        if constexpr (!kCombines) return value;
-        return combine_words(load_word(p.local, word, p.length), value);
-    }
-    if constexpr (!kCombines) return message;
-    return combine_words(load_word(p.local, word, p.length), message);
+    u64 value = message;
+    if constexpr (!kReceives) value = load_word(p.in, word, p.length);
+    if constexpr (kCombines) value = combine_words(load_word(p.local, word, p.length), value);
+    return value;
 }
 
-// In a flagged piece `in` is the message's slot where the execution receives, `copy` the slot of the
-// message out where it sends, and `out` the destination or null. False if the block gave up.
+// In a flagged piece, `in` is the slot of the received message (if any), `copy` the slot of the
+// sent one (if any), and `out` the destination or null. False if the block gave up.
 template <bool kReceives, bool kCombines, bool kSends>
 SLEY_INLINE bool carry_ll(Piece p, Flags flags) {
     const i32 words = words_of(p.length);
@@ -148,15 +145,16 @@ SLEY_INLINE bool carry_ll(Piece p, Flags flags) {
                 return false;
             }
         }
-        const u64 value = result_word<kReceives, kCombines, kSends>(p, w, message);
+        const u64 value = result_word<kReceives, kCombines>(p, w, message);
         if (p.out != nullptr) store_word(p.out, w, p.length, value);
         if constexpr (kSends) put_ll(reinterpret_cast<u64*>(p.copy), w, flags.out, value);
     }
     return true;
 }
 
-// A thread has two words of a line, the eighth one word and the flag. All threads of a warp take
-// the same turns, so that the warp can agree on whether its lines are there.
+// Eight threads share a line: each has two words, the eighth one word and the flag. All threads of
+// a warp run the same number of turns, so that the warp can agree on whether its lines have
+// arrived.
 template <bool kReceives, bool kCombines, bool kSends>
 SLEY_INLINE bool carry_ll128(Piece p, Flags flags) {
     const i32 words = words_of(p.length);
@@ -172,9 +170,9 @@ SLEY_INLINE bool carry_ll128(Piece p, Flags flags) {
             const u64* at = reinterpret_cast<const u64*>(p.in) + 16ll * line;
             Patience patience{0, 0};
             for (;;) {
-                // The parts must be loaded together, or the flag says nothing of the others.
+                // The flag covers the whole line only if its parts are loaded together.
                 sync_warp();
-                const bool is_there = !is_active || take_of_line(at, part, flags.in, &message);
+                const bool is_there = !is_active || load_of_line(at, part, flags.in, &message);
                 if (!any_lane(!is_there)) break;
                 const u64 verdict = patience.verdict();
                 if (verdict != 0) {
@@ -185,17 +183,17 @@ SLEY_INLINE bool carry_ll128(Piece p, Flags flags) {
         }
         Pair value{0, flags.out};
         if (is_active && w < words) {
-            value.first = result_word<kReceives, kCombines, kSends>(p, w, message.first);
+            value.first = result_word<kReceives, kCombines>(p, w, message.first);
             if (p.out != nullptr) store_word(p.out, w, p.length, value.first);
         }
         if (is_active && part < 7 && w + 1 < words) {
-            value.second = result_word<kReceives, kCombines, kSends>(p, w + 1, message.second);
+            value.second = result_word<kReceives, kCombines>(p, w + 1, message.second);
             if (p.out != nullptr) store_word(p.out, w + 1, p.length, value.second);
         }
         if constexpr (kSends) {
-            // A line is there as a whole, flag and all, only if its parts are stored together.
+            // A line arrives as a whole only if its parts are stored together.
             sync_warp();
-            if (is_active) put_into_line(reinterpret_cast<u64*>(p.copy) + 16ll * line, part, value);
+            if (is_active) store_of_line(reinterpret_cast<u64*>(p.copy) + 16ll * line, part, value);
         }
     }
     return true;

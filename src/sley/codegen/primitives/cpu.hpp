@@ -1,6 +1,6 @@
-// What the primitives need of a CPU: a thread block is one std::thread, and
-// counters are atomics. Everything that isn't a counter or a flagged word is plain memory, so
-// that the thread sanitizer sees whether the counters order it.
+// The platform layer for CPUs: a thread block is one std::thread; counters and flagged words are
+// atomics. All other memory is plain, so that the thread sanitizer sees whether the counters order
+// it.
 #pragma once
 
 #include <atomic>
@@ -50,8 +50,7 @@ using u64 = unsigned long long;
 
 constexpr int kWarp = 1;
 
-// For the test that the thread sanitizer notices a lost release: kernels that publish with or without
-// it.
+// For the test that the thread sanitizer notices a lost release: its kernels can publish without.
 #ifdef SLEY_RELEASE_MAY_BREAK
 static const std::memory_order kPublish =
     std::getenv("SLEY_BREAK_RELEASE") ? std::memory_order_relaxed : std::memory_order_release;
@@ -116,13 +115,13 @@ SLEY_INLINE void store_pair(u64* at, Pair p) {
 }
 
 // The parts of a line are stored one after the other, its flag last.
-SLEY_INLINE bool take_of_line(const u64* line, int part, u64 flag, Pair* pair) {
+SLEY_INLINE bool load_of_line(const u64* line, int part, u64 flag, Pair* pair) {
     if (acquire(line + 15) != flag) return false;
     pair->first = line[2 * part];
     pair->second = part == 7 ? flag : line[2 * part + 1];
     return true;
 }
-SLEY_INLINE void put_into_line(u64* line, int part, Pair pair) {
+SLEY_INLINE void store_of_line(u64* line, int part, Pair pair) {
     line[2 * part] = pair.first;
     if (part < 7) {
         line[2 * part + 1] = pair.second;

@@ -1,13 +1,12 @@
-// What the primitives need of CUDA: one block's threads, memory and its order, time. NVRTC compiles
-// this without any header.
+// The platform layer for CUDA: a block's threads, memory accesses and their order, time. NVRTC
+// compiles it without any header.
 //
-// Inline PTX for the order of memory: `ld.acquire`, fences and relaxed accesses of the scope that
-// holds all ranks (SLEY_SCOPE: gpu or sys). A poll is relaxed, and one acquire follows it: an
-// acquire in the loop would empty the L1 cache each time.
+// Memory is ordered by inline PTX: `ld.acquire`, fences and relaxed accesses at the scope that
+// contains all ranks (SLEY_SCOPE: gpu or sys). Polls are relaxed, and one acquire follows the last
+// one: an acquire in the loop would invalidate the L1 cache each time.
 #pragma once
 
-// A kernel uses what its plan needs.
-#pragma nv_diag_suppress 177
+#pragma nv_diag_suppress 177  // unused functions: a kernel uses only the primitives of its plan
 
 #define SLEY_FUNCTION static __device__ __noinline__
 #define SLEY_INLINE static __device__ __forceinline__
@@ -17,8 +16,8 @@
 #define SLEY_LARGE_TABLE static __device__ const  // constant memory has 64 KiB
 #define SLEY_UNROLL _Pragma("unroll")
 #define SLEY_UNROLL_BY_4 _Pragma("unroll 4")
-// A block may have all registers of a multiprocessor: it is more important that none are spilled than
-// that several blocks fit.
+// One block may use all registers of a multiprocessor: to spill none matters more than to fit
+// several blocks.
 #define SLEY_KERNEL(name)                                         \
     extern "C" __global__ void __launch_bounds__(SLEY_THREADS, 1) \
         name(const __grid_constant__ sley::Call call)
@@ -51,7 +50,7 @@ SLEY_INLINE u64 now_ns() {
     return time;
 }
 
-// Counters that others write or read.
+// Counters that other blocks write or read.
 SLEY_INLINE u64 peek(const u64* counter) {
     u64 value;
     asm volatile("ld.relaxed." SLEY_SCOPE ".global.u64 %0, [%1];"
@@ -73,7 +72,7 @@ SLEY_INLINE void publish(u64* counter, u64 value) {
                  :: "l"(counter), "l"(value) : "memory");
 }
 
-// Words for the host, whose scope is the system whatever the ranks' is.
+// Words for the host, always at system scope.
 SLEY_INLINE u64 peek_host(const u64* word) {
     u64 value;
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
@@ -83,8 +82,8 @@ SLEY_INLINE void publish_host(u64* word, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" :: "l"(word), "l"(value) : "memory");
 }
 
-// 16 bytes, and plain accesses to global memory: pointers that come from shared memory would
-// otherwise be loaded through generic addresses.
+// 16 bytes, accessed as global memory explicitly: for pointers that it loads from shared memory,
+// the compiler would use generic addresses.
 struct Vector {
     u32 word[4];
 };
@@ -117,13 +116,13 @@ SLEY_INLINE void store_pair(u64* at, Pair p) {
                  :: "l"(at), "l"(p.first), "l"(p.second) : "memory");
 }
 
-// A part of a line of LL128: whether the line is there is known to the thread that holds its flag,
-// and through `any_lane` to the whole warp.
-SLEY_INLINE bool take_of_line(const u64* line, int part, u64 flag, Pair* pair) {
+// A part of a line of LL128. Only the thread with the flag sees whether the line has arrived;
+// `any_lane` tells the whole warp.
+SLEY_INLINE bool load_of_line(const u64* line, int part, u64 flag, Pair* pair) {
     *pair = load_pair(line + 2 * part);
     return part != 7 || pair->second == flag;
 }
-SLEY_INLINE void put_into_line(u64* line, int part, Pair pair) { store_pair(line + 2 * part, pair); }
+SLEY_INLINE void store_of_line(u64* line, int part, Pair p) { store_pair(line + 2 * part, p); }
 
 struct Float16 {
     u16 bits;

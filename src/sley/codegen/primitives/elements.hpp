@@ -1,6 +1,6 @@
-// Elements: the type and the reduction that a kernel is compiled for, as `docs/machine.md`
-// ("Reductions") has them. SLEY_TYPE and SLEY_REDUCTION are the numbers of
-// `sley.engine.DATA_TYPES` and `sley.ReduceOp`.
+// Elements: the type and the reduction that a kernel is compiled for (`docs/machine.md`,
+// "Reductions"). SLEY_TYPE and SLEY_REDUCTION are the numbers of `sley.engine.DATA_TYPES` and
+// `sley.ReduceOp`.
 #pragma once
 
 namespace sley {
@@ -30,25 +30,25 @@ constexpr bool kIsInteger = SLEY_TYPE >= 4;
 constexpr int kItem = static_cast<int>(sizeof(Element));
 
 // A reduction is done in float for the types of 16 bits, in the type itself for all others.
-SLEY_INLINE float widened(Float16 a) { return a.to_float(); }
-SLEY_INLINE float widened(Bfloat16 a) { return a.to_float(); }
+SLEY_INLINE float widen(Float16 a) { return a.to_float(); }
+SLEY_INLINE float widen(Bfloat16 a) { return a.to_float(); }
 template <class T>
-SLEY_INLINE T widened(T a) { return a; }
+SLEY_INLINE T widen(T a) { return a; }
 
 template <class T, class Wide>
-SLEY_INLINE T narrowed(Wide a) {
+SLEY_INLINE T narrow(Wide a) {
     if constexpr (kIsHalf) return T::from_float(a);
     else return static_cast<T>(a);
 }
 
-// Sums and products of integers wrap around, which only unsigned arithmetic promises.
+// Sums and products of integers wrap around, which only unsigned arithmetic guarantees.
 template <class T>
 SLEY_INLINE T combine_wide(T a, T b) {
 #if SLEY_REDUCTION == 1
     if constexpr (kIsInteger) return static_cast<T>(static_cast<u64>(a) * static_cast<u64>(b));
     else return a * b;
 #elif SLEY_REDUCTION == 2
-    return a < b || a != a ? a : b;  // a NaN wins, whichever side it is on
+    return a < b || a != a ? a : b;  // a NaN on either side wins
 #elif SLEY_REDUCTION == 3
     return a > b || a != a ? a : b;
 #else
@@ -58,10 +58,10 @@ SLEY_INLINE T combine_wide(T a, T b) {
 }
 
 SLEY_INLINE Element combine(Element a, Element b) {
-    return narrowed<Element>(combine_wide(widened(a), widened(b)));
+    return narrow<Element>(combine_wide(widen(a), widen(b)));
 }
 
-// Integers towards zero.
+// Rounds quotients of integers towards zero.
 template <class T>
 SLEY_INLINE T divide_wide(T a, i32 divisor) {
     if constexpr (kIsInteger) return static_cast<T>(static_cast<i64>(a) / divisor);
@@ -69,10 +69,10 @@ SLEY_INLINE T divide_wide(T a, i32 divisor) {
 }
 
 SLEY_INLINE Element divide(Element a, i32 divisor) {
-    return narrowed<Element>(divide_wide(widened(a), divisor));
+    return narrow<Element>(divide_wide(widen(a), divisor));
 }
 
-// Element by element on words that hold several.
+// Combines two words of several elements each.
 template <class Words>
 SLEY_INLINE Words combine_words(Words a, Words b) {
     constexpr int kElements = static_cast<int>(sizeof(Words) / sizeof(Element));

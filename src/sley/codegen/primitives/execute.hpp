@@ -1,10 +1,10 @@
-// The primitives: an execution of an instruction, as `docs/machine.md` has it. Both engines call
-// them, the generated code and the interpreter.
+// The primitives: executions of instructions as `docs/machine.md` defines them, for both engines,
+// generated code and the interpreter.
 #pragma once
 
 namespace sley {
 
-// Which step of its block an instruction is, how many waits were said before it, and whether others
+// An instruction's step in its block, the number of waits set before it, and whether other blocks
 // wait for it.
 struct Step {
     u32 bits;
@@ -16,8 +16,8 @@ struct Step {
 };
 SLEY_INLINE Step step(u32 number) { return {number}; }
 
-// The message numbered `message` of a tile on the block's connection `peer`. With the direct
-// protocol it may stay where it lies: the sender says so, the receiver says where.
+// Message `message` of a tile on the block's connection `peer`. With protocol Direct it may stay in
+// the sender's buffer: `stays` at the sender; at the receiver `pulled`, its place there.
 struct To {
     i32 peer, message;
     bool stays;
@@ -25,18 +25,18 @@ struct To {
 };
 struct From {
     i32 peer, message;
-    Place lies;
+    Place pulled;
     SLEY_METHOD From at(Place where) const { return {peer, message, where}; }
 };
 SLEY_INLINE To to(i32 peer, i32 message) { return {peer, message, false}; }
 SLEY_INLINE From from(i32 peer, i32 message) { return {peer, message, nowhere()}; }
 
-// What an instruction does: its operands are the table in `docs/machine.md`.
+// What an instruction does, by the table of operands in `docs/machine.md`.
 template <bool kReceivesT, bool kReadsT, bool kWritesT, bool kSendsT, bool kCombinesT>
 struct Kind {
     static constexpr bool kReceives = kReceivesT, kReads = kReadsT, kWrites = kWritesT;
     static constexpr bool kSends = kSendsT, kCombines = kCombinesT;
-    // A message without flags is waited for beforehand and told of afterwards.
+    // Without flags, an execution waits for its message before it moves data.
     static constexpr bool kAwaitsMessage = kReceives && !kFlagged;
 };
 
@@ -45,8 +45,8 @@ SLEY_INLINE char* slot_of(const Peer& peer, u64 message) {
     return peer.slots + static_cast<i64>((message - 1) & mask) * state.setup.slot_bytes;
 }
 
-// Everything that an execution waits for; false if the block gave up. A message and a slot are the
-// conditions after the waits.
+// Waits for all conditions of an execution: its waits, its message, and a slot, in this numbering.
+// False if the block gave up.
 template <class K>
 SLEY_INLINE bool await(Step step, const From& from, const To& to, u64 in, u64 out, i32 tile) {
     const int waits = step.wait_count();
@@ -64,7 +64,7 @@ SLEY_INLINE bool await(Step step, const From& from, const To& to, u64 in, u64 ou
         }
     }
     if constexpr (K::kSends) {
-        // Message m needs message m - slots to have been taken.
+        // Message m reuses the slot of message m - slots.
         const u64 slots = static_cast<u64>(state.setup.slots);
         if (thread() == waiter(waits + 1) && !to.stays && out > slots) {
             is_fine &= reached(state.senders[to.peer].consumed, out - slots, step.number(), tile,
@@ -74,15 +74,15 @@ SLEY_INLINE bool await(Step step, const From& from, const To& to, u64 in, u64 ou
     return is_fine;
 }
 
-constexpr i32 kMerged = 1 << 26;  // elements, whose bytes still fit into 32 bits
+constexpr i32 kMerged = 1 << 26;  // elements: their bytes still fit into 32 bits
 
-// The work of one execution; false if the block gave up.
+// Moves the data of one execution; false if the block gave up.
 template <class K>
 SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const To& to, i32 count,
                        u64 in, u64 out, i32 tile) {
     i32 length = tile_length(tile);
     i32 pieces = count;
-    // Chunks that are taken whole lie side by side.
+    // Whole chunks are adjacent in memory: one piece.
     if (state.setup.full_tiles == 1 && state.setup.left_over == 0 && length < kMerged / pieces) {
         length *= pieces;
         pieces = 1;
@@ -95,7 +95,7 @@ SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const 
     char* slot = nullptr;
     bool is_pulled = false;
     if constexpr (K::kReceives) {
-        is_pulled = kProtocol == kDirect && is_somewhere(from.lies);
+        is_pulled = kProtocol == kDirect && is_somewhere(from.pulled);
         message = slot_of(state.receivers[from.peer], in);
     }
     if constexpr (K::kSends) {
@@ -110,7 +110,7 @@ SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const 
         if constexpr (K::kReceives && kProtocol == kDirect) {
             if (is_pulled) {
                 const i32 rank = state.receivers[from.peer].rank;
-                arrived = address(state.call->buffers[rank], from.lies, i, tile);
+                arrived = address(state.call->buffers[rank], from.pulled, i, tile);
             }
         }
         // A local reduction combines its destination with its source.
@@ -139,11 +139,11 @@ SLEY_INLINE bool carry(Step step, const From& from, Place src, Place dst, const 
     return is_fine;
 }
 
-// Tells others of an execution that all threads have finished.
+// Publishes an execution that all threads have finished.
 template <class K>
-SLEY_INLINE void tell(Step step, const From& from, const To& to, u64 in, u64 out, u64 done) {
-    constexpr bool kTells = K::kReceives || (K::kSends && !kFlagged);
-    if (thread() != 0 || !(kTells || step.is_posted())) return;
+SLEY_INLINE void publish_end(Step step, const From& from, const To& to, u64 in, u64 out, u64 done) {
+    constexpr bool kHasMessage = K::kReceives || (K::kSends && !kFlagged);
+    if (thread() != 0 || !(kHasMessage || step.is_posted())) return;
     before_publishing();
     if constexpr (K::kReceives) publish(state.receivers[from.peer].consumed, in);
     if constexpr (K::kSends && !kFlagged) publish(state.senders[to.peer].published, out);
@@ -179,7 +179,7 @@ SLEY_INLINE void execute(i32 tile, Step step, From from, Place src, Place dst, T
         } else {
             barrier();
         }
-        tell<K>(step, from, to, taken, sent, done.at(t));
+        publish_end<K>(step, from, to, taken, sent, done.at(t));
     }
 }
 

@@ -1,7 +1,6 @@
-// The interpreter (MSCCLang 6.2, figure 5): instructions in memory, tiles outside where the plan's
-// order has them there. It calls the primitives that generated code calls. A block's instructions
-// are copied into shared memory, where they fit: the acquires of the primitives empty the cache that
-// they would come from again and again.
+// The interpreter (MSCCLang 6.2, figure 5): reads instructions from memory and calls the
+// primitives, as generated code does. If they fit, a block's instructions are first copied into
+// shared memory: the primitives' acquires would invalidate the cache that holds them.
 #pragma once
 
 namespace sley {
@@ -30,7 +29,7 @@ SLEY_INLINE void load_steps() {
     barrier();
 }
 
-SLEY_INLINE void say_conditions(const Instruction& in) {
+SLEY_INLINE void set_conditions(const Instruction& in) {
     for (i32 w = 0; w < in.waits; ++w) {
         const Condition c = conditions[in.first_wait - state.block.first_condition + w];
         if (c.held) {
@@ -43,7 +42,7 @@ SLEY_INLINE void say_conditions(const Instruction& in) {
 
 SLEY_INLINE void interpret(i32 tile, i32 number) {
     const Instruction& in = steps[number];
-    if (in.waits > 0) say_conditions(in);
+    if (in.waits > 0) set_conditions(in);
     Step s = step(static_cast<u32>(number)).waits(in.waits);
     if (in.posts) s = s.posts();
     const From from{in.from, in.from_message, in.pulled};

@@ -1,4 +1,4 @@
-// What every kernel does before and after its instructions, and the kernel that divides.
+// The begin and the end of every kernel, and the kernel that divides.
 #pragma once
 
 namespace sley {
@@ -25,8 +25,8 @@ SLEY_INLINE void begin(const Call& call) {
     barrier();
 }
 
-// Nobody may read the caller's memory once the call is over: what was sent where it lies must have
-// been read.
+// Waits until receivers have read all messages of the block; false if it gave up. After the call
+// they must not read the caller's memory.
 SLEY_INLINE bool drain() {
     const u64 tiles = state.tiles_before + static_cast<u64>(state.tiles);
     bool is_fine = true;
@@ -58,7 +58,7 @@ SLEY_INLINE void divide_elements(char* first, i64 length, i32 divisor) {
 
 }  // namespace sley
 
-// AVERAGE, once every rank has its sums: its blocks share the chunks.
+// The division of AVERAGE, after every rank has its sums. Blocks share the chunks.
 SLEY_KERNEL(sley_divide) {
     using namespace sley;
     if (thread() == 0) state.setup = call.setup;

@@ -1,34 +1,34 @@
-// What the host hands to a kernel. `sley.devices.layout` packs the same structures: every field has
-// its natural alignment, and the sizes are asserted below.
+// Layout: the structures that the host passes to a kernel. `sley.devices.tables` packs the same
+// ones: every field has its natural alignment, and the sizes are asserted below.
 #pragma once
 
 namespace sley {
 
-constexpr int kRanks = 128;  // the most ranks: a kernel's arguments have 4 KiB
+constexpr int kRanks = 128;  // at most: a kernel's arguments have 4 KiB
 
 enum Memory : u32 { kData = 0, kOutput = 1, kScratch = 2, kNowhere = 3 };
 
-// A block's own memory, which lasts from call to call.
+// A block's own memory, which persists between calls.
 struct BlockMemory {
     u64 tiles;  // of all calls so far
     u64 unused[7];
 };
 
-// What a block that gave up tells the host; `status` is written last.
+// A block's report to the host when it gives up; `status` is written last.
 struct Report {
     u64 status;  // 0 nothing to report, 1 it waited too long, 2 another gave up
     u32 step;
     u32 reason;
     i64 tile;
-    u32 target, target_step;  // by the reason: the rank's block and its step; the block's
-                              // receiver; the block's sender; the rank's sender and its message
+    u32 target, target_step;  // by reason: a block of the rank and its step; the block's receiver;
+                              // the block's sender; the rank's sender and its message
 };
 
-// One end of a connection. `published` and `slots` lie with the receiver, `consumed` with the
-// sender: each polls memory of its own.
+// One end of a connection. `published` and `slots` are in the receiver's memory, `consumed` is in
+// the sender's: each polls its own.
 struct Peer {
-    u64* published;  // messages sent so far, through slots or where they lie
-    u64* consumed;   // messages taken so far
+    u64* published;  // messages sent so far, in slots or pulled
+    u64* consumed;   // messages received so far
     char* slots;
     i32 rank;      // at the other end
     i32 messages;  // a tile
@@ -36,19 +36,19 @@ struct Peer {
 
 struct Block {
     i32 rank, number;  // of the block within the rank
-    i32 kind, member;  // of the generated code: which function, and as which of those that share it
-    i32 first_sender, senders;        // its connections, as rows of the peers
+    i32 kind, member;  // generated code: the function, and the number among blocks that share it
+    i32 first_sender, senders;        // its connections: rows of the peers
     i32 first_receiver, receivers;
     i32 rank_sender;                  // the row of the rank's first sender
-    i32 first_step, steps;            // interpreter: its rows of the instructions
-    i32 first_condition, conditions;  // and of the conditions
+    i32 first_step, steps;            // interpreter: rows of the instructions
+    i32 first_condition, conditions;  // and rows of the conditions
     i32 unused;
-    u64* progress;  // of the rank's blocks, by number: executions finished so far
+    u64* progress;  // of each block of the rank: executions finished so far
     BlockMemory* memory;
     Report* report;
 };
 
-// Where chunks lie: two bits of memory, thirty of the chunk's number in it.
+// The position of a chunk: two bits for the memory, thirty for the chunk's number in it.
 struct Place {
     u32 bits;
 };
@@ -61,14 +61,14 @@ struct alignas(16) Instruction {
     i32 count;
     Place src, dst;
     i32 from, from_message;
-    i32 to, to_message;  // the message is -1 - number where it stays where it lies
-    Place pulled;        // where the message lies at the sender; kNowhere: in a slot
+    i32 to, to_message;  // -1 - number for a message that stays in the buffer
+    Place pulled;        // the received message's place at the sender; kNowhere: in a slot
     i32 first_wait;
     i32 unused[2];
 };
 
-// Interpreter: `number` of a step of block `target`, or, where `held`, of a message that the rank
-// sent on its connection `target`.
+// Interpreter: step `number` of block `target`, or, if `held`, the receiver's read of message
+// `number` that the rank sent on its connection `target`.
 struct Condition {
     i32 target;
     i32 number : 31;
@@ -82,25 +82,25 @@ struct Division {
     i32 divisor;
 };
 
-// A rank's memories. In front of the scratch lies an element for each chunk of data and output.
+// A rank's memories. An element for each chunk of data and output precedes the scratch.
 struct Buffers {
     char* memory[3];
 };
 
-// What all ranks of a call share.
+// The part of a call's arguments that all ranks share.
 struct Setup {
     const Block* blocks;
     const Peer* peers;
     const Instruction* instructions;
     const Condition* conditions;
     const Division* divisions;
-    u64* abort;  // of the process: non-zero once a block has given up
+    u64* abort;  // of the process: not 0 once a block has given up
     u64 timeout_ns;
-    i64 chunk;   // elements that every chunk has
+    i64 chunk;   // elements of every chunk
     i64 tile;    // elements of a tile
     i64 slot_bytes;
     i32 full_tiles;
-    i32 left_over;  // chunks of a block of the collective that have one element more
+    i32 left_over;  // chunks of a block of the collective with one element more
     i32 chunks;     // of a block of the collective
     i32 slots;      // a power of two
     i32 steps;      // of the longest block

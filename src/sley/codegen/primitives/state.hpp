@@ -1,4 +1,4 @@
-// A thread block at work: what it knows, where chunks lie, and waiting.
+// A thread block's state, the addresses of chunks, and waiting.
 #pragma once
 
 namespace sley {
@@ -7,10 +7,10 @@ constexpr int kSimple = 0, kLL = 1, kLL128 = 2, kDirect = 3;
 constexpr int kProtocol = SLEY_PROTOCOL;
 constexpr bool kFlagged = kProtocol == kLL || kProtocol == kLL128;
 
-// What an instruction waits for; the numbers are those of `sley.engine.outcomes.Reason`.
+// Why a block waits; the numbers are those of `sley.engine.outcomes.Reason`.
 enum Reason : u32 { kInstruction = 1, kMessage = 2, kSlot = 3, kReading = 4 };
 
-// A counter that grows by the same number from tile to tile: what a tile needs of it.
+// The value that a counter must reach for each tile: it grows by `stride` from tile to tile.
 struct Series {
     u64 first;
     u64 stride;
@@ -31,22 +31,22 @@ struct State {
     const Call* call;
     Peer senders[SLEY_PEERS];
     Peer receivers[SLEY_PEERS];
-    Wait waits[SLEY_WAITS];  // of the instruction that comes next; wait w is thread `waiter(w)`'s
+    Wait waits[SLEY_WAITS];  // of the next instruction; thread `waiter(w)` has wait w
     u64 tiles_before;        // tiles of all calls before this one
     i32 tiles;
     u32 given_up;  // whether a thread has written the block's report
-    bool failed;   // changes only where all threads meet
+    bool failed;   // changes only at barriers
 };
 
 SLEY_SHARED State state;
 
-// Tiles: one of them, or all in turn (ResCCL's task level).
+// As a tile: all in turn (ResCCL's task level).
 constexpr i32 all_tiles = -1;
 
 SLEY_INLINE bool more(i32 tile) { return tile < state.tiles && !state.failed; }
 
-// Of a thing that happens `per_tile` times a tile, the one numbered `number` of these: how many
-// have happened when it has, counted over all calls.
+// The count, over all calls, that event `number` of a tile completes, of events that happen
+// `per_tile` times a tile.
 SLEY_INLINE Series series(i32 per_tile, i32 number) {
     const u64 before = state.tiles_before * static_cast<u64>(per_tile);
     if (state.setup.tile_major) {
@@ -55,7 +55,7 @@ SLEY_INLINE Series series(i32 per_tile, i32 number) {
     return {before + static_cast<u64>(number) * static_cast<u64>(state.tiles) + 1, 1};
 }
 
-// ---- Where chunks lie
+// ---- Addresses of chunks
 
 SLEY_INLINE Place place(u32 memory, i32 chunk) { return {memory << 30 | static_cast<u32>(chunk)}; }
 SLEY_INLINE Place input(i32 chunk) { return place(kData, chunk); }
@@ -65,7 +65,7 @@ SLEY_INLINE Place data(i32 chunk) { return place(kData, chunk); }  // in place: 
 SLEY_INLINE Place nowhere() { return place(kNowhere, 0); }
 SLEY_INLINE bool is_somewhere(Place p) { return p.bits >> 30 != kNowhere; }
 
-// Elements of a chunk that tile `tile` has.
+// The elements of a chunk in a tile.
 SLEY_INLINE i32 tile_length(i32 tile) {
     const Setup& c = state.setup;
     if (tile == c.full_tiles) return 1;
@@ -73,15 +73,15 @@ SLEY_INLINE i32 tile_length(i32 tile) {
     return static_cast<i32>(rest < c.tile ? rest : c.tile);
 }
 
-// Whether the chunk `within` of a block of the collective has one element more: its last.
+// Whether chunk `within` of a block of the collective has one element more than `Setup::chunk`.
 SLEY_INLINE bool has_one_more(i64 within) {
     const Setup& c = state.setup;
     return within * c.left_over % c.chunks >= c.chunks - c.left_over;
 }
 
-// The elements of tile `tile` of the chunk `index` after a place, in some rank's buffers. The tile of
-// the chunks' last elements has one of every chunk. A chunk of the caller's that has none may still
-// hold another's for a while: there is memory for that in front of the scratch.
+// The address of a tile of the chunk `index` after a place, in some rank's buffers. The last tile
+// has the additional elements, one of each chunk. A chunk of data or output without one may still
+// hold another chunk's for a time: in the memory before the scratch.
 SLEY_INLINE char* address(const Buffers& buffers, Place where, i32 index, i32 tile) {
     const Setup& c = state.setup;
     const u32 memory = where.bits >> 30;
@@ -105,12 +105,12 @@ SLEY_INLINE char* address(const Buffers& buffers, Place where, i32 index, i32 ti
 
 // ---- Waiting
 
-constexpr u32 kSpins = 4096;  // polls between two looks at the clock
+constexpr u32 kSpins = 4096;  // polls between reads of the clock
 
-// Tells the host once what the block waits for, and everybody to give up.
+// Reports once to the host what the block waits for, and aborts all other blocks.
 SLEY_INLINE void give_up(u64 status, i32 step, i32 tile, u32 reason, u32 target, u32 target_step) {
     Report& report = *state.block.report;
-    // A call that was started behind the one that failed has nothing to add.
+    // A call launched after the one that failed doesn't overwrite its report.
     if (!claim(&state.given_up) || peek_host(&report.status) != 0) return;
     report.step = static_cast<u32>(step);
     report.tile = tile;
@@ -121,12 +121,12 @@ SLEY_INLINE void give_up(u64 status, i32 step, i32 tile, u32 reason, u32 target,
     publish_host(state.setup.abort, 1);
 }
 
-// Waiting that ends: with what is waited for, with a time-out, or when another block has given up.
+// The limit of a wait: it ends after a time-out, or when another block has given up.
 struct Patience {
     u32 spins;
     u64 until;
 
-    // Whether to give up: 0 no, 1 the time is over, 2 another has.
+    // Whether to give up: 0 no, 1 after the time-out, 2 after another block.
     SLEY_METHOD u64 verdict() {
         pause();
         if (++spins % kSpins != 0) return 0;
@@ -137,7 +137,7 @@ struct Patience {
     }
 };
 
-// One thread waits until a counter has reached a number; false if it gave up.
+// Waits until a counter reaches a number; false if the thread gave up.
 SLEY_INLINE bool reached(const u64* counter, u64 needed, i32 step, i32 tile, u32 reason,
                          u32 target, u32 target_step) {
     Patience patience{0, 0};
@@ -151,13 +151,13 @@ SLEY_INLINE bool reached(const u64* counter, u64 needed, i32 step, i32 tile, u32
     return acquire(counter) >= needed;
 }
 
-// The thread that waits for condition `number`: each in a warp of its own, while there are warps.
+// The thread that waits for condition `number`: in a warp of its own, as long as there are warps.
 SLEY_INLINE int waiter(int number) {
     const int at = number * kWarp;
     return (at + at / threads()) % threads();
 }
 
-// The next instruction waits for step `step` of the rank's block `block`.
+// Sets wait `number` of the next instruction: for step `step` of the rank's block `block`.
 SLEY_FUNCTION void wait(int number, i32 block, i32 step) {
     if (thread() != waiter(number)) return;
     const Series needed = series(state.setup.steps, step);
@@ -165,8 +165,8 @@ SLEY_FUNCTION void wait(int number, i32 block, i32 step) {
                            static_cast<u32>(block), static_cast<u32>(step)};
 }
 
-// The next instruction overwrites what the rank's connection `sender` sent as its message
-// `message`: it waits until the receiver has read it.
+// Sets wait `number` of the next instruction: until the receiver has read message `message` of the
+// rank's connection `sender`, which the instruction overwrites.
 SLEY_FUNCTION void hold(int number, i32 sender, i32 message) {
     if (thread() != waiter(number)) return;
     const Peer& peer = state.setup.peers[state.block.rank_sender + sender];
