@@ -258,7 +258,7 @@ def test_a_stage_is_printed_after_its_pass() -> None:
     ("arguments", "told"),
     [
         (("--print-after", "fused"), "'fuse', 'channels'"),
-        (("--print-after", "pipelines"), "those that ran are parallelize, dependencies, links"),
+        (("--print-after", "pipelines"), "only parallelize, dependencies, links"),
         (("--print-after", "fuse", "--no-fusion"), "this pass did not run"),
         (("--print-after", "fuse", "--json"), "--json"),
     ],

@@ -111,7 +111,7 @@ def test_several_plans_are_simulated_side_by_side(tmp_path: Path) -> None:
         (("simulate", *RING, "-b", "2M", "-e", "1M"), 2, "less than"),
         (("simulate", *RING, "--set", "launc_us=1"), 2, "launch_us"),
         (("simulate", *RING, "--set", "launch_us=-1"), 1, "T602"),
-        (("simulate", *RING, "--set", "launch_us=fast"), 2, "no number"),
+        (("simulate", *RING, "--set", "launch_us=fast"), 2, "not a number"),
         (("simulate", *RING, "--set", "wait_us=1,2,3"), 2, "one number"),
         (("simulate", *RING, "-b", "1K", "-e", "4K", "--trace", "x.json"), 2, "one size"),
         (("simulate", *RING, "--plot", "x.bmp"), 1, "P802"),
@@ -159,7 +159,7 @@ def test_the_size_is_what_is_chosen_for() -> None:
     ("arguments", "exit_code", "told"),
     [
         (("simulate", *RING, "-b", "1", "-e", "1G", "-i", "1"), 2, "sizes"),
-        (("simulate", *RING, "--set", "wait_us=1_0"), 2, "no number"),
+        (("simulate", *RING, "--set", "wait_us=1_0"), 2, "not a number"),
         (("simulate", *RING, "--set", "wait_us=1", "--set", "wait_us=2"), 2, "twice"),
         (("simulate", *RING, "--html", "/nowhere/page.html"), 1, "F461"),
         (("calibrate", "-o", "/nowhere/here.toml"), 1, "F461"),

@@ -1,4 +1,8 @@
-"""The command line: sley run, compile, verify, explain, list, completion."""
+"""The command line: a file for each command, and what they share.
+
+Shared: options, measuring and simulating (options, and the values that commands get from them),
+sources (programs and plans of WHAT), output (JSON, diagnostics, progress).
+"""
 
 from sley.cli.main import main
 

@@ -1,4 +1,4 @@
-"""sley bench: generated code against the interpreter, on devices."""
+"""sley bench: compares generated code with the interpreter, on devices."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from sley.cli.measuring import (
     timing_json,
     without_none,
 )
-from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.options import POSITIVE, Selection, common_options, plan_options, size_options
 from sley.cli.output import Command, Phases, print_json, progress_bar
-from sley.cli.sizes import size_options
-from sley.cli.sources import in_place_by_default, plan_of
+from sley.cli.sources import plan_of, prefer_in_place
 from sley.devices import Engine, Settings, compare
 from sley.engine.measure import Comparison
 from sley.errors import counted
@@ -32,17 +31,15 @@ from sley.report.tables import (
     run_head,
 )
 
-_POSITIVE = click.IntRange(min=1)
-
 
 @click.command("bench", cls=Command)
 @plan_options
 @device_options()
 @size_options("1K", "1M")
-@click.option("-r", "--rounds", type=_POSITIVE, default=5, show_default=True, help="Rounds.")
+@click.option("-r", "--rounds", type=POSITIVE, default=5, show_default=True, help="Rounds.")
 @measuring_options(
-    "Timed runs of a size and an engine in a round.",
-    "Room of a slot, which bounds a tile. [what 24M give each]",
+    "Timed runs of each size and engine in a round.",
+    "Size of a slot, which limits a tile. [all slots share 24M]",
 )
 @common_options
 def bench_command(
@@ -56,13 +53,13 @@ def bench_command(
 ) -> None:
     """Compare generated code with the interpreter, on devices.
 
-    Both run the same plan of WHAT, with the same thread blocks, threads, slots and arrays. Each is
-    checked once at each size. Then, in each round, every size is timed with one after the other;
-    the table has the median of the rounds, and how much longer the interpreter takes. An algorithm
-    of the library runs in place, unless --out-of-place asks for the other.
+    Both run the same plan of WHAT, with the same thread blocks, threads, slots and arrays. First
+    each is checked at each size. Then each round times both engines at every size; the table has
+    the median of the rounds, and the ratio of the interpreter's time to the generated code's.
+    Algorithms of the library run in place by default.
     """
     phases = Phases(quiet=as_json)
-    plan = plan_of(in_place_by_default(selection), phases, verify=True)
+    plan = plan_of(prefer_in_place(selection), phases, verify=True)
     devices = where.devices(plan)
     words = where.words(plan, devices)
     settings = Settings(
@@ -84,14 +81,15 @@ def bench_command(
         )
     wrong = sum(max(m.wrong, 0) for row in rows for m in row.measurements.values())
     if as_json:
-        document = {
-            "ok": not wrong,
-            "where": words,
-            "rows": [_json(row) for row in rows],
-            "mean_ratio": mean_ratio(rows),
-            "seconds": phases.seconds,
-        }
-        print_json(document)
+        print_json(
+            {
+                "ok": not wrong,
+                "where": words,
+                "rows": [_json(row) for row in rows],
+                "mean_ratio": mean_ratio(rows),
+                "seconds": phases.seconds,
+            }
+        )
     else:
         runs = counted(measuring.iterations, "run")
         times = f"time is the median of {counted(rounds, 'round')} of {runs}"

@@ -1,4 +1,4 @@
-"""sley calibrate: a topology of this machine, measured."""
+"""sley calibrate: measures a topology of this machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from sley import topologies
 from sley.calibrating import MAX_PROCESSES, calibrate
+from sley.cli.options import common_options, output_option
 from sley.cli.output import Command, Phases, print_json
 from sley.formats import check_folder
 
@@ -19,24 +20,22 @@ from sley.formats import check_folder
     "--ranks",
     type=click.IntRange(2, MAX_PROCESSES),
     default=lambda: min(max(2, os.cpu_count() or 2), MAX_PROCESSES),
-    help="Processes.  [as many as cores]",
+    help="Processes.  [one for each core]",
 )
 @click.option(
-    "-n", "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Runs each."
+    "-n",
+    "--repeats",
+    type=click.IntRange(1, 1000),
+    default=5,
+    show_default=True,
+    help="Measurements.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    help="Write the topology here, .toml.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("-v", "--verbose", is_flag=True, help="Print the time of each phase.")
+@output_option("Write the topology here, .toml.", required=True)
+@common_options
 def calibrate_command(ranks: int, repeats: int, output: Path, as_json: bool, verbose: bool) -> None:
     """Measure the CPU runtime on this machine, and write a topology for `sley simulate`.
 
-    The plan that is simulated should have as many ranks: they share the machine's cores.
+    Simulate plans with the same number of ranks, because ranks share the machine's cores.
     """
     check_folder(output)
     phases = Phases(quiet=as_json)

@@ -1,8 +1,7 @@
-"""sley choose: which algorithm and options are fastest for which sizes."""
+"""sley choose: finds the fastest algorithm and options for each range of sizes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,21 @@ from typing import Any
 import click
 
 from sley import formats
-from sley.cli.model import Settings, simulation_options
-from sley.cli.options import COMPILER_OPTIONS, F, Selection, common_options, compiler_option
-from sley.cli.output import Command, Phases, print_json, progress_bar
-from sley.cli.sizes import size_options
-from sley.cli.sources import fitted, in_place_by_default, is_plan, plan_of, program_of, topology_of
+from sley.cli.options import (
+    COMPILER_OPTIONS,
+    F,
+    Selection,
+    common_options,
+    compiler_option,
+    size_options,
+)
+from sley.cli.output import Command, Phases, print_json, progress_bar, table_lines
+from sley.cli.simulating import Simulating, simulation_options
+from sley.cli.sources import prefer_in_place, program_or_lifted, topology_of
 from sley.compiler import Choice, Choices, Options, choose
 from sley.errors import counted
 from sley.formats import check_folder
-from sley.ir.program import Program
 from sley.ir.sizes import size_text
-from sley.ir.topology import Topology
-from sley.passes.lift import lift
 
 _HEAD = (
     "from",
@@ -39,11 +41,11 @@ _HEAD = (
     "of bound",
 )
 _LEFT = range(2, 6)
-"""Columns with words, which stand at the left."""
+"""The columns of words, which are flush left."""
 
 
 def _options(command: F) -> F:
-    """The options of the compiler, of which several values are tried."""
+    """Adds the options of the compiler, each with several values to try."""
     for word in reversed(COMPILER_OPTIONS):
         command = compiler_option(word, several=True)(command)
     return command
@@ -61,7 +63,7 @@ def _options(command: F) -> F:
 @click.option(
     "--target",
     type=click.Choice(list(formats.TARGETS)),
-    help="Only plans that this runtime can run. [executor with -o]",
+    help="Only plans that this runtime supports. [executor with -o]",
 )
 @click.option(
     "-o",
@@ -70,31 +72,32 @@ def _options(command: F) -> F:
     help="Write the plan of each range into this folder.",
 )
 @common_options
-def choose_command(  # as many parameters as options: click passes each by its name
+def choose_command(  # as many parameters as options; click passes each by name
     what: tuple[str, ...],
     topology: str,
     sizes: list[int],
     in_place: bool | None,
-    settings: Settings,
+    simulating: Simulating,
     target: str | None,
     output: Path | None,
     as_json: bool,
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Find what is fastest for which sizes on a cluster: one or several WHAT for the same
-    collective, each with many options, by simulation.
+    """Find the fastest WHAT and options for each range of sizes on a cluster, by simulation.
 
-    Options of the compiler take several values, divided by commas, of which each is tried. Without
-    them those of protocol, schedule, allocation, channels and instances are tried that fit.
+    Each WHAT must be for the same collective. Options of the compiler take several values,
+    separated by commas, and each is tried. By default, suitable values of protocol, schedule,
+    allocation, channels and instances are tried.
     """
     if output is not None:
         check_folder(output)
     phases = Phases(quiet=as_json)
-    # The ranges go on to the last size, even where the factor steps over it.
+    # The ranges include the last size, even if the factor steps over it.
     last = click.get_current_context().params["end"]
     cluster = topology_of(topology)
-    programs = [_program(one, cluster, in_place, phases) for one in what]
+    selections = [prefer_in_place(Selection(one, in_place=in_place)) for one in what]
+    programs = [program_or_lifted(one, cluster, phases) for one in selections]
     if output is not None:
         target = target or "executor"
     with progress_bar(quiet=as_json) as bar, phases("choosing"):
@@ -103,8 +106,8 @@ def choose_command(  # as many parameters as options: click passes each by its n
             programs,
             [*sizes, last],
             cluster,
-            interpreter=settings.interpreter,
-            model=settings.model(cluster),
+            interpreter=simulating.interpreter,
+            model=simulating.model(cluster),
             target=target,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             **options,
@@ -123,38 +126,19 @@ def choose_command(  # as many parameters as options: click passes each by its n
         phases.report()
 
 
-def _program(what: str, cluster: Topology | None, in_place: bool | None, phases: Phases) -> Program:
-    """The program of a WHAT, of the topology's size if it is an algorithm of the library."""
-    selection = in_place_by_default(Selection(what, in_place=in_place))
-    if not is_plan(selection):
-        with phases("tracing"):
-            return program_of(fitted(selection, cluster))
-    plan = plan_of(selection, phases, verify=True)
-    with phases("lifting"):
-        return lift(replace(plan, topology=cluster))
-
-
 def _table(choices: Choices) -> list[str]:
-    """The ranges, a line each."""
+    """The table of ranges, with a title."""
     rows = [_HEAD, *(_cells(choices, place) for place in range(len(choices.ranges)))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            f"{cell:<{width}}" if k in _LEFT else f"{cell:>{width}}"
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    runs = "an interpreter" if choices.interpreter else "code made for each plan"
+    runs = "an interpreter" if choices.interpreter else "code generated for each plan"
     title = f"{choices.ranges[0].plan.collective.name} on {choices.topology.name}, {runs}"
     searched = (
         f"{counted(choices.candidates, 'plan')}, {counted(choices.simulations, 'simulation')}"
     )
-    return [f"# {title}", f"# {searched}; what was chosen is proven right", *lines]
+    return [f"# {title}", f"# {searched}; the chosen plans are proven", *table_lines(rows, _LEFT)]
 
 
 def _cells(choices: Choices, place: int) -> tuple[str, ...]:
-    """A range as the table shows it; a range ends below the first size of the next."""
+    """The row of a range; a range ends below the first size of the next."""
     choice, o = choices.ranges[place], choices.ranges[place].options
     following = choices.ranges[place + 1 : place + 2]
     end = f"<{size_text(following[0].begin_bytes)}" if following else size_text(choice.end_bytes)
@@ -173,7 +157,7 @@ def _cells(choices: Choices, place: int) -> tuple[str, ...]:
 
 
 def _json(choices: Choices, paths: list[Path]) -> dict[str, Any]:
-    """A table as plain values."""
+    """The JSON of a table."""
     ranges = [_range_json(choice) for choice in choices.ranges]
     for row, path in zip(ranges, paths, strict=False):
         row["file"] = str(path)
@@ -215,10 +199,10 @@ def _range_json(choice: Choice) -> dict[str, Any]:
 
 
 def _options_json(options: Options) -> dict[str, Any]:
-    """The options that `sley compile` takes, as it takes them."""
+    """The options that `sley compile` accepts, in its spelling."""
     return {word: _word(getattr(options, word)) for word in COMPILER_OPTIONS}
 
 
 def _word(value: object) -> object:
-    """A value of an option as the command line spells it."""
+    """The command line's spelling of an option's value."""
     return value.value if isinstance(value, Enum) else value

@@ -1,4 +1,4 @@
-"""sley compare: several plans or schedules side by side."""
+"""sley compare: simulates several plans side by side."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import shlex
 
 import click
 
-from sley.cli.model import Settings, simulation_options
-from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.options import Selection, common_options, plan_options, size_options
 from sley.cli.output import Command, Phases, print_json
-from sley.cli.reports import Reports, report_options
 from sley.cli.simulate import run_sizes, simulation_json
-from sley.cli.sizes import size_options
-from sley.cli.sources import in_place_by_default, plan_of
+from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
+from sley.cli.sources import plan_of, prefer_in_place
 from sley.report.simulation import comparison_table
 
 
@@ -24,7 +22,7 @@ def _selection(selection: Selection) -> Selection:
 
 @click.command("compare", cls=Command)
 @click.argument("what", nargs=-1, required=True)
-@click.option("--topology", help="For those that name none: NAME[:NODES], NODESxGPUS, or a file.")
+@click.option("--topology", help="For each WHAT without one: NAME[:NODES], NODESxGPUS, or a file.")
 @size_options("64M")
 @simulation_options
 @report_options
@@ -33,22 +31,22 @@ def compare_command(
     what: tuple[str, ...],
     topology: str | None,
     sizes: list[int],
-    settings: Settings,
+    simulating: Simulating,
     reports: Reports,
     as_json: bool,
     verbose: bool,
 ) -> None:
     """Simulate several plans side by side.
 
-    Each WHAT stands in quotes with its own options:
+    Each WHAT is quoted together with its own options:
 
     sley compare "ring-allreduce --instances 24" "hm-allreduce --schedule hpds" --topology ndv4:2
     """
     phases = Phases(quiet=as_json)
     columns = []
     for text in what:
-        simulator = settings.simulator(
-            plan_of(in_place_by_default(_parsed(text, topology)), phases, verify=True),
+        simulator = simulating.simulator(
+            plan_of(prefer_in_place(_parse(text, topology)), phases, verify=True),
             executions=bool(reports),
         )
         with phases("simulating"):
@@ -68,8 +66,8 @@ def compare_command(
         phases.report()
 
 
-def _parsed(text: str, topology: str | None) -> Selection:
-    """What a quoted WHAT with its options selects."""
+def _parse(text: str, topology: str | None) -> Selection:
+    """The selection of a quoted WHAT with its options."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -78,5 +76,5 @@ def _parsed(text: str, topology: str | None) -> Selection:
         words += ["--topology", topology]
     selection = _selection.main(words, prog_name=f"compare {text!r}", standalone_mode=False)
     if not isinstance(selection, Selection):
-        raise click.UsageError(f"{text!r} names nothing to simulate")
+        raise click.UsageError(f"{text!r} does not name anything to simulate")
     return selection

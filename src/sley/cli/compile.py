@@ -1,4 +1,4 @@
-"""sley compile: from a program to a proven plan, and to a file."""
+"""sley compile: compiles a program to a proven plan, and writes the plan to a file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sley.cli.options import (
     SizeType,
     common_options,
     flag,
+    output_option,
     plan_options,
 )
 from sley.cli.output import Command, Phases, print_json
@@ -27,28 +28,23 @@ from sley.formats import TARGETS, Format, by_suffix, check
 from sley.ir.plan import Plan
 from sley.report.tables import estimate_lines, pipeline_table, plan_summary, plan_table
 
-_ENDS = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORMATS.items())
+_SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORMATS.items())
 
 
 @click.command("compile", cls=Command)
 @plan_options
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help=f"Write the plan here: {_ENDS}.",
-)
+@output_option(f"Write the plan here: {_SUFFIXES}.")
 @click.option(
     "--target",
     type=click.Choice(list(TARGETS)),
-    help="The runtime that the plan is for, and that its limits are checked for. [executor]",
+    help="The runtime to write the plan for; its limits are checked. [executor]",
 )
-@click.option("--min-bytes", type=SizeType(), help="Least size of a call. [0]")
-@click.option("--max-bytes", type=SizeType(), help="Greatest size of a call.")
-@click.option("-d", "--dtype", type=DType(), help="Of kernels: the elements' type. [float32]")
-@click.option("--op", type=click.Choice(list(REDUCE_OPS)), help="Of kernels: the reduction. [sum]")
+@click.option("--min-bytes", type=SizeType(), help="Smallest size of a call. [0]")
+@click.option("--max-bytes", type=SizeType(), help="Largest size of a call.")
+@click.option("-d", "--dtype", type=DType(), help="Element type of kernels. [float32]")
+@click.option("--op", type=click.Choice(list(REDUCE_OPS)), help="Reduction of kernels. [sum]")
 @click.option(
-    "--threads", type=BlockThreads(), help=f"Threads of a thread block. [of kernels {THREADS}]"
+    "--threads", type=BlockThreads(), help=f"Threads of a thread block. [kernels: {THREADS}]"
 )
 @click.option("--show-pipelines", is_flag=True, help="Print the sub-pipelines.")
 @click.option("--show-rank", type=click.IntRange(min=0), help="Print the blocks of this rank.")
@@ -57,10 +53,10 @@ _ENDS = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORMATS.
     metavar="PASS",
     type=click.Choice(PASSES),
     multiple=True,
-    help=f"Print what this pass makes: {', '.join(PASSES)}. Several times for several.",
+    help=f"Print the result of this pass: {', '.join(PASSES)}. May be repeated.",
 )
 @common_options
-def compile_command(  # as many parameters as options: click passes each by its name
+def compile_command(  # as many parameters as options; click passes each by name
     selection: Selection,
     output: Path | None,
     target: str | None,
@@ -73,17 +69,17 @@ def compile_command(  # as many parameters as options: click passes each by its 
 ) -> None:
     """Compile WHAT, prove it right, and write it with -o."""
     if as_json and print_after:
-        raise click.UsageError("--print-after prints tables for people; leave --json out")
+        raise click.UsageError("--print-after prints tables, not JSON; leave --json out")
     for word, value in settings.items():
         if value is not None and output is None:
-            raise click.UsageError(f"{flag(word)} goes with -o")
+            raise click.UsageError(f"{flag(word)} needs -o")
     op = settings.pop("op")
     phases = Phases(quiet=as_json, print_after=print_after)
     form = None if target is None else files.FORMATS[TARGETS[target].suffix]
     if output is not None:
         form = by_suffix(output, files.FORMATS)
     plan = plan_of(selection, phases, verify=True, form=form)
-    _check_printed(phases)
+    _check_print_after(phases)
     if show_rank is not None and show_rank >= plan.collective.ranks:
         raise click.UsageError(f"--show-rank: ranks are 0 to {plan.collective.ranks - 1}")
     if output is not None:
@@ -110,7 +106,7 @@ def compile_command(  # as many parameters as options: click passes each by its 
 
 
 def _summary(plan: Plan) -> list[tuple[str, str]]:
-    """What a plan uses, what it is expected to take, and what is proven of it."""
+    """The plan's resources, its estimated time, and its proof: pairs of a name and a value."""
     rows = []
     for word, value in plan_summary(plan).items():
         if word == "estimate":
@@ -124,7 +120,7 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _written(form: Format | None, output: Path | None, target: str) -> list[tuple[str, str]]:
-    """What the plan is written for, or whose limits it keeps."""
+    """The row about the file, or about the checked limits."""
     if form is None:
         return []
     if output is None:
@@ -132,12 +128,10 @@ def _written(form: Format | None, output: Path | None, target: str) -> list[tupl
     return [("written", f"{output} for {target}")]
 
 
-def _check_printed(phases: Phases) -> None:
-    """click's usage error for a pass that is to be printed and did not run."""
+def _check_print_after(phases: Phases) -> None:
+    """Refuses --print-after for a pass that did not run. Errors: click's usage error."""
     ran = [name for name in PASSES if name in phases.seconds]
     for name in phases.print_after:
         if name not in ran:
-            found = (
-                f"those that ran are {', '.join(ran)}" if ran else "none did: nothing is compiled"
-            )
+            found = f"only {', '.join(ran)} did" if ran else "nothing is compiled"
             raise click.UsageError(f"--print-after {name}: this pass did not run; {found}")

@@ -1,4 +1,4 @@
-"""sley draw: pictures of programs, plans and topologies."""
+"""sley draw: draws programs, plans and topologies."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.options import Selection, common_options, output_option, plan_options
 from sley.cli.output import Command, Phases, print_json
-from sley.cli.sources import fitted, is_plan, plan_of, program_of, topology_of
+from sley.cli.sources import is_plan, plan_of, program_of, topology_of
 from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.passes.lift import lift
@@ -29,22 +29,15 @@ from sley.report.pictures.canvas import checked_suffix
     "of",
     type=click.Choice(["chunks", "instructions", "blocks", "topology"]),
     required=True,
-    help="The graph of transfers, the graph of instructions, the programs of the thread blocks, or "
-    "the cluster.",
+    help="The graph of transfers or of instructions, the thread blocks, or the cluster.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    help="Write the picture here: .svg or .png.",
-)
+@output_option("Write the picture here: .svg or .png.", required=True)
 @click.option(
     "--rank",
-    "chosen",
+    "chosen",  # --ranks is one of plan_options
     type=click.IntRange(min=0),
     multiple=True,
-    help="Draw this rank alone; several times for several.",
+    help="Draw only this rank; may be repeated.",
 )
 @common_options
 def draw_command(
@@ -55,7 +48,7 @@ def draw_command(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Draw WHAT, as SVG or PNG: a picture for people, so for small plans."""
+    """Draw WHAT, a small program or plan, as SVG or PNG."""
     checked_suffix(output)
     phases = Phases(quiet=as_json)
     picture = _picture(selection, of, chosen, phases)
@@ -73,45 +66,40 @@ def draw_command(
 def _picture(selection: Selection, of: str, ranks: tuple[int, ...], phases: Phases) -> Picture:
     if of == "topology":
         if ranks:
-            raise click.UsageError("--rank is not for --of topology, which has all ranks")
+            raise click.UsageError("--rank is not for --of topology, which shows all ranks")
         cluster = _cluster(selection, phases)
         with phases("drawing"):
             return topology_picture(cluster)
     if of == "chunks":
-        program = _traced(selection, phases)
-        chosen = _checked(ranks, program.collective.ranks)
+        program = _program(selection, phases)
+        chosen = _check_ranks(ranks, program.collective.ranks)
         with phases("drawing"):
             return chunk_picture(program, chosen)
     plan = plan_of(selection, phases, verify=True)
-    chosen = _checked(ranks, plan.collective.ranks)
+    chosen = _check_ranks(ranks, plan.collective.ranks)
     with phases("drawing"):
         return (block_picture if of == "blocks" else instruction_picture)(plan, chosen)
 
 
-def _checked(ranks: tuple[int, ...], total: int) -> tuple[int, ...] | None:
-    """The ranks to draw, None for all."""
+def _check_ranks(ranks: tuple[int, ...], total: int) -> tuple[int, ...] | None:
+    """The ranks to draw, None for all. Errors: click's usage error."""
     if any(rank >= total for rank in ranks):
         raise click.UsageError(f"--rank: ranks are 0 to {total - 1}")
     return ranks or None
 
 
-def _traced(selection: Selection, phases: Phases) -> Program:
-    """The program as it is written, or what an XML file does."""
+def _program(selection: Selection, phases: Phases) -> Program:
+    """The program of WHAT, lifted if WHAT is a plan."""
     if is_plan(selection):
         plan = plan_of(selection, phases, verify=True)
         with phases("lifting"):
             return lift(plan)
-    topology = topology_of(selection.topology)
-    with phases("tracing"):
-        return program_of(fitted(selection, topology))
+    return program_of(selection, topology_of(selection.topology), phases)
 
 
 def _cluster(selection: Selection, phases: Phases) -> Topology:
-    """The topology named, or the one that the program is written for."""
-    named = topology_of(selection.topology)
-    cluster = named or _traced(selection, phases).topology
+    """The named topology, or the program's own."""
+    cluster = topology_of(selection.topology) or _program(selection, phases).topology
     if cluster is None:
-        raise click.UsageError(
-            f"{selection.what} is written for no topology; name one with --topology"
-        )
+        raise click.UsageError(f"{selection.what} has no topology; name one with --topology")
     return cluster

@@ -1,4 +1,4 @@
-"""sley lift: from a plan back to a program that means the same."""
+"""sley lift: turns a plan back into a program with the same meaning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.options import Selection, common_options, output_option, plan_options
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import plan_of
 from sley.compiler import compile
@@ -18,19 +18,14 @@ from sley.passes.lift import lift
 
 @click.command("lift", cls=Command)
 @plan_options
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the program here; printed without.",
-)
+@output_option("Write the program here. [standard output]")
 @common_options
 def lift_command(selection: Selection, output: Path | None, as_json: bool, verbose: bool) -> None:
-    """Lift WHAT, a plan, to a program that means the same.
+    """Lift WHAT, a plan, to a program with the same meaning.
 
-    The program is Python, proven by compiling it; it can be compiled for another schedule or
-    protocol, read and changed. Channels, thread blocks and the order of a plan are not part of a
-    program, so options about them change nothing in it.
+    The program is Python, proven by compiling it; it can be read, changed, and compiled for another
+    schedule or protocol. Channels, thread blocks and the order of a plan are not part of a program,
+    so options about them have no effect.
     """
     phases = Phases(quiet=as_json)
     plan = plan_of(selection, phases, verify=True)
@@ -44,12 +39,12 @@ def lift_command(selection: Selection, output: Path | None, as_json: bool, verbo
             write_file(output, text)
     summary = _summary(program)
     if as_json:
-        told = {"output": str(output)} if output is not None else {"output": None, "text": text}
-        print_json({"ok": True, "program": summary, **told, "seconds": phases.seconds})
+        where = {"output": str(output)} if output is not None else {"output": None, "text": text}
+        print_json({"ok": True, "program": summary, **where, "seconds": phases.seconds})
         return
     if output is None:
         click.echo(text, nl=False)
-    # Without a file standard output is the program's alone.
+    # Without a file, standard output contains only the program.
     for word, value in summary.items():
         click.echo(f"{word.replace('_', ' '):<23}{value}", err=output is None)
     proven = "compiled again: right values, no races, no hangs"
@@ -61,7 +56,7 @@ def lift_command(selection: Selection, output: Path | None, as_json: bool, verbo
 
 
 def _summary(program: Program) -> dict[str, object]:
-    """What a program says, as plain values."""
+    """The JSON of a program's properties."""
     t, c = program.transfers, program.collective
     return {
         "name": program.name,

@@ -1,6 +1,6 @@
-"""The group of commands, and how every command ends.
+"""The group of commands, and sley completion.
 
-Exit codes: 0 right, 1 the program, file or run is wrong, 2 wrong usage (click's own).
+Exit codes: 0 right, 1 a wrong program, file or run, 2 wrong usage (click's own).
 """
 
 from __future__ import annotations
@@ -8,18 +8,17 @@ from __future__ import annotations
 from importlib.metadata import version
 
 import click
+from click.shell_completion import get_completion_class
 
 from sley.cli.bench import bench_command
 from sley.cli.calibrate import calibrate_command
+from sley.cli.catalogs import explain_command, list_command
 from sley.cli.choose import choose_command
 from sley.cli.compare import compare_command
 from sley.cli.compile import compile_command
 from sley.cli.draw import draw_command
-from sley.cli.explain import explain_command
 from sley.cli.lift import lift_command
-from sley.cli.list import list_command
 from sley.cli.run import run_command
-from sley.cli.shell import completion_command
 from sley.cli.simulate import simulate_command
 from sley.cli.topology import topology_command
 from sley.cli.verify import verify_command
@@ -31,8 +30,19 @@ def main() -> None:
     """Compile, prove and run collective communication.
 
     WHAT is an algorithm's name (sley list), a Python file with a program (FILE.py or
-    FILE.py:NAME), a text of ResCCLang (FILE.resccl), or an MSCCL XML file.
+    FILE.py:NAME), a text in ResCCLang (FILE.resccl), or an MSCCL XML file.
     """
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion_command(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of SHELL, for example: eval "$(sley completion bash)"."""
+    complete = get_completion_class(shell)
+    if complete is None:
+        raise click.UsageError(f"no completion for {shell}")
+    click.echo(complete(ctx.find_root().command, {}, "sley", "_SLEY_COMPLETE").source())
 
 
 for _command in (

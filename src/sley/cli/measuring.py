@@ -1,22 +1,20 @@
-"""Where and how a plan is measured: the options of commands that run plans over sizes."""
+"""Measuring: where and how plans are measured, as options of commands that run plans."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import click
 import numpy as np
 
-from sley.cli.options import BlockThreads, DType, SizeType, standing_for
+from sley.cli.options import POSITIVE, BlockThreads, DType, F, SizeType, gather_options
 from sley.devices import THREADS, Device, open_devices
 from sley.engine.limits import TIMEOUT_S
 from sley.engine.measure import REDUCE_OPS, Measurement, Sweep
 from sley.errors import counted
 from sley.ir.plan import Plan
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 PROCESSES = "processes"
 
@@ -31,7 +29,7 @@ class Where:
 
     @property
     def is_processes(self) -> bool:
-        """Whether it is processes of this machine, which are no devices."""
+        """Whether the plan runs on processes of this machine, not on devices."""
         return self.device == PROCESSES
 
     def devices(self, plan: Plan) -> list[Device]:
@@ -39,7 +37,7 @@ class Where:
         return open_devices(self.device, plan.collective.ranks, self.ranks_per_gpu)
 
     def words(self, plan: Plan, devices: Sequence[Device]) -> str:
-        """Where a plan's ranks are, with how many thread blocks, as a table's head says it."""
+        """The devices and thread blocks of a plan, for a table's head."""
         names = list(dict.fromkeys(device.name for device in devices))
         places = " and ".join(names)
         if len(names) > 2:
@@ -63,22 +61,20 @@ class Measuring:
     timeout_s: float
 
     def sweep(self, sizes_bytes: Sequence[int]) -> Sweep:
-        """What is measured at these sizes."""
-        reduce_op = REDUCE_OPS[self.reduce_op]
-        return Sweep(
-            sizes_bytes, self.dtype, reduce_op, self.iterations, self.warmup, bool(self.check)
-        )
+        """The measurements to make at these sizes."""
+        op = REDUCE_OPS[self.reduce_op]
+        return Sweep(sizes_bytes, self.dtype, op, self.iterations, self.warmup, bool(self.check))
 
 
 def without_none(**values: Any) -> dict[str, Any]:
-    """The settings that the user gave; the others keep their defaults."""
+    """The values that are not None, so that the others keep their defaults."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def device_options(default: str | None = None) -> Callable[[F], F]:
     """Adds --device, --ranks-per-gpu and --threads; the command gets them as `where`.
 
-    default: the device, which must be named without one.
+    default: the default device; without one, the option is required.
     """
     first = f"{PROCESSES}, " if default == PROCESSES else ""
     needs: dict[str, Any] = {"required": True}
@@ -89,12 +85,12 @@ def device_options(default: str | None = None) -> Callable[[F], F]:
             "--device",
             metavar="DEVICE",
             **needs,
-            help=f"Where to run: {first}threads or cuda; cuda:0,1 for these GPUs alone.",
+            help=f"Where to run: {first}threads or cuda; cuda:0,1 for only these GPUs.",
         ),
         click.option(
             "--ranks-per-gpu",
-            type=click.IntRange(min=1),
-            help="Ranks on each device, on as many as that takes. [evenly on all]",
+            type=POSITIVE,
+            help="Ranks on each device, on as many devices as needed. [evenly on all]",
         ),
         click.option(
             "--threads",
@@ -102,19 +98,19 @@ def device_options(default: str | None = None) -> Callable[[F], F]:
             help=f"Threads of a thread block, on GPUs. [{THREADS}]",
         ),
     ]
-    return _gathering(Where, "where", options)
+    return gather_options(Where, "where", options)
 
 
 def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
     """Adds the options of nccl-tests for runs; the command gets them as `measuring`.
 
-    iterations, slot_bytes: the texts of these options.
+    iterations, slot_bytes: the help texts of these options.
     """
     options = [
         click.option(
             "-n",
             "--iterations",
-            type=click.IntRange(min=1),
+            type=POSITIVE,
             default=20,
             show_default=True,
             help=iterations,
@@ -136,7 +132,12 @@ def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
             help="Check results.",
         ),
         click.option(
-            "-d", "--dtype", type=DType(), default="float32", show_default=True, help="Type."
+            "-d",
+            "--dtype",
+            type=DType(),
+            default="float32",
+            show_default=True,
+            help="Element type.",
         ),
         click.option(
             "-o",
@@ -145,6 +146,7 @@ def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
             type=click.Choice(list(REDUCE_OPS)),
             default="sum",
             show_default=True,
+            help="Reduction.",
         ),
         click.option("--slot-bytes", type=SizeType(), help=slot_bytes),
         click.option(
@@ -152,31 +154,14 @@ def measuring_options(iterations: str, slot_bytes: str) -> Callable[[F], F]:
             "timeout_s",
             type=click.FloatRange(min=0.1),
             default=TIMEOUT_S,
-            help="Seconds.",
+            help="Seconds without progress until the run fails.",
         ),
     ]
-    return _gathering(Measuring, "measuring", options)
-
-
-def _gathering(
-    kind: type[Any], name: str, options: Sequence[Callable[[Any], Any]]
-) -> Callable[[F], F]:
-    """Adds options to a command, which gets their values as one of `kind`, called `name`."""
-
-    def decorate(command: F) -> F:
-        def wrapper(*args: Any, **values: Any) -> object:
-            own = {field.name: values.pop(field.name) for field in fields(kind)}
-            return command(*args, **{name: kind(**own)}, **values)
-
-        for option in reversed(options):
-            wrapper = option(wrapper)
-        return standing_for(command, wrapper)
-
-    return decorate
+    return gather_options(Measuring, "measuring", options)
 
 
 def timing_json(m: Measurement) -> dict[str, Any]:
-    """A measurement as a cell of a table, in JSON. wrong: None where nothing was checked."""
+    """The JSON of a table's cell; `wrong` is None without a check."""
     return {
         "time_us": m.time_us,
         "algbw_GBps": m.algbw_GBps,
@@ -186,7 +171,7 @@ def timing_json(m: Measurement) -> dict[str, Any]:
 
 
 def row_json(m: Measurement) -> dict[str, Any]:
-    """What the cells of a row of a table have in common, in JSON."""
+    """The JSON that all cells of a table's row share."""
     return {
         "size_bytes": m.size_bytes,
         "count": m.count,

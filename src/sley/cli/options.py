@@ -1,11 +1,12 @@
-"""Options that several commands share, and what they select."""
+"""Options: those that several commands share, and the values that commands get from them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -20,18 +21,21 @@ from sley.ir.sizes import size_in_bytes
 E = TypeVar("E", bound=Enum)
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
+POSITIVE = click.IntRange(min=1)
+FILE = click.Path(dir_okay=False, path_type=Path)
 
+_ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
+_MAX_SIZES = 10_000
 
 COMPILER_OPTIONS: dict[str, str] = {
     f.name: f.metadata["line"] for f in fields(Options) if f.metadata["line"] is not None
 }
-"""The compiler's options that the command line offers, and what its help says of each."""
+"""The compiler's options that the command line offers, each with its help text."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What is to be compiled and how: the values of `plan_options`."""
+    """The plan to make: the values of `plan_options`."""
 
     what: str
     ranks: int | None = None
@@ -57,20 +61,22 @@ class Selection:
         return replace(self, options=Options.of(self.options, overrides))
 
 
-class _What(click.ParamType[str]):
-    """WHAT: an algorithm or a file; completes both."""
+class NameOrFile(click.ParamType[str]):
+    """One of some names, or a file; completes both."""
 
-    name = "what"
+    def __init__(self, word: str, names: Callable[[], Iterable[str]]) -> None:
+        self.name = word
+        self._names = names
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        names = [CompletionItem(name) for name in CATALOG if name.startswith(incomplete)]
-        return [*names, CompletionItem(incomplete, type="file")]
+        names = [name for name in self._names() if name.startswith(incomplete)]
+        return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
 
 
 class Member(click.ParamType[E]):
-    """A member of an enumeration by its value, in any case."""
+    """A member of an enumeration by its value, in upper or lower case."""
 
     def __init__(self, kind: type[E]) -> None:
         self._kind = kind
@@ -92,7 +98,7 @@ class Member(click.ParamType[E]):
 
 
 class Several(click.ParamType[tuple[Any, ...]]):
-    """Values of one type, divided by commas."""
+    """Values of one type, separated by commas."""
 
     def __init__(self, one: click.ParamType[Any]) -> None:
         self._one = one
@@ -110,7 +116,7 @@ class Several(click.ParamType[tuple[Any, ...]]):
 
 
 class DType(click.Choice[str]):
-    """A data type by NumPy's name or by that of nccl-tests."""
+    """A data type by the name in NumPy or in nccl-tests."""
 
     def __init__(self) -> None:
         super().__init__([*sorted(DATA_TYPES), *_ALIASES])
@@ -121,7 +127,7 @@ class DType(click.Choice[str]):
 
 
 class BlockThreads(click.IntRange):
-    """Threads of a thread block: whole warps, as many as GPUs take."""
+    """The number of threads of a thread block: whole warps, at most the GPU's limit."""
 
     def __init__(self) -> None:
         super().__init__(32, 1024)
@@ -129,12 +135,12 @@ class BlockThreads(click.IntRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         number = int(super().convert(value, param, ctx))
         if number % 32:
-            self.fail(f"{number} threads are no whole warps of 32", param, ctx)
+            self.fail(f"{number} threads are not whole warps of 32", param, ctx)
         return number
 
 
 class _Numbers(click.ParamType[tuple[int, ...]]):
-    """Numbers from 0, divided by commas."""
+    """Numbers from 0, separated by commas."""
 
     name = "numbers"
 
@@ -150,7 +156,7 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
 
 
 class SizeType(click.ParamType[int]):
-    """A size in bytes with K, M, G for powers of 1024, as nccl-tests takes it."""
+    """A size in bytes, as for nccl-tests; K, M and G are powers of 1024."""
 
     name = "size"
 
@@ -165,18 +171,15 @@ class SizeType(click.ParamType[int]):
         return size
 
 
-_POSITIVE = click.IntRange(min=1)
-
-
 def flag(word: str) -> str:
     """An option of the compiler as the command line spells it."""
     return f"--{word.replace('_', '-')}"
 
 
 def compiler_option(word: str, *, several: bool = False) -> Callable[[F], F]:
-    """An option of the compiler as one of a command. Its default is None.
+    """An option of the compiler as an option of a command; None by default.
 
-    several: whether it takes several values, of which none is the default.
+    several: whether it takes several values; its help then names no default.
     """
     kind, line = kinds()[word], COMPILER_OPTIONS[word]
     if several:
@@ -188,14 +191,14 @@ def compiler_option(word: str, *, several: bool = False) -> Callable[[F], F]:
 
 
 def plan_options(command: F) -> F:
-    """Adds the argument WHAT and the options that say how it becomes a plan; the command gets
-    them as one `Selection`, its first argument."""
+    """Adds the argument WHAT and the options that make a plan of it; the command gets them as one
+    `Selection`, its first argument."""
 
-    @click.argument("what", type=_What())
-    @click.option("--ranks", type=_POSITIVE, help="Number of ranks.")
-    @click.option("--nodes", type=_POSITIVE, help="Number of nodes.")
-    @click.option("--gpus", type=_POSITIVE, help="GPUs on each node.")
-    @click.option("--nics", type=_POSITIVE, help="Network cards of each node; default: as GPUs.")
+    @click.argument("what", type=NameOrFile("what", lambda: CATALOG))
+    @click.option("--ranks", type=POSITIVE, help="Number of ranks.")
+    @click.option("--nodes", type=POSITIVE, help="Number of nodes.")
+    @click.option("--gpus", type=POSITIVE, help="GPUs on each node.")
+    @click.option("--nics", type=POSITIVE, help="Network cards of each node. [one for each GPU]")
     @click.option("--root", type=click.IntRange(min=0), help="Root of a rooted collective.")
     @click.option(
         "--in-place/--out-of-place", "in_place", default=None, help="Alias input and output or not."
@@ -203,10 +206,10 @@ def plan_options(command: F) -> F:
     @click.option(
         "--stage-channels", type=_Numbers(), help="A channel for each stage (hm-...): 0,1,2."
     )
-    @click.option("--rings", type=_POSITIVE, help="Rings (multi-ring-...); default: as GPUs.")
+    @click.option("--rings", type=POSITIVE, help="Rings (multi-ring-...). [one for each GPU]")
     @click.option(
         "--node-instances",
-        type=_POSITIVE,
+        type=POSITIVE,
         help="Parallel parts of the phases within nodes (hierarchical-allreduce).",
     )
     @click.option("--size", type=SizeType(), help="Size of a call, for --schedule auto.")
@@ -218,7 +221,7 @@ def plan_options(command: F) -> F:
     @click.option(
         "--collective",
         metavar="FILE.py",
-        help="The program whose collective an XML file is about, where it does not say it.",
+        help="The program with the collective of an XML file that does not name it.",
     )
     @click.pass_context
     def wrapper(ctx: click.Context, /, **values: Any) -> object:
@@ -233,7 +236,7 @@ def plan_options(command: F) -> F:
 
 
 def standing_for(command: F, wrapper: Callable[..., object]) -> F:
-    """A wrapper that takes options of its own, with the name, text and options of its command."""
+    """The wrapper, which has options of its own, with the command's name, text and options."""
     wrapper.__name__ = command.__name__
     wrapper.__doc__ = command.__doc__
     wrapper.__click_params__ = [  # type: ignore[attr-defined]
@@ -243,9 +246,84 @@ def standing_for(command: F, wrapper: Callable[..., object]) -> F:
     return wrapper  # type: ignore[return-value]
 
 
+def gather_options(
+    kind: type[Any], name: str, options: Sequence[Callable[[Any], Any]]
+) -> Callable[[F], F]:
+    """Adds options to a command, which gets their values as one `kind`, its parameter `name`."""
+
+    def decorate(command: F) -> F:
+        def wrapper(*args: Any, **values: Any) -> object:
+            own = {field.name: values.pop(field.name) for field in fields(kind)}
+            return command(*args, **{name: kind(**own)}, **values)
+
+        for option in reversed(options):
+            wrapper = option(wrapper)
+        return standing_for(command, wrapper)
+
+    return decorate
+
+
+def sizes_between(begin: int, end: int, factor: int, step: int | None) -> list[int]:
+    """Sizes from begin to end, each `factor` times the one before, or `step` bytes larger."""
+    count = (end - begin) // step if step else 0
+    if count > _MAX_SIZES:
+        raise click.UsageError(f"--step {step} makes {count} sizes; {_MAX_SIZES} are enough")
+    sizes = [begin]
+    while (size := sizes[-1] + step if step else sizes[-1] * factor) <= end:
+        sizes.append(size)
+    return sizes
+
+
+def size_options(first: str, last: str | None = None) -> Callable[[F], F]:
+    """Adds -b, -e, -f and -i of nccl-tests; the command gets the list of sizes as `sizes`.
+
+    first, last: the default sizes; without `last`, the last size is the first.
+    """
+    size = SizeType()
+    end_text = "Last size." if last else "Last size. [the first]"
+
+    def decorate(command: F) -> F:
+        @click.option(
+            "-b", "--begin", type=size, default=first, show_default=True, help="First size."
+        )
+        @click.option(
+            "-e", "--end", type=size, default=last, show_default=bool(last), help=end_text
+        )
+        @click.option(
+            "-f",
+            "--factor",
+            type=click.IntRange(min=2),
+            default=2,
+            show_default=True,
+            help="Ratio of each size to the one before.",
+        )
+        @click.option(
+            "-i", "--step", type=size, help="Bytes from one size to the next, instead of a factor."
+        )
+        def wrapper(
+            *args: Any, begin: int, end: int | None, factor: int, step: int | None, **values: Any
+        ) -> object:
+            if end is not None and end < begin:
+                raise click.UsageError(f"--end {end} is less than --begin {begin}")
+            sizes = sizes_between(begin, end or begin, factor, step)
+            return command(*args, sizes=sizes, **values)
+
+        return standing_for(command, wrapper)
+
+    return decorate
+
+
+def output_option(text: str, *, required: bool = False) -> Callable[[F], F]:
+    """Adds -o, a file to write."""
+    return click.option("-o", "--output", type=FILE, required=required, help=text)
+
+
+def json_option(command: F) -> F:
+    """Adds --json; the command gets it as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
 def common_options(command: F) -> F:
     """Adds --json and -v."""
-    command = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
-    return click.option("-v", "--verbose", is_flag=True, help="Print the time of each phase.")(
-        command
-    )
+    verbose = click.option("-v", "--verbose", is_flag=True, help="Print the time of each phase.")
+    return verbose(json_option(command))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def print_json(value: object) -> None:
-    """`value` as one JSON document on standard output."""
+    """Prints `value` as one JSON document on standard output."""
     click.echo(json.dumps(value, indent=2))
 
 
@@ -48,7 +48,7 @@ class Command(click.Command):
             _report_error(short, as_json=bool(ctx.params.get("as_json")))
             sys.exit(1)
         except BrokenPipeError:
-            # The reader of our output has gone (sley list | head): nobody is left to tell.
+            # The reader of the output has ended (sley list | head).
             sys.stderr.close()
             sys.exit(1)
         except OSError as error:
@@ -57,7 +57,7 @@ class Command(click.Command):
 
 
 def _report_error(error: SleyError, *, as_json: bool) -> None:
-    """The diagnostics of an error: JSON on standard output, or text on standard error."""
+    """Prints an error's diagnostics: JSON on standard output, or text on standard error."""
     if as_json:
         print_json({"ok": False, "diagnostics": [d.to_json() for d in error.diagnostics]})
         return
@@ -66,7 +66,7 @@ def _report_error(error: SleyError, *, as_json: bool) -> None:
 
 
 def report_notes(notes: tuple[Diagnostic, ...]) -> None:
-    """Remarks that don't stop anything, on standard error."""
+    """Prints remarks on standard error."""
     for note in notes:
         where = f"{note.places[0]}: " if note.places else ""
         click.echo(f"note: {where}{note.code} {note.rule.name}: {note.found}", err=True)
@@ -74,9 +74,10 @@ def report_notes(notes: tuple[Diagnostic, ...]) -> None:
 
 @dataclass
 class Phases:
-    """Times of phases, and a spinner on a terminal for those that last.
+    """Measures phases, with a spinner on a terminal.
 
-    print_after: the passes of the compiler after which what they made is printed.
+    seconds: the time of each phase. quiet: without the spinner.
+    print_after: the passes of the compiler whose results are printed.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -91,14 +92,16 @@ class Phases:
             if self.quiet or not console.is_terminal:
                 yield
             else:
-                with _spinner(console) as progress:
+                words = TextColumn("{task.description}")
+                columns = (SpinnerColumn(), words, TimeElapsedColumn())
+                with Progress(*columns, console=console, transient=True) as progress:
                     progress.add_task(name, total=None)
                     yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def run(self, name: str, work: Callable[[], T], /) -> T:
-        """Runs a phase of the compiler."""
+        """Runs a phase of the compiler; returns its result."""
         with self(name):
             value = work()
         if name in self.print_after:
@@ -106,24 +109,26 @@ class Phases:
         return value
 
     def report(self) -> None:
-        """The times, on standard error."""
+        """Prints the times on standard error."""
         for name, seconds in self.seconds.items():
             click.echo(f"{name:<22} {seconds * 1e3:>10.1f} ms", err=True)
 
 
 def progress_bar(*, quiet: bool) -> Progress:
-    """A bar for work of known length, on a terminal; nothing where there is none."""
+    """A progress bar for work of known length, hidden without a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     hidden = quiet or not console.is_terminal
     return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=hidden)
 
 
-def _spinner(console: Console) -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    )
+def table_lines(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
+    """The lines of a table; columns in `left` are flush left, the others flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:<{width}}" if k in left else f"{cell:>{width}}"
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

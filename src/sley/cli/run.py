@@ -1,5 +1,4 @@
-"""sley run: a plan on processes of this machine or on devices, checked and timed as nccl-tests
-does."""
+"""sley run: runs a plan on processes of this machine or on devices; checks and times it."""
 
 from __future__ import annotations
 
@@ -20,10 +19,9 @@ from sley.cli.measuring import (
     timing_json,
     without_none,
 )
-from sley.cli.options import Member, Selection, common_options, plan_options
+from sley.cli.options import Member, Selection, common_options, plan_options, size_options
 from sley.cli.output import Command, Phases, print_json, progress_bar
-from sley.cli.sizes import size_options
-from sley.cli.sources import goes_both_ways, plan_of
+from sley.cli.sources import plan_of, supports_both_places
 from sley.devices import Engine
 from sley.engine.measure import Measurement, Sweep
 from sley.ir.plan import Plan
@@ -34,12 +32,14 @@ from sley.report.tables import RUN_HEADER, Row, run_footer, run_head, run_row
 @plan_options
 @device_options(PROCESSES)
 @click.option(
-    "--engine", type=Member(Engine), help="On devices: code made for the plan, or none. [generated]"
+    "--engine",
+    type=Member(Engine),
+    help="On devices: generated code, or an interpreter. [generated]",
 )
 @size_options("1K")
 @measuring_options(
-    "Runs that are timed.",
-    "Room of a slot, which bounds a tile. [64K; on devices what 24M give each]",
+    "Timed runs.",
+    "Size of a slot, which limits a tile. [64K; on devices all slots share 24M]",
 )
 @common_options
 def run_command(
@@ -53,9 +53,9 @@ def run_command(
 ) -> None:
     """Run WHAT, check every element, print nccl-tests' table.
 
-    It runs on processes of this machine, or with --device as kernels: on GPUs (cuda), or on threads
-    of this machine, which is for tests of the kernels. Algorithms of the library run out of place
-    and in place, unless one is asked for.
+    WHAT runs on processes of this machine, or with --device as kernels: on GPUs (cuda), or on
+    threads of this machine, to test the kernels. By default, algorithms of the library run both
+    out of place and in place.
     """
     phases = Phases(quiet=as_json)
     if where.is_processes:
@@ -80,18 +80,18 @@ def run_command(
 
 
 def _refuse_on_processes(where: Where, engine: Engine | None) -> None:
-    """click's usage error for what processes don't have."""
+    """Refuses options that processes don't have. Errors: click's usage error."""
     values = {"ranks-per-gpu": where.ranks_per_gpu, "threads": where.threads, "engine": engine}
     for word, value in values.items():
         if value is not None:
-            raise click.UsageError(f"--{word} goes with --device cuda or --device threads")
+            raise click.UsageError(f"--{word} needs --device cuda or --device threads")
 
 
 def _place(
     plan: Plan, where: Where, engine: Engine | None, measuring: Measuring
 ) -> tuple[str, Callable[..., object]]:
-    """Where plans run, in words, and what measures one there: a function of the plan, the sweep and
-    `progress`."""
+    """The place where plans run, in words, and the function that measures a plan there: its
+    parameters are the plan, the sweep and `progress`."""
     limits = without_none(slot_bytes=measuring.slot_bytes, timeout_s=measuring.timeout_s)
     if where.is_processes:
         words = f"{plan.collective.ranks} processes on this machine"
@@ -106,7 +106,7 @@ def _place(
 def _measure(
     plans: list[Plan], sweep: Sweep, measure: Callable[..., object], *, quiet: bool
 ) -> list[Row]:
-    """Runs each plan over all sizes; the rows are printed as the last plan completes them."""
+    """Runs each plan over all sizes; prints each row when the last plan completes it."""
     sides: list[list[Measurement]] = [[] for _ in plans]
     sizes = len(sweep.sizes_bytes)
     with progress_bar(quiet=quiet) as bar:
@@ -125,8 +125,8 @@ def _measure(
 
 
 def _plans(selection: Selection, phases: Phases) -> list[Plan]:
-    """The plans of a table, out of place first."""
-    if goes_both_ways(selection) and selection.in_place is None:
+    """The plans to run, out of place first."""
+    if supports_both_places(selection) and selection.in_place is None:
         places = [selection.with_place(False), selection.with_place(True)]
         return [plan_of(s, phases, verify=True) for s in places]
     return [plan_of(selection, phases, verify=True)]

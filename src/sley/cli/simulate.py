@@ -1,4 +1,4 @@
-"""sley simulate: how long a plan takes on a cluster, and why."""
+"""sley simulate: predicts the time of a plan on a cluster, and explains it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 
 import click
 
-from sley.cli.model import Settings, simulation_options
-from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.options import FILE, Selection, common_options, plan_options, size_options
 from sley.cli.output import Command, Phases, print_json, progress_bar
-from sley.cli.reports import FILE, Reports, report_options
-from sley.cli.sizes import size_options
-from sley.cli.sources import in_place_by_default, plan_of
+from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
+from sley.cli.sources import plan_of, prefer_in_place
 from sley.formats import check_folder, write_file
 from sley.ir.words import Schedule
 from sley.report.critical import critical_steps
@@ -34,7 +32,7 @@ from sley.simulate import Simulation, Simulator, estimate
 def simulate_command(
     selection: Selection,
     sizes: list[int],
-    settings: Settings,
+    simulating: Simulating,
     equations: bool,
     reports: Reports,
     trace_file: Path | None,
@@ -50,8 +48,8 @@ def simulate_command(
     phases = Phases(quiet=as_json)
     if selection.options.schedule is Schedule.AUTO and selection.size is None and len(sizes) == 1:
         selection = replace(selection, size=sizes[0])
-    plan = plan_of(in_place_by_default(selection), phases, verify=True)
-    simulator = settings.simulator(plan, executions=bool(reports or trace_file))
+    plan = plan_of(prefer_in_place(selection), phases, verify=True)
+    simulator = simulating.simulator(plan, executions=bool(reports or trace_file))
     with phases("simulating"):
         simulations = run_sizes(simulator, sizes, quiet=as_json)
     with phases("writing"):
@@ -74,7 +72,7 @@ def simulate_command(
 
 
 def run_sizes(simulator: Simulator, sizes: list[int], *, quiet: bool) -> list[Simulation]:
-    """A simulation for each size, with a bar on a terminal."""
+    """Simulates each size, with a progress bar on a terminal."""
     simulations = []
     with progress_bar(quiet=quiet) as bar:
         for size in bar.track(sizes, description="simulating"):
@@ -83,7 +81,7 @@ def run_sizes(simulator: Simulator, sizes: list[int], *, quiet: bool) -> list[Si
 
 
 def simulation_json(s: Simulation) -> dict[str, Any]:
-    """A simulation's figures as plain values."""
+    """The JSON of a simulation."""
     idle = {place: s.idle(to_exit=place == "to_exit") for place in ("to_exit", "to_end")}
     used = s.utilisation[s.links.moved_bytes > 0]
     return {

@@ -1,4 +1,4 @@
-"""Sources: from WHAT on the command line to programs and plans."""
+"""Sources: the programs and plans that WHAT stands for on the command line."""
 
 from __future__ import annotations
 
@@ -23,36 +23,25 @@ from sley.simulate.inputs import Routes
 from sley.topologies import look_up
 from sley.verify import verify as prove
 
-_SHARED = ("channels",)
-"""Options of the compiler that some algorithms of the library have as parameters of their own."""
-
 _PARAMETERS = ("ranks", "nodes", "gpus", "nics", "stage_channels", "rings", "node_instances")
-"""Parameters of the library's algorithms; a file has fixed values for them."""
+"""Parameters of the library's algorithms; in a file, their values are fixed."""
 
 
 def plan_of(
     selection: Selection, phases: Phases, *, verify: bool, form: Format | None = None
 ) -> Plan:
-    """The plan that a selection asks for; an imported one is verified here as well.
+    """The plan of a selection: compiled, or imported without --schedule.
 
-    form: the format that it is to be written in.
+    verify: whether to verify it. form: the format to write it in.
     """
     topology = topology_of(selection.topology)
-    if not is_plan(selection):
-        with phases("tracing"):
-            program = program_of(fitted(selection, topology))
-    elif selection.options.schedule is None:
-        plan = _imported(selection, phases, verify=verify)
+    if is_plan(selection) and selection.options.schedule is None:
+        plan = _read_plan(selection, phases, verify=verify)
         if topology is not None:
-            Routes.of(plan, topology)  # refuses what the topology doesn't link
+            Routes.of(plan, topology)  # refuses transfers between ranks that it does not link
         return replace(plan, topology=topology)
-    else:
-        # What is lifted must be right: a program means what its plan does.
-        plan = _imported(selection, phases, verify=True)
-        with phases("lifting"):
-            program = lift(plan)
     return compile(
-        program,
+        program_or_lifted(selection, topology, phases),
         _options(selection, {} if form is None else form.needs),
         topology=topology,
         size_bytes=selection.size,
@@ -62,16 +51,16 @@ def plan_of(
 
 
 def _options(selection: Selection, needs: Mapping[str, object]) -> Options:
-    """The options of the compiler: without those that the algorithm takes itself, with what is
-    needed for those that are left open."""
+    """The options of the compiler: without --channels if the algorithm takes it as a parameter, and
+    with the format's needs for options that are not given."""
     options = selection.options
-    own = {w: 1 for w in options.given() if w in _SHARED and _takes(selection.what, w)}
-    return Options.of(options, own).filled(needs)
+    if options.channels is not None and _takes(selection.what, "channels"):
+        options = Options.of(options, {"channels": 1})
+    return options.filled(needs)
 
 
 def _suffix(selection: Selection) -> str:
-    """The end of the name of a file with a plan or a program, nothing for an algorithm of the
-    library."""
+    """The suffix of a file with a plan or a program, "" for an algorithm of the library."""
     what = selection.what.lower()
     if ".py:" in what:
         return ".py"
@@ -83,33 +72,27 @@ def is_plan(selection: Selection) -> bool:
     return _suffix(selection) in READERS
 
 
-def in_place_by_default(selection: Selection) -> Selection:
-    """In place where both are possible and neither is asked for: the library's algorithms copy the
-    input out of place, which takes time that collectives of vendors don't need."""
-    if goes_both_ways(selection) and selection.in_place is None:
+def prefer_in_place(selection: Selection) -> Selection:
+    """The selection, in place if the user chose neither: out of place, the library's algorithms
+    copy the input, which vendors' collectives don't."""
+    if supports_both_places(selection) and selection.in_place is None:
         return selection.with_place(True)
     return selection
 
 
-def goes_both_ways(selection: Selection) -> bool:
-    """Whether WHAT can be compiled in and out of place: an algorithm of the library, or a text."""
+def supports_both_places(selection: Selection) -> bool:
+    """Whether WHAT compiles both in and out of place: an algorithm of the library, or a text."""
     return _suffix(selection) in ("", ".resccl")
 
 
 def _takes(what: str, parameter: str) -> bool:
-    """Whether an algorithm of the library has this parameter of its own."""
+    """Whether WHAT is an algorithm of the library with this parameter."""
     return what in CATALOG and parameter in CATALOG[what].parameters
 
 
-def _own(selection: Selection, word: str) -> int | None:
-    """The value of an option for an algorithm that has it as a parameter of its own."""
-    value = getattr(selection.options, word)
-    return value if _takes(selection.what, word) and (value or 1) > 1 else None
-
-
 def topology_of(name: str | None) -> Topology | None:
-    """A topology by name or from a file, and remarks on what had to be assumed. Errors: T604 and
-    those of the file."""
+    """A topology by name or from a file; prints the assumptions as remarks. Errors: those of
+    `look_up`."""
     if name is None:
         return None
     found = look_up(name)
@@ -117,9 +100,24 @@ def topology_of(name: str | None) -> Topology | None:
     return found.topology
 
 
-def fitted(selection: Selection, topology: Topology | None) -> Selection:
-    """The selection with the topology's size for an algorithm of the library that is given
-    none."""
+def program_or_lifted(selection: Selection, topology: Topology | None, phases: Phases) -> Program:
+    """The program of WHAT; that of a plan is lifted from it."""
+    if not is_plan(selection):
+        return program_of(selection, topology, phases)
+    plan = _read_plan(selection, phases, verify=True)
+    with phases("lifting"):
+        return lift(plan)
+
+
+def program_of(selection: Selection, topology: Topology | None, phases: Phases) -> Program:
+    """The program of WHAT, which is not a plan; an algorithm of the library without sizes gets the
+    topology's."""
+    with phases("tracing"):
+        return _trace(_fit_to(topology, selection))
+
+
+def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
+    """The selection; an algorithm of the library without sizes gets the topology's."""
     sizes = (selection.ranks, selection.nodes, selection.gpus)
     if topology is None or selection.what not in CATALOG or any(s is not None for s in sizes):
         return selection
@@ -128,26 +126,25 @@ def fitted(selection: Selection, topology: Topology | None) -> Selection:
     return replace(selection, nodes=topology.nodes, gpus=topology.ranks // topology.nodes)
 
 
-def program_of(selection: Selection) -> Program:
+def _trace(selection: Selection) -> Program:
+    what, channels = selection.what, selection.options.channels
     if selection.collective is not None:
-        raise click.UsageError(f"--collective is for XML files; {selection.what} says it itself")
+        raise click.UsageError(f"--collective is for XML files; {what} has its own")
     if _suffix(selection) == ".py":
         _refuse_sizes(selection, (*_PARAMETERS, "root", "in_place"))
-        return program_of_file(selection.what)
+        return _program_of_file(what)
     if _suffix(selection) == ".resccl":
         _refuse_sizes(selection, ("root", "stage_channels", "rings", "node_instances"))
-        return rescclang.load(
-            selection.what, in_place=bool(selection.in_place), **_header(selection)
-        )
+        return rescclang.load(what, in_place=bool(selection.in_place), **_header(selection))
     return build(
-        selection.what,
+        what,
         ranks=selection.ranks,
         nodes=selection.nodes,
         gpus=selection.gpus,
         nics=selection.nics,
         root=selection.root,
         in_place=bool(selection.in_place),
-        channels=_own(selection, "channels"),
+        channels=channels if _takes(what, "channels") and (channels or 1) > 1 else None,
         node_instances=selection.node_instances,
         stage_channels=selection.stage_channels,
         rings=selection.rings,
@@ -155,34 +152,33 @@ def program_of(selection: Selection) -> Program:
 
 
 def _header(selection: Selection) -> dict[str, int]:
-    """What the command line says in place of a text's header."""
+    """The values of the command line that replace those of a text's header."""
     ranks = selection.ranks
     if selection.nodes is not None:
         if selection.gpus is None or ranks is not None:
-            raise click.UsageError("--nodes goes with --gpus, and without --ranks")
+            raise click.UsageError("--nodes needs --gpus, and excludes --ranks")
         ranks = selection.nodes * selection.gpus
     values = {"nRanks": ranks, "GPUPerNode": selection.gpus, "NICPerNode": selection.nics}
     return {word: value for word, value in values.items() if value is not None}
 
 
 def _refuse_sizes(selection: Selection, words: tuple[str, ...]) -> None:
-    """What a file says itself; click's usage error where the command line says it too."""
+    """Refuses options whose values are fixed in a file. Errors: click's usage error."""
     for word in words:
         if getattr(selection, word) is not None:
-            raise click.UsageError(
-                f"--{word.replace('_', '-')} is not for {selection.what}, which says it itself"
-            )
+            raise click.UsageError(f"{flag(word)}: its value is fixed in {selection.what}")
 
 
-def program_of_file(what: str) -> Program:
+def _program_of_file(what: str) -> Program:
     """The program of FILE.py or FILE.py:NAME. Errors: those of `lang.files`."""
     file, _, name = what.partition(".py:")
-    # What the file prints is for people; standard output is for the command's own.
+    # Standard output is for the command's own output, so the file's goes to standard error.
     with redirect_stdout(sys.stderr):
         return files.program_of_file(f"{file}.py" if name else file, name)
 
 
-def _imported(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
+def _read_plan(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
+    """The plan in a file; prints the reader's remarks."""
     _refuse_sizes(selection, _PARAMETERS)
     if selection.options.schedule is None:
         given = [word for word in selection.options.given() if word != "slots"]
@@ -190,12 +186,12 @@ def _imported(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
             given.append("size")
         for word in given:
             raise click.UsageError(
-                f"{flag(word)} is for the compiler; {selection.what} is compiled. "
-                "With --schedule it is lifted and compiled anew."
+                f"{flag(word)} is for the compiler; {selection.what} is already compiled. "
+                "With --schedule it is lifted and compiled again."
             )
     collective = None
     if selection.collective is not None:
-        collective = program_of_file(selection.collective).collective
+        collective = _program_of_file(selection.collective).collective
     with phases("reading"):
         imported = read(
             selection.what,

@@ -1,15 +1,15 @@
-"""sley topology: the clusters that there are, what they are made of, and those of other tools."""
+"""sley topology: lists, shows and imports clusters."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import click
 import numpy as np
-from click.shell_completion import CompletionItem
 
 from sley import topologies
-from sley.cli.output import Command, print_json, report_notes
+from sley.cli.options import POSITIVE, NameOrFile, json_option
+from sley.cli.output import Command, print_json, report_notes, table_lines
 from sley.errors import counted
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
@@ -17,19 +17,7 @@ from sley.ir.topology import Topology
 from sley.topologies.summary import Summary
 
 _MATRIX_GPUS = 16
-"""The most GPUs of a node whose matrix fits on a screen."""
-
-
-class TopologyName(click.ParamType[str]):
-    """A topology's name or file; completes both."""
-
-    name = "name"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        names = [n for n in topologies.machine_names() if n.startswith(incomplete)]
-        return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
+"""The largest number of GPUs whose matrix fits on a screen."""
 
 
 @click.group("topology")
@@ -43,7 +31,7 @@ def topology_command() -> None:
 
 
 @topology_command.command("list", cls=Command)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def list_command(as_json: bool) -> None:
     """List the machines that come with sley."""
     machines = [topologies.find_machine(name) for name in topologies.machine_names()]
@@ -62,16 +50,16 @@ def list_command(as_json: bool) -> None:
         )
         return
     width = max(len(m.name) for m in machines)
-    click.echo(f"{'name':<{width}}  GPUs  cards  what it is")
+    click.echo(f"{'name':<{width}}  GPUs  cards  description")
     for m in machines:
         numbers = f"{m.node.gpus:>4}  {len(m.node.cards):>5}"
         click.echo(f"{m.name:<{width}}  {numbers}  {m.description}")
 
 
 @topology_command.command("show", cls=Command)
-@click.argument("name", type=TopologyName())
-@click.option("--nodes", type=click.IntRange(min=1), help="So many nodes of it.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("name", type=NameOrFile("name", topologies.machine_names))
+@click.option("--nodes", type=POSITIVE, help="Number of nodes.")
+@json_option
 def show_command(name: str, nodes: int | None, as_json: bool) -> None:
     """Show a topology: its nodes, links and rates, and the parameters of its cost model."""
     found = topologies.look_up(name if nodes is None else f"{name}:{nodes}")
@@ -85,11 +73,11 @@ def show_command(name: str, nodes: int | None, as_json: bool) -> None:
 @topology_command.command("import", cls=Command)
 @click.argument("file", type=click.Path())
 @click.option(
-    "-o", "--output", required=True, type=click.Path(), metavar="FILE.toml", help="Where to."
+    "-o", "--output", required=True, type=click.Path(), metavar="FILE.toml", help="Write it here."
 )
-@click.option("--nodes", type=click.IntRange(min=1), help="So many nodes of it. [1]")
+@click.option("--nodes", type=POSITIVE, help="Number of nodes. [1]")
 def import_command(file: str, output: str, nodes: int | None) -> None:
-    """Turn a topology of another tool into TOML, every link with its rate.
+    """Convert a topology of another tool to TOML, with the rate of every link.
 
     FILE is NCCL's topology XML (NCCL_TOPO_DUMP_FILE), the output of nvidia-smi topo -m, TACCL's
     JSON, or TOML.
@@ -127,7 +115,7 @@ def _text(found: topologies.Loaded) -> str:
 
 
 def _links_text(summary: Summary) -> str:
-    head = ("links, a direction each", "count", "nominal GB/s", "reached GB/s", "latency us")
+    head = ("links, each direction", "count", "nominal GB/s", "reached GB/s", "latency us")
     rows = [
         (
             f"{LinkKind(kind).name.lower()}: {ends}",
@@ -138,15 +126,15 @@ def _links_text(summary: Summary) -> str:
         )
         for kind, ends, nominal, reached, latency, count in summary.links
     ]
-    return _grid([head, *rows], left=1)
+    return _indent([head, *rows], left=1)
 
 
 def _node_text(topology: Topology, summary: Summary, nodes: tuple[int, ...]) -> str:
     first = f"node {nodes[0]}"
-    title = first if len(nodes) == 1 else f"{first}, and {len(nodes) - 1} more like it"
+    title = first if len(nodes) == 1 else f"{first}, and {counted(len(nodes) - 1, 'equal node')}"
     ranks = np.flatnonzero(topology.node == nodes[0])
     if len(ranks) > _MATRIX_GPUS:
-        most = f"the matrix of more than {_MATRIX_GPUS} is in --json"
+        most = f"--json prints matrices of more than {_MATRIX_GPUS}"
         return f"{title}: {counted(len(ranks), 'GPU')}; {most}"
     matrix = summary.matrix(nodes[0])
     cards = topology.nodes > 1
@@ -156,7 +144,7 @@ def _node_text(topology: Topology, summary: Summary, nodes: tuple[int, ...]) -> 
         for r, cells in zip(ranks, matrix, strict=True)
     ]
     legend = "  GB/s reached by one GPU alone; NV: NVLink or xGMI, PCI: PCIe, -: through other GPUs"
-    return f"{title}\n{_grid([head, *rows], left=1)}\n{legend}"
+    return f"{title}\n{_indent([head, *rows], left=1)}\n{legend}"
 
 
 def _model_text(model: CostModel) -> str:
@@ -165,20 +153,12 @@ def _model_text(model: CostModel) -> str:
         (name, value, "" if value == usual[name] else f"(by default {usual[name]})")
         for name, value in own.items()
     ]
-    return "cost model\n" + _grid(rows, left=3)
+    return "cost model\n" + _indent(rows, left=3)
 
 
-def _grid(rows: list[Any], *, left: int) -> str:
-    """Rows in columns, the first `left` of them flush left."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            f"{cell:<{width}}" if i < left else f"{cell:>{width}}"
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return "\n".join(f"  {line}".rstrip() for line in lines)
+def _indent(rows: Sequence[Sequence[str]], *, left: int) -> str:
+    """An indented table, its first `left` columns flush left."""
+    return "\n".join(f"  {line}" for line in table_lines(rows, range(left)))
 
 
 def _as_json(found: topologies.Loaded) -> dict[str, object]:

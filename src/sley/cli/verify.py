@@ -1,4 +1,4 @@
-"""sley verify: whether a plan is right."""
+"""sley verify: proves that a plan is right."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from sley.verify import verify
 def verify_command(selection: Selection, target: str | None, as_json: bool, verbose: bool) -> None:
     """Prove that WHAT is right: values, races, hangs, connections.
 
-    --slots asks whether the plan runs with so many messages a connection.
+    --slots proves it for this number of slots of each connection.
     """
     phases = Phases(quiet=as_json)
-    # The plan stays as it is made for the protocol's slots; the question is about the slots given.
+    # The plan is made for the protocol's slots, and proven for the given ones.
     form = None if target is None else formats.FORMATS[formats.TARGETS[target].suffix]
     plan = plan_of(selection.with_options(slots=None), phases, verify=False, form=form)
     with phases("verification"):

@@ -1,4 +1,4 @@
-"""sley explain: what a code means."""
+"""sley list, sley explain: the algorithms of the library, and the rules behind diagnostics."""
 
 from __future__ import annotations
 
@@ -8,8 +8,34 @@ from textwrap import fill
 import click
 from click.shell_completion import CompletionItem
 
+from sley.algorithms import CATALOG
+from sley.cli.options import json_option
 from sley.cli.output import Command, print_json
 from sley.errors.catalog import all_rules
+
+
+@click.command("list", cls=Command)
+@json_option
+def list_command(as_json: bool) -> None:
+    """List the algorithms of the library."""
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": a.name,
+                    "collective": a.collective,
+                    "summary": a.summary,
+                    "source": a.source,
+                    "parameters": list(a.parameters),
+                }
+                for a in CATALOG.values()
+            ]
+        )
+        return
+    width = max(map(len, CATALOG))
+    for a in CATALOG.values():
+        options = " ".join(f"--{p}" for p in a.parameters)
+        click.echo(f"{a.name:<{width}}  {a.summary}  [{options}]")
 
 
 class _Code(click.ParamType[str]):
@@ -27,9 +53,9 @@ class _Code(click.ParamType[str]):
 
 @click.command("explain", cls=Command)
 @click.argument("code", type=_Code(), required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def explain_command(code: str | None, as_json: bool) -> None:
-    """Tell what the diagnostic CODE means; without CODE, list all codes."""
+    """Explain the diagnostic CODE; without CODE, list all codes."""
     rules = all_rules()
     if code is None:
         if as_json:

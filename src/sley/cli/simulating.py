@@ -1,0 +1,135 @@
+"""Simulating: how plans are simulated and reported, as options of commands that simulate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sley.cli.options import FILE, gather_options
+from sley.errors import did_you_mean
+from sley.formats import check_folder, write_file
+from sley.ir.cost_model import ByProtocol, CostModel
+from sley.ir.plan import Plan
+from sley.ir.sizes import size_in_bytes
+from sley.ir.topology import Topology
+from sley.report.html import html_report
+from sley.report.plots import plot
+from sley.simulate import Simulation, Simulator
+
+
+@dataclass(frozen=True)
+class Simulating:
+    """The values of `simulation_options`.
+
+    values: parameters of the cost model that replace the topology's, as NAME=VALUE.
+    interpreter: whether an interpreter runs the plans.
+    """
+
+    values: tuple[str, ...]
+    interpreter: bool
+
+    def model(self, topology: Topology | None) -> CostModel | None:
+        """The cost model that replaces the topology's; None without changes. Errors: T602, click's
+        for unknown parameters."""
+        if topology is None or not self.values:
+            return None
+        return _change_model(topology.model, self.values)
+
+    def simulator(self, plan: Plan, *, executions: bool = False) -> Simulator:
+        """The simulator of a plan on the topology that it was compiled for. Errors: those of
+        `Simulator` and `model`."""
+        return Simulator(
+            plan,
+            model=self.model(plan.topology),
+            interpreter=self.interpreter,
+            executions=executions,
+        )
+
+
+simulation_options = gather_options(
+    Simulating,
+    "simulating",
+    [
+        click.option(
+            "--set",
+            "values",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="A parameter of the cost model: --set contention=0.1, "
+            "--set nvlink_latency_us=0.6,1.9,3.4 (LL, LL128, Simple).",
+        ),
+        click.option(
+            "--interpreter/--generated",
+            default=False,
+            help="Simulate an interpreter (MSCCL), or code generated for the plan.  [generated]",
+        ),
+    ],
+)
+"""Adds --set and --interpreter; the command gets them as `simulating`."""
+
+
+@dataclass(frozen=True)
+class Reports:
+    """The values of `report_options`: the files of a page and of a plot, None for no file. Errors:
+    F461 for folders that don't exist."""
+
+    html: Path | None
+    plot: Path | None
+
+    def __post_init__(self) -> None:
+        for file in filter(None, (self.html, self.plot)):
+            check_folder(file)
+
+    def __bool__(self) -> bool:
+        return bool(self.html or self.plot)
+
+    def write(
+        self, simulations: Sequence[Simulation], *, title: str, names: Sequence[str] | None = None
+    ) -> None:
+        """Writes the files. names: the plan's name for each simulation. Errors: F461, P8xx."""
+        if self.html is not None:
+            write_file(self.html, html_report(simulations, title=title, names=names))
+        if self.plot is not None:
+            plot(simulations, self.plot, names=names)
+
+
+report_options = gather_options(
+    Reports,
+    "reports",
+    [
+        click.option("--html", type=FILE, help="Write a page with pictures and tables."),
+        click.option("--plot", type=FILE, help="Write a picture, .png or .svg."),
+    ],
+)
+"""Adds --html and --plot; the command gets them as `reports`."""
+
+
+def _change_model(model: CostModel, values: tuple[str, ...]) -> CostModel:
+    names = [f.name for f in fields(CostModel)]
+    changes: dict[str, Any] = {}
+    for value in values:
+        name, _, text = value.partition("=")
+        if name in changes:
+            raise click.BadParameter(f"{name} is given twice", param_hint="--set")
+        if name not in names:
+            hint = did_you_mean(name, names) or f"There are {', '.join(names)}."
+            raise click.BadParameter(f"{name!r} is not a parameter. {hint}", param_hint="--set")
+        numbers = [_number(name, part) for part in text.split(",")]
+        split = isinstance(getattr(model, name), ByProtocol)
+        if len(numbers) not in ((1, 3) if split else (1,)):
+            wanted = "one number, or three" if split else "one number"
+            raise click.BadParameter(f"{name} takes {wanted}", param_hint="--set")
+        changes[name] = ByProtocol(*(numbers * 3)[:3]) if split else numbers[0]
+    return replace(model, **changes)
+
+
+def _number(name: str, text: str) -> float:
+    size = size_in_bytes(text) if name.endswith("_bytes") else None
+    if size is None and not re.fullmatch(r"[+-]?[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?", text.strip()):
+        raise click.BadParameter(f"{name}: {text[:40]!r} is not a number", param_hint="--set")
+    return float(text) if size is None else float(size)
