@@ -52,7 +52,7 @@ def test_a_killed_rank_is_named_on_the_others(rank: int) -> None:
     coded(ends, "N620", rank)
     assert ends[rank].exit == -signal.SIGKILL
     for other in {0, 1, 2} - {rank}:
-        assert f"rank {rank} has no process any more" in ends[other].error
+        assert f"rank {rank} no longer has a process" in ends[other].error
         assert "all_reduce of 100000 x float32" in ends[other].error
         assert ends[other].seconds < QUICK_S
 
@@ -259,8 +259,8 @@ def starves(comm: Communicator) -> None:
 def test_a_rank_without_memory_is_named_on_all() -> None:
     ends = start(2, starves).ends()
     coded(ends, "N625")
-    assert "this rank has none" in ends[1].error
-    assert "rank 1 has none" in ends[0].error
+    assert "this rank has too little" in ends[1].error
+    assert "rank 1 has too little" in ends[0].error
 
 
 def few_addresses(rank: int) -> None:
@@ -317,5 +317,5 @@ def test_the_rank_that_died_comes_before_what_waits_for_it() -> None:
     ends = start(6, dies_among_many).ends()
     for rank in (0, 2, 3, 4, 5):
         lines = ends[rank].error.splitlines()
-        (number,) = [n for n, line in enumerate(lines) if "rank 1 has no process" in line]
+        (number,) = [n for n, line in enumerate(lines) if "rank 1 no longer has a process" in line]
         assert number <= 4, ends[rank].error

@@ -73,7 +73,7 @@ def test_a_message_of_another_size_is_an_error_on_both_ranks() -> None:
         assert told.found == "one of 4 bytes, rank 0's"
         assert isinstance(sender, SleyError)
         assert sender.code == "N631"
-        assert "this rank sent what doesn't fit" in str(sender)
+        assert "this rank sent data that doesn't match" in str(sender)
 
 
 def test_a_message_of_another_size_to_itself_is_an_error() -> None:

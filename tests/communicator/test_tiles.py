@@ -8,7 +8,7 @@ import pytest
 
 import sley
 from sley.communicator import Settings
-from sley.communicator.memory import UNDER_WAY_BYTES, slot_bytes, tile_bytes
+from sley.communicator.memory import IN_FLIGHT_BYTES, slot_bytes, tile_bytes
 from sley.engine.program import load
 from support.call_cases import hosts_of
 
@@ -19,7 +19,7 @@ KB = 1 << 10
 def test_slots_of_few_ranks_are_as_large_as_fits_the_caches(ranks: int, room: int) -> None:
     assert slot_bytes(ranks, Settings()) == room * KB
     under_way = ranks * (ranks - 1) * 2 * room * KB
-    assert under_way <= UNDER_WAY_BYTES or room == 64, "which is the least"
+    assert under_way <= IN_FLIGHT_BYTES or room == 64, "which is the least"
 
 
 def test_slots_are_as_large_as_asked_for() -> None:

@@ -1,15 +1,15 @@
 """The communicator: ranks in processes, on one host or several, that run collectives together.
 
-communicator.py   the front: collectives and messages on NumPy arrays
+communicator.py   collectives and messages on NumPy arrays
 arrays.py         validates a call's arrays and derives its type, count and placement
-endpoint.py       a rank's end of it: calls on memory, the plans loaded for them, closing
-calls.py          a call, its record for the other ranks, and the call under way
+endpoint.py       a rank's end: calls on memory, the plans loaded for them, closing
+calls.py          a call, its record for the other ranks, and the call in progress
 messages.py       messages from one rank to another
-failures.py       the error that a call ended with, in words
+failures.py       a failed call's outcome as an error
 memory.py         the segments of the ranks of a host, the fabric over them, slots and tiles
 heap.py           memory that the other ranks of the host can read in place
 network.py        transports between hosts
-settings.py       what a communicator may be told
+settings.py       settings of a communicator
 stats.py          statistics of calls, and the log
 """
 

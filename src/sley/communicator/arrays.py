@@ -1,4 +1,4 @@
-"""What is checked of the arrays of a call, and what they say of it. All errors are N627."""
+"""Arrays: validates a call's arrays, and derives its type, count and placement (N627)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORDS = {
 
 
 def check_arrays(kind: str, arrays: Sequence[Any]) -> None:
-    """Refuses what is no memory for a call: several types, gaps, references to objects."""
+    """Refuses arrays of several types, with gaps, or of references to objects."""
     if not arrays:
         raise N627.error(expected=f"an array for {kind}", found="None")
     for array in arrays:
@@ -51,22 +51,22 @@ def check_writable(kind: str, out: Array) -> None:
 
 
 def check_root(root: Any, ranks: int) -> None:
-    """Refuses what is no rank."""
+    """Refuses a root that is not a rank."""
     if not (is_integer(root) and 0 <= root < ranks):
         found, remedy = f"root={root!r}", "Give a rank of the communicator."
         raise N627.error(expected=f"a root from 0 to {ranks - 1}", found=found, remedy=remedy)
 
 
 def check_tag(tag: Any) -> None:
-    """Refuses what is no tag of a user's message."""
+    """Refuses a tag that is not an integer from 0 to 2**63 - 1."""
     if not (is_integer(tag) and 0 <= tag < _MOST_TAGS):
         found, remedy = f"tag={tag!r}", "Give an integer from 0 on."
         raise N627.error(expected="a tag from 0 to 2**63 - 1", found=found, remedy=remedy)
 
 
 def type_of(kind: str, arrays: tuple[Array, ...], name: str | None, *, reduces: bool) -> DataType:
-    """The elements' type. Elements that are only moved may be of any type: of one that the engine
-    has no number for, they are made of words that it has. Errors: R504, too."""
+    """The elements' type. A call that doesn't reduce takes any type: the elements of one that the
+    engine doesn't know are moved as several words of a type that it knows. Errors: R504, too."""
     check_arrays(kind, arrays)
     given = arrays[0].dtype
     if name is None and not reduces and name_of(given) not in DATA_TYPES:
@@ -75,20 +75,20 @@ def type_of(kind: str, arrays: tuple[Array, ...], name: str | None, *, reduces: 
 
 
 def words_of(array: Array | None, element: DataType) -> int:
-    """How many elements of the engine's make up one of an array's."""
+    """How many of the engine's elements make up one of the array's."""
     return 1 if array is None else array.itemsize // element.size_bytes
 
 
 def span(array: Array | None) -> tuple[int, int]:
-    """Address and bytes; zeros without an array."""
+    """Address and bytes of an array; zeros for None."""
     if array is None:
         return 0, 0
     return int(array.__array_interface__["data"][0]), array.nbytes
 
 
 def count_of(kind: str, ranks: int, source: int, target: int, *, at_root: bool) -> int:
-    """Elements of one part, for so many in the rank's two arrays: of a buffer that the root alone
-    has, other ranks may have an array all the same, or none."""
+    """Elements of one part, from those of the rank's input and output. Where only the root has a
+    buffer, other ranks may give an array of its size, or none."""
     row = CALLS[kind]
     sides = [
         (source, ranks if row.input_parts else 1, at_root or not row.input_of),
@@ -104,7 +104,7 @@ def count_of(kind: str, ranks: int, source: int, target: int, *, at_root: bool) 
 
 
 def own_count_of(plan: Plan, rank: int, elements: Sequence[int], count: int | None) -> int:
-    """Elements of a block of a call with its own plan, for so many in the rank's arrays."""
+    """Elements of a block of a call with its own plan, from those of the rank's arrays."""
     if rank >= plan.collective.ranks:
         return 0  # refused with the plan
     expected = ("data",) if plan.collective.in_place else ("data", "out")
@@ -117,8 +117,8 @@ def own_count_of(plan: Plan, rank: int, elements: Sequence[int], count: int | No
 
 
 def is_in_place(call: Call, rank: int) -> bool:
-    """Whether a call is in place. Memory that input and output share in any other way is refused:
-    what would be read may have been written."""
+    """Whether a call is in place. Refuses input and output that overlap in any other way, because
+    the call might overwrite what it has yet to read."""
     start = max(call.input, call.output)
     end = min(call.input + call.input_bytes, call.output + call.output_bytes)
     is_shared = call.input_bytes > 0 and call.output_bytes > 0 and start < end
@@ -135,10 +135,9 @@ def is_in_place(call: Call, rank: int) -> bool:
         raise N627.error(
             expected=f"a {call.kind} whose smaller array is the rank's part of the other, or whose "
             "arrays are the same, or apart",
-            found=f"arrays that share memory otherwise: one begins {less[1] - more[1]} bytes after "
-            "the other",
+            found=f"arrays that overlap: one begins {less[1] - more[1]} bytes after the other",
         )
-    # Of a gather and a scatter only the root's arrays can overlap, of which the other ranks know
-    # nothing; a plan out of place copies the root's own part onto itself, and does no harm.
+    # In a gather and a scatter only the root's arrays can overlap, which the other ranks don't see;
+    # so all run the plan out of place, which copies the root's own part harmlessly onto itself.
     row = CALLS[call.kind]
     return not (row.roles and row.has_place_of_rank)

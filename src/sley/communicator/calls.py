@@ -1,4 +1,4 @@
-"""Calls: what a rank asks for, its record for the other ranks, and the call under way."""
+"""Calls: a rank's call, its record for the other ranks, and the call in progress."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ _NAMES = (*CALLS, OWN)
 _NUMBER = {kind: number for number, kind in enumerate(_NAMES)}
 
 _BYTE, _ROOT, _DIGEST = 8, 20, 24
-"""Bits of the parts of a record's word."""
+"""Bits of the parts of a record."""
 
 _TYPE_NAMES = tuple(DATA_TYPES)
 
 
-@dataclass(slots=True)  # to fill a frozen one takes a tenth of the time of a small call
+@dataclass(slots=True)  # making a frozen one would take a tenth of the time of a small call
 class Call:
-    """One collective call of one rank. Nobody changes it.
+    """One collective call of one rank; never changed.
 
-    kind: one of `selection.kinds.CALLS`, or `OWN` for a call with a plan. input, output: addresses
-        with their bytes; a rank that has none (as input of a scatter, but for the root) gives 0. In
-        place they overlap as the collective's definition says. count: elements of one block: of
-        the whole buffer for all_reduce, broadcast and reduce, of one rank's part for the others.
+    kind: one of `selection.kinds.CALLS`, or `OWN` for a call with its own plan.
+    input, output: addresses, with their bytes; 0 for a rank that has none (a scatter has input on
+        the root alone). In place they overlap as the collective defines.
+    count: elements of one block: of the whole buffer for all_reduce, broadcast and reduce, of one
+        rank's part for the others.
     may_be_unplanned: for an AllToAll, whether other ranks may do it by messages, without a plan
-        (`Endpoint.skip_plan`). Then nothing is done, and the work says so.
+        (`Endpoint.skip_plan`). If one does, the call does nothing, and `Work.is_unplanned` is True.
     """
 
     kind: str
@@ -55,8 +56,8 @@ class Call:
 
 
 def record_of(kind: str, dtype: DataType, op: ReduceOp, root: int, digest: bytes) -> int:
-    """A word of 64 bits that is the same on all ranks if they call the same: kind, type, operation
-    and root, readable for messages, and a part of the plan's digest."""
+    """64 bits that are equal on all ranks if these make the same call: kind, type, operation and
+    root, which messages can read back, and a part of the plan's digest."""
     word = _NUMBER[kind]
     word = word << _BYTE | dtype.number
     word = word << 4 | int(op)
@@ -65,7 +66,7 @@ def record_of(kind: str, dtype: DataType, op: ReduceOp, root: int, digest: bytes
 
 
 UNPLANNED: Final = record_of("all_to_all", DATA_TYPES["int8"], ReduceOp.SUM, 0, bytes(3))
-"""The record of an AllToAll that a rank does by messages, without a plan."""
+"""The record of an AllToAll by messages, without a plan."""
 
 
 def differ_in_plan(record: int, other: int) -> bool:
@@ -74,9 +75,9 @@ def differ_in_plan(record: int, other: int) -> bool:
 
 
 def describe_record(record: int, count: int) -> str:
-    """A call in words, from its record. Calls that differ only in their plan read the same."""
+    """A call in words, from its record. Calls that differ only in their plan get the same words."""
     if record == UNPLANNED:
-        return "all_to_all with sizes of its own for each rank"
+        return "all_to_all with different sizes for each rank"
     rest = record >> _DIGEST
     rest, root = rest >> _ROOT, rest & ((1 << _ROOT) - 1)
     rest, op = rest >> 4, rest & 15
@@ -96,18 +97,17 @@ def describe_record(record: int, count: int) -> str:
 
 
 Explain = Callable[[Report | None], SleyError | None]
-"""The error that an outcome of the engine is; None for a good one."""
-
+"""Makes the error of an outcome of the engine; None for a good one."""
 
 _PIECE_S = 0.1
 
 
 class Work:
-    """A call under way. `owners` of the memory that it is about live until it has ended, even where
-    nobody holds this object.
+    """A call in progress. Keeps the `owners` of its memory alive until it has ended, even if this
+    object is dropped.
 
-    source: after a receive has ended, the rank that it was from. is_unplanned: after the end of a
-    call that may be so, whether another rank does it without a plan, and nothing was done.
+    source: after a receive, the sender's rank. is_unplanned: after a call with
+    `Call.may_be_unplanned`, whether another rank does it without a plan, and nothing was done.
     """
 
     __slots__ = ("_error", "_explain", "_lock", "_ticket", "is_unplanned", "source")
@@ -123,13 +123,13 @@ class Work:
         self._lock = threading.Lock()
 
     def is_done(self) -> bool:
-        """Whether the call has ended, well or not."""
+        """Whether the call has ended, successfully or not."""
         ticket = self._ticket
         return ticket is None or ticket.is_done()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits for the end of the call, and raises what went wrong; False if it has not ended
-        within `timeout_s`, which leaves it at work."""
+        """Waits for the end of the call, and raises its error; False if it has not ended within
+        `timeout_s`: then it continues."""
         ticket = self._ticket  # another thread may take it away
         if ticket is not None:
             if not self._await(ticket, timeout_s):
@@ -140,13 +140,13 @@ class Work:
         return True
 
     def error(self) -> SleyError | None:
-        """What went wrong; None for a call that is at work or ended well."""
+        """The call's error; None while it is in progress and after success."""
         if self.is_done():
             self._finish()
         return self._error
 
     def on_done(self, then: Callable[[], None]) -> None:
-        """Calls `then` when the call has ended, in the thread that ends it; at once if it has."""
+        """Calls `then` in the thread that ends the call, or at once if it has ended."""
         ticket = self._ticket
         if ticket is None:
             then()
@@ -154,7 +154,7 @@ class Work:
             ticket.on_done(then)
 
     def _await(self, ticket: native.Ticket, timeout_s: float | None) -> bool:
-        """Waits in pieces: between them, Python's handlers of signals have their turn."""
+        """Waits in pieces, so that Python's signal handlers can run between them."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._await_briefly(ticket, _PIECE_S if end is None else _left_s(end)):
             if end is not None and time.monotonic() >= end:
@@ -182,7 +182,7 @@ def _left_s(end: float) -> float:
 
 
 class Done(Work):
-    """A call that has ended well already."""
+    """A call that has already succeeded."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Communicator: ranks that run collectives together, on NumPy arrays."""
+"""Communicator: collectives and messages on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from sley.selection.plans import Plans
 class Communicator:
     """Ranks that run collectives together, each in a process of its own (or a thread).
 
-    store: over which they find one another. name: for messages; communicators of one store have
-    names of their own. settings: those of the environment without. environ: for SLEY_NICS and
-    SLEY_HOST_ID, in place of the environment.
+    store: the ranks find one another over it. name: appears in messages; the open communicators of
+    a store need different names. settings: by default, those of the environment. environ: replaces
+    the environment for SLEY_NICS and SLEY_HOST_ID.
 
-    All ranks make it together, make the same calls in the same order, and close it. Which plan runs
-    for a call is `plans`' choice. After an error that a call ended with, no call goes through any
-    more: close it on all ranks, and make it again. Errors: N60x, R507.
+    All ranks make it together, make the same calls in the same order, and close it. `plans` chooses
+    the plan for each call. After a call has ended with an error, all further calls fail: close the
+    communicator on all ranks, and make it again. Errors: N60x, R507.
 
-    Arrays are contiguous. What is reduced is of one of the types of `sley.engine.DATA_TYPES`, with
-    dtype="bfloat16" for uint16 arrays of its bits; what is moved, of any. Every rank calls with
-    arrays of the same sizes and type. With is_async=True a call returns while it is at work, and
-    its arrays are to be left alone until `Work.wait`; otherwise it has ended on return. Output and
-    input may be the same memory where the collective says so. Errors: N620 to N633.
+    Arrays are contiguous. Reductions take the types of `sley.engine.DATA_TYPES`, with
+    dtype="bfloat16" for uint16 arrays of its bits; other calls take any type. Every rank calls with
+    arrays of the same sizes and type. With is_async=True a call returns at once, and its arrays
+    must be left alone until `Work.wait`; otherwise it has ended on return. Output and input may be
+    the same memory where the collective allows it. Errors: N620 to N633.
 
-    rank, ranks, name: as given. hosts: where the ranks are. plans: which plan runs for a call.
+    rank, ranks, name: as given. hosts: which ranks share a host. plans: chooses plans.
     endpoint: the same calls on memory, given by address.
     """
 
@@ -80,15 +80,15 @@ class Communicator:
         self.close()
 
     def close(self) -> None:
-        """Leaves the communicator; closing twice does nothing. Calls under way end with N623."""
+        """Leaves the communicator; closing twice does nothing. Calls in progress end with N623."""
         self.endpoint.close()
 
     def abort(self) -> None:
-        """Ends every call under way, on all ranks; then no call goes through any more."""
+        """Ends every call in progress, on all ranks; all further calls fail."""
         self.endpoint.abort()
 
     def stats(self) -> list[CallStats]:
-        """The numbers of this rank's calls: a row for each plan that has run."""
+        """Statistics of this rank's calls: a row for each plan that has run."""
         return self.endpoint.stats()
 
     def all_reduce(
@@ -100,13 +100,13 @@ class Communicator:
         dtype: str | None = None,
         is_async: bool = False,
     ) -> Work:
-        """Replaces `data` (in `out`, where given) by the reduction of all ranks' data."""
+        """Replaces `data`, or fills `out`, with the reduction of all ranks' data."""
         return self._call("all_reduce", data, data if out is None else out, dtype, op, 0, is_async)
 
     def all_gather(
         self, data: Array, out: Array, *, dtype: str | None = None, is_async: bool = False
     ) -> Work:
-        """Puts all ranks' data into `out`, one behind another; `data` may be the rank's part."""
+        """Puts all ranks' data into `out`, by rank; `data` may be the rank's part of `out`."""
         return self._call("all_gather", data, out, dtype, ReduceOp.SUM, 0, is_async)
 
     def reduce_scatter(
@@ -125,14 +125,14 @@ class Communicator:
     def all_to_all(
         self, data: Array, out: Array, *, dtype: str | None = None, is_async: bool = False
     ) -> Work:
-        """Part r of `data` goes to rank r; what comes from rank r is part r of `out`, which may be
-        `data`."""
+        """Sends part r of `data` to rank r, and puts what rank r sends into part r of `out`, which
+        may be `data`."""
         return self._call("all_to_all", data, out, dtype, ReduceOp.SUM, 0, is_async)
 
     def broadcast(
         self, data: Array, root: int = 0, *, dtype: str | None = None, is_async: bool = False
     ) -> Work:
-        """Replaces `data` by the root's."""
+        """Replaces `data` with the root's."""
         return self._call("broadcast", data, data, dtype, ReduceOp.SUM, root, is_async)
 
     def reduce(
@@ -144,7 +144,7 @@ class Communicator:
         dtype: str | None = None,
         is_async: bool = False,
     ) -> Work:
-        """Replaces the root's `data` by the reduction of all ranks'; theirs stay as they are."""
+        """Replaces the root's `data` with the reduction of all ranks' data."""
         return self._call("reduce", data, data, dtype, op, root, is_async)
 
     def gather(
@@ -156,8 +156,7 @@ class Communicator:
         dtype: str | None = None,
         is_async: bool = False,
     ) -> Work:
-        """Puts all ranks' data into the root's `out`, one behind another; that of others is left
-        alone."""
+        """Puts all ranks' data into the root's `out`, by rank; other ranks' `out` is ignored."""
         out = _of_root("gather", out) if self.rank == root else None
         return self._call("gather", data, out, dtype, ReduceOp.SUM, root, is_async)
 
@@ -170,7 +169,7 @@ class Communicator:
         dtype: str | None = None,
         is_async: bool = False,
     ) -> Work:
-        """Puts part r of the root's `data` into rank r's `out`; that of others is left alone."""
+        """Puts part r of the root's `data` into rank r's `out`; other ranks' `data` is ignored."""
         data = _of_root("scatter", data) if self.rank == root else None
         return self._call("scatter", data, out, dtype, ReduceOp.SUM, root, is_async)
 
@@ -185,12 +184,11 @@ class Communicator:
         dtype: str | None = None,
         is_async: bool = False,
     ) -> Work:
-        """Runs a plan of the caller's (`sley.compile`), whatever its collective. It is proven
-        first, once.
+        """Runs a plan of the caller's (`sley.compile`), of any collective. Its first run proves it.
 
-        data, out: the rank's input and output, of whole blocks as in `sley.execute`; empty where
-        it has none. In place there is no `out`, and `data` is all of the rank's data. count:
-        elements of a block, for a rank that has no data. Errors: N651, N652, V2xx.
+        data, out: the rank's input and output, whole blocks as in `sley.execute`; empty where the
+        rank has none. In place, `data` is all of the rank's data, and `out` is None. count:
+        elements of a block, for a rank without data. Errors: N651, N652, V2xx.
         """
         given = (data,) if out is None else (data, out)
         if not isinstance(plan, Plan):
@@ -224,8 +222,7 @@ class Communicator:
     def recv(
         self, out: Array, src: int | None = None, tag: int = 0, *, is_async: bool = False
     ) -> Work:
-        """Receives an array from a rank, or without one from any: `Work.source` then says from
-        which."""
+        """Receives an array from a rank, or from any (src=None): `Work.source` names the sender."""
         check_arrays("recv", (out,))
         check_writable("recv", out)
         check_tag(tag)
@@ -236,8 +233,8 @@ class Communicator:
 
     def barrier(self, *, is_async: bool = False) -> Work:
         """Ends when all ranks have called it."""
-        here = np.zeros(1, np.int8)
-        return self._call("barrier", here, here, None, ReduceOp.SUM, 0, is_async)
+        byte = np.zeros(1, np.int8)
+        return self._call("barrier", byte, byte, None, ReduceOp.SUM, 0, is_async)
 
     def _call(
         self,

@@ -43,18 +43,18 @@ from sley.rendezvous.stores import Store
 from sley.selection.kinds import Request, size_of
 from sley.selection.plans import Plans, ReadyPlan
 
-_SETTLED_S = 2.0
-"""How long closing may wait for other hosts to take what was sent."""
+_SETTLE_S = 2.0
+"""How long closing may wait until other hosts have received what was sent."""
 
 _Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
-"""The kind of a call, or its plan's id; then count, type, operation, in place or not, and root."""
+"""A call's kind, or the id of its own plan; count, type, operation, whether in place, and root."""
 
 _Arguments: TypeAlias = "tuple[native.Engine, int, int, int, int, int, int, int, int, int, float]"
-"""Of `native.Calls.run`: the engine, count, type, operation, the two memories with their sizes, the
-call's record, and the timeout."""
+"""Of `native.Calls.run`: the engine, count, type, operation, input and output with their sizes, the
+call's record, the record of an AllToAll by messages that may answer it (0: none), the timeout."""
 
 _MOST_KEYS = 4096
-"""Sizes whose plans are looked up once; a program that uses more looks them up again."""
+"""Different calls whose plans are remembered; after more, all are looked up again."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,8 @@ def _pullable(plan: Plan) -> Pullable | None:
 
 
 class Endpoint:
-    """A rank's end of a communicator, with calls on memory; `Communicator` has them on arrays, and
-    says what the arguments are.
-    """
+    """A rank's end of a communicator: calls on memory. `Communicator` has the same calls on arrays,
+    and explains the arguments."""
 
     def __init__(
         self,
@@ -155,9 +154,9 @@ class Endpoint:
     ) -> Work:
         """Makes a call. All ranks make the same calls in the same order.
 
-        is_async: has the communicator's thread run it; otherwise it has ended on return. owners: of
-        the call's memory; they live until it has ended. Errors: N62x, N65x; those of an
-        asynchronous call come when it is waited for."""
+        is_async: the communicator's thread runs it; otherwise it has ended on return. owners: of
+        the call's memory, kept alive until it has ended. Errors: N62x, N65x; `Work.wait` raises
+        those of an asynchronous call."""
         loaded, record, arguments = self._arguments(call)
         if is_async:
             ticket = self._calls.submit(*arguments)
@@ -168,14 +167,14 @@ class Endpoint:
         return DONE if is_planned else DONE_UNPLANNED
 
     def skip_plan(self) -> None:
-        """Counts an AllToAll that this rank does by messages, without a plan. Ranks that call it
-        with `Call.may_be_unplanned` hear of it."""
+        """Counts an AllToAll that this rank does by messages, without a plan. Ranks that make the
+        call with `Call.may_be_unplanned` notice it."""
         self._check_open()
         self._calls.skip(UNPLANNED)
 
     def time_us(self, call: Call, iterations: int) -> float:
-        """The time of one of so many equal calls back to back, on this rank, without Python between
-        them: for measuring. Errors: as `submit`."""
+        """The mean time of `iterations` equal calls back to back on this rank, without Python
+        between them. Errors: as `submit`."""
         loaded, record, arguments = self._arguments(call)
         before = loaded.engine.tally.seconds
         self._run(loaded, record, call, arguments, whole(iterations, "iterations", 1))
@@ -205,7 +204,7 @@ class Endpoint:
         is_async: bool = False,
         owners: tuple[object, ...] = (),
     ) -> Work:
-        """Receives into memory, from a rank or (None) from any; `Work.source` says from which.
+        """Receives into memory, from a rank or (None) from any; `Work.source` names the sender.
         Errors: N62x."""
         if src is None:
             src = ANY
@@ -214,23 +213,19 @@ class Endpoint:
         return self._messages.recv(address, size_bytes, src, tag, is_async, owners)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """How long nothing may move from the next call on."""
+        """Sets `Settings.timeout_s` for all later calls."""
         self.settings = replace(self.settings, timeout_s=timeout_s)
         self._messages.timeout_s = timeout_s
 
     def stats(self) -> list[CallStats]:
-        """The numbers of this rank's calls: a row for each plan that has run."""
+        """Statistics of this rank's calls: a row for each plan that has run."""
         rows = []
         for (kind, _), loaded in self._loaded.items():
-            plan, selection, tally = (
-                loaded.ready.plan,
-                loaded.ready.selection,
-                loaded.engine.tally,
-            )
+            plan, selection = loaded.ready.plan, loaded.ready.selection
+            tally = loaded.engine.tally
             if tally.calls == 0:
                 continue
-            size_bytes = tally.block_bytes * plan.collective.blocks
-            seconds = tally.seconds
+            size_bytes, seconds = tally.block_bytes * plan.collective.blocks, tally.seconds
             rows.append(
                 CallStats(
                     communicator=self.name,
@@ -251,23 +246,23 @@ class Endpoint:
         return rows
 
     def abort(self) -> None:
-        """Ends every call under way, on all ranks; then no call goes through any more."""
+        """Ends every call in progress, on all ranks; all further calls fail."""
         if not self._is_closed:
             self._fabric.abort()
 
     def close(self) -> None:
-        """Leaves the communicator; closing twice does nothing. Calls under way end with N623."""
+        """Leaves the communicator; closing twice does nothing. Calls in progress end with N623."""
         if self._is_closed:
             return
         self._check_thread()
         self._is_closed = True
         OPEN.discard(self)
-        self._fabric.settle(_SETTLED_S)
+        self._fabric.settle(_SETTLE_S)
         self._fabric.close()
         self._calls.close()
         self._messages.close()
         if self._transport is not None:
-            self._transport.close(_SETTLED_S)
+            self._transport.close(_SETTLE_S)
         self._failures.latest = None
         self._loaded.clear()
         self._ready.clear()
@@ -308,7 +303,7 @@ class Endpoint:
         return found
 
     def _plan_for(self, call: Call, in_place: bool) -> ReadyPlan:
-        """The plan for a call; rank 0 tells which, and why no other."""
+        """The plan for a call; rank 0 logs why it was chosen."""
         if call.plan is not None:
             return self.plans.proven(call.plan)
         size_bytes = size_of(call.kind, self.ranks, call.count, call.dtype.size_bytes)
@@ -333,8 +328,7 @@ class Endpoint:
         arguments: _Arguments,
         iterations: int,
     ) -> bool:
-        """Runs a call in this thread, to its end; False where another rank does it without a
-        plan."""
+        """Runs a call in this thread, to its end; False if another rank does it without a plan."""
         self._check_thread()
         report = self._calls.run(*arguments, iterations)
         if report is None:
@@ -352,7 +346,7 @@ class Endpoint:
             raise N623.error(
                 at=Place(detail=f"{self.name}, rank {self.rank}"),
                 expected="a communicator that is open",
-                found="that of the process which this one was forked from"
+                found="the communicator of the process that forked this one"
                 if self._is_inherited
                 else "this rank has closed it",
             )
@@ -362,7 +356,7 @@ class Endpoint:
             raise N632.error(
                 at=Place(detail=f"{self.name}, rank {self.rank}"),
                 expected="a thread of the caller's",
-                found="the communicator's own, which runs what is called at the end of a call",
+                found="the communicator's own thread, which runs the functions given to on_done",
             )
 
     def _check_peer(self, rank: int) -> None:
@@ -375,7 +369,7 @@ class Endpoint:
             )
 
     def _processes_to_watch(self, opened: contextlib.ExitStack) -> list[tuple[int, int]]:
-        """Descriptors that become readable when the process of a rank of this host has ended."""
+        """Descriptors that become readable when a process on this host ends, and its rank."""
         watched = [(sock.fileno(), rank) for rank, sock in self._rendezvous.sockets.items()]
         own = self._rendezvous.descriptions[self.rank].process
         for rank in self._rendezvous.fds:
@@ -395,7 +389,7 @@ def _leave_to_parent() -> None:
     OPEN.clear()
 
 
-# A forked child has its parent's memory, but not its threads, and is none of the ranks.
+# A forked child has its parent's memory, but not its threads, and is not a rank.
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
@@ -405,12 +399,12 @@ def _leave_all() -> None:
             endpoint.close()
 
 
-# A process that ends leaves its communicators while its threads can still run Python.
+# At exit, communicators are closed while their threads can still run Python.
 atexit.register(_leave_all)
 
 
 def _memory(call: Call, in_place: bool) -> tuple[int, int, int, int]:
-    """The two memories of the engine: input and output, or all of the rank's data and nothing."""
+    """The engine's two memories: input and output, or in place all of the rank's data, and none."""
     if not in_place:
         return call.input, call.input_bytes, call.output, call.output_bytes
     start = min(call.input, call.output)

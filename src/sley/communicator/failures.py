@@ -1,4 +1,4 @@
-"""Errors of calls: what the engine's outcome means, in words."""
+"""Failures: the outcomes of failed calls as errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sley.errors.calls import N620, N621, N622, N623, N624, N625, N626, N630, N6
 
 
 class Failure(IntEnum):
-    """Why a communicator failed (the engine's numbers)."""
+    """Why a communicator failed, as numbered by the engine."""
 
     NONE = 0
     STALLED = 1
@@ -31,46 +31,42 @@ class Failure(IntEnum):
 
 
 _CAUSES: Mapping[Failure, tuple[Rule, str, str]] = {
-    Failure.DIED: (N620, "every rank to live until the call ends", "has no process any more"),
-    Failure.LEFT: (N623, "every rank to take part in the call", "has closed the communicator"),
-    Failure.CUT: (N624, "every rank to be within reach", "is out of reach: nothing comes through"),
-    Failure.NO_MEMORY: (N625, "memory for the call's scratch", "has none"),
+    Failure.DIED: (N620, "every rank to live until the call ends", "no longer has a process"),
+    Failure.LEFT: (N623, "every rank to make the call", "has closed the communicator"),
+    Failure.CUT: (N624, "every rank to be reachable", "can't be reached over the network"),
+    Failure.NO_MEMORY: (N625, "memory for the call's scratch", "has too little"),
     Failure.UNREADABLE: (
         N633,
-        "the memory of a call to stay until the call ends",
-        "has memory in the call that is gone, or that others may not read",
+        "the memory of a call to exist until the call ends",
+        "gave memory that is gone, or that other ranks may not read",
     ),
-    Failure.STALLED: (N626, "every rank to get on", "gave up: nothing had moved for its timeout"),
-    Failure.GAVE_UP: (N626, "every rank to get on", "gave up: it was aborted"),
+    Failure.STALLED: (N626, "every rank to continue", "gave up: nothing had moved for its timeout"),
+    Failure.GAVE_UP: (N626, "every rank to continue", "gave up: it was aborted"),
     Failure.MISMATCHED: (
         N622,
         "the same calls on every rank, and messages as large as their receives",
-        "sent what doesn't fit: a part of a call that differs, or a message of another size",
+        "sent data that doesn't match: a part of a different call, or a message of another size",
     ),
 }
-"""The rule for each cause that is one rank's, what was expected, and what that rank did."""
+"""For each failure that one rank caused: the rule, what was expected, and what the rank did."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message from rank to rank, in words.
-
-    words: this rank's end of it. counterpart: the other end that it needs.
-    """
+    """This rank's end of a point-to-point message in words, and the end that must match it."""
 
     words: str
     counterpart: str
 
 
 _FEW_PLACES = 2
-"""How many stuck instructions an error names that is another rank's: that rank comes first."""
+"""How many stuck instructions an error names that another rank caused."""
 
 
 class Failures:
-    """The failed calls of a communicator on this rank: each as an error, and the first of them.
+    """Makes the errors of a communicator's failed calls on this rank, and keeps the first.
 
-    fabric: of the communicator. latest: the latest asynchronous collective, if its end may not have
-    been looked at yet.
+    latest: the latest asynchronous collective, whose outcome may not have been seen yet.
     """
 
     __slots__ = ("_fabric", "_first", "_lock", "_name", "_rank", "latest")
@@ -82,8 +78,8 @@ class Failures:
         self._lock = threading.Lock()
 
     def look_at_latest(self) -> None:
-        """Remembers the error of the latest asynchronous collective, if it has ended with one. For
-        collectives that have ended after it."""
+        """Makes the error of the latest asynchronous collective if it has failed, so that it is the
+        first, before those of later collectives."""
         if self.latest is not None:
             self.latest.error()
 
@@ -96,11 +92,11 @@ class Failures:
         loaded: Loaded | None = None,
         message: Message | None = None,
     ) -> SleyError | None:
-        """The error that the outcome of a call is; None for a good one.
+        """The error of a call's outcome; None for a good one.
 
         report: the outcome as the engine gives it, None for a good one. words: the call. loaded:
-        its plan; None for a message from rank to rank, which `message` describes. A call that ends
-        because an earlier one failed gets N630, with the words of the first error.
+        its plan; None for a point-to-point message, which `message` describes. A call that ends
+        because an earlier one failed gets N630, with the first error in words.
         """
         if report is None:
             return None
@@ -110,7 +106,7 @@ class Failures:
             first = self._first.diagnostics[0]
             return N630.error(
                 at=place,
-                expected="a communicator of which no call has failed",
+                expected="a communicator without a failed call",
                 found=f"{first.places[0]}: {first.code} {first.rule.name}: {first.found}",
             )
         ended = _Ended(self._fabric, self._rank, place, loaded, outcome, timeout_s, message)
@@ -126,7 +122,7 @@ def _who(rank: int, other: int) -> str:
 
 @dataclass(frozen=True)
 class _Ended:
-    """A call that has ended badly on a rank."""
+    """A call that has failed on this rank."""
 
     fabric: native.Fabric
     rank: int
@@ -136,7 +132,7 @@ class _Ended:
     timeout_s: float
     message: Message | None
     records: list[tuple[int, int, int]] = field(init=False)
-    """The call that each rank is at: its number (0 where there is none), record and count."""
+    """Each rank's current call: its number (0: none), record and count."""
 
     def __post_init__(self) -> None:
         calls = [self.fabric.call_of(rank) for rank in range(self.fabric.ranks)]
@@ -161,21 +157,21 @@ class _Ended:
         )
 
     def _stuck(self, most: int) -> tuple[list[Place], list[str]]:
-        """Where the call stands, and a line for each instruction that waits, `most` at most."""
+        """The places of at most `most` instructions that wait, and a line for each."""
         if self.loaded is None:
             return [self.place], []
         places, notes = describe(self.loaded, {self.rank: self.outcome}, most)
         return [self.place, *places], notes
 
     def _stall(self) -> SleyError:
-        """This rank is the one that gave up: it says what it waits for."""
+        """The error of the rank that gave up: it names what it waits for."""
         at, notes = self._stuck(MOST_PLACES)
         own = self.records[self.rank][0]
         return N621.error(
             at=at,
             expected=f"something to move on some rank within the timeout of {self.timeout_s:g} s",
             found=notes[0] if notes else "nothing moved",
-            notes=notes[1:] + [line for n, line in self._elsewhere() if n < own],
+            notes=notes[1:] + [line for n, line in self._other_calls() if n < own],
         )
 
     def _mismatch(self, culprit: int) -> SleyError:
@@ -184,21 +180,21 @@ class _Ended:
         if self.message is not None and self.outcome.status is Status.MISMATCHED:
             found = f"one of {self.outcome.size_bytes} bytes, {who}'s"
             return N631.error(at=at, expected=self.message.counterpart, found=found)
-        pair = self._differing(culprit)
+        pair = self._find_different(culprit)
         if pair is not None:
-            return self._other_call(*pair, at, notes)
+            return self._different_calls(*pair, at, notes)
         rule, expected, found = _CAUSES[Failure.MISMATCHED]
         if self.message is not None:
             rule = N631
         elif self.outcome.status is Status.MISMATCHED:
             expected = f"parts of {self._call(self.rank)}"
             found = "sent a part of another call"
-        notes = notes + [line for n, line in self._elsewhere() if n > 0]
+        notes = notes + [line for n, line in self._other_calls() if n > 0]
         return rule.error(at=at, expected=expected, found=f"{who} {found}", notes=notes)
 
-    def _differing(self, culprit: int) -> tuple[int, int] | None:
-        """Two ranks whose calls of the same number differ: this rank and the culprit, if these do,
-        else this rank and another, else any."""
+    def _find_different(self, culprit: int) -> tuple[int, int] | None:
+        """Two ranks whose calls of the same number differ: preferably this rank and the culprit,
+        else this rank and another, else any two."""
         order = sorted(range(len(self.records)), key=lambda r: (r != self.rank, r != culprit))
         for one, other in combinations(order, 2):
             (number, *mine), (same, *others) = self.records[one], self.records[other]
@@ -206,7 +202,9 @@ class _Ended:
                 return one, other
         return None
 
-    def _other_call(self, one: int, other: int, at: list[Place], notes: list[str]) -> SleyError:
+    def _different_calls(
+        self, one: int, other: int, at: list[Place], notes: list[str]
+    ) -> SleyError:
         (number, mine, count), (_, others, other_count) = self.records[one], self.records[other]
         if count == other_count and differ_in_plan(mine, others):
             if self.loaded is not None and one == self.rank:
@@ -216,8 +214,8 @@ class _Ended:
             return N622.error(
                 at=at,
                 expected=f"on every rank {self._call(one)}, with the same plan",
-                found=f"different plans on {_who(self.rank, one)} and rank {other}: other user "
-                "plans, or in place on one of them only",
+                found=f"different plans on {_who(self.rank, one)} and rank {other}: their user "
+                "plans differ, or only one of the calls is in place",
                 notes=notes,
             )
         expected, found = f"on every rank {self._call(one)}", f"on rank {other} {self._call(other)}"
@@ -230,8 +228,8 @@ class _Ended:
         number, record, count = self.records[rank]
         return f"call {number}, {describe_record(record, count)}" if number else "no call"
 
-    def _elsewhere(self) -> list[tuple[int, str]]:
-        """The number of its call and a line for each rank that is at another call than this."""
+    def _other_calls(self) -> list[tuple[int, str]]:
+        """For each rank that is at another call than this one: the call's number, and a line."""
         own = self.records[self.rank][0]
         return [
             (number, f"rank {other} is at {self._call(other)}; this rank at call {own}")

@@ -1,4 +1,4 @@
-"""The heap: memory of this process that ranks of the host can read where it lies."""
+"""Heap: memory of this process that the other ranks of the host can read in place."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Span = tuple[int, int]
 
 @dataclass
 class Heap:
-    """A sparse segment, from which blocks are taken and to which they come back.
+    """A sparse segment from which arrays are allocated.
 
-    size_bytes: of its addresses; memory is behind what is in use alone. segment: what
-    others of the host map.
+    size_bytes: of its address range; only what is in use takes memory. segment: what the other
+    ranks of the host map.
     """
 
     size_bytes: int
@@ -48,11 +48,11 @@ class Heap:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process was forked from the one whose heap it is."""
+        """Whether this process was forked from the owner of the heap."""
         return self._owner != os.getpid()
 
     def empty(self, size_bytes: int) -> Array:
-        """A uint8 array of so many zeros; R507 where there is no memory for it."""
+        """A uint8 array of zeros. Errors: R507."""
         size = -(-max(size_bytes, 1) // _ALIGNMENT) * _ALIGNMENT
         start = allocate(lambda: self._take(size), "an array of the heap", size)
         block = Lent(self._start + start, size_bytes)
@@ -70,13 +70,13 @@ class Heap:
         raise OSError(errno.ENOMEM, "the heap has no addresses left")
 
     def _give(self, start: int, end: int) -> None:
-        """Called by the garbage collector, at any point of any thread's work: so without locks."""
+        """Frees a span. The garbage collector calls it anytime in any thread, so without locks."""
         if not self.is_inherited:
             self.segment.release(start, end - start)
             self._returned.append((start, end))
 
     def _collect(self) -> None:
-        """What has come back is free again."""
+        """Joins the returned spans to the free ones."""
         back = [self._returned.popleft() for _ in range(len(self._returned))]
         free: list[Span] = []
         for span in sorted([*self._free, *back]):
@@ -100,8 +100,8 @@ def heap() -> Heap:
 
 
 def empty(shape: int | tuple[int, ...], dtype: str | DTypeLike = "float32") -> Array:
-    """A NumPy array, all zeros, in memory that the other ranks of this host can read where it
-    lies: collectives on it need not copy it for them first.
+    """A NumPy array of zeros that the other ranks of this host can read in place, so collectives
+    needn't copy it for them first.
 
     shape: elements, or a tuple of sizes. dtype: one of `sley.engine.DATA_TYPES`, by name or as
     NumPy's; bfloat16 arrays are uint16 bits. Errors: R504, R507, R514."""

@@ -1,5 +1,5 @@
-"""The memory of a communicator: a segment for each rank of this host, the fabric over them, and the
-size of slots and tiles."""
+"""Memory of a communicator: a segment for each rank of the host, the fabric over them, and the
+sizes of slots and tiles."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from sley.rendezvous.bootstrap import Rendezvous
 from sley.rendezvous.hosts import Hosts
 
 _ENVELOPES = 64
-"""Messages of a connection under way at once, where they are read where they lie."""
+"""Messages in flight on a connection whose receiver reads them in the sender's memory."""
 
 WAYS = (Copies.CACHED, Copies.STREAMED, Copies.ATTACHED)
 """In the order of the engine's numbers."""
 
 
 class Memory:
-    """A rank's memory that the other ranks of its host map: the segment with the connections that
-    it sends on, and its heap."""
+    """The memory of a rank that the other ranks of its host map: the segment with the connections
+    that it sends on, and its heap."""
 
     def __init__(self, rank: int, ranks: int, settings: Settings) -> None:
         self._rank, self._ranks, self._settings = rank, ranks, settings
 
     def make(self) -> tuple[int, int]:
-        """The descriptors of the segment and of the heap. Errors: R507, N610."""
+        """Allocates both, and returns their descriptors. Errors: R507, N610."""
         settings = self._settings
         fifos = np.full(self._ranks, self._ranks * stride(settings), np.int32)
         room, envelopes = slot_bytes(self._ranks, settings), max(settings.slots, _ENVELOPES)
@@ -48,15 +48,15 @@ class Memory:
         return self._segment.fd, self._heap.segment.fd
 
     def fabric(self, rendezvous: Rendezvous) -> native.Fabric:
-        """The connections to all ranks. Where they fail here, the others are told. Errors: R507,
-        N608, N610."""
+        """The connections to all ranks. An error is passed to the other ranks. Errors: R507, N608,
+        N610."""
         with telling(rendezvous.refuse):
             try:
                 fabric = self._join(rendezvous)
-            finally:  # before others are told: a store may need a descriptor
+            finally:  # before an error is passed on: the store may need a descriptor
                 rendezvous.close_descriptors()
         can = b"1" if fabric.reads_others() else b"0"
-        fabric.is_attached = all(said == b"1" for said in rendezvous.exchange(can))
+        fabric.is_attached = all(answer == b"1" for answer in rendezvous.exchange(can))
         if self._settings.copies is not Copies.AUTO:
             fabric.go_only(WAYS.index(self._settings.copies))
         return fabric
@@ -84,15 +84,15 @@ def _attach(fd: int, size_bytes: int, writable: bool) -> native.Segment:
     )
 
 
-UNDER_WAY_BYTES = 4 << 20
-"""Bytes of messages under way among the ranks of a host, at most. Large pieces cost few turns; but
-what no longer fits the caches is written to memory and read from there. Measured on two cores with
-1 MB of second-level cache each, AllReduce of 1 to 16 MB: 2 ranks are 1.3 to 2.8 times as fast with
-pieces of 256 KB or 512 KB as with 64 KB, 8 ranks 1.2 times as fast with 32 KB as with 64 KB, and
-1.7 times as fast as with 128 KB."""
+IN_FLIGHT_BYTES = 4 << 20
+"""The most bytes of messages in flight among the ranks of a host. Large pieces need few turns; but
+messages that don't fit the caches are written to memory and read from there. Measured on two cores
+with 1 MB of second-level cache each, AllReduce of 1 to 16 MB: 2 ranks are 1.3 to 2.8 times as fast
+with pieces of 256 KB or 512 KB as with 64 KB, 8 ranks 1.2 times as fast with 32 KB as with 64 KB,
+and 1.7 times as fast as with 128 KB."""
 
 _STAGED = 2
-"""Messages under way on a connection: plans are ordered for two."""
+"""Messages in flight on a connection: plans are ordered for two."""
 
 _LARGEST_ELEMENT_BYTES = 8
 
@@ -100,15 +100,14 @@ _LEAST_BYTES, _DEFAULT_BYTES, _MOST_BYTES = 32 << 10, 64 << 10, 512 << 10
 
 
 def slot_bytes(ranks: int, settings: Settings) -> int:
-    """Room of a slot of any connection among so many ranks."""
+    """Size of a slot of any connection."""
     if settings.slot_bytes is not None:
         return settings.slot_bytes
     return max(_DEFAULT_BYTES, _fitting(ranks * (ranks - 1), _STAGED))
 
 
 def tile_bytes(loaded: Loaded, hosts: Hosts, settings: Settings) -> int:
-    """Room of a slot that a plan makes use of: all of it, or less where the plan has many
-    connections."""
+    """The bytes of a slot that a plan uses: fewer than all where it has many connections."""
     wiring = loaded.wiring
     largest = slot_bytes(wiring.ranks, settings)
     if settings.slot_bytes is not None or not wiring.src.size:
@@ -120,6 +119,6 @@ def tile_bytes(loaded: Loaded, hosts: Hosts, settings: Settings) -> int:
 
 
 def _fitting(pairs: int, staged: int) -> int:
-    """The largest power of two so that the messages of all pairs fit."""
-    room = UNDER_WAY_BYTES // max(1, pairs * staged)
+    """The largest power of two with which the messages of all pairs fit `IN_FLIGHT_BYTES`."""
+    room = IN_FLIGHT_BYTES // max(1, pairs * staged)
     return min(_MOST_BYTES, max(_LEAST_BYTES, 1 << max(room, 1).bit_length() - 1))

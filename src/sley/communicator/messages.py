@@ -1,4 +1,4 @@
-"""Messages from one rank to another."""
+"""Messages: point-to-point messages of a communicator."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ANY = -1
 """Any source."""
 
 ALL_TO_ALL_TAG = -1
-"""The tag of the messages of AllToAll number 0, and one less for each further one: so parts of two
-calls don't meet. Tags of users aren't negative."""
+"""The tag of the messages of the first AllToAll, and one less for each further one, so that calls
+don't mix their parts. Users' tags aren't negative."""
 
 
 class MessageWork(Work):
-    """A message under way. The thread that waits for it moves it on."""
+    """A message in flight. The thread that waits for it makes it progress."""
 
     __slots__ = ("_messages",)
 
@@ -42,8 +42,8 @@ class MessageWork(Work):
 class Messages:
     """Point-to-point messages of a communicator, by address.
 
-    Messages between two ranks with one tag arrive in the order of sending; a receive takes the
-    first one from its source with its tag, and must be of its size. Messages with different ranks
+    Messages between two ranks with one tag arrive in the order of sending. A receive takes the
+    first one from its source with its tag, and must have its size. Messages with different ranks
     don't wait for one another.
     """
 
@@ -59,7 +59,7 @@ class Messages:
         dst: int,
         tag: int,
         is_async: bool,
-        owners: tuple[object, ...] = (),
+        owners: tuple[object, ...],
     ) -> Work:
         """Sends memory. Errors: N62x."""
         explain = self._explainer(_send_message, size_bytes, dst, tag)
@@ -77,7 +77,7 @@ class Messages:
         src: int,
         tag: int,
         is_async: bool,
-        owners: tuple[object, ...] = (),
+        owners: tuple[object, ...],
     ) -> Work:
         """Receives into memory, from a rank or from `ANY`. Errors: N62x."""
         explain = self._explainer(_recv_message, size_bytes, src, tag)
@@ -89,7 +89,7 @@ class Messages:
         return Done(source)
 
     def close(self) -> None:
-        """Ends what is under way."""
+        """Ends all messages in flight."""
         self._native.close()
 
     def _explainer(

@@ -1,4 +1,4 @@
-"""The network of a communicator: what carries messages to ranks of other hosts."""
+"""Network: transports that carry messages between hosts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from sley.communicator.stats import logger
 from sley.engine import native
 from sley.errors import Place
 from sley.errors.calls import N628, N629
+from sley.errors.remote import telling
 from sley.rendezvous.bootstrap import Rendezvous
 from sley.rendezvous.nics import Nic
 
 
 class Network(Enum):
-    """What carries messages between hosts. AUTO is the first of `NETWORKS` that every rank has."""
+    """A transport between hosts. AUTO is the first of `NETWORKS` that every rank has."""
 
     AUTO = "auto"
     UCX = "ucx"
@@ -26,24 +27,24 @@ class Network(Enum):
 
 
 class Wire(ABC):
-    """One way to carry messages between hosts."""
+    """A transport between hosts, as a rank finds and opens it."""
 
     @abstractmethod
     def find(self) -> str:
-        """What this host has of it, in words; OSError with the reason where it has nothing."""
+        """Describes what this host has. OSError, with the reason, where it has nothing."""
 
     @abstractmethod
     def open(
         self, fabric: native.Fabric, nics: Sequence[Nic], own: int, timeout_s: float
     ) -> native.NetworkTransport:
-        """A transport over which `fabric` reaches other hosts, not yet connected.
+        """A transport of `fabric` to other hosts, not yet connected.
 
-        nics: of this host, of which this rank uses number `own`. Raises OSError.
+        nics: of this host; this rank uses number `own`. Raises OSError.
         """
 
 
 class _Ucx(Wire):
-    """UCX, from the library of a Python package or of the system."""
+    """UCX, with the library of a Python package or of the system."""
 
     _LIBRARY = "libucp.so.0"
     _PACKAGE = "libucx"
@@ -58,7 +59,7 @@ class _Ucx(Wire):
         return native.ucx_transport(fabric, names, own, timeout_s, library)
 
     def _library(self) -> tuple[str, str]:
-        """The path of a library that works, and its version."""
+        """The path of a library that can be loaded, and its version."""
         reasons = []
         for path in self._paths():
             try:
@@ -76,7 +77,7 @@ class _Ucx(Wire):
 
 
 class _Tcp(Wire):
-    """TCP, by the kernel's sockets."""
+    """TCP over the kernel's sockets."""
 
     def find(self) -> str:
         return "TCP"
@@ -89,38 +90,37 @@ class _Tcp(Wire):
 
 
 NETWORKS: Mapping[Network, Wire] = {Network.UCX: _Ucx(), Network.TCP: _Tcp()}
-"""How messages can be carried between hosts, the best first. Another one takes a `Wire` in C++
-(native/network), its binding, and here a member of `Network`, a `Wire` and a row."""
+"""The transports, best first. Another one needs a `Wire` in C++ (native/network) with its binding,
+and here a member of `Network`, a `Wire` and a row."""
 
 
 def connect(
     fabric: native.Fabric, rendezvous: Rendezvous, network: Network, timeout_s: float
 ) -> native.NetworkTransport | None:
-    """Connects a fabric with the ranks of other hosts over `network`. Its transport, or None where
-    there are none. Errors: N628, N629, N601."""
+    """Connects a fabric with the ranks of other hosts, and returns the transport; None if there are
+    no other hosts. Errors: N628, N629, N601."""
     if rendezvous.hosts.count == 1:
         return None
     wire = _agree(rendezvous, network)
     nics = rendezvous.descriptions[rendezvous.rank].nics
     own = rendezvous.hosts.local[rendezvous.rank] % len(nics)
     place = Place(detail=f"{rendezvous.name}, rank {rendezvous.rank}")
-    try:
-        transport = wire.open(fabric, nics, own, timeout_s)
-    except OSError as error:
-        problem = N628.error(
-            at=place,
-            expected=f"to be reached over {', '.join(nic.name for nic in nics)}",
-            found=str(error),
-        )
-        rendezvous.refuse(problem)
-        raise problem from error
+    with telling(rendezvous.refuse):
+        try:
+            transport = wire.open(fabric, nics, own, timeout_s)
+        except OSError as error:
+            raise N628.error(
+                at=place,
+                expected=f"to be reachable over {', '.join(nic.name for nic in nics)}",
+                found=str(error),
+            ) from error
     addresses_of_all = rendezvous.exchange(transport.address)
     try:
         transport.connect(addresses_of_all, rendezvous.secret, timeout_s)
     except OSError as error:
         raise N628.error(
             at=place,
-            expected=f"the ranks of other hosts within reach of {rendezvous.nic.name}",
+            expected=f"to reach the ranks of other hosts over {rendezvous.nic.name}",
             found=str(error),
         ) from error
     return transport
@@ -136,10 +136,10 @@ def _agree(rendezvous: Rendezvous, network: Network) -> Wire:
             words[candidate] = NETWORKS[candidate].find()
         except OSError as error:
             reasons[candidate] = str(error)
-    names = " ".join(candidate.value for candidate in words)
-    names_of_all = [text.decode().split() for text in rendezvous.exchange(names.encode())]
+    own = " ".join(candidate.value for candidate in words)
+    names_of_all = [text.decode().split() for text in rendezvous.exchange(own.encode())]
     for candidate in allowed:
-        absent = [r for r, there in enumerate(names_of_all) if candidate.value not in there]
+        absent = [r for r, names in enumerate(names_of_all) if candidate.value not in names]
         if not absent:
             _log(rendezvous.name, words[candidate], list(reasons.values()))
             return NETWORKS[candidate]
@@ -152,7 +152,7 @@ def _agree(rendezvous: Rendezvous, network: Network) -> Wire:
 
 
 def _log(name: str, words: str, reasons: Sequence[str]) -> None:
-    """Logs what carries messages; as a warning where the ranks have to do without something."""
+    """Logs the transport; as a warning if a better one is missing."""
     if not reasons:
         logger.info("%s: %s between hosts", name, words)
         return

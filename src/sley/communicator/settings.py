@@ -17,9 +17,9 @@ from sley.ir.choices import member
 class Copies(Enum):
     """How the messages of large calls are copied between the ranks of a host.
 
-    CACHED: through slots that stay in a cache; what lies in shared memory is read there. STREAMED:
-    through slots that are written past the caches. ATTACHED: by the kernel, straight out of the
-    sender's memory; what lies in shared memory is read there. AUTO tries them.
+    CACHED: through slots that stay in a cache. STREAMED: through slots that are written past the
+    caches. ATTACHED: by the kernel, straight out of the sender's memory. With CACHED and ATTACHED,
+    shared memory is read in place. AUTO tries all three.
     """
 
     AUTO = "auto"
@@ -33,17 +33,17 @@ _MOST_SLOTS, _MOST_SLOT_BYTES, _MOST_CHANNELS = 1 << 12, 1 << 30, 1 << 10
 
 @dataclass(frozen=True)
 class Settings:
-    """What a communicator may be told; all ranks must be told the same.
+    """Settings of a communicator, the same on all ranks.
 
     timeout_s: how long nothing may move on any rank before a call gives up. slots, slot_bytes,
-        channels: of the connection between any two ranks; memory is behind those in use alone.
-        Without slot_bytes it depends on the number of ranks, and plans with many connections use
-        less of it (`tiles`).
+        channels: of the connection between any two ranks; only those in use take memory. The
+        default slot_bytes depends on the number of ranks, and plans with many connections use
+        less of it (`memory.tile_bytes`).
     cma: whether ranks of a host copy large messages straight out of one another's memory, where
         the system allows it (cross memory attach).
-    copies: how large messages are copied within a host; calls that can't go this way are CACHED.
-    network: between hosts. plan_dir: a folder of user plans. use_cache: whether compiled plans are
-        kept on disk.
+    copies: how large messages are copied within a host; calls that can't use it are CACHED.
+    network: the transport between hosts. plan_dir: a folder of user plans. use_cache: whether
+        compiled plans are kept on disk.
     """
 
     timeout_s: float = TIMEOUT_S
@@ -78,8 +78,8 @@ class Settings:
 
     @classmethod
     def from_environment(cls, **settings: Any) -> Settings:
-        """The settings given, and of others those of the environment: SLEY_TIMEOUT_S,
-        SLEY_CMA, SLEY_COPIES, SLEY_NETWORK, SLEY_PLAN_DIR."""
+        """The given settings; the others come from the environment: SLEY_TIMEOUT_S, SLEY_CMA,
+        SLEY_COPIES, SLEY_NETWORK, SLEY_PLAN_DIR."""
         found: dict[str, Any] = {}
         if timeout := os.environ.get("SLEY_TIMEOUT_S"):
             found["timeout_s"] = _seconds(timeout)
@@ -94,7 +94,7 @@ class Settings:
         return cls(**(found | settings))
 
     def agreement(self) -> dict[str, str]:
-        """What must be the same on all ranks, as text."""
+        """The settings that are checked to be the same on all ranks, as text."""
         return {
             "slots": str(self.slots),
             "slot_bytes": str(self.slot_bytes),

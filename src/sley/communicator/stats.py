@@ -1,4 +1,4 @@
-"""Statistics of the calls of open communicators, and the log (SLEY_DEBUG)."""
+"""Stats: statistics of the calls of open communicators, and the log (SLEY_DEBUG)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ logger = logging.getLogger("sley")
 _LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "DEBUG": logging.DEBUG}
 
 OPEN: WeakSet[Any] = WeakSet()
-"""The endpoints of this process that are open."""
+"""The open endpoints of this process."""
 
 
 class CallStats(NamedTuple):
     """The calls of a communicator that one plan has run.
 
-    begin_bytes, end_bytes: the sizes that the plan is for (None: no end). calls: that ended well.
-    size_bytes: of all of them, as nccl-tests counts sizes. time_us: of one call, on this rank, the
-    average; it includes waiting for other ranks. algbw_GBps: size_bytes / time in 10^9 bytes a
-    second. cached, streamed, attached: calls whose messages were copied so (`settings.Copies`).
+    begin_bytes, end_bytes: the sizes that the plan is for (None: no end). calls: successful ones.
+    size_bytes: of all of them, as nccl-tests counts sizes. time_us: the average of a call on this
+    rank, with its waits for other ranks. algbw_GBps: size_bytes / time, in 10^9 bytes a second.
+    cached, streamed, attached: calls whose messages were copied that way (`settings.Copies`).
     """
 
     communicator: str
@@ -43,7 +43,7 @@ class CallStats(NamedTuple):
 
 
 def log_to_stderr() -> None:
-    """Logs to standard error, from the level on that SLEY_DEBUG names (WARN, INFO, DEBUG)."""
+    """Logs to standard error at the level that SLEY_DEBUG names (WARN, INFO, DEBUG)."""
     level = _LEVELS.get(os.environ.get("SLEY_DEBUG", "").upper())
     if level is None or any(isinstance(h, _Handler) for h in logger.handlers):
         return
@@ -58,7 +58,6 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def stats() -> list[CallStats]:
-    """The numbers of all communicators of this process that are open: a row for each plan that has
-    run."""
+    """Statistics of all open communicators of this process: a row for each plan that has run."""
     rows = [row for endpoint in list(OPEN) for row in endpoint.stats()]
     return sorted(rows, key=lambda row: (row.communicator, row.kind, row.begin_bytes))
