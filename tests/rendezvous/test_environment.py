@@ -134,7 +134,7 @@ def test_an_mpi_of_another_launcher_is_noticed(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(SleyError) as caught:
         from_environment({"PMI_RANK": "2", "PMI_SIZE": "4"})
     assert caught.value.code == "N603"
-    assert "rank 0 of 1, as mpi4py's MPI says" in str(caught.value)
+    assert "rank 0 of 1, according to mpi4py's MPI" in str(caught.value)
 
 
 def test_a_port_in_use_is_named() -> None:

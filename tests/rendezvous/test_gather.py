@@ -148,7 +148,7 @@ def test_different_numbers_of_ranks_are_refused_at_once(
         ]
     )
     assert codes(outcomes) == ["N603"] * len(ranks)
-    assert f"says {said_by_others}" in str(outcomes[-1])
+    assert f"{said_by_others} ranks on rank" in str(outcomes[-1])
     assert time.monotonic() - start < TIMEOUT_S
     assert len(store) == 0
 

@@ -1,4 +1,4 @@
-"""Bootstrapping: ranks find one another, and the ranks of a host get one another's memory."""
+"""Bootstrap: ranks find one another, and the ranks of a host get one another's descriptors."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _NAMED = 8
 
 
 class Rendezvous:
-    """Ranks that have found one another, and what they have of one another.
+    """Ranks that have found one another, with their descriptions, sockets and descriptors.
 
     rank, ranks, name: as they were given. descriptions: of every rank, by rank.
     hosts: which ranks share a host. nic: the network interface that this rank is bound to.
-    secret: 32 bytes that only the ranks know. job: a public name that no other start has, of 32
+    secret: 32 bytes that only the ranks know. job: a public name of this start alone, 32
         hexadecimal digits.
     sockets: local connections (SOCK_SEQPACKET, blocking), by the rank at the other end: between
         the first rank of each host and every other rank there. Nothing is sent on them: they end
-        with the process at the other end, or when it closes its rendezvous. Children that are
-        forked have no copy, so they don't hide the end of their parent.
-    fds: for each other rank of this host, duplicates of the descriptors that it gave.
+        when the process at the other end does, or closes its rendezvous. Forked children have
+        no copy, so they don't hide the end of their parent.
+    fds: for each other rank of this host, duplicates of its descriptors.
 
     `close`, or leaving a `with` block, closes the sockets and the descriptors. One thread at a
     time may use it.
@@ -78,26 +78,26 @@ class Rendezvous:
         _OPEN.add(self)
 
     def nic_of(self, rank: int) -> Nic:
-        """The network interface that a rank is bound to: those of a host go around its ranks."""
+        """The network interface of a rank: a host's ranks are bound to its interfaces in turn."""
         nics = self.descriptions[rank].nics
         return nics[self.hosts.local[rank] % len(nics)]
 
     def exchange(self, value: bytes, timeout_s: float | None = None) -> list[bytes]:
         """The values of all ranks, by rank; all ranks call it, in the same order.
 
-        timeout_s: without, what is left of the time that `bootstrap` was given.
+        timeout_s: by default, the rest of `bootstrap`'s timeout.
         Errors: N601 with the ranks that are missing, N605, N608 where a rank refuses.
         """
         deadline = self._deadline if timeout_s is None else Deadline.after(timeout_s)
         return all_gather(self._member, self._topic(), value, deadline)
 
     def refuse(self, error: SleyError) -> None:
-        """In place of an exchange: says that this rank can't go on, so that the others raise N608,
-        with the error's words, instead of waiting."""
+        """Replaces an exchange: tells the other ranks that this one can't continue, so that they
+        raise N608, with the error's words, instead of waiting."""
         refuse(self._member, self._topic(), error)
 
     def close_descriptors(self) -> None:
-        """Closes `fds`, which nobody needs once the memory is mapped."""
+        """Closes `fds`, which are not needed once the memory is mapped."""
         self._peers.close_descriptors()
 
     def close(self) -> None:
@@ -144,17 +144,17 @@ def bootstrap(
     agreed: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Rendezvous:
-    """Brings the ranks of a communicator together: all of them come here.
+    """Brings the ranks of a communicator together: all of them call it.
 
-    store: what they find one another over; it is not used later, but for `Rendezvous.exchange`.
-    name: the communicator's, different from that of others on the same store at the same time. A
-        name may be used again once its communicator is closed.
-    segments: makes the descriptors for the other ranks of the host, which stay the caller's. Where
-        it fails, the others are told.
+    store: the ranks find one another over it; later only `Rendezvous.exchange` uses it.
+    name: the communicator's, unique among those open on the store. A name may be used again once
+        its communicator is closed.
+    segments: makes the descriptors for the other ranks of the host, which the caller keeps owning.
+        Its errors are passed to the other ranks.
     agreed: settings that must be the same on every rank, as sley's version must.
-    environ: where SLEY_NICS and SLEY_HOST_ID are looked up, in place of the environment.
+    environ: replaces the environment for SLEY_NICS and SLEY_HOST_ID.
     Errors: N601-N605, N607-N610, R514; within `timeout_s` and gather.GRACE_S more. After an error
-    nothing is left open, and the call may be tried again, by all ranks.
+    nothing is left open, and all ranks may try again.
     """
     environ = os.environ if environ is None else environ
     deadline = Deadline.after(timeout_s)
@@ -185,7 +185,7 @@ def bootstrap(
         with telling(lambda error: refuse(member, job, error)):
             peers = exchange_descriptors(host, listener, descriptors, deadline)
         opened.callback(peers.close)
-        # Nobody goes on before all have everything.
+        # No rank continues before all have everything.
         all_gather(member, job, b"", deadline)
         listener.close()
         opened.pop_all()
@@ -193,7 +193,7 @@ def bootstrap(
 
 
 def job_of(secret: bytes) -> str:
-    """The public name of the job with a secret, which doesn't tell the secret."""
+    """The public name of the job with a secret, which doesn't reveal the secret."""
     return hashlib.sha256(b"job" + secret).hexdigest()[:_JOB_DIGITS]
 
 
@@ -204,11 +204,11 @@ def _topic(name: str) -> str:
 def _exchange_descriptions(
     member: Member, topic: str, own: Description, deadline: Deadline
 ) -> tuple[bytes, tuple[Description, ...]]:
-    """The job's secret, which rank 0 makes up, and what every rank says of itself."""
+    """The job's secret, which rank 0 chooses, and the description of every rank."""
     secret = secrets.token_bytes(_SECRET_BYTES) if member.rank == 0 else b""
-    said = all_gather(member, topic, secret.hex().encode() + b"\n" + own.encode(), deadline)
+    values = all_gather(member, topic, secret.hex().encode() + b"\n" + own.encode(), deadline)
     try:
-        parts = [one.partition(b"\n") for one in said]
+        parts = [value.partition(b"\n") for value in values]
         secret = bytes.fromhex(parts[0][0].decode())
         return secret, tuple(Description.decode(description) for _, _, description in parts)
     except (ValueError, TypeError, KeyError):
@@ -231,7 +231,7 @@ def _check(store: Any, rank: Any, ranks: Any, name: Any) -> None:
 
 
 def _check_descriptors(descriptors: Sequence[int]) -> None:
-    """Refuses what can't be handed around. Errors: R514."""
+    """Refuses descriptors that can't be passed to other processes. Errors: R514."""
     if len(descriptors) > MOST_DESCRIPTORS:
         raise R514.error(
             expected=f"at most {MOST_DESCRIPTORS} descriptors a rank", found=f"{len(descriptors)}"
@@ -244,7 +244,7 @@ def _check_descriptors(descriptors: Sequence[int]) -> None:
 
 
 def check_place(rank: Any, ranks: Any) -> None:
-    """Refuses what is no rank of so many. Errors: N603."""
+    """Refuses a rank that is not below the number of ranks. Errors: N603."""
     if not (is_integer(rank) and is_integer(ranks) and 0 <= rank < ranks <= _MOST_RANKS):
         raise N603.error(
             expected=f"a rank from 0 on, below the number of ranks, which is at most {_MOST_RANKS}",

@@ -1,8 +1,8 @@
-"""Which rank this process is, of how many, and over what it finds the others, as launchers say it.
+"""Environment: rank, number of ranks and store, from the variables that launchers set.
 
-torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; so may anybody. Open MPI, MPICH and
-Slurm say rank and number in variables of their own; with MASTER_ADDR and MASTER_PORT a torch store
-is used there too, and otherwise MPI.
+torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; users may set them, too. Open MPI,
+MPICH and Slurm set variables of their own for rank and number; there the store is a torch store if
+MASTER_ADDR and MASTER_PORT are set, and MPI otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from sley.errors import SleyError
 from sley.errors.communicator import N603, N606, N611
 from sley.rendezvous.gather import Deadline
 from sley.rendezvous.stores import MpiStore, Store, TorchStore
@@ -24,14 +23,14 @@ _PORTS = 65535
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),  # torchrun
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
-    ("PMI_RANK", "PMI_SIZE"),  # MPICH and its kin
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH and its derivatives
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun
 )
 """Variables that hold this process' rank and the number of ranks."""
 
 
 class Started(NamedTuple):
-    """What a communicator takes. store: over which the ranks find one another."""
+    """Arguments of a communicator. store: the ranks find one another over it."""
 
     store: Store
     rank: int
@@ -43,7 +42,7 @@ def from_environment(
 ) -> Started:
     """The rank, the number of ranks and the store that the launcher gave this process.
 
-    environ: in place of this process' environment. timeout_s: how long to wait for the process that
+    environ: replaces this process' environment. timeout_s: how long to wait for the process that
         serves the store.
     Errors: N603, N605, N606, N611.
     """
@@ -65,7 +64,7 @@ def from_environment(
 
 
 def _place(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """Rank and number of ranks; None where no launcher says both."""
+    """Rank and number of ranks; None if no launcher has set both."""
     for names in _LAUNCHERS:
         words = [environ.get(name) for name in names]
         if None in words or "" in words:
@@ -89,7 +88,7 @@ def _torch_store(
     if not (port.isdecimal() and 0 < int(port) <= _PORTS):
         raise N606.error(expected=f"{_PORT} from 1 to {_PORTS}", found=f"{_PORT}={port}")
     distributed: Any = _import("torch.distributed", f"{_ADDRESS} and {_PORT} are set")
-    # torchrun serves the store itself and says so; otherwise rank 0 does.
+    # torchrun serves the store itself, and sets this variable; otherwise rank 0 serves it.
     is_served = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     is_server = rank == 0 and not is_served
     try:
@@ -117,8 +116,8 @@ def _from_mpi(rank: int, ranks: int) -> Started:
     world = mpi.COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (rank, ranks):
         raise N603.error(
-            expected=f"rank {rank} of {ranks}, as the launcher says",
-            found=f"rank {world.Get_rank()} of {world.Get_size()}, as mpi4py's MPI says",
+            expected=f"rank {rank} of {ranks}, as set by the launcher",
+            found=f"rank {world.Get_rank()} of {world.Get_size()}, according to mpi4py's MPI",
             remedy="Use the mpirun of the MPI that mpi4py was built with (with srun: its --mpi), "
             f"or set {_ADDRESS} and {_PORT} and use PyTorch's store.",
         )
@@ -129,8 +128,5 @@ def _import(module: str, why: str) -> Any:
     try:
         return import_module(module)
     except (ImportError, RuntimeError, OSError) as error:  # mpi4py finds its MPI on import
-        raise _missing_package(module.partition(".")[0], why, error) from error
-
-
-def _missing_package(package: str, why: str, error: Exception) -> SleyError:
-    return N606.error(expected=f"the package {package}, since {why}", found=str(error))
+        expected = f"the package {module.partition('.')[0]}, since {why}"
+        raise N606.error(expected=expected, found=str(error)) from error

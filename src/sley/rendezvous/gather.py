@@ -1,8 +1,8 @@
-"""All-gather over a store: rank 0 collects what the ranks say, and answers each of them.
+"""Gather: all-gather over a store. Rank 0 collects the ranks' values, and answers each rank.
 
-So everybody gets the same: all values, or the same failure, which rank 0 notices as soon as one
-rank tells of it. Each message is deleted by its reader; answers carry a token of the process that
-asked, so a second process of the same rank cannot take them.
+So all ranks get the same: all values, or the same failure, which rank 0 notices as soon as one
+rank reports it. The reader deletes each message; answers carry a token of the process that
+asked, so a second process of the same rank can't take them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sley.rendezvous.hosts import Process
 from sley.rendezvous.stores import Store
 
 GRACE_S = 2.0
-"""How much longer ranks wait for rank 0's answer than it waits for them, and how long it goes on
-answering after a failure."""
+"""How much longer ranks wait for rank 0's answer than it waits for them, and how long it continues
+to answer after a failure."""
 
 _LOOK_S = 0.2
-"""How long rank 0 waits for one rank before it looks whether others have something to say."""
+"""How long rank 0 waits for one rank before it looks for messages of others."""
 
 _PAUSE_S = 0.001
 
@@ -41,13 +41,13 @@ _NAMED = 16
 
 @dataclass(frozen=True)
 class Deadline:
-    """A point in time (of `time.monotonic`) at which patience ends."""
+    """A point in time (of `time.monotonic`) until which a rank waits."""
 
     end: float
 
     @classmethod
     def after(cls, timeout_s: float) -> Deadline:
-        """The one in `timeout_s` seconds. Errors: R514 where that isn't a time."""
+        """The deadline in `timeout_s` seconds. Errors: R514 for an invalid time."""
         if not (isinstance(timeout_s, int | float) and math.isfinite(timeout_s) and timeout_s > 0):
             raise R514.error(expected="timeout_s above 0, in seconds", found=f"{timeout_s!r}")
         return cls(time.monotonic() + timeout_s)
@@ -60,7 +60,7 @@ class Deadline:
 
 @dataclass(frozen=True)
 class Member:
-    """This process, as one of the ranks that gather. what: the name of what they make."""
+    """This process, as one of the ranks that gather. what: the communicator, for messages."""
 
     store: Store
     rank: int
@@ -70,18 +70,18 @@ class Member:
 
 
 def all_gather(member: Member, topic: str, value: bytes, deadline: Deadline) -> list[bytes]:
-    """The values of all ranks, by rank. All ranks come here, with the same topic.
+    """The values of all ranks, by rank. All ranks call it with the same topic.
 
     Errors: N601, with the ranks that are missing, after the deadline and at most GRACE_S more;
-    N602 where another process has the rank; N603 where ranks differ in how many they are; N604 for
-    another format; N605; N608 where a rank refuses.
+    N602 if another process has the rank; N603 if the numbers of ranks differ; N604 for
+    another format; N605; N608 if a rank refuses.
     """
     return _Gather(member, topic, deadline).run(value, None)
 
 
 def refuse(member: Member, topic: str, error: SleyError) -> None:
-    """Tells all who gather about `topic` that this rank can't go on, and why: they raise N608.
-    Takes up to GRACE_S where rank 0 isn't there to hear it."""
+    """Tells all ranks that gather about `topic` why this one can't continue: they raise N608. Takes
+    up to GRACE_S if rank 0 is missing."""
     try:
         _Gather(member, topic, Deadline(time.monotonic())).run(b"", error)
     except SleyError:
@@ -120,7 +120,7 @@ class _Gather:
     def __init__(self, member: Member, topic: str, deadline: Deadline) -> None:
         self.member, self.store, self.rank = member, member.store, member.rank
         self.topic, self.deadline = topic, deadline
-        self.unread: SleyError | None = None  # what is wrong with a message that makes no sense
+        self.unread: SleyError | None = None  # the error of a message that can't be decoded
 
     def run(self, value: bytes, error: SleyError | None) -> list[bytes]:
         header = {
@@ -136,17 +136,17 @@ class _Gather:
                 return self._answer_of_rank_0(claim)
             values = self._collect(claim)
         except BaseException:
-            with contextlib.suppress(SleyError):  # what was wrong first is the one to tell
+            with contextlib.suppress(SleyError):  # the first error is the one to raise
                 self.store.delete(self.topic, self.rank, 0)
             raise
         self.store.delete(self.topic, 0, 0)
         return values
 
     def _claim(self, message: bytes) -> None:
-        """Says what this rank has to say, where no other process does so in its name."""
+        """Leaves this rank's message, unless another process has claimed the rank. Errors: N602."""
         present = self.store.put(self.topic, self.rank, 0, message)
         if present != message and _process(_Message.decode(present)).is_gone():
-            self.store.delete(self.topic, self.rank, 0)  # left behind by one that was killed
+            self.store.delete(self.topic, self.rank, 0)  # of a killed process
             present = self.store.put(self.topic, self.rank, 0, message)
         if present != message:
             other = _process(_Message.decode(present))
@@ -159,7 +159,7 @@ class _Gather:
         about = self._about(claim)
         data = self.store.get(about, 0, self.rank, self.deadline.left_s)
         if data is None:
-            # Looked at before those go who wait no longer either.
+            # Look for absent ranks before those that wait no longer leave, too.
             absent = self._absent(range(self.member.ranks))
             data = self.store.get(about, 0, self.rank, GRACE_S)
         if data is None:
@@ -174,9 +174,9 @@ class _Gather:
         claims, waiting = {0: own}, list(range(1, self.member.ranks))
         failure = self._failure(0, own)
         while waiting and failure is None and self.deadline.left_s:
-            come = self._come(waiting)
-            claims |= come
-            failures = [self._failure(rank, claim) for rank, claim in come.items()]
+            arrived = self._take_claims(waiting)
+            claims |= arrived
+            failures = [self._failure(rank, claim) for rank, claim in arrived.items()]
             failure = next((error for error in [self.unread, *failures] if error), None)
         if waiting and failure is None:
             failure = self._missing(waiting)
@@ -189,10 +189,10 @@ class _Gather:
         self._answer_all(claims, waiting, _Message({"failure": failure.diagnostics[0].to_json()}))
         raise failure
 
-    def _come(self, waiting: list[int]) -> dict[int, _Message]:
-        """Who of `waiting` has something to say, which takes them from it. Waits for the first of
-        them for a moment."""
-        come = {}
+    def _take_claims(self, waiting: list[int]) -> dict[int, _Message]:
+        """The claims of `waiting` that have arrived, by rank; removes these ranks from `waiting`.
+        Waits up to _LOOK_S for the first rank."""
+        arrived = {}
         for number, rank in enumerate(list(waiting)):
             data = self.store.get(self.topic, rank, 0, 0.0 if number else _LOOK_S)
             if data is None:
@@ -204,59 +204,59 @@ class _Gather:
                 waiting.remove(rank)
                 continue
             if _process(claim).is_gone():
-                continue  # of an earlier start: only its own rank replaces it
+                continue  # of an earlier start: its own rank will replace it
             waiting.remove(rank)
-            come[rank] = claim
-        if not come:
+            arrived[rank] = claim
+        if not arrived:
             time.sleep(_PAUSE_S)
-        return come
+        return arrived
 
     def _answer_all(
         self, claims: Mapping[int, _Message], waiting: list[int], answer: _Message
     ) -> None:
-        """Answers those who came, and for a while those who still come: else they wait in vain."""
+        """Answers the ranks that have arrived, and for GRACE_S those that still arrive."""
         self._answer(claims, answer)
         believed = max(int(claim.header["ranks"]) for claim in claims.values())
         waiting += range(self.member.ranks, believed)
         end = Deadline.after(GRACE_S)
         while waiting and end.left_s:
-            come = self._come(waiting)
-            self._answer(come, answer)
-            claims = {**claims, **come}
+            arrived = self._take_claims(waiting)
+            self._answer(arrived, answer)
+            claims = {**claims, **arrived}
         self._until_taken(claims, end)
 
     def _answer(self, claims: Mapping[int, _Message], answer: _Message) -> None:
         data = answer.encode()
         for rank, claim in claims.items():
             if rank != 0:
-                # First the question goes: the rank may ask the next one once it has the answer.
+                # Delete the claim first: with the answer, the rank may make its next claim.
                 self.store.delete(self.topic, rank, 0)
                 self.store.put(self._about(claim), 0, rank, data)
 
     def _until_taken(self, claims: Mapping[int, _Message], end: Deadline) -> None:
-        """Waits until the others have their answers: the store may end with this process."""
+        """Waits until the others have read their answers: the store may end with this process."""
         for rank, claim in claims.items():
             while rank != 0 and self.store.has(self._about(claim), 0, rank) and end.left_s:
                 time.sleep(_PAUSE_S)
 
     def _about(self, claim: _Message) -> str:
-        """The topic of the answer to a claim: its token makes sure that nobody else takes it."""
+        """The topic of a claim's answer, with its token, so that no other process takes it."""
         return f"{self.topic}/{claim.header['token']}"
 
     def _failure(self, rank: int, claim: _Message) -> SleyError | None:
-        """What there is to say against going on with this rank."""
+        """Why the ranks can't continue with this one; None if they can."""
         ranks, failure = claim.header["ranks"], claim.header["failure"]
         if ranks != self.member.ranks:
             return N603.error(
-                expected=f"{self.member.ranks} ranks in {self.member.what}, as rank 0 says",
-                found=f"rank {rank} says {ranks}",
+                expected=f"{self.member.ranks} ranks in {self.member.what}, as on rank 0",
+                found=f"{ranks} ranks on rank {rank}",
             )
         if not failure:
             return None
         why = diagnostic_from_json(failure)
         return N608.error(
             at=why.places,
-            expected=f"rank {rank} ({_process(claim)}) to go on with {self.member.what}",
+            expected=f"rank {rank} ({_process(claim)}) to continue with {self.member.what}",
             found=f"{why.code} {why.rule.name}",
             notes=[f"expected: {why.expected}", f"found: {why.found}", *why.notes],
             remedy=why.remedy,
@@ -270,7 +270,7 @@ class _Gather:
 
 
 def missing(ranks: Sequence[int], of: int, what: str) -> SleyError:
-    """The error that names ranks that have not come, of so many."""
+    """The error that names missing ranks, among `of`."""
     named = ", ".join(map(str, ranks[:_NAMED]))
     more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
     word = "rank" if len(ranks) == 1 else "ranks"

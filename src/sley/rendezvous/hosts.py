@@ -1,4 +1,4 @@
-"""What a rank says of itself, and which ranks share a host."""
+"""Hosts: descriptions of ranks, and which ranks share a host."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _STATE, _STARTED = 0, 19  # fields of /proc/PID/stat after the name; proc_pid_st
 
 @dataclass(frozen=True)
 class Process:
-    """A process, such that others can tell whether they share a host with it, and whether it lives.
+    """A process; others can tell from it whether they share a host with it and whether it lives.
 
-    host: equal for processes that can hand one another descriptors: they share the running kernel
-        and the network namespace, in which abstract socket names live. SLEY_HOST_ID is part of it.
+    host: equal for processes that can pass one another descriptors: they share the running kernel
+        and the network namespace, to which abstract socket names belong. Contains SLEY_HOST_ID.
     machine: the running kernel (its boot id). namespace: that of process ids.
-    host_name: for people.
-    pid, started: its number, and when it started, in the kernel's clock ticks since boot: together
-        they are never used twice. 0 where the kernel doesn't say when.
+    host_name: for messages.
+    pid, started: its id, and its start in the kernel's clock ticks since boot (0: unknown). No two
+        processes have both in common.
     """
 
     host: str
@@ -40,7 +40,7 @@ class Process:
 
     @classmethod
     def here(cls, environ: Mapping[str, str] | None = None) -> Process:
-        """This process. environ: in place of its environment."""
+        """This process. environ: replaces its environment."""
         environ = os.environ if environ is None else environ
         machine = _boot_id()
         parts = [machine, _namespace("net"), environ.get(HOST_VARIABLE, "")]
@@ -54,8 +54,8 @@ class Process:
         )
 
     def is_gone(self) -> bool:
-        """Whether it has ended. False where this process can't tell: it is on another machine, or
-        counts processes in another namespace."""
+        """Whether it has ended. False for one on another machine or in another namespace of process
+        ids, where this process can't tell."""
         if (self.machine, self.namespace) != (_boot_id(), _namespace("pid")) or not self.namespace:
             return False
         try:
@@ -76,11 +76,11 @@ class Process:
 
 @dataclass(frozen=True)
 class Description:
-    """What a rank tells all others.
+    """A rank's description for all others.
 
-    nics: through which it can be reached from other hosts.
-    listener: the name of its local socket, in the abstract namespace, in hexadecimal digits.
-    agreed: what must be the same on all ranks.
+    nics: network interfaces on which other hosts can reach it.
+    listener: the name of its local socket in the abstract namespace, in hexadecimal digits.
+    agreed: settings that must be the same on all ranks.
     """
 
     rank: int
@@ -93,7 +93,7 @@ class Description:
     def here(
         cls, rank: int, listener: str, agreed: Mapping[str, str], environ: Mapping[str, str]
     ) -> Description:
-        """That of a rank of this process. Errors: N607."""
+        """The description of a rank in this process. Errors: N607."""
         nics = choose_nics(interfaces(), environ.get(NICS_VARIABLE, ""))
         return cls(rank, Process.here(environ), nics, listener, dict(agreed))
 
@@ -102,7 +102,7 @@ class Description:
 
     @classmethod
     def decode(cls, data: bytes) -> Description:
-        """What `encode` made. ValueError, TypeError or KeyError for something else."""
+        """Reads what `encode` wrote. ValueError, TypeError or KeyError for anything else."""
         plain: Any = json.loads(data)
         return cls(
             int(plain["rank"]),
@@ -115,7 +115,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Hosts:
-    """How ranks lie on hosts. Hosts have numbers from 0 on, in the order of their first ranks.
+    """The hosts of the ranks, numbered from 0 in the order of their first ranks.
 
     host: of each rank, the number of its host.
     members: of each host, its ranks, ascending.
@@ -128,7 +128,7 @@ class Hosts:
 
     @classmethod
     def of(cls, identities: Sequence[str]) -> Hosts:
-        """From each rank's host, named in any way: equal names, one host."""
+        """Makes it from the name of each rank's host: equal names are one host."""
         by_name: dict[str, list[int]] = {}
         for rank, identity in enumerate(identities):
             by_name.setdefault(identity, []).append(rank)
@@ -138,12 +138,12 @@ class Hosts:
         return cls(host, members, tuple(members[h].index(r) for r, h in enumerate(host)))
 
     def of_host(self, rank: int) -> tuple[int, ...]:
-        """The ranks of the host that a rank is on, with it, ascending."""
+        """All ranks of the host of a rank, ascending."""
         return self.members[self.host[rank]]
 
     @cached_property
     def count(self) -> int:
-        """How many hosts there are."""
+        """The number of hosts."""
         return len(self.members)
 
     @cached_property
@@ -161,7 +161,7 @@ _NO_STAT = ["0"] * (_STARTED + 1)
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat after the name, which may itself hold blanks and brackets."""
+    """The fields of /proc/PID/stat after the name, which may contain blanks and brackets."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -172,7 +172,7 @@ def _stat(pid: int) -> list[str] | None:
 def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # in some sandboxes; they have one kernel a host name, as far as anybody knows
+    except OSError:  # in some sandboxes; assume one kernel for each host name there
         return socket.gethostname()
 
 

@@ -1,10 +1,10 @@
-"""Descriptors handed around among the ranks of a host, over local sockets that then stay open.
+"""Local: descriptors exchanged among the ranks of a host, over local sockets that then stay open.
 
-The first rank of the host, its leader, listens under a name in the abstract namespace, which is in
-no file system and gone with the process. Each message is one packet: a rank, a proof that the
+The first rank of the host, its leader, listens on a name in the abstract namespace, which is in
+no file system and ends with the process. Each message is one packet: a rank, a proof that the
 sender knows the job's secret, and the rank's descriptors. Every member sends its own and gets
-those of the other ranks. Strangers are heard out, and sent away: by their user id, or because they
-prove nothing.
+those of the other ranks. The leader closes connections of other users, and those without a valid
+proof.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from sley.rendezvous.gather import GRACE_S, Deadline, missing
 from sley.rendezvous.hosts import Description
 
 MOST_DESCRIPTORS = 64
-"""How many descriptors a rank may hand around; the kernel passes 253 at once."""
+"""How many descriptors a rank may pass to others; the kernel passes 253 at once."""
 
 _HEADER = struct.Struct("<i32s")
 _GAVE_UP = -1
-"""In the place of a rank: the leader gives up, and says why."""
+"""Instead of a rank: the leader gives up; its error follows."""
 
 _MESSAGE_BYTES = 16384
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _LOOK_S = 0.2
-"""How often the leader looks whether those it waits for still live."""
+"""How often the leader looks whether the awaited ranks still live."""
 
 _PAUSE_S = 0.002
 _MOST_UNPROVEN = 256
-"""How many may be connected without having said anything; the oldest has to go for the next."""
+"""How many connections may be without a proof; for one more, the oldest is closed."""
 
 
 @dataclass
 class Peers:
-    """The other ranks of the host. sockets: to the leader, or from it to each member. fds: of each
-    other rank, its descriptors, which are this process' duplicates."""
+    """The other ranks of the host. sockets: to the leader, or from it to each member. fds: this
+    process' duplicates of each other rank's descriptors."""
 
     sockets: dict[int, socket.socket] = field(default_factory=dict)
     fds: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Peers:
 @dataclass(frozen=True)
 class Host:
     """This host, as one of its ranks sees it. ranks: all of the host, ascending; the first is the
-    leader. descriptions: of all ranks of the communicator. what: its name, for messages."""
+    leader. descriptions: of all ranks of the communicator. what: the communicator, for messages."""
 
     rank: int
     ranks: tuple[int, ...]
@@ -81,7 +81,7 @@ class Host:
         return self.ranks[0]
 
     def proof(self, src: int, dst: int) -> bytes:
-        """What rank `src` shows rank `dst`."""
+        """The proof that rank `src` sends rank `dst`."""
         return hmac.digest(self.secret, f"{src} to {dst}".encode(), "sha256")
 
     def describe(self, rank: int) -> str:
@@ -98,7 +98,7 @@ _NEEDED: Mapping[int, str] = {
 
 @contextlib.contextmanager
 def _descriptor_errors() -> Iterator[None]:
-    """Makes N610 of what the system refuses."""
+    """Turns errors of the system into N610."""
     try:
         yield
     except OSError as error:
@@ -107,7 +107,7 @@ def _descriptor_errors() -> Iterator[None]:
 
 
 def listen() -> socket.socket:
-    """A socket that listens under a name of its own in the abstract namespace. Errors: N610."""
+    """A socket that listens on a new name in the abstract namespace. Errors: N610."""
     with _descriptor_errors():
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -121,7 +121,7 @@ def listen() -> socket.socket:
 
 
 def spare_descriptor() -> socket.socket:
-    """A descriptor to close where there are no more: a store may need one, to tell the others.
+    """A descriptor to close when the limit is reached: the store may need one to report that.
     Errors: N610."""
     with _descriptor_errors():
         return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -130,9 +130,10 @@ def spare_descriptor() -> socket.socket:
 def exchange_descriptors(
     host: Host, listener: socket.socket, fds: Sequence[int], deadline: Deadline
 ) -> Peers:
-    """Every rank of the host comes here, and gets the descriptors of the others.
+    """Exchanges descriptors among the ranks of the host, which all call it.
 
-    fds: this rank's, at most MOST_DESCRIPTORS, which stay the caller's. Errors: N601, N609, N610.
+    fds: this rank's, at most MOST_DESCRIPTORS; the caller keeps owning them. Errors: N601, N609,
+    N610.
     """
     peers = Peers()
     try:
@@ -147,7 +148,7 @@ def exchange_descriptors(
 
 
 class _Leader:
-    """The first rank's part. peers: filled as members come, so that they are closed on errors."""
+    """The leader's part. peers: filled as members connect, so that they are closed on errors."""
 
     def __init__(
         self,
@@ -165,7 +166,7 @@ class _Leader:
         try:
             with telling(self._give_up), _descriptor_errors():
                 while waiting := self._waiting():
-                    ended = self._hear(self.deadline)
+                    ended = self._serve(self.deadline)
                     ended += [r for r in waiting if self.host.descriptions[r].process.is_gone()]
                     if ended:
                         raise _rank_ended(self.host, ended[0])
@@ -180,19 +181,19 @@ class _Leader:
             sock.setblocking(True)
 
     def _waiting(self) -> list[int]:
-        """The members that have not come yet."""
+        """The members that have not connected yet."""
         return [rank for rank in self.host.ranks[1:] if rank not in self.peers.sockets]
 
-    def _hear(self, deadline: Deadline) -> list[int]:
-        """Takes what comes next, from members or strangers; the members that have ended."""
+    def _serve(self, deadline: Deadline) -> list[int]:
+        """Handles the next connections and messages; returns the members that have ended."""
         members = {sock: rank for rank, sock in self.peers.sockets.items()}
         ready = wait([self.listener, *self.unproven, *members], min(_LOOK_S, deadline.left_s))
         if self.listener in ready:
             self._accept()
         for sock in [sock for sock in self.unproven if sock in ready]:
             self.unproven.remove(sock)
-            self._prove(sock)
-        # A member has said all it has to say, so what comes now is its end.
+            self._admit(sock)
+        # A member sends one message only, so now its socket becomes ready at its end.
         return [rank for sock, rank in members.items() if sock in ready]
 
     def _accept(self) -> None:
@@ -206,8 +207,8 @@ class _Leader:
             if len(self.unproven) > _MOST_UNPROVEN:
                 self.unproven.pop(0).close()
 
-    def _prove(self, sock: socket.socket) -> None:
-        """Makes a member of somebody who proves to be one, and sends all others away."""
+    def _admit(self, sock: socket.socket) -> None:
+        """Admits a connection whose message carries a valid proof; closes any other."""
         with contextlib.suppress(ConnectionError):
             message = _receive(sock)
             src = message.rank
@@ -234,14 +235,14 @@ class _Leader:
                 raise _ranks_absent(self.host, [member]) from None
 
     def _give_up(self, error: SleyError) -> None:
-        """Tells the members why there will be nothing more: those who have come, and for a moment
-        those who are about to."""
+        """Sends the error to the members that have connected, and for GRACE_S to those that still
+        do."""
         words = json.dumps(error.diagnostics[0].to_json()).encode()
         end = Deadline(min(self.deadline.end, time.monotonic() + GRACE_S))
-        told: set[int] = set()
+        notified: set[int] = set()
         while True:
-            for member in self.peers.sockets.keys() - told:
-                told.add(member)
+            for member in self.peers.sockets.keys() - notified:
+                notified.add(member)
                 header = _HEADER.pack(_GAVE_UP, self.host.proof(self.host.rank, member))
                 with contextlib.suppress(OSError):
                     _send(self.peers.sockets[member], header + words)
@@ -249,12 +250,12 @@ class _Leader:
             if all(gone) or not end.left_s:
                 return
             with contextlib.suppress(OSError):
-                self._hear(end)
+                self._serve(end)
 
 
 @_descriptor_errors()
 def _follow(host: Host, fds: Sequence[int], deadline: Deadline, peers: Peers) -> None:
-    """The part of all ranks but the first."""
+    """The part of all ranks but the leader."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     peers.sockets[host.leader] = sock
     sock.setblocking(False)
@@ -265,10 +266,10 @@ def _follow(host: Host, fds: Sequence[int], deadline: Deadline, peers: Peers) ->
                 raise TimeoutError
             time.sleep(_PAUSE_S)
         if _uid(sock) != os.geteuid():
-            raise ConnectionRefusedError  # nobody of the job, so the leader is gone
+            raise ConnectionRefusedError  # not a rank of the job, so the leader is gone
         header = _HEADER.pack(host.rank, host.proof(host.rank, host.leader))
         _send_all(sock, header, fds, deadline)
-        # The leader may wait as long as we do, and then has something to say.
+        # The leader may wait until our deadline, and then sends its error.
         patience = Deadline(deadline.end + GRACE_S)
         while len(peers.fds) < len(host.ranks) - 1:
             if wait([sock], min(_LOOK_S, patience.left_s)):
@@ -283,7 +284,7 @@ def _follow(host: Host, fds: Sequence[int], deadline: Deadline, peers: Peers) ->
 
 
 def _take(host: Host, sock: socket.socket, peers: Peers) -> None:
-    """The next message of the leader."""
+    """Handles the next message of the leader."""
     message = _receive(sock)
     rank = message.rank
     if not message.proves(host.proof(host.leader, host.rank)):
@@ -297,7 +298,7 @@ def _take(host: Host, sock: socket.socket, peers: Peers) -> None:
 
 @dataclass(frozen=True)
 class _Message:
-    """A packet. rest: what follows the header. is_cut: whether descriptors found no room."""
+    """A packet. rest: what follows the header. is_cut: whether the kernel dropped descriptors."""
 
     rank: int
     proof: bytes
@@ -309,7 +310,7 @@ class _Message:
         return hmac.compare_digest(self.proof, proof)
 
     def check(self) -> None:
-        """N610 where descriptors are missing."""
+        """Raises OSError if descriptors are missing."""
         if self.is_cut:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -321,7 +322,7 @@ def close_all(fds: Sequence[int]) -> None:
 
 
 def _connect(sock: socket.socket, name: bytes) -> bool:
-    """Whether it is connected now; not so while too many are waiting to be heard."""
+    """Whether it is connected now; False while the leader's backlog is full."""
     try:
         sock.connect(name)
     except BlockingIOError:
@@ -330,7 +331,7 @@ def _connect(sock: socket.socket, name: bytes) -> bool:
 
 
 def _send_all(sock: socket.socket, data: bytes, fds: Sequence[int], deadline: Deadline) -> None:
-    """Sends a message, waiting for room. Errors: TimeoutError, ConnectionError."""
+    """Sends a message, waiting until there is room. Errors: TimeoutError, ConnectionError."""
     while not _send(sock, data, fds):
         if not deadline.left_s:
             raise TimeoutError
@@ -338,23 +339,23 @@ def _send_all(sock: socket.socket, data: bytes, fds: Sequence[int], deadline: De
 
 
 def _send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> bool:
-    """Sends a message, or says that there is no room yet."""
+    """Sends a message; False if there is no room yet."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     try:
         sock.sendmsg([data], rights, socket.MSG_NOSIGNAL)
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno == errno.ETOOMANYREFS:  # descriptors under way count against the limit
+        if error.errno == errno.ETOOMANYREFS:  # descriptors in flight count, too
             return False
         raise
     return True
 
 
 def _receive(sock: socket.socket) -> _Message:
-    """The next message. Errors: ConnectionError at the end, and for what is no message."""
+    """The next message. Errors: ConnectionError at the end, and for an invalid message."""
     fds = array.array("i")
-    # Not by socket.recv_fds, which in Python 3.11 forgets the flags.
+    # Not socket.recv_fds, which in Python 3.11 ignores the flags.
     room = socket.CMSG_SPACE(MOST_DESCRIPTORS * fds.itemsize)
     data, parts, flags, _ = sock.recvmsg(_MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC)
     for level, kind, part in parts:
@@ -375,8 +376,8 @@ def _uid(sock: socket.socket) -> int:
 
 def _rank_ended(host: Host, rank: int) -> SleyError:
     return N609.error(
-        expected=f"{host.describe(rank)} to take part in {host.what}",
-        found="its process has ended, or given up",
+        expected=f"{host.describe(rank)} to join {host.what}",
+        found="its process has ended or given up",
     )
 
 

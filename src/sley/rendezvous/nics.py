@@ -1,4 +1,4 @@
-"""Network interfaces of this host, and which of them carry messages between hosts."""
+"""NICs: network interfaces of this host, and which of them carry messages between hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ NICS_VARIABLE = "SLEY_NICS"
 """The environment variable that chooses interfaces: names, or ^ and the names to leave out."""
 
 _VIRTUAL = ("docker*", "br-*", "virbr*", "veth*", "cni*", "flannel*", "cali*")
-"""What container engines and hypervisors make for their guests: no way to another host."""
+"""Interfaces that container engines and hypervisors make for their guests. They don't reach other
+hosts."""
 
 _UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40  # <linux/if.h>: IFF_UP, IFF_LOOPBACK, IFF_RUNNING
 
@@ -31,7 +32,7 @@ class Nic:
 
 @dataclass(frozen=True)
 class Interface:
-    """A Nic that is up, and whether it leads nowhere but to this host."""
+    """A Nic that is up, and whether it reaches this host only."""
 
     nic: Nic
     is_loopback: bool
@@ -58,10 +59,10 @@ def interfaces() -> list[Interface]:
 def choose_nics(found: Sequence[Interface], wanted: str = "") -> tuple[Nic, ...]:
     """The interfaces that carry messages between hosts, at least one.
 
-    wanted: what SLEY_NICS says: names in the order in which ranks are bound to them, where * stands
-        for anything, separated by commas; after ^, the names of those to leave out. Empty: all but
-        loopback and what container engines make, as far as that leaves any.
-    Errors: N607 where nothing is left.
+    wanted: the value of SLEY_NICS: names with * as wildcard, separated by commas, in the order in
+        which ranks are bound to them; after ^, names to leave out. Empty: all interfaces but
+        loopback and those of container engines, unless that leaves none.
+    Errors: N607 if nothing is left.
     """
     names = [name.strip() for name in wanted.strip().removeprefix("^").split(",") if name.strip()]
     if names and not wanted.strip().startswith("^"):
@@ -89,7 +90,7 @@ def _is_one_of(name: str, patterns: Sequence[str]) -> bool:
 
 
 class _Ifaddrs(ctypes.Structure):
-    """`struct ifaddrs` of getifaddrs(3), as far as it is read."""
+    """The fields of `struct ifaddrs` of getifaddrs(3) that are read."""
 
 
 _Ifaddrs._fields_ = [

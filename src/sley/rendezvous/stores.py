@@ -1,7 +1,7 @@
 """Stores: where ranks leave messages for one another until they have found one another.
 
-Rank 0 collects what the ranks say and answers each of them (gather.py), so all messages go to rank
-0 or come from it. A message has one writer and one reader, who deletes it.
+Rank 0 collects the ranks' values and answers each of them (gather.py), so rank 0 is the sender or
+the receiver of every message. A message has one writer, and one reader, which deletes it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol, runtime_checkable
@@ -19,66 +20,59 @@ from uuid import uuid4
 from sley.errors import SleyError
 from sley.errors.communicator import N605
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.05
-"""Pauses between looks into a store; each is twice the one before."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.05
+"""Pauses between looks into a store; each is twice as long as the one before."""
 
 
 @runtime_checkable
 class Store(Protocol):
     """Messages between rank 0 and the others. One thread at a time uses it for one communicator.
 
-    `topic` says what a message is about; there is at most one message about it from `src` to `dst`.
-    Errors: N605 where the store itself fails.
+    A `topic` has at most one message from `src` to `dst`. Errors: N605 if the store itself fails.
     """
 
     def put(self, topic: str, src: int, dst: int, value: bytes) -> bytes:
-        """Leaves a message, unless one is there; returns the one that is there now."""
+        """Stores a message unless there is one; returns the message that is there now."""
         ...
 
     def get(self, topic: str, src: int, dst: int, timeout_s: float) -> bytes | None:
-        """The message, waiting for it up to `timeout_s`; None where it doesn't come."""
+        """The message, waiting for it up to `timeout_s`; None if it doesn't arrive."""
         ...
 
     def delete(self, topic: str, src: int, dst: int) -> None:
-        """Takes the message away, if it is there."""
+        """Deletes the message, if it is there."""
         ...
 
     def has(self, topic: str, src: int, dst: int) -> bool:
-        """Whether the message is there, unread; True too where only its reader could tell."""
+        """Whether the message is there, unread; also True if only its reader can tell."""
         ...
 
 
 class KeyValueStore(ABC):
     """A Store over anything that keeps values by key.
 
-    It looks again and again instead of waiting in the store: a torch store that many threads share
-    serves nobody else while one waits in it, and prints a warning when the wait ends in vain.
+    It polls instead of waiting in the store: while one thread waits in a torch store, other threads
+    can't use it, and the store prints a warning when the wait times out.
     """
 
     @abstractmethod
     def _put(self, key: str, value: bytes) -> bytes:
-        """Keeps the value, unless the key has one; returns what the key has now. In one step."""
+        """Stores the value unless the key has one; returns the key's value. Atomic."""
 
     @abstractmethod
     def _find(self, key: str) -> bytes | None:
-        """The value of a key, or None, at once."""
+        """The value of a key, or None, without waiting."""
 
     @abstractmethod
     def _delete(self, key: str) -> None:
-        """Forgets a key, if it is known."""
+        """Deletes a key, if it is there."""
 
     def put(self, topic: str, src: int, dst: int, value: bytes) -> bytes:
         return self._put(_key(topic, src, dst), value)
 
     def get(self, topic: str, src: int, dst: int, timeout_s: float) -> bytes | None:
-        key, end, pause_s = _key(topic, src, dst), time.monotonic() + timeout_s, FIRST_PAUSE_S
-        while (value := self._find(key)) is None:
-            left_s = end - time.monotonic()
-            if left_s <= 0:
-                return None
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        return value
+        key = _key(topic, src, dst)
+        return _poll(lambda: self._find(key), timeout_s)
 
     def delete(self, topic: str, src: int, dst: int) -> None:
         self._delete(_key(topic, src, dst))
@@ -91,8 +85,19 @@ def _key(topic: str, src: int, dst: int) -> str:
     return f"{topic}/{src}/{dst}"
 
 
+def _poll(find: Callable[[], bytes | None], timeout_s: float) -> bytes | None:
+    end, pause_s = time.monotonic() + timeout_s, _FIRST_PAUSE_S
+    while (value := find()) is None:
+        left_s = end - time.monotonic()
+        if left_s <= 0:
+            return None
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    return value
+
+
 _ABSENT = "?"
-"""What no message is: messages are longer."""
+"""A value that differs from all messages: these are longer."""
 
 
 class TorchStore(KeyValueStore):
@@ -112,8 +117,8 @@ class TorchStore(KeyValueStore):
         return bytes(self._call("compare_set", key, "", value))
 
     def _find(self, key: str) -> bytes | None:
-        # The only look at a key that neither waits nor fails when another rank deletes the key
-        # meanwhile: what isn't there isn't replaced, and what was expected comes back.
+        # No other method of the store neither waits nor fails if another rank deletes the key
+        # meanwhile. A missing key stays missing, and the expected value is returned.
         value = self._call("compare_set", key, _ABSENT, _ABSENT)
         return None if value == _ABSENT.encode() else value
 
@@ -131,10 +136,10 @@ class TorchStore(KeyValueStore):
 
 
 class FolderStore(KeyValueStore):
-    """A folder that all ranks see: a file for each message, as long as nobody has read it.
+    """A folder that all ranks see, with a file for each unread message.
 
-    folder: made if it isn't there. It must allow hard links, which NFS and all local file systems
-        do. Only this user can read the files; none remains, unless a rank is killed.
+    folder: made if it is missing. It must support hard links, as NFS and all local file systems do.
+        Only this user can read the files; none remains, unless a rank is killed.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -148,12 +153,12 @@ class FolderStore(KeyValueStore):
         path = self._path(key)
         draft = path.with_suffix(f".{uuid4().hex}")
         try:
-            # For this user alone: a message may hold the job's secret.
+            # For this user alone: a message may contain the job's secret.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
                 file.write(value)
             while True:
-                # A link appears with its content, or not at all, and never replaces another.
+                # A link appears with its whole content, and never replaces another.
                 with contextlib.suppress(FileExistsError):
                     path.hardlink_to(draft)
                     return value
@@ -181,12 +186,12 @@ class FolderStore(KeyValueStore):
             raise self._failure(error) from error
 
     def _path(self, key: str) -> Path:
-        # A digest, since names of communicators may be long and hold anything.
+        # A digest, since names of communicators may be long and contain any characters.
         return self._folder / f"sley-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
     def _failure(self, error: OSError) -> SleyError:
         return N605.error(
-            expected="a folder that can be written, on a file system with hard links",
+            expected="a writable folder on a file system with hard links",
             found=f"{self._folder}: {error.strerror or error}",
         )
 
@@ -199,7 +204,7 @@ class LocalStore(KeyValueStore):
         self._lock = Lock()
 
     def __len__(self) -> int:
-        """How many messages nobody has read."""
+        """The number of unread messages."""
         return len(self._values)
 
     def _put(self, key: str, value: bytes) -> bytes:
@@ -214,9 +219,9 @@ class LocalStore(KeyValueStore):
 
 
 class MpiStore:
-    """A Store over an mpi4py communicator, of which it makes a duplicate: all ranks make their
-    MpiStore together. A store serves one communicator of sley at a time; after a start that failed
-    make a new one, since messages of the old one may still be under way.
+    """A Store over a duplicate of an mpi4py communicator: all ranks make their MpiStore together. A
+    store serves one communicator of sley at a time; after a failed start make a new store, since
+    messages of the old one may still be in flight.
 
     comm: an intracommunicator; its ranks are those of sley's communicator. mpi4py itself is not
         imported here.
@@ -239,28 +244,21 @@ class MpiStore:
     def get(self, topic: str, src: int, dst: int, timeout_s: float) -> bytes | None:
         if src == self._rank:
             return None
-        end, pause_s = time.monotonic() + timeout_s, FIRST_PAUSE_S
-        while (value := self._newest(topic, src)) is None:
-            left_s = end - time.monotonic()
-            if left_s <= 0:
-                return None
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        return value
+        return _poll(lambda: self._newest(topic, src), timeout_s)
 
     def delete(self, topic: str, src: int, dst: int) -> None:
-        """Nothing: who reads a message of MPI takes it."""
+        """Does nothing: receiving a message of MPI deletes it."""
 
     def has(self, topic: str, src: int, dst: int) -> bool:
-        """For messages of this rank, whether any is still under way, which asking moves on."""
+        """Whether any message of this rank is still in flight; the test makes MPI progress."""
         if src != self._rank:
             return True
-        # mpi4py's requests hold the messages' memory, so they are kept until then.
+        # mpi4py's requests own the messages' memory, so they are kept until these have arrived.
         self._sent = [request for request in self._sent if not self._call(request.Test)]
         return bool(self._sent)
 
     def _newest(self, topic: str, src: int) -> bytes | None:
-        """The last of the messages that are there; earlier ones are of starts that failed."""
+        """The last message that has arrived; earlier ones are of failed starts."""
         value: bytes | None = None
         while (message := self._call(self._comm.improbe, source=src)) is not None:
             about, content = self._call(message.recv)
