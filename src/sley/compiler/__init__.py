@@ -1,6 +1,7 @@
-"""The compiler: from a Program to a proven Plan, with the options given or with the fastest ones.
+"""Compiler: the proven Plan of a Program, with given options or the fastest ones.
 
-`pipeline` runs the passes; `search` chooses among the plans that they make, by simulation.
+`entry` is `compile`; `pipeline` runs the passes with `options`. `search` finds the fastest of the
+plans of a `space` of options by simulation; the result is a table of `choices`.
 """
 
 from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp

@@ -1,4 +1,4 @@
-"""Choices: which options are fastest for which sizes, by the simulator."""
+"""Choices: the fastest options for each size, as predicted by the simulator."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from sley.ir.topology import Topology
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the simulator says of one size.
+    """The simulator's prediction for one size.
 
-    size_bytes: of the call, as nccl-tests counts it. time_us: how long it takes. bound: what no
-    algorithm falls below.
+    size_bytes: the size of the call, as nccl-tests counts it. time_us: the time of the call. bound:
+    the lower bound of all algorithms.
     """
 
     size_bytes: int
@@ -37,17 +37,17 @@ class Prediction:
 
     @property
     def of_bound(self) -> float:
-        """Which part of the bandwidth that the bound allows is reached, 0 to 1."""
+        """The share of the bandwidth that the bound allows, 0 to 1."""
         return self.bound.time_us / self.time_us
 
 
 @dataclass(frozen=True)
 class RunnerUp:
-    """The other candidate that comes closest within a range.
+    """The other candidate that comes closest to the choice for a range.
 
-    algorithm, options: what it is. size_bytes: where it comes closest. slower: how much longer it
-    takes there than what was chosen, 0.05 for 5 %; a little below 0 where it was not chosen because
-    it needs more thread blocks.
+    algorithm, options: its program's name and its options. size_bytes: the size at which it comes
+    closest. slower: how much longer it takes there than the choice, 0.05 for 5 %; slightly below 0
+    if it was not chosen because it needs more thread blocks.
     """
 
     algorithm: str
@@ -58,13 +58,13 @@ class RunnerUp:
 
 @dataclass(frozen=True)
 class Choice:
-    """What is best for a range of sizes.
+    """The best candidate for a range of sizes.
 
-    begin, end: what it does at the first and the last size, both included.
-    program, options: what was chosen.
-    plan: what becomes of them, verified.
-    blocks_per_rank: thread blocks of the rank that has most.
-    runner_up: the next best, None without another candidate.
+    begin, end: predictions for the first and the last size, both in the range.
+    program, options: the candidate.
+    plan: its plan, verified.
+    blocks_per_rank: the largest number of thread blocks of a rank.
+    runner_up: the next best candidate, or None.
     """
 
     begin: Prediction
@@ -93,13 +93,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices:
-    """A table of size ranges without gaps, and what was chosen for each.
+    """A table of size ranges without gaps, and the choice for each.
 
-    topology: the cluster that it is for.
-    interpreter: whether an interpreter was to run the plans, or code made for them.
+    topology: the cluster.
+    interpreter: whether the predictions are for an interpreter, or for code generated for each
+        plan.
     ranges: the ranges, from small to large sizes.
-    candidates: among how many different plans they were chosen.
-    simulations: how many sizes of them were simulated; what could not win was left out.
+    candidates: the number of different plans that were compared.
+    simulations: the number of simulations; candidates that could not win were left out.
     """
 
     topology: Topology
@@ -127,10 +128,10 @@ class Choices:
     def save(
         self, folder: str | os.PathLike[str], *, target: str | Target = "executor"
     ) -> list[Path]:
-        """Writes the plan of each range to a file of its own in `folder`, for the range's sizes;
-        gives the files. A runtime that reads all of them takes for each call the right one.
+        """Writes the plan of each range to its own file in `folder`, for the range's sizes; returns
+        the files. A runtime that has all of them selects the right one for each call.
 
-        What `choose` found without that target may not be fit for it. Errors: those of
+        `choose` considers the limits of a target only if it got this target. Errors: those of
         `sley.save`.
         """
         to = Path(folder)

@@ -27,15 +27,15 @@ def compile(
     """The plan for `program`, verified.
 
     options: how to compile it; by default all options are left open.
-    topology: where given, every transfer must go over one of its links, and those that share one
-        are told apart; by default the one that the program was written for, if any.
-    size_bytes: for schedule auto: the size that it is chosen for, as nccl-tests counts it.
-    verify: False leaves the proof out, for whoever proves the plan later.
-    phase: runs each phase, for progress, times and what comes of each pass.
-    overrides: options by name, as `Options` describes them, which go before those of `options`.
+    topology: the cluster, whose links must carry all transfers; by default the one that the program
+        was written for, if any.
+    size_bytes: for schedule auto, the size to optimize for, as nccl-tests counts it.
+    verify: False skips the proof, for a caller that verifies the plan later.
+    phase: runs each phase, for progress, times and the result of each pass.
+    overrides: options by name, as in `Options`, which take precedence over `options`.
 
-    Errors: C3xx for what cannot be compiled, V2xx for a program that does not do what its
-    collective promises, S702 for what is no size.
+    Errors: C3xx for a program or options that can't be compiled, V2xx for a program that does not
+    do what its collective promises, S702 for an invalid size.
     """
     check_kinds(program, topology)
     check_flag("verify", verify)

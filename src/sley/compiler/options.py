@@ -1,4 +1,4 @@
-"""Options: how a program is compiled, as one checked value."""
+"""Options: the compiler's options, as one validated value."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ from sley.passes.timeline import Costs
 def _option(line: str | None = None) -> Any:
     """An option that is left open by default.
 
-    line: what the command line's help says of it; None for an option that it doesn't offer.
+    line: the help text of the command line; None for an option that it doesn't offer.
     """
     return field(default=None, metadata={"line": line})
 
 
 @dataclass(frozen=True, repr=False)
 class Options:
-    """How to compile a program. None leaves an option open: `compile` then takes the default that
-    is given below, and `choose` tries the values that fit.
+    """How to compile a program. None leaves an option open: `compile` then takes its default, and
+    `choose` tries the values that fit.
 
-    protocol: of the plan's connections (default: the program's, or Simple).
+    protocol: the protocol of the plan's connections (default: the program's, or Simple).
     schedule: msccl (the default) orders instructions by depth (MSCCLang 5.2), hpds and round-robin
         order whole transfers by sub-pipelines (ResCCL 4.3, 5.3). auto, with a size and a topology,
-        takes what the simulator finds fastest of everything that is left open (`choose`).
-    allocate: connection (the default) gives every connection thread blocks of its own, state lets
-        those that are never at work at the same time share one (ResCCL 4.4).
-    channels: over how many channels transfers are spread that ask for none (default 1); fused
-        chains that fit none of them take further ones.
-    instances: into how many parallel parts the whole program is cut (default 1).
-    fusion: whether a receive and a send may become one instruction (default: with msccl alone).
+        takes the fastest values of all open options (`choose`).
+    allocate: connection (the default) gives each connection its own thread blocks, state merges
+        those that are never active at the same time (ResCCL 4.4).
+    channels: the number of channels for transfers that request none (default 1); fused chains that
+        fit on none of them get further ones.
+    instances: the number of parallel parts of the whole program (default 1).
+    fusion: whether a receive and a send may become one instruction (default: only with msccl).
     loop_order: tile or instruction. The default is instruction for hpds and round-robin, which is
-        ResCCL's task level, and tile for msccl, which has no other.
-    max_blocks: how many thread blocks a rank may have (default: any number). Where there would be
-        more, those are merged that are least at work at the same time.
-    slots: how many messages a connection holds at run time (default: the protocol's number). The
-        plan is ordered so that it runs with this many or more.
-    per_chunk: whether a message of several chunks takes a slot for each of them (default: no), as
-        in MSCCL's kernels once a chunk fills a tile. A plan for them needs it.
-    costs: what the timeline behind `allocate` and `max_blocks` reckons with (default: `Costs()`).
+        ResCCL's task level, and tile for msccl, which supports no other.
+    max_blocks: the most thread blocks of a rank (default: no limit). If a rank would have more,
+        those that are active at the same time for the shortest time are merged.
+    slots: the number of messages that a connection holds at run time (default: the protocol's). The
+        plan runs with this number or more.
+    per_chunk: whether a message takes a slot for each of its chunks (default: no), as in MSCCL's
+        kernels once a chunk fills a tile. A plan for them needs it.
+    costs: the parameters of the timeline for `allocate` and `max_blocks` (default: `Costs()`).
 
-    Enumerations are taken by name as well. Errors: C304, C307.
+    Members of enumerations may be given by name. Errors: C304, C307.
     """
 
     protocol: Protocol | None = _option("Protocol. [the program's, or Simple]")
     schedule: Schedule | None = _option(
-        "Order by depth, or by sub-pipelines of whole transfers; auto: whatever the simulator "
-        "finds fastest for --size. An XML file is lifted and compiled anew. [msccl]"
+        "Order by depth, or by sub-pipelines of whole transfers; auto: the fastest for --size, by "
+        "simulation. An XML file is lifted and compiled again. [msccl]"
     )
     allocate: Allocation | None = _option(
-        "Thread blocks for each connection, or shared by those never at work together. [connection]"
+        "Thread blocks for each connection, or merged if never active together. [connection]"
     )
-    channels: int | None = _option("Spread over channels. [1]")
-    instances: int | None = _option("Parallel parts. [1]")
-    fusion: bool | None = _option("Fuse receives with sends. [with --schedule msccl alone]")
+    channels: int | None = _option("Number of channels. [1]")
+    instances: int | None = _option("Number of parallel parts. [1]")
+    fusion: bool | None = _option("Fuse receives with sends. [only with --schedule msccl]")
     loop_order: LoopOrder | None = _option(
         "Tile by tile, or all tiles of an instruction. [instruction for hpds, round-robin]"
     )
@@ -76,7 +76,7 @@ class Options:
         for word, kind in kinds().items():
             value = getattr(self, word)
             if value is not None:
-                object.__setattr__(self, word, _checked(word, kind, value))
+                object.__setattr__(self, word, _check(word, kind, value))
 
     def __repr__(self) -> str:
         words = {w: v.value if isinstance(v, Enum) else v for w, v in self.given().items()}
@@ -110,20 +110,20 @@ class Options:
 
 @cache
 def kinds() -> dict[str, type]:
-    """The options by name, in order, and of which type the value of each is."""
+    """The types of the options by name, in order."""
     hints = get_type_hints(Options)
     return {f.name: get_args(hints[f.name])[0] for f in fields(Options)}
 
 
 def check_flag(word: str, value: object) -> bool:
-    """A truth value. Errors: C304."""
+    """`value` as a bool. Errors: C304."""
     if not isinstance(value, (bool, np.bool_)):
         raise C304.error(expected=f"{word} as True or False", found=f"{word}={value!r}")
     return bool(value)
 
 
-def _checked(word: str, kind: type, value: object) -> object:
-    """The value of an option as one of its type. Errors: C304, C307."""
+def _check(word: str, kind: type, value: object) -> object:
+    """The value of an option, converted to its type. Errors: C304, C307."""
     if issubclass(kind, Enum):
         return member(kind, value, word, C304)
     if kind is bool:

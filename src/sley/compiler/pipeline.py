@@ -41,18 +41,18 @@ PASSES = (
     "allocate",
     "emit",
 )
-"""The passes by name, in the order of the compiler; no program goes through all of them."""
+"""The names of the passes, in the order of the compiler; no program needs all of them."""
 
 
 class Phase(Interface):
-    """Runs a phase of the compiler: calls `work` and returns its value. It sees the name of every
-    phase, how long it takes, and what comes of it: of a pass in `PASSES` the pass's value."""
+    """Runs a phase of the compiler: calls `work` and returns its value, which for a pass in
+    `PASSES` is the pass's result. So it can observe names, times and results."""
 
     def __call__(self, name: str, work: Callable[[], T], /) -> T: ...
 
 
 def run_phase(_name: str, work: Callable[[], T], /) -> T:
-    """The phase that looks at nothing."""
+    """The phase that observes nothing."""
     return work()
 
 
@@ -66,16 +66,16 @@ def build(
 ) -> Plan:
     """The plan for `program` with these options, whose schedule is not auto.
 
-    Errors: C3xx for what cannot be compiled, V2xx for what `verify` refuses.
+    Errors: C3xx for a program or options that can't be compiled, V2xx if `verify` refuses the plan.
     """
     check_kinds(program, topology)
-    whole, loop_order, fusion = _ways(options)
+    whole, loop_order, fusion = _derive_ways(options)
     merges = options.allocate is Allocation.STATE or options.max_blocks is not None
     if merges and gives_blocks(program):
         raise C309.error(
             at=program.sources.whole,
             expected="thread blocks left to the compiler",
-            found="a program that gives blocks by hand",
+            found="a program that requests thread blocks",
         )
     topology = topology or program.topology
     if topology is not None:
@@ -112,9 +112,9 @@ def build(
     return plan
 
 
-def _ways(options: Options) -> tuple[Schedule | None, LoopOrder, bool]:
-    """The schedule of whole transfers (None: by depth), the loop order, and whether to fuse:
-    the options' or what goes with the others. Errors: C309."""
+def _derive_ways(options: Options) -> tuple[Schedule | None, LoopOrder, bool]:
+    """The schedule of whole transfers (None: by depth), the loop order, and whether to fuse: the
+    options' or their defaults. Errors: C309."""
     schedule = options.schedule or Schedule.MSCCL
     depth = schedule is Schedule.MSCCL
     loop_order = options.loop_order or (LoopOrder.TILE if depth else LoopOrder.INSTRUCTION)
@@ -127,26 +127,25 @@ def _ways(options: Options) -> tuple[Schedule | None, LoopOrder, bool]:
 
 
 def _costs(options: Options, loop_order: LoopOrder) -> Costs:
-    """What the timeline reckons with: in tile order one tile, which goes through all instructions
-    before the next one."""
+    """The parameters of the timeline. In tile order they have one tile, since that passes all
+    instructions before the next one starts."""
     costs = options.costs or Costs()
     return replace(costs, tiles=1) if loop_order is LoopOrder.TILE else costs
 
 
 def gives_blocks(program: Program) -> bool:
-    """Whether a program gives thread blocks by hand."""
+    """Whether a program requests thread blocks."""
     t = program.transfers
     return bool(((t.send_block != NONE) | (t.recv_block != NONE)).any())
 
 
 def check_kinds(program: object, topology: object) -> None:
-    """Refuses what is no program, and no topology. Errors: C307."""
+    """Refuses values that are not a program and a topology. Errors: C307."""
     if not isinstance(program, Program):
         raise C307.error(
             expected="a Program",
             found=type(program).__name__,
-            remedy="Decorate the function with @sley.program(collective), and pass what becomes "
-            "of it.",
+            remedy="Decorate the function with @sley.program(collective), and pass the result.",
         )
     for cluster in (topology, program.topology):
         if cluster is not None and not isinstance(cluster, Topology):

@@ -1,4 +1,4 @@
-"""choose: the fastest options for each size, found with the simulator (docs/choosing.md)."""
+"""Search: the fastest options for each size, by simulation (docs/choosing.md)."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from sley.ir.topology import Topology
 from sley.verify import verify
 
 TIE = 0.01
-"""Times that differ by no more are equal: the model is not that exact."""
+"""Relative difference up to which times count as equal, since the model is not more exact."""
 
 STRIDE = 4
-"""All candidates are compared at sizes no further apart than by this factor."""
+"""Largest factor between neighbouring sizes at which all candidates are compared."""
 
 CONTENDERS = 0.1
-"""Between two sizes only those are looked at that are slower by no more at one of them."""
+"""Between two sizes only candidates within this of the best at one of them are compared."""
 
 SIZE_BITS = 6
-"""Borders of ranges are sizes with so many significant bits: right to some 3 %."""
+"""Significant bits of the sizes at the borders of ranges: exact to about 3 %."""
 
 Progress = Callable[[int, int], None]
-"""Called with how many steps are done, and how many there are."""
+"""Called with the number of steps that are done, and of all steps."""
 
 
-# More than eight parameters: what is searched and what is simulated is given by name in one call.
+# More than eight parameters: one call gives the parameters of the search and of the simulation.
 def choose(
     programs: Program | Sequence[Program],
     sizes: int | str | Sequence[int | str],
@@ -51,35 +51,35 @@ def choose(
 ) -> Choices:
     """The fastest plans for sizes on a topology, as a table of ranges without gaps.
 
-    programs: one, or several that bring about the same collective, to choose among algorithms.
-    sizes: where all candidates are compared, and at sizes between them that are more than a
-        factor of 4 apart; the ranges cover all from the first to the last.
+    programs: one, or several for the same collective, to choose among algorithms.
+    sizes: the sizes at which all candidates are compared, with sizes in between if they are more
+        than a factor of 4 apart; the ranges cover all sizes from the first to the last.
     topology: by default the one that the first program was written for.
-    options: how to compile all candidates. What they leave open is tried: Simple, LL and LL128,
-        unless the program asks for a protocol; all schedules that go with the other options; both
-        allocations, unless the program gives thread blocks; 1, 2 and 4 channels where it leaves
-        them open; 1 to 24 instances. Without max_blocks no rank has more than 108 thread blocks,
-        the multiprocessors of an A100. The other options have the defaults of `compile`.
-    interpreter, model: as `Simulator` takes them.
-    target: a runtime that has to be able to run the plans (msccl, executor, rccl): they are
+    options: how to compile all candidates. Open options are tried: Simple, LL and LL128, unless the
+        program requests a protocol; all schedules that the other options allow; both allocations,
+        unless the program requests thread blocks; 1, 2 and 4 channels, unless it requests channels;
+        1 to 24 instances. Without max_blocks no rank has more than 108 thread blocks, the
+        multiprocessors of an A100. The other options have the defaults of `compile`.
+    interpreter, model: as for `Simulator`.
+    target: a runtime that must be able to run the plans (msccl, executor, rccl): they are
         tile-major, per_chunk, and within its limits.
-    progress: called with how many steps are done, and how many there are.
-    overrides: options by name, which go before those of `options`; each value of a list is tried.
+    progress: called with the number of steps that are done, and of all steps.
+    overrides: options by name, which take precedence over `options`; of a list each value is tried.
 
-    Candidates whose times differ by 1 % or less count as equally fast; among them the one with the
-    fewest thread blocks is taken, then the one with the simpler options. Only what is chosen is
+    Candidates whose times differ by 1 % or less count as equally fast; of these the choice is the
+    one with the fewest thread blocks, then the one with the simplest options. Only choices are
     verified. Errors: C304, C307, C311, C313, S702, and those of `compile`.
     """
-    ordered_programs = _programs(programs)
+    ordered_programs = _check_programs(programs)
     cluster = topology or ordered_programs[0].topology
     if cluster is None:
         raise C311.error(expected="a topology to choose on", found="none")
     if model is not None:
         cluster = replace(cluster, model=model)
-    asked = _dense(_sizes(sizes))
+    all_sizes = _add_sizes(_sort_sizes(sizes))
     space = Space.of(options, overrides, None if target is None else target_named(target))
     report = progress or (lambda done, total: None)
-    steps = 2 * len(asked) - 1
+    steps = 2 * len(all_sizes) - 1
     found = candidates(
         ordered_programs,
         cluster,
@@ -89,7 +89,7 @@ def choose(
     )
     built = max(sum(len(s) for p in ordered_programs for s in space.series(p)), 1)
     search = _Search(found)
-    table = search.table(asked, lambda done: report(built + done, built + steps))
+    table = search.table(all_sizes, lambda done: report(built + done, built + steps))
     return Choices(
         topology=cluster,
         interpreter=interpreter,
@@ -101,7 +101,7 @@ def choose(
 
 @dataclass(frozen=True)
 class _Row:
-    """What was found for a size. times_us: by candidate, of those that were simulated."""
+    """The result for a size. times_us: the times of the candidates that were simulated."""
 
     size_bytes: int
     winner: int
@@ -112,20 +112,20 @@ class _Row:
         return min(self.times_us.values())
 
     def contenders(self) -> set[int]:
-        """Those that may win nearby."""
+        """Candidates that may win at sizes nearby."""
         most = self.best_us * (1 + CONTENDERS)
         return {index for index, time_us in self.times_us.items() if time_us <= most}
 
 
 @dataclass
 class _Search:
-    """The search over candidates. simulations: how many were made."""
+    """The search among candidates. simulations: the number of simulations so far."""
 
     candidates: list[Candidate]
     simulations: int = field(default=0)
 
     def table(self, sizes: list[int], progress: Callable[[int], None]) -> list[_Row]:
-        """A row for each size, and rows between those that differ."""
+        """A row for each size, and rows between those with different winners."""
         rows: list[_Row] = []
         for done, size in enumerate(sizes, 1):
             rows.append(self.fastest(size, self.candidates))
@@ -137,8 +137,8 @@ class _Search:
         return table
 
     def fastest(self, size_bytes: int, among: Iterable[Candidate]) -> _Row:
-        """What is best for a size. Candidates that can't be the best or the second, because they
-        take longer than these at least, are not simulated."""
+        """The best candidate for a size. Candidates whose lower bound rules out that they are the
+        best or the second are not simulated."""
         least = sorted((c.least(size_bytes), c.index) for c in among)
         times: dict[int, float] = {}
         first = second = float("inf")
@@ -155,13 +155,13 @@ class _Search:
         return min(indices, key=lambda i: (self.candidates[i].blocks, i))
 
     def _between(self, before: _Row, after: _Row) -> list[_Row]:
-        """Rows between two that differ, until their sizes are next to one another."""
+        """Rows between two with different winners, down to neighbouring sizes."""
         middle = _middle(before.size_bytes, after.size_bytes)
         if before.winner == after.winner or middle is None:
             return []
         among = sorted(before.contenders() | after.contenders())
         row = self.fastest(middle, [self.candidates[i] for i in among])
-        # A third one comes in between only where it is faster than both.
+        # A third candidate wins only if it is faster than both.
         either = _equal(row.times_us) & {before.winner, after.winner}
         if either:
             row = replace(row, winner=self._simplest(either))
@@ -174,7 +174,7 @@ class _Search:
         return list(zip(groups, ends, strict=True))
 
     def choice(self, rows: list[_Row], end: int) -> Choice:
-        """What was chosen for a range, verified. Errors: V2xx."""
+        """The choice for a range, verified. Errors: V2xx."""
         chosen = self.candidates[rows[0].winner]
         verify(chosen.plan)
         others = [
@@ -189,8 +189,8 @@ class _Search:
             other = self.candidates[index]
             runner_up = RunnerUp(other.program.name, other.options, size_bytes, slower)
         return Choice(
-            begin=self._predicted(chosen, rows[0].size_bytes),
-            end=self._predicted(chosen, end),
+            begin=_predict(chosen, rows[0].size_bytes),
+            end=_predict(chosen, end),
             program=chosen.program,
             options=chosen.options,
             plan=chosen.plan,
@@ -198,27 +198,28 @@ class _Search:
             runner_up=runner_up,
         )
 
-    def _predicted(self, candidate: Candidate, size_bytes: int) -> Prediction:
-        simulation = candidate.simulator(size_bytes)
-        return Prediction(size_bytes, simulation.time_us, simulation.bound)
+
+def _predict(candidate: Candidate, size_bytes: int) -> Prediction:
+    simulation = candidate.simulator(size_bytes)
+    return Prediction(size_bytes, simulation.time_us, simulation.bound)
 
 
 def _equal(times_us: dict[int, float]) -> set[int]:
-    """Those that are as fast as the fastest."""
+    """The candidates that are as fast as the fastest."""
     most = min(times_us.values()) * (1 + TIE)
     return {index for index, time_us in times_us.items() if time_us <= most}
 
 
 def _middle(low: int, high: int) -> int | None:
-    """A size of SIZE_BITS significant bits about the geometric mean of two, None where there is
-    none between them."""
+    """A size of SIZE_BITS significant bits near the geometric mean of two, or None if there is none
+    between them."""
     mean = round((low * high) ** 0.5)
     unit = 1 << max(mean.bit_length() - SIZE_BITS, 0)
     middle = round(mean / unit) * unit
     return middle if low < middle < high else None
 
 
-def _programs(programs: Program | Sequence[Program]) -> list[Program]:
+def _check_programs(programs: Program | Sequence[Program]) -> list[Program]:
     """The programs, all of them for one collective. Errors: C304, C307, C313."""
     given = [programs] if isinstance(programs, Program) else programs
     if not isinstance(given, (list, tuple)):
@@ -242,8 +243,8 @@ def _programs(programs: Program | Sequence[Program]) -> list[Program]:
     return list(given)
 
 
-def _sizes(sizes: int | str | Sequence[int | str]) -> list[int]:
-    """The sizes in rising order. Errors: S702."""
+def _sort_sizes(sizes: int | str | Sequence[int | str]) -> list[int]:
+    """The sizes in ascending order. Errors: S702."""
     several = [sizes] if isinstance(sizes, str) or not isinstance(sizes, Iterable) else list(sizes)
     found = [size_in_bytes(size) for size in several]
     for size, given in zip(found, several, strict=True):
@@ -254,9 +255,9 @@ def _sizes(sizes: int | str | Sequence[int | str]) -> list[int]:
     return sorted({size for size in found if size is not None})
 
 
-def _dense(sizes: list[int]) -> list[int]:
-    """The sizes, and more between those that are over a factor of STRIDE apart: a plan that is
-    fastest only between two sizes would never be seen at them."""
+def _add_sizes(sizes: list[int]) -> list[int]:
+    """The sizes, and further ones between those more than a factor of STRIDE apart, since a plan
+    may be the fastest only between two sizes."""
     dense = sizes[:1]
     for size in sizes[1:]:
         while dense[-1] * STRIDE < size:

@@ -1,4 +1,4 @@
-"""Space: the candidates among which the simulator chooses, and which of them are plans."""
+"""Space: the options that `choose` tries, and their plans, the candidates."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from sley.simulate.inputs import Inputs
 
 INSTANCES = (1, 2, 4, 8, 16, 24)
 CHANNELS = (1, 2, 4)
-"""What is tried of instances and channels."""
+"""The values of instances and channels to try."""
 
 RESIDENT_BLOCKS = 108
-"""How many thread blocks a rank may have where `max_blocks` says nothing: blocks wait for one
-another, so all of them have to be on the GPU at once, and an A100 has so many multiprocessors."""
+"""Thread blocks of a rank without `max_blocks`: all of them must be on the GPU at the same time,
+because they wait for one another, and an A100 has 108 multiprocessors."""
 
 
 SEARCHED = ("schedule", "allocate", "channels", "protocol", "instances")
-"""The options that are tried where they are left open. Of two candidates the simpler one has the
-earlier value of the first of these in which they differ."""
+"""The options that are tried if they are open. Of two candidates the simpler one has the earlier
+value of the first of these options in which they differ."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """What is tried: every combination of the values of `tried`, with `fixed` for the rest.
+    """The combinations of the values of `tried`, with `fixed` for the other options.
 
-    tried: the values of options, the simpler first. fixed: what it leaves open of `SEARCHED` is
-    tried with the values that fit the program (`series`).
-    target: for which runtime plans have to be fit to be written, None for none.
+    tried: values of options, the simplest first. fixed: options of `SEARCHED` that it leaves open
+    get the values that fit the program (`series`).
+    target: the runtime that must be able to run the plans, or None.
     """
 
     tried: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Space:
     def of(
         cls, options: Options | None, overrides: Mapping[str, Any], target: Target | None
     ) -> Space:
-        """The space of options, of which overrides may list several values. Errors: C304, C307."""
+        """The space of options, whose overrides may be lists of values. Errors: C304, C307."""
         lists = {
             word: list(value)
             for word, value in overrides.items()
@@ -78,7 +78,7 @@ class Space:
         return cls({word: _values(word, lists[word]) for word in lists}, fixed, target)
 
     def series(self, program: Program) -> Iterator[list[Options]]:
-        """The options to try for a program, the simpler first: series of rising instances."""
+        """The options to try for a program, the simplest first: series of ascending instances."""
         further = [word for word in self.tried if word not in SEARCHED]
         for values in product(*(self.tried[word] for word in further)):
             fixed = replace(self.fixed, **dict(zip(further, values, strict=True)))
@@ -96,8 +96,8 @@ class Space:
 
 
 def _values(word: str, values: list[Any]) -> tuple[Any, ...]:
-    """The values that are listed for an option, each once: members in the order of their
-    enumeration, numbers in rising order, others in the order given. Errors: C304, C307."""
+    """The distinct values in a list for an option: members in the order of their enumeration,
+    numbers in ascending order, others in the order of the list. Errors: C304, C307."""
     checked = [getattr(Options.of(None, {word: value}), word) for value in values]
     if not checked or None in checked or Schedule.AUTO in checked:
         raise C304.error(
@@ -126,7 +126,7 @@ def _fitting_channels(_fixed: Options, program: Program) -> tuple[int, ...]:
 
 
 def _fitting_protocols(_fixed: Options, program: Program) -> tuple[Protocol, ...]:
-    # The model gives DIRECT Simple's times, so to try it unasked would tell nothing.
+    # Only on request: in the model DIRECT has the times of Simple.
     return (program.protocol,) if program.protocol else FIFO_PROTOCOLS
 
 
@@ -143,11 +143,11 @@ _FITTING: Mapping[str, Callable[[Options, Program], tuple[Any, ...]]] = {
     "protocol": _fitting_protocols,
     "instances": _fitting_instances,
 }
-"""The values of each searched option that go with the fixed ones and a program."""
+"""The values of each searched option that fit the fixed options and a program."""
 
 
 def _leaves_channels(program: Program) -> bool:
-    """Whether any transfer's channel is the compiler's to choose."""
+    """Whether the compiler may choose the channel of any transfer."""
     t = program.transfers
     by_hand = (t.send_block != NONE) | (t.recv_block != NONE)
     return bool(((t.channel == NONE) & (t.src != t.dst) & ~by_hand).any())
@@ -155,15 +155,14 @@ def _leaves_channels(program: Program) -> bool:
 
 @dataclass(frozen=True)
 class LeastTime:
-    """A time that a simulation of a plan never falls below, from what blocks and links have to
-    carry.
+    """A lower bound of the simulated time of a plan, from the load of its blocks and links.
 
     The simulator moves no byte faster than the block's own rate, and no link carries more than its
-    capacity; so a plan takes no less than its busiest block and its busiest link need when nothing
-    ever waits. That is a line over the size, and exact enough to leave most simulations of large
-    sizes out.
+    capacity; so a plan takes at least the time of its busiest block and of its busiest link without
+    any waiting. This is linear in the size, and exact enough to save most simulations of large
+    sizes.
 
-    launch_us: before anything moves. us_per_byte: for each byte of the size.
+    launch_us: the time before any byte moves. us_per_byte: the time for each byte of the size.
     """
 
     launch_us: float
@@ -181,8 +180,8 @@ class LeastTime:
         chunks = c.messages.astype(float) * c.chunks  # that an instruction moves
         kinds = len(c.class_cap)
         moved = np.bincount(c.kind, chunks, minlength=kinds)
-        wire = np.where(c.send == NONE, NONE, c.wire[c.send]) if len(c.wire) else None
-        if wire is not None:
+        if len(c.wire):
+            wire = np.where(c.send == NONE, NONE, c.wire[c.send])
             second = wire != NONE
             moved += np.bincount(wire[second], chunks[second], minlength=kinds)
         each = np.repeat(moved, np.diff(c.class_first)) * c.class_weight
@@ -200,9 +199,9 @@ class LeastTime:
 class Candidate:
     """A plan that may be chosen.
 
-    index: the simpler of two candidates has the lower one.
-    blocks: thread blocks of the rank that has most.
-    least: what it takes at least.
+    index: lower for simpler candidates.
+    blocks: the largest number of thread blocks of a rank.
+    least: the lower bound of its times.
     """
 
     index: int
@@ -222,13 +221,13 @@ def candidates(
     interpreter: bool,
     progress: Callable[[int, int], None],
 ) -> list[Candidate]:
-    """The different plans of a space, the simpler first.
+    """The distinct plans of a space, the simplest first.
 
-    Of a series of instances those are left out that have more blocks than `max_blocks`, or
-    RESIDENT_BLOCKS; if that leaves none at all, those with the fewest blocks stay.
+    Plans with more blocks on a rank than `max_blocks` or RESIDENT_BLOCKS are left out; if all have
+    more, those with the fewest blocks stay.
 
-    progress: called with how many combinations are done, and how many there are. Errors: C3xx,
-    V2xx for a program that does not do what it promises, F4xx where the target can run none.
+    progress: called with the number of combinations that are done, and of all. Errors: C3xx, V2xx
+    for a program that does not do what it promises, F4xx if the target can run none.
     """
     rows = [(program, series) for program in programs for series in space.series(program)]
     total, done = sum(len(series) for _, series in rows), 0
@@ -242,7 +241,7 @@ def candidates(
             refused = refused or problem
             if problem is None:
                 found.setdefault(digest(plan), (program, options, plan))
-            if blocks_per_rank(plan) >= _limit(options):  # more instances only have more
+            if blocks_per_rank(plan) >= _limit(options):  # more instances only need more blocks
                 break
         done += len(series)
         progress(done, total)
@@ -254,7 +253,7 @@ def candidates(
         for program, options, plan in found.values()
         if blocks_per_rank(plan) <= max(_limit(options), fewest)
     )
-    # All bring about one collective; how finely they cut it changes no bound.
+    # All are for one collective, whose bounds don't depend on how finely a program cuts it.
     bounds = Bounds.of(programs[0].collective, topology)
     return [
         Candidate(
@@ -271,12 +270,12 @@ def candidates(
 
 
 def _limit(options: Options) -> int:
-    """How many thread blocks a rank may have."""
+    """The most thread blocks of a rank."""
     return options.max_blocks or RESIDENT_BLOCKS
 
 
 class _Plans:
-    """Plans, each made once for all protocols for which the passes do the same."""
+    """Plans, each compiled once for all protocols for which the passes do the same."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -288,10 +287,10 @@ class _Plans:
         protocol = options.protocol or Protocol.SIMPLE
         slots = options.slots or protocol.slots
         # Only the order by depth has to fit into the slots; whole transfers fit into any.
-        told = slots if options.schedule is Schedule.MSCCL else None
-        key = (id(program), replace(options, protocol=None, slots=told))
+        relevant = slots if options.schedule is Schedule.MSCCL else None
+        key = (id(program), replace(options, protocol=None, slots=relevant))
         if key not in self._known:
-            # A wrong program is told from its first plan, before the search.
+            # The first plan of a program shows before the search whether the program is wrong.
             verify = id(program) not in self._checked
             self._checked.add(id(program))
             self._known[key] = build(program, options, topology=self._topology, verify=verify)
@@ -299,12 +298,12 @@ class _Plans:
 
 
 def blocks_per_rank(plan: Plan) -> int:
-    """Thread blocks of the rank that has most."""
+    """The largest number of thread blocks of a rank."""
     return int(np.diff(plan.rank_block).max(initial=0))
 
 
 def _problem(plan: Plan, target: Target | None) -> SleyError | None:
-    """Why a target can't run a plan."""
+    """The error if a target can't run a plan."""
     if target is None:
         return None
     try:
