@@ -182,7 +182,7 @@ def test_the_folder_is_made_for_nobody_else(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["plans", "cache"])
-@pytest.mark.parametrize(("mode", "words"), [(0o777, "everybody"), (0o770, "its group")])
+@pytest.mark.parametrize(("mode", "words"), [(0o777, "all users"), (0o770, "its group")])
 def test_a_folder_that_others_can_write_to_is_not_used(
     folder: Path, which: str, mode: int, words: str
 ) -> None:

@@ -174,10 +174,10 @@ def test_considered_says_why_each_plan_runs_or_not() -> None:
     assert any(line.startswith("not ring-allgather: it is for allgather(") for line in others)
     large, *others = made.considered(Request("all_reduce", HOSTS, 1 << 20, True))
     assert "ring-allreduce (Simple, registered), 1M and more: a user plan" in large
-    assert "not all-pairs-allreduce: a user plan comes before it" in others
+    assert "not all-pairs-allreduce: a user plan takes precedence" in others
     made.register(ring())
     lines = made.considered(Request("all_reduce", HOSTS, 1 << 20, True))
-    assert "not ring-allreduce: another user plan comes before it" in lines
+    assert "not ring-allreduce: another user plan takes precedence" in lines
 
 
 def test_user_plans_for_one_root_are_for_that_root() -> None:

@@ -305,7 +305,7 @@ class Endpoint:
     def _plan_for(self, call: Call, in_place: bool) -> ReadyPlan:
         """The plan for a call; rank 0 logs why it was chosen."""
         if call.plan is not None:
-            return self.plans.proven(call.plan)
+            return self.plans.prove(call.plan)
         size_bytes = size_of(call.kind, self.ranks, call.count, call.dtype.size_bytes)
         ready = self.plans.find(call.kind, size_bytes, in_place=in_place, root=call.root)
         if self.rank == 0 and logger.isEnabledFor(logging.INFO):

@@ -1,8 +1,8 @@
 """Selection: which plan runs for a call of a communicator.
 
-kinds.py          kinds of calls, and the collective that each is
+kinds.py          kinds of calls, and the collective of each
 rules.py          which algorithm for which sizes, and why
-plans.py          plans made ready, once
-user_plans.py     plans of the user's: values, programs, files and a folder of them
-plan_cache.py     compiled plans kept on disk
+plans.py          the plans of a communicator, each loaded or compiled once
+user_plans.py     plans of the user: values, programs, files, and a folder of files
+plan_cache.py     compiled plans on disk
 """

@@ -1,4 +1,4 @@
-"""Calls, as far as they decide which plan runs: kind, hosts, size, in place or not, and root."""
+"""Kinds: what decides the plan of a call: kind, hosts, size, whether in place, and root."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ BARRIER: Final = "barrier"
 CALLS: Mapping[str, Standard] = MappingProxyType(
     {row.call: row for row in STANDARD.values() if row.call} | {BARRIER: STANDARD["allreduce"]}
 )
-"""The kinds of calls, and the collective that each brings about."""
+"""The kinds of calls, with the collective of each."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A call for which a plan is wanted.
+    """A call that needs a plan.
 
-    kind: one of `CALLS`. hosts: how the ranks lie on hosts.
-    size_bytes: of the largest buffer of any rank, as nccl-tests counts it; of a call with `count`
-        elements it is `size_of`.
-    in_place: whether input and output are the same memory: all of it, or in an AllGather and a
-        Gather the input is the rank's part of the output, and in a ReduceScatter and a Scatter the
-        output is the rank's part of the input.
-    root: the rank that it is about, for kinds that have one.
+    kind: one of `CALLS`. hosts: which ranks share a host.
+    size_bytes: of the largest buffer of any rank, as nccl-tests counts it; `size_of` computes it
+        from a call's number of elements.
+    in_place: whether input and output are the same memory. In an AllGather and a Gather, the input
+        is then the rank's part of the output, in a ReduceScatter and a Scatter the output the
+        rank's part of the input.
+    root: the root rank, for kinds that have one.
 
-    The elements' type and the reduction make no difference: a plan moves chunks, of any type.
+    The elements' type and the reduction don't matter: a plan moves chunks of any type.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Request:
 
     @property
     def ranks(self) -> int:
-        """How many ranks take part."""
+        """The number of ranks."""
         return len(self.hosts.host)
 
 
@@ -59,19 +59,19 @@ def size_of(kind: str, ranks: int, count: int, item_bytes: int) -> int:
 def collective_of(
     kind: str, ranks: int, *, chunks: int = 1, in_place: bool = False, root: int = 0
 ) -> Collective:
-    """What a call brings about. Errors: N650, L101."""
+    """The collective of a call. Errors: N650, L101."""
     check_kind(kind)
     return CALLS[kind].of(ranks, chunks, in_place=in_place, root=root)
 
 
 def kinds_of(collective: Collective) -> tuple[str, ...]:
-    """The kinds of calls that a plan for this collective may run for."""
+    """The kinds of calls that a plan of this collective can run."""
     row = standard(collective)
-    return tuple(kind for kind, meant in CALLS.items() if meant is row)
+    return tuple(kind for kind, standard_row in CALLS.items() if standard_row is row)
 
 
 def check_kind(kind: str) -> None:
-    """Refuses what is no kind of call. Errors: N650."""
+    """Refuses an unknown kind of call. Errors: N650."""
     if kind not in CALLS:
         raise N650.error(
             expected=f"one of {', '.join(CALLS)}",
@@ -81,7 +81,7 @@ def check_kind(kind: str) -> None:
 
 
 def check_call(kind: str, ranks: int, size_bytes: int, root: int) -> None:
-    """Refuses what is no call of a communicator with so many ranks. Errors: N650."""
+    """Refuses a call that a communicator of `ranks` can't make. Errors: N650."""
     check_kind(kind)
     if not is_integer(size_bytes) or size_bytes < 0:
         raise N650.error(
@@ -93,5 +93,5 @@ def check_call(kind: str, ranks: int, size_bytes: int, root: int) -> None:
         raise N650.error(
             expected=f"a root from 0 to {ranks - 1}",
             found=repr(root),
-            remedy="Give the number of the rank that the call is about.",
+            remedy="Give the number of the root rank.",
         )

@@ -1,4 +1,4 @@
-"""Plans: the plan for each call of a communicator, found, compiled or loaded on first use."""
+"""Plans: the plan for each call of a communicator, compiled or loaded on first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sley.ir.sizes import size_text
 from sley.rendezvous.hosts import Hosts
 from sley.selection.kinds import Request, check_call
 from sley.selection.plan_cache import cached_plan, refusal
-from sley.selection.rules import Limits, Selection, ladder
+from sley.selection.rules import Selection, ladder
 from sley.selection.user_plans import (
     Capacity,
     PlanFolder,
@@ -38,10 +38,10 @@ _NO_END = float("inf")
 class ReadyPlan:
     """A plan that is ready to run.
 
-    selection: for which sizes, and why.
-    origin: "compiled", "disk" (it was in the cache), "registered" or "given" with the call.
-    digest: 16 bytes, equal on all ranks that chose the same.
-    ready_ms: how long it took to make it ready.
+    selection: its sizes, and the reason for it.
+    origin: "compiled", "disk" (from the cache), "registered" or "given" with the call.
+    digest: 16 bytes, equal on all ranks that chose the same plan.
+    ready_ms: how long compiling or loading took.
     """
 
     plan: Plan
@@ -52,8 +52,7 @@ class ReadyPlan:
 
 
 class PlanRow(NamedTuple):
-    """A plan that was made ready, for people. The bytes are the sizes that it is for; root is 0
-    where it makes no difference."""
+    """A ready plan as a row. begin_bytes, end_bytes: its sizes. root: 0 for kinds without one."""
 
     kind: str
     in_place: bool
@@ -68,8 +67,7 @@ class PlanRow(NamedTuple):
 
 @dataclass(eq=False)
 class _Rung:
-    """A range of sizes: what is selected for it, the user plan if it is one, and the plan once it
-    is ready."""
+    """A range of sizes: its selection, the user plan if that is one, and the plan when ready."""
 
     selection: Selection
     user_plan: UserPlan | None
@@ -78,7 +76,7 @@ class _Rung:
 
 @dataclass(eq=False)
 class _Table:
-    """The ranges of one kind of call. ends: the last size of each; the last one has none."""
+    """The ranges of one kind of call. ends: the last size of each; infinity for the last range."""
 
     ends: list[float]
     rungs: list[_Rung] = field(default_factory=list)
@@ -87,33 +85,33 @@ class _Table:
 class Plans:
     """The plans of one communicator.
 
-    hosts: where its ranks are. limits: the thresholds of the selection.
-    slots, channels: what its connections have; user plans that need more are refused.
-    plan_dir: a folder of user plans (SLEY_PLAN_DIR), None for none.
+    hosts: which ranks share a host.
+    slots, channels: those of its connections; user plans that need more are refused.
+    plan_dir: a folder of user plans (SLEY_PLAN_DIR), or None.
     cache: whether compiled plans are kept on disk.
 
-    problems: what is wrong with files of `plan_dir` and with the cache; none of it stops anything.
-    registrations: how often `register` has taken something.
+    problems: problems of the files of `plan_dir` and of the cache, which are then not used.
+    registrations: how many times `register` has succeeded.
 
-    User plans win over the library's algorithms within their sizes: those registered, the latest
-    first, then those of the folder in the order of their names. Threads may share it.
+    Within their sizes, user plans take precedence over the library's algorithms: first registered
+    ones, the latest first, then those of the folder in the order of their names. Threads may share
+    it.
     """
 
     def __init__(
         self,
         hosts: Hosts,
         *,
-        limits: Limits | None = None,
         slots: int | None = None,
         channels: int | None = None,
         plan_dir: str | os.PathLike[str] | None = None,
         cache: bool = True,
     ) -> None:
-        self._hosts, self._limits = hosts, limits or Limits()
+        self._hosts = hosts
         self._capacity = Capacity(len(hosts.host), slots, channels)
         self._lock = threading.RLock()
         self._tables: dict[tuple[str, bool, int], _Table] = {}
-        self._made: dict[tuple[object, ...], ReadyPlan] = {}
+        self._made: dict[tuple[object, ...], tuple[Plan, str, bytes]] = {}
         self.registrations = 0
         self._given: dict[int, ReadyPlan] = {}
         self._registered: list[UserPlan] = []
@@ -128,11 +126,8 @@ class Plans:
     def find(
         self, kind: str, size_bytes: int, *, in_place: bool = False, root: int = 0
     ) -> ReadyPlan:
-        """The plan for a call; `Request` says what the arguments mean. After the first call of a
-        range it costs a look into a table.
-
-        Errors: N650, and those of the compiler.
-        """
+        """The plan for a call; `Request` explains the arguments. After the first call of a range
+        it is a lookup in a table. Errors: N650, and those of the compiler."""
         table = self._tables.get((kind, in_place, root))
         if table is None:
             table = self._table(kind, in_place, root)
@@ -156,16 +151,16 @@ class Plans:
         in_place: bool | None = None,
         root: int | None = None,
     ) -> list[str]:
-        """Takes a user plan for calls that do what it does, of sizes from `min_bytes` to
-        `max_bytes`, both included. It is proven first. Every rank must register the same.
+        """Proves a user plan, and uses it for calls of its collective, of sizes from `min_bytes` to
+        `max_bytes`, both included. Every rank must register the same.
 
         source: a plan, a program, or a file with one: MSCCL XML, ResCCLang, Python. options: how a
-        program is compiled (`sley.Options`, or a dict of them); without, large data go through
-        slots (Protocol SIMPLE), where DIRECT reads them in place. in_place, root: what a file
-        leaves open; without in_place a file is taken both ways, as far as it can run.
+        program is compiled (`sley.Options`, or a dict of them); by default large data pass through
+        slots (Protocol SIMPLE), while DIRECT reads them in place. in_place, root: for files that
+        don't define them; by default such a file is used in place and out of place if it can be.
 
-        Gives a line for each plan taken. Errors: N651, N652, N654, N656, and what the file, the
-        compiler or the proof say; then nothing changes.
+        Returns a line for each plan. Errors: N651, N652, N654, N656, and those of the file, the
+        compiler and the proof; then nothing changes.
         """
         plan_request = PlanRequest(
             size_of_request("min_bytes", min_bytes),
@@ -181,20 +176,20 @@ class Plans:
             self.registrations += 1
         return [str(user_plan) for user_plan in found]
 
-    def proven(self, plan: Plan) -> ReadyPlan:
-        """A plan that comes with a call, once it is proven. Errors: N651, N652, V2xx."""
+    def prove(self, plan: Plan) -> ReadyPlan:
+        """Proves a plan that a call brings, once. Errors: N651, N652, V2xx."""
         with self._lock:
             if id(plan) not in self._given:
                 started = time.perf_counter()
                 prove(plan, self._capacity, plan.name)
                 took = (time.perf_counter() - started) * 1e3
-                selection = Selection(plan.name, (), Options(), "it came with the call")
+                selection = Selection(plan.name, (), Options(), "given with the call")
                 ready = ReadyPlan(plan, selection, "given", digest(plan), took)
-                self._given[id(plan)] = ready  # which keeps it, so that no other has its id
+                self._given[id(plan)] = ready  # keeps the plan, so that no other gets its id
             return self._given[id(plan)]
 
     def considered(self, request: Request) -> list[str]:
-        """Which plan runs for a call and why, and why others don't, a line each. Errors: as
+        """Which plan runs for a call and why, and why others don't, a line for each. Errors: as
         `find`."""
         table = self._tables.get((request.kind, request.in_place, request.root))
         if table is None:
@@ -213,7 +208,7 @@ class Plans:
         return [*lines, *(f"not {line}" for line in self._folder.others)]
 
     def stats(self) -> list[PlanRow]:
-        """A row for each range of sizes of which a call has come."""
+        """A row for each range of sizes that a call has used."""
         with self._lock:
             tables = list(self._tables.items())
         return [
@@ -234,11 +229,11 @@ class Plans:
         ]
 
     def _table(self, kind: str, in_place: bool, root: int) -> _Table:
-        """The ranges of a kind of call, user plans laid over the library's. Errors: N650."""
+        """The ranges of a kind of call, user plans before the library's. Errors: N650."""
         with self._lock:
             if (kind, in_place, root) in self._tables:  # another thread was first
                 return self._tables[kind, in_place, root]
-            library = ladder(kind, self._hosts, in_place=in_place, root=root, limits=self._limits)
+            library = ladder(kind, self._hosts, in_place=in_place, root=root)
             fitting = [
                 user_plan
                 for user_plan in (*self._registered, *self._folder.plans)
@@ -253,28 +248,25 @@ class Plans:
         return table
 
     def _ready(self, rung: _Rung) -> ReadyPlan:
-        """The plan of a range, made ready."""
+        """Compiles or loads the plan of a range, once."""
         with self._lock:
             if rung.ready is None:
                 started = time.perf_counter()
-                ready = (
-                    self._registered_plan(rung.user_plan, rung.selection)
-                    if rung.user_plan
-                    else self._library_plan(rung.selection)
-                )
+                if rung.user_plan is not None:
+                    plan, origin = rung.user_plan.plan, "registered"
+                    plan_digest = digest(plan)
+                else:
+                    plan, origin, plan_digest = self._library_plan(rung.selection)
                 took = (time.perf_counter() - started) * 1e3
-                rung.ready = replace(ready, selection=rung.selection, ready_ms=took)
+                rung.ready = ReadyPlan(plan, rung.selection, origin, plan_digest, took)
         return rung.ready
 
-    def _registered_plan(self, user_plan: UserPlan, selection: Selection) -> ReadyPlan:
-        return ReadyPlan(user_plan.plan, selection, "registered", digest(user_plan.plan), 0.0)
-
-    def _library_plan(self, selection: Selection) -> ReadyPlan:
-        """The plan of a selection: made before, from the cache, or compiled."""
+    def _library_plan(self, selection: Selection) -> tuple[Plan, str, bytes]:
+        """The plan of a selection, its origin and digest; made once."""
         key = (selection.name, selection.arguments, selection.options)
         if key not in self._made:
             plan, origin = self._compile(selection)
-            self._made[key] = ReadyPlan(plan, selection, origin, digest(plan), 0.0)
+            self._made[key] = plan, origin, digest(plan)
         return self._made[key]
 
     def _compile(self, selection: Selection) -> tuple[Plan, str]:
@@ -283,8 +275,8 @@ class Plans:
 
         if not self._use_cache:
             return build(), "compiled"
-        plan, was_there = cached_plan(selection, self._capacity.ranks, build)
-        return plan, "disk" if was_there else "compiled"
+        plan, is_cached = cached_plan(selection, self._capacity.ranks, build)
+        return plan, "disk" if is_cached else "compiled"
 
 
 def _overlay(user: Sequence[UserPlan], library: Sequence[Selection]) -> list[_Rung]:
@@ -305,7 +297,7 @@ def _overlay(user: Sequence[UserPlan], library: Sequence[Selection]) -> list[_Ru
 
 
 def _selection_of(user_plan: UserPlan | None, selected: Selection) -> Selection:
-    """What is selected: the library's choice, unless a user plan comes before it."""
+    """The selection of a user plan if there is one, else the library's."""
     if user_plan is None:
         return selected
     return Selection(
@@ -313,17 +305,17 @@ def _selection_of(user_plan: UserPlan | None, selected: Selection) -> Selection:
         arguments=(),
         options=Options(),
         reason=f"a user plan, {user_plan.origin}, for {user_plan.sizes}",
-        refused=(f"{selected.name}: a user plan comes before it",),
+        refused=(f"{selected.name}: a user plan takes precedence",),
     )
 
 
 def _why_not(user_plan: UserPlan, request: Request) -> str:
-    """Why a user plan does not run for a call."""
+    """Why a user plan doesn't run for a call."""
     if not user_plan.is_for(request.kind, in_place=request.in_place, root=request.root):
         return f"it is for {user_plan.plan.collective}"
     if not user_plan.covers(request.size_bytes):
         return f"it is for {user_plan.sizes}"
-    return "another user plan comes before it"
+    return "another user plan takes precedence"
 
 
 def _range_text(selection: Selection) -> str:

@@ -1,7 +1,7 @@
-"""Rules: which algorithm runs for which call, by kind, hosts and size, with the reasons in words.
+"""Rules: which algorithm runs for a call, by kind, hosts and size, with the reasons in words.
 
-`ladder` gives the ranges of sizes of a kind of call, `select` the one for a call. Nothing is
-compiled here. Where an algorithm takes over from another is a matter of measurements: `Limits`.
+`ladder` lists the ranges of sizes of a kind of call, `select` finds the one of a call. Nothing is
+compiled here. The sizes at which one algorithm replaces another were measured: `Limits`.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from sley.selection.kinds import BARRIER, CALLS, Request, check_call, collective
 _STAGED = Options(protocol=Protocol.SIMPLE, fusion=False)
 _PULLED = Options(protocol=Protocol.DIRECT, fusion=False)
 _FUSED = Options(protocol=Protocol.SIMPLE)
-"""Rings, trees and halving hand on what they receive: fused, without a turn through memory."""
+"""Rings, trees and halving forward what they receive: fused, without a copy through memory."""
 
 _STAGES = {"stage_channels": (0, 1)}
-"""Two stages with blocks of their own: the first stage of a tile doesn't wait for the second of the
+"""Two stages in separate blocks: the first stage of a tile doesn't wait for the second stage of the
 tile before."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Where one algorithm takes over from another.
+    """The largest numbers and sizes of each algorithm.
 
-    mesh_ranks: up to so many ranks, on a host or one on each, all pairs are connected.
-    mesh_hosts: up to so many hosts, all of them are connected.
-    one_step_bytes: up to so many bytes for a rank to read in one step, an AllReduce has one step.
-    staged_bytes: up to this size of a call, messages go through slots even where a peer could read
-        them in place: to say that they were read costs more than the copy.
-    rooted_bytes: up to this size, the root of a Reduce does all of it by itself, and across hosts
-        that of a Broadcast too.
-    tree_bytes: up to this size, steps decide with many ranks: halving and trees; above it rings.
-    two_step_bytes: up to so many bytes for each pair of ranks, an AllToAll collects what goes from
-        host to host.
+    mesh_ranks: ranks, on one host or one on each host, up to which all pairs are connected.
+    mesh_hosts: hosts up to which all pairs are connected.
+    one_step_bytes: bytes that a rank reads in one step, up to which an AllReduce has one step.
+    staged_bytes: size of a call up to which messages pass through slots even where a peer could
+        read them in place: acknowledging such a read costs more than the copy.
+    rooted_bytes: size up to which the root of a Reduce does all the work, as does, across hosts,
+        the root of a Broadcast.
+    tree_bytes: size up to which, with many ranks, the number of steps decides: halving and trees;
+        above it rings.
+    two_step_bytes: bytes for each pair of ranks up to which an AllToAll combines the messages
+        between two hosts.
     """
 
     mesh_ranks: int = 16
@@ -55,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Step:
-    """A rung of a ladder, up to a size: an algorithm, its arguments, options and reason."""
+    """A rung of a ladder: an algorithm up to a size, with its arguments, options and reason."""
 
     end_bytes: int | None
     name: str
@@ -67,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks, as the rules look at them."""
+    """The ranks, as the rules see them."""
 
     hosts: Hosts
     limits: Limits
@@ -78,7 +79,7 @@ class Group:
 
     @property
     def largest(self) -> int:
-        """Ranks of the host that has most."""
+        """The most ranks of a host."""
         return max(map(len, self.hosts.members))
 
     @property
@@ -88,18 +89,18 @@ class Group:
 
     @property
     def is_flat(self) -> bool:
-        """Whether all pairs of ranks are alike: one host, or one rank on each."""
+        """Whether all pairs of ranks are equivalent: one host, or one rank on each host."""
         return self.hosts.count == 1 or self.is_network
 
     @property
     def is_mesh(self) -> bool:
-        """Whether they are few enough to connect all pairs, within hosts and across."""
+        """Whether there are few enough ranks and hosts to connect all pairs."""
         few = self.largest <= self.limits.mesh_ranks
         return few and self.hosts.count <= self.limits.mesh_hosts
 
     @property
     def is_grid(self) -> bool:
-        """Whether hosts have equally many ranks, one host's after another's."""
+        """Whether all hosts have the same number of ranks, numbered host by host."""
         return self.hosts.is_uniform and self.hosts.is_contiguous
 
     @property
@@ -116,7 +117,7 @@ class Group:
 
     @property
     def too_many(self) -> str:
-        """Why not all pairs."""
+        """Why not all pairs are connected."""
         return (
             f"{self.largest} ranks on a host and {self.hosts.count} hosts; all pairs are connected "
             f"up to {self.limits.mesh_ranks} and {self.limits.mesh_hosts}"
@@ -124,7 +125,7 @@ class Group:
 
 
 def _two_ways(limits: Limits, step: Step) -> list[Step]:
-    """One algorithm for all sizes: through slots while small, read in place when large."""
+    """One algorithm for all sizes: small messages through slots, large ones read in place."""
     staged = replace(
         step,
         end_bytes=limits.staged_bytes,
@@ -151,13 +152,13 @@ def _all_reduce(group: Group) -> list[Step]:
                 _STAGED,
                 "small: one step, in which each rank reads the data of all others",
                 group.size,
-                ("all-pairs-allreduce: two steps, where each would be little more than waiting",),
+                ("all-pairs-allreduce: two steps, whose latency would dominate",),
             ),
             Step(
                 None,
                 "all-pairs-allreduce",
                 _PULLED,
-                "each rank sums up its share and reads the others': the fewest bytes, in two steps",
+                "each rank reduces its part and reads the others: the fewest bytes, in two steps",
                 {**group.size, **_STAGES},
                 (
                     "one-step-allreduce: each rank would read the whole data of all others",
@@ -175,9 +176,9 @@ def _all_reduce(group: Group) -> list[Step]:
                 "small: one step within the hosts and one across",
                 group.members,
                 (
-                    "two-level-allreduce: four steps, where each would be little more than waiting",
-                    "one-step-allreduce: it doesn't know the hosts, and crosses the network "
-                    "with all pairs of ranks",
+                    "two-level-allreduce: four steps, whose latency would dominate",
+                    "one-step-allreduce: ignores the hosts, and sends the data of all pairs of "
+                    "ranks over the network",
                 ),
             ),
             Step(
@@ -219,7 +220,7 @@ def _many_all_reduce(group: Group) -> list[Step]:
         group.size,
         (
             f"two-level-allreduce, all-pairs-allreduce: {group.too_many}",
-            "hierarchical-allreduce: it needs equally many ranks on every host, in order",
+            "hierarchical-allreduce: needs the same number of ranks on every host, in order",
         ),
     )
     return [few, ring]
@@ -227,7 +228,7 @@ def _many_all_reduce(group: Group) -> list[Step]:
 
 def _all_gather(group: Group) -> list[Step]:
     if group.is_flat and group.is_mesh:
-        reason = "each rank reads every other's part from it, in one step"
+        reason = "each rank reads the parts of all others, in one step"
         step = Step(None, "all-pairs-allgather", _STAGED, reason, group.size)
         return _two_ways(group.limits, step)
     if group.is_mesh:
@@ -248,12 +249,12 @@ def _all_gather(group: Group) -> list[Step]:
 
 def _reduce_scatter(group: Group) -> list[Step]:
     if group.is_flat and group.is_mesh:
-        reason = "each rank reads its part from every other and sums it up, in one step"
+        reason = "each rank reads its part from all others and reduces it, in one step"
         step = Step(None, "all-pairs-reducescatter", _STAGED, reason, group.size)
         return _two_ways(group.limits, step)
     if group.is_mesh:
-        reason = "hosts sum up first, so each part crosses the network once from each"
-        refused = ("all-pairs-reducescatter: parts would cross the network from every rank",)
+        reason = "hosts reduce first, so each part crosses the network once from each host"
+        refused = ("all-pairs-reducescatter: every rank would send its parts over the network",)
         step = Step(None, "two-level-reducescatter", _STAGED, reason, group.members, refused)
         return _two_ways(group.limits, step)
     reason = "many ranks: the fewest bytes with two connections a rank"
@@ -262,13 +263,13 @@ def _reduce_scatter(group: Group) -> list[Step]:
 
 
 def _all_to_all(group: Group) -> list[Step]:
-    reason = "every rank has something else for every other"
+    reason = "every rank has different data for every other"
     pairs = Step(None, "all-pairs-alltoall", _STAGED, reason, group.size)
     if group.is_flat:
         return _two_ways(group.limits, pairs)
     end = group.limits.two_step_bytes * group.ranks
     if not group.is_grid:
-        refused = ("two-step-alltoall: it needs equally many ranks on every host, in order",)
+        refused = ("two-step-alltoall: needs the same number of ranks on every host, in order",)
         return _two_ways(group.limits, replace(pairs, refused=refused))
     few = Step(
         end,
@@ -278,12 +279,12 @@ def _all_to_all(group: Group) -> list[Step]:
         group.grid,
         ("all-pairs-alltoall: a message for every pair of ranks over the network",),
     )
-    refused = ("two-step-alltoall: it copies within the hosts first, which no longer pays",)
+    refused = ("two-step-alltoall: copies within the hosts first, which costs more than it saves",)
     return [few, *_two_ways(group.limits, replace(pairs, refused=refused))]
 
 
 def _broadcast(group: Group) -> list[Step]:
-    reason = "everybody reads the root's data from it, in one step"
+    reason = "all ranks read the root's data, in one step"
     flat = Step(None, "flat-broadcast", _STAGED, reason, group.size)
     if group.hosts.count == 1:
         few = group.ranks <= group.limits.mesh_ranks
@@ -293,10 +294,10 @@ def _broadcast(group: Group) -> list[Step]:
     small = replace(flat, end_bytes=group.limits.rooted_bytes)
     why_not = "flat-broadcast: the root's host would send the data over the network several times"
     if group.is_network:
-        reason = "the root scatters the data, and the others gather it: it leaves the root once"
+        reason = "the root scatters the data, and the others gather it: the root sends it once"
         large = Step(None, "all-pairs-broadcast", _PULLED, reason, group.size, (why_not,))
     else:
-        reason = "the data leave the root's host once, spread over its ranks"
+        reason = "the root's host sends the data once, spread over its ranks"
         large = Step(None, "two-level-broadcast", _PULLED, reason, group.members, (why_not,))
     return [small, large]
 
@@ -304,15 +305,15 @@ def _broadcast(group: Group) -> list[Step]:
 def _reduce(group: Group) -> list[Step]:
     if not group.is_mesh:
         return [replace(_tree(group, "reduce"), end_bytes=None)]
-    reason = "small: the root reads everybody's data and sums it up, in one step"
+    reason = "small: the root reads all ranks' data and reduces it, in one step"
     small = Step(group.limits.rooted_bytes, "flat-reduce", _STAGED, reason, group.size)
     why_not = ("flat-reduce: the root alone would do all the work",)
     if group.is_flat:
-        reason = "each rank sums up its share, and the root reads the sums"
+        reason = "each rank reduces its part, and the root reads the results"
         arguments = {**group.size, **_STAGES}
         large = Step(None, "all-pairs-reduce", _PULLED, reason, arguments, why_not)
     else:
-        reason = "hosts sum up first, so each crosses the network once"
+        reason = "hosts reduce first, so each sends its result over the network once"
         arguments = {**group.members, **_STAGES}
         large = Step(None, "two-level-reduce", _PULLED, reason, arguments, why_not)
     return [small, large]
@@ -326,12 +327,12 @@ def _tree(group: Group, kind: str) -> Step:
 
 
 def _gather(group: Group) -> list[Step]:
-    reason = "the root needs every rank's part, and reads it from there"
+    reason = "the root reads every rank's part"
     return _two_ways(group.limits, Step(None, "flat-gather", _STAGED, reason, group.size))
 
 
 def _scatter(group: Group) -> list[Step]:
-    reason = "every rank needs another part of the root's data, and reads it there"
+    reason = "every rank reads its part of the root's data"
     return _two_ways(group.limits, Step(None, "flat-scatter", _STAGED, reason, group.size))
 
 
@@ -358,17 +359,17 @@ _TWO_LEVEL: Mapping[str, Callable[..., Program]] = {
     "two-level-reduce": TwoLevel.reduce,
 }
 _LOCAL = "local-copy"
-"""What a single rank does."""
+"""The program of a single rank."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What runs for a range of sizes.
+    """The algorithm or user plan for a range of sizes.
 
     name: of the algorithm, or of the user plan.
-    arguments: what the algorithm is built with. options: what it is compiled with.
+    arguments, options: those with which the algorithm is built and compiled.
     begin_bytes, end_bytes: the first and the last size; None for no end.
-    reason: why, in words. refused: what else was considered, and why it does not run.
+    reason: why it was chosen. refused: the alternatives, each with the reason against it.
     """
 
     name: str
@@ -392,7 +393,7 @@ class Selection:
 def ladder(
     kind: str, hosts: Hosts, *, in_place: bool = False, root: int = 0, limits: Limits | None = None
 ) -> tuple[Selection, ...]:
-    """What runs for a kind of call on these hosts: ranges of sizes without gaps, ascending; the
+    """The selections of a kind of call on these hosts: ranges of sizes without gaps, ascending; the
     last one has no end. Errors: N650."""
     group = Group(hosts, limits or Limits())
     check_call(kind, group.ranks, 0, root)
@@ -400,7 +401,7 @@ def ladder(
     if CALLS[kind].roles:
         common["root"] = root
     if group.ranks == 1:
-        steps = [Step(None, _LOCAL, Options(), "one rank has its data already", {"kind": kind})]
+        steps = [Step(None, _LOCAL, Options(), "one rank already has its data", {"kind": kind})]
         common.pop("root", None)
     else:
         steps = RULES[kind](group)
@@ -424,7 +425,7 @@ def ladder(
 
 
 def select(request: Request, limits: Limits | None = None) -> Selection:
-    """What runs for a call. Errors: N650."""
+    """The selection for a call. Errors: N650."""
     check_call(request.kind, request.ranks, request.size_bytes, request.root)
     rungs = ladder(
         request.kind, request.hosts, in_place=request.in_place, root=request.root, limits=limits
@@ -435,7 +436,7 @@ def select(request: Request, limits: Limits | None = None) -> Selection:
 
 
 def _local_copy(kind: str, in_place: bool) -> Program:
-    """What a single rank does: its input is its output."""
+    """The program of a single rank: copies its input to its output."""
 
     def body(p: ChunkProgram) -> None:
         if not in_place:

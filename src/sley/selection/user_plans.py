@@ -1,13 +1,13 @@
 """User plans: verified plans made of a user's Plan, Program or file.
 
-A folder of them (SLEY_PLAN_DIR) holds such files and plans.toml:
+A folder of such files (SLEY_PLAN_DIR) may have a plans.toml:
 
     ["ring.py"]
     min_bytes = "1M"                             # sizes, both included
     max_bytes = "64M"
     options = { protocol = "Direct", instances = 2 }     # of sley.Options
 
-A file that can't be used is reported, and doesn't disable the others, but for plans.toml.
+An invalid file is reported, and doesn't disable the others; an invalid plans.toml disables all.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from sley.selection.kinds import kinds_of
 from sley.verify import verify
 
 Source: TypeAlias = Plan | Program | str | os.PathLike[str]
-"""What a user plan may come from."""
+"""The source of a user plan."""
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a user says of a plan; None leaves it to the file.
+    """What a user requests of a plan; None leaves it to the file.
 
-    min_bytes, max_bytes: the sizes that it is for, both included. in_place, root: what the file
-    leaves open. options: how a program is compiled.
+    min_bytes, max_bytes: its sizes, both included. in_place, root: for files that don't define
+    them. options: how a program is compiled.
     """
 
     min_bytes: int | None = None
@@ -54,8 +54,8 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a plan must fit: the number of ranks, and the slots and channels of connections, None
-    for any number."""
+    """What a plan must fit: the number of ranks, and the slots and channels of connections (None:
+    any number)."""
 
     ranks: int
     slots: int | None = None
@@ -64,11 +64,11 @@ class Capacity:
 
 @dataclass(frozen=True)
 class UserPlan:
-    """A proven plan of the user's.
+    """A proven plan of the user.
 
-    origin: the file that it comes from, or the plan's name.
-    kinds: the kinds of calls that it may run for.
-    min_bytes, max_bytes: the sizes that it is for, both included; None for no end.
+    origin: its file, or the plan's name.
+    kinds: the kinds of calls that it can run.
+    min_bytes, max_bytes: its sizes, both included; None for no end.
     """
 
     plan: Plan
@@ -88,7 +88,7 @@ class UserPlan:
         return f"{size_text(self.min_bytes)} to {size_text(self.max_bytes)}"
 
     def is_for(self, kind: str, *, in_place: bool, root: int) -> bool:
-        """Whether it may run for such calls of some size."""
+        """Whether it can run such calls, of some size."""
         c = self.plan.collective
         return kind in self.kinds and c.in_place == in_place and c.root in (NONE, root)
 
@@ -100,10 +100,10 @@ class UserPlan:
 
 
 def user_plans(source: Source, request: PlanRequest, capacity: Capacity) -> list[UserPlan]:
-    """The proven plans of a source that fit: one, or where a file leaves open whether it runs in
-    place, one for each way that it can.
+    """Proven plans of a source: one; or, if a file doesn't define whether it runs in place, one in
+    place and one out of place, as far as these are possible.
 
-    Errors: N651, N652, N654, N656, and whatever the file, the compiler or the proof say.
+    Errors: N651, N652, N654, N656, and those of the file, the compiler and the proof.
     """
     if isinstance(source, (Plan, Program)):
         return [_user_plan(source, source.name, request, capacity)]
@@ -164,13 +164,13 @@ _LOADERS: dict[str, Callable[[Path, PlanRequest], tuple[Plan | Program, PlanRequ
     ".py": _python,
 }
 _SUFFIXES = tuple(_LOADERS)
-"""The ends of names of files with plans and programs."""
+"""The suffixes of files with plans and programs."""
 
 
 def _user_plan(
     loaded: Plan | Program, origin: str, request: PlanRequest, capacity: Capacity
 ) -> UserPlan:
-    """A plan that was proven and fits. Errors: N651, N652, N656, C3xx, V2xx."""
+    """Compiles or proves a plan, and checks that it fits. Errors: N651, N652, N656, C3xx, V2xx."""
     least, most = request.min_bytes or 0, request.max_bytes
     if least < 0 or (most is not None and most < least):
         raise N656.error(
@@ -186,7 +186,7 @@ def _user_plan(
         where += "" if request.root is None else f", root {request.root}"
         raise N651.error(
             at=Place(origin),
-            expected=f"a collective that a call can ask for, on {capacity.ranks} ranks{where}",
+            expected=f"a collective of a call, on {capacity.ranks} ranks{where}",
             found=str(c),
         )
     if isinstance(loaded, Program):
@@ -199,7 +199,7 @@ def _user_plan(
 
 
 def prove(plan: Plan, capacity: Capacity, origin: str) -> None:
-    """Proves a plan, and refuses it where it doesn't fit. Errors: N651, N652, V2xx."""
+    """Proves a plan, and checks that it fits. Errors: N651, N652, V2xx."""
     if plan.collective.ranks != capacity.ranks:
         raise N651.error(
             at=Place(origin),
@@ -211,15 +211,15 @@ def prove(plan: Plan, capacity: Capacity, origin: str) -> None:
 
 
 def _check_capacity(plan: Plan, capacity: Capacity, origin: str) -> None:
-    """Refuses a plan that needs more than connections have. Errors: N652."""
-    for word, needed, there in (
+    """Refuses a plan that needs more slots or channels than connections have. Errors: N652."""
+    for word, needed, available in (
         ("slots", plan.slots, capacity.slots),
         ("channels", plan.channels, capacity.channels),
     ):
-        if there is not None and needed > there:
+        if available is not None and needed > available:
             raise N652.error(
                 at=Place(origin),
-                expected=f"at most {there} {word}, which the connections have",
+                expected=f"at most {available} {word}, as the connections have",
                 found=f"{needed} {word}",
             )
 
@@ -237,16 +237,16 @@ def size_of_request(word: str, value: object, at: Place = Place()) -> int | None
 
 
 _TABLE = "plans.toml"
-"""The file with the sizes, places and options of the others."""
+"""The file with the sizes and options of the other files."""
 
-_UNTIL_THEN = "Until this is mended no plan of the folder is used: they may not be for all sizes."
+_UNTIL_THEN = "Until then no plan of the folder is used, because their sizes are unknown."
 
 _OPTIONS = tuple(f.name for f in fields(Options) if f.name != "costs")
 
 
 @dataclass(frozen=True)
 class PlanFolder:
-    """What a folder holds: plans that fit, what is wrong, and plans that are for other groups."""
+    """The plans of a folder that fit, its problems, and its plans for other groups, in words."""
 
     plans: tuple[UserPlan, ...] = ()
     problems: tuple[Diagnostic, ...] = ()
@@ -266,7 +266,7 @@ def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolde
     except OSError as problem:
         wrong = N653.diagnostic(
             at=Place(str(place)),
-            expected="a folder that can be read",
+            expected="a readable folder",
             found=problem.strerror or str(problem),
             remedy="Give the path of a folder, or leave SLEY_PLAN_DIR out.",
         )
@@ -289,8 +289,8 @@ def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolde
 
 
 def _table(path: Path, files: set[str]) -> tuple[dict[str, Any] | None, list[Diagnostic]]:
-    """What plans.toml says of each file, and what is wrong with it as a whole. None if anything is:
-    then nobody knows what the files are for."""
+    """The tables of plans.toml, by file, and its problems. None if plans.toml is invalid: without
+    it the plans' sizes are unknown."""
     at = Place(str(path))
     try:
         table = tomllib.loads(path.read_text("utf-8"))
@@ -317,11 +317,11 @@ def _table(path: Path, files: set[str]) -> tuple[dict[str, Any] | None, list[Dia
     return None if problems else table, problems
 
 
-def _request_of(said: object, path: Path, name: str) -> PlanRequest:
-    """What a table says of a file. Errors: N653, N656, C304."""
+def _request_of(table: object, path: Path, name: str) -> PlanRequest:
+    """The request of a file's table. Errors: N653, N656, C304."""
     at = Place(str(path), detail=name)
     words = tuple(f.name for f in fields(PlanRequest))
-    entry = _check_words(said, words, at)
+    entry = _check_words(table, words, at)
     if not isinstance(entry.get("in_place", False), bool):
         found = f"in_place = {entry['in_place']!r}"
         raise N653.error(at=at, expected="in_place = true or false", found=found)
@@ -337,19 +337,19 @@ def _request_of(said: object, path: Path, name: str) -> PlanRequest:
     )
 
 
-def _options(said: Mapping[str, Any], at: Place) -> Options | None:
+def _options(given: Mapping[str, Any], at: Place) -> Options | None:
     """Errors: C304."""
     try:
-        return Options(**said) if said else None
+        return Options(**given) if given else None
     except SleyError as error:
         raise SleyError([replace(d, places=(at, *d.places)) for d in error.diagnostics]) from None
 
 
-def _check_words(said: object, words: tuple[str, ...], at: Place) -> Mapping[str, Any]:
-    """A table with no other words. Errors: N653."""
-    if not isinstance(said, dict):
-        raise N653.error(at=at, expected=f"a table with {', '.join(words)}", found=repr(said))
-    for word in said:
+def _check_words(table: object, words: tuple[str, ...], at: Place) -> Mapping[str, Any]:
+    """Refuses a table with other words. Errors: N653."""
+    if not isinstance(table, dict):
+        raise N653.error(at=at, expected=f"a table with {', '.join(words)}", found=repr(table))
+    for word in table:
         if word not in words:
             raise N653.error(
                 at=at,
@@ -357,4 +357,4 @@ def _check_words(said: object, words: tuple[str, ...], at: Place) -> Mapping[str
                 found=repr(word),
                 remedy=did_you_mean(word, words),
             )
-    return said
+    return table
