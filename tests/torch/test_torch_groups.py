@@ -216,7 +216,7 @@ def check_devices_of_both(file: str) -> None:
     assert other is world._fallback.on(torch.device("meta"))
     assert other.size() == ranks
     assert world._get_backend(torch.device("meta")) is not world
-    assert world._fallback.serving("all_reduce", torch.empty(3, device="meta")) is other
+    assert world._fallback.find("all_reduce", torch.empty(3, device="meta")) is other
     dist.destroy_process_group()
     dist.init_process_group("sley", init_method=f"file://{file}-after", rank=rank, world_size=ranks)
 

@@ -1,6 +1,16 @@
-"""The backend "sley" of `torch.distributed`: CPU tensors through sley's compiled plans.
+"""Torch: the backend "sley" of `torch.distributed`, which runs sley's plans on CPU tensors.
 
 Importing this package registers it; `dist.init_process_group("sley")` then makes a group.
+
+group.py        the process group, and its registration
+collectives.py  its collectives
+messages.py     its messages between two ranks
+calls.py        calls on the communicator, synchronous or not
+work.py         work objects, futures and errors
+fallback.py     other backends, for what the communicator doesn't support
+arguments.py    validates tensors and options
+elements.py     PyTorch's types and reductions as the engine's
+memory.py       addresses of tensors, copies, and shared memory
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What callers give a process group: options objects, or the plain values that stand for them."""
+"""Arguments: validates the tensors and options of a call of a process group (B902)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sley.torch.work import CollectiveError
 def options(kind: type, given: Any, timeout: timedelta | None = None, **fields: Any) -> Any:
     """An object of PyTorch's options class `kind`.
 
-    `given` is one; or None or the value of the first of `fields` that is None.
+    given: one; or a value for the first of `fields` that is None; or None.
     """
     if isinstance(given, kind):
         return given
@@ -32,19 +32,19 @@ def options(kind: type, given: Any, timeout: timedelta | None = None, **fields: 
 
 
 def as_list(tensors: Tensor | Sequence[Any]) -> Sequence[Any]:
-    """`tensors` as a list, where one tensor stands for a list of one."""
+    """`tensors` as a list; one tensor becomes a list of one."""
     return [tensors] if isinstance(tensors, Tensor) else tensors
 
 
 def single(name: str, tensors: Sequence[Any]) -> Any:
-    """The single one of `tensors`, whose list PyTorch has from times of several GPUs a process."""
+    """The only one of `tensors`: PyTorch's lists are from times of several GPUs per process."""
     if len(tensors) != 1:
         raise unfit(name, "one tensor a rank", f"a list of {len(tensors)}")
     return tensors[0]
 
 
-def same_parts(name: str, whole: Tensor, numel: int, other: Tensor, ranks: int) -> None:
-    """Refuses a `whole` that isn't `ranks` parts of `numel` elements, of the kind of `other`."""
+def check_parts(name: str, whole: Tensor, numel: int, other: Tensor, ranks: int) -> None:
+    """Refuses a `whole` that isn't `ranks` parts of `numel` elements of the kind of `other`."""
     if whole.numel() != ranks * numel or not _same_kind(whole, other):
         raise unfit(
             name,
@@ -53,9 +53,9 @@ def same_parts(name: str, whole: Tensor, numel: int, other: Tensor, ranks: int) 
         )
 
 
-def same_lists(name: str, tensors: Sequence[Tensor], part: Tensor, ranks: int) -> None:
+def check_lists(name: str, tensors: Sequence[Tensor], part: Tensor, ranks: int) -> None:
     """Refuses a list that doesn't have a tensor like `part` for every rank."""
-    for_every_rank(name, tensors, ranks)
+    check_length(name, tensors, ranks)
     numel = part.numel()
     for index, tensor in enumerate(tensors):
         if tensor.numel() != numel or not _same_kind(tensor, part):
@@ -66,27 +66,27 @@ def same_lists(name: str, tensors: Sequence[Tensor], part: Tensor, ranks: int) -
             )
 
 
-def for_every_rank(name: str, tensors: Sequence[Tensor], ranks: int) -> None:
-    """Refuses a list that doesn't have a tensor for every rank."""
+def check_length(name: str, tensors: Sequence[Tensor], ranks: int) -> None:
+    """Refuses a list without exactly one tensor for every rank."""
     if len(tensors) != ranks:
         raise unfit(name, f"a list of {ranks} tensors, one for each rank", f"one of {len(tensors)}")
 
 
 def split_rows(name: str, tensor: Tensor, sizes: Sequence[int], ranks: int) -> list[Tensor]:
-    """The parts of `tensor`, with `sizes` rows each; of equal sizes where there are none."""
+    """The parts of `tensor`, with `sizes` rows each; equal parts if `sizes` is empty."""
     rows = len(tensor) if tensor.dim() else 1
     sizes = list(sizes) or [rows // ranks] * ranks
     if len(sizes) != ranks or sum(sizes) != rows or min(sizes) < 0:
         raise unfit(
             name,
-            f"{ranks} split sizes, none negative, whose sum is the {rows} rows of the tensor",
+            f"{ranks} split sizes from 0 on, with the sum {rows}, the rows of the tensor",
             f"{sizes}",
         )
     return list(tensor.split(sizes))
 
 
 def unfit(name: str, expected: str, found: str) -> CollectiveError:
-    """B902 for the tensors of a call of the collective `name`."""
+    """B902 for the tensors of the collective `name`."""
     return CollectiveError([B902.diagnostic(expected=f"{name}: {expected}", found=found)])
 
 

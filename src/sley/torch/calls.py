@@ -1,4 +1,4 @@
-"""Calls of a group on its endpoint, now or in the background, as PyTorch's work objects."""
+"""Calls: a group's calls on its endpoint, synchronous or not, as PyTorch's work objects."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from sley.torch.work import UNSET, Finished, Part, Pending, Together, collective
 
 
 class _Detour:
-    """A planned call under way; where another rank does it without a plan, what `unplanned` starts
-    in its place."""
+    """A planned call in progress. If another rank does it without a plan, the calls that
+    `unplanned` starts replace it."""
 
     def __init__(self, planned: Work, unplanned: Callable[[], Sequence[Part]]) -> None:
         self._planned, self._unplanned = planned, unplanned
@@ -62,11 +62,11 @@ class _Detour:
         self._planned.on_done(follow)
 
     def _started(self) -> Sequence[Part]:
-        """After the end of the planned call: what was started in its place."""
+        """The calls that replace the planned one, started once it has ended."""
         with self._lock:
             if self._parts is None:
                 self._parts = ()
-                self._planned.error()  # which looks how it ended
+                self._planned.error()  # sets is_unplanned
                 try:
                     self._parts = self._unplanned() if self._planned.is_unplanned else ()
                 except SleyError as error:
@@ -77,7 +77,7 @@ class _Detour:
 class CallRunner:
     """Runs the calls of a group on its endpoint.
 
-    rank, ranks: of the endpoint. sequence_number: how many collectives have been called.
+    rank, ranks: of the endpoint. sequence_number: the number of collectives called so far.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -96,7 +96,7 @@ class CallRunner:
         op: ReduceOp = ReduceOp.SUM,
         root: int = 0,
     ) -> dist.Work:
-        """A collective whose input and output are the same `tensor`, which lies in `memory`."""
+        """A collective whose input and output are the same `tensor`, at `memory`."""
         address, size_bytes = memory.address, memory.size_bytes
         count = tensor.numel() * element.parts
         call = Call(kind, address, size_bytes, address, size_bytes, count, element.dtype, op, root)
@@ -113,10 +113,10 @@ class CallRunner:
         op: ReduceOp = ReduceOp.SUM,
         root: int = 0,
     ) -> dist.Work:
-        """A collective from `inputs` to `outputs`, of which a rank's part has `numel` elements.
+        """A collective from `inputs` to `outputs`; a rank's part has `numel` elements.
 
-        Where the two share memory and that is not the collective's way of being in place, the
-        input is copied first.
+        If the two overlap in a way that the collective doesn't define as in place, the input is
+        copied first.
         """
         source = to_read(inputs) if inputs else NOWHERE
         target = to_write(outputs) if outputs else NOWHERE
@@ -145,8 +145,8 @@ class CallRunner:
     def all_to_all(
         self, opts: Any, numel: int, input: Tensor, output: Tensor, element: Element
     ) -> dist.Work:
-        """An AllToAll of equal parts of `numel` elements. Other ranks may `exchange` parts of which
-        they gave the sizes; then this one does, too."""
+        """An AllToAll of equal parts of `numel` elements. If another rank has given sizes and calls
+        `exchange`, this rank exchanges messages, too."""
         source, target = to_read([input]), to_write([output])
         if source.overlaps(target):
             source = copy_of([input])
@@ -156,7 +156,7 @@ class CallRunner:
             [Memory(memory.address + r * size_bytes, size_bytes, memory) for r in range(self.ranks)]
             for memory in (source, target)
         )
-        if count == 0:  # whoever has nothing to wait for would not notice what the others do
+        if count == 0:  # with nothing to wait for, this rank would not notice other ranks' messages
             return self._exchange(opts, sources, targets, [output], None)
         call = Call(
             "all_to_all",
@@ -178,8 +178,8 @@ class CallRunner:
     def exchange(
         self, opts: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], results: Any
     ) -> dist.Work:
-        """An AllToAll by messages: sends `inputs[r]` to rank r and receives `outputs[r]` from it,
-        empty ones too: a rank that expects another size then hears of it."""
+        """An AllToAll by messages: sends `inputs[r]` to rank r and receives `outputs[r]` from it;
+        also empty ones, so that a rank that expects another size gets an error."""
         sources = [to_read([tensor]) for tensor in inputs]
         targets = [to_write([tensor]) for tensor in outputs]
         if span(sources).overlaps(span(targets)):
@@ -210,7 +210,7 @@ class CallRunner:
     def _send_and_receive(
         self, number: int, sources: Sequence[Memory], targets: Sequence[Memory]
     ) -> list[Part]:
-        """The messages of an AllToAll with this number; a rank's own part is copied at once."""
+        """Starts the messages of an AllToAll with this number; copies the rank's own part."""
         tag = ALL_TO_ALL_TAG - number
         others = [rank for rank in range(self.ranks) if rank != self.rank]
         own = sources[self.rank]
@@ -231,8 +231,8 @@ class CallRunner:
         *memories: Memory,
         unplanned: Callable[[], Sequence[Part]] | None = None,
     ) -> dist.Work:
-        """Starts `call`, which works on `memories`; and ends it, unless it is asynchronous.
-        unplanned: what is done instead where another rank does the call without a plan."""
+        """Starts `call` on `memories`, and waits for its end unless it is asynchronous. unplanned:
+        starts the calls that replace it if another rank does it without a plan."""
         self.sequence_number += 1
         timeout_s = timeout_of(opts)
         try:
@@ -257,7 +257,7 @@ class CallRunner:
         return pending
 
     def pending(self, parts: Sequence[Part], outputs: Sequence[Tensor], **more: Any) -> Pending:
-        """A work object for calls under way."""
+        """A work object for calls in progress."""
         work = Pending(parts, outputs, **more)
         if self._coalesced is not None:
             self._coalesced.append(work)
@@ -267,13 +267,13 @@ class CallRunner:
         self._coalesced = []
 
     def end_coalescing(self, device: torch.device) -> dist.Work:
-        """What waits for all that was started since `start_coalescing`."""
+        """One work object for all calls since `start_coalescing`."""
         works, self._coalesced = self._coalesced or [], None
         return Together(works, [tensor for work in works for tensor in work.result()])
 
 
 def timeout_of(opts: Any) -> float | None:
-    """The timeout of a call in seconds; None where it is the endpoint's own."""
+    """The timeout of a call in seconds; None for the endpoint's."""
     timeout: timedelta = opts.timeout
     return timeout.total_seconds() if timeout > UNSET else None
 
@@ -292,7 +292,7 @@ def _finished_work(outputs: Sequence[Tensor]) -> Finished:
 
 
 def unpack_all(memories: Sequence[Memory]) -> Callable[[], None] | None:
-    """What copies everything that was received to where the caller wants it."""
+    """A function that copies all received data to the caller's tensors; None if none is needed."""
     unpacks = [memory.unpack for memory in memories if memory.unpack is not None]
     if len(unpacks) < 2:
         return unpacks[0] if unpacks else None

@@ -1,9 +1,9 @@
-"""The collectives of a process group.
+"""Collectives: the collectives of a process group.
 
-`opts` is the options object that `torch.distributed` passes, with `reduceOp`,
-`rootRank`, `timeout` and `asyncOp` as the collective needs them, or the plain value that PyTorch
-also takes in its place; roots are ranks of the group. All give back work objects and raise
-CollectiveError, or SleyError for tensors that don't fit (B902).
+`opts` is the options object that `torch.distributed` passes, with `reduceOp`, `rootRank`,
+`timeout` and `asyncOp` as the collective needs them, or the plain value that PyTorch also accepts;
+roots are ranks of the group. All return work objects and raise CollectiveError, with B902 for
+tensors that don't fit.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from torch._C._distributed_c10d import (
 from sley.engine.types import DATA_TYPES
 from sley.torch.arguments import (
     as_list,
-    for_every_rank,
+    check_length,
+    check_lists,
+    check_parts,
     options,
-    same_lists,
-    same_parts,
     single,
     split_rows,
     unfit,
@@ -52,15 +52,15 @@ Lists = Sequence[Sequence[Tensor]]
 
 
 class Collectives:
-    """Collectives among the ranks of a group: on its endpoint, or where that lacks them on another
-    backend (`fallback`)."""
+    """Collectives among the ranks of a group, on its endpoint; on another backend (`fallback`) if
+    the endpoint doesn't support them."""
 
     def __init__(self, runner: CallRunner, fallback: Fallback) -> None:
         self._runner, self._fallback = runner, fallback
         self._rank, self._ranks = runner.rank, runner.ranks
         self._token = torch.zeros(1, dtype=torch.int8)
 
-    # Every rank gets the reduction of all.
+    # Every rank gets the reduction of all ranks' data.
 
     def allreduce(
         self,
@@ -76,9 +76,7 @@ class Collectives:
         tensor = single("all_reduce", tensors)
         reduction = reduction_of(tensor, opts.reduceOp)
         if reduction is None:
-            return self._fallback.serving("all_reduce", tensor, opts.reduceOp).allreduce(
-                tensors, opts
-            )
+            return self._fallback.find("all_reduce", tensor, opts.reduceOp).allreduce(tensors, opts)
         return self._runner.run_in_place("all_reduce", opts, tensor, to_update(tensor), *reduction)
 
     def allreduce_coalesced(
@@ -89,7 +87,7 @@ class Collectives:
         one.reduceOp, one.timeout, one.asyncOp = opts.reduceOp, opts.timeout, opts.asyncOp
         return together([self.allreduce([tensor], one) for tensor in tensors], tensors)
 
-    # One rank gives to all, or gets from all.
+    # One rank sends to all, or receives from all.
 
     def broadcast(
         self,
@@ -104,7 +102,7 @@ class Collectives:
         tensor = single("broadcast", tensors)
         element = element_of(tensor)
         if element is None:
-            return self._fallback.serving("broadcast", tensor).broadcast(tensors, opts)
+            return self._fallback.find("broadcast", tensor).broadcast(tensors, opts)
         is_root = opts.rootRank == self._rank
         memory = to_read(tensors) if is_root else to_write(tensors)
         return self._runner.run_in_place(
@@ -125,9 +123,9 @@ class Collectives:
         tensor = single("reduce", tensors)
         reduction = reduction_of(tensor, opts.reduceOp)
         if reduction is None:
-            return self._fallback.serving("reduce", tensor, opts.reduceOp).reduce(tensors, opts)
+            return self._fallback.find("reduce", tensor, opts.reduceOp).reduce(tensors, opts)
         is_root = opts.rootRank == self._rank
-        memory = to_update(tensor) if is_root else to_read(tensors)  # the others' stay as they are
+        memory = to_update(tensor) if is_root else to_read(tensors)  # the others' stay unchanged
         return self._runner.run_in_place("reduce", opts, tensor, memory, *reduction, opts.rootRank)
 
     def gather(
@@ -146,11 +144,11 @@ class Collectives:
         part = single("gather", inputs)
         element = element_of(part)
         if element is None:
-            return self._fallback.serving("gather", part).gather(output_tensors, inputs, opts)
+            return self._fallback.find("gather", part).gather(output_tensors, inputs, opts)
         outputs: Sequence[Tensor] = []
         if opts.rootRank == self._rank:
             outputs = single("gather", output_tensors)
-            same_lists("gather", outputs, part, self._ranks)
+            check_lists("gather", outputs, part, self._ranks)
         return self._runner.run(
             "gather", opts, part.numel(), inputs, outputs, element, root=opts.rootRank
         )
@@ -159,11 +157,11 @@ class Collectives:
         opts = options(GatherOptions, opts)
         element = element_of(input)
         if element is None:
-            return self._fallback.serving("gather", input).gather_single(output, input, opts)
+            return self._fallback.find("gather", input).gather_single(output, input, opts)
         outputs = []
         if opts.rootRank == self._rank:
             outputs = [output]
-            same_parts("gather", output, input.numel(), input, self._ranks)
+            check_parts("gather", output, input.numel(), input, self._ranks)
         return self._runner.run(
             "gather", opts, input.numel(), [input], outputs, element, root=opts.rootRank
         )
@@ -184,16 +182,16 @@ class Collectives:
         part = single("scatter", outputs)
         element = element_of(part)
         if element is None:
-            return self._fallback.serving("scatter", part).scatter(outputs, input_tensors, opts)
+            return self._fallback.find("scatter", part).scatter(outputs, input_tensors, opts)
         inputs: Sequence[Tensor] = []
         if opts.rootRank == self._rank:
             inputs = single("scatter", input_tensors)
-            same_lists("scatter", inputs, part, self._ranks)
+            check_lists("scatter", inputs, part, self._ranks)
         return self._runner.run(
             "scatter", opts, part.numel(), inputs, outputs, element, root=opts.rootRank
         )
 
-    # Every rank gets what all have.
+    # Every rank gets all ranks' data.
 
     def allgather(
         self,
@@ -209,19 +207,17 @@ class Collectives:
         part = single("all_gather", inputs)
         element = element_of(part)
         if element is None:
-            return self._fallback.serving("all_gather", part).allgather(
-                output_tensors, inputs, opts
-            )
+            return self._fallback.find("all_gather", part).allgather(output_tensors, inputs, opts)
         outputs = single("all_gather", output_tensors)
-        same_lists("all_gather", outputs, part, self._ranks)
+        check_lists("all_gather", outputs, part, self._ranks)
         return self._runner.run("all_gather", opts, part.numel(), inputs, outputs, element)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
         opts = options(AllgatherOptions, opts)
         element = element_of(input)
         if element is None:
-            return self._fallback.serving("all_gather", input)._allgather_base(output, input, opts)
-        same_parts("all_gather", output, input.numel(), input, self._ranks)
+            return self._fallback.find("all_gather", input)._allgather_base(output, input, opts)
+        check_parts("all_gather", output, input.numel(), input, self._ranks)
         return self._runner.run("all_gather", opts, input.numel(), [input], [output], element)
 
     def all_gather_single_coalesced(
@@ -236,14 +232,14 @@ class Collectives:
     def allgather_coalesced(
         self, output_lists: Lists, inputs: Sequence[Tensor], opts: Any = None
     ) -> dist.Work:
-        """`output_lists` has, for each rank, a list with a tensor for each of its `inputs`."""
+        """output_lists: for each rank, a list with a tensor for each of its `inputs`."""
         works = [
             self.allgather([[tensors[index] for tensors in output_lists]], [tensor], opts)
             for index, tensor in enumerate(inputs)
         ]
         return together(works, [tensor for tensors in output_lists for tensor in tensors])
 
-    # Every rank gets its part of the reduction of all.
+    # Every rank gets its part of the reduction of all ranks' data.
 
     def reduce_scatter(
         self,
@@ -261,19 +257,19 @@ class Collectives:
         part = single("reduce_scatter", outputs)
         reduction = reduction_of(part, opts.reduceOp)
         if reduction is None:
-            other = self._fallback.serving("reduce_scatter", part, opts.reduceOp)
+            other = self._fallback.find("reduce_scatter", part, opts.reduceOp)
             return other.reduce_scatter(outputs, input_tensors, opts)
         inputs = single("reduce_scatter", input_tensors)
-        same_lists("reduce_scatter", inputs, part, self._ranks)
+        check_lists("reduce_scatter", inputs, part, self._ranks)
         return self._runner.run("reduce_scatter", opts, part.numel(), inputs, outputs, *reduction)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
         opts = options(ReduceScatterOptions, opts)
         reduction = reduction_of(output, opts.reduceOp)
         if reduction is None:
-            other = self._fallback.serving("reduce_scatter", output, opts.reduceOp)
+            other = self._fallback.find("reduce_scatter", output, opts.reduceOp)
             return other._reduce_scatter_base(output, input, opts)
-        same_parts("reduce_scatter", input, output.numel(), output, self._ranks)
+        check_parts("reduce_scatter", input, output.numel(), output, self._ranks)
         return self._runner.run(
             "reduce_scatter", opts, output.numel(), [input], [output], *reduction
         )
@@ -287,7 +283,7 @@ class Collectives:
         ]
         return together(works, outputs)
 
-    # Every rank gives each of the others a part of its own.
+    # Every rank sends each other rank a different part.
 
     def all_to_all_single(
         self,
@@ -298,20 +294,20 @@ class Collectives:
         opts: Any = None,
         timeout: timedelta | None = None,
     ) -> dist.Work:
-        """Split sizes are rows (of the first dimension) for each rank; without any, the parts are
+        """Split sizes are rows (of the first dimension) for each rank; by default the parts are
         equal."""
         opts = options(AllToAllOptions, opts, timeout)
         element = element_of(input)
         if element is None:
-            other = self._fallback.serving("all_to_all", input)
+            other = self._fallback.find("all_to_all", input)
             splits = list(output_split_sizes), list(input_split_sizes)
             return other.alltoall_base(output, input, *splits, opts)
         if not output_split_sizes and not input_split_sizes:
             numel = input.numel() // self._ranks
-            same_parts("all_to_all", input, numel, output, self._ranks)
-            same_parts("all_to_all", output, numel, input, self._ranks)
+            check_parts("all_to_all", input, numel, output, self._ranks)
+            check_parts("all_to_all", output, numel, input, self._ranks)
             return self._runner.all_to_all(opts, numel, input, output, element)
-        # Sizes that are all equal here need not be so on the other ranks.
+        # Sizes that are all equal on this rank may differ on other ranks.
         outputs = split_rows("all_to_all", output, output_split_sizes, self._ranks)
         inputs = split_rows("all_to_all", input, input_split_sizes, self._ranks)
         return self._exchange(opts, inputs, outputs, [output])
@@ -326,10 +322,10 @@ class Collectives:
         opts = options(AllToAllOptions, opts, timeout)
         for tensor in (*input_tensors, *output_tensors):
             if element_of(tensor) is None:
-                other = self._fallback.serving("all_to_all", tensor)
+                other = self._fallback.find("all_to_all", tensor)
                 return other.alltoall(output_tensors, input_tensors, opts)
         for tensors in (output_tensors, input_tensors):
-            for_every_rank("all_to_all", tensors, self._ranks)
+            check_length("all_to_all", tensors, self._ranks)
         return self._exchange(opts, input_tensors, output_tensors, output_tensors)
 
     def _exchange(
@@ -343,13 +339,13 @@ class Collectives:
         if (given.numel(), given.dtype) != (taken.numel(), taken.dtype):
             raise unfit(
                 "all_to_all",
-                f"{given.numel()} elements of {given.dtype} of rank {self._rank}'s input for "
-                "itself in its output, too",
+                f"{given.numel()} elements of {given.dtype} in rank {self._rank}'s output for "
+                "itself, as in its input",
                 f"{taken.numel()} of {taken.dtype}",
             )
         return self._runner.exchange(opts, inputs, outputs, results)
 
-    # Nobody goes on before all have come.
+    # No rank continues before all have called it.
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         opts = options(BarrierOptions, opts, timeout)

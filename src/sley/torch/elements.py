@@ -1,7 +1,7 @@
-"""What the engine makes of PyTorch's element types and reductions.
+"""Elements: PyTorch's element types and reductions as the engine's.
 
-The engine reduces the types of `DATA_TYPES`. To move elements it need not understand them, so
-there every type travels as one of the same size.
+The engine reduces the types of `DATA_TYPES`. Elements that are only moved have any type of the
+same size.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MOVED: dict[torch.dtype, Element] = {
     for dtype in _every_type() - _QUANTIZED
     if dtype.itemsize in _BY_SIZE
 }
-"""Quantized types are absent: their tensors also hold scales."""
+"""Quantized types are missing: their tensors also contain scales."""
 
 _REDUCTIONS = {
     dist.ReduceOp(dist.ReduceOp.SUM): ReduceOp.SUM,
@@ -65,17 +65,17 @@ _OF_PAIRS = (ReduceOp.SUM, ReduceOp.AVERAGE)
 
 
 def element_of(tensor: Tensor) -> Element | None:
-    """How the elements of `tensor` travel; None for what isn't plain memory of the CPU."""
+    """How the elements of `tensor` are moved; None for other devices, layouts, quantized types."""
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         return None
     return _MOVED.get(tensor.dtype)
 
 
 def reduction_of(tensor: Tensor, op: Any) -> tuple[Element, ReduceOp] | None:
-    """How the elements of `tensor` are reduced with torch.distributed's `op`; None where the
-    engine can't.
+    """How the elements of `tensor` are reduced with torch.distributed's `op`; None if the engine
+    can't reduce them.
 
-    A complex number is two real ones, which is right for sums and averages alone.
+    A complex number is reduced as two real ones, which is right for sums and averages only.
     """
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         return None

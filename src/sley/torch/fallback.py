@@ -1,4 +1,4 @@
-"""The other backends of a group: they run what its communicator doesn't serve."""
+"""Fallback: other backends of a group, for what its communicator doesn't support."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("sley.torch")
 
 
 class Fallback:
-    """The backends beside the communicator of `group`, made when they are first needed.
+    """The other backends of `group`, made when they are first needed.
 
     - gloo runs reductions of types or with operations that the engine lacks, and sparse tensors.
     - With a backend string such as "cpu:sley,cuda:nccl", a group of PyTorch's own with the
@@ -27,20 +27,20 @@ class Fallback:
     """
 
     def __init__(self, group: Any) -> None:
-        self._group_of = weakref.ref(group)  # which holds this object
+        self._group_of = weakref.ref(group)  # weak: the group refers to this object
         self._names: dict[str, str] = {}
         self._gloo: Any = None
         self._rest: Any = None
         self._is_making = False
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     @property
     def _group(self) -> Any:
         return self._group_of()
 
     def names(self) -> dict[str, str]:
-        """The backend of each type of device, from the string that the group was made with; none
-        before PyTorch has registered the group."""
+        """The backend of each type of device, from the group's backend string; none before PyTorch
+        has registered the group."""
         if not self._names:
             try:
                 config = dist.get_backend_config(self._group)
@@ -50,16 +50,17 @@ class Fallback:
         return self._names
 
     def has(self, device: torch.device) -> bool:
-        """Whether tensors on `device` are another backend's. PyTorch asks a group for its backends
-        before it has registered it, too, and while the group of the rest is made."""
+        """Whether another backend runs tensors on `device`. PyTorch also asks before it has
+        registered the group, and while the group of the other devices is made."""
         return device.type != "cpu" and bool(self.names()) and not self._is_making
 
     def split_from(self, other: Fallback) -> None:
-        """Has the backends of the group that this one's group was split from."""
+        """Takes the backends of the group that this one's group was split from."""
         self._names = other.names()
 
-    def serving(self, name: str, tensor: Tensor, op: Any = None) -> Any:
-        """The backend that runs the collective `name` on what the communicator doesn't serve."""
+    def find(self, name: str, tensor: Tensor, op: Any = None) -> Any:
+        """The backend that runs the collective `name` on a tensor that the communicator doesn't
+        support."""
         if not tensor.is_cpu:
             return self.on(tensor.device)
         what = f"{name} of {tensor.dtype}"
@@ -67,10 +68,10 @@ class Fallback:
             what += f", {tensor.layout}"
         if op is not None:
             what += f", with {getattr(op, 'op', op)}"
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._logged:
+            self._logged.add(what)
             where = self._group.getGroupName()
-            logger.info("group %s: %s runs on gloo, the engine has none", where, what)
+            logger.info("group %s: %s runs on gloo: the engine doesn't support it", where, what)
         return self.gloo()
 
     def gloo(self) -> Any:

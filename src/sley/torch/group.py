@@ -1,4 +1,4 @@
-"""The process group "sley": a communicator for CPU tensors, and other backends for the rest."""
+"""Group: the process group "sley", a communicator for CPU tensors with other backends."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from sley.torch.work import Finished, Pending, Together
 
 
 class ProcessGroupSley(dist.ProcessGroup):
-    """What `init_process_group("sley")` and `new_group` make: the ranks of one communicator.
+    """The ranks of one communicator; `init_process_group("sley")` and `new_group` make it.
 
-    It takes the place of PyTorch's own group object, so a call of `torch.distributed` on CPU
-    tensors comes here without a detour. Other backends run what the communicator doesn't serve.
+    It replaces PyTorch's own group object, so calls of `torch.distributed` on CPU tensors reach it
+    directly. Other backends run what the communicator doesn't support.
 
-    `store` is where the ranks find one another, `timeout` that of every call. `settings` are those
-    of the communicator.
+    store: the ranks find one another over it. timeout: of every call. settings: of the
+    communicator.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class ProcessGroupSley(dist.ProcessGroup):
         self._description = ""
 
     def _take_methods(self) -> None:
-        """Makes methods of its members the group's own: so a call comes to them without a detour.
-        PyTorch looks for them on the group, and its releases have several names for some."""
+        """Makes methods of its members the group's own, so that calls reach them directly. Some
+        have several names, for different releases of PyTorch."""
         c = Collectives(self._runner, self._fallback)
         self.allreduce, self.allreduce_coalesced = c.allreduce, c.allreduce_coalesced
         self.broadcast, self.reduce, self.barrier = c.broadcast, c.reduce, c.barrier
@@ -89,7 +89,7 @@ class ProcessGroupSley(dist.ProcessGroup):
         self._start_coalescing = self._runner.start_coalescing
         self._end_coalescing = self._runner.end_coalescing
 
-    # What PyTorch asks a group about itself; from C++ by these names.
+    # Properties that PyTorch reads, also from C++, by these names.
 
     def rank(self) -> int:
         return self._endpoint.rank
@@ -117,11 +117,11 @@ class ProcessGroupSley(dist.ProcessGroup):
 
     @property
     def plans(self) -> Plans:
-        """Which plan runs for a call; user plans are registered here."""
+        """Chooses the plan for a call; user plans are registered with it."""
         return self._endpoint.plans
 
     def _set_sequence_number_for_group(self) -> None:
-        """Nothing to agree on: every group counts its collectives from 0."""
+        """Does nothing: every group counts its collectives from 0."""
 
     def _get_sequence_number_for_group(self) -> int:
         return self._runner.sequence_number
@@ -148,16 +148,16 @@ class ProcessGroupSley(dist.ProcessGroup):
         return device.type == "cpu"
 
     def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A tensor of `size` elements in memory that peers read directly (`sley.torch.empty`)."""
+        """A tensor of `size` elements in memory that peers read in place (`sley.torch.empty`)."""
         return empty(size, dtype=dtype)
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """A barrier whose error names the ranks that didn't come in time; gloo's."""
+        """gloo's barrier, whose error names the ranks that are late."""
         self._fallback.gloo().monitored_barrier(timeout or self.timeout, wait_all_ranks)
 
-    # Its life.
+    # Splitting and ending.
 
     def split_group(
         self,
@@ -168,7 +168,7 @@ class ProcessGroupSley(dist.ProcessGroup):
         group_desc: str | None = None,
         device_types: Sequence[torch.device] | None = None,
     ) -> ProcessGroupSley | None:
-        """A new group of this one's ranks `new_ranks`; None for a rank that isn't among them."""
+        """A new group of the ranks `new_ranks` of this one; None on other ranks."""
         if self._endpoint.rank not in new_ranks:
             return None
         name = group_name or f"{self._name}:split:{'-'.join(map(str, new_ranks))}"
@@ -185,28 +185,28 @@ class ProcessGroupSley(dist.ProcessGroup):
         return group
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """From now on, calls fail after `timeout`."""
+        """Sets the timeout of all later calls."""
         self.timeout = timeout
         self._endpoint.set_timeout(timeout.total_seconds())
 
     def shutdown(self) -> None:
-        """Ends the group's part in this process; called by `destroy_process_group`."""
+        """Leaves the group; `destroy_process_group` calls it."""
         self._endpoint.close()
         self._fallback.close()
 
     def abort(self) -> None:
-        """Ends the group at once; calls that run fail, on the other ranks too."""
+        """Ends the group at once; calls in progress fail, on the other ranks too."""
         self._endpoint.abort()
         self._fallback.close()
 
 
 def _skip_in_dynamo(*classes: type) -> None:
-    """Has torch.compile leave the methods of `classes`, and all that they call, to Python.
+    """Makes torch.compile leave the methods of `classes`, and all that they call, to Python.
 
     Dynamo compiles every function that a compiled program calls; but in methods of a group it can't
-    read even `self` (it registers for ProcessGroup which members may be read). `torch.compiler.
-    disable` would import Dynamo, which takes seconds, and put a frame before every call. This sets
-    the marks that it sets, on the code itself.
+    even read `self`, because it has a list of the members of ProcessGroup that may be read.
+    `torch.compiler.disable` would import Dynamo, which takes seconds, and add a frame to every
+    call. This sets the same marks, on the code itself.
     """
     skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
     for cls in classes:
@@ -221,9 +221,9 @@ _skip_in_dynamo(ProcessGroupSley, Collectives, Messages, CallRunner, Finished, P
 
 
 def register() -> None:
-    """Registers the backend "sley", for CPU tensors; doing it again changes nothing.
+    """Registers the backend "sley", for CPU tensors; a second time changes nothing.
 
-    From 2.15 on, PyTorch calls this itself when somebody asks for the backend: it is the entry
+    From 2.15 on, PyTorch calls this itself when a program uses the backend: it is the entry
     point "sley" of the group `torch.distributed.backends`.
     """
     if dist.is_available():
@@ -231,9 +231,8 @@ def register() -> None:
 
 
 def _create(options: Any, settings: Settings | None) -> ProcessGroupSley:
-    """The group that c10d's DistributedBackendOptions describe. `settings` are what the user gave
-    as `pg_options`; their timeout, or that of the environment, holds where PyTorch's is its
-    default, since nobody asked for that one."""
+    """The group that c10d's DistributedBackendOptions describe. settings: the user's `pg_options`.
+    Their timeout, or that of the environment, applies if PyTorch's is its default."""
     is_set = "SLEY_TIMEOUT_S" in os.environ if settings is None else settings.timeout_s != TIMEOUT_S
     settings = settings or Settings.from_environment()
     timeout = options.timeout

@@ -1,4 +1,4 @@
-"""Where the elements of tensors lie: addresses for the engine, and copies where it needs them."""
+"""Memory: addresses of tensors' elements for the engine, and copies if it needs them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sley.torch.arguments import unfit
 
 @dataclass(slots=True)
 class Memory:
-    """A row of `size_bytes` at `address`: the elements of tensors, one after another.
+    """`size_bytes` at `address`: the elements of tensors, one after another.
 
-    `owner` keeps it from being freed. `unpack` copies what was received to the tensors; None where
-    the row is their own memory.
+    owner: keeps the memory alive. unpack: copies received data to the tensors; None if this is
+    their own memory.
     """
 
     address: int
@@ -26,7 +26,7 @@ class Memory:
     unpack: Callable[[], None] | None = None
 
     def overlaps(self, other: Memory) -> bool:
-        """Whether the two share bytes."""
+        """Whether the two overlap."""
         return (
             self.address < other.address + other.size_bytes
             and other.address < self.address + self.size_bytes
@@ -34,11 +34,11 @@ class Memory:
 
 
 NOWHERE = Memory(0, 0, None)
-"""No memory, for a rank that gives or receives nothing."""
+"""No memory, for a rank without input or output."""
 
 
 def to_read(tensors: Sequence[Tensor]) -> Memory:
-    """The elements of `tensors`, which are only read."""
+    """The elements of `tensors`, to be read: their own memory, or a copy."""
     size_bytes = _in_a_row(tensors)
     if size_bytes is not None:
         return Memory(tensors[0].data_ptr(), size_bytes, tensors)
@@ -46,7 +46,7 @@ def to_read(tensors: Sequence[Tensor]) -> Memory:
 
 
 def to_write(tensors: Sequence[Tensor]) -> Memory:
-    """Room for the elements of `tensors`, which are only written."""
+    """Memory for the elements of `tensors`, to be written."""
     size_bytes = _in_a_row(tensors)
     if size_bytes is not None:
         return Memory(tensors[0].data_ptr(), size_bytes, tensors)
@@ -56,7 +56,7 @@ def to_write(tensors: Sequence[Tensor]) -> Memory:
 
 
 def to_update(tensor: Tensor) -> Memory:
-    """The elements of `tensor`, which are read and then written."""
+    """The elements of `tensor`, to be read and then written."""
     if _is_plain(tensor):
         return Memory(tensor.data_ptr(), tensor.nbytes, tensor)
     _check_apart([tensor])
@@ -66,7 +66,7 @@ def to_update(tensor: Tensor) -> Memory:
 
 
 def _check_apart(tensors: Sequence[Tensor]) -> None:
-    """B902 for a result whose elements share memory, as those of an expanded tensor do."""
+    """Refuses results whose elements share memory, such as expanded tensors (B902)."""
     for tensor in tensors:
         for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
             if size > 1 and stride == 0:
@@ -82,20 +82,20 @@ def copy_of(tensors: Sequence[Tensor]) -> Memory:
 
 
 def span(memories: Sequence[Memory]) -> Memory:
-    """All memory from the first of `memories` to the last."""
+    """The memory from the start of the first of `memories` to the end of the last."""
     start = min(memory.address for memory in memories)
     end = max(memory.address + memory.size_bytes for memory in memories)
     return Memory(start, end - start, memories)
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether the memory of `tensor` holds its elements in order, each as it is: views may be
-    conjugated or negated only when they are read."""
+    """Whether the memory of `tensor` contains its elements in order and unchanged. Views may be
+    marked as conjugated or negated."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _in_a_row(tensors: Sequence[Tensor]) -> int | None:
-    """The bytes of `tensors`, if they are plain and lie one behind another."""
+    """The bytes of `tensors` if they are plain and adjacent in memory; else None."""
     if len(tensors) == 1:
         return tensors[0].nbytes if _is_plain(tensors[0]) else None
     start = after = tensors[0].data_ptr()
@@ -122,11 +122,11 @@ class _Unpack:
 
 
 def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-    """A CPU tensor, all zeros, in memory that the other ranks of this host can read where it lies:
-    collectives on it need not copy it for them first.
+    """A CPU tensor of zeros that the other ranks of this host can read in place, so collectives
+    needn't copy it for them first.
 
-    `size` and `dtype` are those of `torch.empty`. The memory is given back when the last tensor
-    that views it is gone. Errors: R507, R514.
+    size, dtype: as for `torch.empty`. The memory is freed with the last tensor that views it.
+    Errors: R507, R514.
     """
     shape = torch.Size(size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size)
     kind = dtype or torch.get_default_dtype()

@@ -1,4 +1,4 @@
-"""Messages between two ranks of a group."""
+"""Messages: messages between two ranks of a group."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sley.torch.work import collective_error
 
 
 class Messages:
-    """Messages between two ranks of a group: on its endpoint, or where that lacks them on another
-    backend (`fallback`)."""
+    """Messages between two ranks of a group, on its endpoint; on another backend (`fallback`) if
+    the endpoint doesn't support their tensors."""
 
     def __init__(self, runner: CallRunner, fallback: Fallback) -> None:
         self._runner, self._fallback = runner, fallback
@@ -27,7 +27,7 @@ class Messages:
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> dist.Work:
         tensor = single("send", tensors)
         if element_of(tensor) is None:
-            return self._fallback.serving("send", tensor).send(tensors, dst, tag)
+            return self._fallback.find("send", tensor).send(tensors, dst, tag)
         _check_tag("send", tag)
         memory = to_read(tensors)
         try:
@@ -41,13 +41,13 @@ class Messages:
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> dist.Work:
         tensor = single("recv", tensors)
         if element_of(tensor) is None:
-            return self._fallback.serving("recv", tensor).recv(tensors, src, tag)
+            return self._fallback.find("recv", tensor).recv(tensors, src, tag)
         return self._receive(tensor, src, tag)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> dist.Work:
         tensor = single("recv", tensors)
         if element_of(tensor) is None:
-            return self._fallback.serving("recv", tensor).recv_anysource(tensors, tag)
+            return self._fallback.find("recv", tensor).recv_anysource(tensors, tag)
         return self._receive(tensor, None, tag)
 
     def _receive(self, tensor: Tensor, src: int | None, tag: int) -> dist.Work:

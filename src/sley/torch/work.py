@@ -1,4 +1,4 @@
-"""Work objects: what a collective gives back, and what `torch.distributed` waits for."""
+"""Work: the work objects that collectives return, with their futures and errors."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from sley.errors import SleyError
 from sley.errors.torch import B904
 
 UNSET = timedelta(0)
-"""What torch.distributed passes for "no timeout of its own"."""
+"""The value that torch.distributed passes for no timeout."""
 
 _CALLBACK_THREADS = 32
 
 
 class CollectiveError(SleyError, dist.DistBackendError):
-    """A failed collective: the diagnostics of a SleyError, and for those who catch PyTorch's own
-    exceptions a `DistBackendError`, which is a `RuntimeError`."""
+    """A failed collective: a SleyError with its diagnostics, and a `DistBackendError` (a
+    `RuntimeError`) for programs that catch PyTorch's exceptions."""
 
 
 def collective_error(error: SleyError) -> CollectiveError:
-    """`error`, as users of torch.distributed expect it."""
+    """`error` with the type that users of torch.distributed expect."""
     return CollectiveError(error.diagnostics)
 
 
 class Part(Protocol):
-    """One call that runs: the communicator's work objects."""
+    """A call in progress: the communicator's work objects."""
 
     def wait(self, timeout_s: float | None = None) -> bool: ...
     def is_done(self) -> bool: ...
@@ -44,7 +44,7 @@ class Part(Protocol):
 
 
 class Finished(dist.Work):
-    """A collective that ended before the call returned. `outputs` are its result."""
+    """A collective that ended before the call returned. outputs: its result."""
 
     outputs: Sequence[Tensor] = ()
 
@@ -73,10 +73,10 @@ class Finished(dist.Work):
 
 
 class Pending(dist.Work):
-    """A collective that runs. It has ended when each of its parts has, and `unpack` after them.
+    """A collective in progress. It has ended when all its parts have, and then `unpack`.
 
-    The parts hold this object, by their callbacks, until they have ended; and it holds the memory
-    that they read and write. So a caller may let go of it.
+    The callbacks of the parts keep this object alive until they have ended, and it keeps the memory
+    that they use. So a caller may drop it.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Pending(dist.Work):
     def wait(self, timeout: timedelta = UNSET) -> bool:
         """Blocks until the collective has ended; True.
 
-        `timeout` overrides that of the call. Raises CollectiveError, when the collective failed or
+        timeout: overrides that of the call. Raises CollectiveError if the collective failed or
         didn't end in time.
         """
         if not self._has_ended:
@@ -130,7 +130,7 @@ class Pending(dist.Work):
                 if not part.wait(left_s):
                     raise B904.error(
                         expected=f"the end of the call within {timeout_s} s",
-                        found="a call that is still at work",
+                        found="a call that is still in progress",
                     )
         except SleyError as error:
             raise collective_error(error) from error
@@ -153,18 +153,18 @@ class Pending(dist.Work):
         return list(self._outputs)
 
     def source_rank(self) -> int:
-        """Which rank of the group a message came from; -1 for what is no receive."""
+        """The sender's rank in the group; -1 if this is not a receive."""
         return -1 if self._source is None else self._source()
 
     def _source_rank(self) -> int:
         return self.source_rank()
 
     def get_future(self) -> Future[list[Tensor]]:
-        """What completes with the output tensors, or with the error, when the collective ends."""
+        """A future that completes with the output tensors, or with the error, at the end."""
         with self._lock:
             if self._future is None:
-                # An error in a callback is the only one that PyTorch's C++ sees: what is set as
-                # a Python future's exception is an ordinary value there.
+                # Raised in a callback, because PyTorch's C++ sees only errors of callbacks: the
+                # exception of a Python future is an ordinary value there.
                 self._ending = Future()
                 self._future = self._ending.then(lambda _: self._value())
                 if self._has_ended:
@@ -177,24 +177,24 @@ class Pending(dist.Work):
         return self.result()
 
     def _on_end(self) -> None:
-        """In the thread that ended the last part."""
+        """Called in the thread that ended the last part."""
         ending = self._settle()
         if ending is None:
             return
-        # The future's own callbacks may wait for further collectives of the group. In this thread,
-        # which runs those, they would wait for ever.
-        with contextlib.suppress(RuntimeError):  # the interpreter ends: nobody waits any more
+        # The future's callbacks may wait for further collectives of the group. This thread runs
+        # those, so here the callbacks would wait forever.
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending
             _callbacks().submit(ending.set_result, None)
 
     def _finish(self) -> None:
-        """In a thread of the caller's."""
+        """Called in a thread of the caller's."""
         ending = self._settle()
         if ending is not None:
             ending.set_result(None)
 
     def _settle(self) -> Future[None] | None:
-        """What is left to do when every part has ended, by who comes first: the future that he
-        must complete, if there is one."""
+        """Settles the work once, in the first thread that finds all parts ended. Returns the future
+        that this thread must complete, if there is one."""
         with self._lock:
             if self._has_ended:
                 return None
@@ -211,7 +211,7 @@ class Pending(dist.Work):
 
 
 class Together(dist.Work):
-    """Several collectives as one, which has ended when each of them has."""
+    """Several collectives as one, which has ended when all of them have."""
 
     def __init__(self, works: Sequence[dist.Work], outputs: Sequence[Tensor]) -> None:
         super().__init__()
@@ -249,5 +249,5 @@ class Together(dist.Work):
 
 @cache
 def _callbacks() -> ThreadPoolExecutor:
-    """The threads that run what waits for the end of a collective."""
+    """The threads that run the callbacks of futures."""
     return ThreadPoolExecutor(_CALLBACK_THREADS, thread_name_prefix="sley-callback")
