@@ -1,4 +1,4 @@
-"""Arguments: what users give to the languages' words, checked and brought to one length."""
+"""Arguments: checks the arguments of the languages' functions and broadcasts them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def refuse(rule: Rule, expected: str, found: str) -> NoReturn:
 
 
 def broadcast(size: int | None, **values: ArrayLike) -> tuple[tuple[Any, ...], int]:
-    """The values as integers, or as int64 arrays of one length (`size`, if given); and that
-    length. Errors: L112."""
+    """The values as integers, or as int64 arrays of one length (`size`, if given); and this length.
+    Errors: L112."""
     if all(map(is_integer, values.values())) and size in (None, 1):
         return tuple(int(v) for v in values.values()), 1  # type: ignore[arg-type]
     try:

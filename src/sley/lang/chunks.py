@@ -1,4 +1,4 @@
-"""The chunk language: MSCCLang's words, embedded in Python (MSCCLang, section 3).
+"""Chunks: MSCCLang's language (MSCCLang, section 3), embedded in Python.
 
     @sley.program(sley.AllGather(ranks=4))
     def ring(p):
@@ -7,8 +7,8 @@
             for step in range(1, 4):
                 c = c.copy((rank + step) % 4, "out", rank)
 
-Ranks and indices may be arrays: a reference then stands for one range of chunks on each of them,
-and copy and reduce work element by element.
+Ranks and indices may be arrays: then a reference has one range of chunks for each element, and copy
+and reduce work element by element.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def program(
 ) -> Callable[[Callable[[ChunkProgram], object]], Program]:
     """Decorator that traces a function ``f(p)`` into a `Program` for `collective`.
 
-    protocol: asks for a protocol (MSCCLang 6.1) by value or by name; None leaves it to the
+    protocol: requests a protocol (MSCCLang 6.1) by value or by name; None leaves it to the
     compiler.
     """
     _check_collective(collective)
@@ -83,7 +83,7 @@ def trace(
     name: str | None = None,
     protocol: Protocol | str | None = None,
 ) -> Program:
-    """Runs ``function(p)`` and returns what it said as a `Program` (MSCCLang 4.1).
+    """Runs ``function(p)`` and returns the `Program` of its operations (MSCCLang 4.1).
 
     Errors: L1xx with the line of the user's code.
     """
@@ -100,7 +100,9 @@ def trace(
 class Ref:
     """A reference to `count` chunks at (rank, buffer, index); ranks and indices may be arrays.
 
-    A reference is good until its place is overwritten; then only the newer one may be used.
+    It is valid until any of its chunks is overwritten.
+
+    size: the number of elements. versions: what wrote to each chunk, see `Memory`.
     """
 
     program: ChunkProgram
@@ -123,8 +125,8 @@ class Ref:
     ) -> Ref:
         """Copies these chunks to (rank, buffer, index ...) and returns the reference to the copy.
 
-        channel: asks for a channel; send_block and recv_block: ask for thread blocks at the two
-        ends (MSCCLang 5.1); None leaves them to the compiler.
+        channel: requests a channel. send_block, recv_block: request thread blocks at the two ends
+        (MSCCLang 5.1). None leaves them to the compiler.
         """
         p = self.program
         p._check_current(self)
@@ -139,8 +141,7 @@ class Ref:
         send_block: int | None = None,
         recv_block: int | None = None,
     ) -> Ref:
-        """Reduces `other`'s chunks into these, in their place, and returns the reference to the
-        result."""
+        """Reduces `other`'s chunks into these and returns the reference to the result."""
         p = self.program
         if not isinstance(other, Ref) or other.program is not p:
             refuse(L110, "a reference of this program", repr(other))
@@ -158,7 +159,7 @@ class Ref:
         return f"Ref({self.name(0)}{', ...' if self.size > 1 else ''})"
 
     def name(self, element: int = 0) -> str:
-        """The place for messages: "rank 1 in[3:5]"."""
+        """An element's place, for messages: "rank 1 in[3:5]"."""
         rank, index = (
             int(np.ravel(v)[element if np.ndim(v) else 0]) for v in (self.rank, self.index)
         )
@@ -168,7 +169,7 @@ class Ref:
 
 
 class ChunkProgram:
-    """What a program function receives: `chunk` or `transfer`, `parallelize`, the collective."""
+    """The argument of a program function: `chunk` or `transfer`, `parallelize`, the collective."""
 
     def __init__(self, collective: Collective) -> None:
         self.collective = collective
@@ -178,12 +179,13 @@ class ChunkProgram:
         self._instances = 1
 
     def chunk(self, rank: ArrayLike, buffer: str, index: ArrayLike, count: int = 1) -> Ref:
-        """The reference to the `count` chunks now at (rank, buffer, index ...).
+        """The reference to the current `count` chunks at (rank, buffer, index ...).
 
-        rank, index: integers, or arrays of one length for one range on each. Errors: L101-L105.
+        rank, index: integers, or arrays of one length, with a range for each element. Errors: L101
+        to L105.
         """
         if self._steps.used:
-            refuse(L123, "p.transfer alone", "p.chunk in a program of transfers")
+            refuse(L123, "only p.transfer", "p.chunk in a program of transfers")
         ref = self._range(rank, buffer, index, count, None)
         unwritten = ref.versions == UNWRITTEN
         if unwritten.any():
@@ -203,17 +205,17 @@ class ChunkProgram:
     ) -> None:
         """ResCCL's transfer of one chunk of the data buffer, see `sley.lang.transfers`.
 
-        src, dst, step, chunk, channel: integers, or arrays of one length for a transfer each.
-        type: "recv" overwrites the chunk at dst, "rrc" reduces into it. channel: asks for a
-        channel. Errors: L101, L103, L112, L123, L124.
+        src, dst, step, chunk, channel: integers, or arrays of one length, with a transfer for each
+        element. type: "recv" overwrites the chunk at dst, "rrc" reduces into it. channel: requests
+        a channel. Errors: L101, L103, L111, L112, L123, L124.
         """
         if self._recorder.rows:
-            refuse(L123, "p.chunk alone", "p.transfer in a program of chunks")
+            refuse(L123, "only p.chunk", "p.transfer in a program of chunks")
         self._steps.transfer(src, dst, step, chunk, type, channel, self._instances)
 
     def parallelize(self, instances: int) -> AbstractContextManager[None]:
-        """Cuts the transfers said inside into `instances` parts that run in parallel, each on
-        channels of its own (MSCCLang 5.1). Nested uses multiply."""
+        """Cuts the transfers in the ``with`` block into `instances` parts that run in parallel,
+        each on its own channels (MSCCLang 5.1). Nested numbers multiply."""
         if not (is_integer(instances) and 1 <= instances <= MAX_NUMBER // self._instances):
             refuse(L111, f"1 to {MAX_NUMBER} instances, nested ones together", repr(instances))
         return self._parallel(int(instances))
@@ -228,7 +230,7 @@ class ChunkProgram:
             self._instances = outer
 
     def finish(self, name: str, protocol: Protocol | str | None, whole: Place) -> Program:
-        """The program said so far, which begins at `whole`."""
+        """The program of the operations so far, which begins at `whole`."""
         if protocol is not None:
             protocol = member(Protocol, protocol, "protocol", L112, at=caller_place())
         if self._steps.used:
@@ -245,7 +247,7 @@ class ChunkProgram:
     def _range(
         self, rank: ArrayLike, buffer: str, index: ArrayLike, count: int, size: int | None
     ) -> Ref:
-        """A reference with bounds checked but not what it holds; `size` elements, if given."""
+        """A reference within the bounds, which may be unwritten; `size` elements, if given."""
         word = BUFFER_NAMES.get(buffer) if isinstance(buffer, str) else None
         if word is None:
             refuse(L104, '"in", "out" or "scratch"', repr(buffer))
@@ -295,7 +297,7 @@ class ChunkProgram:
             raise L106.error(
                 at=[caller_place(), place],
                 expected="the latest reference to a place",
-                found=f"{ref.name(element)} was overwritten at {place} since",
+                found=f"{ref.name(element)}, which was overwritten at {place}",
             )
 
     def _transfer(

@@ -1,4 +1,4 @@
-"""Programs in Python files."""
+"""Files: the program of a Python file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sley.ir.program import Program
 
 
 def program_of_file(path: str | os.PathLike[str], name: str = "") -> Program:
-    """The one program of a Python file, or the one called `name`. The file is run, with its folder
+    """The only program of a Python file, or the one called `name`. Runs the file, with its folder
     importable.
 
     Errors: L113, L114, L115, L117, and L1xx of the program.
@@ -26,7 +26,7 @@ def program_of_file(path: str | os.PathLike[str], name: str = "") -> Program:
         raise L113.error(
             at=Place(str(path)),
             expected="a function decorated with @sley.program(collective)",
-            found="no program in this file",
+            found="a file without a program",
         )
     if name and name not in programs:
         expected = f"one of {', '.join(programs)}"
@@ -38,7 +38,7 @@ def program_of_file(path: str | os.PathLike[str], name: str = "") -> Program:
 
 
 def _run(path: Path) -> dict[str, object]:
-    """The globals of a Python file after it has run."""
+    """Runs a Python file and returns its globals."""
     if not path.is_file():
         found = "a folder" if path.is_dir() else "nothing there"
         raise L117.error(at=Place(str(path)), expected="a Python file", found=found)

@@ -1,4 +1,4 @@
-"""Memory of a program while it is being said: which write each place holds."""
+"""Memory: the write that each cell holds while a program is traced."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from sley.ir.tables import LongArray
 from sley.ir.words import Buffer
 
 UNWRITTEN = -2
-"""Version of a place that nothing has written."""
+"""Version of a cell that was never written."""
 
 INITIAL = -1
-"""Version of a place that still holds what the collective put there."""
+"""Version of a cell that still holds the collective's input."""
 
 MAX_SCRATCH_CELLS = 2**28
-"""Bound on the scratch chunks of all ranks together: an index beyond it is a slip, not a plan."""
+"""Bound on the scratch chunks of all ranks together: a larger index is a mistake."""
 
 Cells: TypeAlias = slice | LongArray
-"""Cells of a reference: a slice for one range, an array (elements, count) for several."""
+"""Cells of a reference: a slice for one range, an array (elements, count) for several ranges."""
 
 
 @dataclass
 class Memory:
-    """The version of every cell: the transfer that wrote it last, INITIAL or UNWRITTEN.
+    """The version of each cell: the last transfer that wrote to it, INITIAL or UNWRITTEN.
 
     Input and output share one array, so that aliases in place are one cell; scratch has its own,
-    `scratch_capacity` cells for each rank, and grows by use.
+    with `scratch_capacity` cells for each rank, and grows on use.
     """
 
     collective: Collective
@@ -40,7 +40,7 @@ class Memory:
 
     @classmethod
     def start(cls, collective: Collective) -> Memory:
-        """The memory as the precondition has it."""
+        """The memory before the first transfer."""
         layout = collective.layout(np.zeros(collective.ranks, np.int32))
         data = np.full(layout.cells, UNWRITTEN, np.int64)
         rank = np.repeat(np.arange(collective.ranks), collective.input_chunks)
@@ -60,11 +60,11 @@ class Memory:
         self._base: LongArray = np.zeros((3, 0), np.int64)
 
     def versions(self, buffer: Buffer) -> LongArray:
-        """The version array that `cells` of this buffer index."""
+        """The array of versions that `cells` of this buffer index."""
         return self.scratch if buffer is Buffer.SCRATCH else self.data
 
     def cells(self, rank: Any, buffer: Buffer, index: Any, count: int) -> Cells:
-        """Cells of `count` chunks at (rank, buffer, index); makes room in scratch."""
+        """The cells of `count` chunks at (rank, buffer, index); grows scratch as needed."""
         if buffer is Buffer.SCRATCH:
             self._reserve(rank, index, count)
             start = rank * self.scratch_capacity + index

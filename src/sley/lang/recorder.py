@@ -1,4 +1,4 @@
-"""Recorder: collects the transfers and source lines that a language's operations produce."""
+"""Recorder: collects the transfers of a program and their source lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HERE = str(Path(__file__).parent)
 
 
 def caller() -> tuple[str, int]:
-    """File and line of the innermost frame outside the languages: the user's own line."""
+    """File and line of the innermost frame outside the languages: the user's line."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
@@ -26,18 +26,18 @@ def caller() -> tuple[str, int]:
 
 
 def caller_place(detail: str = "") -> Place:
-    """The user's own line as a place for a diagnostic."""
+    """The user's line as a place for a diagnostic."""
     file, line = caller()
     return Place(file, line, 0, detail)
 
 
 @dataclass
 class Recorder:
-    """Rows of a table, in the order in which they were said.
+    """Rows of a table, in the order of their calls.
 
-    table: the kind of table, whose last column is `source`.
-
-    A row holds scalars or arrays; `columns` broadcasts each to its number of rows.
+    table: the type of the table, whose last column is `source`. rows: (number of rows, values);
+    a value is a scalar or an array. lines: (file, line) -> row of the program's `sources`.
+    length: the number of all rows.
     """
 
     table: type[Table]
@@ -50,7 +50,7 @@ class Recorder:
         return self.lines.setdefault(caller(), len(self.lines))
 
     def add(self, size: int, *values: Any) -> int:
-        """Appends `size` rows, `values` in the order of the columns; returns the first of them."""
+        """Appends `size` rows, `values` in the order of the columns; returns the first row."""
         first = self.length
         if size == 1:
             values = tuple(v.item() if isinstance(v, np.ndarray) else v for v in values)
@@ -72,7 +72,7 @@ class Recorder:
         }
 
     def sources(self, whole: Place) -> Sources:
-        """The lines that the rows came from, of a program that begins at `whole`."""
+        """The source lines of the rows, of a program that begins at `whole`."""
         files = list(dict.fromkeys(file for file, _ in self.lines))
         number = {file: i for i, file in enumerate(files)}
         return Sources(
@@ -84,7 +84,7 @@ class Recorder:
         )
 
     def place(self, row: int) -> Place:
-        """The line of transfer `row`; for messages while the program is still being said."""
+        """The line of transfer `row`."""
         for size, values in self.rows:
             if row < size:
                 source = int(np.broadcast_to(values[-1], size)[row])

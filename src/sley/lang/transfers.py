@@ -1,4 +1,4 @@
-"""The transfer language: ResCCL's words (ResCCL 4.2), embedded in Python.
+"""Transfers: ResCCL's language (ResCCL 4.2), embedded in Python.
 
     @sley.program(sley.AllGather(ranks=4))
     def ring(p):
@@ -6,12 +6,12 @@
         for step in range(3):
             p.transfer(rank, (rank + 1) % 4, step, (rank - step) % 4, "recv")
 
-A transfer moves chunk `chunk` of the data buffer from a rank to another, where it overwrites that
-chunk (recv) or is reduced into it (rrc). Steps order the transfers, not the lines.
+A transfer moves chunk `chunk` of the data buffer from one rank to another, where it overwrites this
+chunk (recv) or is reduced into it (rrc). The order of transfers is that of their steps, not lines.
 
-`assemble` turns transfers, from here or from ResCCLang's text, into a `Program`. The data buffer is
-what in-place input and output share; out of place the same transfers work on the output, or on
-scratch where the output has no such chunk, and leave the input as it is.
+`assemble` makes a `Program` of transfers, from here or from ResCCLang's text. In place, the data
+buffer is the memory that input and output share; out of place, the same transfers use the output,
+or scratch for chunks that the output doesn't have, and leave the input unchanged.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from sley.lang.arguments import broadcast, check_span, refuse
 from sley.lang.recorder import Recorder, caller_place
 
 TYPES = {"recv": TransferKind.COPY, "rrc": TransferKind.REDUCE}
-"""What a transfer does at its destination, by ResCCL's names."""
+"""The types of transfers by ResCCL's names."""
 
 MAX_STEP = 2**31
-"""What steps are below: they are kept as int32."""
+"""Steps are less than this, since a column holds int32."""
 
-_LATE = MAX_STEP
-"""Step of a write that never comes."""
+_NEVER = MAX_STEP
+"""Step of a write that does not exist."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Steps(Table):
-    """One row a transfer as it was said, in any order.
+    """One row a transfer, in any order.
 
-    src, dst, step, chunk: as the languages have them. kind: TransferKind. channel: the channel
-    asked for, NONE without. instances: parallel parts. source: row of the program's `sources`.
+    src, dst, step, chunk: the language's arguments. kind: TransferKind. channel: the requested
+    channel, or NONE. instances: number of parallel parts. source: row of the program's `sources`.
     """
 
     src: IntArray
@@ -71,9 +71,9 @@ class Steps(Table):
 
 
 class StepRecorder:
-    """Collects the transfers that a program says with ``p.transfer``.
+    """Collects the transfers of ``p.transfer``.
 
-    used: whether it has said any, be it of empty arrays.
+    used: whether it was called, even if only with empty arrays.
     """
 
     def __init__(self, collective: Collective) -> None:
@@ -96,10 +96,10 @@ class StepRecorder:
         self.used = True
         if self._data_chunks is None:
             self._data_chunks = data_chunks(self._collective, caller_place())
-        asked = {} if channel is None else {"channel": channel}
-        values, size = broadcast(None, src=src, dst=dst, step=step, chunk=chunk, **asked)
+        optional = {} if channel is None else {"channel": channel}
+        values, size = broadcast(None, src=src, dst=dst, step=step, chunk=chunk, **optional)
         sender, receiver, number, index = values[:4]
-        wished = values[4] if asked else NONE
+        requested = values[4] if optional else NONE
         for word, rank in (("a source rank", sender), ("a destination rank", receiver)):
             check_span(L101, word, rank, self._collective.ranks)
         if not isinstance(type, str) or type not in TYPES:
@@ -112,15 +112,15 @@ class StepRecorder:
         if np.any(outside):
             chunk, limit = (np.ravel(v)[int(np.argmax(outside))] for v in (index, limit))
             refuse(L103, f"a chunk from 0 to {limit - 1}", str(chunk))
-        if asked:
-            check_span(L111, "a channel", wished, MAX_NUMBER)
+        if optional:
+            check_span(L111, "a channel", requested, MAX_NUMBER)
         source = self._recorder.source()
         self._recorder.add(
-            size, sender, receiver, number, index, TYPES[type], wished, instances, source
+            size, sender, receiver, number, index, TYPES[type], requested, instances, source
         )
 
     def program(self, name: str, protocol: Protocol | None, whole: Place) -> Program:
-        """The program said so far, which begins at `whole`."""
+        """The program of these transfers, which begins at `whole`."""
         return assemble(
             self._collective,
             Steps(**self._recorder.columns()),
@@ -163,7 +163,7 @@ def assemble(
 
 
 def _by_step(steps: Steps) -> Steps:
-    """The transfers by ascending step; those of one step as they were said."""
+    """The transfers by ascending step, then in the order of their calls."""
     order = np.argsort(steps.step, kind="stable")
     return Steps(**{n: getattr(steps, n)[order] for n in steps.column_names()})
 
@@ -184,12 +184,12 @@ def _twin(collective: Collective, whole: Place) -> Collective:
 
 
 def _has_one_numbering(c: Collective) -> bool:
-    """Whether in place every result is one of chunks with its own number in their ranks' data: only
-    then does one number name a chunk for both ends of a transfer."""
+    """Whether each result consists of chunks that have the result's own number in the data buffers:
+    only then one number names a chunk at both ends of a transfer."""
     rank_of_input = np.repeat(np.arange(c.ranks), c.input_chunks)
     begin = c.input_base - c.input_offset[:-1]
     of_input = np.arange(len(rank_of_input)) + begin[rank_of_input]
-    first = of_input[c.values.target[c.values.offset[:-1]]]  # no value is of no chunk
+    first = of_input[c.values.target[c.values.offset[:-1]]]  # each value has at least one chunk
     if (of_input[c.values.target] != first[c.values.source]).any():
         return False
     rows = np.flatnonzero(c.expected != NONE)
@@ -199,7 +199,7 @@ def _has_one_numbering(c: Collective) -> bool:
 
 
 def _check_conflicts(t: Steps, reads: LongArray, writes: LongArray, sources: Sources) -> None:
-    """Refuses transfers of one step that touch one chunk of a rank, one of them writing it."""
+    """Refuses transfers of one step that access the same chunk of a rank, if one writes it."""
     period = int(t.step.max(initial=0)) + 1
     write_key = writes * period + t.step
     order = np.argsort(write_key, kind="stable")
@@ -220,14 +220,14 @@ def _refuse(t: Steps, writer: int, other: int, sources: Sources) -> None:
     writes_too = t.dst[other] == t.dst[writer] and t.chunk[other] == t.chunk[writer]
     raise L122.error(
         at=[sources.place(int(t.source[row])) for row in (other, writer)],
-        expected="transfers of one step that touch different chunks",
-        found=f"{_spelled(t, writer)} writes what {_spelled(t, other)} "
+        expected="transfers of one step that access different chunks",
+        found=f"{_spell(t, writer)} writes what {_spell(t, other)} "
         f"{'writes' if writes_too else 'reads'}, chunk {t.chunk[writer]} of rank "
         f"{t.dst[writer]}, both in step {t.step[writer]}",
     )
 
 
-def _spelled(t: Steps, row: int) -> str:
+def _spell(t: Steps, row: int) -> str:
     word = next(name for name, kind in TYPES.items() if kind == t.kind[row])
     values = (t.src[row], t.dst[row], t.step[row], t.chunk[row])
     return f"transfer({', '.join(map(str, values))}, {word})"
@@ -235,12 +235,13 @@ def _spelled(t: Steps, row: int) -> str:
 
 @dataclass(frozen=True)
 class _Places:
-    """Where the cells of the data buffer lie, a row a cell of all ranks.
+    """The places of the cells of the data buffers, one row a cell of all ranks.
 
-    buffer, index: where a cell is written, and read once it has been.
-    input_index: where its first value lies in the input, NONE where the input has none of it, or
-        where that is the same memory.
-    written: the step of the first write, _LATE without.
+    rank: the rank of a cell. buffer, index: where a cell is written, and read after its first
+        write.
+    input_index: the index of its first value in the input; NONE if the input doesn't have it, or is
+        the same memory.
+    written: the step of the first write, or _NEVER.
     copied: the cells whose first value must be copied from the input to (buffer, index).
     """
 
@@ -267,7 +268,7 @@ class _Places:
             )
         )
         input_index, output_index = chunk - twin.input_base[rank], chunk - twin.output_base[rank]
-        written = np.full(len(rank), _LATE, np.int64)
+        written = np.full(len(rank), _NEVER, np.int64)
         np.minimum.at(written, writes, t.step)
         if c.in_place:
             return cls(
@@ -279,16 +280,16 @@ class _Places:
                 copied=np.zeros(0, np.int64),
                 scratch_chunks=np.zeros(c.ranks, np.int32),
             )
-        # A first write that reduces needs the own contribution where it reduces; a result that
-        # nothing writes is the own contribution.
+        # A cell needs the rank's own contribution if its first write reduces into it, or if it is
+        # part of the result and never written.
         first = writes[(t.kind == TransferKind.REDUCE) & (written[writes] == t.step)]
         needed = np.zeros(len(rank), bool)
         needed[first] = True
-        rows = np.flatnonzero(in_output & (written == _LATE))
+        rows = np.flatnonzero(in_output & (written == _NEVER))
         needed[rows] |= c.expected[c.output_offset[rank[rows]] + output_index[rows]] != NONE
         touched = np.zeros(len(rank), bool)
         touched[writes], touched[reads[written[reads] < t.step]] = True, True
-        scratch_index, scratch_chunks = _numbered(rank, touched & ~in_output, c.ranks)
+        scratch_index, scratch_chunks = _number_cells(rank, touched & ~in_output, c.ranks)
         return cls(
             rank=rank,
             buffer=np.where(in_output, Buffer.OUTPUT, Buffer.SCRATCH),
@@ -300,16 +301,16 @@ class _Places:
         )
 
 
-def _numbered(rank: LongArray, wanted: BoolArray, ranks: int) -> tuple[LongArray, IntArray]:
-    """Numbers the wanted cells of each rank from 0; and how many each rank has."""
+def _number_cells(rank: LongArray, wanted: BoolArray, ranks: int) -> tuple[LongArray, IntArray]:
+    """The number of each wanted cell on its rank, from 0; and how many each rank has."""
     before: LongArray = np.cumsum(wanted) - wanted
     count = np.bincount(rank[wanted], minlength=ranks)
     return before - offsets_of(count)[rank], count.astype(np.int32)
 
 
 def _first_writers(t: Steps, places: _Places, writes: LongArray) -> LongArray:
-    """int64 (cells,): the source row of the transfer that writes each cell first, NONE without. A
-    copy made for it is told as that line."""
+    """int64 (cells,): the source row of the first transfer that writes to each cell, or NONE. It is
+    also the source row of a copy for that transfer."""
     writer = np.full(len(places.rank), NONE)
     rows = np.flatnonzero(places.written[writes] == t.step)
     writer[writes[rows]] = t.source[rows]
@@ -318,7 +319,7 @@ def _first_writers(t: Steps, places: _Places, writes: LongArray) -> LongArray:
 
 def _transfers(t: Steps, places: _Places, reads: LongArray, writes: LongArray) -> Transfers:
     """Copies of own contributions, then the transfers."""
-    fresh = (places.written[reads] >= t.step) & (places.input_index[reads] != NONE)
+    from_input = (places.written[reads] >= t.step) & (places.input_index[reads] != NONE)
     c, none = places.copied, np.full(len(places.copied), NONE)
     ones = np.ones(len(c) + len(t), np.int32)
     columns: dict[str, tuple[Any, Any]] = {
@@ -326,11 +327,11 @@ def _transfers(t: Steps, places: _Places, reads: LongArray, writes: LongArray) -
         "src": (places.rank[c], t.src),
         "src_buffer": (
             np.full(len(c), Buffer.INPUT),
-            np.where(fresh, Buffer.INPUT, places.buffer[reads]),
+            np.where(from_input, Buffer.INPUT, places.buffer[reads]),
         ),
         "src_index": (
             places.input_index[c],
-            np.where(fresh, places.input_index[reads], places.index[reads]),
+            np.where(from_input, places.input_index[reads], places.index[reads]),
         ),
         "dst": (places.rank[c], t.dst),
         "dst_buffer": (places.buffer[c], places.buffer[writes]),

@@ -1,7 +1,7 @@
 """Arithmetic: the value of an expression, for one iteration or for many at once.
 
-A value is an integer, or an int64 array with one entry a lane: an iteration of loops that run at
-once. Numbers stay within 32 bits, so that no product of two overflows 64.
+A value is an integer, or an int64 array with an entry for each lane, which is one of the iterations
+that run at once. Numbers stay within 32 bits, so that no product of two overflows 64.
 """
 
 from __future__ import annotations
@@ -38,15 +38,13 @@ _OPERATORS: tuple[Callable[[Any, Any], Any], ...] = (
     operator.floordiv,
     operator.mod,
 )
-"""What combines two values, by Act; negation subtracts from 0. A tuple, since enumerations hash
-slowly."""
+"""Operators by Act; negation subtracts from 0. A tuple, since enumerations hash slowly."""
 
 _NUMBER, _NAME, _NEGATE = Act.NUMBER, Act.NAME, Act.NEGATE
 
 
 class LaneError(Exception):
-    """A rule that a lane breaks at a place. An integer that is wrong is so in every lane, of which
-    0 is the first."""
+    """A mistake in a lane. An integer is wrong in all lanes, of which 0 is the first."""
 
     def __init__(
         self, rule: Rule, where: Node | Expression | Transfer, expected: str, found: str
@@ -58,7 +56,7 @@ class LaneError(Exception):
         self.lane = 0
 
     def at(self, lane: int) -> LaneError:
-        """The same fault, in another lane."""
+        """The same mistake, in another lane."""
         self.lane = lane
         return self
 
@@ -84,16 +82,16 @@ def evaluate(expression: Expression, names: Names) -> Value:
                 raise LaneError(L146, node, "a variable that has a value", found)
             stack.append(names[node.word])
         elif act is _NEGATE:
-            stack.append(_combined(node, 0, stack.pop()))
+            stack.append(_combine(node, 0, stack.pop()))
         else:
             right = stack.pop()
-            stack.append(_combined(node, stack.pop(), right))
+            stack.append(_combine(node, stack.pop(), right))
     return stack[0]
 
 
-def _combined(node: Node, left: Value, right: Value) -> Value:
+def _combine(node: Node, left: Value, right: Value) -> Value:
     if isinstance(left, int) and isinstance(right, int):
-        return _combined_numbers(node, left, right)
+        return _combine_numbers(node, left, right)
     if node.act in (Act.DIVIDE, Act.REMAINDER):
         zero = np.equal(right, 0)
         if zero.any():
@@ -104,7 +102,7 @@ def _combined(node: Node, left: Value, right: Value) -> Value:
     return value
 
 
-def _combined_numbers(node: Node, left: int, right: int) -> int:
+def _combine_numbers(node: Node, left: int, right: int) -> int:
     if right == 0 and node.act in (Act.DIVIDE, Act.REMAINDER):
         raise LaneError(L154, node, "a divisor other than 0", f"{left} {node.word} 0")
     value: int = _OPERATORS[node.act](left, right)
@@ -116,9 +114,9 @@ def _combined_numbers(node: Node, left: int, right: int) -> int:
 
 
 def _refuse_lane(node: Node, left: Value, right: Value, lane: int) -> None:
-    """Raises what the integers of a lane raise."""
+    """Raises the LaneError of one lane."""
     try:
-        _combined_numbers(node, pick(left, lane), pick(right, lane))
+        _combine_numbers(node, pick(left, lane), pick(right, lane))
     except LaneError as fault:
         raise fault.at(lane) from None
 
@@ -168,5 +166,5 @@ def _check_numbers(t: Transfer, ranks: int, src: int, dst: int, step: int, chunk
 
 
 def _equation(where: Expression, value: int) -> str:
-    """A value, with the expression that it is of, as in "dstRank = 9"."""
+    """An expression with its value, as in "dstRank = 9"."""
     return str(value) if where.text in ("", str(value)) else f"{where.text} = {value}"

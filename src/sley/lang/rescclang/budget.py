@@ -1,4 +1,4 @@
-"""Budget: how much a program's loops may do, so that every text is read in bounded time."""
+"""Budget: bounds on the work of a program's loops, so that every text is read in bounded time."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from sley.errors.rescclang import L156
 from sley.lang.rescclang.syntax import For, Transfer
 
 MAX_TRANSFERS = 2**24
-"""Bound on transfers: each of 4,096 ranks may send to each. 1,024 GPUs need some two million."""
+"""Bound on transfers: one between each two of 4,096 ranks. 1,024 GPUs need about two million."""
 
 MAX_ITERATIONS = 2**27
 """Bound on the iterations of all loops together."""
 
 MAX_WORK = 2**34
-"""Bound on steps of evaluation, counted as those of one lane among many: some twenty seconds."""
+"""Bound on steps of evaluation, in units of one of many lanes: about twenty seconds."""
 
 ALONE = 256
-"""How much more a step takes in an iteration that runs alone, in Python."""
+"""Cost of a step in an iteration that runs alone, in Python."""
 
 CALL = 4096
-"""What a step takes beside its lanes, where many run at once: a call of NumPy."""
+"""Cost of a step in addition to that of its lanes: a call of NumPy."""
 
 
 class Budget:
-    """Counts what has been done. Errors: L156, before more than the bounds is done."""
+    """The work so far. Errors: L156, before any work beyond a bound."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -33,11 +33,11 @@ class Budget:
         self.enforced = True
 
     def alone(self, loop: For, iterations: int) -> None:
-        """A loop's iterations, one by one."""
+        """Adds a loop's iterations, which run alone."""
         self._loop(loop, iterations, iterations * ALONE)
 
     def at_once(self, loop: For, iterations: int, calls: int) -> None:
-        """A loop's iterations in all lanes, run in some number of pieces."""
+        """Adds a loop's iterations in all lanes, which run in `calls` pieces."""
         self._loop(loop, iterations, iterations + calls * CALL)
 
     def _loop(self, loop: For, iterations: int, weight: int) -> None:
@@ -59,7 +59,7 @@ class Budget:
             )
 
     def transfers(self, transfer: Transfer, count: int) -> None:
-        """Transfers that are about to be said."""
+        """Adds transfers."""
         if not self.enforced:
             return
         self._transfers += count

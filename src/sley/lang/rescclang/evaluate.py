@@ -1,12 +1,15 @@
-"""Evaluate: runs a program's statements one after the other, and independent loops at once.
+"""Evaluate: runs statements one after another, and the iterations of independent loops at once.
 
-The transfers come out in the order of plain execution, and of several mistakes the first of plain
-execution is told, either way.
+Either way the transfers have the order of plain execution, and of several mistakes the first one of
+plain execution is reported.
 """
 
 from __future__ import annotations
 
+from array import array
 from typing import NoReturn
+
+import numpy as np
 
 from sley.errors import Place, SleyError
 from sley.ir.tables import IntArray
@@ -20,20 +23,18 @@ from sley.lang.rescclang.arithmetic import (
 )
 from sley.lang.rescclang.budget import Budget
 from sley.lang.rescclang.flow import flow
-from sley.lang.rescclang.lanes import PIECE, Lanes, Span
-from sley.lang.rescclang.rows import Rows
+from sley.lang.rescclang.lanes import COLUMNS, PIECE, Batch, Lanes, Span
 from sley.lang.rescclang.syntax import Algorithm, Assign, Block, For, Transfer
 
 
 def transfers(
     algorithm: Algorithm, variables: dict[str, int], ranks: int, *, file: str, at_once: bool = True
 ) -> tuple[IntArray, ...]:
-    """What an algorithm says, as int32 columns of one row a transfer: source rank, destination
-    rank, step, chunk, and the number of the transfer in the text.
+    """The transfers of an algorithm, as int32 columns: source rank, destination rank, step, chunk,
+    and the site, which is the number of the transfer in the text.
 
-    variables: values at the start. at_once: whether independent loops run all their iterations at
-    once; without, this is the plain interpreter that the fast one is tested against.
-    Errors: L101, L103, L124, L146, L153 to L156.
+    variables: values at the start. at_once: whether independent loops run all iterations at once;
+    False is the plain interpreter, for tests. Errors: L101, L103, L124, L146, L153 to L156.
     """
     run = _Run(algorithm, variables, ranks, file, at_once)
     try:
@@ -44,7 +45,7 @@ def transfers(
 
 
 class _Run:
-    """The state of a run: variables, the loops around the current statement, and what was said."""
+    """The state of a run: variables, the loops around the current statement, and transfers."""
 
     def __init__(
         self, algorithm: Algorithm, variables: dict[str, int], ranks: int, file: str, at_once: bool
@@ -60,7 +61,7 @@ class _Run:
         self._lanes = Lanes(self._flows, self._budget, ranks)
 
     def error(self, fault: LaneError) -> SleyError:
-        """The fault as an error that names the values of the loops' variables."""
+        """The mistake as an error that names the values of the loops' variables."""
         loops = ", ".join(f"{name[:60]} = {value}" for name, value in self._loops)
         return fault.rule.error(
             at=Place(self._file, fault.line, fault.column),
@@ -84,7 +85,7 @@ class _Run:
             pick(evaluate(e, self._names), 0) for e in (t.src, t.dst, t.step, t.chunk)
         )
         check_transfer(t, self._ranks, src, dst, step, chunk)
-        self.rows.say(src, dst, step, chunk, t.site)
+        self.rows.add(src, dst, step, chunk, t.site)
 
     def _for(self, loop: For) -> None:
         start, stop, step = (
@@ -110,22 +111,22 @@ class _Run:
         span = Span.of(loop, self._names, 1)
         self._budget.at_once(loop, len(values), -(-len(values) // PIECE))
         try:
-            for _, batch in self._lanes.expanded(loop, span, self._names, 0, len(values)):
-                self.rows.add(batch)
+            for _, batch in self._lanes.expand(loop, span, self._names, 0, len(values)):
+                self.rows.extend(batch)
         except LaneError as fault:
             self._run_first_faulty(loop, values, span, fault)
 
     def _run_first_faulty(self, loop: For, values: range, span: Span, fault: LaneError) -> NoReturn:
-        """Runs alone the first iteration that fails, which tells the first of its mistakes.
+        """Runs the first failing iteration alone, which raises its first mistake.
 
-        Iterations don't depend on one another, so halving finds it in twice the time of all.
+        Since iterations are independent, bisection finds it in twice the time of all iterations.
         """
         self._budget.enforced = False
         good, bad = 0, fault.lane
         while good < bad:
             middle = (good + bad) // 2
             try:
-                for _ in self._lanes.expanded(loop, span, self._names, good, middle + 1):
+                for _ in self._lanes.expand(loop, span, self._names, good, middle + 1):
                     pass
                 good = middle + 1
             except LaneError as earlier:
@@ -133,3 +134,34 @@ class _Run:
         self._loops.append((loop.name, values[bad]))
         self._iteration(loop, values[bad])
         raise fault
+
+
+class Rows:
+    """A collection of transfers."""
+
+    def __init__(self) -> None:
+        self._single = array("i")
+        self._parts: list[tuple[IntArray, ...]] = []
+
+    def add(self, *values: int) -> None:
+        """Adds one transfer, with the values of its columns."""
+        self._single.extend(values)
+
+    def extend(self, batch: Batch) -> None:
+        """Adds the transfers of a batch."""
+        self._flush()
+        self._parts.append(batch.columns)
+
+    def columns(self) -> tuple[IntArray, ...]:
+        """All transfers, as columns; empties the collection."""
+        self._flush()
+        parts, self._parts = self._parts, []
+        if not parts:
+            return (np.zeros(0, np.int32),) * COLUMNS
+        return tuple(np.concatenate([p[k] for p in parts]) for k in range(COLUMNS))
+
+    def _flush(self) -> None:
+        if self._single:
+            rows = np.frombuffer(self._single, np.int32).reshape(-1, COLUMNS)
+            self._parts.append(tuple(np.ascontiguousarray(column) for column in rows.T))
+            self._single = array("i")

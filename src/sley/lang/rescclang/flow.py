@@ -1,7 +1,7 @@
-"""Flow: which loops carry no value from one iteration to the next, and none out.
+"""Flow: the independent loops, whose iterations pass no values to one another or out of the loop.
 
-Such a loop may run all its iterations at once. A loop may run no time, so that what it assigns is
-never certain after it.
+An independent loop may run all its iterations at once. Since a loop may have no iterations, it is
+never certain that it assigns a name.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from sley.lang.rescclang.syntax import Act, Algorithm, Assign, Block, Expression
 
 @dataclass(frozen=True, slots=True)
 class LoopFlow:
-    """What a loop does with variables.
+    """The variables of a loop.
 
-    independent: its iterations neither read what others assign, nor is read after the loop what it
-        assigns.
-    exposed: names that an iteration may read as they were before it, without the loop's variable.
+    independent: whether no name that an iteration assigns is read in another one or after the loop.
+    exposed: names that an iteration may read before it assigns them, without the loop's variable.
     assigned: names that an iteration may assign, with the loop's variable.
     """
 
@@ -27,7 +26,7 @@ class LoopFlow:
 
 
 def flow(algorithm: Algorithm) -> list[LoopFlow]:
-    """One entry a loop, by its number."""
+    """The flow of each loop, by its number."""
     analysis = _Analysis(algorithm.loops)
     analysis.summary(algorithm.body)
     analysis.mark(algorithm.body, set())
@@ -40,7 +39,7 @@ def flow(algorithm: Algorithm) -> list[LoopFlow]:
 
 
 class _Analysis:
-    """Two passes over the blocks; time grows with the size of the text times its depth."""
+    """Two passes over the blocks. Linear in the size of the text times its depth."""
 
     def __init__(self, loops: int) -> None:
         none: frozenset[str] = frozenset()
@@ -48,7 +47,7 @@ class _Analysis:
         self.independent = [False] * loops
 
     def summary(self, block: Block) -> tuple[set[str], set[str]]:
-        """Names that a block reads before it certainly assigns them, and those it may assign."""
+        """The names that a block may read before it assigns them, and those it may assign."""
         exposed: set[str] = set()
         assigned: set[str] = set()
         certain: set[str] = set()
@@ -67,8 +66,8 @@ class _Analysis:
         return exposed, assigned
 
     def mark(self, block: Block, live: set[str]) -> None:
-        """Marks the independent loops of a block, and turns `live`, the names that may be read
-        after it before they are assigned, into those before it."""
+        """Marks the independent loops of a block. live: the names that may be read after the block
+        before they are assigned; it becomes those before the block."""
         for statement in reversed(block.statements):
             if isinstance(statement, Assign):
                 live.discard(statement.name)
@@ -77,13 +76,13 @@ class _Analysis:
                 self.independent[statement.number] = exposed.isdisjoint(
                     assigned
                 ) and live.isdisjoint(assigned)
-                # The body's changes to `live` are undone where a loop that runs no time has none:
-                # a copy for each loop would take square time.
-                kept = [name for name in assigned if name in live]
+                # A loop without iterations assigns nothing, so names that were live stay live. To
+                # copy `live` for each loop would take square time.
+                restored = [name for name in assigned if name in live]
                 live |= exposed
                 self.mark(statement.body, live)
                 live.discard(statement.name)
-                live.update(kept)
+                live.update(restored)
             live |= _reads(statement)
 
 

@@ -1,4 +1,4 @@
-"""Header: ResCCLang's parameters, checked, and what they make of a program."""
+"""Header: checks ResCCLang's parameters, and derives the collective and topology from them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, is_integer
-from sley.lang.rescclang.lexer import shortened_word
+from sley.lang.rescclang.lexer import shorten
 from sley.lang.rescclang.parser import nearest
 from sley.lang.rescclang.syntax import Algorithm
 
 MAX_RANKS = 4096
-"""Bound on ranks: what every rank holds is kept for each, so that memory grows by the square."""
+"""Bound on ranks: a collective stores the results of each rank, so memory grows quadratically."""
 
 MAX_WARPS = 32
 """Bound on warps: a thread block of CUDA has at most 1024 threads."""
@@ -29,25 +29,25 @@ NUMBERS = {
     "GPUPerNode": MAX_RANKS,
     "NICPerNode": MAX_RANKS,
 }
-"""Parameters that are numbers from 1, with their bounds. The body reads them as variables."""
+"""Parameters that are numbers from 1, with their bounds. They are variables of the body."""
 
 WORDS = ("AlgoName", "OpType")
 """Parameters that are strings."""
 
 OPERATIONS = {"allreduce": "Allreduce", "allgather": "Allgather", "reducescatter": "Reducescatter"}
-"""Operators in lower case, and as ResCCL writes them."""
+"""Operators in lower case, and in ResCCL's spelling."""
 
 _MAX_NAME = 200
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the header says.
+    """The header of a text.
 
-    name: of the algorithm, "" without AlgoName.
-    collective: what it has to bring about.
+    name: AlgoName, by default "".
+    collective: the collective of nRanks and OpType.
     topology: the cluster, None without GPUPerNode.
-    instances: parallel parts of every transfer.
+    instances: parallel parts of each transfer.
     variables: the parameters that are numbers, by name.
     """
 
@@ -58,8 +58,8 @@ class Header:
     variables: dict[str, int]
 
 
-class _Given:
-    """The parameters that the text and the caller give, each with its place."""
+class _Parameters:
+    """The parameters of the text and of the caller, with their values, words and places."""
 
     def __init__(self, algorithm: Algorithm, overrides: Mapping[str, object], file: str) -> None:
         self.whole = Place(file, algorithm.line, algorithm.column)
@@ -72,7 +72,8 @@ class _Given:
                 raise L148.error(
                     at=Place(file, p.line, p.column),
                     expected=f"{p.name} once",
-                    found=f"{p.name}={_shown(p.word)}, after {p.name}={_shown(self.words[p.name])}",
+                    found=f"{p.name}={_escape(p.word)}, after "
+                    f"{p.name}={_escape(self.words[p.name])}",
                 )
             self.values[p.name], self.words[p.name] = p.value, p.word
             self.places[p.name] = Place(file, p.value_line, p.value_column)
@@ -85,7 +86,7 @@ class _Given:
             self.places[name] = place
 
     def _own_cards(self) -> bool:
-        """Whether the text gives every GPU a network card of its own."""
+        """Whether each GPU of the text has its own network card."""
         cards = self.values.get("NICPerNode")
         return cards is not None and cards == self.values.get("GPUPerNode")
 
@@ -95,7 +96,7 @@ class _Given:
             raise L147.error(
                 at=at,
                 expected=", ".join(known),
-                found=f"{_shown(name)}{nearest(name, known)}",
+                found=f"{_escape(name)}{nearest(name, known)}",
             )
 
     def number(self, name: str) -> int | None:
@@ -118,20 +119,20 @@ class _Given:
         return value
 
     def refuse(self, rule: Rule, name: str, expected: str, *others: str) -> NoReturn:
-        """Raises a rule about a parameter, and about others that it contradicts."""
+        """Raises a rule for a parameter, and the others that it contradicts."""
         raise rule.error(
             at=[self.places[n] for n in (name, *others)],
             expected=expected,
-            found=f"{name}={_shown(self.words[name])}",
+            found=f"{name}={_escape(self.words[name])}",
         )
 
     def missing(self, name: str, expected: str) -> NoReturn:
         raise L149.error(at=self.whole, expected=expected, found=f"no {name}")
 
 
-def _shown(text: str) -> str:
-    """Text of the user's for a message, which must not steer a terminal."""
-    text = shortened_word(text)
+def _escape(text: str) -> str:
+    """The user's text for a message, without control characters for a terminal."""
+    text = shorten(text)
     return text if text.isprintable() else ascii(text)
 
 
@@ -142,7 +143,7 @@ def read_header(
 
     Errors: L147 to L151.
     """
-    given = _Given(algorithm, overrides, file)
+    given = _Parameters(algorithm, overrides, file)
     variables = {name: v for name in NUMBERS if (v := given.number(name)) is not None}
     name = given.word("AlgoName") or ""
     if not name.isprintable():
@@ -156,8 +157,8 @@ def read_header(
     )
 
 
-def _collective(given: _Given, variables: dict[str, int], in_place: bool) -> Collective:
-    """One chunk a rank (ResCCL 4.2 and appendix A)."""
+def _collective(given: _Parameters, variables: dict[str, int], in_place: bool) -> Collective:
+    """The collective, with one chunk a rank (ResCCL 4.2 and appendix A)."""
     if "nRanks" not in variables:
         given.missing("nRanks", "nRanks=..., the number of GPUs")
     known = " or ".join(f'"{word}"' for word in OPERATIONS.values())
@@ -171,7 +172,7 @@ def _collective(given: _Given, variables: dict[str, int], in_place: bool) -> Col
     return row.of(ranks, 1 if row.has_parts else ranks, in_place=in_place)
 
 
-def _topology(given: _Given, variables: dict[str, int]) -> Topology | None:
+def _topology(given: _Parameters, variables: dict[str, int]) -> Topology | None:
     ranks, gpus = variables["nRanks"], variables.get("GPUPerNode")
     nics = variables.get("NICPerNode")
     if gpus is None:

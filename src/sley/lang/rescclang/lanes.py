@@ -1,10 +1,9 @@
-"""Lanes: runs many iterations at once, each a lane of arrays.
+"""Lanes: runs many iterations at once, each as one lane of arrays.
 
-A loop whose iterations are independent is expanded: every lane becomes as many as it has
-iterations. Another runs one iteration after the other, on all lanes that are not through yet.
-The outermost of them is independent, which makes this right: whatever a lane reads it has assigned
-itself, or nothing within that loop assigns it (`flow`). So a variable that is read either has a
-value in all lanes or in none.
+An independent loop is expanded: each lane becomes as many lanes as it has iterations. Other loops
+run one iteration after another, in all lanes that are not finished. This is right because the
+outermost loop is independent: a name that a lane reads was assigned by the lane itself, or is not
+assigned within that loop (`flow`). So it has a value in all lanes or in none.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.ir.tables import LongArray, offsets_of, spans
+from sley.ir.tables import IntArray, LongArray, offsets_of, spans
 from sley.lang.rescclang.arithmetic import (
     LaneError,
     Names,
@@ -25,11 +24,49 @@ from sley.lang.rescclang.arithmetic import (
 )
 from sley.lang.rescclang.budget import Budget
 from sley.lang.rescclang.flow import LoopFlow
-from sley.lang.rescclang.rows import Batch, merged
 from sley.lang.rescclang.syntax import Assign, Block, For, Transfer
 
 PIECE = 2**18
-"""How many lanes run at once: their arrays fit into a cache, and memory stays bounded."""
+"""Lanes that run at once: their arrays fit into a cache, and memory stays bounded."""
+
+COLUMNS = 5
+"""Columns of transfers: source rank, destination rank, step, chunk, and site."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Transfers of lanes: sorted by lane, and for each lane in the order of execution.
+
+    lane: int32 (transfers,), ascending. columns: `COLUMNS` of int32 (transfers,).
+    """
+
+    lane: IntArray
+    columns: tuple[IntArray, ...]
+
+    @classmethod
+    def of(cls, lanes: int, *values: Value) -> Batch:
+        """One transfer of each lane."""
+        columns = (np.asarray(v, np.int32) for v in values)
+        return cls(
+            np.arange(lanes, dtype=np.int32),
+            tuple(np.broadcast_to(column, lanes) for column in columns),
+        )
+
+    def of_lanes(self, lane: LongArray) -> Batch:
+        """The same transfers, those of lane i as transfers of lane[i] (ascending)."""
+        return Batch(lane[self.lane].astype(np.int32), self.columns)
+
+
+def _merge(batches: list[Batch]) -> Batch | None:
+    """The transfers of one batch after another, sorted by lane."""
+    if len(batches) <= 1:
+        return batches[0] if batches else None
+    lane = np.concatenate([b.lane for b in batches])
+    columns = tuple(np.concatenate([b.columns[k] for b in batches]) for k in range(COLUMNS))
+    if not (lane[1:] < lane[:-1]).any():
+        return Batch(lane, columns)
+    order = np.argsort(lane, kind="stable")
+    return Batch(lane[order], tuple(column[order] for column in columns))
 
 
 @dataclass(frozen=True)
@@ -78,7 +115,7 @@ def _of(value: Value, lanes: LongArray) -> Value:
 class Lanes:
     """Runs blocks on lanes.
 
-    Errors: LaneError, with a lane that fails, not always the first that does; L156.
+    Errors: LaneError, with a failing lane, which need not be the first one; L156.
     """
 
     def __init__(self, flows: list[LoopFlow], budget: Budget, ranks: int) -> None:
@@ -86,11 +123,11 @@ class Lanes:
         self._budget = budget
         self._ranks = ranks
 
-    def expanded(
+    def expand(
         self, loop: For, span: Span, names: Names, first: int, end: int
     ) -> Iterator[tuple[LongArray, Batch]]:
-        """Runs iterations first ... end - 1 at once, piece by piece: the lane of each iteration of
-        a piece, and what they say. A LaneError names the iteration as its lane."""
+        """Runs iterations first ... end - 1 at once, in pieces: yields the lane of each iteration
+        of a piece, and their transfers. The lane of a LaneError is the iteration."""
         exposed = [name for name in self._flows[loop.number].exposed if name in names]
         for begin in range(first, end, PIECE):
             owner, value = span.piece(begin, min(begin + PIECE, end))
@@ -112,7 +149,7 @@ class Lanes:
                 batches.append(self._transfer(statement, names, lanes))
             else:
                 batches += self._loop(statement, names, lanes)
-        return merged(batches)
+        return _merge(batches)
 
     def _transfer(self, t: Transfer, names: Names, lanes: int) -> Batch:
         self._budget.transfers(t, lanes)
@@ -128,23 +165,23 @@ class Lanes:
         self._budget.at_once(loop, total, -(-total // PIECE))
         try:
             return [
-                batch.of_lanes(owner) for owner, batch in self.expanded(loop, span, names, 0, total)
+                batch.of_lanes(owner) for owner, batch in self.expand(loop, span, names, 0, total)
             ]
         except LaneError as fault:
             raise fault.at(span.owner(fault.lane)) from None
 
     def _in_turn(self, loop: For, span: Span, names: Names, lanes: int) -> list[Batch]:
-        """Runs the first iteration of every lane, then the second, and so on."""
+        """Runs the first iteration of each lane, then the second, and so on."""
         flow, count, batches = self._flows[loop.number], span.count, []
         turns = int(count.max(initial=0))
         self._budget.at_once(loop, int(span.offset[-1]), turns)
         for name in flow.assigned & names.keys():
             names[name] = np.array(np.broadcast_to(names[name], lanes), np.int64)
-        kept = [name for name in flow.assigned | flow.exposed if name in names]
+        needed = [name for name in flow.assigned | flow.exposed if name in names]
         active = np.flatnonzero(count)
         for turn in range(turns):
             active = active[count[active] > turn]
-            inner = {name: _of(names[name], active) for name in kept}
+            inner = {name: _of(names[name], active) for name in needed}
             inner[loop.name] = _of(span.start, active) + turn * _of(span.step, active)
             try:
                 batch = self._block(loop.body, inner, len(active))

@@ -1,4 +1,4 @@
-"""Lexer: ResCCLang's text as tokens, with indentation as tokens of its own."""
+"""Lexer: the tokens of a ResCCLang text, including tokens for indentation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sley.errors import Place
 from sley.errors.rescclang import L141, L142, L143, L144
 
 MAX_BLOCKS = 32
-"""Bound on blocks within one another."""
+"""Bound on nested blocks."""
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _INDENTATION = re.compile(r"[ \t]*")
@@ -22,7 +22,7 @@ _TOKEN = re.compile(
 
 
 class Kind(Enum):
-    """What a token is. Values are what messages call it."""
+    """The kind of a token; the value is its name in messages."""
 
     WORD = "word"
     NUMBER = "number"
@@ -39,7 +39,7 @@ _KINDS = (Kind.WORD, Kind.NUMBER, Kind.STRING, Kind.SIGN)
 
 
 class Token(NamedTuple):
-    """A token; `text` is empty for those that only the layout says."""
+    """A token; `text` is empty for tokens of the layout."""
 
     kind: Kind
     text: str
@@ -47,21 +47,21 @@ class Token(NamedTuple):
     column: int
 
     def __str__(self) -> str:
-        return repr(shortened_word(self.text)) if self.text else self.kind.value
+        return repr(shorten(self.text)) if self.text else self.kind.value
 
 
-def shortened_word(text: str) -> str:
-    """Text of the user's that is short enough for a message."""
+def shorten(text: str) -> str:
+    """The user's text, shortened for a message."""
     return text if len(text) <= 40 else text[:37] + "..."
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines of a text, as an editor counts them; a byte order mark is dropped."""
+    """The lines of a text, as an editor counts them, without a byte order mark."""
     return _NEWLINE.split(text.removeprefix("\ufeff"))
 
 
 class Lexer:
-    """Makes tokens of lines. Errors: L141, L142, L143 (a parenthesis that isn't closed), L144."""
+    """Makes tokens of lines. Errors: L141, L142, L143 (an unclosed parenthesis), L144."""
 
     def __init__(self, lines: list[str], file: str) -> None:
         self._lines = lines
@@ -70,7 +70,7 @@ class Lexer:
         self._open: list[Token] = []
 
     def tokens(self) -> Iterator[Token]:
-        """All tokens. Within parentheses lines end nowhere, and their indentation is free."""
+        """All tokens. Within parentheses, line ends and indentation are ignored."""
         number = 0
         for number, line in enumerate(self._lines, 1):
             if _BLANK.match(line):
@@ -101,7 +101,7 @@ class Lexer:
             if len(self._indents) > MAX_BLOCKS + 1:
                 raise L144.error(
                     at=Place(self._file, number, column),
-                    expected=f"at most {MAX_BLOCKS} blocks within one another",
+                    expected=f"at most {MAX_BLOCKS} nested blocks",
                     found="one more",
                 )
             yield Token(Kind.INDENT, "", number, column)
@@ -111,8 +111,8 @@ class Lexer:
                 raise L142.error(
                     at=Place(self._file, number, column),
                     expected="the indentation of a block around this line, or deeper: "
-                    + " or ".join(map(_spelled, self._indents[:4])),
-                    found=_spelled(indent),
+                    + " or ".join(map(_spell, self._indents[:4])),
+                    found=_spell(indent),
                 )
             self._indents.pop()
             yield Token(Kind.DEDENT, "", number, column)
@@ -135,7 +135,7 @@ class Lexer:
 
     def _refuse(self, character: str, line: int, column: int) -> NoReturn:
         if character in "\"'":
-            expected, found = f"a string that ends in its line with {character}", "no end"
+            expected, found = f"a string that ends in its line with {character}", "none"
         elif character == "_":
             expected, found = "a name that begins with a letter", repr(character)
         else:
@@ -149,7 +149,7 @@ def _end(pattern: re.Pattern[str], line: str, start: int) -> int:
     return match.end() if match else start
 
 
-def _spelled(indent: str) -> str:
+def _spell(indent: str) -> str:
     spaces, tabs = indent.count(" "), indent.count("\t")
     if spaces and tabs:
         return f"{tabs} tabs and {spaces} spaces"

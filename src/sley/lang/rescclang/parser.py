@@ -1,4 +1,4 @@
-"""Parser: ResCCLang's tokens as syntax, by recursive descent (ResCCL, figure 14).
+"""Parser: the syntax of a ResCCLang text, by recursive descent (ResCCL, figure 14).
 
 algorithm  = ["def"] "ResCCLAlgo" "(" parameter {"," parameter} ")" ":" block
 parameter  = name "=" (number | string)
@@ -20,7 +20,7 @@ from typing import NoReturn
 from sley.errors import Place, Rule
 from sley.errors.language import L113, L124
 from sley.errors.rescclang import L142, L143, L144, L145, L152, L153
-from sley.lang.rescclang.lexer import Kind, Lexer, Token, shortened_word
+from sley.lang.rescclang.lexer import Kind, Lexer, Token, shorten
 from sley.lang.rescclang.syntax import (
     MAX_VALUE,
     Act,
@@ -38,10 +38,10 @@ from sley.lang.transfers import TYPES
 
 HEAD = "ResCCLAlgo"
 RESERVED = frozenset({"def", "for", "in", "range", "transfer", "recv", "rrc", HEAD})
-"""Words of the language, which name no variable."""
+"""Words of the language, which can't be names of variables."""
 
 MAX_PARENTHESES = 64
-"""Bound on parentheses within one another."""
+"""Bound on nested parentheses."""
 
 _SUMS = {"+": Act.ADD, "-": Act.SUBTRACT}
 _PRODUCTS = {"*": Act.MULTIPLY, "/": Act.DIVIDE, "//": Act.DIVIDE, "%": Act.REMAINDER}
@@ -50,7 +50,7 @@ _MAX_TEXT, _MAX_CANDIDATES = 60, 1000
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """ ", did you mean ...": the candidates nearest to a word, or nothing."""
+    """ ", did you mean ...": the candidates most similar to a word; "" if none is."""
     known = [c for c, _ in zip(candidates, range(_MAX_CANDIDATES), strict=False)]
     lower = {c.lower(): c for c in known}
     close = difflib.get_close_matches(word[:_MAX_TEXT].lower(), lower, n=3, cutoff=0.6)
@@ -58,10 +58,10 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 
 
 class Parser:
-    """Makes an `Algorithm` of lines. Errors: L113, L124, and of L140 to L159 those of the text
-    alone, with line and column.
+    """Makes an `Algorithm` of lines. Errors: L113, L124, L141 to L145, L152, L153, with line and
+    column.
 
-    parameters: names that the body may read and not assign.
+    parameters: names that the body may read but not assign.
     """
 
     def __init__(self, lines: list[str], file: str, parameters: Iterable[str]) -> None:
@@ -108,7 +108,7 @@ class Parser:
         return self._next.kind is kind
 
     def _accept(self, text: str) -> bool:
-        # A string carries its quotes, so that it equals no sign and no word.
+        # The text of a string includes its quotes, so it never equals a sign or a word.
         if self._next.text != text:
             return False
         self._advance()
@@ -140,7 +140,7 @@ class Parser:
         name = self._advance()
         self._expect("=")
         first, value = self._next, self._value()
-        # What is no literal is left standing, for the header to name the parameter's own rule.
+        # The header refuses values that are not literals, since it knows the parameters' rules.
         word = self._last.text if value is not None else first.text
         if first.text == "-" and value is not None:
             word = f"-{word}"
@@ -159,7 +159,7 @@ class Parser:
         return None
 
     def _block(self) -> Block:
-        """What follows a colon: a simple statement in its line, or an indented block."""
+        """The block after a colon: a simple statement in the same line, or indented lines."""
         statements: list[Statement] = []
         if not self._at(Kind.NEWLINE):
             statements.append(self._simple("a statement, or the end of the line"))
@@ -175,7 +175,7 @@ class Parser:
 
     def _statement(self) -> Statement:
         if self._at(Kind.INDENT):
-            self._refuse(L142, "a statement as deep as the one before")
+            self._refuse(L142, "a statement with the same indentation as the one before")
         return self._for() if self._next.text == "for" else self._simple("a statement")
 
     def _simple(self, expected: str) -> Statement:
@@ -225,7 +225,7 @@ class Parser:
         return For(name.text, *bounds, self._block(), number, start.line, start.column)
 
     def _bounds(self) -> tuple[Expression, Expression, Expression]:
-        """Start, stop and step of a range, up to its ')'."""
+        """Start, stop and step of a range, and its ')'."""
         first = self._expression()
         if self._accept(")"):
             return _constant(0, first), first, _constant(1, first)
@@ -305,26 +305,27 @@ class Parser:
     def _parenthesis(self, nodes: list[Node]) -> None:
         self._depth += 1
         if self._depth > MAX_PARENTHESES:
-            self._refuse(L144, f"at most {MAX_PARENTHESES} parentheses within one another")
+            self._refuse(L144, f"at most {MAX_PARENTHESES} nested parentheses")
         self._advance()
         self._sum(nodes, "a number, a name or '('")
         self._expect(")", "an operator or ')'")
         self._depth -= 1
 
     def _number(self) -> int:
-        """The number at hand; long ones are refused unread, since reading takes square time."""
+        """The number of the next token. Long ones are refused before their conversion, which takes
+        square time."""
         digits = self._next.text.lstrip("0") or "0"
         if len(digits) > len(str(MAX_VALUE)) or int(digits) > MAX_VALUE:
             raise L153.error(
                 at=self._place(),
                 expected=f"a number up to {MAX_VALUE}",
-                found=shortened_word(digits),
+                found=shorten(digits),
             )
         return int(digits)
 
 
 def _constant(value: int, like: Expression) -> Expression:
-    """A number that the text leaves out, at the place of `like`."""
+    """A number that the text omits, at the place of `like`."""
     node = Node(Act.NUMBER, "", value, like.line, like.column)
     return Expression((node,), str(value), like.line, like.column)
 

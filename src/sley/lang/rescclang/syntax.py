@@ -1,4 +1,4 @@
-"""The syntax of ResCCLang as values (ResCCL, figure 14): what the parser makes of a text.
+"""Syntax: the values that the parser makes of a ResCCLang text (ResCCL, figure 14).
 
 Lines and columns count from 1.
 """
@@ -12,11 +12,11 @@ from typing import NamedTuple, TypeAlias
 from sley.ir.words import TransferKind
 
 MIN_VALUE, MAX_VALUE = -(2**31), 2**31 - 1
-"""Bounds on every number of a program, intermediate results too."""
+"""Bounds on all numbers of a program, intermediate results included."""
 
 
 class Act(IntEnum):
-    """What a node of an expression does with the stack of values."""
+    """The operation of a node of an expression on the stack of values."""
 
     NEGATE = 0
     ADD = 1
@@ -29,9 +29,9 @@ class Act(IntEnum):
 
 
 class Node(NamedTuple):
-    """A step of an expression in postfix order: pushes a value, or combines the last ones.
+    """A step of an expression in postfix order: pushes a value, or combines the last values.
 
-    word: the name, or the operator as it is written. value: of a number.
+    word: the name, or the operator as it is written. value: the value of a number.
     """
 
     act: Act
@@ -43,9 +43,9 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """An expression in postfix order, which needs no recursion however long it is.
+    """An expression in postfix order, which is evaluated without recursion.
 
-    text: as it is written, for messages; "" where that is long.
+    text: the expression as it is written, for messages; "" if that is long.
     """
 
     nodes: tuple[Node, ...]
@@ -82,7 +82,7 @@ class Transfer:
 class For:
     """`for name in range(start, stop, step): body`; `number` counts the loops of the text from 0.
 
-    Where the text leaves them out, start is 0 and step is 1.
+    The default of start is 0, that of step is 1.
     """
 
     name: str
@@ -100,8 +100,7 @@ Statement: TypeAlias = Assign | Transfer | For
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Statements, one after the other. cost: the steps of evaluation of running them once, without
-    what its loops repeat."""
+    """Statements. cost: steps of evaluation to run them once, without the bodies of loops."""
 
     statements: tuple[Statement, ...]
     cost: int
@@ -109,8 +108,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of the header. value: None for what is neither number nor string; word: the
-    value as it is written. The place is the value's, the name's is (line, column) of `name`."""
+    """A parameter of the header, whose name is at (line, column).
+
+    value: None if it is neither a number nor a string. word: the value as it is written.
+    """
 
     name: str
     value: int | str | None
@@ -125,7 +126,7 @@ class Parameter:
 class Algorithm:
     """A text: the header, which begins at (line, column), and the body.
 
-    transfers: the transfers in the order of their sites. loops: how many there are.
+    transfers: the transfers in the order of their sites. loops: the number of loops.
     """
 
     parameters: tuple[Parameter, ...]

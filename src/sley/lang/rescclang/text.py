@@ -1,13 +1,13 @@
-"""Text: reads ResCCLang, ResCCL's own language, into a `Program` (ResCCL 4.2, figures 14 and 16).
+"""Text: the `Program` of a text in ResCCLang (ResCCL 4.2, figures 14 and 16).
 
     ResCCLAlgo(nRanks=4, AlgoName="ring", OpType="Allgather"):
         for r in range(nRanks):
             for step in range(nRanks - 1):
                 transfer(r, (r + 1) % nRanks, step, (r - step) % nRanks, recv)
 
-Read as the paper has it, and beyond it: `/` and `//` both divide and round down; parameters of the
-header that are numbers are variables of the body, so that one text serves clusters of any size;
-a variable keeps its last value after a loop, as in Python.
+It extends the paper's language: `/` and `//` both divide and round down; the header's numbers are
+variables of the body, so that one text works for clusters of any size; a variable keeps its last
+value after a loop, as in Python.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _NO_FILE = "<rescclang>"
 
 
 def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | str) -> Program:
-    """The program that a text says.
+    """The program of a text.
 
     file: its name, for messages. in_place: whether input and output share memory; the text is the
-    same either way. header: parameters of the header that replace or add to the text's own, as in
-    ``parse(text, nRanks=64)``. Where the text has as many cards as GPUs, NICPerNode follows
+    same either way. header: parameters that replace or extend those of the text's header, as in
+    ``parse(text, nRanks=64)``. If the text has as many cards as GPUs, NICPerNode follows
     GPUPerNode.
 
     The header's nRanks and OpType (Allreduce, Allgather or Reducescatter, with one chunk a rank)
-    are the collective, AlgoName is the program's name (by default the file's), GPUPerNode and
-    NICPerNode are its topology, nChannels is the number of instances of every transfer. nWarps is
-    checked, and has no effect: a plan doesn't say how many warps run a thread block.
+    define the collective, AlgoName the program's name (by default the file's), GPUPerNode and
+    NICPerNode its topology, nChannels the number of instances of each transfer. nWarps is checked
+    but has no effect, because a plan doesn't define the number of warps of a thread block.
 
     Errors: L101, L103, L112, L113, L122, L124, L140 to L156, with line and column.
     """
@@ -78,7 +78,7 @@ def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | 
 
 
 def load(path: str | Path, *, in_place: bool = False, **header: int | str) -> Program:
-    """The program that a file of UTF-8 text says; see `parse`. Errors: L140, and those of parse."""
+    """The program of a file of UTF-8 text; see `parse`. Errors: L140, and those of `parse`."""
     return parse(_read(Path(path)), file=str(path), in_place=in_place, **header)
 
 
