@@ -9,7 +9,7 @@ import numpy as np
 from ring_program import ring
 
 import sley
-from sley.bounds.bound import Bound
+from sley.bounds import Bound
 from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE

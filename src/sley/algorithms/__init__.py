@@ -2,7 +2,7 @@
 
 Each algorithm is a function that returns a `Program`; `build` calls one by its name in `CATALOG`.
 Files: catalog (the algorithms by name), algorithm (an entry of it), a file for each collective
-(allgather, allreduce, reducescatter, alltoall, alltonext) or family (flat, rooted, multi_ring,
+(allgather, allreduce, reducescatter, alltoall, alltonext) or family (rooted, multi_ring,
 hierarchical_mesh with its texts/, two_level), rings (shared parts of rings), sizes (checks of
 parameters).
 """
@@ -15,7 +15,6 @@ from sley.algorithms.alltonext import *
 from sley.algorithms.catalog import CATALOG as CATALOG
 from sley.algorithms.catalog import build as build
 from sley.algorithms.catalog import find as find
-from sley.algorithms.flat import *
 from sley.algorithms.hierarchical_mesh import *
 from sley.algorithms.multi_ring import *
 from sley.algorithms.reducescatter import *

@@ -11,7 +11,6 @@ from sley.algorithms.allgather import ALGORITHMS as ALLGATHER
 from sley.algorithms.allreduce import ALGORITHMS as ALLREDUCE
 from sley.algorithms.alltoall import ALGORITHMS as ALLTOALL
 from sley.algorithms.alltonext import ALGORITHMS as ALLTONEXT
-from sley.algorithms.flat import ALGORITHMS as FLAT
 from sley.algorithms.hierarchical_mesh import ALGORITHMS as HIERARCHICAL_MESH
 from sley.algorithms.multi_ring import ALGORITHMS as MULTI_RING
 from sley.algorithms.reducescatter import ALGORITHMS as REDUCESCATTER
@@ -35,7 +34,6 @@ _ALGORITHMS = (
     *ALLTOALL,
     *ALLTONEXT,
     *ROOTED,
-    *FLAT,
 )
 
 CATALOG: Mapping[str, Algorithm] = MappingProxyType(

@@ -40,7 +40,7 @@ def hm_allgather(
     for each of the three stages (mesh, ring, mesh); with None the compiler chooses them.
     Source: ResCCL, appendix A, figure 15(a). Errors: L102, L111, L121, C308.
     """
-    grid = _Grid.of("hm-allgather", nodes, gpus, nics, stage_channels, stages=3)
+    grid = _Grid("hm-allgather", nodes, gpus, nics, stage_channels, stages=3)
 
     def body(p: ChunkProgram) -> None:
         mesh, ring, second = grid.channels
@@ -70,7 +70,7 @@ def hm_reducescatter(
     nics, stage_channels: as for `hm_allgather`; two stages (mesh, ring).
     Source: ResCCL, appendix A, the first half of HM AllReduce. Errors: L102, L111, L121, C308.
     """
-    grid = _Grid.of("hm-reducescatter", nodes, gpus, nics, stage_channels, stages=2)
+    grid = _Grid("hm-reducescatter", nodes, gpus, nics, stage_channels, stages=2)
 
     def body(p: ChunkProgram) -> None:
         mesh, ring = grid.channels
@@ -94,7 +94,7 @@ def hm_allreduce(
     nics, stage_channels: as for `hm_allgather`; four stages (mesh, ring, ring, mesh).
     Source: ResCCL, appendix A, and figure 16. Errors: L102, L111, L121, C308.
     """
-    grid = _Grid.of("hm-allreduce", nodes, gpus, nics, stage_channels, stages=4)
+    grid = _Grid("hm-allreduce", nodes, gpus, nics, stage_channels, stages=4)
 
     def body(p: ChunkProgram) -> None:
         mesh, ring, back, second = grid.channels
@@ -132,21 +132,11 @@ class _Grid:
     """The ranks of a cluster, and the steps that the algorithms share.
 
     rank: int64 (ranks,). next: each rank's counterpart on the next node.
+    Errors: L102, L111, L121, C308.
     """
 
     def __init__(
-        self, name: str, nodes: int, gpus: int, nics: int | None, channels: Sequence[int | None]
-    ) -> None:
-        self.name, self.nodes, self.gpus = name, nodes, gpus
-        self.ranks = nodes * gpus
-        self.channels = channels
-        self.rank: LongArray = np.arange(self.ranks)
-        self.next: LongArray = (self.rank + gpus) % self.ranks
-        self._topology = Topology.cluster(nodes, gpus, nics)
-
-    @classmethod
-    def of(
-        cls,
+        self,
         name: str,
         nodes: int,
         gpus: int,
@@ -154,10 +144,14 @@ class _Grid:
         channels: Sequence[int] | None,
         *,
         stages: int,
-    ) -> _Grid:
-        """Errors: L102, L111, L121, C308."""
+    ) -> None:
         check_sizes(name, nodes=nodes, gpus=gpus)
-        return cls(name, nodes, gpus, nics, stage_numbers(name, channels, stages))
+        self.name, self.nodes, self.gpus = name, nodes, gpus
+        self.ranks = nodes * gpus
+        self.channels = stage_numbers(name, channels, stages)
+        self.rank: LongArray = np.arange(self.ranks)
+        self.next: LongArray = (self.rank + gpus) % self.ranks
+        self._topology = Topology.cluster(nodes, gpus, nics)
 
     def peers(self) -> list[LongArray]:
         """For each distance in the mesh, every rank's peer at that distance."""

@@ -1,41 +1,51 @@
-"""Broadcast and Reduce along binomial trees.
+"""Broadcast, Reduce, Gather and Scatter: along binomial trees, flat, and all pairs.
 
-Source: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication Operations in MPICH
-(2005), sections 4.3 and 4.4. Places count from the root: place 0 is the root, place k the k-th
-rank after it.
+Flat: the root itself sends to, or receives from, all other ranks. All pairs: each rank does a share
+of the work.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from sley.algorithms.algorithm import MPICH, Algorithm
 from sley.algorithms.rings import accumulator
-from sley.algorithms.sizes import check_root, check_sizes
-from sley.ir.collectives import Broadcast, Reduce
+from sley.algorithms.sizes import check_root, check_sizes, stage_numbers
+from sley.ir.collectives import Broadcast, Gather, Reduce, Scatter
 from sley.ir.program import Program
+from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, trace
 
-__all__ = ["binomial_broadcast", "binomial_reduce"]
+__all__ = [
+    "all_pairs_broadcast",
+    "all_pairs_reduce",
+    "binomial_broadcast",
+    "binomial_reduce",
+    "flat_broadcast",
+    "flat_gather",
+    "flat_reduce",
+    "flat_scatter",
+]
 
 
 def binomial_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
     """Broadcast in ceil(log2(ranks)) steps: in each step every rank that has the data sends it to
     one more rank.
 
-    Source: Thakur, Rabenseifner, Gropp (2005), section 4.3. Errors: L101, L102, L121.
+    Source: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication Operations in
+    MPICH (2005), section 4.3. Errors: L101, L102, L121.
     """
-    check_sizes("binomial-broadcast", ranks=ranks)
-    check_root("binomial-broadcast", root, ranks)
+    places = _places("binomial-broadcast", ranks, root)
 
     def body(p: ChunkProgram) -> None:
-        rank = (np.arange(ranks) + root) % ranks
         if not in_place:
             p.chunk(root, "in", 0).copy(root, "out", 0)
         span = 1
         while span < ranks:
             to = np.arange(span, min(2 * span, ranks))
-            p.chunk(rank[to - span], "out", 0).copy(rank[to], "out", 0)
+            p.chunk(places[to - span], "out", 0).copy(places[to], "out", 0)
             span *= 2
 
     return trace(Broadcast(ranks, 1, root, in_place), body, name="binomial-broadcast")
@@ -47,29 +57,155 @@ def binomial_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Pro
     Out of place the root sums in its output, the other ranks in scratch.
     Source: Thakur, Rabenseifner, Gropp (2005), section 4.4. Errors: L101, L102, L121.
     """
-    check_sizes("binomial-reduce", ranks=ranks)
-    check_root("binomial-reduce", root, ranks)
+    places = _places("binomial-reduce", ranks, root)
     result, partial = ("in", "in") if in_place else ("out", "scratch")
 
     def body(p: ChunkProgram) -> None:
-        rank = (np.arange(ranks) + root) % ranks
-        accumulator(p, rank[:1], "in", result, 0)
+        accumulator(p, places[:1], "in", result, 0)
         if ranks > 2:
             # Odd places send their input and never sum.
-            accumulator(p, rank[2::2], "in", partial, 0)
+            accumulator(p, places[2::2], "in", partial, 0)
         span = 1
         while span < ranks:
             sender = np.arange(span, ranks, 2 * span)
             for who, buffer in ((sender[:1], result), (sender[1:], partial)):
                 if len(who):
-                    sent = p.chunk(rank[who], "in" if span == 1 else partial, 0)
-                    p.chunk(rank[who - span], buffer, 0).reduce(sent)
+                    sent = p.chunk(places[who], "in" if span == 1 else partial, 0)
+                    p.chunk(places[who - span], buffer, 0).reduce(sent)
             span *= 2
 
     return trace(Reduce(ranks, 1, root, in_place), body, name="binomial-reduce")
 
 
+def flat_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
+    """Broadcast in one step: the root sends its data to every other rank.
+
+    Source: a flat tree, as in Thakur, Rabenseifner, Gropp (2005), section 4.3. Errors: L101, L102,
+    L121.
+    """
+    others = _places("flat-broadcast", ranks, root)[1:]
+
+    def body(p: ChunkProgram) -> None:
+        if not in_place:
+            p.chunk(root, "in", 0).copy(root, "out", 0)
+        p.chunk(np.full_like(others, root), "in", 0).copy(others, "out", 0)
+
+    return trace(Broadcast(ranks, 1, root, in_place), body, name="flat-broadcast")
+
+
+def flat_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
+    """Reduce in one step: every rank sends its data to the root, which sums all of it.
+
+    The root sums in the order root, root + 1, ..., modulo the number of ranks.
+    Source: a flat tree, as in Thakur, Rabenseifner, Gropp (2005), section 4.4. Errors: L101, L102,
+    L121.
+    """
+    others = _places("flat-reduce", ranks, root)[1:]
+
+    def body(p: ChunkProgram) -> None:
+        total = accumulator(p, root, "in", "in" if in_place else "out", 0)
+        for other in others.tolist():
+            total = total.reduce(p.chunk(other, "in", 0))
+
+    return trace(Reduce(ranks, 1, root, in_place), body, name="flat-reduce")
+
+
+def flat_gather(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
+    """Gather in one step: every rank sends its chunk to the root.
+
+    Source: MPI_Gather's definition. Errors: L101, L102, L121.
+    """
+    others = _places("flat-gather", ranks, root)[1:]
+
+    def body(p: ChunkProgram) -> None:
+        if not in_place:
+            p.chunk(root, "in", 0).copy(root, "out", root)
+        p.chunk(others, "in", 0).copy(np.full_like(others, root), "out", others)
+
+    return trace(Gather(ranks, 1, root, in_place), body, name="flat-gather")
+
+
+def flat_scatter(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
+    """Scatter in one step: the root sends every other rank its chunk.
+
+    Source: MPI_Scatter's definition. Errors: L101, L102, L121.
+    """
+    others = _places("flat-scatter", ranks, root)[1:]
+
+    def body(p: ChunkProgram) -> None:
+        if not in_place:
+            p.chunk(root, "in", root).copy(root, "out", 0)
+        p.chunk(np.full_like(others, root), "in", others).copy(others, "out", 0)
+
+    return trace(Scatter(ranks, 1, root, in_place), body, name="flat-scatter")
+
+
+def all_pairs_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
+    """Broadcast in two steps: the root scatters its data over the other ranks, and each of them
+    sends its part to the rest.
+
+    Source: van de Geijn's algorithm (scatter, then allgather) in Thakur, Rabenseifner, Gropp
+    (2005), section 4.3, all pairs. Errors: L101, L102, L121.
+    """
+    others = _places("all-pairs-broadcast", ranks, root)[1:]
+    part = np.arange(ranks - 1)
+
+    def body(p: ChunkProgram) -> None:
+        if not in_place:
+            p.chunk(root, "in", 0, ranks - 1).copy(root, "out", 0)
+        held = p.chunk(np.full_like(others, root), "in", part).copy(others, "out", part)
+        for turn in range(1, ranks - 1):
+            held.copy(np.roll(others, -turn), "out", part)
+
+    return trace(Broadcast(ranks, ranks - 1, root, in_place), body, name="all-pairs-broadcast")
+
+
+def all_pairs_reduce(
+    ranks: int,
+    *,
+    root: int = 0,
+    stage_channels: Sequence[int] | None = None,
+    in_place: bool = False,
+) -> Program:
+    """Reduce in two steps: each rank sums one chunk from all ranks, and sends the root the sum.
+
+    Rank r sums its chunk in the order r, r + 1, ..., modulo the number of ranks. In place, only the
+    root's data change; the other ranks sum in scratch.
+    stage_channels: as for `all_pairs_allreduce`.
+    Source: Rabenseifner's algorithm (reduce-scatter, then gather) in Thakur, Rabenseifner, Gropp
+    (2005), section 4.4, all pairs. Errors: L101, L102, L111, L121.
+    """
+    others = _places("all-pairs-reduce", ranks, root)[1:]
+    summing, collecting = stage_numbers("all-pairs-reduce", stage_channels, 2)
+    result = "in" if in_place else "out"
+
+    def body(p: ChunkProgram) -> None:
+        total = accumulator(p, root, "in", result, root)
+        partial = p.chunk(others, "in", others).copy(others, "scratch", 0)
+        for turn in range(1, ranks):
+            total = total.reduce(p.chunk((root + turn) % ranks, "in", root), channel=summing)
+            sent = p.chunk((others + turn) % ranks, "in", others)
+            partial = partial.reduce(sent, channel=summing)
+        partial.copy(np.full_like(others, root), result, others, channel=collecting)
+
+    return trace(Reduce(ranks, ranks, root, in_place), body, name="all-pairs-reduce")
+
+
+def _places(algorithm: str, ranks: int, root: int) -> LongArray:
+    """The ranks root, root + 1, ..., root - 1, modulo the number of ranks: place 0 is the root.
+    Errors: L101, L102, L121."""
+    check_sizes(algorithm, ranks=ranks)
+    check_root(algorithm, root, ranks)
+    return (root + np.arange(ranks)) % ranks
+
+
 ALGORITHMS = (
     Algorithm.of(binomial_broadcast, "broadcast", f"{MPICH}, 4.3"),
     Algorithm.of(binomial_reduce, "reduce", f"{MPICH}, 4.4"),
+    Algorithm.of(flat_broadcast, "broadcast", f"{MPICH}, 4.3"),
+    Algorithm.of(all_pairs_broadcast, "broadcast", f"{MPICH}, 4.3"),
+    Algorithm.of(flat_reduce, "reduce", f"{MPICH}, 4.4"),
+    Algorithm.of(all_pairs_reduce, "reduce", f"{MPICH}, 4.4"),
+    Algorithm.of(flat_gather, "gather", "MPI"),
+    Algorithm.of(flat_scatter, "scatter", "MPI"),
 )

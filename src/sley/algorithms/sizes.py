@@ -8,6 +8,7 @@ import numpy as np
 
 from sley.errors import Place
 from sley.errors.language import L101, L102, L111, L121
+from sley.ir.words import is_integer
 
 
 def check_sizes(algorithm: str, **sizes: int) -> None:
@@ -74,11 +75,6 @@ def stage_numbers(
             found=repr(channels),
         )
     return channels
-
-
-def is_integer(value: object) -> bool:
-    """Whether `value` is an integer, and not a Boolean."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def is_positive(value: int) -> bool:

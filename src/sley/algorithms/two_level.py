@@ -13,12 +13,13 @@ import numpy as np
 
 from sley.algorithms.algorithm import MPICH, Algorithm
 from sley.algorithms.rings import accumulator
-from sley.algorithms.sizes import check_root, check_sizes, is_integer, stage_numbers
+from sley.algorithms.sizes import check_root, check_sizes, stage_numbers
 from sley.errors import Place
 from sley.errors.language import L112
 from sley.ir.collectives import AllGather, AllReduce, Broadcast, Reduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.tables import LongArray, offsets_of
+from sley.ir.words import is_integer
 from sley.lang import ChunkProgram, trace
 
 __all__ = [

@@ -17,13 +17,14 @@ from sley.cli.options import (
     compiler_option,
     size_options,
 )
-from sley.cli.output import Command, Phases, print_json, progress_bar, table_lines
+from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.simulating import Simulating, simulation_options
 from sley.cli.sources import prefer_in_place, program_or_lifted, topology_of
 from sley.compiler import Choice, Choices, Options, choose
 from sley.errors import counted
 from sley.formats import check_folder
 from sley.ir.sizes import size_text
+from sley.report.tables import table_lines
 
 _HEAD = (
     "from",

@@ -19,7 +19,7 @@ from sley.report.pictures import (
     instruction_picture,
     topology_picture,
 )
-from sley.report.pictures.canvas import checked_suffix
+from sley.report.pictures.canvas import check_suffix
 
 
 @click.command("draw", cls=Command)
@@ -49,7 +49,7 @@ def draw_command(
     verbose: bool,
 ) -> None:
     """Draw WHAT, a small program or plan, as SVG or PNG."""
-    checked_suffix(output)
+    check_suffix(output)
     phases = Phases(quiet=as_json)
     picture = _picture(selection, of, chosen, phases)
     with phases("writing"):

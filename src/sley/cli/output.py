@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -120,15 +120,3 @@ def progress_bar(*, quiet: bool) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     hidden = quiet or not console.is_terminal
     return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=hidden)
-
-
-def table_lines(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
-    """The lines of a table; columns in `left` are flush left, the others flush right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            f"{cell:<{width}}" if k in left else f"{cell:>{width}}"
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

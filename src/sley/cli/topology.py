@@ -9,11 +9,12 @@ import numpy as np
 
 from sley import topologies
 from sley.cli.options import POSITIVE, NameOrFile, json_option
-from sley.cli.output import Command, print_json, report_notes, table_lines
+from sley.cli.output import Command, print_json, report_notes
 from sley.errors import counted
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
 from sley.ir.topology import Topology
+from sley.report.tables import table_lines
 from sley.topologies.summary import Summary
 
 _MATRIX_GPUS = 16

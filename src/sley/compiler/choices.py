@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sley import files
-from sley.bounds.bound import Bound
+from sley.bounds import Bound
 from sley.compiler.options import Options
 from sley.errors.compiler import C312
 from sley.formats import Target, target_named

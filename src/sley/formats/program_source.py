@@ -26,8 +26,6 @@ from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer, TransferKind
 
-_WORDS = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch"}
-
 _INDENT = "    "
 
 _PART = 500
@@ -76,8 +74,8 @@ def _lines(transfers: list[SimpleNamespace]) -> Iterator[str]:
 def _transfer(row: SimpleNamespace) -> str:
     """One transfer as an expression of the chunk language."""
     count = [row.count] if row.count != 1 else []
-    source = _arguments(row.src, _quoted(_WORDS[Buffer(row.src_buffer)]), row.src_index, *count)
-    target = [row.dst, _quoted(_WORDS[Buffer(row.dst_buffer)]), row.dst_index]
+    source = _arguments(row.src, _quoted(Buffer(row.src_buffer).word), row.src_index, *count)
+    target = [row.dst, _quoted(Buffer(row.dst_buffer).word), row.dst_index]
     directives = [
         f"{word}={getattr(row, word)}"
         for word in ("channel", "send_block", "recv_block")

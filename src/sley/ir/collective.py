@@ -166,12 +166,8 @@ class Layout(Value):
     def name(self, cell: int) -> str:
         """A cell's name for messages: "rank 1 out[3]"."""
         rank = int(np.searchsorted(self.base.min(axis=0), cell, side="right")) - 1
-        for buffer, word in (
-            (Buffer.SCRATCH, "scratch"),
-            (Buffer.OUTPUT, "out"),
-            (Buffer.INPUT, "in"),
-        ):
+        for buffer in (Buffer.SCRATCH, Buffer.OUTPUT, Buffer.INPUT):
             index = cell - int(self.base[buffer, rank])
             if 0 <= index < self.size[buffer, rank]:
-                return f"rank {rank} {word}[{index}]"
+                return f"rank {rank} {buffer.chunks(index, 1)}"
         return f"rank {rank} cell {cell}"

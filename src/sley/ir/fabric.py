@@ -18,6 +18,11 @@ class VertexKind(IntEnum):
     NIC = 3
     NETWORK = 4
 
+    @property
+    def word(self) -> str:
+        """Its name in tables and messages."""
+        return ("GPU", "switch", "PCIe", "NIC", "network")[self]
+
 
 class LinkKind(IntEnum):
     """What a link is made of. NVLINK: NVLink and xGMI. The order is that of latency."""

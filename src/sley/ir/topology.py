@@ -165,13 +165,7 @@ class Topology(Value):
     def vertex_label(self, vertex: int) -> str:
         """A vertex in few words: "NIC 2"."""
         kind = self.vertices.kind[vertex]
-        words = {
-            VertexKind.SWITCH: "switch",
-            VertexKind.PCIE: "PCIe",
-            VertexKind.NETWORK: "network",
-        }
-        number = int((self.vertices.kind[:vertex] == kind).sum())
-        return f"{words.get(kind, VertexKind(kind).name)} {number}"
+        return f"{VertexKind(kind).word} {int((self.vertices.kind[:vertex] == kind).sum())}"
 
     def __repr__(self) -> str:
         return (

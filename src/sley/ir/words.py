@@ -16,6 +16,15 @@ class Buffer(IntEnum):
     OUTPUT = 1
     SCRATCH = 2
 
+    @property
+    def word(self) -> str:
+        """Its name in programs."""
+        return ("in", "out", "scratch")[self]
+
+    def chunks(self, index: int, count: int) -> str:
+        """Chunks for messages: "in[3]", "scratch[0:4]"."""
+        return f"{self.word}[{index if count == 1 else f'{index}:{index + count}'}]"
+
 
 class TransferKind(IntEnum):
     """What a transfer does at its destination: overwrite it, or reduce into it."""

@@ -163,9 +163,7 @@ class Ref:
         rank, index = (
             int(np.ravel(v)[element if np.ndim(v) else 0]) for v in (self.rank, self.index)
         )
-        word = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch"}[self.buffer]
-        span = f"{index}" if self.count == 1 else f"{index}:{index + self.count}"
-        return f"rank {rank} {word}[{span}]"
+        return f"rank {rank} {Buffer(self.buffer).chunks(index, self.count)}"
 
 
 class ChunkProgram:

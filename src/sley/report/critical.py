@@ -96,7 +96,7 @@ def line_text(plan: Plan, instruction: int) -> str:
 
 def op_name(op: int) -> str:
     """An operation's name in words: "recv reduce copy"."""
-    return Op(op).name.lower().replace("_", " ") if 0 <= op < len(Op) else f"operation {op}"
+    return Op(op).name.lower().replace("_", " ")
 
 
 def times_by_line(steps: list[CriticalStep]) -> dict[str, tuple[int, float]]:

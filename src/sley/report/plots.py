@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sley.errors.report import P802
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray, IntArray
 from sley.ir.words import Op
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import op_name
+from sley.report.pictures.canvas import check_suffix
 from sley.report.simulation import bytes_text, require_simulations, simulation_names
 from sley.simulate.result import Executions, Simulation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-SUFFIXES = (".png", ".svg")
 
 _DPI = 120
 _OPS = {
@@ -65,10 +63,8 @@ def plot(
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    path = Path(path)
     require_simulations(simulations)
-    if path.suffix.lower() not in SUFFIXES:
-        raise P802.error(expected="a name that ends in .svg or .png", found=path.name)
+    suffix = check_suffix(path)
     labels = simulation_names(simulations, names)
     panels = 2 if len(simulations) > 1 else 1
     with mpl.rc_context():
@@ -82,9 +78,8 @@ def plot(
             _draw_curve(axes[0], simulations, labels)
         _draw_blocks(axes[-1], simulations[largest], labels[largest])
         # Without date and version, equal pictures are equal files.
-        svg = path.suffix.lower() == ".svg"
-        metadata = {"Date": None} if svg else {"Software": None}
-        figure.savefig(path, dpi=_DPI, metadata=metadata, format=path.suffix.lower()[1:])
+        metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
+        figure.savefig(path, dpi=_DPI, metadata=metadata, format=suffix[1:])
 
 
 def _draw_curve(axes: Axes, simulations: Sequence[Simulation], names: list[str]) -> None:

@@ -20,15 +20,6 @@ STEPS = 12
 
 _WIDTH = 22
 
-VERTEX_WORDS = {
-    int(VertexKind.GPU): "GPU",
-    int(VertexKind.SWITCH): "switch",
-    int(VertexKind.PCIE): "PCIe",
-    int(VertexKind.NIC): "NIC",
-    int(VertexKind.NETWORK): "network",
-}
-"""The kinds of vertices in words."""
-
 
 def simulation_lines(simulation: Simulation) -> list[str]:
     """A simulation in full: time, bandwidth and bound, links, thread blocks, the critical path with
@@ -82,7 +73,7 @@ def link_groups(simulation: Simulation) -> list[tuple[str, LongArray]]:
     groups = []
     for key in np.unique(keys, axis=0):
         rows = np.flatnonzero((keys == key).all(axis=1))
-        ends = (VERTEX_WORDS[int(end)] for end in key[:2])
+        ends = (VertexKind(int(end)).word for end in key[:2])
         groups.append((" -> ".join(ends), rows))
     return groups
 

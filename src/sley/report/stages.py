@@ -17,7 +17,7 @@ from sley.ir.tables import NONE, Table
 from sley.ir.words import Buffer, TransferKind
 from sley.passes.allocate import Allocated
 from sley.passes.links import Links
-from sley.report.tables import plan_table
+from sley.report.tables import plan_table, table_lines
 
 _WORDS: Mapping[str, type[IntEnum]] = {
     "kind": TransferKind,
@@ -92,14 +92,8 @@ def _table(row: str, columns: Mapping[str, NDArray[Any]]) -> list[str]:
     }
     cells = [[row, *map(str, range(len(next(iter(columns.values())))))]]
     cells += [[name, *_texts(name, values)] for name, values in used.items()]
-    widths = [max(map(len, column)) for column in cells]
-    return [
-        "  ".join(
-            text.ljust(width) if column[0] == "rows" else text.rjust(width)
-            for text, width, column in zip(line, widths, cells, strict=True)
-        ).rstrip()
-        for line in zip(*cells, strict=True)
-    ]
+    left = [k for k, (name, *_) in enumerate(cells) if name == "rows"]
+    return table_lines(list(zip(*cells, strict=True)), left)
 
 
 def _texts(name: str, values: NDArray[Any]) -> list[str]:

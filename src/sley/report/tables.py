@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,17 @@ from sley.ir.plan import Estimate, Plan
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer, Op
 
-_BUFFER_WORDS = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch"}
+
+def table_lines(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
+    """The lines of a table; columns in `left` are flush left, the others flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:<{width}}" if k in left else f"{cell:>{width}}"
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 @dataclass(frozen=True)
@@ -197,7 +207,7 @@ def pipeline_table(plan: Plan) -> list[str]:
             lines.append(f"sub-pipeline {last}")
         i = t[row]
         source = rank[row] if i.recv_peer == NONE else i.recv_peer
-        place = f"{_BUFFER_WORDS[i.dst_buffer]}[{_span(i.dst_index, i.count)}]"
+        place = Buffer(i.dst_buffer).chunks(i.dst_index, i.count)
         word = Op(i.op).name.lower()
         lines.append(f"  {source:>4} -> {rank[row]:<4}  {place:<14}  {word}".rstrip())
     return lines
@@ -217,9 +227,9 @@ def _instruction(plan: Plan, row: int) -> str:
     i = plan.instructions[row]
     parts = [f"{plan.step[row]:>3}  {Op(i.op).name.lower():<21}"]
     if i.src_buffer >= 0:
-        parts.append(f"{_BUFFER_WORDS[i.src_buffer]}[{_span(i.src_index, i.count)}]")
+        parts.append(Buffer(i.src_buffer).chunks(i.src_index, i.count))
     if i.dst_buffer >= 0:
-        parts.append(f"-> {_BUFFER_WORDS[i.dst_buffer]}[{_span(i.dst_index, i.count)}]")
+        parts.append(f"-> {Buffer(i.dst_buffer).chunks(i.dst_index, i.count)}")
     if i.recv_peer >= 0:
         parts.append(f"from {i.recv_peer}")
     if i.send_peer >= 0:
@@ -232,7 +242,3 @@ def _instruction(plan: Plan, row: int) -> str:
         number = plan.block_number[plan.block[other]]
         parts.append(f"after block {number} step {plan.step[other]}")
     return "  ".join(parts)
-
-
-def _span(index: int, count: int) -> str:
-    return str(index) if count == 1 else f"{index}:{index + count}"

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from sley.bounds.bound import Bound
+from sley.bounds import Bound
 from sley.ir.collectives import bus_factor
 from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan

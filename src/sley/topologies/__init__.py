@@ -1,17 +1,16 @@
 """Topologies: clusters found by name, read from files, and saved as TOML.
 
 `find` accepts the same texts as --topology; each machine has a function of its own.
-Files: library (the machines of machines/*.toml), clusters (texts of --topology), grids (meshes
-and tori), files (load and save), machine, parts, node (a machine's TOML file and the node that it
-describes), graph (whole topologies as TOML), nccl_xml, nvidia_smi, taccl (other tools' files),
-assumptions (rates that those leave out), reading (checked access to tables), summary.
+Files: library (the machines of machines/*.toml), clusters (texts of --topology, meshes and tori),
+files (load and save), machine and node (a machine's TOML file and the node that it describes),
+graph (whole topologies as TOML), nccl_xml, nvidia_smi, taccl (other tools' files), assumptions
+(rates that those leave out), reading (checked access to tables), summary.
 """
 
 from __future__ import annotations
 
-from sley.topologies.clusters import cluster, find, fully_connected, look_up
+from sley.topologies.clusters import cluster, find, fully_connected, look_up, mesh, torus
 from sley.topologies.files import Loaded, load, read, save
-from sley.topologies.grids import mesh, torus
 from sley.topologies.library import (
     dgx1,
     dgx2,

@@ -16,7 +16,7 @@ from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer, is_real
-from sley.topologies.parts import read_model
+from sley.topologies.machine import read_model
 from sley.topologies.reading import Section, at_place
 
 _VERTEX_WORDS = {kind.name.lower(): kind for kind in VertexKind}

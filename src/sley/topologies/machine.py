@@ -1,17 +1,23 @@
-"""Machine: a kind of node and its network, as a TOML file describes them."""
+"""Machine: a kind of node and its network, read from the tables of a TOML file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import combinations
 from typing import Any
 
-from sley.errors import Place, SleyError
-from sley.ir.cost_model import CostModel
+from sley.errors import Place, SleyError, did_you_mean
+from sley.errors.topology import T608
+from sley.ir.cost_model import ByProtocol, CostModel
+from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import MAX_RANKS, Topology
+from sley.ir.words import is_integer
 from sley.topologies.node import Node, Racks, cluster_of
-from sley.topologies.parts import read_cards, read_model, read_nvlink
-from sley.topologies.reading import Section, at_place
+from sley.topologies.reading import Section, at_place, excerpt
+
+_MAX_LINKS = 64
+"""The most links side by side between two GPUs."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +92,8 @@ def machine_from(file: str, values: Mapping[str, Any], lookup: Lookup) -> Machin
     names = ("nvlink", "pcie", "cards", "racks", "model")
     parts = nvlink, pcie, cards, racks, model = [top.optional_section(name) for name in names]
     if nvlink is not None:
-        read_nvlink(nvlink, node)
-    read_cards(cards, pcie, node)
+        _read_nvlink(nvlink, node)
+    _read_cards(cards, pcie, node)
     machine = Machine(
         top.text("name"),
         top.text("description", ""),
@@ -106,3 +112,148 @@ def machine_from(file: str, values: Mapping[str, Any], lookup: Lookup) -> Machin
     except SleyError as error:
         raise at_place(error, Place(file)) from error
     return replace(machine, sources=dict(_sources(tables)))
+
+
+def _read_nvlink(section: Section, node: Node) -> None:
+    """Reads [nvlink]: a switch for each board, or links between pairs of GPUs. Errors: T602, T607,
+    T608."""
+    rate = section.rate()
+    if "links" in section:
+        for a, b, times in _gpu_links(section, node.gpus):
+            node.join(a, b, LinkKind.NVLINK, rate.times(times))
+        return
+    section.value("links", "", None)
+    boards = section.count("boards", node.gpus, 1)
+    if node.gpus % boards:
+        raise section.refuse("boards", f"a divisor of {node.gpus} GPUs", boards)
+    switches = [node.add(VertexKind.SWITCH) for _ in range(boards)]
+    for gpu in range(node.gpus):
+        node.join(gpu, switches[gpu * boards // node.gpus], LinkKind.NVLINK, rate)
+    if boards > 1:
+        between = section.section("between_boards")
+        for a, b in combinations(switches, 2):
+            node.join(a, b, LinkKind.NVLINK, between.rate())
+        between.finish()
+
+
+def _gpu_links(section: Section, gpus: int) -> list[tuple[int, int, int]]:
+    """The links as (GPU, GPU, count); "all" in the file means one link for every pair."""
+    if section.value("links", "an array") == "all":
+        return [(a, b, 1) for a, b in combinations(range(gpus), 2)]
+    found: dict[tuple[int, int], int] = {}
+    for i, link in enumerate(section.items("links")):
+        key = f"links[{i}]"
+        right = isinstance(link, list) and len(link) in (2, 3) and all(map(is_integer, link))
+        times = link[2] if right and len(link) == 3 else 1
+        if not right or not 1 <= times <= _MAX_LINKS:
+            raise section.refuse(key, "[GPU, GPU] or [GPU, GPU, count]", link)
+        a, b = sorted(link[:2])
+        if not 0 <= a < b < gpus:
+            raise section.refuse(key, f"two GPUs from 0 to {gpus - 1}", link, T608)
+        if (a, b) in found:
+            raise section.refuse(key, "each pair of GPUs once", link, T608)
+        found[a, b] = times
+    return [(a, b, times) for (a, b), times in found.items()]
+
+
+def _read_cards(cards: Section | None, pcie: Section | None, node: Node) -> None:
+    """Reads [cards] and [pcie]: the network cards, and the PCIe links between them and the GPUs.
+    Without cards in [pcie], each card is linked to its GPUs at its own rate. Errors: T602, T607,
+    T608."""
+    vertices: list[int] = []
+    if cards is not None:
+        rate = cards.rate()
+        vertices = [node.add_card(rate) for _ in range(cards.count("count", MAX_RANKS, node.gpus))]
+    hung = _read_pcie(pcie, node, vertices) if pcie is not None else set()
+    if cards is None:
+        return
+    if not hung:
+        neighbours = _gpus_of_cards(cards, node.gpus, len(vertices))
+        for card, gpus in zip(vertices, neighbours, strict=True):
+            for gpu in gpus:
+                node.join(gpu, card, LinkKind.PCIE, node.cards[card])
+    elif len(hung) < len(vertices) or "gpus" in cards:
+        missing = [i for i, card in enumerate(vertices) if card not in hung]
+        raise T608.error(
+            at=cards.place("gpus" if "gpus" in cards else "count"),
+            expected="either every card in the links of [pcie], or none",
+            found=", ".join(f"no nic {i}" for i in missing[:4]) or "all of them, and gpus",
+        )
+
+
+def _gpus_of_cards(section: Section, gpus: int, cards: int) -> list[list[int]]:
+    """The GPUs next to each card: the file's lists, or equal shares of neighbouring GPUs."""
+    if "gpus" not in section:
+        section.value("gpus", "", None)
+        if gpus % cards:
+            expected = f"a divisor of {gpus} GPUs, or gpus with the list of each card's GPUs"
+            raise section.refuse("count", expected, cards)
+        share = gpus // cards
+        return [list(range(card * share, (card + 1) * share)) for card in range(cards)]
+    near = section.items("gpus")
+    if len(near) != cards:
+        raise section.refuse("gpus", f"a list for each of {cards} cards", near)
+    for i, one in enumerate(near):
+        if not isinstance(one, list) or not one or not all(map(is_integer, one)):
+            raise section.refuse(f"gpus[{i}]", "GPUs, such as [0, 1]", one)
+        if not all(0 <= gpu < gpus for gpu in one) or len(set(one)) < len(one):
+            raise section.refuse(f"gpus[{i}]", f"GPUs from 0 to {gpus - 1}", one, T608)
+    lost = sorted(set(range(gpus)) - {gpu for one in near for gpu in one})
+    if lost:
+        raise section.refuse("gpus", "a card for every GPU", f"none for GPU {lost[0]}", T608)
+    return near
+
+
+def _read_pcie(section: Section, node: Node, cards: list[int]) -> set[int]:
+    """Adds the vertices and links of [pcie]; returns the cards that these links name."""
+    names = {f"gpu {i}": i for i in range(node.gpus)}
+    names |= {f"nic {i}": card for i, card in enumerate(cards)}
+    for i, name in enumerate(section.items("vertices")):
+        if not isinstance(name, str):
+            raise section.refuse(f"vertices[{i}]", "a name", name)
+        if name in names:
+            raise section.refuse(f"vertices[{i}]", "a unique name", name, T608)
+        names[name] = node.add(VertexKind.PCIE)
+    used: set[int] = set()
+    for link in section.sections("links"):
+        rate = link.rate()
+        end = _vertex(link, "to", link.text("to"), names)
+        starts = link.value("from", "a name or an array of names")
+        for start in starts if isinstance(starts, list) else [starts]:
+            vertex = _vertex(link, "from", start, names)
+            if vertex == end:
+                raise link.refuse("from", 'a vertex other than "to"', start, T608)
+            node.join(vertex, end, LinkKind.PCIE, rate)
+            used |= {vertex, end}
+        link.finish()
+    return used & set(cards)
+
+
+def _vertex(link: Section, key: str, name: Any, names: dict[str, int]) -> int:
+    if isinstance(name, str) and name in names:
+        return names[name]
+    raise T608.error(
+        at=link.place(key),
+        expected="gpu NUMBER, nic NUMBER or one of [pcie] vertices",
+        found=excerpt(name),
+        remedy=did_you_mean(str(name), names),
+    )
+
+
+def read_model(section: Section) -> CostModel:
+    """Reads [model]: parameters of CostModel; parameters that it leaves out keep their default
+    values. Errors: T602, T606, T607."""
+    values: dict[str, Any] = {}
+    for f in fields(CostModel):
+        if f.name not in section:
+            section.value(f.name, "", None)
+        elif isinstance(f.default, ByProtocol) and section.is_table(f.name):
+            one = section.section(f.name)
+            values[f.name] = ByProtocol(*(one.number(word) for word in ("LL", "LL128", "Simple")))
+            one.finish()
+        else:
+            values[f.name] = section.number(f.name)
+    try:
+        return CostModel(**values)
+    except SleyError as error:
+        raise at_place(error, section.place()) from error

@@ -15,7 +15,6 @@ LinkClass = tuple[LinkKind, str, float, float, float, int]
 model's), and their number."""
 
 _WORDS = {LinkKind.NVLINK: "NV", LinkKind.PCIE: "PCI", LinkKind.NETWORK: "NET"}
-_VERTICES = {VertexKind.SWITCH: "switch", VertexKind.PCIE: "PCIe", VertexKind.NETWORK: "network"}
 
 
 @dataclass(frozen=True)
@@ -89,10 +88,13 @@ def _link_classes(topology: Topology) -> tuple[LinkClass, ...]:
     columns = (t.kind, ends[:, 0], ends[:, 1], t.nominal_GBps, t.GBps, t.latency_us)
     counts = Counter(zip(*(c.tolist() for c in columns), strict=True))
     return tuple(
-        (LinkKind(k), f"{_word(a)} - {_word(b)}", nominal, reached, latency, count)
+        (
+            LinkKind(k),
+            f"{VertexKind(a).word} - {VertexKind(b).word}",
+            nominal,
+            reached,
+            latency,
+            count,
+        )
         for (k, a, b, nominal, reached, latency), count in sorted(counts.items())
     )
-
-
-def _word(kind: int) -> str:
-    return _VERTICES.get(VertexKind(kind), VertexKind(kind).name)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sley.ir.fabric import LinkKind
+from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_text
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import CAUSE_WORDS, critical_steps, op_name, times_by_line
-from sley.report.simulation import VERTEX_WORDS, busiest_links, bytes_text, idle_parts, parameters
+from sley.report.simulation import busiest_links, bytes_text, idle_parts, parameters
 from sley.simulate.result import Executions, Simulation
 
 Values = dict[str, Any]
@@ -236,7 +236,7 @@ def _heat(s: Simulation) -> Values:
 
 def _group_label(node: int, kind: int) -> str:
     where = f"node {node} " if 0 <= node < np.iinfo(np.int64).max else ""
-    word = VERTEX_WORDS[kind]
+    word = VertexKind(kind).word
     return f"{where}{word}{'' if word == 'PCIe' else 'es' if word == 'switch' else 's'}"
 
 

@@ -27,12 +27,12 @@ from sley.report.pictures.canvas import (
     text_height,
     text_width,
 )
+from sley.report.pictures.grid import take_track
 from sley.report.pictures.words import (
     WAIT,
     block_peers,
     check_plan,
     instruction_fill,
-    instruction_peers,
     instruction_text,
     rank_mask,
     used_fills,
@@ -139,7 +139,7 @@ def _rank_picture(plan: Plan, rank: int) -> Picture:
     """The picture of one rank, with its upper left corner at the origin."""
     blocks = range(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1]))
     texts = {
-        row: tuple(x for x in (*instruction_text(plan, row), instruction_peers(plan, row)) if x)
+        row: instruction_text(plan, row)
         for block in blocks
         for row in range(int(plan.block_offset[block]), int(plan.block_offset[block + 1]))
     }
@@ -230,22 +230,15 @@ def _tracks(waits: list[_Wait], columns: int) -> _Tracks:
     for number, wait in sorted(enumerate(waits), key=lambda w: (w[1].rows, w[0])):
         first, last = wait.gutters
         low, high = wait.rows
-        near = _take(gaps[first], low, high)
+        near = take_track(gaps[first], low, high)
         if first == last:
             vertical[number] = (near, near)
             continue
-        vertical[number] = (near, _take(gaps[last], low, high))
+        vertical[number] = (near, take_track(gaps[last], low, high))
         span = sorted((first, last))
-        horizontal[number] = _take(above[wait.target[1]], span[0], span[1])
+        horizontal[number] = take_track(above[wait.target[1]], span[0], span[1])
     widths = [len(gaps[column]) for column in range(columns + 1)]
     return _Tracks(vertical, horizontal, widths, [len(above[row]) for row in range(rows)])
-
-
-def _take(ends: list[int], first: int, last: int) -> int:
-    """Takes the first track that is free from `first` on, up to `last`, and returns it."""
-    place = next((t for t, end in enumerate(ends) if end < first), len(ends))
-    ends[place : place + 1] = [last]
-    return place
 
 
 def _route(

@@ -165,7 +165,7 @@ class Picture:
 
     def save(self, path: str | Path) -> None:
         """Writes the picture in the format of the file name's suffix. Errors: P802, F461."""
-        suffix = checked_suffix(path)
+        suffix = check_suffix(path)
         content = self.svg() if suffix == ".svg" else self.png()
         try:
             Path(path).write_bytes(content)
@@ -217,7 +217,7 @@ class Picture:
         return figure
 
 
-def checked_suffix(path: str | Path) -> str:
+def check_suffix(path: str | Path) -> str:
     """The suffix of a picture's file name, in lower case. Errors: P802."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:

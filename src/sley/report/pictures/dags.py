@@ -13,7 +13,7 @@ from sley.ir.graph import levels
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.tables import NONE, Edges, LongArray
-from sley.ir.words import TransferKind
+from sley.ir.words import Buffer, TransferKind
 from sley.passes.dependencies import dependencies
 from sley.report.pictures.canvas import (
     BLUE,
@@ -36,9 +36,7 @@ from sley.report.pictures.words import (
     block_peers,
     check_plan,
     instruction_fill,
-    instruction_peers,
     instruction_text,
-    operand,
     rank_mask,
     used_fills,
 )
@@ -70,8 +68,8 @@ def chunk_picture(program: Program, ranks: Collection[int] | None = None) -> Pic
     nodes = []
     for row, column in zip(shown.tolist(), columns.tolist(), strict=True):
         i = t[row]
-        source = operand(i.src_buffer, i.src_index, i.count)
-        target = operand(i.dst_buffer, i.dst_index, i.count)
+        source = Buffer(i.src_buffer).chunks(i.src_index, i.count)
+        target = Buffer(i.dst_buffer).chunks(i.dst_index, i.count)
         text = f"{i.src} {source} → {i.dst} {target}"
         fill = _KINDS[TransferKind(i.kind)]
         lane = int(np.searchsorted(targets, i.dst))
@@ -129,9 +127,8 @@ def instruction_picture(plan: Plan, ranks: Collection[int] | None = None) -> Pic
     lane = np.searchsorted(blocks, plan.block[shown]).tolist()
     nodes = []
     for row, at, number in zip(shown.tolist(), columns, lane, strict=True):
-        text = tuple(x for x in (*instruction_text(plan, row), instruction_peers(plan, row)) if x)
         fill = instruction_fill(int(plan.instructions.op[row]))
-        nodes.append(Node(f"instruction-{row}", at, number, text, fill))
+        nodes.append(Node(f"instruction-{row}", at, number, instruction_text(plan, row), fill))
     links = [
         Link(f"{word}-{b}-{a}", int(np.searchsorted(shown, b)), int(np.searchsorted(shown, a)), s)
         for word, (s, pairs) in visible.items()

@@ -100,7 +100,7 @@ def layered(
     lanes: Sequence[Lane],
     nodes: Sequence[Node],
     links: Sequence[Link],
-    entries: (Sequence[Fill | Style]),
+    entries: Sequence[Fill | Style],
 ) -> Picture:
     """The picture of a graph.
 
@@ -204,17 +204,24 @@ def _tracks(
         free = all((c, source.lane, slot[link.source]) not in taken for c in between)
         if between and not (level and free):
             wanted[link.source, link.style].append(number)
-    # Each interval of columns takes the first track that is free from its first column on.
     ends: dict[int, list[int]] = defaultdict(list)
     track: dict[int, int] = {}
     for (node, _), members in sorted(wanted.items(), key=lambda w: nodes[w[0][0]].column):
         lane = ends[nodes[node].lane]
         first = nodes[node].column + 1
         last = max(nodes[links[number].target].column for number in members) - 1
-        place = next((t for t, end in enumerate(lane) if end < first), len(lane))
-        lane[place : place + 1] = [last]
-        track |= dict.fromkeys(members, place)
+        track |= dict.fromkeys(members, take_track(lane, first, last))
     return track, {lane: len(found) for lane, found in ends.items()}
+
+
+def take_track(ends: list[int], first: int, last: int) -> int:
+    """Takes the first track that is free from `first` on, up to `last`, and returns it.
+
+    ends: the end of the last interval on each track.
+    """
+    place = next((t for t, end in enumerate(ends) if end < first), len(ends))
+    ends[place : place + 1] = [last]
+    return place
 
 
 def _points(

@@ -87,13 +87,8 @@ class _Joint:
 
     @property
     def label(self) -> str:
-        if self.there_GBps == self.back_GBps or not self.back_GBps:
-            return f"{self.there_GBps:g}"
-        return (
-            f"{self.back_GBps:g}"
-            if not self.there_GBps
-            else (f"{self.there_GBps:g} / {self.back_GBps:g}")
-        )
+        rates = dict.fromkeys(rate for rate in (self.there_GBps, self.back_GBps) if rate)
+        return " / ".join(f"{rate:g}" for rate in rates)
 
 
 def topology_picture(topology: Topology) -> Picture:

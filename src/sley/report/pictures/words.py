@@ -36,8 +36,6 @@ from sley.report.pictures.canvas import (
     Style,
 )
 
-_BUFFERS = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch"}
-
 _REDUCING_PT = 1.9
 
 SEND = Fill("sends", PALE_BLUE, BLUE)
@@ -51,28 +49,18 @@ MESSAGE = Style("message", BLUE, port=-0.07)
 WAIT = Style("wait", ORANGE, Stroke.DASHED, port=0.07)
 
 
-def operand(buffer: int, index: int, count: int) -> str:
-    """Chunks of a buffer: "in[1]", "scratch[0:4]"."""
-    chunks = str(index) if count == 1 else f"{index}:{index + count}"
-    return f"{_BUFFERS[Buffer(buffer)]}[{chunks}]"
-
-
-def instruction_text(plan: Plan, row: int) -> tuple[str, str]:
-    """An instruction as two lines: its operation, and its operands."""
+def instruction_text(plan: Plan, row: int) -> tuple[str, ...]:
+    """An instruction in lines: its operation, its operands, and its peers if it has any."""
     i = plan.instructions[row]
-    read = operand(i.src_buffer, i.src_index, i.count) if READS_SOURCE[i.op] else ""
-    written = operand(i.dst_buffer, i.dst_index, i.count) if WRITES_DESTINATION[i.op] else ""
+    read = Buffer(i.src_buffer).chunks(i.src_index, i.count) if READS_SOURCE[i.op] else ""
+    written = Buffer(i.dst_buffer).chunks(i.dst_index, i.count) if WRITES_DESTINATION[i.op] else ""
     if read == written:
-        return Op(i.op).name.lower(), read or "-"
-    return Op(i.op).name.lower(), f"{read} → {written}".strip() if written else read
-
-
-def instruction_peers(plan: Plan, row: int) -> str:
-    """The peers of an instruction: "from 3, to 1"; empty for an instruction without messages."""
-    i = plan.instructions[row]
-    source = [f"from {i.recv_peer}"] if RECEIVES[i.op] else []
-    target = [f"to {i.send_peer}"] if SENDS[i.op] else []
-    return ", ".join(source + target)
+        operands = read or "-"
+    else:
+        operands = f"{read} → {written}".strip() if written else read
+    peers = [f"from {i.recv_peer}"] if RECEIVES[i.op] else []
+    peers += [f"to {i.send_peer}"] if SENDS[i.op] else []
+    return Op(i.op).name.lower(), operands, *([", ".join(peers)] if peers else [])
 
 
 def instruction_fill(op: int) -> Fill:
