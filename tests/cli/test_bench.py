@@ -74,7 +74,7 @@ def test_library_algorithms_run_in_place_unless_asked(monkeypatch: pytest.Monkey
 
 
 def test_wrong_elements_end_a_bench_in_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CheckedData, "wrong", lambda *_: 1)
+    monkeypatch.setattr(CheckedData, "count_wrong", lambda *_: 1)
     result = bench("ring-allreduce", *QUICK, "--device", "threads")
     assert result.exit_code == 1
     assert "# Out of bounds values : 4 FAILED" in result.stdout

@@ -17,7 +17,6 @@ import sley
 from sley import devices, jobs
 from sley.cli import main
 from sley.codegen import Engine
-from sley.devices import names
 from sley.devices.execute import GuardedMemory
 from sley.devices.measure import CheckedData
 from sley.devices.names import open_devices
@@ -99,7 +98,7 @@ def numbers(text: str, ranks: int, ranks_per_device: int | None = None) -> list[
 def test_names_deal_ranks_to_devices(
     text: str, ranks: int, each: int | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(names, "_cuda", lambda: FakeGpu)
+    monkeypatch.setattr("sley.devices.cuda.CudaDevice", FakeGpu)
     assert numbers(text, ranks, each) == expected
 
 
@@ -132,12 +131,12 @@ def test_ranks_go_evenly_and_in_order(ranks: int, wanted: list[int]) -> None:
     ],
 )
 def test_what_names_no_device_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "_cuda", lambda: FakeGpu)
+    monkeypatch.setattr("sley.devices.cuda.CudaDevice", FakeGpu)
     assert code_of(lambda: open_devices(text, 2)) == "K510"
 
 
 def test_too_few_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "_cuda", lambda: FakeGpu)
+    monkeypatch.setattr("sley.devices.cuda.CudaDevice", FakeGpu)
     assert code_of(lambda: open_devices("cuda", 9, 2)) == "K510"
     assert code_of(lambda: open_devices("threads:0,1", 5, 2)) == "K510"
     assert code_of(lambda: open_devices("threads", 5, 0)) == "R514"
@@ -230,14 +229,14 @@ def test_what_is_written_outside_an_array_is_noticed() -> None:
     memory = GuardedMemory(ThreadsDevice(), 400)
     kind = DATA_TYPES["int32"]
     memory.write(np.arange(10, dtype=np.int32))
-    assert memory.overwritten(40) == 0
+    assert memory.count_overwritten(40) == 0
     back = np.empty(10, np.int32)
     memory.read(back)
     assert back.tolist() == list(range(10))
     memory.row(kind, 11)[10] = -1
-    assert memory.overwritten(40) == 4
+    assert memory.count_overwritten(40) == 4
     ctypes.memset(memory.row(kind, 10).ctypes.data - 3, 0, 3)
-    assert memory.overwritten(40) == 7
+    assert memory.count_overwritten(40) == 7
 
 
 def test_settings_that_do_not_go_together_are_refused() -> None:
@@ -305,7 +304,7 @@ def test_run_on_devices_prints_json() -> None:
 
 
 def test_wrong_elements_on_devices_end_in_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CheckedData, "wrong", lambda *_: 2)
+    monkeypatch.setattr(CheckedData, "count_wrong", lambda *_: 2)
     result = command("run", *RING, "--device", "threads", "--in-place")
     assert result.exit_code == 1
     assert "# Out of bounds values : 4 FAILED" in result.stdout

@@ -123,10 +123,10 @@ def test_the_check_sees_a_permutation_and_a_hole() -> None:
 def test_writes_outside_a_buffer_are_counted() -> None:
     buffer = GuardedBuffer(10, FLOAT32)
     buffer.array[:] = 0
-    assert buffer.overwritten() == 0
+    assert buffer.count_overwritten() == 0
     around = np.lib.stride_tricks.as_strided(buffer.array, (12,))
     around[10] = 1.0
-    assert buffer.overwritten() == 4
+    assert buffer.count_overwritten() == 4
     plan = small_plans.scratch_allreduce(1)
     sizes = buffer_sizes(plan, 0, 5)
     pattern = Pattern.make(FLOAT32, ReduceOp.SUM, 1)
@@ -134,9 +134,9 @@ def test_writes_outside_a_buffer_are_counted() -> None:
     checked.fill()
     source, target = (b.array for b in checked.memory)
     target[:] = source
-    assert checked.wrong() == 0
+    assert checked.count_wrong() == 0
     np.lib.stride_tricks.as_strided(target, (7,))[6] = 0
-    assert checked.wrong() == 1
+    assert checked.count_wrong() == 1
 
 
 @pytest.mark.parametrize("width", [1, 3, 100, 256, 1000])

@@ -37,7 +37,7 @@ def wrong(plan: Plan, count: int, dtype: str, op: ReduceOp, slots: int, slot_byt
     )
     for buffer, output in zip(buffers, outputs, strict=True):
         buffer.output[:] = output
-    return sum(buffer.wrong() for buffer in buffers)
+    return sum(buffer.count_wrong() for buffer in buffers)
 
 
 def compiled(name: str, in_place: bool) -> Plan:

@@ -108,7 +108,7 @@ class Call:
 
     def wrong(self) -> int:
         """Wrong elements of all outputs, and elements written outside the buffers."""
-        return sum(b.wrong() for b in self.buffers)
+        return sum(b.count_wrong() for b in self.buffers)
 
 
 def wrong(

@@ -129,7 +129,7 @@ class Call:
     def wrong(self) -> int:
         """Wrong elements of all outputs, and bytes written outside the arrays."""
         outside = sum(array.fetch() for pair in self.arrays for array in pair)
-        return outside + sum(one.wrong() for one in self.checked)
+        return outside + sum(one.count_wrong() for one in self.checked)
 
 
 def wrong(on: Executor, device: Device, count: int, **options: Any) -> int:

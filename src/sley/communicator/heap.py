@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from sley.engine import native
-from sley.engine.memory import Lent, allocate, reserve
+from sley.engine.memory import HostBytes, allocate, reserve
 from sley.engine.native import LARGEST
 from sley.engine.types import Array, data_type
 from sley.errors.runtime import R514
@@ -55,7 +55,7 @@ class Heap:
         """A uint8 array of zeros. Errors: R507."""
         size = -(-max(size_bytes, 1) // _ALIGNMENT) * _ALIGNMENT
         start = allocate(lambda: self._take(size), "an array of the heap", size)
-        block = Lent(self._start + start, size_bytes)
+        block = HostBytes(self._start + start, size_bytes)
         weakref.finalize(block, self._give, start, start + size)
         return np.asarray(block)
 

@@ -66,8 +66,8 @@ def check_arguments(
             if view is not None:
                 given.append(_Given(part.what, view, view is own[-1]))
     filled = [one for one in given if one.view.elements]
-    telling = filled if filled or dtype is not None else given[:1]
-    kind = type_of({one.what: one.view.dtype for one in telling}, dtype, R503)
+    typed = filled if filled or dtype is not None else given[:1]
+    kind = type_of({one.what: one.view.dtype for one in typed}, dtype, R503)
     count = count_of(parts, count, R503)
     for one in filled:
         _check_view(one, kind)

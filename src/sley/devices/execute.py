@@ -56,7 +56,7 @@ def execute(
 
 class GuardedMemory:
     """Memory of a device for a row of at most `size_bytes` between two guard zones of GUARD_BYTES,
-    which `overwritten` checks. K507 if the device hasn't enough memory."""
+    which `count_overwritten` checks. K507 if the device hasn't enough memory."""
 
     def __init__(self, device: Device, size_bytes: int) -> None:
         if size_bytes > LARGEST:
@@ -83,7 +83,7 @@ class GuardedMemory:
         """Reads the row into `values`."""
         self._device.read(self._memory, GUARD_BYTES, values.view(np.uint8))
 
-    def overwritten(self, row_bytes: int) -> int:
+    def count_overwritten(self, row_bytes: int) -> int:
         """Number of bytes in the zones around a row of `row_bytes` that changed since `write`."""
         zones = np.empty((2, GUARD_BYTES), np.uint8)
         self._device.read(self._memory, 0, zones[0])

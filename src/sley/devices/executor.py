@@ -62,7 +62,7 @@ class Executor:
     ) -> None:
         if not isinstance(plan, Plan):
             raise R514.error(
-                expected="a Plan, as `sley.compile` gives it", found=f"{type(plan).__name__}"
+                expected="a Plan, as `sley.compile` makes it", found=f"{type(plan).__name__}"
             )
         self.plan = plan
         self.settings = settings or Settings()
@@ -140,18 +140,18 @@ class Executor:
         protocol and ranks in several processes, all processes prepare their calls together; an
         error of one is raised in all."""
         self.check()
-        with self._world.telling() if self._is_read_elsewhere else nullcontext():
+        with self._world.telling() if self._is_read_remotely else nullcontext():
             devices, op = self._world.devices, reduction(reduce_op)
             arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
             cut = self._cut(arguments)
             programs = [self._program(site, arguments.dtype, op) for site in self._sites]
         self.reserve(arguments.count, arguments.dtype.name)
-        elsewhere = self._elsewhere(arguments)
+        remote = self._remote_arrays(arguments)
         keeps = (self, inputs, outputs)
         starts = []
         for site, program in zip(self._sites, programs, strict=True):
             for group in site.groups:
-                call = self._call(site, group, arguments, elsewhere.get(site.device, {}), cut)
+                call = self._call(site, group, arguments, remote.get(site.device, {}), cut)
                 kernels = KERNELS if op is ReduceOp.AVERAGE and group.divisions else KERNELS[:1]
                 launches = tuple(
                     Launch(
@@ -208,7 +208,7 @@ class Executor:
                 raise self._error
         if self._error is not None:
             raise K511.error(
-                expected="an executor whose calls all ended well",
+                expected="an executor without a failed call",
                 found=str(self._error.diagnostics[0].found),
             )
 
@@ -262,13 +262,13 @@ class Executor:
         return cut
 
     @property
-    def _is_read_elsewhere(self) -> bool:
+    def _is_read_remotely(self) -> bool:
         """Whether other processes read messages from this process's arrays."""
         return self.plan.protocol is Protocol.DIRECT and not self._world.is_one_process
 
-    def _elsewhere(self, arguments: Arguments) -> dict[Device, dict[int, Pair]]:
+    def _remote_arrays(self, arguments: Arguments) -> dict[Device, dict[int, Pair]]:
         """The addresses of other processes' arrays, if messages are read from them."""
-        return self._arrays.elsewhere(arguments.views) if self._is_read_elsewhere else {}
+        return self._arrays.remote(arguments.views) if self._is_read_remotely else {}
 
     def _program(self, site: Site, dtype: DataType, op: ReduceOp) -> Any:
         key = (site.device, dtype.name, op)
@@ -298,10 +298,10 @@ class Executor:
         site: Site,
         group: Group,
         arguments: Arguments,
-        elsewhere: Mapping[int, Pair],
+        remote: Mapping[int, Pair],
         cut: Cut,
     ) -> bytes:
-        """The argument of a launch. elsewhere: inputs and outputs of other processes' ranks."""
+        """The argument of a launch. remote: inputs and outputs of other processes' ranks."""
         row = np.zeros(1, CALL)
         values = {
             **site.addresses(group),
@@ -325,6 +325,6 @@ class Executor:
             rank: (first.address if first else 0, second.address if second else 0)
             for rank, (first, second) in arguments.views.items()
         }
-        for rank, pair in {**pairs, **elsewhere}.items():
+        for rank, pair in {**pairs, **remote}.items():
             buffers[rank] = (*pair, self._scratch.address(site.device, rank))
         return row.tobytes()

@@ -85,7 +85,7 @@ class CheckedData:
                 memory.write(host.array)
         self.filled = max(self.filled, count)
 
-    def wrong(self, count: int, sweep: Sweep) -> int:
+    def count_wrong(self, count: int, sweep: Sweep) -> int:
         """The number of wrong elements of all ranks after a call on the data of `fill`, and of
         elements written outside the arrays."""
         wrong = 0
@@ -93,8 +93,8 @@ class CheckedData:
             checked = self._host_buffers(own, count, sweep)
             for memory, host in zip(own.memory, checked.memory, strict=False):
                 memory.read(host.array)
-                wrong += -(-memory.overwritten(host.array.nbytes) // sweep.kind.size_bytes)
-            wrong += checked.wrong()
+                wrong += -(-memory.count_overwritten(host.array.nbytes) // sweep.kind.size_bytes)
+            wrong += checked.count_wrong()
         return wrong
 
     def _host_buffers(self, own: RankBuffers, count: int, sweep: Sweep) -> CheckedBuffers:
@@ -135,7 +135,7 @@ class Bench:
         """See `sley.engine.measure.Bench`."""
         self._data.fill(count, sweep)
         self._prepare(count, sweep)()
-        return self._data.wrong(count, sweep)
+        return self._data.count_wrong(count, sweep)
 
     def _prepare(self, count: int, sweep: Sweep) -> PreparedCall:
         return self._executor.prepare(

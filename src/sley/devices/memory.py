@@ -78,7 +78,7 @@ class SharedArrays:
             for rank, device in self._world.devices.items()
         }
 
-    def elsewhere(self, views: Views) -> dict[Device, dict[int, Pair]]:
+    def remote(self, views: Views) -> dict[Device, dict[int, Pair]]:
         """The addresses, on each device of this process, of the arrays of other processes' ranks in
         a call: input and output, 0 for none. All processes call this together, each with the views
         of its own ranks. R503, in every process, for an array that `empty` didn't make."""

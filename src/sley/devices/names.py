@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from sley.devices.device import Device
 from sley.devices.threads import ThreadsDevice
 from sley.engine.limits import whole
 from sley.errors import counted, did_you_mean
 from sley.errors.devices import K510
-
-if TYPE_CHECKING:
-    from sley.devices.cuda import CudaDevice
 
 THREADS, CUDA = "threads", "cuda"
 _PART = re.compile(r"(?:([a-z]+)(?::([0-9]{1,9}))?|([0-9]{1,9}))", re.ASCII)
@@ -59,15 +55,9 @@ def _kind(kind: str) -> tuple[Callable[[int], Device], Callable[[], int] | None]
     """The functions that open and count the devices of a kind; no count if it is unlimited."""
     if kind == THREADS:
         return ThreadsDevice.open, None
-    cuda = _cuda()
-    return cuda.open, cuda.count
+    from sley.devices.cuda import CudaDevice  # only when needed: most machines have no GPU
 
-
-def _cuda() -> type[CudaDevice]:
-    """CUDA's device, imported only when needed, since most machines have no GPU."""
-    from sley.devices.cuda import CudaDevice
-
-    return CudaDevice
+    return CudaDevice.open, CudaDevice.count
 
 
 def _parse(text: str) -> tuple[str, list[int] | None]:

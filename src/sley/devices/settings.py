@@ -72,11 +72,11 @@ class Settings:
 
         plan_slots: the plan's own number. Errors: R514.
         """
-        asked = max(plan_slots if self.slots is None else int(self.slots), 1)
-        _at_most(asked, _MOST_SLOTS, "slots")
-        slot_bytes = _room(connections * asked) if self.slot_bytes is None else self.slot_bytes
-        is_enough = asked >= plan_slots
-        return 1 << (asked - 1).bit_length() if is_enough else asked, _align(slot_bytes)
+        slots = max(plan_slots if self.slots is None else int(self.slots), 1)
+        _at_most(slots, _MOST_SLOTS, "slots")
+        slot_bytes = _room(connections * slots) if self.slot_bytes is None else self.slot_bytes
+        is_enough = slots >= plan_slots
+        return 1 << (slots - 1).bit_length() if is_enough else slots, _align(slot_bytes)
 
 
 def _at_most(number: int, most: int, name: str) -> None:

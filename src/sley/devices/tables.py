@@ -18,10 +18,9 @@ RANKS = 128
 """The most ranks of a call: a kernel's arguments are limited to 4 KiB."""
 
 
-def _structure(*fields: tuple[str, str], shapes: dict[str, int] | None = None) -> np.dtype[np.void]:
-    shaped = [
-        (n, t, (shapes or {}).get(n, 1)) if n in (shapes or {}) else (n, t) for n, t in fields
-    ]
+def _structure(*fields: tuple[str, str], **lengths: int) -> np.dtype[np.void]:
+    """A C structure. lengths: of the fields that are arrays, by name."""
+    shaped = [(n, t, lengths[n]) if n in lengths else (n, t) for n, t in fields]
     return np.dtype(shaped, align=True)
 
 
@@ -29,7 +28,7 @@ def _of(kind: str, names: str) -> list[tuple[str, str]]:
     return [(name, kind) for name in names.split()]
 
 
-BLOCK_MEMORY = _structure(("tiles", "u8"), ("unused", "u8"), shapes={"unused": 7})
+BLOCK_MEMORY = _structure(("tiles", "u8"), ("unused", "u8"), unused=7)
 REPORT = _structure(
     ("status", "u8"), ("step", "u4"), ("reason", "u4"), ("tile", "i8"), *_of("u4", "target number")
 )
@@ -48,7 +47,7 @@ INSTRUCTION = _structure(
     ("pulled", "u4"),
     ("first_wait", "i4"),
     ("unused", "i4"),
-    shapes={"unused": 2},
+    unused=2,
 )
 CONDITION = _structure(("target", "i4"), ("number_held", "u4"))
 DIVISION = _structure(("rank", "i4"), ("chunk", "u4"), ("divisor", "i4"))
@@ -57,7 +56,7 @@ CALL = _structure(
     *_of("i8", "chunk tile slot_bytes"),
     *_of("i4", "full_tiles left_over chunks slots steps division_count tile_major unused"),
     ("buffers", "u8"),
-    shapes={"buffers": 3 * RANKS},
+    buffers=3 * RANKS,
 )
 
 _MEMORY_SHIFT = 30

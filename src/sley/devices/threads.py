@@ -156,7 +156,7 @@ class ThreadsDevice(Device):
     def is_captured(self, stream: Any) -> bool:
         """See `Device.is_captured`; there are no graphs."""
         if not isinstance(stream, _Stream):
-            raise K517.error(expected="a stream as `stream()` gives it", found=f"{stream!r}")
+            raise K517.error(expected="a stream as `stream()` makes it", found=f"{stream!r}")
         return False
 
     def event(self) -> _Event:

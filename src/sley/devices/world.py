@@ -119,7 +119,7 @@ class World:
         process. K514 if a process has ended or the exchange is invalid, R503 for a rank in two
         processes."""
         found: dict[int, Any] = {}
-        for message in self._tell_all(json.dumps(own).encode()):
+        for message in self._exchange_all(json.dumps(own).encode()):
             for rank, value in _parse(message):
                 if rank in found:
                     raise R503.error(
@@ -131,19 +131,19 @@ class World:
                 raise K514.error(expected="an answer for every rank", found=f"none of rank {rank}")
             if rank in own and found[rank] != own[rank]:
                 raise K514.error(
-                    expected=f"what this process said of rank {rank}", found="something else"
+                    expected=f"this process's value for rank {rank}", found="another value"
                 )
         return found
 
     def telling(self) -> AbstractContextManager[None]:
-        """A context for local work just before an exchange: an error raised in it is raised by the
-        other processes in that exchange, too, so that they don't wait in vain."""
+        """A context for local work just before an exchange: the other processes raise its errors in
+        that exchange, too, instead of waiting."""
         return telling(self._refuse)
 
     def meet(self) -> None:
         """Barrier: waits until all processes call this."""
         if self._exchange is not None:
-            self._tell_all(b"")
+            self._exchange_all(b"")
 
     def detach(self) -> None:
         """Releases the memory of other processes."""
@@ -151,13 +151,13 @@ class World:
 
     def _refuse(self, error: SleyError) -> None:
         if self._exchange is not None:
-            self._tell_all(refusal(error))
+            self._exchange_all(refusal(error))
 
-    def _tell_all(self, message: bytes) -> list[bytes]:
+    def _exchange_all(self, message: bytes) -> list[bytes]:
         """The messages of all processes; raises the error of a process that sent a refusal."""
         assert self._exchange is not None
         try:
-            said = list(self._exchange(message))
+            answers = list(self._exchange(message))
         except SleyError:
             raise
         except Exception as problem:  # the caller's function, of any class
@@ -165,10 +165,10 @@ class World:
                 expected="an exchange with all processes",
                 found=f"{type(problem).__name__}: {problem}",
             ) from problem
-        for one in said:
-            if not isinstance(one, bytes | bytearray | memoryview):
-                raise _no_exchange(f"{type(one).__name__}")
-        messages = [bytes(one) for one in said]
+        for answer in answers:
+            if not isinstance(answer, bytes | bytearray | memoryview):
+                raise _no_exchange(f"{type(answer).__name__}")
+        messages = [bytes(answer) for answer in answers]
         try:
             error = read_refusals(messages)
         except ValueError as problem:
@@ -188,15 +188,15 @@ class World:
 
 
 def refusal(error: SleyError) -> bytes:
-    """The message of a process that can't go on with what all do together: its diagnostics."""
+    """The message of a process that can't continue: its diagnostics."""
     return _MARK + json.dumps([d.to_json() for d in error.diagnostics]).encode()
 
 
-def read_refusals(said: Sequence[bytes]) -> SleyError | None:
-    """The error made of all refusals among the messages `said`; None without any. ValueError for a
-    refusal that `refusal` didn't make."""
+def read_refusals(messages: Sequence[bytes]) -> SleyError | None:
+    """The error made of all refusals among `messages`; None without any. ValueError for a refusal
+    that `refusal` didn't make."""
     found: dict[Diagnostic, None] = {}
-    for message in said:
+    for message in messages:
         if message.startswith(_MARK):
             for value in json.loads(message[len(_MARK) :]):
                 one = diagnostic_from_json(value)
@@ -228,7 +228,7 @@ def _by_rank(devices: Any, ranks: int) -> dict[int, Device]:
     for rank, device in given.items():
         if not isinstance(device, Device):
             raise R503.error(
-                expected="devices, as `open_devices` gives them",
+                expected="devices, as `open_devices` makes them",
                 found=f"{device!r} for rank {rank}",
             )
     return given

@@ -49,7 +49,7 @@ def count_of(parts: Sequence[Part], count: int | None, rule: Rule) -> int:
     if count is None:
         first = next((part for part in parts if part.blocks and part.elements is not None), None)
         if first is None or first.elements is None:
-            raise rule.error(expected="count, since no array tells it", found="none")
+            raise rule.error(expected="count, since no array defines it", found="none")
         if first.elements % first.blocks:
             raise rule.error(
                 at=Place(detail=first.what),
@@ -75,22 +75,22 @@ def type_of(types: Mapping[str, str], name: str | None, rule: Rule) -> DataType:
     type that the caller requests; "bfloat16" takes arrays of its bits (uint16). `rule` for arrays
     of several types or of another type than requested; R504 for a type that engines don't support.
     """
-    asked = None if name is None else data_type(name)
-    is_bits = asked is not None and asked.is_bfloat16
+    requested = None if name is None else data_type(name)
+    is_bits = requested is not None and requested.is_bfloat16
     kinds: dict[str, str] = {}  # the first array of each type
     for what, kind in types.items():
         kinds.setdefault("bfloat16" if is_bits and kind == BITS else kind, what)
     if len(kinds) > 1:
         found = ", ".join(f"{kind} in the {what}" for kind, what in kinds.items())
         raise rule.error(expected="arrays of one type", found=found)
-    if asked is not None and kinds.keys() <= {asked.name}:
-        return asked
+    if requested is not None and kinds.keys() <= {requested.name}:
+        return requested
     if not kinds:
         raise rule.error(expected="an array on some rank, or dtype", found="neither")
     ((kind, what),) = kinds.items()
     at = Place(detail=what)
-    if asked is not None:
-        raise rule.error(at=at, expected=f"elements of type {asked.name}", found=kind)
+    if requested is not None:
+        raise rule.error(at=at, expected=f"elements of type {requested.name}", found=kind)
     if kind not in DATA_TYPES:
         remedy = 'Say dtype="bfloat16" if they are its bits.' if kind == BITS else ""
         expected = f"one of {', '.join(DATA_TYPES)}"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.engine.program import BufferSizes, promised
+from sley.engine.program import BufferSizes, promised_inputs
 from sley.engine.types import Array, DataType, bfloat16_bits
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
@@ -50,7 +50,7 @@ class Pattern:
         noise = _splitmix(PERIOD).astype(np.int64)
         exact = _EXACT.get(dtype.name, _EXACT_DEFAULT)
         if op in (ReduceOp.SUM, ReduceOp.AVERAGE):
-            many = (noise % width < exact // 2).astype(np.int64)  # half of what is exact, expected
+            many = (noise % width < exact // 2).astype(np.int64)  # expected sum: half of `exact`
             values = noise % (exact // width + 1) if width <= exact else many
         elif op is ReduceOp.PRODUCT:
             # Signs and about two factors of 2: powers of two are exact until they overflow, and
@@ -111,7 +111,7 @@ def clear(memory: Array) -> None:
     memory.view(np.uint8)[:] = _NO_DATA_BYTE
 
 
-def differing(actual: Array, period: Array) -> int:
+def count_different(actual: Array, period: Array) -> int:
     """The number of elements of `actual` that differ from `period` repeated."""
     if not len(actual):
         return 0
@@ -148,7 +148,7 @@ class Promise:
     def of(cls, plan: Plan, rank: int) -> Promise:
         """The promise of the plan's collective to `rank`."""
         c = plan.collective
-        offset, ids = promised(plan, rank)
+        offset, ids = promised_inputs(plan, rank)
         owner = np.searchsorted(c.input_offset, ids, side="right") - 1
         return cls(
             chunks=c.chunks,
@@ -170,7 +170,7 @@ class GuardedBuffer:
         self.array: Array = self._memory[GUARD_BYTES : GUARD_BYTES + size].view(dtype.array)
         clear(self.array)
 
-    def overwritten(self) -> int:
+    def count_overwritten(self) -> int:
         """The number of bytes of the guard zones that changed."""
         end = GUARD_BYTES + self.array.nbytes
         zones = np.concatenate([self._memory[:GUARD_BYTES], self._memory[end:]])
@@ -211,7 +211,7 @@ class CheckedBuffers:
         for chunk in np.flatnonzero(~self._promise.initial):
             clear(self._input[self._start(int(chunk)) : self._end(int(chunk))])
 
-    def wrong(self) -> int:
+    def count_wrong(self) -> int:
         """The number of wrong elements of the output and of those written outside the buffers."""
         p, wrong = self._promise, 0
         for chunk in range(len(p.offset) - 1):
@@ -221,9 +221,9 @@ class CheckedBuffers:
             output = self.output[self._start(chunk) : self._end(chunk)]
             positions = self._start(p.index[operands])
             expected = self._pattern.combine(p.rank[operands], positions, len(output))
-            wrong += differing(output, expected)
+            wrong += count_different(output, expected)
         item = self._pattern.dtype.size_bytes
-        return wrong + sum(-(-buffer.overwritten() // item) for buffer in self.memory)
+        return wrong + sum(-(-buffer.count_overwritten() // item) for buffer in self.memory)
 
     def _start(self, chunk: Any) -> Any:
         """The first element of a chunk of a buffer, or of several (machine.md, "Memory")."""

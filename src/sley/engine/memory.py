@@ -18,8 +18,8 @@ BEYOND = "less, on any machine"
 """The finding of R507 for sizes beyond the engine's integers."""
 
 
-class Lent:
-    """Bytes of the host for NumPy: `np.asarray(lent)` is an array over them that keeps this object
+class HostBytes:
+    """Bytes of the host for NumPy: `np.asarray` makes an array over them that keeps this object
     alive. The memory's owner frees it when this object is collected (`weakref.finalize`)."""
 
     def __init__(self, address: int, size_bytes: int) -> None:

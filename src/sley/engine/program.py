@@ -129,8 +129,8 @@ class Pullable:
     holds: Edges
 
     @classmethod
-    def nothing(cls, plan: Plan) -> Pullable:
-        """Every message is copied into the memory of its connection."""
+    def none(cls, plan: Plan) -> Pullable:
+        """No pullable messages: every message is copied into the memory of its connection."""
         rows = len(plan.instructions)
         return cls(np.zeros(rows, np.bool_), Edges.empty(rows))
 
@@ -202,15 +202,12 @@ def load(
     wiring = Wiring.of(connections, plan.collective.ranks, slots, int(slot_bytes))
     messages = np.concatenate([plan.sends, plan.receives])
     max_count = int(plan.instructions.count[messages].max(initial=1))
-    whole = _Whole(
-        max_count=max_count,
-        all_pullable=pullable is not None and pullable.covers(plan),
-        needs_all=needs_all(plan.collective),
-    )
-    if pullable is None:
-        pullable = Pullable.nothing(plan)
+    all_pullable = pullable is not None and pullable.covers(plan)
+    pullable = pullable or Pullable.none(plan)
+    depends_on_all = needs_all(plan.collective)
     programs = tuple(
-        _program(plan, rank, connections, pullable, whole) for rank in range(plan.collective.ranks)
+        _program(plan, rank, connections, pullable, max_count, all_pullable, depends_on_all)
+        for rank in range(plan.collective.ranks)
     )
     _check_programs(plan, wiring, programs)
     return Loaded(plan, wiring, programs, max_count)
@@ -221,8 +218,8 @@ def _connections(plan: Plan) -> Connections:
     and for buffers in place that don't begin with a block."""
     found = faults(plan)
     if not found:
-        # Messages left over would go to a later call, and one of another length would be read with
-        # what an older one left behind.
+        # A later call would receive left-over messages, and a longer receive would read data of an
+        # older message.
         messages = Messages.of(plan)
         found = connection_faults(plan, messages)
     if found:
@@ -237,21 +234,14 @@ def _connections(plan: Plan) -> Connections:
     return messages.connections
 
 
-@dataclass(frozen=True)
-class _Whole:
-    """The fields of `RankProgram` that are equal on all ranks."""
-
-    max_count: int
-    all_pullable: bool
-    needs_all: bool
-
-
 def _program(
     plan: Plan,
     rank: int,
     connections: Connections,
     pullable: Pullable,
-    whole: _Whole,
+    max_count: int,
+    all_pullable: bool,
+    depends_on_all: bool,
 ) -> RankProgram:
     t, c = plan.instructions, plan.collective
     block_offset = plan.block_offset[plan.rank_block[rank] : plan.rank_block[rank + 1] + 1]
@@ -284,12 +274,12 @@ def _program(
             int(plan.scratch_chunks[rank]),
         ),
         bases=(int(c.input_base[rank]), int(c.output_base[rank])),
-        max_count=whole.max_count,
+        max_count=max_count,
         in_place=c.in_place,
         tile_major=plan.loop_order is LoopOrder.TILE,
-        all_pullable=whole.all_pullable,
+        all_pullable=all_pullable,
         reduces=plan.reduces,
-        needs_all=whole.needs_all,
+        needs_all=depends_on_all,
     )
 
 
@@ -299,7 +289,7 @@ def _part(edges: Edges, first: int, last: int) -> tuple[LongArray, IntArray]:
     return offset - offset[0], edges.target[offset[0] : offset[-1]] - np.int32(first)
 
 
-def promised(plan: Plan, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def promised_inputs(plan: Plan, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """CSR, output chunk of `rank` -> the ids of the input chunks whose reduction it must hold; none
     for a chunk that may hold anything."""
     c = plan.collective
@@ -332,7 +322,7 @@ def needs_all(c: Collective) -> bool:
 
 
 def _divisors(plan: Plan, rank: int) -> NDArray[np.int32]:
-    offset, _ = promised(plan, rank)
+    offset, _ = promised_inputs(plan, rank)
     return np.maximum(np.diff(offset), 1).astype(np.int32)
 
 

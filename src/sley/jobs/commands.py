@@ -7,7 +7,6 @@ descriptor if they need one. Unpickling is safe, since the launcher started the 
 
 from __future__ import annotations
 
-import os
 import pickle
 import socket
 import struct
@@ -111,9 +110,3 @@ def _receive_exactly(sock: socket.socket, size: int) -> bytearray:
             raise EOFError
         got += n
     return data
-
-
-def close_descriptor(fd: int | None) -> None:
-    """Close `fd` if there is one."""
-    if fd is not None:
-        os.close(fd)

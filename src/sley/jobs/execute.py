@@ -46,7 +46,7 @@ def execute(
     settings = settings or Settings()
     checked = check_inputs(plan, inputs, dtype, count, reduce_op)
     if not processes:
-        return _on_threads(plan, checked, settings)
+        return _run_on_threads(plan, checked, settings)
     with Job(plan, settings) as job:
         return job.execute(
             checked.arrays, dtype=checked.dtype.name, count=checked.count, reduce_op=reduce_op
@@ -68,10 +68,10 @@ def run(
         return measure(plan, job, sweep, progress)
 
 
-def _on_threads(plan: Plan, inputs: Inputs, settings: Settings) -> list[Array]:
+def _run_on_threads(plan: Plan, inputs: Inputs, settings: Settings) -> list[Array]:
     loaded = load(plan, settings.slots, settings.slot_bytes)
     check_slot(loaded, inputs.dtype)
-    # Slots no larger than the longest message needs; this doesn't change the cut into tiles.
+    # Slots no larger than the longest message; this doesn't change the cut into tiles.
     longest = loaded.max_count * max(inputs.count // plan.collective.chunks, 1)
     room = min(loaded.wiring.slot_bytes, longest * inputs.dtype.size_bytes)
     wiring = replace(loaded.wiring, slot_bytes=room)

@@ -1,4 +1,4 @@
-"""Job: worker processes, one a rank, that run a plan repeatedly."""
+"""Job: worker processes, one for each rank, that run a plan repeatedly."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Job:
         self._fabric = self._loaded.wiring.fabric(memory, 0)  # to watch the ranks' progress
         self._lock = threading.Lock()
         self._unusable = ""
-        self._wanted = ("the connections", memory.size)
+        self._requested = ("the connections", memory.size)
         self._group = WorkerGroup(memory.fd, plan.collective.ranks)
         try:
             self.pids: tuple[int, ...] = tuple(self._start())
@@ -160,17 +160,17 @@ class Job:
         sizes = [buffer_sizes(self.plan, rank, count) for rank in range(ranks)]
         elements = sum(s.data if in_place else s.input + s.output for s in sizes)
         elements += scratch_elements(self.plan, count)
-        self._want(elements * dtype.size_bytes)
+        self._request(elements * dtype.size_bytes)
         for rank in range(ranks):
             self._group.send(rank, Allocate(sizes[rank], count, dtype.name, reduce_op, in_place))
         self._collect(_START_S)
 
-    def _want(self, size_bytes: int) -> None:
+    def _request(self, size_bytes: int) -> None:
         """Record the memory that the ranks will allocate; R507 if its size overflows."""
         ranks = counted(self.plan.collective.ranks, "rank")
-        self._wanted = (f"buffers and scratch of {ranks}", size_bytes)
+        self._requested = (f"buffers and scratch of {ranks}", size_bytes)
         if size_bytes > LARGEST:
-            raise no_memory(*self._wanted, BEYOND)
+            raise no_memory(*self._requested, BEYOND)
 
     def _prepare(self, command: Any) -> dict[int, Any]:
         for rank in range(self.plan.collective.ranks):
@@ -180,7 +180,7 @@ class Job:
     def _execute(self, inputs: Inputs) -> list[Array]:
         spans, total = inputs.spans()
         scratch = scratch_elements(self.plan, inputs.count) * inputs.dtype.size_bytes
-        self._want(total + scratch)
+        self._request(total + scratch)
         segment = allocate(lambda: native.Segment.create(total, True), "the buffers", total)
         memory = segment.array
         inputs.store(memory)
@@ -215,7 +215,7 @@ class Job:
             answers |= news.answers
             waiting -= news.answers.keys()
             if news.death is not None:
-                raise self._obituary(news.death, waiting, answers)
+                raise self._death_error(news.death, waiting, answers)
             for rank, answer in sorted(news.answers.items()):
                 if isinstance(answer, Raised):
                     self._fabric.fail(rank)  # so that the others don't wait for it
@@ -223,14 +223,14 @@ class Job:
             if news.answers or beats != self._fabric.beats:
                 quiet_since, beats = time.monotonic(), self._fabric.beats
             elif time.monotonic() - quiet_since > patience_s:
-                raise _silent(waiting, patience_s)
+                raise _no_answer(waiting, patience_s)
         return answers
 
     def _worker_error(self, rank: int, answer: Raised) -> SleyError:
         """The error for an exception in a worker."""
         lines = answer.text.strip().splitlines()
         if answer.out_of_memory:
-            return no_memory(*self._wanted, f"rank {rank}: {lines[-1]}")
+            return no_memory(*self._requested, f"rank {rank}: {lines[-1]}")
         return R511.error(
             at=Place(detail=f"rank {rank}"),
             expected="a worker without errors",
@@ -238,8 +238,8 @@ class Job:
             notes=lines[:-1],
         )
 
-    def _obituary(self, death: Death, waiting: set[int], answers: dict[int, Any]) -> SleyError:
-        """The error for a death; first stops the other ranks and collects their reports."""
+    def _death_error(self, death: Death, waiting: set[int], answers: dict[int, Any]) -> SleyError:
+        """The error for a death, after the other ranks have stopped and reported."""
         if death.rank is None:
             notes = self._group.stderr().splitlines()
             return R511.error(expected="worker processes", found=death.how, notes=notes)
@@ -263,7 +263,7 @@ class Job:
         )
 
 
-def _silent(ranks: set[int], patience_s: float) -> SleyError:
+def _no_answer(ranks: set[int], patience_s: float) -> SleyError:
     return R513.error(
         at=Place(detail=f"rank {min(ranks)}"),
         expected=f"an answer from every rank within {patience_s:g} s",

@@ -34,7 +34,6 @@ from sley.jobs.commands import (
     Raised,
     Run,
     Setup,
-    close_descriptor,
     receive_message,
     send_message,
 )
@@ -69,7 +68,7 @@ class Worker:
             case Run():
                 return self._run(command)
             case CountWrong():
-                return self._buffers().wrong()
+                return self._buffers().count_wrong()
         return None
 
     def _attach(self, command: Attach, fd: int | None) -> None:
@@ -121,7 +120,8 @@ def serve(sock: socket.socket, memory_fd: int) -> None:
         except Exception as error:
             answer = Raised(traceback.format_exc(limit=-3), is_out_of_memory(error))
         finally:
-            close_descriptor(fd)
+            if fd is not None:
+                os.close(fd)
         try:
             send_message(sock, answer)
         except OSError:

@@ -54,7 +54,7 @@ def test_a_kernel_of_another_reduction_is_found_wrong(fake: FakeDriver) -> None:
 def test_guard_zones_lie_around_a_row(device: CudaDevice) -> None:
     memory, kind = GuardedMemory(device, 400), DATA_TYPES["int32"]
     memory.write(np.arange(10, dtype=np.int32))
-    assert memory.overwritten(40) == 0
+    assert memory.count_overwritten(40) == 0
     row = memory.row(kind, 10)
     assert row.__cuda_array_interface__["shape"] == (10,)
     back = np.empty(40, np.uint8)
@@ -62,7 +62,7 @@ def test_guard_zones_lie_around_a_row(device: CudaDevice) -> None:
     assert back.view(np.int32).tolist() == list(range(10))
     device.write(row.memory, 40, np.zeros(3, np.uint8))
     device.write(row.memory, -2, np.zeros(2, np.uint8))
-    assert memory.overwritten(40) == 5
+    assert memory.count_overwritten(40) == 5
 
 
 def test_run_and_bench_take_gpus(fake: FakeDriver) -> None:

@@ -55,7 +55,7 @@ def view(array: Any, ordinal: int, *, what: str) -> View:
             f"{type(error).__name__}: {error}",
         ) from None
     if found.device_id != ordinal:
-        raise _elsewhere(f"device {found.device_id}", ordinal, what)
+        raise _wrong_device(f"device {found.device_id}", ordinal, what)
     dtype = _dtype(array, found)
     if dtype not in (*DATA_TYPES, BITS):
         raise R504.error(
@@ -85,10 +85,10 @@ def _check_kind(array: Any, ordinal: int, what: str) -> None:
         ) from None
     if kind not in (_CUDA, _CUDA_MANAGED):
         place = _KINDS.get(int(kind), f"a device of another kind ({int(kind)})")
-        raise _elsewhere(place, ordinal, what)
+        raise _wrong_device(place, ordinal, what)
 
 
-def _elsewhere(place: str, ordinal: int, what: str) -> Exception:
+def _wrong_device(place: str, ordinal: int, what: str) -> Exception:
     return K504.error(
         at=Place(detail=what),
         expected=f"an array on device {ordinal}",

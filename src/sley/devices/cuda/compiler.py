@@ -74,8 +74,8 @@ def architecture(major: int, minor: int) -> str:
         raise K502.error(
             expected=f"an NVRTC for GPUs of compute capability {major}.{minor}",
             found=f"NVRTC {'.'.join(map(str, version()))}, for {', '.join(map(_words, known))}",
-            remedy="Install the NVRTC of a CUDA that knows this GPU: a newer one for a newer GPU, "
-            'an older one for an older (`pip install "cuda-core[cu12]"`).',
+            remedy="Install the NVRTC of a CUDA that supports this GPU: newer ones for newer GPUs, "
+            'older ones for older GPUs (`pip install "cuda-core[cu12]"`).',
         )
     return f"sm_{max(usable)}"
 
@@ -114,7 +114,7 @@ def _missing(found: str) -> Exception:
     return K501.error(
         expected="NVIDIA's compiler NVRTC, with its builtins",
         found=found,
-        remedy='`pip install "sley[cuda]"`, which brings the package nvidia-cuda-nvrtc',
+        remedy='`pip install "sley[cuda]"`, which installs the package nvidia-cuda-nvrtc',
     )
 
 

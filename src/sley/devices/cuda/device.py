@@ -20,7 +20,7 @@ from sley.devices.cuda.driver import apart_from_captures, call, current
 from sley.devices.cuda.streams import STREAM_ERRORS, CudaEvent, CudaStream, release
 from sley.devices.device import Bytes, Device, HostMemory, Launch, Memory, View
 from sley.disk_cache import cached_bytes
-from sley.engine.memory import Lent
+from sley.engine.memory import HostBytes
 from sley.errors.devices import K503, K509, K510, K514
 from sley.errors.diagnostic import counted
 
@@ -147,7 +147,7 @@ class CudaDevice(Device):
         doing = f"allocating {size_bytes} bytes of the host's memory"
         with apart_from_captures(self._context):
             address = int(call(cu.cuMemHostAlloc, max(size_bytes, 1), flags, doing=doing))
-        owner = Lent(address, size_bytes)
+        owner = HostBytes(address, size_bytes)
         self._at_end_of(owner, cu.cuMemFreeHost, address)
         array = np.asarray(owner)
         array[:] = 0

@@ -138,9 +138,9 @@ def failure(
     rule = meaning.get(result.name) or _RULE_OF.get(result.name, K516)
     notes = []
     if result.name in _FATAL:
-        notes = ["the process can't use the device any more; start a new one"]
+        notes = ["the process can no longer use the device; start a new one"]
     if result.name == "CUDA_ERROR_NOT_INITIALIZED":
-        notes = ["a process forked after its parent used CUDA looks like this: use `spawn`"]
+        notes = ["a process forked after its parent used CUDA gets this error: use `spawn`"]
     return rule.error(
         expected=f"{name} to succeed, {doing}",
         found=f"{result.name}: {words.decode() if words else 'an error without a name'}",
