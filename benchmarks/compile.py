@@ -105,8 +105,6 @@ def measure(name: str) -> dict[str, float]:
     compiled = time.perf_counter()
     sley.verify(plan)
     verified = time.perf_counter()
-    # Linux counts kilobytes, macOS bytes.
-    unit = 1 if sys.platform == "darwin" else 1024
     return {
         "ranks": program.collective.ranks,
         "transfers": len(program.transfers),
@@ -116,25 +114,49 @@ def measure(name: str) -> dict[str, float]:
         "passes": compiled - traced,
         "verify": verified - compiled,
         "total": verified - imported,
-        "peak_MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20,
+        "peak_MB": peak_MB(),
     }
+
+
+def peak_MB() -> float:  # noqa: N802 - the unit's own spelling
+    """The peak memory of this process."""
+    # Linux counts kilobytes, macOS bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def run_apart(
+    script: str, *arguments: str, timeout_s: float | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a separate process, which finds this checkout's sley. Raises
+    subprocess.TimeoutExpired."""
+    path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    return subprocess.run(
+        [sys.executable, script, *arguments],
+        env=os.environ | {"PYTHONPATH": path} | environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def measure_apart(script: str, *arguments: str, **environment: str) -> dict[str, Any]:
+    """What a script measures in a separate process. Raises SystemExit with its errors if it
+    fails."""
+    done = run_apart(script, "--measure", *arguments, **environment)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def run_case(name: str, runs: int) -> dict[str, Any]:
     """The medians over `runs` processes, or the error."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--measure", name]
-    path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     results = []
     for _ in range(runs):
         try:
-            done = subprocess.run(
-                command,
-                env=os.environ | {"PYTHONPATH": path},
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
+            done = run_apart(__file__, "--measure", name, timeout_s=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return {"case": name, "error": f"more than {TIMEOUT_S} s"}
         if done.returncode:

@@ -1,4 +1,4 @@
-"""Time and memory to compile millions of transfers: a row a phase, as in ResCCL's figure 10(a).
+"""Time and memory of compiling millions of transfers, by phase, as in ResCCL's figure 10(a).
 
     python benchmarks/scale.py [--gpus N ...] [--runs N] [--schedule S] [--cold] [--json]
 
@@ -13,17 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from compile import SOURCE, machine
+from compile import machine, measure_apart, peak_MB
 
 T = TypeVar("T")
 
@@ -46,13 +42,6 @@ PHASES = {
 }
 TARGETS = {256: (5.0, None), 1024: (60.0, 6144)}
 """The aims in seconds and MB for each number of GPUs."""
-
-
-def peak_MB() -> float:  # noqa: N802 - the unit's own spelling
-    """The peak memory of this process."""
-    # Linux counts kilobytes, macOS bytes.
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
 
 def measure(gpus: int, schedule: str) -> dict[str, Any]:
@@ -93,17 +82,9 @@ def measure(gpus: int, schedule: str) -> dict[str, Any]:
 
 def run(gpus: int, schedule: str, *, cold: bool) -> dict[str, Any]:
     """One run in a separate process."""
-    command = [sys.executable, __file__, "--measure", str(gpus), "--schedule", schedule]
-    path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     with tempfile.TemporaryDirectory() as empty:
-        environment = (
-            os.environ | {"PYTHONPATH": path} | ({"NUMBA_CACHE_DIR": empty} if cold else {})
-        )
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+        environment = {"NUMBA_CACHE_DIR": empty} if cold else {}
+        return measure_apart(__file__, str(gpus), "--schedule", schedule, **environment)
 
 
 def medians(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -151,7 +132,7 @@ def table(rows: dict[int, dict[str, Any]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--gpus", type=int, nargs="+", default=GPUS, help="multiples of 8")
-    parser.add_argument("--runs", type=int, default=3, help="processes a size (default 3)")
+    parser.add_argument("--runs", type=int, default=3, help="processes for each size (default 3)")
     parser.add_argument("--schedule", default="hpds", choices=("hpds", "round-robin"))
     parser.add_argument("--cold", action="store_true", help="compile the loops in each process")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")

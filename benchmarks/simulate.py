@@ -12,16 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from compile import SOURCE, machine
-from scale import peak_MB
+from compile import machine, measure_apart, peak_MB
 
 NODE = 8
 SIZE = "256M"
@@ -78,18 +74,6 @@ def measure(case: Case) -> dict[str, Any]:
     }
 
 
-def run(name: str) -> dict[str, Any]:
-    """One run in a separate process."""
-    command = [sys.executable, __file__, "--measure", name]
-    path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    environment = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
-
-
 def medians(results: list[dict[str, Any]]) -> dict[str, Any]:
     """The medians over runs of one case."""
     joined = dict(results[0])
@@ -124,7 +108,7 @@ def main() -> None:
         print(f"{'case':15}{'instructions':>11}{'executions':>13}{heads}{'MB':>8}")
     rows = {}
     for name in options.case:
-        rows[name] = medians([run(name) for _ in range(max(options.runs, 1))])
+        rows[name] = medians([measure_apart(__file__, name) for _ in range(max(options.runs, 1))])
         if not options.json:
             print(line(name, rows[name]), flush=True)
     if options.json:

@@ -1,15 +1,14 @@
-"""Plants faults in copies of sley, one at a time, and tells which tests catch them.
+"""Plants faults in copies of sley, one at a time, and reports which tests catch them.
 
     python benchmarks/planted [--only TEXT] [--jobs 2] [--label NAME]
 
-Run it with the Python of an environment in which the tests run. For each fault of `faults.py` a
-copy of the tree gets the fault, its compiled parts are built anew where they change, and the
-fault's own folders of tests run first, up to the first failure; where nothing fails there, all
-other tests run that `make test` runs. A test that fails without the fault, too, catches nothing.
-Nobody but the copies is touched.
+Run it with the Python of an environment that can run the tests. Each fault of `faults.py` is
+planted in a copy of the tree, and changed compiled parts are rebuilt. The fault's own folders of
+tests run first, up to the first failure; if none of them fails, all other tests of `make test` run.
+A test that also fails without the fault catches nothing. Only the copies are changed.
 
-The results are written to benchmarks/results/planted-NAME.json as they come. A fault that is there
-already is not tried again, unless --again says so. The exit status is 1 where one was missed.
+Each result is written to benchmarks/results/planted-NAME.json at once. Faults with a result are not
+tried again without --again. The exit status is 1 if a fault was missed.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from faults import COMPILED, FAULTS, Fault, find
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 TIMEOUT_S = 3600.0
-"""Tests that run so long hang; that catches a fault, too."""
+"""Longer tests are assumed to hang, which also catches a fault."""
 
 _FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py(?:::.*?)?)(?: - .*)?$", re.MULTILINE)
 _ENVIRONMENT = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
@@ -44,9 +43,13 @@ _ENVIRONMENT = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
 
 @dataclass
 class Result:
-    """What became of a fault. by: the test that caught it, "" where none did; note: what else there
-    is to say. own: whether its own folders alone have run. seconds: for the tests; build_s: for the
-    compiled parts."""
+    """The result of a fault.
+
+    by: the test that caught it, "" if none did.
+    own: whether only the fault's own folders have run.
+    seconds, build_s: the time of the tests, and of building compiled parts.
+    note: a remark for the table.
+    """
 
     name: str
     file: str
@@ -59,7 +62,7 @@ class Result:
 
 
 class Copy:
-    """A copy of a tree, with an environment of its own that finds sley in it."""
+    """A copy of a tree, with a separate environment that imports the copy's sley."""
 
     def __init__(self, tree: Path, place: Path, python: Path) -> None:
         self.root = place / "tree"
@@ -90,18 +93,18 @@ class Copy:
         _run(["cmake", "-S", str(self.root), "-B", str(self._built), *defined])
 
     def build(self) -> None:
-        """Builds the compiled parts and puts them where Python finds them."""
+        """Builds the compiled parts and installs them into the copy."""
         cores = str(os.cpu_count() or 1)
         _run(["cmake", "--build", str(self._built), "--parallel", cores])
         _run(["cmake", "--install", str(self._built)])
 
     def reset(self) -> None:
-        """Puts the compiled parts back as they were; a build notices by itself what has changed."""
+        """Restores the compiled parts of the tree without a fault."""
         for path, content in self._libraries.items():
             path.write_bytes(content)
 
-    def failing(self, tests: Sequence[str], timeout_s: float) -> tuple[str, bool]:
-        """The first test that fails, "" if none does, and whether they ran too long. tests:
+    def first_failure(self, tests: Sequence[str], timeout_s: float) -> tuple[str, bool]:
+        """The first test that fails, "" if none does, and whether the timeout expired. tests:
         arguments of pytest."""
         shutil.rmtree(self.root / ".hypothesis", ignore_errors=True)
         command = [str(self._python), "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider"]
@@ -123,7 +126,7 @@ class Copy:
                 _end(process)
             output.seek(0)
             text = output.read()
-        if code in (0, 5):  # 5: there are no tests in these folders
+        if code in (0, 5):  # 5: no tests in these folders
             return "", False
         found = _FAILURE.search(text)
         last = text.strip().splitlines()[-1:] or [""]
@@ -131,19 +134,19 @@ class Copy:
 
 
 def _copy_tree(tree: Path, target: Path) -> None:
-    """Copies what git knows or would know of a tree."""
+    """Copies the files of a tree that git tracks or does not ignore."""
     listing = ["git", "-C", str(tree), "ls-files", "-z", "-co", "--exclude-standard"]
     for name in subprocess.check_output(listing, text=True).split("\0"):
         path = tree / name
         if name and path.is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target / name)  # as new: what was built before is old
+            shutil.copyfile(path, target / name)  # with a new date, so that it is rebuilt
     _run(["git", "init", "-q", str(target)])
 
 
 def _make_environment(python: Path, root: Path, packages: Path) -> None:
-    """An environment that has what `python` has, but sley from `packages`: a path file of its own
-    names the folder of the other's packages, whose path files then don't count."""
+    """Makes an environment with the packages of `python`, but with sley from `packages`. A path
+    file names both folders; Python ignores path files in folders named in this way."""
     _run([str(python), "-m", "venv", "--without-pip", "--symlinks", str(root / ".venv")])
     code = [str(root / ".venv" / "bin" / "python"), "-c", _ENVIRONMENT]
     own = Path(subprocess.check_output(code, text=True).strip())
@@ -162,14 +165,14 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the tests and whatever they have left behind in their session."""
+    """Kills the tests and all processes of their session."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def plant(fault: Fault, copy: Copy, *, own_only: bool, timeout_s: float) -> Result:
-    """Plants a fault, runs tests until one fails, and takes the fault out again."""
+    """Plants a fault, runs tests until one fails, and removes the fault."""
     path, edit = find(fault, copy.root)
     original = path.read_text()
     result = Result(fault.name, str(path.relative_to(copy.root)))
@@ -186,18 +189,18 @@ def plant(fault: Fault, copy: Copy, *, own_only: bool, timeout_s: float) -> Resu
             result.build_s = time.monotonic() - start
         start = time.monotonic()
         for result.own, tests in runs:
-            result.by, late = copy.failing(tests, timeout_s)
+            result.by, late = copy.first_failure(tests, timeout_s)
             if result.by:
                 result.caught = True
-                result.note = "they hang" if late else ""
+                result.note = "timeout" if late else ""
                 break
         result.seconds = time.monotonic() - start
     finally:
         path.write_text(original)
         if is_compiled:
             copy.reset()
-    if result.caught and "::" in result.by and copy.failing([result.by], timeout_s)[0]:
-        result.caught, result.note = False, "fails without the fault, too"
+    if result.caught and "::" in result.by and copy.first_failure([result.by], timeout_s)[0]:
+        result.caught, result.note = False, "also fails without the fault"
     return result
 
 
@@ -218,7 +221,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 class Results:
-    """The results so far, in a file."""
+    """The results, kept in a file."""
 
     def __init__(self, path: Path, tree: Path) -> None:
         self._path, self._lock = path, threading.Lock()
@@ -240,7 +243,7 @@ class Results:
             print(f"{seconds:6.0f} s  {result.name}: {by}", flush=True)
 
     def has(self, fault: Fault, *, own: bool) -> bool:
-        """Whether a fault needs no further tests; own: of its own folders."""
+        """Whether a fault needs no further tests. own: whether only its own folders are to run."""
         known = self.by_name.get(fault.name)
         return known is not None and (known.caught or own or not known.own)
 
@@ -250,7 +253,7 @@ class Results:
 
 
 def run(chosen: Sequence[Fault], results: Results, options: argparse.Namespace) -> None:
-    """Tries the faults, in as many copies at once as there are jobs."""
+    """Tries the faults, in one copy for each job."""
     waiting: queue.SimpleQueue[Fault] = queue.SimpleQueue()
     for fault in chosen:
         waiting.put(fault)
@@ -277,25 +280,34 @@ def run(chosen: Sequence[Fault], results: Results, options: argparse.Namespace) 
         raise errors[0]
 
 
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     made = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    made.add_argument("--list", action="store_true", help="list the faults, and where they go")
-    made.add_argument("--only", action="append", default=[], help="faults whose name has this")
-    made.add_argument("--own", action="store_true", help="the faults' own folders alone")
-    made.add_argument("--again", action="store_true", help="those that have a result, too")
-    made.add_argument("--label", default="tree", help="of the results [%(default)s]")
-    made.add_argument("--jobs", type=int, default=1, help="copies at work at once [%(default)s]")
-    made.add_argument("--tree", type=Path, default=ROOT, help="what to copy [this tree]")
+    made.add_argument("--list", action="store_true", help="list the faults and their files")
     made.add_argument(
-        "--python", type=Path, default=Path(sys.executable), help="of an environment with all tools"
+        "--only", action="append", default=[], help="only faults whose name contains this"
+    )
+    made.add_argument(
+        "--own", action="store_true", help="run only the faults' own folders of tests"
+    )
+    made.add_argument("--again", action="store_true", help="also try faults that have a result")
+    made.add_argument("--label", default="tree", help="the name of the results [%(default)s]")
+    made.add_argument("--jobs", type=int, default=1, help="number of copies [%(default)s]")
+    made.add_argument("--tree", type=Path, default=ROOT, help="the tree to copy [this one]")
+    made.add_argument(
+        "--python",
+        type=Path,
+        default=Path(sys.executable),
+        help="the Python of an environment with all tools",
     )
     work = Path(tempfile.gettempdir()) / "sley-planted"
-    made.add_argument("--work", type=Path, default=work, help="where the copies lie [%(default)s]")
+    made.add_argument(
+        "--work", type=Path, default=work, help="the folder of the copies [%(default)s]"
+    )
     return made.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = parsed(arguments)
+    options = parse(arguments)
     options.tree = options.tree.resolve()
     chosen = [f for f in FAULTS if not options.only or any(o in f.name for o in options.only)]
     if options.list:

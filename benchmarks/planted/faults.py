@@ -1,8 +1,7 @@
-"""The faults that are planted: one condition, edge, offset or memory order each.
+"""Faults: the faults to plant, each a change of one condition, edge, offset or memory order.
 
-A fault is found by its text, wherever the file is now: where code has been rewritten, a further
-text of the same fault stands beside the first. None of them is a mistake of syntax, and each
-changes what some input gives: what nothing could see is no fault.
+A fault is found by its text in any file; if code is rewritten, the fault gets the new text as a
+further edit. No fault is an error of syntax, and each changes the result of some input.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ COMPILED = (".cpp", ".hpp")
 
 @dataclass(frozen=True)
 class Edit:
-    """A piece of text that stands once in the sources, and what it becomes."""
+    """A text that occurs once in the sources, and its replacement."""
 
     text: str
     replacement: str
@@ -26,8 +25,12 @@ class Edit:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault. name: the part, and what is wrong then. tests: the folders of `tests` to run first,
-    those that are there. edits: ways to plant it; the first whose text is found counts."""
+    """A fault.
+
+    name: the part, and the wrong behaviour.
+    tests: the folders of `tests` to run first; missing ones are skipped.
+    edits: ways to plant it; the first whose text is found is used.
+    """
 
     name: str
     tests: tuple[str, ...]
@@ -39,8 +42,8 @@ class Fault:
 
 
 def find(fault: Fault, root: Path) -> tuple[Path, Edit]:
-    """The file below `root` that a fault goes into, and how. LookupError where no text of the fault
-    stands there exactly once."""
+    """The file below `root` and the edit that plants a fault. Raises LookupError if no text of the
+    fault occurs exactly once."""
     counts: list[str] = []
     texts = {path: path.read_text() for path in _files(root)}
     for edit in fault.edits:
@@ -48,7 +51,7 @@ def find(fault: Fault, root: Path) -> tuple[Path, Edit]:
         if list(found.values()) == [1]:
             return next(iter(found)), edit
         counts.append(str(sum(found.values())))
-    raise LookupError(f"{fault.name}: its text is there {', '.join(counts)} times, not once")
+    raise LookupError(f"{fault.name}: its text occurs {', '.join(counts)} times, not once")
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -134,7 +137,7 @@ FAULTS: tuple[Fault, ...] = (
         "room = max(self.slots, width) + 1 - self.used[connection]",
     ),
     _fault(
-        "order: a wide message gives one slot back",
+        "order: a wide message frees only one slot",
         "passes compiler",
         "self.used[connection] -= self.width[receive]",
         "self.used[connection] -= 1",
@@ -154,25 +157,25 @@ FAULTS: tuple[Fault, ...] = (
         "start = g % number_of_groups",
     ),
     _fault(
-        "blocks: a block by hand may be on two channels",
+        "blocks: a requested block may use two channels",
         "passes compiler",
         "pair = twice or _sharing(block_of_end, channel)",
         "pair = twice",
     ),
     _fault(
-        "blocks: a local operation goes to the busiest block",
+        "blocks: the busiest block gets a local operation",
         "passes compiler",
         "block = min(of_rank[r], key=latest.__getitem__)",
         "block = max(of_rank[r], key=latest.__getitem__)",
     ),
     _fault(
-        "allocate: blocks share though the plan then takes longer",
+        "allocate: blocks are merged although the plan then takes longer",
         "passes compiler",
         "if shared.time_us <= unmerged.time_us * (1 + 1e-9):",
         "if shared.time_us <= unmerged.time_us * 2:",
     ),
     _fault(
-        "merging: blocks that overlap in part count as apart",
+        "merging: blocks that overlap in part are merged",
         "passes compiler",
         "if other != own and until[other] > start[k]:",
         "if other != own and until[other] > end[k]:",
@@ -184,13 +187,13 @@ FAULTS: tuple[Fault, ...] = (
         "dag.chunks.readers[receive] == 1",
     ),
     _fault(
-        "waits: of a block's instructions the first is waited for",
+        "waits: the first of a block's instructions is waited for, not the last",
         "passes compiler",
         "np.append(key[sort][1:] != key[sort][:-1], True)[: len(sort)]",
         "np.append(True, key[sort][1:] != key[sort][:-1])[: len(sort)]",
     ),
     _fault(
-        "waits: a way that begins at the instruction itself is not seen",
+        "waits: a path from the instruction itself is not found",
         "passes compiler",
         "                        if source >= goal:\n",
         "                        if source > goal:\n",
@@ -216,14 +219,14 @@ FAULTS: tuple[Fault, ...] = (
         "overwritten | last",
     ),
     _fault(
-        "lift: of several chunks of scratch one is counted",
+        "lift: only one of several chunks of scratch is counted",
         "passes",
         "np.maximum.at(used, rank[named], index[named] + t.count[named])",
         "np.maximum.at(used, rank[named], index[named] + 1)",
     ),
     # ---- Verifier
     _fault(
-        "structure: operands that overlap by one chunk are fine",
+        "structure: operands may overlap by one chunk",
         "verify",
         "(np.abs(source - target) < t.count[both]) & ~same",
         "(np.abs(source - target) < t.count[both] - 1) & ~same",
@@ -253,7 +256,7 @@ FAULTS: tuple[Fault, ...] = (
         "others = rows[plan.block[rows] > first_block[on[rows]] + 1]",
     ),
     _fault(
-        "hangs: connections have one slot more than they have",
+        "hangs: connections are assumed to have one more slot",
         "verify",
         "    if slots < len(put):\n",
         "    slots += 1\n    if slots < len(put):\n",
@@ -265,7 +268,7 @@ FAULTS: tuple[Fault, ...] = (
         "(first[plan.waits.target], first[plan.waits.source])",
     ),
     _fault(
-        "meetings: a send needs no slot that the receive before gives back",
+        "meetings: a send does not need the slot that the receive before frees",
         "verify",
         "np.concatenate([waits.target, receive, send, receive[follows - 1]])",
         "np.concatenate([waits.target, receive, send, send[follows - 1]])",
@@ -283,7 +286,7 @@ FAULTS: tuple[Fault, ...] = (
         "waited[hit] = reach[at[hit]] >= first[hit] - 1",
     ),
     _fault(
-        "result: values count as equal that have equally many inputs",
+        "result: values with equally many inputs count as equal",
         "verify",
         "(got.number != promised.number) | (got.weight != promised.weight).any(axis=1)",
         "got.number != promised.number",
@@ -314,13 +317,13 @@ FAULTS: tuple[Fault, ...] = (
         "((rows - run_start) % (reduce_run + 1) == 0)",
     ),
     _fault(
-        "nops: who waits for a nop does not wait for what came before it",
+        "nops: a wait for a nop does not include the instruction before it",
         "formats",
         "return waits if first else [*waits, row - 1]",
         "return waits",
     ),
     _fault(
-        "unfuse: who waited for all of an instruction waits for its first piece",
+        "unfuse: a wait for a split instruction is for its first piece only",
         "formats",
         "start[plan.waits.target + 1] - 1",
         "start[plan.waits.target]",
@@ -332,7 +335,7 @@ FAULTS: tuple[Fault, ...] = (
         "(plan.block[target] == plan.block[source]) & (target > source)",
     ),
     _fault(
-        "digest: plans with other waits are the same",
+        "digest: plans with different waits have the same digest",
         "communicator selection formats",
         'if table in ("sources", "estimate") or column in _ORIGINS:',
         'if table in ("sources", "estimate", "waits") or column in _ORIGINS:',
@@ -345,25 +348,25 @@ FAULTS: tuple[Fault, ...] = (
         "kind = np.minimum.reduceat(topology.links.kind[path.target], path.offset[:-1])",
     ),
     _fault(
-        "simulator inputs: a sum that is sent on is written to memory, too",
+        "simulator inputs: a forwarded sum is also written to memory",
         "simulate",
         "Op.RECV_REDUCE_SEND: (2, 1),",
         "Op.RECV_REDUCE_SEND: (3, 1),",
     ),
     _fault(
-        "equations: a task begins before the first tile of what it needs",
+        "equations: a task begins before the first tile of its predecessors",
         "simulate simulate_equations",
         "begin = max(begin, start[other] + first * lasts[other])",
         "begin = max(begin, start[other])",
     ),
     _fault(
-        "event loop: a slot is free again at once",
+        "event loop: a slot is free again without latency",
         "simulate native",
         "push(now_ + ends_.latency_us[take], Kind::free, take, 0, unit_ / count);",
         "push(now_, Kind::free, take, 0, unit_ / count);",
     ),
     _fault(
-        "sharing: a flow that ends leaves its rate to nobody",
+        "sharing: no other flow gets the rate of a flow that ends",
         "simulate native",
         "        if (binds(r)) mark_resource(r);  // the others on it get more now\n",
         "",
@@ -376,25 +379,25 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # ---- Engine
     _fault(
-        "fifo: a slot is given back without release",
+        "fifo: a slot is freed without release",
         "native",
         "memory_.counters->consumed.store(++next_, kPublish)",
         "memory_.counters->consumed.store(++next_, std::memory_order_relaxed)",
     ),
     _fault(
-        "fifo: a message is seen without acquire",
+        "fifo: a message is read without acquire",
         "native",
         "envelope().sequence.load(std::memory_order_acquire) == next_ + 1",
         "envelope().sequence.load(std::memory_order_relaxed) == next_ + 1",
     ),
     _fault(
-        "fifo: a free slot is seen without acquire",
+        "fifo: a free slot is read without acquire",
         "native",
         "consumed_ = memory_.counters->consumed.load(std::memory_order_acquire)",
         "consumed_ = memory_.counters->consumed.load(std::memory_order_relaxed)",
     ),
     _fault(
-        "fifo: one slot too many is kept for other connections",
+        "fifo: one slot too many is reserved for other connections",
         "native jobs runtime communicator",
         "if (kept + limit > uses_.size()) return false;",
         "if (kept + limit > uses_.size() + 1) return false;",
@@ -406,19 +409,19 @@ FAULTS: tuple[Fault, ...] = (
         "!uses_[s].taken || has_consumed(uses_[s].number)",
     ),
     _fault(
-        "engine: an instruction that is at work counts as finished",
+        "engine: a running instruction counts as finished",
         "native jobs runtime communicator",
         "(at.tile == tile && at.instruction > wait.instruction)",
         "(at.tile == tile && at.instruction >= wait.instruction)",
     ),
     _fault(
-        "engine: of a connection's messages the first is held",
+        "engine: always the first message of a connection is held",
         "native jobs runtime communicator",
         "tile * program_.messages[send] + in.turn",
         "tile * program_.messages[send]",
     ),
     _fault(
-        "engine: what was staged is sent again after it was overwritten",
+        "engine: a staged message is sent again after it was overwritten",
         "native jobs runtime communicator",
         "if (staged.tile == tile) staged.tile = -1;",
         "if (staged.tile < tile) staged.tile = -1;",
@@ -442,13 +445,13 @@ FAULTS: tuple[Fault, ...] = (
         "return w + 0x8000u;",
     ),
     _fault(
-        "matching: a receive from anybody comes before an earlier one",
+        "matching: a receive from any rank overtakes an earlier receive",
         "native communicator",
         "return one->number < any->number ? one : any;",
         "return one->number > any->number ? one : any;",
     ),
     _fault(
-        "control: who has ended a call and left counts as missing",
+        "control: a rank that ended the call and left counts as missing",
         "native communicator",
         "if (state(r).call_ended.load(std::memory_order_acquire) >= sequence) continue;",
         "if (state(r).call_ended.load(std::memory_order_acquire) > sequence) continue;",
@@ -460,7 +463,7 @@ FAULTS: tuple[Fault, ...] = (
         "envelope.sequence.store(header.number + 1, std::memory_order_relaxed)",
     ),
     _fault(
-        "pump: a stranger's message may overwrite one that is not read",
+        "pump: a message from another host may overwrite an unread one",
         "native",
         "if (header.number - load(memory.counters->consumed) >= window_) return nullptr;",
         "if (header.number - load(memory.counters->consumed) > window_) return nullptr;",
@@ -475,19 +478,19 @@ FAULTS: tuple[Fault, ...] = (
         "if (part.elements or 0) < part.blocks * count:",
     ),
     _fault(
-        "arrays: neighbouring arrays count as one",
+        "arrays: neighbouring arrays count as overlapping",
         "communicator",
         "and call.output_bytes > 0 and start < end",
         "and call.output_bytes > 0 and start <= end",
     ),
     _fault(
-        "failures: who gave up blames another",
+        "failures: a rank that gave up blames another",
         "communicator",
         "(failure is Failure.STALLED and culprit == rank)",
         "(failure is Failure.STALLED and culprit != rank)",
     ),
     _fault(
-        "rules: one step runs up to fewer bytes",
+        "rules: the limit for one step is too low",
         "selection communicator",
         "limits.one_step_bytes // (group.ranks - 1)",
         "limits.one_step_bytes // group.ranks",
@@ -505,26 +508,26 @@ FAULTS: tuple[Fault, ...] = (
         "1 << max(room, 1).bit_length()",
     ),
     _fault(
-        "plan cache: plans with other options are the same",
+        "plan cache: plans with different options are the same",
         "selection communicator",
         "        repr(selection.options),\n    ]",
         "    ]",
     ),
     # ---- Rendezvous
     _fault(
-        "gather: ranks beyond those of rank 0 get no answer",
+        "gather: ranks above the number of rank 0 get no answer",
         "rendezvous communicator",
         "waiting += range(self.member.ranks, believed)",
         "waiting += range(self.member.ranks + 1, believed)",
     ),
     _fault(
-        "hosts: a process that has the number of one that is gone is taken for it",
+        "hosts: a process with the number of an ended one is taken for it",
         "rendezvous communicator",
         "bool(self.started) and int(stat[_STARTED]) != self.started",
         "False",
     ),
     _fault(
-        "local: a stranger who proves nothing is a member",
+        "local: a connection without a valid proof becomes a member",
         "rendezvous communicator",
         "if is_awaited and message.proves(self.host.proof(src, self.host.rank)):",
         "if is_awaited:",
@@ -537,7 +540,7 @@ FAULTS: tuple[Fault, ...] = (
         "!to.stays && out > slots + 1) {",
     ),
     _fault(
-        "kernel: a counter is seen without acquire",
+        "kernel: a counter is read without acquire",
         "devices codegen",
         "return acquire(counter) >= needed;",
         "return peek(counter) >= needed;",
@@ -549,13 +552,13 @@ FAULTS: tuple[Fault, ...] = (
         "static_cast<u32>(p.first >> 32) == mark",
     ),
     _fault(
-        "kernel: pieces of LL128 of one word more than lines overlap",
+        "kernel: pieces of LL128 with one word more than whole lines overlap",
         "devices codegen",
         "kProtocol == kLL128 ? (words + 14) / 15 * 128",
         "kProtocol == kLL128 ? (words + 13) / 15 * 128",
     ),
     _fault(
-        "kernel: what is left over lies at another chunk's place",
+        "kernel: the rest of a chunk is at another chunk's place",
         "devices codegen",
         "element += (c.chunks - within - 1) * c.chunk + within;",
         "element += (c.chunks - within - 1) * c.chunk;",
@@ -581,20 +584,20 @@ FAULTS: tuple[Fault, ...] = (
         "(w + 0x8000u) >> 16",
     ),
     _fault(
-        "codegen: blocks share code though others wait for one alone",
+        "codegen: blocks share code although only one of them is waited for",
         "codegen devices",
         "        o.stays,\n        o.posts,\n    ]",
         "        o.stays,\n    ]",
     ),
     # ---- Devices
     _fault(
-        "order: a captured launch waits for calls before",
+        "order: a captured launch waits for earlier calls",
         "devices",
         "if number in self._events and not captured[number]:",
         "if number in self._events:",
     ),
     _fault(
-        "tables: a tile of LL128 has parts of lines",
+        "tables: a tile of LL128 ends within a line",
         "devices",
         "room // _LINE_BYTES * _LINE_WORDS * _WORD_BYTES",
         "room * _LINE_WORDS * _WORD_BYTES // _LINE_BYTES",
@@ -608,7 +611,7 @@ FAULTS: tuple[Fault, ...] = (
         'rows["rank_sender"] = o.sends.offset[:-1]',
     ),
     _fault(
-        "sites: every launch divides the first rank's chunks",
+        "sites: every launch uses the first rank's divisions",
         "devices",
         '        found["divisions"] += group.first_division * DIVISION.itemsize\n',
         "",
@@ -621,45 +624,45 @@ FAULTS: tuple[Fault, ...] = (
         "Limit((2 * parts - 1) * chunks, total, where)",
     ),
     _fault(
-        "bounds: of parallel links the slowest counts",
+        "bounds: the slowest of parallel links counts",
         "bounds",
         "order = np.lexsort((weight, row * self._size + column))",
         "order = np.lexsort((-weight, row * self._size + column))",
     ),
     _fault(
-        "bounds: what all ranks but one need counts as needed by all",
+        "bounds: chunks that all ranks but one need count as needed by all",
         "bounds",
         "if (times == ranks - 1).all():",
         "if (times >= ranks - 2).all():",
     ),
     # ---- Topologies
     _fault(
-        "NCCL's topology: links that both GPUs tell of are joined twice",
+        "NCCL's topology: links listed for both GPUs are added twice",
         "topologies",
         "if a < b or (b, a) not in pairs:",
         "if True:",
     ),
     _fault(
-        "TACCL's topology: GPUs are dealt to cards in turn",
+        "TACCL's topology: GPUs are assigned to cards in turn",
         "topologies",
         "card = cards[gpu * count // node.gpus]",
         "card = cards[gpu % count]",
     ),
     # ---- PyTorch
     _fault(
-        "torch: what overlaps is overwritten before it is sent",
+        "torch: overlapping data is overwritten before it is sent",
         "torch",
         "if span(sources).overlaps(span(targets)):",
         "if sources[0].overlaps(targets[0]):",
     ),
     _fault(
-        "torch: sizes on one side alone are ignored",
+        "torch: sizes on only one side are ignored",
         "torch",
         "if not output_split_sizes and not input_split_sizes:",
         "if not output_split_sizes or not input_split_sizes:",
     ),
     _fault(
-        "torch: complex numbers have a greatest one",
+        "torch: complex numbers have a maximum",
         "torch",
         "if element is None and reduction in _OF_PAIRS:",
         "if element is None:",

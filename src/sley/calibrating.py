@@ -1,7 +1,7 @@
-"""Calibrating: a topology of this machine, measured by a few microbenchmarks on its CPUs.
+"""Calibrating: measures a topology of this machine with a few microbenchmarks on its CPUs.
 
-What is measured is the CPU runtime (docs/machine.md, "On CPUs"): ranks are processes that share the
-machine's cores and its memory, and every rank does all its blocks on one thread. So the topology
+The microbenchmarks run on the CPU runtime (docs/machine.md, "On CPUs"): ranks are processes that
+share the machine's cores and memory, and one thread of a rank runs all its blocks. So the topology
 has one node with `shared_memory`, and one bus for the messages of all ranks.
 """
 
@@ -27,27 +27,29 @@ from sley.ir.words import is_integer
 from sley.lang import ChunkProgram, trace
 
 MESSAGES = 16
-"""Messages to each peer: enough for the pipeline's fill not to count."""
+"""Messages to each peer: enough that filling the pipeline is negligible."""
 
 SMALL_BYTES = 64
 LARGE_BYTES = 2**16
-"""Bytes of a message where its overhead decides, and where its bytes do: one slot."""
+"""Bytes of a message whose time is mostly overhead, and of one whose time is mostly transfer, which
+fills a slot."""
 
 MAX_PROCESSES = 64
-"""A rank is a process; nobody has that many cores to spare for one measurement."""
+"""The most ranks; each is a process that needs a core."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the microbenchmarks found, and the topology made of it.
+    """The results of the microbenchmarks, and the topology derived from them.
 
-    ranks: how many processes took part.
-    launch_us: a call in which each rank copies a few bytes.
-    copy_us: LARGE_BYTES copied by each rank in its own memory, all at the same time.
-    round_us: a message of SMALL_BYTES, when each rank sends to the next one and all go in step.
-    small_us, large_us: a message of SMALL_BYTES and one of LARGE_BYTES, when every rank sends to
-        all others as much as it can: the time of all over the number of messages.
-    alone_us: a message of LARGE_BYTES when one rank sends to one other.
+    ranks: number of processes.
+    launch_us: time of a call in which each rank copies a few bytes.
+    copy_us: time to copy LARGE_BYTES within a rank's memory, while all ranks copy.
+    round_us: time of a message of SMALL_BYTES, if each rank sends to the next one, in rounds.
+    small_us, large_us: time of a message of SMALL_BYTES and of LARGE_BYTES, if every rank sends to
+        all others without pause: the total time over the number of messages.
+    alone_us: time of a message of LARGE_BYTES, if only one rank sends, to one other.
+    topology: the topology.
     """
 
     ranks: int
@@ -112,14 +114,15 @@ def topology_of(
 ) -> Topology:
     """The topology that explains the measurements.
 
-    What a message costs is mostly its way through the slots, from one core's cache to another's; it
-    goes over a bus that all ranks share. Its rate is that of the bytes between a small message
-    and a large one, and what a part costs besides is left of a small one. What a round takes
-    beyond its messages is the latency of a hop: a rank has to wait until its neighbour has had
-    its turn. Memory is what copies show, a read and a write for each byte.
+    A message's time is mostly its copies through the slots, from one core's cache to another's,
+    over a bus that all ranks share. The bus's rate follows from the difference in bytes and time
+    between a large and a small message; the rest of a small message's time is the overhead of a
+    part. The time of a round beyond its messages is the latency of a hop, because a rank waits
+    until its neighbour has run. The memory's rate follows from the copies, each of which reads and
+    writes every byte.
     """
     byte_us = (large_us - small_us) / (LARGE_BYTES - SMALL_BYTES)
-    byte_us = max(byte_us, large_us / LARGE_BYTES / 10)  # noise must not make it negative
+    byte_us = max(byte_us, large_us / LARGE_BYTES / 10)  # noise could make it negative
     bus_GBps = 1 / byte_us / 1e3  # noqa: N806 - a unit
     thread_GBps = max(LARGE_BYTES / alone_us / 1e3, bus_GBps / ranks)  # noqa: N806
     model = CostModel(
@@ -153,7 +156,7 @@ Benchmark = tuple[Collective, Callable[[ChunkProgram], None]]
 
 
 def _copies(ranks: int, chunks: int) -> Benchmark:
-    """Each rank copies its chunks."""
+    """A program in which each rank copies its chunks."""
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
@@ -164,7 +167,8 @@ def _copies(ranks: int, chunks: int) -> Benchmark:
 
 
 def _exchange(ranks: int, peers: int, *, one_way: bool = False) -> Benchmark:
-    """Each rank, or rank 0 alone, sends MESSAGES chunks to each of the next `peers` ranks."""
+    """A program in which each rank, or only rank 0, sends MESSAGES chunks to each of the next
+    `peers` ranks."""
     senders = np.arange(1 if one_way else ranks)
 
     def body(p: ChunkProgram) -> None:

@@ -1,10 +1,10 @@
-"""The cache of what was compiled: files on disk, named by what they were made of.
+"""Disk cache: compiled files on disk, named by their inputs.
 
-Kernels lie in the folder `kernels` of $SLEY_CACHE_DIR, or of $XDG_CACHE_HOME/sley, or of
-~/.cache/sley; other things in folders beside it. A name holds a digest of what the file was made of
-and one of the file itself, so a file that was cut short or changed doesn't fit its name, and is
-made anew. Files appear whole or not at all. Of several processes that want the same file one makes
-it, and the others wait. A folder that can't be written is no error: nothing is kept then.
+The cache is $SLEY_CACHE_DIR, or $XDG_CACHE_HOME/sley, or ~/.cache/sley; kernels are in its folder
+`kernels`, other files in other folders. A name contains a digest of the file's inputs and one of
+its content, so a truncated or changed file does not match its name, and is made again. Files are
+never visible in part. If several processes need the same file, one makes it and the others wait.
+A folder that can't be written is not an error; it keeps nothing.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ def folder(section: str = KERNELS) -> Path:
         return Path(caches) / "sley" / section
     try:
         return Path.home() / ".cache" / "sley" / section
-    except RuntimeError:  # a user without a home: a place where nothing can be kept
+    except RuntimeError:  # a user without a home gets a place that keeps nothing
         return Path(os.devnull) / section
 
 
 def cached(key_parts: Sequence[str | bytes], suffix: str, build: Callable[[Path], None]) -> Path:
     """The file made of `key_parts`, from the cache if it is there.
 
-    key_parts: all that the file depends on: text, options, the compiler's version, the platform.
-    suffix: the end of its name, ".so". build: writes the file to the path that it is given; what
-    it raises is passed on, and nothing is kept. Where the cache can't be written, the file lies
-    in a folder that goes when this process ends.
+    key_parts: everything that the file depends on: text, options, compiler version, platform.
+    suffix: the end of its name, ".so".
+    build: writes the file to a path. Its errors are raised, and nothing is kept.
+
+    If the cache can't be written, the file is in a folder that is deleted when this process ends.
     """
     key, place = _key(key_parts), folder()
     with _locked(place, key):
-        found = _found(place, key, suffix)
+        found = _find(place, key, suffix)
         if found is not None:
             return found[0]
         handle, name = tempfile.mkstemp(suffix, f"{key}.", _folder_of_this_process().name)
@@ -74,11 +75,11 @@ def cached_bytes(
     *,
     section: str = KERNELS,
 ) -> bytes:
-    """The bytes made of `key_parts`, from the cache if they are there, else those of `build`;
-    see `cached`. section: the folder of the cache."""
+    """The bytes made of `key_parts`, from the cache if they are there, else from `build`; otherwise
+    as `cached`. section: the folder of the cache."""
     key, place = _key(key_parts), folder(section)
     with _locked(place, key):
-        found = _found(place, key, suffix)
+        found = _find(place, key, suffix)
         if found is not None:
             return found[1]
         content = build()
@@ -87,7 +88,7 @@ def cached_bytes(
 
 
 def _key(parts: Sequence[str | bytes]) -> str:
-    """A digest of the parts, each with its length, so that ("ab", "c") isn't ("a", "bc")."""
+    """A digest of the parts, each with its length, so that ("ab", "c") and ("a", "bc") differ."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -99,8 +100,9 @@ def _name(key: str, suffix: str, content: bytes) -> str:
     return f"{key}.{hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS]}{suffix}"
 
 
-def _found(place: Path, key: str, suffix: str) -> tuple[Path, bytes] | None:
-    """A file of the key that fits its name, and what is in it; files that don't fit go."""
+def _find(place: Path, key: str, suffix: str) -> tuple[Path, bytes] | None:
+    """A file of the key whose content matches its name, and the content; deletes other files of the
+    key."""
     with contextlib.suppress(OSError):
         for path in sorted(place.glob(f"{key}.*{suffix}")):
             content = _content(path)
@@ -111,9 +113,9 @@ def _found(place: Path, key: str, suffix: str) -> tuple[Path, bytes] | None:
 
 
 def _content(path: Path) -> bytes | None:
-    """What is in a file; None for what is none, such as a link to a device that never ends."""
+    """The content of a file; None for anything but a regular file, such as a device or a link."""
     try:
-        # A pipe is not waited for: without a writer it is empty at once.
+        # O_NONBLOCK, because opening a pipe would wait for a writer.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
             return file.read() if stat.S_ISREG(os.fstat(handle).st_mode) else None
@@ -122,7 +124,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _keep(place: Path, key: str, suffix: str, content: bytes) -> Path | None:
-    """Put a file into the cache; None where that can't be done."""
+    """Puts a file into the cache; None if the cache can't be written."""
     path = place / _name(key, suffix, content)
     try:
         handle, name = tempfile.mkstemp(".new", dir=path.parent)
@@ -140,14 +142,14 @@ def _keep(place: Path, key: str, suffix: str, content: bytes) -> Path | None:
 
 @contextlib.contextmanager
 def _locked(place: Path, key: str) -> Iterator[None]:
-    """Nobody else builds the key; where files can't be locked, somebody may, and does no harm.
+    """Lets only one process build the key. Without locks, several may, which is harmless.
 
-    The lock's file is removed while it is held. Who waits for it then holds a file without a name,
-    and who comes later makes another: both find what was built.
+    The lock's file is removed while the lock is held. A process that waits for it then holds a file
+    without a name, and a later process makes another lock: both find the built file.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            # For nobody else: what lies here is run.
+            # Only for this user, because the files are executed.
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             place.mkdir(mode=0o700, exist_ok=True)
             path = place / f"{key}.lock"

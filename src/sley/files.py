@@ -1,4 +1,4 @@
-"""Files: plans from files and into files, proven for the runtime that will read them."""
+"""Files: loads plans from files, and saves plans, proven for the runtime that will read them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sley.verify import verify
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {**formats.FORMATS, **{form.suffix: form for form in kernel_files.FORMATS}}
 )
-"""All that a plan can be written as, by the end of a file's name."""
+"""The formats of plans, by the suffix of a file's name."""
 
 
 def load(path: str | os.PathLike[str], **settings: Any) -> Plan:
@@ -33,20 +33,20 @@ def save(
     target: str | Target | None = None,
     **settings: Any,
 ) -> None:
-    """Writes a plan, after proving it: as MSCCL XML for a target, or as kernels. The file is there
-    whole or not at all: whatever goes wrong, what stood there before stays.
+    """Proves a plan and writes it: as MSCCL XML for a target, or as kernels. If anything fails, an
+    existing file is not changed.
 
-    The targets' kernels send a message of several chunks chunk by chunk once a chunk fills a
-    tile, each through a slot of its own, and a connection has the protocol's slots. A plan that
-    was not compiled for that (`per_chunk`) may hang there, and is refused.
+    Once a chunk fills a tile, the targets' kernels send a message of several chunks chunk by chunk,
+    each in its own slot, and a connection has the protocol's slots. A plan that was not compiled
+    for this (`per_chunk`) may hang there, and is refused.
 
     path: ends in .xml, in .cu for kernels for GPUs, or in .cpp for kernels for CPUs.
-    target: of XML: executor (without), rccl or msccl.
-    settings: those of the kind of file; None for the default. XML has name, min_bytes, max_bytes,
+    target: for XML: executor (the default), rccl or msccl.
+    settings: settings of the format; None for the default. XML has name, min_bytes, max_bytes,
         threads (`sley.formats.msccl_xml.write`), kernels have name, threads, dtype, reduce_op
         (`sley.devices.kernel_files.write`).
-    Errors: V2xx, F4xx, C309 for what such a file doesn't have, and for kernels K515, R504, R514;
-    then nothing is written.
+    Errors: V2xx, F4xx, C309 for settings that the format doesn't have, and for kernels K515, R504,
+    R514.
     """
     form = by_suffix(path, FORMATS)
     given = {word: value for word, value in settings.items() if value is not None}
@@ -62,16 +62,16 @@ def save(
         if word not in known:
             raise C309.error(
                 at=Place(str(path)),
-                expected=f"no {word}: a file with {form.name} has none",
+                expected=f"no {word}, which {form.name} does not have",
                 found=f"{word}={value!r}",
-                remedy=f"Leave {word} out, or give the file another ending.",
+                remedy=f"Leave {word} out, or use another suffix.",
             )
     _prove(plan, form)
     write_file(path, form.write(plan, **given))
 
 
 def check(plan: Plan, target: str | Target) -> None:
-    """Proves a plan as a target's runtime runs it, and refuses what it can't run. Errors: V2xx,
+    """Proves a plan for a target's connections, and checks the target's limits. Errors: V2xx,
     F4xx."""
     target = target_named(target)
     _prove(plan, FORMATS[target.suffix])
@@ -79,7 +79,7 @@ def check(plan: Plan, target: str | Target) -> None:
 
 
 def _prove(plan: Plan, form: Format) -> None:
-    """Errors: V2xx."""
+    """Proves a plan for the connections of a format's runtimes. Errors: V2xx."""
     if form.runs_with_own_slots:
         verify(plan, plan.protocol.slots, per_chunk=True)
     else:

@@ -1,4 +1,4 @@
-"""Running: plans on processes of this machine or on devices, proven before they run."""
+"""Running: proves plans and runs them on processes of this machine or on devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["execute", "run"]
 
 
 class RunSettings(TypedDict, total=False):
-    """How a plan runs: what `sley.jobs.Settings` says, on devices `sley.devices.Settings`."""
+    """Settings of a run: those of `jobs.Settings`, or on devices those of `devices.Settings`."""
 
     slots: int
     slot_bytes: int
@@ -31,7 +31,7 @@ class RunSettings(TypedDict, total=False):
     launching: Launching | str
 
 
-# More than eight parameters: at the door, what a Sweep and Settings hold is given by name.
+# More than eight parameters: the public function takes the fields of Sweep and Settings by name.
 def run(
     plan: Plan,
     sizes_bytes: Sequence[int],
@@ -46,18 +46,18 @@ def run(
     progress: Callable[[Measurement], None] | None = None,
     **settings: Unpack[RunSettings],
 ) -> list[Measurement]:
-    """Proves a plan and runs it over sizes, timed and checked.
+    """Proves a plan and runs it for several sizes; measures and checks each.
 
-    sizes_bytes, dtype, reduce_op, iterations, warmup, check: as `sley.engine.measure.Sweep` has
-        them.
-    devices: where: processes of this machine without; or devices by name ("threads", "cuda",
-        "cuda:0,1") with `ranks_per_device` ranks on each, as `sley.devices.open_devices` deals
-        them; or the device of each rank.
-    progress: called with each measurement as it is made.
-    settings: `slots`, `slot_bytes` and `timeout_s`, as `sley.jobs.Settings` has them; on devices
-        also `engine`, `threads` and `launching`, as `sley.devices.Settings` has them.
-
-    Errors: V2xx, R5xx, K5xx."""
+    sizes_bytes, dtype, reduce_op, iterations, warmup, check: the fields of
+        `sley.engine.measure.Sweep`.
+    devices: the names of devices ("threads", "cuda", "cuda:0,1"), with `ranks_per_device` ranks on
+        each (`sley.devices.open_devices`); or the device of each rank; or None for processes of
+        this machine.
+    progress: called with each measurement.
+    settings: `slots`, `slot_bytes` and `timeout_s` of `sley.jobs.Settings`; on devices also
+        `engine`, `threads` and `launching` of `sley.devices.Settings`.
+    Errors: V2xx, R5xx, K5xx.
+    """
     verify(plan)
     sweep = Sweep(sizes_bytes, dtype, reduce_op, iterations, warmup, check)
     place = _place(plan, devices, ranks_per_device, settings)
@@ -80,8 +80,9 @@ def execute(
     """Proves a plan and runs it once on NumPy arrays, which are copied to devices and back; returns
     each rank's output.
 
-    inputs, dtype, count, reduce_op: as for `sley.jobs.execute`. The rest is as for `run`. Errors:
-    V2xx, R5xx, K5xx."""
+    inputs, dtype, count, reduce_op: as for `sley.jobs.execute`; the others as for `run`.
+    Errors: V2xx, R5xx, K5xx.
+    """
     verify(plan)
     place = _place(plan, devices, ranks_per_device, settings)
     if isinstance(place, jobs.Settings):
@@ -95,14 +96,14 @@ def _place(
     ranks_per_device: int | None,
     settings: RunSettings,
 ) -> jobs.Settings | tuple[Sequence[Device], on_devices.Settings]:
-    """The settings on processes, or the device of each rank and the settings on devices. R514 for
-    settings that devices alone have."""
+    """The settings for processes, or the device of each rank and the settings for devices. Errors:
+    R514 for settings that only devices have."""
     given: dict[str, Any] = {**settings}
     if isinstance(devices, str):
         devices = open_devices(devices, plan.collective.ranks, ranks_per_device)
     elif ranks_per_device is not None:
         raise R514.error(
-            expected="devices by name, for ranks_per_device",
+            expected="names of devices, for ranks_per_device",
             found=f"ranks_per_device={ranks_per_device!r}",
             remedy='Name the devices (devices="cuda"), or leave ranks_per_device out.',
         )
@@ -110,8 +111,8 @@ def _place(
         return devices, on_devices.Settings(**given)
     for name in given.keys() & {"engine", "threads", "launching"}:
         raise R514.error(
-            expected=f"devices, for {name}: processes have none",
+            expected=f"devices, for {name}, which processes do not have",
             found=f"{name}={given[name]!r}",
-            remedy=f'Say where to run (devices="cuda"), or leave {name} out.',
+            remedy=f'Name the devices (devices="cuda"), or leave {name} out.',
         )
     return jobs.Settings(**given)
