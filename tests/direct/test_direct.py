@@ -200,7 +200,7 @@ def test_a_swap_goes_wrong_without_holds_and_hangs_with_all() -> None:
     messages = Messages.of(plan)
     run = run_abstractly(plan, messages, 2, per_chunk=False, holds=all_holds.holds)
     assert [d.code for d in run.diagnostics] == ["V203"]
-    assert "overwrites what has first to be read by" in str(run.diagnostics[0])
+    assert "overwrites chunks that must first be read by" in str(run.diagnostics[0])
 
 
 def test_the_first_writer_of_each_chunk_is_held() -> None:

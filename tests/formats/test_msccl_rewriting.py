@@ -7,9 +7,8 @@ import pytest
 import sley
 from sley.errors import SleyError
 from sley.formats import msccl_xml
-from sley.formats.msccl_xml.nops import without_nops
+from sley.formats.msccl_xml.rewriting import FUSED, remove_nops, unfuse
 from sley.formats.msccl_xml.targets import EXECUTOR, RCCL
-from sley.formats.msccl_xml.unfuse import FUSED, unfused
 from sley.ir.words import Op
 from support.xml_plans import I, O, S, Step, exchange, many_waits, plan_of, with_instructions
 
@@ -24,7 +23,7 @@ def test_nops_pass_their_waits_on() -> None:
         [Step(Op.NOP, count=0, waits=((1, 1),)), Step(Op.COPY, (I, 0), (O, 0))],
         [Step(Op.NOP, count=0), Step(Op.COPY, (I, 0), (S, 4), waits=((2, 0),))],
     ]  # fmt: skip
-    plan = without_nops(plan_of(sley.AllReduce(1, 1), [own], scratch=[5]))
+    plan = remove_nops(plan_of(sley.AllReduce(1, 1), [own], scratch=[5]))
     assert plan.instructions.op.tolist() == [Op.COPY] * 6
     assert plan.block_offset.tolist() == [0, 2, 4, 5, 6]
     waits = {row: plan.waits[row].tolist() for row in range(6)}
@@ -37,14 +36,14 @@ def test_a_nop_at_the_end_of_a_block_gives_its_wait_to_nobody() -> None:
         [Step(Op.COPY, (I, 0), (S, 1)), Step(Op.NOP, count=0, waits=((0, 0),))],
         [Step(Op.COPY, (I, 0), (O, 0))],
     ]
-    plan = without_nops(plan_of(sley.AllReduce(1, 1), [own], scratch=[2]))
+    plan = remove_nops(plan_of(sley.AllReduce(1, 1), [own], scratch=[2]))
     assert plan.block_offset.tolist() == [0, 1, 2, 3]
     assert len(plan.waits) == 0
 
 
-def test_a_plan_without_nops_is_left_as_it_is() -> None:
+def test_a_plan_remove_nops_is_left_as_it_is() -> None:
     plan = many_waits()
-    assert without_nops(plan) is plan
+    assert remove_nops(plan) is plan
 
 
 def test_nops_that_wait_in_a_circle_are_refused() -> None:
@@ -82,7 +81,7 @@ def test_a_fused_instruction_is_taken_apart_into_its_pieces(case: str) -> None:
     step, words, spare = FUSED_CASES[case]
     step = replace(step, send=1, recv=2, chan=3)
     plan = plan_of(sley.AllReduce(3, 3), [[[step]], [], []], scratch=[2, 0, 0])
-    apart = unfused(plan, RCCL.operations)
+    apart = unfuse(plan, RCCL.operations)
     spelt = {op: word for word, op in msccl_xml.words.OPERATIONS.items()}
     assert " ".join(spelt[Op(op)] for op in apart.instructions.op) == words
     assert apart.scratch_chunks.tolist() == [2 + spare, 0, 0]
@@ -93,7 +92,7 @@ def test_in_place_aliases_count_as_the_same_place() -> None:
     step = Step(Op.RECV_REDUCE_COPY, (I, 1), (O, 1), recv=1, chan=0)
     for in_place, spare in ((True, 1), (False, 0)):
         plan = plan_of(sley.AllReduce(2, 2, in_place), [[[step]], []])
-        assert unfused(plan, RCCL.operations).scratch_chunks[0] == spare
+        assert unfuse(plan, RCCL.operations).scratch_chunks[0] == spare
 
 
 def test_blocks_do_not_share_their_spare_chunks() -> None:
@@ -102,7 +101,7 @@ def test_blocks_do_not_share_their_spare_chunks() -> None:
 
     ranks = [[block(1, 2), block(2, 3)], [block(0, 1)], []]
     plan = plan_of(sley.AllReduce(3, 3), ranks, scratch=[5, 1, 0])
-    apart = unfused(plan, RCCL.operations)
+    apart = unfuse(plan, RCCL.operations)
     assert apart.scratch_chunks.tolist() == [10, 2, 0]
     t = apart.instructions
     spare = [t.dst_index[row] for row in range(len(t)) if t.op[row] == Op.RECV]
@@ -115,20 +114,20 @@ def test_waits_enter_at_the_first_piece_and_leave_at_the_last() -> None:
         [Step(Op.RECV_REDUCE_SEND, (I, 0), send=1, recv=1, chan=0, waits=((0, 0),))],
         [Step(Op.COPY, (I, 0), (S, 1), waits=((1, 0),))],
     ]
-    apart = unfused(plan_of(sley.AllReduce(2, 1), [own, []], scratch=[2, 0]), RCCL.operations)
+    apart = unfuse(plan_of(sley.AllReduce(2, 1), [own, []], scratch=[2, 0]), RCCL.operations)
     assert [apart.waits[row].tolist() for row in range(5)] == [[], [0], [], [], [3]]
 
 
 def test_only_what_the_target_does_not_run_is_taken_apart() -> None:
     plan = exchange()
-    assert unfused(plan, EXECUTOR.operations) is plan
-    assert not FUSED & {Op(op) for op in unfused(plan, RCCL.operations).instructions.op}
+    assert unfuse(plan, EXECUTOR.operations) is plan
+    assert not FUSED & {Op(op) for op in unfuse(plan, RCCL.operations).instructions.op}
 
 
 def test_pieces_keep_their_transfers() -> None:
     step = Step(Op.RECV_REDUCE_SEND, (I, 0), send=1, recv=1, chan=0)
     plan = plan_of(sley.AllReduce(2, 1), [[[step]], []])
-    t = unfused(with_instructions(plan, transfer=[7], forward=[8]), RCCL.operations).instructions
+    t = unfuse(with_instructions(plan, transfer=[7], forward=[8]), RCCL.operations).instructions
     assert t.transfer.tolist() == [7, 7, 8]
     assert t.forward.tolist() == [-1] * 3
     assert t.send_peer.tolist() == [-1, -1, 1]
@@ -139,12 +138,12 @@ def test_pieces_keep_their_transfers() -> None:
 @pytest.mark.parametrize("per_chunk", [False, True])
 def test_rewriting_keeps_the_rule_for_slots(per_chunk: bool) -> None:
     plan = replace(exchange(), per_chunk=per_chunk, slots=3)
-    apart = unfused(plan, RCCL.operations)
+    apart = unfuse(plan, RCCL.operations)
     assert apart is not plan
     assert (apart.per_chunk, apart.slots) == (per_chunk, 3)
     nop = Step(Op.NOP, count=0)
     with_nop = plan_of(sley.AllReduce(1, 1), [[[nop, Step(Op.COPY, (I, 0), (O, 0))]]])
-    without = without_nops(replace(with_nop, per_chunk=per_chunk, slots=3))
+    without = remove_nops(replace(with_nop, per_chunk=per_chunk, slots=3))
     assert len(without.instructions) == 1
     assert (without.per_chunk, without.slots) == (per_chunk, 3)
 

@@ -17,8 +17,8 @@ import sley
 from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import Target, msccl_xml
+from sley.formats.msccl_xml.rewriting import unfuse
 from sley.formats.msccl_xml.targets import EXECUTOR, MSCCL, RCCL, TARGETS
-from sley.formats.msccl_xml.unfuse import unfused
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges
 from sley.ir.words import LoopOrder, Op, Protocol
@@ -69,7 +69,7 @@ def test_reading_what_was_written_gives_the_plan(target: str, plan: str) -> None
     found = msccl_xml.read(text)
     assert found.notes == ()
     assert found.plan.name == original.name
-    assert same_meaning(found.plan, unfused(original, TARGETS[target].operations))
+    assert same_meaning(found.plan, unfuse(original, TARGETS[target].operations))
     sley.verify(found.plan)
     assert msccl_xml.write(found.plan, target) == text
     lexed(text, TARGETS[target])
@@ -82,7 +82,7 @@ def test_real_files_come_back_as_they_were(target: str, data_dir: Path) -> None:
         text = msccl_xml.write(original, target)
         found = msccl_xml.read(text)
         assert found.notes == ()
-        assert same_meaning(found.plan, unfused(original, TARGETS[target].operations)), path.name
+        assert same_meaning(found.plan, unfuse(original, TARGETS[target].operations)), path.name
         sley.verify(found.plan, 1 if path.name.startswith("ncv4") else None)
         lexed(text, TARGETS[target])
 
@@ -110,7 +110,7 @@ def test_random_plans_survive_and_stay_right(random: RandomProgram, name: str, s
     text = msccl_xml.write(plan, LARGE[name])
     found = msccl_xml.read(text, collective=plan.collective, slots=slots)
     assert [note.code for note in found.notes if note.code != "F433"] == []
-    expected = unfused(plan, LARGE[name].operations)
+    expected = unfuse(plan, LARGE[name].operations)
     channel = np.where(found.plan.instructions.channel == NONE, NONE, expected.instructions.channel)
     assert same_meaning(found.plan, with_instructions(expected, channel=channel))
     sley.verify(found.plan, slots)

@@ -127,5 +127,5 @@ def test_slots_that_mean_nothing_are_refused() -> None:
 def test_a_collective_that_is_not_what_it_is_called_is_refused() -> None:
     nothing = sley.Custom("nothing", 3, 3, 3, lambda rank, index: None, chunks=3)
     sley.verify(replace(PLAN, collective=nothing))
-    with pytest.raises(sley.SleyError, match=r"V209[^V]*what sley.AllReduce promises"):
+    with pytest.raises(sley.SleyError, match=r"V209[^V]*the buffers and results of sley.AllReduce"):
         sley.verify(replace(PLAN, collective=replace(nothing, name="allreduce")))

@@ -46,7 +46,7 @@ def test_a_plan_that_needs_all_it_does_has_no_remarks() -> None:
 
 def test_what_nothing_has_written_may_be_read_where_it_reaches_no_promised_chunk() -> None:
     hand = exchange(Op.NOP, (SCRATCH, 0))
-    found = "reads rank 0 scratch[0], which holds nothing; what comes of it is unused"
+    found = "reads rank 0 scratch[0], which holds nothing; the value is unused"
     plan = hand.plan(own(1), scratch=1)
     assert remarks(plan) == [("V210", "by_hand.py:1, rank 0, block 0, step 0 (send)", found)]
     numbers = [np.array([5]), np.array([7])]

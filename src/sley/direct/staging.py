@@ -12,7 +12,7 @@ from sley.ir.connections import Messages
 from sley.ir.graph import levels
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, LongArray
-from sley.verify.hangs import Events, held, run_abstractly, waiting
+from sley.verify.hangs import Events, hold_pairs, run_abstractly, wait_pairs
 
 
 def staged_messages(plan: Plan, messages: Messages, holds: Edges) -> BoolArray:
@@ -29,8 +29,8 @@ def staged_messages(plan: Plan, messages: Messages, holds: Edges) -> BoolArray:
     if not run.diagnostics:
         return staged
     events = Events.of(plan, plan.per_chunk)
-    hard = Edges.from_pairs(events.total, *waiting(plan, messages, plan.slots, events))
-    soft = Edges.from_pairs(events.total, *held(messages, holds, events))
+    hard = Edges.from_pairs(events.total, *wait_pairs(plan, messages, plan.slots, events))
+    soft = Edges.from_pairs(events.total, *hold_pairs(messages, holds, events))
     cost = np.zeros(events.total, np.int64)
     cost[events.offset[1:] - 1] = plan.instructions.count
     for event in _Tile(hard, soft, cost).run():

@@ -1,7 +1,8 @@
-"""Formats: plans from files of other tools, and files for other tools from plans.
+"""Formats: files with plans, of other tools and for other tools.
 
-A format is a folder with a `Format`, and an entry in `FORMATS`; the end of a file's name says which
-one it has. `program_source` writes programs as Python, `plan_bytes` keeps plans for sley itself.
+A format is a folder with a `Format` (`format`), and an entry in `FORMATS` by the suffix of its
+files. `problems` collects the problems of a file or plan. `program_source` writes programs as
+Python; `plan_bytes` stores plans for sley itself.
 """
 
 from __future__ import annotations
@@ -37,30 +38,29 @@ __all__ = [
 ]
 
 FORMATS: Mapping[str, Format] = MappingProxyType({f.suffix: f for f in (msccl_xml.FORMAT,)})
-"""The formats by the end of their files' names."""
+"""The formats by suffix."""
 
 READERS: Mapping[str, Callable[..., Imported]] = MappingProxyType(
     {suffix: form.read for suffix, form in FORMATS.items() if form.read is not None}
 )
-"""The readers of those that are not only written."""
+"""The readers of formats by suffix; some formats are only written."""
 
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {target.name: target for form in FORMATS.values() for target in form.targets}
 )
-"""The runtimes that plans are written for, by name."""
+"""The runtimes that read these files, by name."""
 
 
 def target_named(target: str | Target) -> Target:
-    """The target of that name; a Target passes through. Errors: F440."""
+    """The target of this name; a Target passes through. Errors: F440."""
     return target_among(TARGETS, target, Target)
 
 
 def read(path: str | os.PathLike[str], **settings: Any) -> Imported:
-    """The plan of a file, with the reader's remarks on the file.
+    """The plan of a file, with the reader's remarks.
 
-    settings: what the file may leave open: collective, in_place, root, slots; `msccl_xml.read` says
-    what they mean. Errors: F460 for a name without known end, otherwise what the format's reader
-    raises.
+    settings: collective, in_place, root, slots, see `msccl_xml.read`. Errors: F460 for an unknown
+    suffix, and those of the format's reader.
     """
     return by_suffix(path, READERS)(Path(path), **settings)
 
@@ -74,9 +74,7 @@ def check(plan: Plan, target: str | Target) -> None:
 
 
 def write_file(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text, whole or not at all: whatever goes wrong, what stood there before stays.
-
-    Errors: F461."""
+    """Writes a text atomically: after an error the file is unchanged. Errors: F461."""
     try:
         _replace(Path(path), text)
     except (OSError, ValueError) as problem:
@@ -86,7 +84,7 @@ def write_file(path: str | os.PathLike[str], text: str) -> None:
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:
-    """That the folder of a file to be written is there, before long work. Errors: F461."""
+    """Refuses a path whose folder doesn't exist, before long work. Errors: F461."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise F461.error(
@@ -95,7 +93,7 @@ def check_folder(path: str | os.PathLike[str]) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Put the text at `path` in one move."""
+    """Writes a temporary file and renames it to `path`."""
     path = path.resolve()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:

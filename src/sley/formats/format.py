@@ -1,4 +1,4 @@
-"""Format: a kind of files with plans, and the runtimes that read them."""
+"""Format: a file format for plans, and the runtimes that read it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from sley.ir.plan import Plan
 
 @dataclass(frozen=True)
 class Target:
-    """A runtime that reads files of one format; formats add what it can run and how it wants that
-    spelt.
+    """A runtime that reads files of one format; formats add its limits and names.
 
-    name: what it is called. suffix: how the names of its files end, see `Format`.
+    name: its name. suffix: the suffix of its files, see `Format`.
     """
 
     name: str
@@ -35,11 +34,11 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Imported:
-    """A plan that was read, and what its file says beside it.
+    """A plan from a file, and further content of the file.
 
-    notes: remarks (F430 to F435), each with the place where it is true first.
-    min_bytes, max_bytes: the attributes as they stand, None where absent; what max_bytes means
-        depends on the target.
+    notes: remarks (F430 to F435), each with its first place.
+    min_bytes, max_bytes: the attributes of the file, or None; the meaning of max_bytes depends on
+        the target.
     """
 
     plan: Plan
@@ -50,18 +49,18 @@ class Imported:
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of files with plans.
+    """A file format for plans.
 
-    name: what messages call it. suffix: how the names of its files end.
-    write: the text of a plan. It takes the plan, the target as `target` where there are targets,
-        and its settings as keywords.
-    read: the plan of a file (a path or a text), None where files are only written. It takes what a
-        file may leave open as keywords: collective, in_place, root, slots.
-    check: refuses a plan that can't be written for a target, for the same reasons as `write`.
-    targets: the runtimes that read its files; the first one is meant where none is named.
+    name: its name in messages. suffix: the suffix of its files.
+    write: returns the text of a plan. It takes the plan, the target as `target` if there are
+        targets, and its settings as keywords.
+    read: returns the plan of a file (a path or a text), with the keywords collective, in_place,
+        root and slots; None if files are only written.
+    check: refuses a plan that can't be written for a target, with the errors of `write`.
+    targets: the runtimes that read its files; the first one is the default.
     needs: the options (of `sley.Options`) that a plan must be compiled with.
-    runs_with_own_slots: whether the runtimes decide how a message travels: a connection holds as
-        many as the protocol says, and every chunk takes a slot. Otherwise it is as the plan says.
+    runs_with_own_slots: whether the runtimes ignore the plan's slots: a connection has the
+        protocol's number of slots, and each chunk takes one.
     """
 
     name: str
@@ -81,7 +80,7 @@ class Format:
 
 
 def by_suffix(path: str | os.PathLike[str], table: Mapping[str, V]) -> V:
-    """The entry of a table of suffixes for the end of a file's name. Errors: F460."""
+    """The entry of a table for the suffix of a path. Errors: F460."""
     suffix = Path(path).suffix.lower()
     if suffix not in table:
         *others, last = table
@@ -96,7 +95,7 @@ def by_suffix(path: str | os.PathLike[str], table: Mapping[str, V]) -> V:
 
 
 def target_among(targets: Mapping[str, T], target: str | Target, kind: type[T]) -> T:
-    """The target of that name; one of the right kind passes through. Errors: F440."""
+    """The target of this name; one of the right kind passes through. Errors: F440."""
     if isinstance(target, kind):
         return target
     found = targets.get(target) if isinstance(target, str) else None

@@ -1,7 +1,7 @@
-"""Plans as bytes, and a digest of what they do.
+"""Plan bytes: a plan as bytes, and a digest of its effect.
 
-A head in JSON, its length before it, and after it the columns as they lie in memory, each at a
-multiple of 8 bytes: nothing is copied when a plan is read, and nothing in the bytes is ever run.
+The bytes are the length of a JSON head, the head, and the columns as in memory, each at a multiple
+of 8 bytes. So reading a plan copies nothing, and never executes anything.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _MAGIC = b"sleyplan"
 _ALIGNMENT = 8
 _DIGEST_BYTES = 16
 _ORIGINS = ("transfer", "forward", "pipeline", "source")
-"""Columns of instructions that say where they come from, and nothing of what they do."""
+"""Columns with the origin of instructions, which have no effect on what they do."""
 
 
 def encode(plan: Plan) -> bytes:
-    """The bytes of a plan. One that was compiled for a topology has none: ValueError."""
+    """The bytes of a plan. ValueError for a plan that was compiled for a topology."""
     if plan.topology is not None:
         raise ValueError("a plan that was compiled for a topology")
     columns = dict(_columns(plan))
@@ -49,34 +49,33 @@ def encode(plan: Plan) -> bytes:
         "columns": [[name, a.dtype.str, len(a)] for name, a in columns.items()],
     }
     text = json.dumps(head).encode()
-    parts = [_MAGIC, len(text).to_bytes(_ALIGNMENT, "little"), _padded(text)]
-    parts += [_padded(a.tobytes()) for a in columns.values()]
+    parts = [_MAGIC, len(text).to_bytes(_ALIGNMENT, "little"), _pad(text)]
+    parts += [_pad(a.tobytes()) for a in columns.values()]
     return b"".join(parts)
 
 
 def decode(data: bytes) -> Plan:
-    """The plan of bytes that `encode` made. ValueError, KeyError or TypeError for others."""
+    """The plan of the bytes of `encode`. ValueError, KeyError or TypeError for other bytes."""
     if data[: len(_MAGIC)] != _MAGIC:
         raise ValueError("no plan")
     start = len(_MAGIC) + _ALIGNMENT
     length = int.from_bytes(data[len(_MAGIC) : start], "little")
     head = json.loads(data[start : start + length])
-    position = start + _aligned(length)
+    position = start + _align(length)
     columns: dict[str, NDArray[Any]] = {}
     for name, kind, rows in head["columns"]:
         dtype = np.dtype(kind)
         columns[name] = np.frombuffer(data, dtype, rows, position)
-        position += _aligned(rows * dtype.itemsize)
+        position += _align(rows * dtype.itemsize)
     if position != len(data):
-        raise ValueError("bytes at the end that belong to nothing")
+        raise ValueError("bytes after the last column")
     return _plan(head, columns)
 
 
 def digest(plan: Plan) -> bytes:
-    """16 bytes, equal for plans that do the same: on all ranks, whatever their sources are
-    called."""
-    told = {word: value for word, value in _scalars(plan).items() if word not in ("name", "times")}
-    hashed = hashlib.blake2b(json.dumps(told).encode(), digest_size=_DIGEST_BYTES)
+    """16 bytes, equal for plans with the same effect, whatever the names of their sources."""
+    words = {word: value for word, value in _scalars(plan).items() if word not in ("name", "times")}
+    hashed = hashlib.blake2b(json.dumps(words).encode(), digest_size=_DIGEST_BYTES)
     for name, values in _columns(plan):
         table, _, column = name.partition(".")
         if table in ("sources", "estimate") or column in _ORIGINS:
@@ -87,7 +86,7 @@ def digest(plan: Plan) -> bytes:
 
 
 def _scalars(plan: Plan) -> dict[str, Any]:
-    """What of a plan is no column."""
+    """The fields of a plan that are not columns."""
     c, e = plan.collective, plan.estimate
     return {
         "name": plan.name,
@@ -111,7 +110,7 @@ _COLLECTIVE = (
 
 
 def _columns(plan: Plan) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The columns of a plan with their names, in order."""
+    """The names and columns of a plan, in order."""
     for name in _COLLECTIVE:
         yield f"collective.{name}", getattr(plan.collective, name)
     for name in Instructions.column_names():
@@ -131,11 +130,11 @@ def _plan(head: dict[str, Any], columns: dict[str, NDArray[Any]]) -> Plan:
     def of(table: str, names: tuple[str, ...] | list[str]) -> dict[str, Any]:
         return {name: columns[f"{table}.{name}"] for name in names}
 
-    told = head["plan"]
-    name, ranks, chunks, in_place, root = told["collective"]
-    times = told["times"]
+    scalars = head["plan"]
+    name, ranks, chunks, in_place, root = scalars["collective"]
+    times = scalars["times"]
     return Plan(
-        name=told["name"],
+        name=scalars["name"],
         collective=Collective(
             name=name,
             ranks=ranks,
@@ -145,10 +144,10 @@ def _plan(head: dict[str, Any], columns: dict[str, NDArray[Any]]) -> Plan:
             values=Edges(**of("values", ["offset", "target"])),
             **of("collective", _COLLECTIVE),
         ),
-        protocol=Protocol(told["protocol"]),
-        loop_order=LoopOrder(told["loop_order"]),
-        slots=told["slots"],
-        per_chunk=told["per_chunk"],
+        protocol=Protocol(scalars["protocol"]),
+        loop_order=LoopOrder(scalars["loop_order"]),
+        slots=scalars["slots"],
+        per_chunk=scalars["per_chunk"],
         instructions=Instructions(**of("instructions", Instructions.column_names())),
         waits=Edges(**of("waits", ["offset", "target"])),
         sources=Sources(
@@ -163,9 +162,9 @@ def _plan(head: dict[str, Any], columns: dict[str, NDArray[Any]]) -> Plan:
     )
 
 
-def _aligned(size: int) -> int:
+def _align(size: int) -> int:
     return math.ceil(size / _ALIGNMENT) * _ALIGNMENT
 
 
-def _padded(data: bytes) -> bytes:
-    return data.ljust(_aligned(len(data)), b"\0")
+def _pad(data: bytes) -> bytes:
+    return data.ljust(_align(len(data)), b"\0")

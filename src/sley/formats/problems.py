@@ -1,4 +1,4 @@
-"""Problems: what is wrong with one file or plan, gathered so that it can be said at once."""
+"""Problems: collects the problems of one file or plan, to report them together."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from dataclasses import replace
 from sley.errors import Diagnostic, Place, Rule, SleyError
 
 MOST_REPORTED = 20
-"""How many problems of one file are reported; the first ones help, the rest mostly follow."""
-
+"""Limit of reported problems; later ones are mostly consequences of the first ones."""
 
 MOST_OF_A_KIND = 5
-"""How many problems with one rule are spelled out."""
+"""Limit of reported problems of one rule."""
 
 
 class Problems:
-    """Diagnostics in the making. `full` tells when there is no use in looking for more."""
+    """The problems so far. full: whether no more will be reported."""
 
     def __init__(self) -> None:
         self._found: list[Diagnostic] = []
@@ -27,7 +26,7 @@ class Problems:
 
     @property
     def room(self) -> int:
-        """How many more problems will be reported."""
+        """The number of further problems that will be reported."""
         return max(MOST_REPORTED - len(self._found), 0)
 
     @property
@@ -44,14 +43,14 @@ class Problems:
         remedy: str = "",
         notes: Sequence[str] = (),
     ) -> None:
-        """Note a problem."""
+        """Adds a problem."""
         self._found.append(
             rule.diagnostic(at=at, expected=expected, found=found, remedy=remedy, notes=notes)
         )
 
     def ordered(self) -> tuple[Diagnostic, ...]:
-        """The problems in the order of their places in the text, at most MOST_REPORTED, and of
-        one rule at most MOST_OF_A_KIND, the last of which says how many more there are."""
+        """The problems in the order of their places, at most MOST_REPORTED, and of one rule at most
+        MOST_OF_A_KIND, the last of which has the number of the others in its notes."""
         kept: list[Diagnostic] = []
         number: Counter[str] = Counter()
         for problem in sorted(self._found, key=_position)[:MOST_REPORTED]:
@@ -66,7 +65,7 @@ class Problems:
         return tuple(kept)
 
     def raise_any(self) -> None:
-        """Raise SleyError with what was found, if anything was."""
+        """Raises SleyError if there is any problem."""
         if self._found:
             raise SleyError(self.ordered())
 

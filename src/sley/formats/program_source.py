@@ -7,7 +7,7 @@
     def algorithm(p):
         p.chunk(0, "in", 0).copy(1, "out", 0)
 
-One line a transfer, in the order of their meaning. The text of a program is always the same.
+There is one line for each transfer, in their order. The text depends on the program alone.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from sley.ir.words import Buffer, TransferKind
 _INDENT = "    "
 
 _PART = 500
-"""Transfers of one function. Tracing asks at every line for its number, and the longer a function
-is, the longer Python takes to find it."""
+"""Transfers of one function. Tracing looks up each line's number, which takes Python longer in a
+longer function."""
 
 
 def write(program: Program) -> str:
     """The program as Python text, for `sley compile FILE.py` and for people.
 
-    Run, it gives the same transfers with their channels, blocks and instances, for the same
-    collective, protocol and name. Left out is what the chunk language doesn't say: steps, whose
-    order the lines have; lanes, which only the compiler makes; the topology; source lines.
+    It has the same transfers with their channels, blocks and instances, the same collective,
+    protocol and name. It has no steps, but their order; no lanes, which only the compiler makes; no
+    topology and no source lines.
     """
     table, collective = _collective(program.collective)
-    decoration = [collective, f"name={_quoted(program.name)}"]
+    decoration = [collective, f"name={_quote(program.name)}"]
     if program.protocol is not None:
         decoration.append(f"protocol=sley.Protocol.{program.protocol.name}")
     parts = _parts(program)
@@ -61,7 +61,7 @@ def _parts(program: Program) -> list[list[str]]:
 
 
 def _lines(transfers: list[SimpleNamespace]) -> Iterator[str]:
-    """The lines of transfers; neighbours with one number of instances under one `with`."""
+    """The lines of transfers; consecutive ones with equal instances share one `with`."""
     for instances, rows in groupby(transfers, key=lambda row: int(row.instances)):
         indent = _INDENT
         if instances > 1:
@@ -74,8 +74,8 @@ def _lines(transfers: list[SimpleNamespace]) -> Iterator[str]:
 def _transfer(row: SimpleNamespace) -> str:
     """One transfer as an expression of the chunk language."""
     count = [row.count] if row.count != 1 else []
-    source = _arguments(row.src, _quoted(Buffer(row.src_buffer).word), row.src_index, *count)
-    target = [row.dst, _quoted(Buffer(row.dst_buffer).word), row.dst_index]
+    source = _arguments(row.src, _quote(Buffer(row.src_buffer).word), row.src_index, *count)
+    target = [row.dst, _quote(Buffer(row.dst_buffer).word), row.dst_index]
     directives = [
         f"{word}={getattr(row, word)}"
         for word in ("channel", "send_block", "recv_block")
@@ -91,26 +91,26 @@ def _arguments(*values: object) -> str:
     return ", ".join(map(str, values))
 
 
-def _quoted(text: str) -> str:
-    """A string as Python writes it, in double quotes where it can be."""
+def _quote(text: str) -> str:
+    """A string literal, in double quotes if possible."""
     plain = repr(text)
     return f'"{plain[1:-1]}"' if plain.startswith("'") and '"' not in plain else plain
 
 
 def _collective(c: Collective) -> tuple[list[str], str]:
-    """Tables that a collective needs, as lines, and the expression that makes it."""
+    """The lines of the tables that a collective needs, and its expression."""
     if (row := standard(c)) is not None:
         return [], f"sley.{row.build.__name__}({_keywords(c, row.roles_in(c))})"
     if _is_custom(c):
         return _custom_table(c), (
-            f"sley.Custom({_quoted(c.name)}, {c.ranks}, {_sizes(c.input_chunks)}, "
+            f"sley.Custom({_quote(c.name)}, {c.ranks}, {_sizes(c.input_chunks)}, "
             f"{_sizes(c.output_chunks)}, expected, chunks={c.chunks}, in_place={c.in_place})"
         )
     return _literal(c), "COLLECTIVE"
 
 
 def _is_custom(c: Collective) -> bool:
-    """Whether `Custom` makes exactly `c` of its promises."""
+    """Whether `Custom` can express `c`."""
     try:
         return _custom(c) == c
     except SleyError:
@@ -134,14 +134,14 @@ def _inputs(c: Collective) -> list[list[tuple[int, int]]]:
 
 
 def _wanted(c: Collective) -> list[list[int | None]]:
-    """For each rank, the value that each output chunk must hold, None where anything will do."""
+    """For each rank, the value that each output chunk must hold, or None for any."""
     values = [None if value == NONE else value for value in c.expected.tolist()]
     offset = c.output_offset.tolist()
     return [values[a:b] for a, b in pairwise(offset)]
 
 
 def _custom(c: Collective) -> Collective:
-    """What `Custom` makes of the promises of `c`."""
+    """The `Custom` collective with the inputs and results of `c`."""
     values, wanted = _inputs(c), _wanted(c)
 
     def expected(rank: int, index: int) -> list[tuple[int, int]] | None:
@@ -177,7 +177,7 @@ def _sizes(sizes: np.ndarray) -> str:
 
 
 def _literal(c: Collective) -> list[str]:
-    """A collective that none of the constructors makes, column by column."""
+    """A collective that no constructor can express, as columns."""
     columns: dict[str, Any] = {
         name: getattr(c, name).tolist()
         for name in (
@@ -194,7 +194,7 @@ def _literal(c: Collective) -> list[str]:
         "from sley.ir.tables import Edges",
         "",
         "COLLECTIVE = sley.Collective(",
-        f"{_INDENT}name={_quoted(c.name)},",
+        f"{_INDENT}name={_quote(c.name)},",
         *(f"{_INDENT}{n}={getattr(c, n)}," for n in ("ranks", "chunks", "in_place", "root")),
         *(f"{_INDENT}{name}={values}," for name, values in columns.items()),
         f"{_INDENT}values=Edges({offset}, {target}),",

@@ -1,6 +1,7 @@
 """Verifier: proves a plan correct before it runs.
 
-It reads only the plan, never the program or the compiler's intermediate results.
+It reads only the plan, never the program or the compiler's intermediate results. `verifier` runs
+the checks: `structure`, `hangs` (with `meetings` for instruction order), `races` and `result`.
 """
 
 from sley.verify.verifier import Proof, verify

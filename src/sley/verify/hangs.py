@@ -43,9 +43,9 @@ def run_abstractly(
         everything that the send needs, including its receive.
     """
     events = Events.of(plan, per_chunk)
-    pairs = [waiting(plan, messages, slots, events)]
+    pairs = [wait_pairs(plan, messages, slots, events)]
     if holds is not None:
-        pairs.append(held(messages, holds, events))
+        pairs.append(hold_pairs(messages, holds, events))
     before, behind = (np.concatenate(column) for column in zip(*pairs, strict=True))
     graph = Edges.from_pairs(events.total, before, behind)
     level = levels(graph)
@@ -89,11 +89,11 @@ class Events:
         return int(np.searchsorted(self.offset, event, side="right")) - 1
 
     def all_of(self, rows: np.ndarray) -> LongArray:
-        """Every event of the instructions `rows`, one instruction after the other."""
+        """The events of the instructions `rows`, one instruction after another."""
         return spans(self.offset[rows], self.parts[rows])[1]
 
 
-def waiting(
+def wait_pairs(
     plan: Plan, messages: Messages, slots: int, events: Events
 ) -> tuple[LongArray, LongArray]:
     """Pairs of events, the first of which must come before the second, without holds.
@@ -119,9 +119,9 @@ def waiting(
     return before, behind
 
 
-def held(messages: Messages, holds: Edges, events: Events) -> tuple[LongArray, LongArray]:
-    """Pairs of events as in `waiting`, one for each hold: the receive of the message comes before
-    the instruction that is held."""
+def hold_pairs(messages: Messages, holds: Edges, events: Events) -> tuple[LongArray, LongArray]:
+    """Pairs of events as in `wait_pairs`, one for each hold: the receive of the message comes
+    before the instruction with the hold."""
     taken = messages.receive_of[holds.target]
     return events.offset[taken + 1] - 1, events.offset[holds.source]
 
@@ -161,5 +161,5 @@ def _reason(plan: Plan, messages: Messages, holds: Edges | None, here: int, ther
     if there in plan.waits[here].tolist():
         return "waits for"
     if holds is not None and there in messages.receive_of[holds[here]].tolist():
-        return "overwrites what has first to be read by"
+        return "overwrites chunks that must first be read by"
     return "waits for a free slot, which needs"

@@ -32,7 +32,7 @@ def check_meetings(plan: Plan, messages: Messages) -> list[Diagnostic]:
         if not len(busy):
             return []
         current = at[busy]
-        dropped = _dropped(needs, ended, current)
+        dropped = _drop(needs, ended, current)
         meeting = dropped == NONE
         if not meeting.any():
             return [_describe(plan, needs, ended, current, dropped)]
@@ -50,7 +50,7 @@ def _needs(plan: Plan, messages: Messages) -> Edges:
     return Edges.from_pairs(len(plan.instructions), source, target)
 
 
-def _dropped(needs: Edges, ended: BoolArray, current: LongArray) -> LongArray:
+def _drop(needs: Edges, ended: BoolArray, current: LongArray) -> LongArray:
     """For each current instruction the round in which it is dropped from the candidates for the
     next meeting, or NONE if it stays. Round 0 drops instructions that need one their block has not
     reached; round n, those that need one dropped in round n-1."""
@@ -94,7 +94,7 @@ def _describe(
     cycle = notes[seen[row] :]
     return V203.diagnostic(
         at=[plan.place(row)],
-        expected="in instruction order, both ends of every message at work together",
+        expected="in instruction order, both ends of every message current together",
         found=f"{len(cycle)} instructions that wait for one another when there are many tiles",
         remedy="Give each peer and direction a thread block of its own, or run tile by tile.",
         notes=shortened(cycle),

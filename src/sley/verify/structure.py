@@ -18,8 +18,8 @@ def check_rows(plan: Plan) -> list[Diagnostic]:
         return [
             V209.diagnostic(
                 at=plan.places([]),
-                expected=f"what sley.{STANDARD[c.name].build.__name__} promises",
-                found=f"{c} with other buffers or other promises",
+                expected=f"the buffers and results of sley.{STANDARD[c.name].build.__name__}",
+                found=f"{c} with others",
             )
         ]
     found = diagnostics(V201, plan, faults(plan))

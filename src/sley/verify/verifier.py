@@ -84,7 +84,7 @@ def _remarks(plan: Plan, empty_reads: list[tuple[int, int]]) -> tuple[Diagnostic
     found += [
         (
             row,
-            f"reads {plan.layout.name(cell)}, which holds nothing; what comes of it is unused",
+            f"reads {plan.layout.name(cell)}, which holds nothing; the value is unused",
         )
         for row, cell in empty_reads
     ]

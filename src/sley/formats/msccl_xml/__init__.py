@@ -1,4 +1,9 @@
-"""MSCCL XML (the MSCCL-IR): reading it into a Plan, and writing a Plan for a named target."""
+"""MSCCL XML (the MSCCL-IR): reads a file into a Plan, and writes a Plan for a target.
+
+`reader`: `parse` makes a `raw` file of the text, `checks` refuse it, `notes` are remarks on it.
+`writer`: `rewriting` replaces instructions that a target doesn't run, `steps` are the file's rows,
+`limits` refuse plans that a target can't run. Both use `words` and `targets`.
+"""
 
 from sley.formats.format import Format
 from sley.formats.msccl_xml.reader import read
@@ -15,8 +20,8 @@ FORMAT = Format(
     read=read,
     check=check,
     targets=(EXECUTOR, RCCL, MSCCL),
-    # The runtimes run all steps of a block for a tile before the next one, and a block has one
-    # peer to send to and one to receive from.
+    # The runtimes run all steps of a block for one tile before the next tile, and a block has one
+    # send peer and one receive peer.
     needs={
         "per_chunk": True,
         "loop_order": LoopOrder.TILE,

@@ -1,4 +1,4 @@
-"""Checks of a raw file: that its parts fit one another, so that a Plan can be made of it."""
+"""Checks: refuse a raw file whose parts contradict one another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sley.ir.tables import NONE, offsets_of
 from sley.ir.words import RECEIVES, SENDS, Op
 
 MAX_CHUNKS = 1 << 24
-"""The most chunks of all ranks together, scratch included."""
+"""Limit of the chunks of all ranks together, scratch included."""
 
 _Mask = NDArray[np.bool_]
 
@@ -41,14 +41,14 @@ def report(
     expected: str | Callable[[int], str],
     found: Callable[[int], str],
 ) -> None:
-    """Note a problem for each row of `mask`, as long as there is room."""
+    """Adds a problem for each row of `mask`, while there is room."""
     for row in np.flatnonzero(mask)[: problems.room].tolist():
         text = expected if isinstance(expected, str) else expected(row)
         problems.add(rule, place(row), expected=text, found=found(row))
 
 
 def check_structure(raw: RawFile, problems: Problems) -> None:
-    """Header, GPU and block ids, step order: what must hold before waits can be looked up."""
+    """Header, ids of GPUs and blocks, and order of steps, which `wait_targets` relies on."""
     _check_header(raw, problems)
     _check_gpus(raw, problems)
     _check_blocks(raw, problems)
@@ -56,7 +56,7 @@ def check_structure(raw: RawFile, problems: Problems) -> None:
 
 
 def check_contents(raw: RawFile, problems: Problems) -> None:
-    """Peers, channels, counts, flags of the blocks and steps."""
+    """Peers and channels of blocks, counts and flags of steps."""
     _check_peers(raw, problems)
     _check_channels(raw, problems)
     step = raw.step
@@ -107,7 +107,7 @@ def _check_gpus(raw: RawFile, problems: Problems) -> None:
     outside = (ids < 0) | (ids >= ranks)
     report(
         problems,
-        outside | _repeated(ids),
+        outside | _is_repeated(ids),
         F412,
         raw.gpu_place,
         f"each id from 0 to {ranks - 1} once",
@@ -121,7 +121,7 @@ def _check_gpus(raw: RawFile, problems: Problems) -> None:
             F412,
             raw.algo_place(),
             expected=f"{ranks} GPUs, as ngpus says",
-            found=f"{len(present)} of them; the first that is missing is {first}",
+            found=f"{len(present)} of them; the first missing one is {first}",
         )
     for name in ("i_chunks", "o_chunks", "s_chunks"):
         sizes = raw.gpu(name)
@@ -147,7 +147,7 @@ def _check_blocks(raw: RawFile, problems: Problems) -> None:
     gpu, ids = raw.block("gpu"), raw.block("id")
     size = np.bincount(gpu, minlength=len(raw.gpus))[gpu] if len(gpu) else gpu
     outside = (ids < 0) | (ids >= size)
-    again = _repeated(gpu * (1 << 32) + ids)
+    again = _is_repeated(gpu * (1 << 32) + ids)
     report(
         problems,
         outside | again,
@@ -162,7 +162,7 @@ def _check_step_order(raw: RawFile, problems: Problems) -> None:
     s, position = raw.step("s"), positions(raw.step("block"), len(raw.blocks))
     wrong = s != position
     block = raw.step("block")
-    # One problem a block: after the first gap all that follow are off as well.
+    # One problem a block, since after the first wrong number all others are wrong as well.
     first = np.zeros(len(s), np.bool_)
     rows = np.flatnonzero(wrong)
     first[rows[np.unique(block[rows], return_index=True)[1]]] = True
@@ -218,10 +218,10 @@ def _check_channels(raw: RawFile, problems: Problems) -> None:
 
 
 def wait_targets(raw: RawFile, problems: Problems) -> NDArray[np.int64]:
-    """int64 (steps,): the row of the step that each step waits for, NONE without; reports waits
-    for what doesn't exist and for the step's own block's later steps.
+    """int64 (steps,): the row of the step that each step waits for, or NONE. Reports waits for
+    steps that don't exist, and for the step itself or later ones of its block.
 
-    The ids of GPUs and blocks must have been found right.
+    The ids of GPUs and blocks must be right.
     """
     depid, deps, block = raw.step("depid"), raw.step("deps"), raw.step("block")
     target = np.full(len(depid), NONE, np.int64)
@@ -262,14 +262,14 @@ def wait_targets(raw: RawFile, problems: Problems) -> NDArray[np.int64]:
 
 
 def positions(group: NDArray[Any], groups: int) -> NDArray[np.int64]:
-    """int64: each row's number within its group; the rows of a group are neighbours."""
+    """int64 (rows,): each row's number within its group, whose rows are consecutive."""
     start = offsets_of(np.bincount(group, minlength=groups))
     number: NDArray[np.int64] = np.arange(len(group), dtype=np.int64) - start[group]
     return number
 
 
-def _repeated(values: NDArray[np.int64]) -> _Mask:
-    """Whether each value stood in an earlier row already."""
+def _is_repeated(values: NDArray[np.int64]) -> _Mask:
+    """Whether each value is that of an earlier row."""
     mask = np.ones(len(values), np.bool_)
     mask[np.unique(values, return_index=True)[1]] = False
     return mask

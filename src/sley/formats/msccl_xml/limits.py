@@ -1,17 +1,15 @@
-"""Limits: whether a target can run what would be written. Nothing is written where it can't.
+"""Limits: refuse plans that a target can't run.
 
-The runtimes check some of these when they load a file, and then refuse to start; others they
-don't check, and run wrongly or hang.
+The runtimes check some of these limits when they load a file, and refuse to start; others they
+don't check, and compute wrong results or hang.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.errors import Place, Rule
+from sley.errors import Place
 from sley.errors.formats import (
     F441,
     F442,
@@ -42,13 +40,12 @@ from sley.ir.words import (
     LoopOrder,
 )
 
-_Mask = NDArray[np.bool_]
 _FIXED_NODES = 1
-"""The element <algo> counts among the nodes of each GPU."""
+"""<algo>, which counts as a node of each GPU."""
 
 
 def check_order(plan: Plan, problems: Problems) -> None:
-    """That the plan is tile-major, and that its messages go through slots."""
+    """Refuses a plan that is not tile-major, or whose messages are not sent through slots."""
     if plan.protocol not in FIFO_PROTOCOLS:
         problems.add(
             F453,
@@ -66,27 +63,29 @@ def check_order(plan: Plan, problems: Problems) -> None:
 
 
 def check_tables(plan: Plan, problems: Problems) -> None:
-    """That the plan's tables make sense, and that no instruction waits for itself or for a later
-    one of its block."""
+    """Refuses tables that contradict one another, and waits of instructions for themselves or for
+    later ones of their block."""
     found = faults(plan)
     for fault in found[: problems.room]:
         problems.add(F452, plan.places(fault.rows)[0], expected=fault.expected, found=fault.found)
     if found:
         return
     source, target = plan.waits.source, plan.waits.target
-    late = source[(plan.block[target] == plan.block[source]) & (target >= source)]
-    _rows(
-        plan,
+    late = np.zeros(len(plan.instructions), np.bool_)
+    late[source[(plan.block[target] == plan.block[source]) & (target >= source)]] = True
+    report(
         problems,
-        _mask(len(plan.instructions), late),
+        late,
         F452,
+        plan.place,
         "waits for other blocks' instructions",
         lambda row: f"waits for instructions {', '.join(map(str, plan.waits[row].tolist()))}",
     )
 
 
 def check_blocks(plan: Plan, peers: Peers, target: XmlTarget, problems: Problems) -> None:
-    """That each block has one connection a direction, and each connection one block an end."""
+    """Refuses a block with several connections in one direction, and a connection with several
+    blocks at one end."""
     t = plan.instructions
     sends, receives = SENDS[t.op], RECEIVES[t.op]
     for word, mask, mine, own in (
@@ -94,11 +93,11 @@ def check_blocks(plan: Plan, peers: Peers, target: XmlTarget, problems: Problems
         ("receive peer", receives, t.recv_peer, peers.recv),
         ("channel", sends | receives, t.channel, peers.chan),
     ):
-        _rows(
-            plan,
+        report(
             problems,
             mask & (mine != own[plan.block]),
             F442,
+            plan.place,
             f"one {word} in a block",
             lambda row, mine=mine, own=own, word=word: (  # type: ignore[misc]
                 f"{word} {mine[row]} here and {own[plan.block[row]]} elsewhere in the block"
@@ -113,7 +112,7 @@ def check_blocks(plan: Plan, peers: Peers, target: XmlTarget, problems: Problems
 def _check_channel_load(
     plan: Plan, peers: Peers, used: NDArray[np.int64], target: XmlTarget, problems: Problems
 ) -> None:
-    """That not too many blocks of a GPU send, or receive, on one channel."""
+    """Refuses too many blocks of a GPU that send, or that receive, on one channel."""
     key = plan.block_rank[used].astype(np.int64) * plan.channels + peers.chan[used]
     busy, count = np.unique(key, return_counts=True)
     report(
@@ -127,7 +126,7 @@ def _check_channel_load(
 
 
 def check_sizes(plan: Plan, steps: Steps, target: XmlTarget, problems: Problems) -> None:
-    """That the target's tables are large enough."""
+    """Refuses a plan that doesn't fit into the target's tables."""
     t = plan.instructions
     ranks = plan.collective.ranks
     highest = int(t.channel.max(initial=NONE))
@@ -139,13 +138,15 @@ def check_sizes(plan: Plan, steps: Steps, target: XmlTarget, problems: Problems)
             found=f"channel {highest}",
         )
     count = f"at most {target.count} chunks in a step, for {target.name}"
-    _rows(plan, problems, t.count > target.count, F447, count, lambda row: f"{t.count[row]} chunks")
+    wide = t.count > target.count
+    report(problems, wide, F447, plan.place, count, lambda row: f"{t.count[row]} chunks")
     offset = np.maximum(
         np.where(READS_SOURCE[t.op], t.src_index, NONE),
         np.where(WRITES_DESTINATION[t.op], t.dst_index, NONE),
     )
-    far = f"offsets up to {target.offset}, for {target.name}"
-    _rows(plan, problems, offset > target.offset, F448, far, lambda row: f"offset {offset[row]}")
+    near = f"offsets up to {target.offset}, for {target.name}"
+    far = offset > target.offset
+    report(problems, far, F448, plan.place, near, lambda row: f"offset {offset[row]}")
     lines = np.diff(steps.offset)
     extra = np.bincount(plan.block[steps.instruction[steps.is_nop]], minlength=len(lines))
     report(
@@ -158,11 +159,11 @@ def check_sizes(plan: Plan, steps: Steps, target: XmlTarget, problems: Problems)
     )
     late = np.zeros(len(t), np.bool_)
     late[steps.instruction[steps.depid > target.waited_block]] = True
-    _rows(
-        plan,
+    report(
         problems,
         late,
         F445,
+        plan.place,
         f"waits for blocks up to {target.waited_block}, for {target.name}",
         lambda row: f"a wait for block {plan.block_number[plan.block[plan.waits[row]]].max()}",
     )
@@ -206,23 +207,6 @@ def _check_nodes(
             expected=f"at most {target.children} children of an element, for {target.name}",
             found=f"{ranks} GPUs, and up to {blocks.max(initial=0)} blocks in one",
         )
-
-
-def _rows(
-    plan: Plan,
-    problems: Problems,
-    mask: _Mask,
-    rule: Rule,
-    expected: str,
-    found: Callable[[int], str],
-) -> None:
-    report(problems, mask, rule, plan.place, expected, found)
-
-
-def _mask(length: int, rows: NDArray[np.integer]) -> _Mask:
-    mask = np.zeros(length, np.bool_)
-    mask[rows] = True
-    return mask
 
 
 def _block_place(plan: Plan, block: int) -> Place:

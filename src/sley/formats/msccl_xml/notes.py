@@ -1,4 +1,4 @@
-"""Remarks on a file that was read although it is not quite as it should be (F430 to F435)."""
+"""Notes: remarks on a file that was read in spite of its oddities (F430 to F435)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def about_rows(
     expected: str,
     found: str,
 ) -> list[Diagnostic]:
-    """One remark for all rows of `mask`, at the first of them; none if there are none."""
+    """One remark on all rows of `mask`, at the first of them; none without rows."""
     rows = np.flatnonzero(mask)
     if not len(rows):
         return []
@@ -34,11 +34,11 @@ def about_rows(
 
 
 def about_ignored(raw: RawFile) -> list[Diagnostic]:
-    """What the parser left out of account."""
+    """Remarks on what the parser ignored."""
     return [
         F431.diagnostic(
             at=Place(raw.file, remark.line, remark.column),
-            expected="only what gives the steps their meaning",
+            expected="only elements and attributes that define the steps",
             found=f"{remark.what}, {remark.times} times" if remark.times > 1 else remark.what,
         )
         for remark in raw.ignored
@@ -46,7 +46,7 @@ def about_ignored(raw: RawFile) -> list[Diagnostic]:
 
 
 def about_waits(raw: RawFile, target: NDArray[np.int64]) -> list[Diagnostic]:
-    """Waits for steps without hasdep, and for steps of the own block."""
+    """Remarks on waits for steps without hasdep, and for steps of the same block."""
     block, waits = raw.step("block"), target != NONE
     own = waits & (block[target] == block)
     silent = waits & ~own & (raw.step("hasdep")[target] == 0)
@@ -56,7 +56,7 @@ def about_waits(raw: RawFile, target: NDArray[np.int64]) -> list[Diagnostic]:
             F430,
             raw.step_place,
             'a wait for a step with hasdep="1"',
-            "a wait for a step without; taken as a wait for that very step",
+            'a wait for a step with hasdep="0", read as a wait for this step',
         ),
         *about_rows(
             own, F435, raw.step_place, "waits for other blocks", "a wait for the block's own step"
@@ -65,7 +65,7 @@ def about_waits(raw: RawFile, target: NDArray[np.int64]) -> list[Diagnostic]:
 
 
 def about_nops(raw: RawFile, dropped: _Mask) -> list[Diagnostic]:
-    """Nops that were left out without having any effect."""
+    """Remarks on nops without effect, which were left out."""
     return about_rows(
         dropped,
         F432,
@@ -76,9 +76,9 @@ def about_nops(raw: RawFile, dropped: _Mask) -> list[Diagnostic]:
 
 
 def about_sizes(raw: RawFile, collective: Collective, past_declared: _Mask) -> list[Diagnostic]:
-    """Declared buffer sizes that are not the collective's, and offsets past them.
+    """Remarks on declared buffer sizes other than the collective's, and on offsets beyond them.
 
-    In place, a file may keep all data under one name: then a size is 0, or that of all data.
+    In place, a file may use one name for all data: then a size is 0, or that of all data.
     """
     rank = raw.gpu("id")
     notes = []
@@ -95,13 +95,13 @@ def about_sizes(raw: RawFile, collective: Collective, past_declared: _Mask) -> l
             ~same,
             F433,
             raw.gpu_place,
-            f"{name}={wanted[row]}, as {collective} has it",
+            f"{name}={wanted[row]}, as in {collective}",
             f"{name}={declared[row]}",
         )
     return notes + about_rows(
         past_declared,
         F433,
         raw.step_place,
-        "offsets below the size that is declared",
-        "an offset past it, though inside the collective's buffer",
+        "offsets below the declared size",
+        "an offset beyond it, but inside the collective's buffer",
     )

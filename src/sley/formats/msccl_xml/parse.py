@@ -1,7 +1,7 @@
-"""Parsing: from XML text to a RawFile, with the place of everything, in bounded memory.
+"""Parse: the RawFile of an XML text, with the places of its elements, in bounded memory.
 
-The parser is expat. It is fed piece by piece; document types, and with them entities, are refused
-as soon as they begin.
+The parser is expat, which gets the text in pieces; document types, and so entities, are refused as
+soon as they begin.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ _T = TypeVar("_T")
 
 
 def parse(source: str | os.PathLike[str], file: str | None = None) -> tuple[RawFile, Problems]:
-    """The raw file of a path, or of text (a string with a "<" or a line end in it is text).
+    """The raw file of a path, or of text (a string with a "<" or a line end), and its problems.
 
-    file: what messages call the file; the path by default. Where attributes are missing or wrong
-    (F406 to F408) harmless values stand in for them and the problems come with the file, so that
-    the caller can look for more. Raises F401 to F405.
+    file: the file's name in messages; the path by default. Missing and wrong attributes get
+    harmless values, and are problems of the result (F406 to F408), so that the caller can look for
+    more. Errors: F401 to F405.
     """
     if isinstance(source, str) and ("<" in source or "\n" in source):
         text = source.encode("utf-8", "surrogatepass")
@@ -89,11 +89,11 @@ def parse(source: str | os.PathLike[str], file: str | None = None) -> tuple[RawF
 
 
 class _ParsingEndsError(Exception):
-    """Parsing ends here: enough problems were found, or one after which no other counts."""
+    """Ends parsing after enough problems, or after one that makes others meaningless."""
 
 
 class _Parser:
-    """One run of expat over one file, and what it has gathered."""
+    """One run of expat over one file, and its results."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -119,7 +119,7 @@ class _Parser:
         self._expat = expat_parser
 
     def run(self, stream: BinaryIO) -> tuple[RawFile, Problems]:
-        """Parse the stream to its end. Raises SleyError where no whole file comes of it."""
+        """Parses the stream. Errors: F401 to F405, and the problems so far."""
         try:
             for piece, last in _pieces(stream):
                 if piece is None:
@@ -157,12 +157,12 @@ class _Parser:
         self._expat.Parse(piece, last)
         self._quiet = self._quiet + len(piece) if self._events == before else 0
         if self._quiet > MAX_TAG_BYTES:
-            # Expat begins an unfinished tag anew with each piece, in quadratic time.
+            # Expat parses an unfinished tag again with each piece, in quadratic time.
             self._refuse(
                 F403, expected=f"at most {MAX_TAG_BYTES} bytes in a tag or comment", found="more"
             )
 
-    # What expat calls
+    # Called by expat
 
     def _start(self, name: str, attributes: _Attributes) -> None:
         self._events += 1
@@ -190,7 +190,9 @@ class _Parser:
     def _text(self, text: str) -> None:
         self._events += 1
         if text.strip():
-            self._problem(F405, expected="no text between the elements", found=_shown(text.strip()))
+            self._problem(
+                F405, expected="no text between the elements", found=_escape(text.strip())
+            )
 
     def _doctype(self, *declaration: object) -> None:
         self._refuse(F402, expected="no document type", found=f"one named {declaration[0]}")
@@ -248,15 +250,15 @@ class _Parser:
                 _int32(a["hasdep"]),
             )
         except (KeyError, ValueError):
-            row = self._mended_step(a)
+            row = self._repair_step(a)
         if len(a) != len(_STEP_ATTRIBUTES):
             self._unknown(a, _STEP_ATTRIBUTES, "step")
         self._steps_in_block += 1
         self.steps.extend(row)
         self.steps.extend((*self._position(), len(self.blocks) // len(BLOCK_FIELDS) - 1))
 
-    def _mended_step(self, a: _Attributes) -> tuple[int, ...]:
-        """A step's row with harmless values where there are problems, which are reported."""
+    def _repair_step(self, a: _Attributes) -> tuple[int, ...]:
+        """A step's row with harmless values for wrong attributes, which are reported."""
         fallback = {"s": self._steps_in_block, "depid": NONE, "deps": NONE, "cnt": 1}
         words: dict[str, Mapping[str, int]] = {
             "type": OPERATIONS,
@@ -292,7 +294,7 @@ class _Parser:
         if text not in words:
             known = " ".join(words)
             self._problem(
-                F408, expected=f"{name} to be one of {known}", found=f'{name}="{_shown(text)}"'
+                F408, expected=f"{name} to be one of {known}", found=f'{name}="{_escape(text)}"'
             )
             return fallback
         return words[text]
@@ -313,14 +315,14 @@ class _Parser:
             self._problem(
                 F407,
                 expected=f"{name} to be an integer of {bits} bits",
-                found=f'{name}="{_shown(text)}"',
+                found=f'{name}="{_escape(text)}"',
             )
             return fallback
 
     def _unknown(self, attributes: _Attributes, known: tuple[str, ...], element: str) -> None:
         for name in attributes:
             if name not in known:
-                self._ignore(f"attribute {_shown(name)} of <{element}>")
+                self._ignore(f"attribute {_escape(name)} of <{element}>")
 
     # Reporting
 
@@ -341,9 +343,9 @@ class _Parser:
         raise _ParsingEndsError
 
     def _misplaced(self, name: str, parent: str) -> None:
-        inside = f"inside <{_shown(parent)}>" if parent else "outermost"
+        inside = f"inside <{_escape(parent)}>" if parent else "outermost"
         children = " or ".join(f"<{c}>" for c, p in _PARENT.items() if p == parent) or "nothing"
-        self._problem(F405, expected=f"{children} {inside}", found=f"<{_shown(name)}>")
+        self._problem(F405, expected=f"{children} {inside}", found=f"<{_escape(name)}>")
 
     def _ignore(self, what: str) -> None:
         known = self.ignored.get(what)
@@ -354,7 +356,7 @@ class _Parser:
 
 
 def _pieces(stream: BinaryIO) -> Iterator[tuple[bytes | None, bool]]:
-    """The stream's text piece by piece, and whether that was the last; None: it is too long."""
+    """The pieces of the stream's text, and whether each is the last; None if it is too long."""
     total = 0
     while piece := stream.read(_PIECE_BYTES):
         total += len(piece)
@@ -376,8 +378,8 @@ def _int32(text: str) -> int:
     return _integer(text, _INT32)
 
 
-def _shown(text: str) -> str:
-    """Text of a file for a message: short, and in printable characters."""
+def _escape(text: str) -> str:
+    """The file's text for a message: short, and in printable characters."""
     short = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
     return ascii(short)[1:-1]
 

@@ -1,4 +1,4 @@
-"""Raw files: MSCCL XML as columns of what stands in it, before anything is made of it."""
+"""Raw: the content of an MSCCL XML file as columns, before it is checked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GPU = {name: index for index, name in enumerate(GPU_FIELDS)}
 
 @dataclass(frozen=True)
 class Header:
-    """The attributes of <algo>. None: not given."""
+    """The attributes of <algo>; None for missing ones."""
 
     name: str | None
     proto: str
@@ -52,7 +52,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Remark:
-    """Something that was left out of account: what, how often, and where first."""
+    """Something that the parser ignored: what, how often, and where first."""
 
     what: str
     times: int
@@ -64,8 +64,8 @@ class Remark:
 class RawFile:
     """A file's elements in the order of the text.
 
-    steps, blocks, gpus: int64 (rows, fields), columns as STEP, BLOCK and GPU number them. `type`
-    is an Op, `srcbuf` and `dstbuf` are Buffers; `block` and `gpu` are the rows that hold the row.
+    steps, blocks, gpus: int64 (rows, fields), with the columns of STEP, BLOCK and GPU. `type` is an
+    Op, `srcbuf` and `dstbuf` are Buffers; `block` and `gpu` are the rows of the parent elements.
     """
 
     file: str
@@ -88,21 +88,21 @@ class RawFile:
         return self.gpus[:, GPU[name]]
 
     def algo_place(self) -> Place:
-        """Where <algo> stands."""
+        """The place of <algo>."""
         return Place(self.file, self.header.line, self.header.column)
 
     def gpu_place(self, row: int) -> Place:
-        """Where a <gpu> stands."""
+        """The place of a <gpu>."""
         line, column = self.gpus[row, [GPU["line"], GPU["column"]]].tolist()
         return Place(self.file, line, column, f"gpu {self.gpus[row, GPU['id']]}")
 
     def block_place(self, row: int) -> Place:
-        """Where a <tb> stands."""
+        """The place of a <tb>."""
         line, column = self.blocks[row, [BLOCK["line"], BLOCK["column"]]].tolist()
         return Place(self.file, line, column, self._block_name(row))
 
     def step_place(self, row: int) -> Place:
-        """Where a <step> stands."""
+        """The place of a <step>."""
         s, line, column, block = (
             int(self.steps[row, STEP[name]]) for name in ("s", "line", "column", "block")
         )

@@ -1,4 +1,4 @@
-"""Reading MSCCL XML: from a raw file to a Plan."""
+"""Reader: the Plan of an MSCCL XML file."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def read(
     slots: int | None = None,
     file: str | None = None,
 ) -> Imported:
-    """The plan of an MSCCL XML file (a path, or its text), with the remarks and the size range of
-    the file.
+    """The plan of an MSCCL XML file (a path, or its text), with remarks on the file and its size
+    range.
 
-    collective: what the algorithm computes, for files that don't say it; it wins over the file.
-    in_place: what to take a file for that allows both, or says neither; in place by default.
-    root: the rank that a rooted collective is about.
-    slots: how many messages a connection holds; the protocol's number by default.
-    file: what messages call the file.
-    Raises SleyError, F401 to F424, with up to 20 problems at once.
+    collective: the algorithm's collective, instead of the file's; required for "custom".
+    in_place: whether the algorithm is in place, by default as the file says.
+    root: the root of a rooted collective, by default the rank that the buffer sizes show.
+    slots: slots of a connection; the protocol's number by default.
+    file: the file's name in messages.
+    Errors: F401 to F424, with up to 20 problems at once.
     """
     raw, problems = parse(source, file)
     before = len(problems)
@@ -104,7 +104,7 @@ def _collective(
     root: int | None,
     remarks: list[Diagnostic],
 ) -> Collective | None:
-    """The collective that the header names; None, and a problem, where it names none."""
+    """The collective that the header names, or None and a problem."""
     header, at = raw.header, raw.algo_place()
     if header.coll == CUSTOM:
         problems.add(F410, at, expected="a collective passed by the caller", found='coll="custom"')
@@ -130,7 +130,7 @@ def _collective(
 
 
 def _in_place(raw: RawFile, remarks: list[Diagnostic]) -> bool:
-    """Whether to take the file for in place; remarks on files that don't decide it."""
+    """Whether the file is in place; adds a remark if it allows both or neither."""
     inside, outside = raw.header.inplace, raw.header.outofplace
     chosen = outside == 0 if inside is None else inside == 1
     if inside is None or inside == outside:
@@ -146,7 +146,7 @@ def _in_place(raw: RawFile, remarks: list[Diagnostic]) -> bool:
 
 
 def _root(raw: RawFile, row: Standard, remarks: list[Diagnostic]) -> int:
-    """The root, where only one rank has the root's buffer; else rank 0, with a remark."""
+    """The only rank that has the root's buffer; without one rank 0, with a remark."""
     sizes = raw.gpu("i_chunks" if row.input_of else "o_chunks")
     holders = raw.gpu("id")[sizes > 0]
     if len(holders) == 1:
@@ -175,11 +175,11 @@ def _step_ranks(raw: RawFile) -> _Longs:
 
 
 def _operands(raw: RawFile, collective: Collective, problems: Problems) -> dict[str, _Longs]:
-    """The operand columns of all steps; reports chunks outside the buffers (F420).
+    """The operand columns of all steps, NONE for operands that an operation doesn't have; reports
+    chunks outside the buffers (F420).
 
-    In place, a file may reach all of the memory by either name; where the collective's buffer of
-    that name is too short, the other name stands for it. Operands that an operation doesn't have
-    have NONE for both.
+    In place, a file may use either name for all of the memory; chunks outside the collective's
+    buffer of one name get the other name.
     """
     rank, ops, count = _step_ranks(raw), raw.step("type"), raw.step("cnt")
     size = collective.layout(_scratch(raw)).size.astype(np.int64)
@@ -215,7 +215,7 @@ def _operands(raw: RawFile, collective: Collective, problems: Problems) -> dict[
 
 
 def _past_declared(raw: RawFile) -> NDArray[np.bool_]:
-    """Whether a step's offset is past what the file declares of input or output."""
+    """Whether a step's offset is beyond the declared size of its buffer."""
     gpu, ops = raw.block("gpu")[raw.step("block")], raw.step("type")
     declared = np.stack([raw.gpu(name) for name in ("i_chunks", "o_chunks", "s_chunks")])
     return (READS_SOURCE[ops] & (raw.step("srcoff") >= declared[raw.step("srcbuf"), gpu])) | (
@@ -226,10 +226,9 @@ def _past_declared(raw: RawFile) -> NDArray[np.bool_]:
 def _fold_nops(
     raw: RawFile, target: _Longs
 ) -> tuple[_Longs, tuple[_Longs, _Longs], NDArray[np.bool_]]:
-    """The steps that stay, the waits between them as (rows, targets), and the nops without effect.
+    """The remaining steps, the waits between them as (rows, targets), and the nops without effect.
 
-    A nop's wait is one of the step that follows, which starts no sooner than the nop has ended. A
-    nop that others wait for stays.
+    A nop's wait becomes one of the step that follows it. A nop that others wait for stays.
     """
     block, nop = raw.step("block"), raw.step("type") == Op.NOP
     waiting = np.flatnonzero((target != NONE) & (block[target] != block))

@@ -1,4 +1,4 @@
-"""Steps: a plan's instructions as the lines of an MSCCL XML file, nops included."""
+"""Steps: a plan's instructions as the <step> elements of a file, nops included."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _Longs = NDArray[np.int64]
 class Steps:
     """One row a <step>, block after block.
 
-    instruction: the plan's row that the step belongs to; a step whose `is_nop` is set carries one
-        of its waits, the instruction itself comes last and carries the last wait.
+    instruction: the plan's row of the step. An instruction with several waits has a nop (`is_nop`)
+        for each of them but the last, which is that of its own, last step.
     position: the step's number `s` in its block.
-    depid, deps: block number and step waited for, NONE without.
-    hasdep: whether the step must publish that it has finished.
+    depid, deps: block number and step that it waits for, or NONE.
+    hasdep: whether the step must announce that it has finished.
     offset: (blocks + 1,), the first step of each block.
     """
 
@@ -36,10 +36,10 @@ class Steps:
 
 
 def steps_of(plan: Plan, reduce_run: int) -> Steps:
-    """The steps of a plan without nops; a step has one wait, further ones stand in nops before.
+    """The steps of a plan without nops.
 
-    reduce_run: the most consecutive reductions into one place that the target runs at once;
-    longer runs are broken by hasdep.
+    reduce_run: the target's limit of consecutive reductions into one place; hasdep breaks longer
+    runs.
     """
     waits, total = plan.waits, len(plan.instructions)
     count = np.diff(waits.offset)
@@ -67,9 +67,9 @@ def steps_of(plan: Plan, reduce_run: int) -> Steps:
 def _run_ends(plan: Plan, depid: _Longs, reduce_run: int) -> _Longs:
     """The reductions after which a run of reductions must be broken.
 
-    Consecutive reductions between the same buffers into the same place, the later ones without a
-    wait, are run at once with the count of one of them: so a run must not mix counts, nor be too
-    long.
+    The runtimes run consecutive reductions between the same buffers into the same place, the later
+    ones without a wait, at once, with the count of one of them. So all counts of a run must be
+    equal, and its length is limited.
     """
     t = plan.instructions
     joins = np.zeros(len(t), np.bool_)
@@ -92,7 +92,7 @@ def _run_ends(plan: Plan, depid: _Longs, reduce_run: int) -> _Longs:
 
 @dataclass(frozen=True, eq=False)
 class Peers:
-    """What stands in <tb>: int32 (blocks,), NONE without; `chan` is 0 without a connection."""
+    """The attributes of <tb>: int32 (blocks,), NONE without a peer, and channel 0 without both."""
 
     send: IntArray
     recv: IntArray
@@ -100,7 +100,7 @@ class Peers:
 
 
 def peers_of(plan: Plan) -> Peers:
-    """Each block's peers and channel; of several, which the limits don't allow, the last."""
+    """Each block's peers and channel; the last ones if it has several, which `limits` refuses."""
     t = plan.instructions
     send, recv = (np.full(len(plan.block_rank), NONE, np.int32) for _ in range(2))
     chan = np.zeros(len(plan.block_rank), np.int32)

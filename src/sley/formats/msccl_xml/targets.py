@@ -1,4 +1,4 @@
-"""Targets: the runtimes that MSCCL XML is written for, with their limits and spellings."""
+"""Targets: the runtimes that load MSCCL XML, with their limits and names."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ SUFFIX = ".xml"
 
 @dataclass(frozen=True, repr=False)
 class XmlTarget(Target):
-    """One runtime that loads MSCCL XML: what it can run and how it wants it spelt.
+    """A runtime that loads MSCCL XML: its limits and its names.
 
-    steps_per_block, blocks, channels, count: the most that there may be of each; of `count`
-        chunks in a step, of `blocks` on a GPU.
-    peers_per_channel: the most blocks of a GPU that send on a channel, and that receive on it.
-    waited_block: the highest block id that a wait can name.
-    offset: the highest offset that a step can hold.
-    reduce_run: the most consecutive reductions into one place; the runtime runs such a run at once.
-    nodes, children, attribute_chars: the most XML elements for a GPU, children of an element and
-        characters of a value; None where the runtime has no known limit.
-    operations: what the runtime runs; other operations must be taken apart.
-    collectives: its spelling of the collectives, by sley's name; `custom_collective` is how it
-        calls all others, None if it runs no others.
-    max_is_inclusive: whether a call of exactly maxBytes takes the algorithm.
-    no_limit_bytes: how maxBytes says that there is no upper limit.
+    steps_per_block, blocks, channels, count: limits of steps in a block, blocks on a GPU, channels,
+        and chunks in a step.
+    peers_per_channel: limit of blocks of a GPU that send on a channel, and that receive on it.
+    waited_block: the highest block id in a wait.
+    offset: the highest offset in a step.
+    reduce_run: limit of consecutive reductions into one place, which the runtime runs at once.
+    nodes, children, attribute_chars: limits of XML elements for a GPU, children of an element and
+        characters of a value; None without a known limit.
+    operations: the operations that the runtime runs; others must be split.
+    collectives: its names of the collectives, by sley's name; `custom_collective` is its name of
+        all others, None if it runs no others.
+    max_is_inclusive: whether the algorithm is used for a call of exactly maxBytes.
+    no_limit_bytes: the value of maxBytes that means no upper limit.
     takes_threads: whether it reads the attribute `nthreads`.
     """
 
@@ -111,7 +111,7 @@ EXECUTOR = XmlTarget(
 """Azure's msccl-executor-nccl."""
 
 RCCL = replace(EXECUTOR, name="rccl", blocks=64, channels=128, operations=_UNFUSED)
-"""AMD's RCCL in its MSCCL mode; it parses the fused operations and then fails the call."""
+"""AMD's RCCL in its MSCCL mode, which parses fused operations, but then fails the call."""
 
 TARGETS: Mapping[str, XmlTarget] = MappingProxyType({t.name: t for t in (MSCCL, EXECUTOR, RCCL)})
 """All targets, by name."""

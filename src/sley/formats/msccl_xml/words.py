@@ -1,4 +1,4 @@
-"""The words of MSCCL XML: how it spells operations and buffers, and what its collectives mean."""
+"""Words: MSCCL XML's names of operations, buffers and collectives."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ BUFFER_WORDS: Mapping[Buffer, str] = MappingProxyType({b: w for w, b in BUFFERS.
 COLLECTIVE_NAMES: Mapping[str, str] = MappingProxyType(
     {word: name for target in TARGETS.values() for name, word in target.collectives.items()}
 )
-"""sley's name of each collective that a file can name, by the spellings of all runtimes."""
+"""sley's name of each collective by its names in files, of all runtimes."""
 
 CUSTOM = "custom"
-"""What msccl calls collectives that have no name of their own."""
+"""msccl's name of all other collectives."""
 
 
 def parts_per_loop(row: Standard, ranks: int) -> int:
-    """How many parts a call's whole element count has, and so `nchunksperloop`: those of all ranks
-    together, but one of a collective about one rank."""
+    """The number of parts of a call's whole element count, which `nchunksperloop` divides: one for
+    each rank, but only one for a rooted collective."""
     return ranks if row.has_parts and not row.roles else 1

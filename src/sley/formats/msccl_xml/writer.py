@@ -1,4 +1,4 @@
-"""Writing MSCCL XML: from a Plan to the text that a named target reads."""
+"""Writer: the MSCCL XML of a Plan, for a target."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from sley.errors import Place
 from sley.errors.formats import F443, F451
 from sley.formats.format import Target, target_among
 from sley.formats.msccl_xml.limits import check_blocks, check_order, check_sizes, check_tables
-from sley.formats.msccl_xml.nops import without_nops
+from sley.formats.msccl_xml.rewriting import remove_nops, unfuse
 from sley.formats.msccl_xml.steps import Peers, Steps, peers_of, steps_of
 from sley.formats.msccl_xml.targets import TARGETS, XmlTarget
-from sley.formats.msccl_xml.unfuse import unfused
 from sley.formats.msccl_xml.words import (
     BUFFER_WORDS,
     BUFFERS,
@@ -37,7 +36,7 @@ _LARGEST_BYTES = (1 << 62) - 1
 
 @dataclass(frozen=True)
 class _Naming:
-    """How a target calls the plan's collective, and how many chunks a call's count has there."""
+    """A target's name of the plan's collective, and the number of chunks of a call's count."""
 
     word: str
     chunks: int
@@ -45,7 +44,7 @@ class _Naming:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What is written of a plan. plain: the plan without what the target doesn't run."""
+    """The parts of a file. plain: the plan without instructions that the target doesn't run."""
 
     naming: _Naming
     plain: Plan
@@ -62,14 +61,14 @@ def write(
     max_bytes: int | None = None,
     threads: int | None = None,
 ) -> str:
-    """The MSCCL XML of a plan, for the target (msccl, executor, rccl). The same plan gives the
-    same text.
+    """The MSCCL XML of a plan, for a target (msccl, executor, rccl). It depends on the arguments
+    alone.
 
     name: the algorithm's name; the plan's by default.
-    min_bytes, max_bytes: the least and the greatest size that the algorithm is for, both
-        included; None is no limit.
+    min_bytes, max_bytes: the least and the greatest size for the algorithm, both included; None is
+        no limit.
     threads: threads of a block, for targets that read it.
-    Raises SleyError, F440 to F453, with up to 20 problems at once; then there is no text.
+    Errors: F440 to F453, with up to 20 problems at once.
     """
     target = target_among(TARGETS, target, XmlTarget)
     problems = Problems()
@@ -103,12 +102,12 @@ def check(plan: Plan, target: str | Target) -> None:
 
 
 def _parts(plan: Plan, target: XmlTarget, problems: Problems) -> _Parts:
-    """What is written of a plan; raises the problems, those found before included."""
+    """The parts of a file; raises the problems, earlier ones included."""
     naming = _naming(plan, target, problems)
     check_order(plan, problems)
     check_tables(plan, problems)
     problems.raise_any()
-    plain = unfused(without_nops(plan), target.operations)
+    plain = unfuse(remove_nops(plan), target.operations)
     peers, steps = peers_of(plain), steps_of(plain, target.reduce_run)
     check_blocks(plain, peers, target, problems)
     check_sizes(plain, steps, target, problems)
@@ -117,7 +116,7 @@ def _parts(plan: Plan, target: XmlTarget, problems: Problems) -> _Parts:
 
 
 def _naming(plan: Plan, target: XmlTarget, problems: Problems) -> _Naming:
-    """How the target calls the plan's collective; a problem where it doesn't know it."""
+    """The target's name of the plan's collective; adds a problem if it has none."""
     collective = plan.collective
     word, row = target.collectives.get(collective.name), standard(collective)
     if word is not None and row is not None:
@@ -173,12 +172,12 @@ def _check_arguments(
 
 
 def _attribute(text: str) -> str:
-    """Text as it stands between the double quotes of an attribute."""
+    """Text, escaped for the value of an attribute."""
     return escape(text, _IN_ATTRIBUTE)
 
 
 def _lines(header: dict[str, str | int], parts: _Parts) -> Iterator[str]:
-    """The text, line by line: one space between attributes, no tabs, no line ends in tags."""
+    """The lines of the text: one space between attributes, no tabs, no line ends in tags."""
     plan, peers, steps = parts.plain, parts.peers, parts.steps
     attributes = " ".join(f'{key}="{_attribute(str(value))}"' for key, value in header.items())
     yield f"<algo {attributes}>"
@@ -201,25 +200,25 @@ def _lines(header: dict[str, str | int], parts: _Parts) -> Iterator[str]:
 
 
 def _step_lines(plan: Plan, steps: Steps) -> list[str]:
-    """The <step> lines. An operand that the operation doesn't have repeats the one that it has,
-    which always lies inside its buffer."""
+    """The <step> lines. If an operation has only one operand, the other repeats it, since that is
+    always inside its buffer."""
     t = plan.instructions
     words = np.array([OPERATION_WORDS[op] for op in Op])
     buffers = np.array([BUFFER_WORDS[buffer] for buffer in BUFFERS.values()])
     has_src, has_dst = READS_SOURCE[t.op], WRITES_DESTINATION[t.op]
     row = steps.instruction
 
-    def shown(values: NDArray[np.integer], of_nop: int) -> NDArray[np.integer]:
+    def per_step(values: NDArray[np.integer], of_nop: int) -> NDArray[np.integer]:
         return np.where(steps.is_nop, of_nop, values[row])
 
     columns = (
         steps.position,
-        words[shown(t.op, Op.NOP)],
-        buffers[shown(np.where(has_src, t.src_buffer, t.dst_buffer), BUFFERS["i"])],
-        shown(np.where(has_src, t.src_index, t.dst_index), NONE),
-        buffers[shown(np.where(has_dst, t.dst_buffer, t.src_buffer), BUFFERS["o"])],
-        shown(np.where(has_dst, t.dst_index, t.src_index), NONE),
-        shown(t.count, 0),
+        words[per_step(t.op, Op.NOP)],
+        buffers[per_step(np.where(has_src, t.src_buffer, t.dst_buffer), BUFFERS["i"])],
+        per_step(np.where(has_src, t.src_index, t.dst_index), NONE),
+        buffers[per_step(np.where(has_dst, t.dst_buffer, t.src_buffer), BUFFERS["o"])],
+        per_step(np.where(has_dst, t.dst_index, t.src_index), NONE),
+        per_step(t.count, 0),
         steps.depid,
         steps.deps,
         steps.hasdep.astype(np.int8),

@@ -1,9 +1,14 @@
-"""Taking fused instructions apart, for runtimes that run only plain ones.
+"""Rewriting: the same plan without instructions that a runtime of MSCCL XML doesn't run.
 
-The pieces of an instruction stand where it stood: what it waited for, its first piece waits for,
-and who waited for it waits for its last piece. So every access stays in its place in the order.
-A piece needs a message or a free slot where the fused instruction needed both at once; whatever
-order runs the fused plan runs the pieces as well, so no plan hangs for being taken apart.
+Nops: in MSCCL XML a nop can only pass on its wait. The runtimes give this wait to the step that
+follows, and never announce that the nop has finished. So a nop's wait becomes one of the
+instruction that follows it in the block, and a wait for a nop becomes waits for the instruction
+before the nop in its block and for those that the nop waits for.
+
+Fused instructions are split into plain ones in the same place of the block: the first piece has the
+instruction's waits, and waits for the instruction become waits for the last piece. So the order of
+all accesses stays. A piece needs either a message or a free slot, the fused instruction both at
+once; any order that runs the fused plan also runs the pieces, so splitting never makes a plan hang.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.errors.formats import F452
 from sley.ir.plan import Instructions, Plan
 from sley.ir.tables import NONE, Edges, frozen_array, offsets_of
 from sley.ir.words import RECEIVES, SENDS, WRITES_DESTINATION, Buffer, Op
@@ -24,8 +30,88 @@ from sley.ir.words import RECEIVES, SENDS, WRITES_DESTINATION, Buffer, Op
 _Longs = NDArray[np.int64]
 
 
+def remove_nops(plan: Plan) -> Plan:
+    """The plan without nops and without waits for earlier instructions of the same block, which are
+    redundant. Errors: F452 for a cycle of waits between nops."""
+    nop = plan.instructions.op == Op.NOP
+    own = plan.block[plan.waits.source] == plan.block[plan.waits.target]
+    if not nop.any() and not own.any():
+        return plan
+    finished = _Finished(plan, nop)
+    follower = _followers(plan, nop)
+    pairs: list[tuple[int, int]] = []
+    for source, target in zip(
+        follower[plan.waits.source].tolist(), plan.waits.target.tolist(), strict=True
+    ):
+        if source == NONE:
+            continue
+        rows = finished.rows(target) if nop[target] else [target]
+        pairs += [
+            (source, row) for row in rows if plan.block[row] != plan.block[source] or row >= source
+        ]
+    kept = np.flatnonzero(~nop)
+    new_row = np.cumsum(~nop) - 1
+    source_rows, target_rows = np.array(pairs, np.int64).reshape(-1, 2).T
+    t = plan.instructions
+    return replace(
+        plan,
+        instructions=Instructions(**{name: getattr(t, name)[kept] for name in t.column_names()}),
+        block_offset=offsets_of(np.bincount(plan.block[kept], minlength=len(plan.block_rank))),
+        waits=Edges.from_pairs(len(kept), new_row[source_rows], new_row[target_rows]),
+    )
+
+
+def _followers(plan: Plan, nop: np.ndarray) -> np.ndarray:
+    """int64 (rows,): each row itself; for a nop the next row of its block that isn't one, or
+    NONE."""
+    kept = np.flatnonzero(~nop)
+    row = np.append(kept, NONE)[np.searchsorted(kept, np.arange(len(nop)))]
+    same_block = (row != NONE) & (plan.block[row] == plan.block)
+    return np.where(same_block, row, NONE)
+
+
+class _Finished:
+    """For each nop, the instructions that must finish for the nop to finish."""
+
+    def __init__(self, plan: Plan, nop: np.ndarray) -> None:
+        self._plan = plan
+        self._nop = nop
+        self._known: dict[int, list[int]] = {}
+
+    def rows(self, nop: int) -> list[int]:
+        """The rows of those instructions, ascending."""
+        if nop not in self._known:
+            self._known[nop] = self._search(nop)
+        return self._known[nop]
+
+    def _search(self, nop: int) -> list[int]:
+        rows: set[int] = set()
+        seen: set[int] = set()
+        stack = self._before(nop)
+        while stack:
+            row = stack.pop()
+            if not self._nop[row]:
+                rows.add(row)
+            elif row == nop:
+                raise F452.error(
+                    at=self._plan.place(nop),
+                    expected="nops whose waits form no cycle",
+                    found="a nop that waits, by way of others, for itself",
+                )
+            elif row not in seen:
+                seen.add(row)
+                stack += self._before(row)
+        return sorted(rows)
+
+    def _before(self, row: int) -> list[int]:
+        """The rows that the nop `row` waits for."""
+        first = row == self._plan.block_offset[self._plan.block[row]]
+        waits: list[int] = self._plan.waits[row].tolist()
+        return waits if first else [*waits, row - 1]
+
+
 class _Range(IntEnum):
-    """What chunks a piece works on: the instruction's own, or the block's scratch."""
+    """The chunks of a piece: the instruction's own, or spare scratch of the block."""
 
     ABSENT = 0
     SOURCE = 1
@@ -40,7 +126,7 @@ class _Piece(NamedTuple):
 
 
 class _Overlap(IntEnum):
-    """How an instruction's source and destination lie to one another."""
+    """How an instruction's source and destination overlap."""
 
     APART = 0
     SAME = 1
@@ -66,7 +152,7 @@ _REDUCED: Mapping[_Overlap, tuple[_Piece, ...]] = MappingProxyType(
 
 
 def _pieces(op: Op, overlap: _Overlap) -> tuple[_Piece, ...]:
-    """What a fused instruction is taken apart into, in order."""
+    """The pieces of a fused instruction, in order."""
     match op:
         case Op.RECV_COPY_SEND:
             return (_RECV_DST, _SEND_DST)
@@ -81,15 +167,15 @@ def _pieces(op: Op, overlap: _Overlap) -> tuple[_Piece, ...]:
 FUSED = frozenset(
     {Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND}
 )
-"""What can be taken apart."""
+"""The operations that can be split."""
 
 
-def unfused(plan: Plan, operations: frozenset[Op]) -> Plan:
-    """`plan` with the fused instructions that aren't in `operations` taken apart.
+def unfuse(plan: Plan, operations: frozenset[Op]) -> Plan:
+    """The plan with its fused instructions split, except `operations`.
 
-    A block that must keep what it received beside the local operand gets scratch chunks of its
-    own, as many as its largest such instruction moves: nobody else touches them, and the block
-    is done with them before its next instruction.
+    A block that must keep a received message beside the local operand gets spare scratch chunks of
+    its own, enough for its largest such instruction. No other block accesses them, and the block
+    doesn't need them after that instruction.
     """
     t = plan.instructions
     fused = np.isin(t.op, [op for op in FUSED if op not in operations])
@@ -124,7 +210,7 @@ def unfused(plan: Plan, operations: frozenset[Op]) -> Plan:
 
 
 def _overlaps(plan: Plan, fused: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """How source and destination of each fused instruction lie; APART for the others."""
+    """int8 (rows,): the _Overlap of each fused instruction; APART for the others."""
     t, layout = plan.instructions, plan.layout
     overlap = np.full(len(t), _Overlap.APART, np.int8)
     both = np.flatnonzero(fused & WRITES_DESTINATION[t.op] & (t.op != Op.RECV_COPY_SEND))
@@ -137,7 +223,7 @@ def _overlaps(plan: Plan, fused: NDArray[np.bool_]) -> NDArray[np.int8]:
 
 
 def _spare_chunks(plan: Plan, needs: NDArray[np.bool_]) -> tuple[_Longs, _Longs]:
-    """The first spare scratch chunk of each block, and the ranks' scratch sizes with them."""
+    """The first spare chunk of each block, and the ranks' sizes of scratch with these chunks."""
     width = np.zeros(len(plan.block_rank), np.int64)
     np.maximum.at(width, plan.block[needs], plan.instructions.count[needs])
     ends = offsets_of(width)
@@ -154,7 +240,7 @@ def _put(
     mask: NDArray[np.bool_],
     spare: _Longs,
 ) -> None:
-    """Write one piece of the instructions of `mask` into `rows` of the new columns."""
+    """Writes one piece of the instructions of `mask` into `rows` of the new columns."""
     t = plan.instructions
     operands = {
         _Range.ABSENT: (NONE, NONE),
