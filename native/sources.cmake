@@ -1,7 +1,6 @@
-# The C++ sources by what they are part of. CMakeLists.txt and the tests of C++ read this list
+# The C++ sources by part. CMakeLists.txt and the tests of C++ read this list
 # (tests/support/native_programs.py): names in capitals, paths in this folder.
-set(FABRIC  # the ground: memory, connections, how ranks hear of one another
-  fabric/attach.cpp
+set(FABRIC  # the base: memory, connections, the state that ranks share
   fabric/copy.cpp
   fabric/fabric.cpp
   fabric/segment.cpp)
@@ -12,13 +11,12 @@ set(ENGINE  # the interpreter of plans, and calls in order
   engine/layout.cpp
   engine/program.cpp
   engine/reduce.cpp)
-set(MESSAGES  # from rank to rank, with tags
+set(MESSAGES  # messages from rank to rank, with tags
   messages/matching.cpp
   messages/pieces.cpp
   messages/point_to_point.cpp)
 set(NETWORK  # transports between hosts
   network/handshake.cpp
-  network/link.cpp
   network/pump.cpp
   network/socket.cpp
   network/tcp.cpp
@@ -27,12 +25,12 @@ set(NETWORK  # transports between hosts
 set(SIMULATOR
   simulator/sharing.cpp
   simulator/simulator.cpp)
-set(ENGINE_MODULE  # what Python sees of the first four, sley.engine._native
+set(ENGINE_MODULE  # sley.engine._native, over the first four
   bindings/calls.cpp
   bindings/engine.cpp
   bindings/fabric.cpp
   bindings/messages.cpp
   bindings/module.cpp
   bindings/network.cpp)
-set(SIMULATOR_MODULE  # and of the simulator, sley.simulate._event_loop
+set(SIMULATOR_MODULE  # sley.simulate._event_loop
   bindings/event_loop.cpp)

@@ -1,4 +1,4 @@
-// What the parts of the Python module `sley.engine._native` share.
+// Common parts of the Python module `sley.engine._native`.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -28,7 +28,7 @@ void define_network(nanobind::module_& m);
 // A call without memory. Throws std::invalid_argument.
 Call make_call(std::int64_t count, std::int32_t type, std::int32_t op);
 
-// What Python hears of an outcome, as plain values, which travel: (status, seconds, rank, bytes,
+// An outcome for Python, as plain values that can be pickled: (status, seconds, rank, bytes,
 // [(instruction, tile, reason, target)]).
 using StuckRow = std::tuple<std::int32_t, std::int64_t, int, std::int32_t>;
 using Report = std::tuple<int, double, std::int32_t, std::int64_t, std::vector<StuckRow>>;
@@ -41,7 +41,7 @@ inline Report to_report(const Outcome& outcome) {
             std::move(stuck)};
 }
 
-// None for a call that went well, so that the usual case costs little.
+// None for a successful call, so that the usual case costs little.
 using Problem = std::optional<Report>;
 
 inline Problem problem_of(const Outcome& outcome) {
@@ -49,14 +49,13 @@ inline Problem problem_of(const Outcome& outcome) {
     return to_report(outcome);
 }
 
-// Memory of Python's, by its address.
+// Memory owned by Python, by its address.
 using Address = std::uintptr_t;
 
 inline std::byte* at(Address address) { return reinterpret_cast<std::byte*>(address); }
 
-// A time without Python's lock in which the thread waits for other ranks. Python's handlers of
-// signals have their turn meanwhile, in the main thread; what they raise ends the call, and is
-// raised when it has ended.
+// Releases Python's lock while the thread waits for other ranks. In the main thread, Python's
+// signal handlers run meanwhile; an exception of theirs ends the call, and is raised after it.
 class Waiting {
 public:
     Waiting() {
@@ -77,9 +76,9 @@ inline void raise_if_interrupted() {
     if (PyErr_Occurred()) throw nanobind::python_error();
 }
 
-// What has threads. It ends without Python's lock, which a thread that it joins may want for a
-// callback. While Python ends it stays, since such a thread stands still; and so it does in a
-// forked child: its threads, and whoever waits for its locks, are the parent's.
+// Owns an object with threads. It is destroyed without Python's lock, which a thread that it joins
+// may need for a callback. It is not destroyed while Python ends, since such a thread hangs, nor in
+// a forked child, since its threads, and the owners of its locks, are the parent's.
 template <class Base>
 class Owned {
 public:

@@ -17,7 +17,7 @@ using namespace nb::literals;
 namespace sley {
 namespace {
 
-// A call on memory that is given by address and bytes.
+// A call on memory given by address and bytes.
 struct Submission {
     std::shared_ptr<Engine> engine;
     Call call;
@@ -83,19 +83,19 @@ void keep_alive(Ticket& ticket, nb::object object) {
 }
 
 void define_ticket(nb::module_& m) {
-    nb::class_<Ticket>(m, "Ticket", "The end of a call, on which somebody waits.")
-        .def("is_done", &Ticket::is_done, "Whether the call has ended, well or not.")
+    nb::class_<Ticket>(m, "Ticket", "The end of a call that runs in another thread.")
+        .def("is_done", &Ticket::is_done, "Whether the call has ended, successfully or not.")
         .def("wait", &Ticket::wait, "timeout_s"_a, nb::call_guard<Unlocked>(),
-             "Whether the call ended within the time; below 0 without an end.")
+             "Waits, without limit if below 0; returns whether the call has ended.")
         .def("on_done", &call_when_done, "then"_a,
-             "Calls `then` at the end, in the thread that ends the call; at once where it has.")
-        .def("keep", &keep_alive, "object"_a, "Keeps what the call is about alive to its end.")
+             "Calls `then` at the end, in the thread that ends the call; at once if it has ended.")
+        .def("keep", &keep_alive, "object"_a, "Keeps an object alive until the end.")
         .def_prop_ro(
             "rank", [](const Ticket& self) { return self.outcome().rank; },
-            "After the end of a receive: the rank that it was from.")
+            "After the end of a receive: the message's source.")
         .def_prop_ro(
             "outcome", [](const Ticket& self) { return problem_of(self.outcome()); },
-            "After the end: the report of a call that went wrong; None of one that went well.");
+            "After the end: the report of a failed call; None of a successful one.");
 }
 
 }  // namespace
@@ -109,18 +109,19 @@ void define_calls(nb::module_& m) {
             "Whether this is the thread that runs submitted calls, which must not wait for one.")
         .def("run", &run_now, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a, "input_bytes"_a,
              "output"_a, "output_bytes"_a, "what"_a, "unplanned"_a, "timeout_s"_a, "iterations"_a,
-             "Runs a call so many times back to back, on memory by address; the report of what "
-             "went wrong, None where all went well. what: the call's record. unplanned: that of "
-             "ranks that do it without the plan (`skip`); nothing is done then. 0: none does.")
+             "Runs a call `iterations` times back to back, on memory by address; returns the "
+             "report of a failed call, None of a successful one. what: the call's record. "
+             "unplanned: the record of ranks that do it without the plan (`skip`), in which case "
+             "nothing is done; 0: none does.")
         .def("submit", &submit, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
              "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "unplanned"_a, "timeout_s"_a,
-             "Has the thread run a call; the memory must stay.")
+             "Runs a call in the thread; its memory must stay.")
         .def(
             "skip", [](Owned<Calls>& self, std::uint64_t what) { self->skip(what); }, "what"_a,
             "Counts a call that this rank does without a plan.")
         .def(
             "close", [](Owned<Calls>& self) { self->close(); },
-            nb::call_guard<Unlocked>(), "Ends what is under way.");
+            nb::call_guard<Unlocked>(), "Ends all pending calls.");
 }
 
 }  // namespace sley

@@ -1,4 +1,4 @@
-// Values of Python that C++ reads attribute by attribute, and columns of NumPy.
+// Python objects that C++ reads attribute by attribute, and columns of NumPy.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,12 +18,12 @@ std::vector<T> to_vector(const Column<T>& column) {
     return std::vector<T>(column.data(), column.data() + column.size());
 }
 
-// Attribute `name`; throws AttributeError where it is missing, TypeError for one of another type.
+// Attribute `name`; throws AttributeError if it is missing, TypeError for another type.
 template <class T>
 T attribute(nanobind::handle object, const char* name) {
     T value{};
     if (!nanobind::try_cast(object.attr(name), value)) {
-        throw nanobind::type_error((std::string("a value of another type: ") + name).c_str());
+        throw nanobind::type_error((std::string("an attribute of another type: ") + name).c_str());
     }
     return value;
 }
@@ -35,8 +35,8 @@ std::vector<T> column(nanobind::handle object, const char* name) {
 
 }  // namespace sley
 
-// A class of Python's, by its full name: in signatures, and so in the stub, where strict typing
-// checks it. Whoever calls without types learns of a missing attribute.
+// A Python class, by its full name, for signatures, and so for the stub, where strict typing checks
+// it. Without type checks, a missing attribute is an error at run time.
 #define SLEY_PYTHON_CLASS(Name, full_name)                        \
     class Name : public nanobind::object {                        \
         NB_OBJECT_DEFAULT(Name, nanobind::object, full_name, any) \

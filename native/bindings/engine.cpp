@@ -42,7 +42,7 @@ std::vector<Connection> make_connections(const Wiring& wiring) {
     const auto dst = column<std::int32_t>(wiring, "dst");
     const auto index = column<std::int32_t>(wiring, "index");
     if (src.size() != dst.size() || src.size() != index.size()) {
-        throw std::invalid_argument("connections without an end");
+        throw std::invalid_argument("connection columns of different lengths");
     }
     std::vector<Connection> connections;
     for (std::size_t i = 0; i < src.size(); ++i) connections.push_back({src[i], dst[i], index[i]});
@@ -88,7 +88,7 @@ std::shared_ptr<Engine> make_engine(std::shared_ptr<Fabric> fabric, const Wiring
                                     make_connections(wiring), room);
 }
 
-// Throws what the engine would, without a fabric.
+// Throws what the engine's constructor would, without a fabric.
 void check_program(const Wiring& wiring, const RankProgram& program) {
     build_program(make_columns(program), attribute<std::int32_t>(program, "rank"),
                   attribute<std::int32_t>(wiring, "ranks"), make_connections(wiring));
@@ -117,7 +117,8 @@ Report run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32
     return to_report(outcome);
 }
 
-// All ranks as threads of this process; a rank that throws fails the job, so nobody waits for it.
+// Runs all ranks as threads of this process; a rank that throws fails the job, so none waits for
+// it.
 std::vector<Outcome> run_all(const std::vector<std::shared_ptr<Engine>>& engines,
                              const std::vector<Call>& calls, double timeout_s) {
     std::vector<Outcome> outcomes(engines.size());
@@ -155,7 +156,7 @@ std::vector<Report> run_threads(std::vector<std::shared_ptr<Engine>> engines, st
                                 std::int32_t type, std::int32_t op, std::vector<Bytes> inputs,
                                 std::vector<Bytes> outputs, double timeout_s) {
     if (inputs.size() != engines.size() || outputs.size() != engines.size()) {
-        throw std::invalid_argument("not one memory for each rank");
+        throw std::invalid_argument("each rank needs one input and one output");
     }
     std::vector<Call> calls;
     for (std::size_t i = 0; i < engines.size(); ++i) {
@@ -172,8 +173,8 @@ std::vector<Report> run_threads(std::vector<std::shared_ptr<Engine>> engines, st
     return reports;
 }
 
-// The kernel kills this process when the thread that forked it ends. Elsewhere than on Linux the
-// end of the command socket has to do.
+// Lets the kernel kill this process when the thread that forked it ends. On other systems than
+// Linux, the process ends with its command socket.
 void die_with_parent() {
 #ifdef __linux__
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -190,33 +191,33 @@ Call make_call(std::int64_t count, std::int32_t type, std::int32_t op) {
 }
 
 void define_engine(nb::module_& m) {
-    nb::class_<Tally>(m, "Tally", "Calls that an engine has ended well.")
-        .def_ro("calls", &Tally::calls, "How many.")
-        .def_ro("block_bytes", &Tally::block_bytes, "Bytes of one block of each, added up.")
-        .def_ro("seconds", &Tally::seconds, "How long they took, added up.")
+    nb::class_<Tally>(m, "Tally", "An engine's successful calls.")
+        .def_ro("calls", &Tally::calls, "Their number.")
+        .def_ro("block_bytes", &Tally::block_bytes, "The sum of the bytes of one block of each.")
+        .def_ro("seconds", &Tally::seconds, "The sum of their times.")
         .def_prop_ro(
             "ways",
             [](const Tally& self) {
                 return std::vector<std::uint64_t>(self.ways.begin(), self.ways.end());
             },
-            "How many went each way.");
+            "Their number by way.");
     nb::class_<Engine>(m, "Engine", "One rank's program of a plan, ready to be called.")
         .def_static("create", &make_engine, "fabric"_a, "wiring"_a, "program"_a,
-                    "ProgramFault for a program that must not run.")
+                    "ProgramFault for an invalid program.")
         .def("run", &run_one, "count"_a, "dtype"_a, "op"_a, "input"_a, "output"_a, "iterations"_a,
              "timeout_s"_a,
-             "Runs it so many times back to back, after a barrier with all other ranks. count: "
-             "elements of a block. dtype, op: numbers of a DataType and a ReduceOp. in place: "
-             "input is the rank's data, output is empty. ValueError for memory of a wrong size, "
-             "SlotTooSmall, MemoryError.")
-        .def_prop_ro("tally", &Engine::tally, "Of its calls so far.");
+             "Runs it `iterations` times back to back, after a barrier with all other ranks. "
+             "count: elements of a block. dtype, op: numbers of a DataType and a ReduceOp. In "
+             "place, input is the rank's data and output is empty. ValueError for memory of a "
+             "wrong size, SlotTooSmall, MemoryError.")
+        .def_prop_ro("tally", &Engine::tally, "The calls so far.");
     m.def("run_threads", &run_threads, "engines"_a, "count"_a, "dtype"_a, "op"_a, "inputs"_a,
           "outputs"_a, "timeout_s"_a,
-          "Runs the engines of all ranks, each in a thread; OSError where there are too few.");
+          "Runs the engines of all ranks, each in a thread; OSError if there are too few threads.");
     m.def("check_program", &check_program, "wiring"_a, "program"_a,
-          "ProgramFault for a program that must not run.");
+          "ProgramFault for an invalid program.");
     m.def("die_with_parent", &die_with_parent,
-          "From now on the kernel ends this process when its parent ends (on Linux).");
+          "Lets the kernel end this process when its parent ends (on Linux).");
 }
 
 }  // namespace sley

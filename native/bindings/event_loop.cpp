@@ -47,7 +47,7 @@ SimulatorSettings make_settings(const Inputs& inputs) {
 template <class T>
 using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
-// An array of its own: it outlives whatever the column belonged to.
+// An array with its own owner: it outlives the object that the column belonged to.
 template <class T>
 Array<T> array(std::vector<T>&& values) {
     auto* owned = new std::vector<T>(std::move(values));
@@ -114,7 +114,7 @@ Result simulate(const Inputs& inputs, std::int64_t tiles, double tile_bytes,
     return Result(std::move(result));
 }
 
-// A column as a property, with an owner of its own.
+// Adds columns as properties.
 class Columns {
 public:
     explicit Columns(nb::class_<Result>& result) : result_(result) {}
@@ -131,40 +131,39 @@ private:
 };
 
 void define_result(nb::module_& m) {
-    nb::class_<Result> result(m, "Result", "What a run leaves: times in us, data in bytes.");
-    result.def_ro("bin_us", &Result::bin_us, "How long a bin of `load_bytes` is.");
+    nb::class_<Result> result(m, "Result", "The result of a run: times in us, data in bytes.");
+    result.def_ro("bin_us", &Result::bin_us, "The length of a bin of `load_bytes`.");
     Columns(result)
-        .add("end_us", &Result::end_us, "(blocks,), when each ends.")
+        .add("end_us", &Result::end_us, "(blocks,), the end of each.")
         .add("moving_us", &Result::moving_us, "(blocks,), spent moving data.")
         .add("waiting_us", &Result::waiting_us,
              "(blocks,), spent waiting for instructions of other blocks.")
         .add("message_us", &Result::message_us, "(blocks,), spent waiting for messages.")
         .add("slot_us", &Result::slot_us, "(blocks,), spent waiting for free slots.")
         .add("overhead_us", &Result::overhead_us,
-             "(blocks,), what decoding, waits and fences cost by themselves.")
+             "(blocks,), spent on decoding, waits and fences themselves.")
         .add("execution_turn_us", &Result::execution_turn_us,
              "(instructions x tiles,), when the block came to each execution.")
         .add("execution_start_us", &Result::execution_start_us,
-             "(instructions x tiles,), when it began to move data; below 0 where it never did.")
-        .add("execution_end_us", &Result::execution_end_us,
-             "(instructions x tiles,), when it was done.")
+             "(instructions x tiles,), when it began to move data; below 0 if it never did.")
+        .add("execution_end_us", &Result::execution_end_us, "(instructions x tiles,), its end.")
         .add("execution_moving_us", &Result::execution_moving_us,
              "(instructions x tiles,), how long it moved data.")
         .add("execution_cause", &Result::execution_cause,
-             "(instructions x tiles,), what it waited for last, as a `Cause`.")
+             "(instructions x tiles,), the reason of its last wait, as a `Cause`.")
         .add("execution_after", &Result::execution_after,
-             "(instructions x tiles,), the execution that this wait was for; -1 without.")
+             "(instructions x tiles,), the execution that this wait was for; -1: none.")
         .add("execution_cause_us", &Result::execution_cause_us,
-             "(instructions x tiles,), when this wait was over.")
+             "(instructions x tiles,), the end of this wait.")
         .add("execution_first_cause", &Result::execution_first_cause,
-             "(instructions x tiles,), what it waited for last before it began to move data.")
+             "(instructions x tiles,), the reason of its last wait before it moved data.")
         .add("execution_first_after", &Result::execution_first_after,
-             "(instructions x tiles,), the execution that that wait was for; -1 without.")
-        .add("moved_bytes", &Result::moved_bytes, "(links,), what each has carried.")
+             "(instructions x tiles,), the execution that that wait was for; -1: none.")
+        .add("moved_bytes", &Result::moved_bytes, "(links,), the bytes that each has carried.")
         .add("load_bytes", &Result::load_bytes,
-             "(bins x links,), what each link carries in each bin of time.")
+             "(bins x links,), the bytes that each link carries in each bin of time.")
         .add("stuck", &Result::stuck,
-             "The instructions at which blocks are stuck; empty where all have ended.");
+             "The instructions at which blocks are stuck; empty if all have ended.");
 }
 
 }  // namespace
@@ -174,5 +173,5 @@ NB_MODULE(_event_loop, m) {
     m.doc() = "The event loop of sley's simulator.";
     sley::define_result(m);
     m.def("simulate", &sley::simulate, "inputs"_a, "tiles"_a, "tile_bytes"_a, "last_tile_bytes"_a,
-          "slots"_a, "Runs a plan on a topology, in `tiles` tiles of so many bytes of a chunk.");
+          "slots"_a, "Runs a plan on a topology, with chunks cut into `tiles` of `tile_bytes`.");
 }

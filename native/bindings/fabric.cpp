@@ -19,7 +19,7 @@
 
 #include "bindings/bindings.hpp"
 #include "bindings/columns.hpp"
-#include "fabric/attach.hpp"
+#include "fabric/copy.hpp"
 #include "fabric/fabric.hpp"
 
 namespace nb = nanobind;
@@ -35,7 +35,7 @@ FabricShape make_shape(const Column<std::int32_t>& fifos, std::int64_t slots,
     return shape;
 }
 
-// Descriptors of which each becomes readable when a rank's process has ended.
+// descriptors: each becomes readable when the process of its rank has ended.
 void watch(Fabric& fabric, std::vector<std::pair<int, std::int32_t>> descriptors) {
     fabric.control().is_dead = [&fabric, descriptors = std::move(descriptors)](std::int32_t rank) {
         if (fabric.has_lost(rank)) return true;
@@ -65,13 +65,13 @@ void define_segment(nb::module_& m) {
             [](std::size_t bytes, bool shared) {
                 return std::make_shared<Segment>(Segment::create(bytes, shared));
             },
-            "bytes"_a, "shared"_a, "Memory, all zeros; OSError where there is not so much.")
+            "bytes"_a, "shared"_a, "Memory, all zeros; OSError if there is too little.")
         .def_static(
             "sparse",
             [](std::size_t bytes) {
                 return std::make_shared<Segment>(Segment::sparse(bytes, true));
             },
-            "bytes"_a, "Addresses to be shared; memory is behind what is reserved.")
+            "bytes"_a, "A shared range of addresses, with memory only in reserved parts.")
         .def_static(
             "attach",
             [](int fd, std::size_t bytes, bool writable) {
@@ -80,15 +80,15 @@ void define_segment(nb::module_& m) {
             "fd"_a, "bytes"_a, "writable"_a = true,
             "The segment that another process shares by a descriptor, which stays the caller's.")
         .def("reserve", &Segment::reserve, "offset"_a, "bytes"_a,
-             "Puts memory behind a range of a sparse segment; OSError where there is none.")
+             "Allocates memory for a range of a sparse segment; OSError if there is none.")
         .def("release", &Segment::release, "offset"_a, "bytes"_a,
-             "Gives the memory behind a range of a sparse segment back.")
+             "Frees the memory of a range of a sparse segment.")
         .def(
             "announce",
             [](Segment& self) { announce(*reinterpret_cast<RankState*>(self.data())); },
-            "Lets other processes find this one's memory: the segment is a rank's.")
+            "Lets other processes find this one's memory; the segment must be a rank's.")
         .def_prop_ro("size", &Segment::size, "In bytes.")
-        .def_prop_ro("fd", &Segment::fd, "The descriptor to share it by; -1 where it isn't shared.")
+        .def_prop_ro("fd", &Segment::fd, "The descriptor to share it by; -1 if it isn't shared.")
         .def_prop_ro(
             "array",
             [](Segment& self) {
@@ -99,19 +99,20 @@ void define_segment(nb::module_& m) {
 }
 
 void define_fabrics(nb::module_& m) {
-    nb::class_<FabricShape>(m, "FabricShape", "What the memory of a job's ranks looks like.")
+    nb::class_<FabricShape>(m, "FabricShape", "The layout of the memory of a job's ranks.")
         .def_static("create", &make_shape, "fifos"_a, "slots"_a, "slot_bytes"_a, "envelopes"_a,
-                    "fifos: the connections that each rank may send on. ValueError for a shape "
-                    "without room, MemoryError for one beyond all bounds.")
-        .def("bytes_of", &FabricShape::bytes_of, "rank"_a, "Of a rank's memory.")
+                    "fifos: the number of connections that each rank may send on. ValueError for a "
+                    "shape without room, MemoryError for one whose bytes overflow.")
+        .def("bytes_of", &FabricShape::bytes_of, "rank"_a, "The bytes of a rank's memory.")
         .def_prop_ro(
             "fifo_bytes", [](const FabricShape& self) { return self.fifo.bytes(); },
-            "Of a connection.")
+            "The bytes of a connection.")
         .def_prop_ro("bytes", &Fabric::bytes_side_by_side,
-                     "Of all ranks' memory, side by side in one segment.");
+                     "The bytes of all ranks' memory, side by side in one segment.");
 
     using Segments = std::vector<std::optional<std::shared_ptr<Segment>>>;
-    nb::class_<Fabric>(m, "Fabric", "The memory and connections of all ranks, as one sees them.")
+    nb::class_<Fabric>(m, "Fabric",
+                       "The memory and connections of all ranks, as one rank sees them.")
         .def_static(
             "side_by_side",
             [](const FabricShape& shape, const std::shared_ptr<Segment>& segment,
@@ -122,7 +123,7 @@ void define_fabrics(nb::module_& m) {
                 return std::make_shared<Fabric>(shape, rank, Fabric::side_by_side(shape, segment),
                                                 std::vector<Region>{});
             },
-            "shape"_a, "segment"_a, "rank"_a, "All ranks' memory lies in one segment.")
+            "shape"_a, "segment"_a, "rank"_a, "A fabric with all ranks' memory in one segment.")
         .def_static(
             "join",
             [](const FabricShape& shape, const Segments& memory, const Segments& heaps,
@@ -135,18 +136,20 @@ void define_fabrics(nb::module_& m) {
                 return std::make_shared<Fabric>(shape, rank, regions(memory), regions(heaps));
             },
             "shape"_a, "memory"_a, "heaps"_a, "rank"_a,
-            "Every rank of this host has a segment; None for those of others.")
+            "A fabric with a segment for every rank of this host, None for ranks of others.")
         .def_prop_ro(
-            "ranks", [](const Fabric& self) { return self.shape().ranks(); }, "How many.")
+            "ranks", [](const Fabric& self) { return self.shape().ranks(); },
+            "The number of ranks.")
         .def_prop_ro(
             "beats", [](Fabric& self) { return self.control().beats(); },
-            "In how many rounds any rank has moved something.")
+            "The number of rounds in which a rank moved something, summed over all ranks.")
         .def_prop_ro(
-            "failed", [](Fabric& self) { return self.control().failed(); }, "Whether any rank has.")
+            "failed", [](Fabric& self) { return self.control().failed(); },
+            "Whether any rank has failed.")
         .def(
             "fail",
             [](Fabric& self, std::int32_t rank) { self.control().fail(Failure::kDied, rank); },
-            "rank"_a, "Record that `rank` died; every rank that waits then gives up.")
+            "rank"_a, "Records that `rank` died; then every waiting rank gives up.")
         .def_prop_ro(
             "failure",
             [](Fabric& self) {
@@ -160,9 +163,9 @@ void define_fabrics(nb::module_& m) {
                 const auto call = self.control().call_of(rank);
                 return std::tuple(call.sequence, call.what, call.count);
             },
-            "rank"_a, "What a rank is at: (number of the call, what, count).")
+            "rank"_a, "A rank's current call: (number, what, count).")
         .def("reads_others", &Fabric::reads_others,
-             "Whether this rank can read the memory of the others' processes.")
+             "Whether this rank can read the memory of the other ranks' processes.")
         .def_rw("is_attached", &Fabric::is_attached, "Whether all ranks can: they have agreed.")
         .def(
             "go_only",
@@ -170,7 +173,7 @@ void define_fabrics(nb::module_& m) {
                 if (way >= kWays) throw std::invalid_argument("no such way");
                 self.ways().only = Way{way};
             },
-            "way"_a, "Calls that can go a way (by its number) all do.")
+            "way"_a, "Lets all calls use a way (by its number), if they have it.")
         .def(
             "close", [](Fabric& self) { self.control().close(); },
             "Tells the others that this rank has left.")
@@ -182,10 +185,10 @@ void define_fabrics(nb::module_& m) {
             },
             "Ends every call, on all ranks.")
         .def("watch", &watch, "descriptors"_a,
-             "Pairs (descriptor, rank): one that becomes readable when the rank's process ends.")
+             "Pairs (descriptor, rank): each becomes readable when the rank's process ends.")
         .def(
             "settle", &settle, "timeout_s"_a, nb::call_guard<Unlocked>(),
-            "Waits until what was sent has left this host; False if it didn't within the time.");
+            "Waits until all sent messages have left this host; False after the time.");
 }
 
 }  // namespace

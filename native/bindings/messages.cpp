@@ -48,11 +48,11 @@ void define_messages(nb::module_& m) {
     nb::class_<Messages>(m, "PointToPoint", "Messages from one rank to another, with tags.")
         .def(nb::init<std::shared_ptr<Fabric>, std::int32_t, std::int32_t>(), "fabric"_a,
              "stride"_a, "offset"_a,
-             "They travel to rank dst on FIFO dst * stride + offset of the sender.")
+             "Messages to rank dst use FIFO dst * stride + offset of the sender.")
         .def("send_now", &send_now, "address"_a, "size_bytes"_a, "dst"_a, "tag"_a, "timeout_s"_a,
-             "Sends memory; the report of what went wrong, None where all went well.")
+             "Sends memory; returns the report of a failure, or None.")
         .def("recv_now", &recv_now, "address"_a, "size_bytes"_a, "src"_a, "tag"_a, "timeout_s"_a,
-             "Receives into memory; (report as of send_now, source). src: -1 for any.")
+             "Receives into memory; returns (report as of send_now, source). src: -1 for any.")
         .def(
             "send",
             [](Messages& self, Address address, std::int64_t size_bytes, std::int32_t dst,
@@ -75,10 +75,10 @@ void define_messages(nb::module_& m) {
                 return self->wait(ticket, timeout_s);
             },
             "ticket"_a, "timeout_s"_a, nb::call_guard<Unlocked>(),
-            "Like `ticket.wait`, but moves the messages meanwhile.")
+            "Like `ticket.wait`, but makes progress meanwhile.")
         .def(
             "close", [](Messages& self) { self->close(); },
-            nb::call_guard<Unlocked>(), "Ends what is under way.");
+            nb::call_guard<Unlocked>(), "Ends all pending messages.");
 }
 
 }  // namespace sley

@@ -13,7 +13,7 @@ using namespace nb::literals;
 namespace sley {
 namespace {
 
-// Live as long as the process: the module may be taken down after the interpreter.
+// They live as long as the process: the module may be destroyed after the interpreter.
 PyObject* g_program_fault = nullptr;
 PyObject* g_slot_too_small = nullptr;
 

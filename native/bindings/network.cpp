@@ -1,6 +1,5 @@
 // The transports, for Python.
-#include "bindings/bindings.hpp"
-
+#include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -43,8 +42,8 @@ std::shared_ptr<Pump> attach(const std::shared_ptr<Fabric>& fabric, std::unique_
     return pump;
 }
 
-// A host that is silent for half of the time in which a job gives up: so it is known to be cut off
-// before the ranks that wait for it give up.
+// A host that is silent for half of the timeout is cut off: so this is known before the ranks that
+// wait for it give up.
 std::shared_ptr<Pump> make_tcp(const std::shared_ptr<Fabric>& fabric,
                                std::vector<std::string> nics, std::size_t nic, double timeout_s) {
     const auto silence = to_duration<std::chrono::milliseconds>(timeout_s / 2);
@@ -52,8 +51,8 @@ std::shared_ptr<Pump> make_tcp(const std::shared_ptr<Fabric>& fabric,
                                                     std::move(nics), nic, silence));
 }
 
-// UCX leaves it to the kernel, which counts a host as silent, too, whose rank doesn't read. So it
-// gets nearly all of the time.
+// UCX relies on the kernel, for which a host is also silent if its rank doesn't read. So it gets
+// nearly the whole timeout.
 std::shared_ptr<Pump> make_ucx(const std::shared_ptr<Fabric>& fabric,
                                std::vector<std::string> nics, std::size_t nic, double timeout_s,
                                std::string library) {
@@ -77,7 +76,7 @@ void connect(Pump& pump, const std::vector<nb::bytes>& addresses, const nb::byte
     Meeting meeting;
     for (const auto& a : addresses) meeting.addresses.emplace_back(a.c_str(), a.size());
     if (secret.size() != meeting.secret.size()) {
-        throw std::invalid_argument("a secret has 32 bytes");
+        throw std::invalid_argument("a secret must have 32 bytes");
     }
     std::memcpy(meeting.secret.data(), secret.c_str(), secret.size());
     meeting.deadline = Clock::now() + to_duration<Clock::duration>(deadline_s);
@@ -96,29 +95,23 @@ void define_network(nb::module_& m) {
             [](const Pump& self) {
                 return nb::bytes(self.address().data(), self.address().size());
             },
-            "What the other ranks need to find this one.")
+            "The address by which other ranks find this one.")
         .def("connect", &connect, "addresses"_a, "secret"_a, "deadline_s"_a,
-             "Connect to all ranks of other hosts; OSError, which names a rank, where one does not "
-             "come within the time.")
-        .def(
-            "loss_of",
-            [](const Pump& self, std::int32_t rank) {
-                return static_cast<std::int32_t>(self.loss_of(rank));
-            },
-            "rank"_a, "How the connection to a remote rank was lost, as a Failure; 0: it was not.")
+             "Connects to all ranks of other hosts; OSError, which names ranks that don't connect "
+             "in time.")
         .def("close", &Pump::close, "wait_s"_a, nb::call_guard<Unlocked>(),
-             "Tell the others that this rank leaves, for at most this long, and end.");
+             "Tells the other ranks, for at most `wait_s`, that this one leaves; then ends.");
     m.def("tcp_transport", &make_tcp, "fabric"_a, "nics"_a, "nic"_a, "timeout_s"_a,
           nb::keep_alive<0, 1>(),
-          "Let `fabric` reach other hosts over TCP. nics: IP addresses of this host, of which this "
-          "rank uses number `nic`.");
+          "Lets `fabric` reach other hosts over TCP. nics: IP addresses of this host; this rank "
+          "uses number `nic`.");
     m.def("ucx_transport", &make_ucx, "fabric"_a, "nics"_a, "nic"_a, "timeout_s"_a, "library"_a,
           nb::keep_alive<0, 1>(),
-          "Let `fabric` reach other hosts over UCX. nics: names of this host's, of which this rank "
-          "uses number `nic`. library: path of libucp.so.0; OSError where it cannot be used.");
+          "Lets `fabric` reach other hosts over UCX. nics: names of this host's NICs; this rank "
+          "uses number `nic`. library: path of libucp.so.0; OSError if it cannot be used.");
     m.def(
         "ucx_version", [](const std::string& library) { return UcxLibrary(library).version(); },
-        "library"_a, "The version of a libucp.so.0; OSError where it cannot be used.");
+        "library"_a, "The version of a libucp.so.0; OSError if it cannot be used.");
 }
 
 }  // namespace sley

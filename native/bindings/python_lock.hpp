@@ -1,9 +1,8 @@
-// Python's lock, given up or taken for a time.
+// Python's lock, released or taken for a time.
 //
-// While the interpreter ends, no thread gets the lock any more. From Python 3.14 on, one that asks
-// for it stands still for the rest of the process; before, Python ends it by unwinding its stack,
-// which ends the process where that meets a C++ function that must not throw. So such threads stand
-// still here, too.
+// While the interpreter ends, no thread gets the lock. From Python 3.14 on, a thread that asks for
+// it then hangs for the rest of the process; before, Python unwinds the thread's stack, which ends
+// the process at the first C++ function that must not throw. So such threads hang here, too.
 #pragma once
 
 #include <Python.h>

@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 Status meet_all(Control& control, Fabric& fabric, Patience& patience, Outcome& outcome) {
     const auto epoch = control.arrive();
     for (;;) {
-        outcome.rank = control.absent(epoch);
+        outcome.rank = control.find_absent(epoch);
         if (outcome.rank < 0) return Status::kDone;
         fabric.progress();
         switch (patience.wait()) {
@@ -28,8 +28,8 @@ Status meet_all(Control& control, Fabric& fabric, Patience& patience, Outcome& o
 }
 
 // Waits for the records of all ranks: kDone if each runs the plan, kUnplanned if one does the call
-// without. Who needs the data of all can't end the call before; so a rank that is at a later call
-// has done this one without the plan. Records that differ otherwise are found out by running.
+// without it. No rank can end a call with the plan before all have begun it, so a rank at a later
+// call has done this one without the plan. Running the call detects other differences of records.
 Status meet_records(Control& control, Fabric& fabric, Patience& patience,
                     const CallRecord& record) {
     for (std::int32_t r = 0; r < control.ranks(); ++r) {
@@ -41,7 +41,7 @@ Status meet_records(Control& control, Fabric& fabric, Patience& patience,
                 break;
             }
             if (fabric.progress()) {
-                patience.moved();
+                patience.reset();
                 continue;
             }
             switch (patience.wait()) {
@@ -59,15 +59,16 @@ Status meet_records(Control& control, Fabric& fabric, Patience& patience,
 Status run_once(Engine& engine, Patience& patience) {
     Fabric& fabric = engine.fabric();
     Control& control = fabric.control();
-    patience.moved();
+    patience.reset();
     for (;;) {
         const bool moved = engine.advance();
         if (engine.is_done() && fabric.is_settled()) {
-            // A rank that has given up may have written anew what was read from it.
+            // A rank that has given up may have overwritten data while this one read them.
             std::atomic_thread_fence(std::memory_order_acquire);
-            return engine.execution().has_pulled() && control.failed() ? Status::kAborted : Status::kDone;
+            const bool is_torn = engine.execution().has_pulled() && control.failed();
+            return is_torn ? Status::kAborted : Status::kDone;
         }
-        const auto mismatched = engine.execution().mismatched();
+        const auto mismatched = engine.execution().mismatched_rank();
         if (mismatched >= 0) {
             control.fail(Failure::kMismatched, mismatched);
             return Status::kMismatched;
@@ -76,7 +77,7 @@ Status run_once(Engine& engine, Patience& patience) {
         const bool carried = fabric.progress();
         if (moved) control.beat();
         if (moved || carried) {
-            patience.moved();
+            patience.reset();
             continue;
         }
         switch (patience.wait()) {
@@ -108,7 +109,7 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
     }
     try {
         engine.begin(call);
-    } catch (const std::exception&) {  // of vectors: there is no memory, or no such length
+    } catch (const std::exception&) {  // of vectors: no memory, or too long
         control.fail(Failure::kNoMemory, control.rank());
         outcome.status = Status::kNoMemory;
         return outcome;
@@ -118,7 +119,7 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
     if (meet) outcome.status = meet_all(control, fabric, patience, outcome);
     const auto start = Clock::now();
     for (std::int64_t i = 0; i < iterations && outcome.status == Status::kDone; ++i) {
-        if (i > 0) engine.begin_again();  // which needs no more memory
+        if (i > 0) engine.begin_again();  // needs no more memory
         outcome.status = control.failed() ? Status::kAborted : run_once(engine, patience);
     }
     outcome.seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -127,9 +128,9 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
         engine.count(iterations, outcome.seconds);
     }
     if (outcome.status == Status::kStalled || outcome.status == Status::kAborted) {
-        outcome.stuck = engine.stuck();
+        outcome.stuck = engine.find_stuck();
     }
-    if (outcome.status == Status::kMismatched) outcome.rank = engine.execution().mismatched();
+    if (outcome.status == Status::kMismatched) outcome.rank = engine.execution().mismatched_rank();
     if (outcome.status != Status::kDone) fabric.progress();  // tells other hosts
     return outcome;
 }
@@ -142,7 +143,7 @@ void Calls::close() {
         is_at_work = asked_ != ended_;
     }
     auto& control = fabric_->control();
-    // Who still reads this rank's memory must hear of it before that is the caller's again.
+    // Ranks that still read this one's memory must know before it is the caller's again.
     if (is_at_work) {
         control.fail(Failure::kLeft, fabric_->rank());
     } else {
@@ -166,7 +167,7 @@ Outcome Calls::run(const std::shared_ptr<Engine>& engine, Call call, double time
         }
     }
     auto outcome = run_call(*engine, call, iterations, timeout_s, false);
-    pass_on();
+    end_turn();
     return outcome;
 }
 
@@ -197,21 +198,21 @@ void Calls::skip(std::uint64_t what) {
             return;
         }
     }
-    pass_by(record);
+    run_skipped(record);
 }
 
-void Calls::pass_by(const CallRecord& record) {
+void Calls::run_skipped(const CallRecord& record) {
     fabric_->control().enter(record);
     fabric_->control().leave(record);
     fabric_->progress();  // tells other hosts
-    pass_on();
+    end_turn();
 }
 
 void Calls::start() {
     if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
 }
 
-void Calls::pass_on() {
+void Calls::end_turn() {
     bool is_awaited;
     {
         const std::lock_guard lock(mutex_);
@@ -221,7 +222,7 @@ void Calls::pass_on() {
     if (is_awaited) changed_.notify_all();
 }
 
-// What is still in the queue when the communicator closes is run too, and aborts at once.
+// Calls still in the queue when the communicator closes run too, and abort at once.
 void Calls::serve() {
     for (;;) {
         Task task;
@@ -236,11 +237,11 @@ void Calls::serve() {
             tasks_.pop_front();
         }
         if (!task.engine) {
-            pass_by(task.call.record);
+            run_skipped(task.call.record);
             continue;
         }
         auto outcome = run_call(*task.engine, task.call, 1, task.timeout_s, false);
-        pass_on();
+        end_turn();
         task.ticket->end(std::move(outcome));
     }
 }

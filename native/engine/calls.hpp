@@ -1,5 +1,5 @@
-// Running calls: one after another in the order in which they are asked for, in the caller's thread
-// or in one of their own.
+// Running calls: one after another in the order of the requests, in the caller's thread or in one
+// of their own.
 #pragma once
 
 #include <condition_variable>
@@ -13,13 +13,13 @@
 
 namespace sley {
 
-// Runs a call to its end, `iterations` times back to back; `meet`: after a barrier with all other
-// ranks, from which the time counts. The call must have passed `Engine::check`.
+// Runs a call to its end, `iterations` times back to back. meet: starts, and takes the time, after
+// a barrier with all other ranks. The call must have passed `Engine::check`.
 Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, double timeout_s,
                  bool meet);
 
-// The collective calls of a communicator: numbered from 1 in the order in which they are asked for,
-// which must be the same on all ranks, and run one after another in that order.
+// The collective calls of a communicator, numbered from 1 and run in the order of the requests,
+// which must be the same on all ranks.
 class Calls {
 public:
     explicit Calls(std::shared_ptr<Fabric> fabric) : fabric_(std::move(fabric)) {}
@@ -28,22 +28,22 @@ public:
     // Whether this is the thread that runs submitted calls, which must not wait for one.
     bool is_own_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
 
-    // Ends the thread; calls that it has still to run abort. Later ones must not be asked for.
+    // Ends the thread; its remaining calls abort. No call may be requested afterwards.
     void close();
 
-    // Runs a call, so many times back to back, in the caller's thread, when its turn has come.
+    // Runs a call in the caller's thread when its turn has come, `iterations` times back to back.
     // Throws what `Engine::check` does.
     Outcome run(const std::shared_ptr<Engine>& engine, Call call, double timeout_s,
                 std::int64_t iterations = 1);
-    // Has the thread run it. The memory of the call must stay until the ticket has ended.
+    // Runs a call in the thread. Its memory must stay until the ticket has ended.
     std::shared_ptr<Ticket> submit(const std::shared_ptr<Engine>& engine, Call call,
                                    double timeout_s);
 
-    // Counts a call that this rank does without a plan; its record, which others see, says `what`.
+    // Counts a call that this rank does without a plan. what: of its record, which others see.
     void skip(std::uint64_t what);
 
 private:
-    struct Task {  // without an engine: of a call that is skipped
+    struct Task {  // without an engine: a skipped call
         std::shared_ptr<Engine> engine;
         Call call;
         double timeout_s;
@@ -52,8 +52,8 @@ private:
 
     void start();  // the thread, with the lock held
     void serve();
-    void pass_by(const CallRecord& record);
-    void pass_on();
+    void run_skipped(const CallRecord& record);
+    void end_turn();
 
     std::shared_ptr<Fabric> fabric_;
     std::mutex mutex_;

@@ -1,4 +1,4 @@
-// The interpreter's loop: what runs when.
+// The interpreter's loop.
 #include "engine/engine.hpp"
 
 #include <stdexcept>
@@ -14,7 +14,7 @@ Engine::Engine(std::shared_ptr<Fabric> fabric, const ProgramColumns& columns,
       execution_(*fabric_, program_, connections, room),
       positions_(program_.blocks.size()) {}
 
-// Who got as far as this has checked his memory; what is wrong here is a caller's mistake.
+// Python has validated the user's memory before: an error here is a mistake of the calling code.
 void Engine::check(const Call& call) const {
     const auto item = static_cast<std::int64_t>(item_size(call.type));
     if (call.count < 0) throw std::invalid_argument("a negative count");
@@ -64,8 +64,8 @@ bool Engine::advance() {
     return moved;
 }
 
-// Runs a block as far as it gets, but not for ever: the other blocks want their turn, and the
-// other ranks a sign of life. Says whether it got anywhere.
+// Advances a block until it must wait, but not for ever: other blocks need their turn, and other
+// ranks a heartbeat. Returns whether it moved.
 bool Engine::advance_block(std::size_t block) {
     constexpr int kBurst = 256;
     auto& at = positions_[block];
@@ -103,7 +103,7 @@ Obstacle Engine::obstacle(const Position& at) {
     return execution_.obstacle(in, at.tile);
 }
 
-// A block's position says what it has finished: all before it, in the plan's loop order.
+// A block has finished all executions before its position, in the plan's loop order.
 bool Engine::is_finished(const Wait& wait, std::int64_t tile) const {
     const auto& at = positions_[static_cast<std::size_t>(wait.block)];
     if (at.done) return true;
@@ -114,7 +114,7 @@ bool Engine::is_finished(const Wait& wait, std::int64_t tile) const {
            (at.instruction == wait.instruction && at.tile > tile);
 }
 
-std::vector<Stuck> Engine::stuck() {
+std::vector<Stuck> Engine::find_stuck() {
     std::vector<Stuck> list;
     for (const auto& at : positions_) {
         if (phase_ != Phase::kRunning || at.done) continue;
@@ -123,7 +123,7 @@ std::vector<Stuck> Engine::stuck() {
         list.push_back({at.instruction, at.tile, obstacle.reason, obstacle.target});
     }
     if (phase_ == Phase::kDraining) {
-        for (const auto connection : execution_.unread()) {
+        for (const auto connection : execution_.unread_connections()) {
             list.push_back({-1, 0, Reason::kReading, connection});
         }
     }

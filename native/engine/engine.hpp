@@ -1,8 +1,8 @@
 // The interpreter: one rank runs all its thread blocks on one OS thread.
 //
-// Each block is a small state machine (instruction, tile). The engine goes round the blocks and
-// lets each move on; `docs/machine.md` says what an execution does and in which order.
-// Blocks of a rank share nothing but the positions that waits look at, so those need no atomics.
+// Each block is a small state machine (instruction, tile), and the engine advances the blocks in
+// turn. `docs/machine.md` defines what an execution does, and the order of executions. Waits read
+// the positions of other blocks, which need no atomics in one thread.
 #pragma once
 
 #include <array>
@@ -22,18 +22,18 @@ class SlotTooSmall : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Calls that an engine has ended well.
+// An engine's successful calls.
 struct Tally {
     std::uint64_t calls = 0;
-    std::uint64_t block_bytes = 0;  // of one block of each, added up
+    std::uint64_t block_bytes = 0;  // the sum of the bytes of one block of each
     double seconds = 0;
-    std::array<std::uint64_t, kWays> ways{};  // the calls that went each
+    std::array<std::uint64_t, kWays> ways{};  // the number of calls by way
 };
 
 class Engine {
 public:
-    // Throws ProgramFault for a program that must not run, std::invalid_argument for more room than
-    // the fabric's connections have.
+    // Throws ProgramFault for an invalid program, std::invalid_argument for more room than the
+    // fabric's connections have.
     Engine(std::shared_ptr<Fabric> fabric, const ProgramColumns& columns,
            const std::vector<Connection>& connections, Room room);
     Engine(const Engine&) = delete;
@@ -43,18 +43,17 @@ public:
     void check(const Call& call) const;
     // Starts a call that passes `check`.
     void begin(const Call& call);
-    // The same call once more.
+    // Starts the same call once more.
     void begin_again();
-    // Goes round the blocks once; says whether anything moved.
+    // Advances each block once; returns whether anything moved.
     bool advance();
     bool is_done() const { return phase_ == Phase::kDone; }
-    // What its executions have met.
     const Execution& execution() const { return execution_; }
 
-    std::vector<Stuck> stuck();
+    std::vector<Stuck> find_stuck();
     Fabric& fabric() const { return *fabric_; }
 
-    // Counts iterations of the call that have ended well.
+    // Counts successful iterations of the call.
     void count(std::int64_t iterations, double seconds);
     const Tally& tally() const { return tally_; }
 

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "fabric/attach.hpp"
 #include "fabric/copy.hpp"
 
 namespace sley {
@@ -12,15 +11,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Each copy by the kernel is a system call that looks up every page: large pieces alone are worth
-// it, and where nothing goes through slots, they are larger than those.
+// Each copy by the kernel is a system call that looks up every page, so it pays only for large
+// pieces. Tiles that need no slots are larger than a slot.
 constexpr std::int64_t kLeastPiece = 128 << 10, kLeastChunk = 1 << 20, kAttachedBytes = 512 << 10;
-// What lands on the way to its place stays in a cache.
+// Small enough that data landed there stay in a cache.
 constexpr std::size_t kLandingWords = (128 << 10) / sizeof(std::uint64_t);
-// Smaller calls are over before the way makes a difference.
+// Smaller calls end before the way makes a difference.
 constexpr std::int64_t kLeastChoice = 4 << 10;
 
-// Equal for calls of one plan, type and operation whose chunks are of about one size.
+// A number that calls of one plan, type and operation with chunks of similar size have in common.
 std::uint64_t alike(const CallRecord& record, std::int64_t chunk_bytes) {
     std::uint64_t power = 0;
     while (chunk_bytes >>= 1) ++power;
@@ -57,9 +56,9 @@ Execution::Execution(Fabric& fabric, const Program& program,
     }
     pulled_.resize(program_.instructions.size());
     first_number_.resize(senders_.size());
-    // No tile is still there when a connection's slots have been used again. Across hosts, messages
-    // that share many slots hold one another up (4 hosts of 2 ranks: 1.16 times the links' bound
-    // instead of 1.09).
+    // A tile is gone when a connection's slots have all been reused. Across hosts, messages that
+    // share many slots delay one another (4 hosts of 2 ranks: 1.16 times the links' bound instead
+    // of 1.09).
     shared_tiles_ = is_one_host_ ? fifo.slots : 1;
     staged_.resize(static_cast<std::size_t>(program_.payloads * shared_tiles_));
 }
@@ -76,7 +75,7 @@ void Execution::begin(const Call& call) {
     streams_ = written > last_level_cache_bytes();
     mismatched_ = -1;
     has_failed_ = false;
-    went_ = {};
+    way_counts_ = {};
 }
 
 void Execution::begin_iteration() {
@@ -91,21 +90,21 @@ void Execution::begin_iteration() {
 void Execution::end_iteration() {
     layout_.store_tail();
     if (call_.op == ReduceOp::kAverage) layout_.divide_outputs(call_.type);
-    ++went_[static_cast<std::size_t>(way_)];
+    ++way_counts_[static_cast<std::size_t>(way_)];
     if (!has_choice_) return;
     const std::chrono::duration<double> took = Clock::now() - began_;
     fabric_.ways().end(took.count() / static_cast<double>(cut().chunk * cut().item));
 }
 
-// Bytes of a message at most. What need not stay in a cache has all the room there is.
+// The most bytes of a message. A way that doesn't rely on caches uses the whole slot.
 std::int64_t Execution::tile_room(bool can_attach) const {
     if (way_ == Way::kAttached && can_attach) return kAttachedBytes;
     return way_ == Way::kStreamed ? fabric_.shape().fifo.slot_bytes : room_.slot_bytes;
 }
 
-// Which way messages go is found out by trying, where all ranks share a host and nobody ends the
-// call before all have begun it. Else the kernel copies large ones where nothing is reduced: a
-// reduction wants its operands in a cache.
+// If all ranks share a host and none can end the call before all have begun it, the way of messages
+// is found by trying. Otherwise the kernel copies large messages if nothing is reduced: a reduction
+// needs its operands in a cache.
 void Execution::choose_way() {
     const auto bytes = cut().chunk * cut().item;
     const bool can_attach = fabric_.is_attached && is_one_host_ && program_.all_pullable &&
@@ -122,7 +121,7 @@ void Execution::choose_way() {
     layout_.cut_tiles(tile_room(can_attach) / program_.max_count / cut().item);
 }
 
-// Pulled are messages whose data lie, in one piece, in memory that the receiver can read.
+// A message is pulled if its data are in one piece, in memory that the receiver can read.
 void Execution::choose_pulled() {
     for (const auto memory : {kInput, kOutput}) {
         heap_[memory] =
@@ -142,14 +141,14 @@ void Execution::choose_pulled() {
     }
 }
 
-// Whether the receiver has a message copied out of this process by the kernel.
+// Whether the receiver lets the kernel copy a message out of this process.
 bool Execution::is_attached(const Instruction& in) const {
     if (way_ != Way::kAttached) return false;
     if (fabric_.is_remote(senders_[static_cast<std::size_t>(in.send)].dst)) return false;
     return in.count * std::min(cut().tile, cut().chunk) * cut().item >= kLeastPiece;
 }
 
-// The connection of a message that must have been read before an execution, and hasn't; or -1.
+// The connection of an unread message that an execution must not overwrite; or -1.
 std::int32_t Execution::unread_hold(const Instruction& in, std::int64_t tile) {
     for (auto h = in.hold_begin; h < in.hold_end; ++h) {
         const auto row = static_cast<std::size_t>(program_.holds[static_cast<std::size_t>(h)]);
@@ -176,7 +175,7 @@ bool Execution::is_read() const {
     return !pulls_ || std::all_of(senders_.begin(), senders_.end(), is_consumed);
 }
 
-std::vector<std::int32_t> Execution::unread() const {
+std::vector<std::int32_t> Execution::unread_connections() const {
     std::vector<std::int32_t> found;
     for (const auto& sender : senders_) {
         if (!sender.fifo->has_consumed_all()) found.push_back(sender.connection);
@@ -184,7 +183,6 @@ std::vector<std::int32_t> Execution::unread() const {
     return found;
 }
 
-// False if the message is not of this call, or can't be read any more.
 bool Execution::perform(const Instruction& in, std::int64_t tile) {
     if (in.op == Op::kNop) return true;
     Incoming incoming;
@@ -214,9 +212,9 @@ bool Execution::perform(const Instruction& in, std::int64_t tile) {
     return true;
 }
 
-// The work of an instruction that sends, and its message: pulled, shared with one that has been
-// staged already, or staged. A shared one takes its turn among the slots all the same, so that
-// connections hold as many messages as the plan was proven for.
+// Does the work of an instruction that sends, and sends the message: pulled, in a slot where it has
+// been staged before, or staged. A shared slot still counts as a turn, so that a connection holds
+// no more messages than the plan was proven for.
 bool Execution::send(const Instruction& in, std::int64_t tile, const Incoming& incoming) {
     auto& sender = *senders_[static_cast<std::size_t>(in.send)].fifo;
     const auto bytes = static_cast<std::uint32_t>(in.count * layout_.length_of(tile) * cut().item);
@@ -227,7 +225,7 @@ bool Execution::send(const Instruction& in, std::int64_t tile, const Incoming& i
         return true;
     }
     const auto limit = static_cast<std::size_t>(room_.slots);
-    if (const auto* staged = shared(in, tile)) {
+    if (const auto* staged = find_staged(in, tile)) {
         auto& owner = *senders_[static_cast<std::size_t>(staged->sender)].fifo;
         if (owner.share(staged->slot, sender, limit)) {
             sender.take_turn();
@@ -256,9 +254,9 @@ void Execution::publish_pulled(const Instruction& in, std::int64_t tile, std::ui
     senders_[static_cast<std::size_t>(in.send)].fifo->publish({where, bytes, signature_});
 }
 
-// Where the payload of a send has been staged for the same tile, if it is still there. The messages
-// to one peer may be tiles ahead of those to another.
-const Execution::Staged* Execution::shared(const Instruction& in, std::int64_t tile) const {
+// The slot with the payload of a send for the same tile, if it still has it; else null. The
+// messages to one peer may be tiles ahead of those to another.
+const Execution::Staged* Execution::find_staged(const Instruction& in, std::int64_t tile) const {
     if (in.op != Op::kSend || in.payload < 0) return nullptr;
     const auto& staged = staged_[staged_index(in.payload, tile)];
     if (staged.iteration != iteration_ || staged.tile != tile) return nullptr;
@@ -278,13 +276,13 @@ void Execution::forget_overwritten(const Instruction& in, std::int64_t tile) {
     }
 }
 
-// False if the message can't be read any more.
+// False if the message can no longer be read.
 bool Execution::work(const Instruction& in, std::int64_t tile, const Incoming& message,
-                  std::byte* slot) {
+                     std::byte* slot) {
     const bool tail = layout_.is_tail(tile);
     std::int64_t length = layout_.length_of(tile);
     std::int64_t pieces = in.count;
-    // Neighbouring chunks are one piece where they are taken whole and lie side by side.
+    // Whole chunks that are adjacent in memory are one piece.
     const bool side_by_side = tail || (length == cut().chunk && cut().left_over == 0);
     if (side_by_side && !in.shifted) {
         length *= pieces;
@@ -311,10 +309,10 @@ bool Execution::work(const Instruction& in, std::int64_t tile, const Incoming& m
     return true;
 }
 
-// On a message in another process: what only has to be here is copied to its place, else it is
-// worked on part by part.
+// Works on a message in another process: a recv copies it to its destination, other instructions
+// fetch and process it part by part.
 bool Execution::work_fetched(const Instruction& in, const Incoming& message, Operands at,
-                          std::size_t n) {
+                             std::size_t n) {
     const auto item = static_cast<std::size_t>(cut().item);
     if (in.op == Op::kRecv) return fetch(message, at.dst, n * item);
     auto& words = fabric_.landing;
@@ -337,8 +335,7 @@ bool Execution::fetch(const Incoming& message, std::byte* to, std::size_t bytes)
     const auto end = read_memory(sender, message.address, to, bytes);
     if (end == ReadEnd::kDone) return true;
     const auto failure = end == ReadEnd::kDied ? Failure::kDied : Failure::kUnreadable;
-    fabric_.control().fail(failure,
-                            end == ReadEnd::kNowhere ? fabric_.rank() : message.sender);
+    fabric_.control().fail(failure, end == ReadEnd::kNowhere ? fabric_.rank() : message.sender);
     has_failed_ = true;
     return false;
 }
@@ -366,7 +363,7 @@ void Execution::compute(const Instruction& in, const Operands& at, std::size_t n
 
 constexpr std::size_t kLeastStreamed = 4096;
 
-// Into a slot.
+// Copies data into a slot.
 void Execution::stage(std::byte* to, const std::byte* from, std::size_t bytes) const {
     if (way_ == Way::kStreamed && bytes >= kLeastStreamed) {
         stream_bytes(to, from, bytes);
@@ -375,9 +372,10 @@ void Execution::stage(std::byte* to, const std::byte* from, std::size_t bytes) c
     }
 }
 
-// Results that nobody here reads soon bypass the caches where they would only push others out.
+// Results that this rank doesn't read bypass the caches if they don't fit: they would only evict
+// other data.
 void Execution::copy(const Instruction& in, std::byte* to, const std::byte* from,
-                  std::size_t bytes) const {
+                     std::size_t bytes) const {
     if (streams_ && in.is_final && bytes >= kLeastStreamed && !in.shifted) {
         stream_bytes(to, from, bytes);
     } else {

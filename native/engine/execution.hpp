@@ -1,4 +1,4 @@
-// The work of executions: instructions on tiles of a call, with their messages.
+// Executions: instructions on tiles of a call, with their messages.
 #pragma once
 
 #include <array>
@@ -15,19 +15,19 @@
 
 namespace sley {
 
-// What a plan may use of its connections: at most the fabric's.
+// The room of a plan's connections: at most that of the fabric's.
 struct Room {
     std::int64_t slots;
     std::int64_t slot_bytes;
 };
 
-// What keeps an execution from its start; kNone where nothing does.
+// What an execution must wait for before it starts; kNone if it can start.
 struct Obstacle {
     Reason reason;
     std::int32_t target;
 };
 
-// A rank's executions of one call after another. Which one comes when is the engine's business.
+// A rank's executions, one call after another. The engine decides their order.
 class Execution {
 public:
     // The program must outlive it. Throws std::invalid_argument for more room than the fabric's
@@ -35,14 +35,14 @@ public:
     Execution(Fabric& fabric, const Program& program, const std::vector<Connection>& connections,
               Room room);
 
-    // Takes up a call. Throws std::bad_alloc or std::length_error where there is no memory for it.
+    // Begins a call. Throws std::bad_alloc or std::length_error if there is no memory for it.
     void begin(const Call& call);
-    // Before the first execution of each iteration of the call, and after the last one.
+    // Called before the first execution of each iteration of the call, and after the last one.
     void begin_iteration();
     void end_iteration();
 
-    // What an execution waits for beside other instructions: its message, a slot, or that others
-    // have read what it overwrites.
+    // What an execution waits for besides other instructions: its message, a slot, or the read of a
+    // message that it overwrites.
     Obstacle obstacle(const Instruction& in, std::int64_t tile) {
         if (in.recv >= 0) {
             const auto& from = receivers_[static_cast<std::size_t>(in.recv)];
@@ -60,25 +60,25 @@ public:
         if (has_room) return {Reason::kNone, -1};
         return {Reason::kSlot, to.connection};
     }
-    // Carries out an execution without an obstacle. False if its message is not of this call, or
-    // can't be read any more.
+    // Runs an execution without an obstacle. False if its message is of another call, or can no
+    // longer be read.
     bool perform(const Instruction& in, std::int64_t tile);
 
-    // Whether others have read all that they pull from this rank: until then, its memory is not the
-    // caller's again.
+    // Whether the receivers have read all messages that they pull from this rank: until then the
+    // call may not return the memory to the caller.
     bool is_read() const;
     // The connections on which they have not.
-    std::vector<std::int32_t> unread() const;
+    std::vector<std::int32_t> unread_connections() const;
 
     const Cut& cut() const { return layout_.cut(); }
-    // Of the call's iterations: how many went each way.
-    const std::array<std::uint64_t, kWays>& ways() const { return went_; }
-    // Whether the iteration has read memory of other ranks, which is theirs again once the call has
-    // failed.
+    // The number of the call's iterations by way.
+    const std::array<std::uint64_t, kWays>& ways() const { return way_counts_; }
+    // Whether the iteration has read memory of other ranks, which they may overwrite once the call
+    // has failed.
     bool has_pulled() const { return has_pulled_; }
     // The rank whose message was of another call, or -1.
-    std::int32_t mismatched() const { return mismatched_; }
-    // Whether a message could not be read any more.
+    std::int32_t mismatched_rank() const { return mismatched_; }
+    // Whether a message could no longer be read.
     bool has_failed() const { return has_failed_; }
 
 private:
@@ -91,7 +91,7 @@ private:
         FifoReceiver* fifo;
         std::int32_t connection, src;
     };
-    // A message that has come: data that can be read, or an address in the process of its sender.
+    // A message that has arrived: readable data, or an address in the sender's process.
     struct Incoming {
         const std::byte* data = nullptr;
         std::int32_t sender = -1;
@@ -101,14 +101,14 @@ private:
             return {data ? data + offset : nullptr, sender, address + offset};
         }
     };
-    // The operands of an instruction, or of a part of it.
+    // The addresses of an instruction's operands, or of a part of them.
     struct Operands {
         std::byte* dst;
         const std::byte* src;
         const std::byte* message;
         std::byte* slot;
     };
-    // Where a tile of a payload that several messages share was staged, in which iteration.
+    // The slot in which a tile of a payload that several messages share was staged.
     struct Staged {
         std::uint64_t iteration;
         std::int64_t tile;
@@ -130,7 +130,7 @@ private:
 
     bool send(const Instruction& in, std::int64_t tile, const Incoming& message);
     void publish_pulled(const Instruction& in, std::int64_t tile, std::uint32_t bytes);
-    const Staged* shared(const Instruction& in, std::int64_t tile) const;
+    const Staged* find_staged(const Instruction& in, std::int64_t tile) const;
     std::size_t staged_index(std::int32_t payload, std::int64_t tile) const;
     void forget_overwritten(const Instruction& in, std::int64_t tile);
 
@@ -147,29 +147,29 @@ private:
     std::vector<Sender> senders_;
     std::vector<Receiver> receivers_;
     bool is_one_host_;
-    std::int64_t shared_tiles_;  // of a payload, that may be ahead of one another
+    std::int64_t shared_tiles_;  // the tiles of a payload whose slots are remembered
 
     // Of the current call.
     Layout layout_;
     Call call_{};
     std::uint32_t signature_ = 0;
     Combine combine_ = nullptr;
-    bool streams_ = false;  // the host's ranks write more than their cache holds
+    bool streams_ = false;  // whether the host's ranks write more than their cache holds
     std::int32_t mismatched_ = -1;
     bool has_failed_ = false;
-    std::array<std::uint64_t, kWays> went_{};
+    std::array<std::uint64_t, kWays> way_counts_{};
 
     // Of the current iteration.
     Way way_ = Way::kCached;
     bool has_choice_ = false;
-    std::chrono::steady_clock::time_point began_;  // where there is a choice
-    std::uint64_t heap_[kMemories] = {};  // `where` of the memory, 0 if it isn't in the heap
+    std::chrono::steady_clock::time_point began_;  // if there is a choice
+    std::uint64_t heap_[kMemories] = {};           // `where` of each memory, 0 if not in the heap
     bool pulls_ = false;
     bool has_pulled_ = false;
-    std::vector<std::uint8_t> pulled_;         // of each instruction: in full tiles
+    std::vector<std::uint8_t> pulled_;         // of each instruction: whether, in full tiles
     std::vector<std::uint64_t> first_number_;  // of each sender's messages
-    std::uint64_t iteration_ = 0;              // of any call
-    std::vector<Staged> staged_;               // of each shared payload: its last tiles
+    std::uint64_t iteration_ = 0;              // counted over all calls
+    std::vector<Staged> staged_;               // the last tiles of each shared payload
 };
 
 }  // namespace sley

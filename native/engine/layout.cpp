@@ -49,7 +49,7 @@ void Layout::cut_tiles(std::int64_t elements) {
     cut_.tiles = cut_.full_tiles + (cut_.left_over > 0 ? 1 : 0);
 }
 
-// Whether a chunk has one element more than `cut_.chunk`: its last.
+// Whether a chunk has one element more than `cut_.chunk`.
 bool Layout::has_one_more(std::int64_t cell) const {
     const auto index = cell % program_.chunks;
     return index * cut_.left_over % program_.chunks >= program_.chunks - cut_.left_over;

@@ -1,4 +1,4 @@
-// A call, and where its data lie: how it cuts chunks into tiles, and the address of each tile.
+// A call, and the layout of its data: how it cuts chunks into tiles, and the address of each tile.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace sley {
 
-// What a call is about. In place, memory[kInput] is the rank's data and memory[kOutput] is null.
+// The arguments of a call. In place, memory[kInput] is the rank's data and memory[kOutput] is null.
 struct Call {
     std::int64_t count;  // elements of one block of the collective
     DataType type;
@@ -24,33 +24,34 @@ struct Call {
 
 // How a call cuts every chunk (machine.md, "Memory" and "Tiles").
 struct Cut {
-    std::int64_t chunk;       // elements that every chunk has
-    std::int64_t left_over;   // chunks of a block that have one element more
+    std::int64_t chunk;       // elements of every chunk
+    std::int64_t left_over;   // chunks of a block with one element more
     std::int64_t tile;        // elements of a full tile
-    std::int64_t full_tiles;  // tiles before the one of those last elements
+    std::int64_t full_tiles;  // tiles before the tail, which has those last elements
     std::int64_t tiles;
     std::int64_t item;  // bytes of an element
 };
 
-// The memory of one call after another on a rank. The tile of the chunks' last elements, the tail,
-// runs on small arrays of one element per chunk: chunks that have no such element then need no
-// special case, and nobody leaves the caller's memory.
+// The memory of a rank's calls, one after another. The tile of the chunks' last elements, the tail,
+// runs on small arrays of one element per chunk: so chunks without such an element need no special
+// case, and all accesses stay within the caller's memory.
 class Layout {
 public:
-    // scratch: memory for the plan's, in 64-bit words, that whoever runs later may use.
+    // scratch: memory for the plan's scratch, in 64-bit words, shared with later calls of other
+    // plans.
     Layout(const Program& program, std::vector<std::uint64_t>& scratch)
         : program_(program), scratch_(scratch) {}
 
-    // Takes up a call. Throws std::bad_alloc or std::length_error where there is no memory for it.
+    // Begins a call. Throws std::bad_alloc or std::length_error if there is no memory for it.
     void begin(const Call& call);
-    // Cuts chunks into tiles of so many elements.
+    // Cuts chunks into tiles of `elements`.
     void cut_tiles(std::int64_t elements);
 
     const Cut& cut() const { return cut_; }
     const std::byte* base(Memory memory) const { return base_[memory]; }
     bool is_tail(std::int64_t tile) const { return tile == cut_.full_tiles; }
 
-    // Elements that a chunk has in a tile.
+    // The elements of a chunk in a tile.
     std::int64_t length_of(std::int64_t tile) const {
         if (is_tail(tile)) return 1;
         return std::min(cut_.tile, cut_.chunk - tile * cut_.tile);
@@ -62,10 +63,10 @@ public:
         return base_[memory] + (first + tile * cut_.tile) * cut_.item;
     }
 
-    // The elements of the tail, out of the caller's memory and back.
+    // Copy the tail's elements from the caller's memory and back.
     void load_tail();
     void store_tail();
-    // Makes the averages of sums.
+    // Divides sums into averages.
     void divide_outputs(DataType type);
 
 private:

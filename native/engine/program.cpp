@@ -1,4 +1,4 @@
-// From columns to a checked program: bounds of every operand, ends of every connection, waits.
+// Builds a program from columns; checks the bounds of operands, the ends of connections, and waits.
 #include "engine/program.hpp"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ private:
     void check_shape() const {
         for (const auto& c : connections_) {
             const bool fits = c.src >= 0 && c.src < ranks_ && c.dst >= 0 && c.dst < ranks_;
-            if (!fits) throw ProgramFault(-1, "a connection whose end is no rank");
+            if (!fits) throw ProgramFault(-1, "a connection to a rank that doesn't exist");
         }
         const auto rows = c_.op.size();
         for (const auto* column : {&c_.src_buffer, &c_.src_index, &c_.dst_buffer, &c_.dst_index,
@@ -154,7 +154,7 @@ private:
         return {kInput, index + (buffer == kInput ? c_.input_base : c_.output_base)};
     }
 
-    // The rank's own number for a connection; it must end here, and in one block only.
+    // The rank's own number of a connection, which must end at this rank, in a single block.
     std::int32_t end_of(std::int64_t row, std::int32_t connection, bool sending) {
         if (connection < 0 || connection >= static_cast<std::int64_t>(connections_.size())) {
             throw ProgramFault(row, "no such connection");
@@ -180,7 +180,7 @@ private:
         for (auto w = c_.wait_offset[row]; w < c_.wait_offset[row + 1]; ++w) {
             const auto target = c_.wait_target[static_cast<std::size_t>(w)];
             if (target < 0 || target >= rows_) {
-                throw ProgramFault(row, "a wait for what is no instruction of this rank");
+                throw ProgramFault(row, "a wait whose target is not an instruction of this rank");
             }
             program_.waits.push_back({block_of_[static_cast<std::size_t>(target)], target});
         }
@@ -193,14 +193,14 @@ private:
             const auto target = c_.hold_target[static_cast<std::size_t>(h)];
             if (target < 0 || target >= rows_ || c_.op[target] < 0 || c_.op[target] >= kOps ||
                 !sends(static_cast<Op>(c_.op[target]))) {
-                throw ProgramFault(row, "a hold for what is no send of this rank");
+                throw ProgramFault(row, "a hold whose target is not a send of this rank");
             }
             program_.holds.push_back(target);
         }
         in.hold_end = static_cast<std::int32_t>(program_.holds.size());
     }
 
-    // A message's payload is what lies in the chunks it is read from, or has just been written to.
+    // The chunks of a message: those it is read from, or has just been written to.
     struct Payload {
         Memory memory;
         std::int32_t cell, count;
@@ -253,7 +253,7 @@ private:
         }
     }
 
-    // `shared` is in order of memory and first cell; none is longer than the plan's longest message.
+    // `shared` is ordered by memory and first cell; none is longer than the plan's longest message.
     void note_overwritten(const Instruction& in, const std::vector<Payload>& shared) {
         const Payload first{in.dst_memory, in.dst_cell - c_.max_count, 0};
         for (auto it = std::lower_bound(shared.begin(), shared.end(), first);

@@ -1,5 +1,5 @@
-// One rank's program: what the engine interprets, checked so that it cannot touch memory that is
-// not its own, whatever the plan says.
+// One rank's program, which the engine interprets. It is checked, so that no plan can make the
+// engine access memory that isn't the rank's.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ constexpr bool writes_destination(Op op) {
            op == Op::kRecvCopySend || op == Op::kRecvReduceCopySend;
 }
 
-// The numbers of the first three are those of `sley.ir.words.Buffer`; they say which memory a
-// cell lies in. In place the output is the memory kInput (the rank's data) too.
+// The memory of a cell; the first three numbers are those of `sley.ir.words.Buffer`. In place, the
+// output is in kInput (the rank's data) too.
 enum Memory : std::int32_t { kInput = 0, kOutput = 1, kScratch = 2, kMemories = 3 };
 
 // The connections of a plan; `index` is the connection's number among the FIFOs of its `src`.
@@ -43,9 +43,9 @@ struct Connection {
 };
 
 // A rank's part of a plan, as columns. `send` and `recv` are numbers of the plan's connections;
-// waits name instructions of this rank, holds its sends. `pullable` (0 or 1) says whether the
-// receiver may read a message where it lies at this rank, `holds` which sends' messages must then
-// have been consumed before an instruction starts (machine.md, "Protocols and slots").
+// waits name instructions of this rank, holds its sends. pullable: 0 or 1, whether the receiver may
+// read the message in this rank's memory. holds: the sends whose messages must then have been
+// consumed before an instruction starts (machine.md, "Protocols and slots").
 struct ProgramColumns {
     std::vector<std::int32_t> op, src_buffer, src_index, dst_buffer, dst_index, count, send, recv;
     std::vector<std::int64_t> wait_offset;
@@ -54,15 +54,15 @@ struct ProgramColumns {
     std::vector<std::int64_t> hold_offset;
     std::vector<std::int32_t> hold_target;
     std::vector<std::int64_t> block_offset;
-    std::vector<std::int32_t> divisor;  // per output chunk: what AVERAGE divides by; 1 without
-    std::int32_t chunks = 1;            // chunks a block of the collective has
+    std::vector<std::int32_t> divisor;  // of each output chunk, for AVERAGE; 1: none
+    std::int32_t chunks = 1;            // of a block of the collective
     std::int32_t sizes[kMemories] = {};
     std::int32_t input_base = 0, output_base = 0;
     std::int32_t max_count = 1;  // the longest message of the whole plan, in chunks
     bool in_place = false;
     bool tile_major = true;
-    // Of all ranks together: whether each message is pullable, and is a single chunk; whether
-    // anything is reduced; whether each rank needs something of every other before it ends.
+    // Of all ranks together: whether each message is pullable, and a single chunk; whether any
+    // instruction reduces; whether each rank needs data of every other rank before it ends.
     bool all_pullable = false;
     bool reduces = false;
     bool needs_all = false;
@@ -73,20 +73,21 @@ struct Instruction {
     std::int32_t count;
     Memory src_memory, dst_memory;
     std::int32_t src_cell, dst_cell;
-    std::int32_t send, recv;  // index among the rank's own senders, receivers; -1 without
+    std::int32_t send, recv;  // index among the rank's own senders, receivers; -1: none
     std::int32_t wait_begin, wait_end;
     std::int32_t hold_begin, hold_end;
     std::int32_t turn;  // its number among the instructions that send on its connection
     bool pullable;
-    // Payloads that several of the rank's messages have in common are staged once: the payload's
-    // number, or -1; and those (a range of `overwrites`) that the destination overlaps.
+    // A payload that several of the rank's messages have in common is staged once. payload: its
+    // number, or -1; overwrites: the payloads that overlap the destination, a range of
+    // `Program::overwrites`.
     std::int32_t payload;
     std::int32_t overwrites_begin, overwrites_end;
-    // Source and destination are different but overlapping chunks: never merged into one piece,
-    // and done from the end that keeps what is still to be read.
+    // Source and destination overlap, but aren't the same: the chunks are not merged into one
+    // piece, and copied in the order (descending?) that overwrites none before it is read.
     bool shifted;
     bool descending;
-    bool is_final;  // nothing of the rank reads what it writes
+    bool is_final;  // no instruction of the rank reads what it writes
 };
 
 struct Wait {
@@ -98,7 +99,7 @@ struct Block {
     std::int32_t begin, end;
 };
 
-// An instruction that must not run; `row` counts the rank's instructions.
+// An invalid instruction: its row among the rank's, or -1 for a fault of the whole program.
 class ProgramFault : public std::runtime_error {
 public:
     ProgramFault(std::int64_t at, const std::string& what) : std::runtime_error(what), row(at) {}
@@ -110,21 +111,21 @@ struct Program {
     std::vector<Wait> waits;
     std::vector<Block> blocks;
     std::vector<std::int32_t> holds;  // instructions
-    std::vector<std::int32_t> senders, receivers;  // the plan's connections that the rank uses
-    std::vector<std::int32_t> messages;  // of each sender: the instructions that send on it
+    std::vector<std::int32_t> senders, receivers;  // the connections of the plan that the rank uses
+    std::vector<std::int32_t> messages;  // of each sender: the number of instructions that use it
     std::int32_t payloads = 0;
     std::vector<std::int32_t> overwrites;  // payloads
     std::vector<std::int32_t> divisor;
     std::int32_t chunks;
-    std::int32_t cells[kMemories];  // sizes in chunks; in place the output has none of its own
+    std::int32_t cells[kMemories];  // sizes in chunks; in place, 0 for the output
     std::int32_t output_base;
     std::int32_t max_count;
     bool in_place;
     bool tile_major;
     bool all_pullable, reduces, needs_all;
-    bool writes_input = false;  // out of place
+    bool writes_input = false;  // although out of place
 
-    // Elements that memory (kInput or kOutput) has in a call of `count`.
+    // The elements of a memory (kInput or kOutput) in a call of `count`.
     std::int64_t elements(Memory memory, std::int64_t count) const {
         return (static_cast<std::int64_t>(cells[memory]) + chunks - 1) / chunks * count;
     }

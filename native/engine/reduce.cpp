@@ -1,4 +1,4 @@
-// The kernels, compiled for several sets of vector instructions, and the choice among them.
+// The kernels, compiled for several sets of vector instructions, and the choice among the sets.
 #include "engine/reduce.hpp"
 
 #include <array>
@@ -7,7 +7,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "engine/reduce_variants.hpp"
 #include "half.hpp"
 
 #if defined(__x86_64__)
@@ -29,8 +28,8 @@
 #define SLEY_VECTOR_BYTES 32
 #include "engine/reduce_kernels.hpp"
 
-// AVX-512's instructions (for 64-bit integers, masks), but not its registers: data come from memory
-// or another core's cache, where 64 bytes at a time were 8 % slower on Zen 4 and older Intel CPUs
+// AVX-512's instructions (for 64-bit integers, masks), but not its wide registers: with data from
+// memory or another core's cache, 64 bytes at a time were 8 % slower on Zen 4, and older Intel CPUs
 // lower their clock.
 #define SLEY_VARIANT avx512
 #define SLEY_TARGET __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
@@ -44,8 +43,8 @@ namespace {
 
 #if defined(__x86_64__)
 
-// Not every compiler's __builtin_cpu_supports knows F16C. It does ask whether the operating system
-// keeps the wide registers, which goes for AVX2 and F16C alike.
+// Not every compiler's __builtin_cpu_supports knows F16C. For AVX2 it also checks that the
+// operating system saves the wide registers, which F16C needs too.
 bool has_avx2_and_f16c() {
     unsigned eax, ebx, ecx, edx;
     return __builtin_cpu_supports("avx2") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 &&

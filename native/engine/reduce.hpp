@@ -1,8 +1,10 @@
 // Reductions: element types, operations, and the kernels that combine two arrays.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace sley {
 
@@ -16,15 +18,32 @@ constexpr std::int32_t kDataTypes = 9;
 enum class ReduceOp : std::int32_t { kSum, kProduct, kMin, kMax, kAverage };
 constexpr std::int32_t kReduceOps = 5;
 
-// out[i] = a[i] o b[i] for i < n as docs/machine.md says, the same bits on every CPU and for b o a.
-// A NaN is written as the positive quiet one without payload; MIN and MAX order -0 before +0. `out`
-// may be `a` or `b`; they must not overlap otherwise. None needs to be aligned.
+// out[i] = a[i] o b[i] for i < n as docs/machine.md defines it, with the same bits on every CPU and
+// for b o a. A NaN is written as the positive quiet one without payload; MIN and MAX order -0
+// before +0. `out` may be `a` or `b`; they must not overlap otherwise. None needs to be aligned.
 using Combine = void (*)(std::byte* out, const std::byte* a, const std::byte* b, std::size_t n);
-// data[i] = data[i] / divisor for i < n and divisor > 0; integers towards zero.
+// data[i] = data[i] / divisor for i < n and divisor > 0; integers are rounded towards zero.
 using Divide = void (*)(std::byte* data, std::int32_t divisor, std::size_t n);
 
 std::size_t item_size(DataType type);
 Combine combine_kernel(DataType type, ReduceOp op);
 Divide divide_kernel(DataType type);
+
+// The kernels of one type, in one set of vector instructions.
+struct Kernels {
+    std::size_t item;
+    std::array<Combine, kReduceOps> combine;  // AVERAGE runs as SUM
+    Divide divide;
+};
+
+using KernelTable = std::array<Kernels, kDataTypes>;
+
+struct Variant {
+    const char* name;
+    const KernelTable* kernels;
+};
+
+// The sets of kernels that this machine can run, the fastest last. All write the same bits.
+std::vector<Variant> variants();
 
 }  // namespace sley

@@ -1,20 +1,20 @@
-// The kernels for one set of vector instructions, out of one template for each type and operation.
+// The kernels for one set of vector instructions, from one template for each type and operation.
 //
 // reduce.cpp includes this file once for each set, so there is no include guard. Each time it
 // defines (and this file undefines)
 //   SLEY_VARIANT       the namespace of the set,
 //   SLEY_TARGET        the attribute that lets a function use the set's instructions,
 //   SLEY_VECTOR_BYTES  the width of the registers to use, 16 or 32 (32: AVX2 and F16C at least).
-// Every function here has the attribute, rather than the whole file a compiler option: with an
-// option, the linker could keep the copy of a shared inline function (half.hpp, the standard
-// library) that only the newest CPUs can run.
+// Every function here has the attribute; a compiler option for the whole file would not do: the
+// linker could keep a copy of a shared inline function (half.hpp, the standard library) that only
+// the newest CPUs can run.
 //
-// All sets write the same bits, whichever operand comes first: ranks on different CPUs then agree,
-// and so do two ranks that combine what they swapped. So
+// All sets write the same bits, in either order of the operands: so ranks on different CPUs agree,
+// and so do two ranks that combine exchanged data. Therefore
 //   - every NaN that is written is the positive quiet one without payload,
-//   - MIN and MAX take a NaN from either side, and order -0 before +0,
-//   - the last elements of an array go through the same code as the others, padded,
-//   - no product feeds a sum, which a compiler could fuse (but in half.hpp, where it is exact).
+//   - MIN and MAX take a NaN from either operand, and order -0 before +0,
+//   - the last elements of an array are padded and run the same code as the others,
+//   - no product feeds a sum, which a compiler could fuse (except in half.hpp, where it is exact).
 
 namespace sley::SLEY_VARIANT {
 
@@ -58,7 +58,7 @@ SLEY_STEP V with_one_nan(V v) {
     return v == v ? v : quiet_nan<V>();
 }
 
-// Integers wrap around: signed overflow is undefined in C++, so it is done without sign.
+// Integers wrap around, computed as unsigned: signed overflow is undefined in C++.
 struct Sum {
     template <class V>
     SLEY_STEP V apply(V a, V b) {
@@ -83,8 +83,8 @@ struct Product {
     }
 };
 
-// Of equal numbers only zeros have different bits. Each of the two picks takes another one of them,
-// so "or" gives -0 if there is one, and "and" +0.
+// Among equal numbers only zeros have different bits. The two selections return different ones of
+// equal operands, so "or" gives -0 if there is one, and "and" +0.
 struct Min {
     template <class V>
     SLEY_STEP V apply(V a, V b) {
@@ -122,7 +122,7 @@ struct Quotient {
     }
 };
 
-// How elements lie in memory (`kStep` bytes of them at a time) and in registers (`Parts`).
+// The format of elements in memory (`kStep` bytes at a time) and in registers (`Parts`).
 template <class E>
 struct Format {
     using Part = Vector<E>;
@@ -149,17 +149,17 @@ struct Format<Bfloat16> {
         return {{reinterpret_cast<Floats>(pairs << 16), reinterpret_cast<Floats>(pairs & kUpper)}};
     }
     SLEY_STEP void write(std::byte* to, const Parts& parts) {
-        store(to, (rounded(parts.part[0]) >> 16) | (rounded(parts.part[1]) & kUpper));
+        store(to, (round(parts.part[0]) >> 16) | (round(parts.part[1]) & kUpper));
     }
-    // As Bfloat16::from_float, for a NaN as well: the only one that gets here has no payload that
+    // As Bfloat16::from_float, without its case for NaN: the only NaN here has no payload that
     // rounding could carry into the exponent.
-    SLEY_STEP Words rounded(Floats value) {
+    SLEY_STEP Words round(Floats value) {
         const Words w = reinterpret_cast<Words>(value);
         return w + 0x7FFFu + ((w >> 16) & 1u);
     }
 };
 
-// Forgets where `v` comes from: Clang 14 would compare halves before it widens them, one by one.
+// Hides the origin of `v`: otherwise Clang 14 compares halves one by one before it widens them.
 #if SLEY_VECTOR_BYTES == 32
 SLEY_STEP Floats opaque(Floats v) {
     __asm__("" : "+x"(v));
@@ -258,9 +258,9 @@ SLEY_TARGET void divide(std::byte* data, std::int32_t divisor, std::size_t n) {
     std::memcpy(data + i, last, bytes - i);
 }
 
-// CPUs have no vectors of integer quotients. In a floating-point type that holds both operands the
-// quotient, cut off, is the right one: it would have to lie nearer to an integer than 1 / divisor
-// to be rounded to it. (Where a divisor is too large for a float, the quotient is 0 anyway.)
+// CPUs have no vector division of integers. In a floating-point type that holds both operands, the
+// truncated quotient is right: only a quotient nearer than 1 / divisor to an integer could be
+// rounded to it. (If a divisor is too large for a float, the quotient is 0 anyway.)
 template <class T>
 SLEY_TARGET void divide_integers(std::byte* bytes, std::int32_t divisor, std::size_t n) {
     using Exact = std::conditional_t<(sizeof(T) < 4), float,

@@ -1,4 +1,4 @@
-// How a thread waits for other ranks: for a short time on its core, then asleep until one rings.
+// How a thread waits for other ranks: it first spins for a short time, then sleeps until one rings.
 #pragma once
 
 #include <sched.h>
@@ -40,23 +40,23 @@ inline int cores() {
     return number;
 }
 
-// The bell of a rank, in memory that all ranks of its host see: its threads sleep on it, and
-// whoever has written something for the rank rings it. It is zeroed at the start.
+// The bell of a rank, in memory that all ranks of its host see: its threads sleep on it, and a
+// thread that has written something for the rank rings it. Its memory starts zeroed.
 class Bell {
 public:
-    // Wakes the rank's threads. Costs a look at a cache line where none sleeps.
+    // Wakes the rank's threads; if none sleeps, it only reads a cache line.
     void ring() {
         if (sleepers_.load(std::memory_order_relaxed) != 0) wake();
     }
 
-    // A thread is about to sleep, until `leave`. A ring that happens at this very moment may miss
-    // it, since `ring` has no fence between the news and its look: so the thread goes on looking
-    // for news for longer than a store takes to be seen, and doesn't sleep for ever.
+    // A thread is about to sleep, until `leave`. A simultaneous `ring` may miss it, since `ring`
+    // has no fence between the news and its read of `sleepers_`. So the thread must go on polling
+    // for longer than a store takes to become visible, and must not sleep for ever.
     void enter() { sleepers_.fetch_add(1, std::memory_order_seq_cst); }
     void leave() { sleepers_.fetch_sub(1, std::memory_order_relaxed); }
     std::uint32_t rings() const { return rings_.load(std::memory_order_acquire); }
 
-    // Sleeps until somebody rings, or has rung since `rings` was so many; not longer than `most`.
+    // Sleeps until the bell rings, unless it has rung since `rings` was read; at most for `most`.
     void sleep(std::uint32_t rings, std::chrono::nanoseconds most) {
 #ifdef __linux__
         const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
@@ -90,34 +90,33 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
                   sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t),
               "the kernel compares the word that threads sleep on");
 
-// One thread's wait, round by round: pause instructions at first, then sched_yield, then sleep.
-// Where ranks outnumber cores, the rank that is waited for may need this very core, and pauses only
-// cost.
+// One thread's wait, round by round: first pause instructions, then sched_yield, then sleep. If
+// ranks outnumber cores, the awaited rank may need this core, so it pauses less often.
 class Rest {
 public:
     using Clock = std::chrono::steady_clock;
 
-    // polls: whether some news come without a ring, from other hosts.
+    // polls: whether news can come without a ring, from other hosts.
     Rest(Bell& bell, std::int32_t ranks, bool polls)
         : bell_(bell), pauses_(ranks <= cores() ? kPauses : kFewPauses), polls_(polls) {}
     Rest(const Rest&) = delete;
     Rest& operator=(const Rest&) = delete;
-    ~Rest() { moved(); }
+    ~Rest() { reset(); }
 
     // The thread has found something to do.
-    void moved() {
+    void reset() {
         rounds_ = 0;
         if (is_entered_) leave();
     }
 
-    // A round in vain, of the first ones; false where these are over.
+    // One of the first rounds; false if they are over.
     bool pause() {
         if (++rounds_ > pauses_) return false;
         pause_cpu();
         return true;
     }
 
-    // A later one. is_quiet: whether it is time to sleep, at most so long.
+    // A later round. is_quiet: whether to sleep, at most for `most`.
     void wait(bool is_quiet, std::chrono::nanoseconds most) {
         if (!is_quiet) {
             if (is_entered_) leave();
@@ -147,7 +146,7 @@ private:
         bell_.leave();
     }
 
-    // What waits for long may wait a little longer.
+    // The limit of a sleep grows with the wait: an eighth of it, within bounds.
     std::chrono::nanoseconds nap() const {
         constexpr std::chrono::nanoseconds kLeast = std::chrono::microseconds(50);
         constexpr std::chrono::nanoseconds kMost = std::chrono::milliseconds(1);

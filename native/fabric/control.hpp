@@ -1,5 +1,5 @@
-// What the ranks of a job tell one another beside messages: who failed first, who has arrived at
-// the barrier, what each is at, and its heartbeat; and `Patience`, which says how long one waits.
+// The state that the ranks of a job share beside messages: the first failure, arrivals at the
+// barrier, each rank's call and heartbeat; and `Patience`, which limits how long a rank waits.
 #pragma once
 
 #include <atomic>
@@ -14,19 +14,19 @@
 
 namespace sley {
 
-// kMismatched: the rank calls something else than the rank that noticed. kLeft: it has closed its
-// communicator. kCut: the network doesn't reach it any more. kNoMemory: it has none for a call.
-// kGaveUp: it was told to. kUnreadable: memory of its call isn't there.
+// kMismatched: the rank's call differs from that of the rank that noticed. kLeft: it has closed its
+// communicator. kCut: the network no longer reaches it. kNoMemory: it has none for a call. kGaveUp:
+// it was interrupted or aborted. kUnreadable: memory of its call can't be read.
 enum class Failure : std::int32_t {
     kNone, kStalled, kDied, kMismatched, kLeft, kCut, kNoMemory, kGaveUp, kUnreadable
 };
 
-// What a rank is at: the number of its call, from 1 on, and two words that must be the same on all
-// ranks (for the engine they mean nothing).
+// A rank's current call: its number, from 1 on, and two words that must be equal on all ranks (the
+// engine doesn't interpret them).
 struct CallRecord {
     std::uint64_t sequence = 0, what = 0, count = 0;
-    // What the record of a rank says that does this call without a plan; 0: none does. Others don't
-    // see it.
+    // `what` in the record of a rank that does this call without a plan; 0: none does. Local: other
+    // ranks don't see it.
     std::uint64_t unplanned = 0;
 
     bool same_as(const CallRecord& other) const {
@@ -37,7 +37,7 @@ struct CallRecord {
         return unplanned != 0 && other.what == unplanned;
     }
 
-    // A message carries this, never 0 for a call with a number.
+    // The signature of the call's messages; not 0 for a call with a number.
     std::uint32_t signature() const {
         if (sequence == 0) return 0;
         std::uint64_t h = sequence * 0x9e3779b97f4a7c15u ^ what * 0xc2b2ae3d27d4eb4fu ^
@@ -48,13 +48,13 @@ struct CallRecord {
     }
 };
 
-// Words in which rank 0 says how calls go: a cache line for two calls.
+// Words in which rank 0 publishes the ways of a call: two calls share a cache line.
 constexpr std::size_t kWayWords = 4;
 
-// The head of a rank's memory, zeroed at the start. `failure` is written by anybody, the rest by
-// the rank alone (or by what pumps its news from another host). `beat` counts the rounds in which
-// the rank moved something: a rank that waits looks at the others' beats, since a plan in which
-// anybody moves is slow but not stuck.
+// The head of a rank's memory, which starts zeroed. Any rank writes `failure`; only the rank writes
+// the rest (or the pump, in the copy of a rank of another host). `beat` counts the rounds in which
+// the rank moved something: a waiting rank reads the others' beats, since a plan in which any rank
+// moves is slow, not stuck.
 struct alignas(kCacheLine) RankState {
     std::atomic<std::uint64_t> failure;  // 0, or kind << 32 | rank
     alignas(kCacheLine) std::atomic<std::uint64_t> arrived;
@@ -62,25 +62,25 @@ struct alignas(kCacheLine) RankState {
     std::atomic<std::uint64_t> closed;
     alignas(kCacheLine) std::atomic<std::uint64_t> call_sequence;
     std::atomic<std::uint64_t> call_what, call_count;
-    std::atomic<std::uint64_t> call_ended;  // number of the last call that the rank has ended
-    // Where others find the rank's memory (attach.hpp): its process, 0 if they don't, and a word at
-    // an address there.
+    std::atomic<std::uint64_t> call_ended;  // the number of the last call that the rank has ended
+    // How others find the rank's memory (copy.hpp): its process (0: they can't), and a random word
+    // with its address there.
     alignas(kCacheLine) std::atomic<std::uint64_t> process;
     std::atomic<std::uint64_t> word, word_at;
-    alignas(kCacheLine) Bell bell;  // rung by anybody
-    // Of rank 0: which way calls go, said in turns (ways.hpp).
+    alignas(kCacheLine) Bell bell;  // any rank rings it
+    // Of rank 0: the ways of calls, in two buffers by turns (ways.hpp).
     alignas(kCacheLine) std::atomic<std::uint64_t> ways[2][kWayWords];
 };
 
-// Asked now and then by a thread that waits for other ranks: whether it is to give up, because
-// somebody wants something else of it (Ctrl-C). Set by who calls from such a thread.
+// A thread that waits for other ranks asks this now and then: whether to give up (Ctrl-C). The
+// caller of such a thread sets it.
 inline thread_local bool (*is_interrupted)() = nullptr;
 
-// How often a rank that waits looks at what costs more than memory: signals, deaths.
+// How often a waiting rank makes checks that cost more than reads of memory: signals, deaths.
 constexpr auto kLookInterval = std::chrono::milliseconds(20);
 
-// A thread that waits sleeps when nothing has moved for so long; be it that others still move, when
-// it has itself waited for so long.
+// A waiting thread sleeps when no rank has moved for kQuiet, or when it has itself waited for
+// kLongWait.
 constexpr auto kQuiet = std::chrono::microseconds(200);
 constexpr auto kLongWait = std::chrono::milliseconds(2);
 
@@ -95,9 +95,10 @@ public:
     bool has_remote() const { return has_remote_; }
     Bell& bell() const { return own().bell; }
 
-    // Tells every rank whose memory is within reach; the first failure that a rank hears of stays.
+    // Records a failure for every rank of this host (a pump tells the others). A rank keeps the
+    // first one.
     void fail(Failure kind, std::int32_t rank) {
-        const auto value = packed(kind, rank);
+        const auto value = pack(kind, rank);
         for (auto* state : states_) {
             std::uint64_t none = 0;
             state->failure.compare_exchange_strong(none, value, std::memory_order_acq_rel);
@@ -105,10 +106,10 @@ public:
         }
     }
 
-    // Tells nobody else.
+    // Records a failure for this rank alone.
     void fail_here(Failure kind, std::int32_t rank) {
         std::uint64_t none = 0;
-        own().failure.compare_exchange_strong(none, packed(kind, rank), std::memory_order_acq_rel);
+        own().failure.compare_exchange_strong(none, pack(kind, rank), std::memory_order_acq_rel);
         bell().ring();
     }
 
@@ -140,7 +141,7 @@ public:
     }
 
     // The first rank that has not arrived `epoch` times, or -1.
-    std::int32_t absent(std::uint64_t epoch) const {
+    std::int32_t find_absent(std::uint64_t epoch) const {
         for (std::int32_t r = 0; r < ranks(); ++r) {
             if (state(r).arrived.load(std::memory_order_acquire) < epoch) return r;
         }
@@ -159,7 +160,7 @@ public:
         own().call_ended.store(call.sequence, std::memory_order_release);
     }
 
-    // What a rank is at; all zero where it is just changing.
+    // The call that a rank is at; all zero while it changes.
     CallRecord call_of(std::int32_t rank) const {
         const auto& s = state(rank);
         CallRecord call;
@@ -170,8 +171,8 @@ public:
         return call;
     }
 
-    // A rank that is at the call of this number, but at another one; or -1.
-    std::int32_t mismatched(const CallRecord& call) const {
+    // A rank whose call has the same number but differs; or -1.
+    std::int32_t find_mismatch(const CallRecord& call) const {
         if (call.sequence == 0) return -1;
         for (std::int32_t r = 0; r < ranks(); ++r) {
             const auto other = call_of(r);
@@ -187,11 +188,11 @@ public:
 
     void close() { own().closed.store(1, std::memory_order_release); }
 
-    // Whether a rank's process has ended, as far as that can be seen from here.
+    // Whether a rank's process has ended, as far as this rank can see.
     std::function<bool(std::int32_t rank)> is_dead;
 
-    // Records the failure of a rank that is gone without having ended call `sequence`, if there is
-    // one. (Who has done his part may go: his messages stay.)
+    // Fails for a rank, if any, that left or died before it ended call `sequence`. (After that it
+    // may go: its messages stay.)
     void fail_for_missing(std::uint64_t sequence) {
         for (std::int32_t r = 0; r < ranks(); ++r) {
             if (r == rank_) continue;
@@ -206,7 +207,7 @@ public:
     RankState& state(std::int32_t rank) const { return *states_[static_cast<std::size_t>(rank)]; }
 
 private:
-    static std::uint64_t packed(Failure kind, std::int32_t rank) {
+    static std::uint64_t pack(Failure kind, std::int32_t rank) {
         return static_cast<std::uint64_t>(kind) << 32 | static_cast<std::uint32_t>(rank);
     }
 
@@ -217,7 +218,7 @@ private:
     bool has_remote_;
 };
 
-// How long a rank waits when nothing of its own can move: until somebody fails, or no rank has
+// The limit of a rank's wait when none of its blocks can move: until a rank fails, or no rank has
 // moved for `timeout_s`. It stays awake for some time after any rank has moved: its turn is near.
 class Patience {
 public:
@@ -231,7 +232,7 @@ public:
               std::chrono::duration<double>(timeout_s))),
           glances_(std::min<Clock::duration>(kLookInterval, timeout_ / 8)) {}
 
-    void moved() { rest_.moved(); }
+    void reset() { rest_.reset(); }
 
     Verdict wait() {
         if (rest_.pause()) return Verdict::kWait;
@@ -259,10 +260,10 @@ private:
         return now - moved_ >= timeout_ ? Verdict::kTimedOut : Verdict::kWait;
     }
 
-    // What costs more than a look: has anybody gone, or called something else?
+    // The checks that cost more: interrupts, other calls, ranks that are gone.
     void glance() {
         control_.fail_if_interrupted();
-        const auto other = control_.mismatched(call_);
+        const auto other = control_.find_mismatch(call_);
         if (other >= 0) control_.fail(Failure::kMismatched, other);
         control_.fail_for_missing(call_.sequence);
     }
@@ -273,7 +274,7 @@ private:
     Clock::duration timeout_, glances_;
     std::uint64_t beats_ = 0;
     bool is_quiet_ = false;
-    Clock::time_point began_, moved_, glanced_;  // this wait; any rank; the last glance
+    Clock::time_point began_, moved_, glanced_;  // this wait; the last move of a rank; `glance`
 };
 
 }  // namespace sley

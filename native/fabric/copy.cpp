@@ -1,8 +1,11 @@
-// Copies that bypass the caches.
 #include "fabric/copy.hpp"
 
-#include <cstdint>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <fstream>
+#include <random>
 #include <string>
 
 #if defined(__x86_64__)
@@ -10,15 +13,14 @@
 #endif
 
 namespace sley {
+namespace {
 
 #if defined(__x86_64__)
 
-namespace {
-
 constexpr std::size_t kLine = 64;
 
-// `to` is aligned to a line. Both halves of a line are stored together, so that it leaves the
-// write-combining buffer whole.
+// `to` is aligned to a line. Both halves of a line are stored together, so that the write-combining
+// buffer flushes it as a whole.
 __attribute__((target("avx"))) void stream_lines(std::byte* to, const std::byte* from,
                                                  std::size_t n) {
     for (std::size_t i = 0; i < n; i += kLine) {
@@ -31,7 +33,18 @@ __attribute__((target("avx"))) void stream_lines(std::byte* to, const std::byte*
     }
 }
 
+#endif
+
+bool can_read_byte(pid_t process, iovec there) {
+    std::byte byte;
+    const iovec here{&byte, 1};
+    there.iov_len = 1;
+    return process_vm_readv(process, &here, 1, &there, 1, 0) == 1;
+}
+
 }  // namespace
+
+#if defined(__x86_64__)
 
 void stream_bytes(std::byte* to, const std::byte* from, std::size_t n) {
     static const bool has_avx = __builtin_cpu_supports("avx");
@@ -50,7 +63,7 @@ void stream_bytes(std::byte* to, const std::byte* from, std::size_t n) { copy_by
 
 #endif
 
-// Not from sysconf, which adds up the caches of all sockets on some machines.
+// Not by sysconf, which adds up the caches of all sockets on some machines.
 std::int64_t last_level_cache_bytes() {
     static const std::int64_t bytes = [] {
         for (const char* level : {"index3", "index2"}) {
@@ -63,6 +76,39 @@ std::int64_t last_level_cache_bytes() {
         return kUsual;
     }();
     return bytes;
+}
+
+void announce(RankState& state) {
+    std::random_device random;
+    state.word.store(std::uint64_t{random()} << 32 | random(), std::memory_order_relaxed);
+    state.word_at.store(reinterpret_cast<std::uint64_t>(&state.word), std::memory_order_relaxed);
+    state.process.store(static_cast<std::uint64_t>(getpid()), std::memory_order_release);
+}
+
+// The process with that number in this process' namespace may be another one: it is the rank's if
+// the rank's random word is at the announced address.
+bool can_read(const RankState& peer) {
+    if (peer.process.load(std::memory_order_acquire) == 0) return false;
+    std::uint64_t found = 0;
+    return read_memory(peer, peer.word_at.load(std::memory_order_relaxed),
+                       reinterpret_cast<std::byte*>(&found), sizeof found) == ReadEnd::kDone &&
+           found == peer.word.load(std::memory_order_relaxed);
+}
+
+ReadEnd read_memory(const RankState& peer, std::uint64_t address, std::byte* to,
+                    std::size_t bytes) {
+    const auto process = static_cast<pid_t>(peer.process.load(std::memory_order_relaxed));
+    while (bytes > 0) {
+        const iovec here{to, bytes};
+        const iovec there{reinterpret_cast<void*>(address), bytes};
+        const auto read = process_vm_readv(process, &here, 1, &there, 1, 0);
+        if (read < 0 && errno == ESRCH) return ReadEnd::kDied;
+        if (read <= 0) return can_read_byte(process, there) ? ReadEnd::kNowhere : ReadEnd::kGone;
+        to += read;
+        address += static_cast<std::uint64_t>(read);
+        bytes -= static_cast<std::size_t>(read);
+    }
+    return ReadEnd::kDone;
 }
 
 }  // namespace sley

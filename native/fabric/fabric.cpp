@@ -5,12 +5,12 @@
 #include <new>
 #include <stdexcept>
 
-#include "fabric/attach.hpp"
+#include "fabric/copy.hpp"
 
 namespace sley {
 namespace {
 
-// Ranks of other hosts get private memory in place of their own.
+// Gives ranks of other hosts private memory in place of their own.
 std::vector<Region> with_copies(const FabricShape& shape, std::vector<Region> memory) {
     for (std::size_t r = 0; r < memory.size(); ++r) {
         if (memory[r].segment) continue;
@@ -93,7 +93,7 @@ FifoMemory Fabric::fifo(std::int32_t src, std::int32_t index) const {
             shape_.fifo};
 }
 
-// Both ends ask for the memory behind a connection, whoever comes first.
+// Both ends reserve the connection's memory: either may come first.
 void Fabric::reserve(std::int32_t src, std::int32_t index) {
     if (src < 0 || src >= shape_.ranks() || index < 0 ||
         index >= shape_.fifos[static_cast<std::size_t>(src)]) {

@@ -1,8 +1,8 @@
 // The fabric of a job, as one rank sees it: every rank's memory, and the connections in it.
 //
-// A rank's memory is its RankState and the FIFOs of the connections that it sends on. The memory of
-// a rank on another host is a private copy, which a transport keeps up to date. Every process that
-// has the same FabricShape computes the same layout.
+// A rank's memory has its RankState and the FIFOs of the connections that it sends on. For a rank
+// of another host it is a private copy, which a transport keeps up to date. Every process with the
+// same FabricShape computes the same layout.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace sley {
 
 struct FabricShape {
-    std::vector<std::int32_t> fifos;  // of each rank: the connections that it may send on
+    std::vector<std::int32_t> fifos;  // of each rank: the number of connections that it may send on
     FifoShape fifo;
 
     std::int32_t ranks() const { return static_cast<std::int32_t>(fifos.size()); }
@@ -30,12 +30,11 @@ struct FabricShape {
     std::size_t bytes_of(std::int32_t rank) const {
         return offset(fifos[static_cast<std::size_t>(rank)]);
     }
-    // Throws std::invalid_argument for a shape without room, and std::bad_alloc where the sums do
-    // not even fit in a number.
+    // Throws std::invalid_argument for a shape without room, std::bad_alloc if its bytes overflow.
     void check() const;
 };
 
-// A part of a segment that starts at `offset`: a rank's memory, or its heap.
+// The part of a segment from `offset` on: a rank's memory, or its heap.
 struct Region {
     std::shared_ptr<Segment> segment;
     std::size_t offset = 0;
@@ -43,32 +42,31 @@ struct Region {
     std::byte* data() const { return segment ? segment->data() + offset : nullptr; }
 };
 
-// What carries messages to and from ranks of other hosts. The engines' threads call it, one at a
-// time.
+// Carries messages to and from ranks of other hosts. The engines' threads call it, one at a time.
 class Transport {
 public:
     virtual ~Transport() = default;
-    // This rank will send to (receive from) another host's rank on that rank's FIFO `index`.
+    // This rank will send to another host's rank on its own FIFO `index`, or receive on the peer's.
     virtual void open_sender(std::int32_t peer, std::int32_t index, const FifoMemory& memory) = 0;
     virtual void open_receiver(std::int32_t peer, std::int32_t index,
                                const FifoMemory& memory) = 0;
-    // Moves what can be moved without waiting; says whether anything was.
+    // Moves what can be moved without waiting; returns whether anything was.
     virtual bool progress() = 0;
-    // Whether all that was published or consumed here has been told to the others: nobody makes
-    // progress between calls.
+    // Whether the other hosts have been sent all that was published or consumed here: between calls
+    // nothing makes progress.
     virtual bool is_settled() = 0;
-    // How a rank was lost; any thread may ask.
+    // How the connection to a rank was lost; any thread may ask.
     virtual Failure loss_of(std::int32_t rank) const = 0;
 };
 
 class Fabric {
 public:
-    // memory: of each rank; one without a segment is on another host. heaps: of each rank, where
-    // it lets others read from one.
+    // memory: of each rank, without a segment for one on another host. heaps: of each rank, if it
+    // lets others read from one.
     Fabric(FabricShape shape, std::int32_t rank, std::vector<Region> memory,
            std::vector<Region> heaps);
 
-    // The regions of all ranks one behind another in one segment, all of it reserved.
+    // The regions of all ranks, one after another in one segment, which is reserved as a whole.
     static std::vector<Region> side_by_side(const FabricShape& shape,
                                             const std::shared_ptr<Segment>& segment);
     static std::size_t bytes_side_by_side(const FabricShape& shape);
@@ -79,8 +77,8 @@ public:
     Ways& ways() { return ways_; }
     RankState& state(std::int32_t rank) const { return control_.state(rank); }
 
-    // The ends of connections; made, with memory behind them, when they are first asked for. Any
-    // thread may ask, but an end is for one thread at a time.
+    // The ends of connections, created with their memory at the first request. Any thread may ask,
+    // but an end is for one thread at a time.
     FifoSender& sender(std::int32_t dst, std::int32_t index);
     FifoReceiver& receiver(std::int32_t src, std::int32_t index);
     FifoMemory fifo(std::int32_t src, std::int32_t index) const;
@@ -93,22 +91,22 @@ public:
         return static_cast<std::int32_t>(std::count(remote_.begin(), remote_.end(), false));
     }
 
-    // Where the data of a message from `src` lie.
+    // The address of the data of a message from `src`.
     const std::byte* resolve(std::int32_t src, std::uint64_t where) const {
         const auto& region = where & kInHeap ? heaps_[static_cast<std::size_t>(src)]
                                              : memory_[static_cast<std::size_t>(src)];
         return region.data() + (where & ~kInHeap);
     }
 
-    // Whether this rank can read the memory of the others on its host, wherever it lies.
+    // Whether this rank can read all memory of the other processes of its host.
     bool reads_others() const;
     // Whether all ranks can; they have agreed on it.
     bool is_attached = false;
-    // Memory of the one call that runs, whatever its plan: the plan's scratch, and where messages
-    // out of other processes land for a moment. It stays as large as the largest call's.
+    // Memory of the call that runs: the plan's scratch, and a landing place for messages read from
+    // other processes. It keeps the size of the largest call.
     std::vector<std::uint64_t> scratch, landing;
 
-    // `where` for data in this rank's heap; 0 for other data.
+    // `where` of data in this rank's heap; 0 for other data.
     std::uint64_t in_heap(const std::byte* data, std::size_t bytes) const;
 
     void set_transport(std::shared_ptr<Transport> transport) { transport_ = std::move(transport); }

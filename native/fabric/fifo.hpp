@@ -1,12 +1,11 @@
-// A connection: a FIFO of messages between one sending and one receiving rank.
+// A connection: a FIFO of messages from one rank to another.
 //
-// It lies in memory of the sending rank that both ranks see: a counter of the messages ever
-// consumed, a ring of envelopes, and a ring of slots. Message k has envelope k % envelopes, which
-// says where its data lie: in a slot, in one that another connection of the sender shares with this
-// one, or where the receiver reads them: in the sender's heap or its process. The envelope's
-// `sequence` says that it has been published, so that one cache line brings both news and place.
-// Nothing is ever reset, so calls follow one another without a barrier: a sender that is a call
-// ahead finds no room.
+// It is in memory of the sending rank that both ranks see: a counter of all messages consumed so
+// far, a ring of envelopes, and a ring of slots. Message k has envelope k % envelopes, which names
+// the place of its data: a slot, a slot that another connection of the sender shares with this one,
+// or an address in the sender's heap or process. The envelope's `sequence` publishes the message,
+// so that one cache line brings both the news and the place. Nothing is ever reset, so calls follow
+// one another without a barrier: a sender that is a call ahead finds no room.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +22,8 @@ namespace sley {
 
 constexpr std::size_t kCacheLine = 64;
 
-// For the tests that the thread sanitizer notices a lost release: one program that publishes with or
-// without it.
+// For the tests that the thread sanitizer notices a lost release: a program that can publish
+// without.
 #ifdef SLEY_RELEASE_MAY_BREAK
 inline const std::memory_order kPublish =
     std::getenv("SLEY_BREAK_RELEASE") ? std::memory_order_relaxed : std::memory_order_release;
@@ -32,13 +31,12 @@ inline const std::memory_order kPublish =
 constexpr std::memory_order kPublish = std::memory_order_release;
 #endif
 
-// In `where`: an offset in the sender's heap rather than in its segment.
-constexpr std::uint64_t kInHeap = std::uint64_t{1} << 63;
-// In `where`: an address in the sender's process.
-constexpr std::uint64_t kInProcess = std::uint64_t{1} << 62;
+// Bits of `where`, which else is an offset in the sender's segment: an offset in its heap, or an
+// address in its process.
+constexpr std::uint64_t kInHeap = std::uint64_t{1} << 63, kInProcess = std::uint64_t{1} << 62;
 
 struct alignas(kCacheLine) Envelope {
-    std::atomic<std::uint64_t> sequence;  // number of the message + 1, once it is published
+    std::atomic<std::uint64_t> sequence;  // the message's number + 1, once it is published
     std::uint64_t where;
     std::uint32_t bytes;
     std::uint32_t signature;  // of the call
@@ -49,7 +47,7 @@ struct alignas(kCacheLine) FifoCounters {
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free,
-              "counters are shared between processes, where a lock inside an atomic is private");
+              "counters are shared between processes: a lock inside an atomic would be private");
 
 struct FifoShape {
     std::int64_t slots = 0;
@@ -67,7 +65,7 @@ struct FifoShape {
     }
 };
 
-// Where a connection lies, as one process sees it.
+// A connection's memory, as one process sees it.
 struct FifoMemory {
     FifoCounters* counters = nullptr;
     Envelope* envelopes = nullptr;
@@ -82,8 +80,9 @@ struct Message {
     std::uint32_t signature;
 };
 
-// The sending end, which rings the receiver's bell. Messages are numbered from 0. Keeps the last
-// `consumed` it saw, so that the other rank's cache line is read only when that doesn't do.
+// The sending end, which rings the receiver's bell. Messages are numbered from 0. It keeps the last
+// `consumed` that it read, and reads the other rank's cache line again only if that doesn't
+// suffice.
 class FifoSender {
 public:
     FifoSender(const FifoMemory& memory, Bell& receiver)
@@ -107,13 +106,13 @@ public:
         return next_ < room || has_consumed(next_ - room);
     }
 
-    // Whether the next message may be staged: fewer than `limit` staged ones are under way, and a
-    // slot is free.
+    // Whether the next message may be staged: fewer than `limit` staged messages are in flight, and
+    // a slot is free.
     bool has_slot(std::size_t limit) {
         return has_envelope() && has_turn(limit) && free_slot() < uses_.size();
     }
 
-    // Takes a slot, for the next message; after `has_slot`.
+    // Takes a slot for the next message; after `has_slot`.
     std::size_t take_slot() {
         const auto slot = free_slot();
         uses_[slot].taken = true;
@@ -122,7 +121,7 @@ public:
         return slot;
     }
 
-    // Counts the next message as a staged one, though its data are elsewhere.
+    // Counts the next message as staged, although its data are elsewhere.
     void take_turn() { turns_[turn_++ % turns_.size()] = next_; }
 
     std::byte* data(std::size_t slot) const { return memory_.slots + slot * memory_.shape.stride(); }
@@ -130,14 +129,14 @@ public:
         return memory_.slots_where + slot * memory_.shape.stride();
     }
 
-    // Whether a slot still has the data of message `number`.
+    // Whether a slot still holds the data of message `number`.
     bool holds(std::size_t slot, std::uint64_t number) const {
         return uses_[slot].taken && uses_[slot].number == number;
     }
 
-    // Keeps a slot until `other`'s next message has been consumed too. False where so many are kept
-    // already that the `limit` staged messages of this connection might find none: it must never
-    // wait for another connection, of which the plan's proof knows nothing.
+    // Keeps a slot until the next message of `other` has been consumed too. False if too few slots
+    // would be left for `limit` staged messages of this connection: it must never wait for another
+    // connection, since the plan's proof doesn't know of such waits.
     bool share(std::size_t slot, FifoSender& other, std::size_t limit) {
         std::size_t kept = is_kept(uses_[slot]) ? 0 : 1;
         for (auto& use : uses_) kept += is_kept(use);
@@ -157,7 +156,7 @@ public:
     }
 
 private:
-    // The last message that a slot was taken for, and those of other connections that point to it.
+    // The last message that took a slot, and the messages of other connections that point to it.
     struct Use {
         std::uint64_t number = 0;
         bool taken = false;
@@ -177,7 +176,7 @@ private:
         return false;
     }
 
-    // The first one: what was used last is still in the cache.
+    // The first free slot: the one used last is still in the cache.
     std::size_t free_slot() {
         for (std::size_t s = 0; s < uses_.size(); ++s) {
             if ((!uses_[s].taken || has_consumed(uses_[s].number)) && !is_kept(uses_[s])) return s;
@@ -190,7 +189,7 @@ private:
     std::uint64_t next_ = 0;
     std::uint64_t consumed_ = 0;
     std::size_t turn_ = 0;  // staged messages so far
-    std::vector<std::uint64_t> turns_;  // the numbers of the last ones
+    std::vector<std::uint64_t> turns_;  // the numbers of the last staged messages
     std::vector<Use> uses_;
 };
 

@@ -1,4 +1,4 @@
-// How a call ended, and the ticket on which somebody waits for its end.
+// The outcome of a call, and the ticket of one that runs in another thread.
 #pragma once
 
 #include <chrono>
@@ -12,9 +12,8 @@ namespace sley {
 
 enum class Reason : std::int32_t { kNone, kInstruction, kMessage, kSlot, kReading };
 
-// A block that cannot go on: where it stands, and what it waits for (an instruction of the rank,
-// or the plan's connection). A rank that waits for its messages to be read stands at no
-// instruction (-1).
+// A block that is stuck: its position, and what it waits for (an instruction of the rank, or a
+// connection of the plan). instruction: -1 for a rank that waits until its messages have been read.
 struct Stuck {
     std::int32_t instruction;
     std::int64_t tile;
@@ -22,8 +21,8 @@ struct Stuck {
     std::int32_t target;
 };
 
-// kAborted: another rank failed, or this one in another call; the control block says how.
-// kUnplanned: no failure: another rank does the call without the plan.
+// kAborted: another rank failed, or this one in another call; `Control` has the failure.
+// kUnplanned: no failure, but another rank does the call without the plan.
 enum class Status : std::int32_t {
     kDone, kStalled, kAborted, kAbsent, kMismatched, kNoMemory, kUnplanned
 };
@@ -31,8 +30,8 @@ enum class Status : std::int32_t {
 struct Outcome {
     Status status = Status::kDone;
     double seconds = 0.0;
-    std::int32_t rank = -1;  // kAbsent: who did not come; kMismatched: who called something else
-    std::int64_t bytes = 0;  // of a receive: what came
+    std::int32_t rank = -1;  // kAbsent: the absent rank; kMismatched: the one with another call
+    std::int64_t bytes = 0;  // of a receive: the message's size
     std::vector<Stuck> stuck;
 };
 
@@ -44,7 +43,7 @@ public:
         return done_;
     }
 
-    // Whether the call has ended within `timeout_s`; below 0: waits as long as it takes.
+    // Waits for at most `timeout_s`, without limit if below 0; returns whether the call has ended.
     bool wait(double timeout_s) {
         std::unique_lock lock(mutex_);
         const auto done = [this] { return done_; };
@@ -58,7 +57,7 @@ public:
     // Only after the end.
     const Outcome& outcome() const { return outcome_; }
 
-    // Calls `then` at the end, in the thread that ends the call; at once where that is past.
+    // Calls `then` at the end, in the thread that ends the call; at once if it has ended.
     void on_done(std::function<void()> then) {
         {
             const std::lock_guard lock(mutex_);

@@ -1,6 +1,6 @@
-// Segments over mmap. The shared kind has no name (memfd_create), or, where the system has none
-// such, one for the moment between shm_open and shm_unlink; descriptors and mappings keep it, and
-// it goes with the last process, however that ends.
+// Segments over mmap. A shared one has no name (memfd_create), or, on systems without memfd_create,
+// only between shm_open and shm_unlink. Descriptors and mappings keep it alive, so the system frees
+// it with the last process, however that ends.
 #include "fabric/segment.hpp"
 
 #include <fcntl.h>
@@ -50,7 +50,7 @@ int open_nameless() {
     }
 }
 
-void allocate(int, std::size_t, std::size_t) {}  // its memory comes with the first touch
+void allocate(int, std::size_t, std::size_t) {}  // the first access allocates memory
 
 #endif
 

@@ -1,4 +1,4 @@
-// A piece of memory: shared between processes through a descriptor, or private to this one.
+// A segment: memory shared between processes through a descriptor, or private to this one.
 #pragma once
 
 #include <cstddef>
@@ -7,20 +7,20 @@ namespace sley {
 
 class Segment {
 public:
-    // Zeroed memory of `bytes`, allocated at once: where there is no room, that is an error here
-    // (std::system_error) and not a SIGBUS at the first touch.
+    // Zeroed memory, allocated at once: lack of memory is an error here (std::system_error), not a
+    // SIGBUS at the first access.
     static Segment create(std::size_t bytes, bool shared);
-    // `bytes` of addresses, with memory only behind what has been reserved.
+    // A range of addresses, with memory only in reserved parts.
     static Segment sparse(std::size_t bytes, bool shared);
-    // The memory behind `fd`; takes no ownership of the descriptor.
+    // The memory of `fd`; doesn't take ownership of the descriptor.
     static Segment attach(int fd, std::size_t bytes, bool writable = true);
 
     Segment(Segment&& other) noexcept;
     Segment& operator=(Segment&&) = delete;
     ~Segment();
 
-    // Memory, zeroed where there was none, behind a range of a sparse segment, and its end. Any
-    // process that has the segment may ask, for any range, as often as it likes.
+    // Allocates memory, zeroed if new, for a range of a sparse segment, or frees it. Any process
+    // that has the segment may do so, for any range, repeatedly.
     void reserve(std::size_t offset, std::size_t bytes);
     void release(std::size_t offset, std::size_t bytes);
 

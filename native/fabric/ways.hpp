@@ -1,7 +1,8 @@
-// The ways of a call's large messages, and which one it goes.
+// The ways of copying a call's large messages, and the choice among them.
 //
-// Which one is the fastest depends on the caches between the cores, of which a virtual machine may
-// get others while it runs. So they are tried, on the calls themselves and again from time to time.
+// Which way is the fastest depends on the caches between the cores, and a virtual machine may move
+// to other cores while it runs. So the ways are tried, on the calls themselves, and again from time
+// to time.
 #pragma once
 
 #include <algorithm>
@@ -16,17 +17,17 @@
 
 namespace sley {
 
-// kCached: through slots, which stay in a cache; what lies in a heap is read there. kStreamed:
-// through slots that are written past the caches, since to get a line that another core has written
-// may take longer than to get it from memory. kAttached: copied by the kernel (attach.hpp); what
-// lies in a heap is read there.
+// kCached: through slots, which stay in a cache; data in a heap are read there. kStreamed: through
+// slots that are written past the caches, since fetching a line from another core's cache may take
+// longer than from memory. kAttached: copied by the kernel (copy.hpp); data in a heap are read
+// there.
 enum class Way : std::uint64_t { kCached, kStreamed, kAttached };
 constexpr std::size_t kWays = 3;
 
-// Tries the ways of calls that are alike, and says how the next one goes.
+// Tries the ways of similar calls, and chooses that of the next one.
 class Trial {
 public:
-    // ways: the number of those that there are, from the first on.
+    // ways: how many of the ways exist, from the first on.
     explicit Trial(std::size_t ways) : ways_(ways) {}
 
     Way next() const {
@@ -37,8 +38,8 @@ public:
         return Way{fastest()};
     }
 
-    // way: that a call went; not the one that is next where that was said calls before. seconds:
-    // that it took, for as many bytes as any other.
+    // way: of a call; maybe not `next()`, if it was chosen calls earlier. seconds: its time per
+    // byte.
     void note(Way way, double seconds) {
         auto& tried = tried_[static_cast<std::size_t>(way)];
         const bool was_open = is_open();
@@ -59,12 +60,12 @@ public:
     }
 
 private:
-    // kShare: a trial may cost one part in so many of the time.
+    // kShare: a trial may cost one part in kShare of the time.
     static constexpr double kNever = std::numeric_limits<double>::infinity();
     static constexpr double kSlower = 1.5, kShare = 50;
     static constexpr int kCalls = 2, kLatest = 4, kCallsBetween = 64, kMostBetween = 4096;
 
-    // Calls that a rank is late for are slow whichever way they go: the best one counts.
+    // A call is slow on any way if a rank is late for it: the best call counts.
     struct Tried {
         int calls = 0;
         double best = kNever;
@@ -87,27 +88,27 @@ private:
 
     std::size_t ways_, first_ = 0;
     std::array<Tried, kWays> tried_;
-    double lost_ = 0;         // seconds that the trial took longer than with the best way
-    double latest_ = kNever;  // the best of the last calls
+    double lost_ = 0;         // additional seconds of the trial, compared with the best way
+    double latest_ = kNever;  // the best time of the last calls
     int calls_ = 0;
 };
 
-// All ranks of a host go the same way, and don't wait to agree on it: rank 0 leads. When it begins
-// a call, it says how the next one goes; when another rank begins that one, rank 0 has said so, and
-// doesn't write there again before that rank has begun. So the calls must be such that nobody ends
-// one before everybody has begun it, all ranks must begin them in the same order, and each must do
-// so before it sends anything of the call. The messages of the calls order what is said and read.
+// All ranks of a host use the same way, without waiting to agree on it: rank 0 leads. When it
+// begins a call, it publishes the way of the next one; when another rank begins that one, rank 0
+// has published it, and doesn't write there again before that rank has begun. So no rank may end a
+// call before all ranks have begun it, all ranks must begin calls in the same order, and each must
+// begin one before it sends any of its messages. These messages order the writes and reads of the
+// ways.
 class Ways {
 public:
     explicit Ways(Control& control) : control_(control) {}
 
-    // The way of all calls that can go it, on all ranks; none to try.
+    // The way of all calls that have it, on all ranks; without one, the ways are tried.
     std::optional<Way> only;
 
-    // Which way a call goes, of so many that there are (from the first on, the same number on all
-    // ranks). `alike`: a number that calls which are alike have in common, on all ranks. What is
-    // said is said for all numbers that fall into one bucket: calls with two ways may be told of
-    // a third one.
+    // The way of a call. ways: how many it has, from the first on, the same number on all ranks.
+    // alike: a number that similar calls have in common, on all ranks. Numbers share buckets, so a
+    // call with two ways may be told the third one.
     Way begin(std::uint64_t alike, std::size_t ways) {
         if (only) return static_cast<std::size_t>(*only) < ways ? *only : Way::kCached;
         const auto bucket = alike % kBuckets;
@@ -127,7 +128,7 @@ public:
         return way_;
     }
 
-    // How long it took, for as many bytes as any other.
+    // seconds: the call's time per byte.
     void end(double seconds) {
         if (only || control_.rank() != 0) return;
         trial_->note(way_, seconds);

@@ -1,4 +1,4 @@
-// Posting and matching, and what ends operations that cannot go on.
+// Posting and matching, and the end of operations that cannot go on.
 #include "messages/matching.hpp"
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 namespace sley {
 namespace {
 
-// Shorter data are staged though they lie in the heap: the sender needn't wait for the receiver.
+// Shorter data are staged even if they are in the heap: so the sender needn't wait for the
+// receiver.
 constexpr std::int64_t kLeastPulled = 8192;
 
 }  // namespace
@@ -22,7 +23,7 @@ Matching::Matching(std::shared_ptr<Fabric> fabric, std::int32_t stride, std::int
       offset_(offset),
       ranks_(fabric_->shape().ranks()) {
     if (fabric_->shape().fifo.slot_bytes < static_cast<std::int64_t>(kCacheLine)) {
-        throw std::invalid_argument("a slot has no room for a message's header");
+        throw std::invalid_argument("a slot is too small for a message's header");
     }
     for (std::int32_t r = 0; r < ranks_; ++r) peers_.emplace_back(*fabric_, r);
 }
@@ -31,7 +32,7 @@ void Matching::open(const Operation& operation) {
     const auto own = fabric_->rank();
     const bool any = operation.peer == kAnySource && !operation.is_send;
     if ((!any && operation.peer < 0) || operation.peer >= ranks_ || operation.bytes < 0) {
-        throw std::invalid_argument("a message to or from no rank, or of no size");
+        throw std::invalid_argument("a message with an unknown rank or a negative size");
     }
     if (operation.is_send) {
         auto& outgoing = peer(operation.peer).outgoing;
@@ -46,12 +47,12 @@ void Matching::open(const Operation& operation) {
     }
 }
 
-// Receives from `src` that no message has come for.
-OperationList& Matching::posted(std::int32_t src) {
+// The receives from `src` without a message so far.
+OperationList& Matching::receives_from(std::int32_t src) {
     return src == kAnySource ? any_ : peer(src).posted;
 }
 
-// The posted receive, the earliest, that a message is for.
+// The earliest posted receive for a message; or null.
 Operation* Matching::first_match(std::int32_t src, std::int64_t tag) {
     auto* one = peer(src).posted.with_tag(tag);
     auto* any = any_.with_tag(tag);
@@ -59,12 +60,12 @@ Operation* Matching::first_match(std::int32_t src, std::int64_t tag) {
     return one->number < any->number ? one : any;
 }
 
-// A message has come for a receive; the next one of its tag has its turn.
+// Removes a receive whose message has come; the time of the next one with its tag begins.
 void Matching::take_posted(Operation& receive) {
-    auto& receives = posted(receive.peer);
+    auto& receives = receives_from(receive.peer);
     receives.remove(receive);
     auto* next = receives.with_tag(receive.tag);
-    if (next) next->watch.moved();
+    if (next) next->watch.reset();
 }
 
 void Matching::post(Operation& operation) {
@@ -87,7 +88,7 @@ void Matching::post_send(Operation& send) {
 
 void Matching::post_receive(Operation& receive) {
     if (take_unexpected(receive)) return;
-    posted(receive.peer).push(receive);
+    receives_from(receive.peer).push(receive);
     if (receive.peer == kAnySource) {
         advance();
     } else if (receive_pieces(receive.peer)) {
@@ -120,7 +121,7 @@ std::byte* Matching::store_unexpected(std::int32_t src, std::int64_t tag, std::i
     return list.back().data.get();
 }
 
-// Whether the first message for a receive is among those taken before, be it only in part.
+// Whether the first message for a receive has been stored before, maybe only in part.
 bool Matching::take_unexpected(Operation& receive) {
     const bool any = receive.peer == kAnySource;
     for (std::int32_t i = 0; i < (any ? ranks_ : 1); ++i) {
@@ -167,7 +168,7 @@ void Matching::abort_all() {
     any_.abort(finished);
 }
 
-// Takes a burst of a rank's pieces, as long as somebody here wants them.
+// Takes a burst of a rank's pieces, as long as a receive waits for the rank.
 bool Matching::receive_pieces(std::int32_t src) {
     auto& from = peer(src);
     std::int64_t taken = 0;
@@ -182,8 +183,8 @@ bool Matching::receive_pieces(std::int32_t src) {
     return taken > 0;
 }
 
-// Takes the first piece of a message; returns its bytes. 0 if the message cannot be taken: it
-// doesn't fit its receive, or there is no memory for a message that nobody has asked for.
+// Takes the first piece of a message; returns its bytes. 0 if the message doesn't fit its receive,
+// or has no receive and there is no memory to store it.
 std::int64_t Matching::begin_message(std::int32_t src) {
     auto& incoming = peer(src).incoming;
     const auto header = incoming.header();
@@ -214,7 +215,7 @@ bool Matching::advance() {
         return false;
     }
     bool moved = fabric_->progress();
-    const auto first = turn_;  // a receive from any source moves it on
+    const auto first = turn_;  // a receive from any source changes it
     for (std::int32_t i = 0; i < ranks_; ++i) {
         const auto rank = first + i < ranks_ ? first + i : first + i - ranks_;
         moved |= peer(rank).outgoing.advance(finished);
@@ -229,7 +230,7 @@ void Matching::look(const std::vector<Failure>& gone, Clock::time_point now) {
     if (!fabric_->control().failed()) look_for_stalled(now);
 }
 
-// A rank that is gone sends and consumes no more; what it sent before may still be there.
+// A rank that is gone no longer sends or consumes; messages that it sent before may still be there.
 void Matching::look_for_gone(const std::vector<Failure>& gone) {
     auto& control = fabric_->control();
     std::int32_t silent = -1, others = 0;
@@ -258,7 +259,7 @@ void Matching::look_for_stalled(Clock::time_point now) {
     bool any_is_coming = false;
     for (std::int32_t r = 0; r < ranks_; ++r) {
         auto& peer = this->peer(r);
-        // Sends move one after another: the time of the first one runs.
+        // Sends move one after another: only the first one can expire.
         if (auto* send = peer.outgoing.take_expired(now)) return stall(*send, r);
         auto* receive = peer.incoming.receive();
         if (receive && receive->watch.has_expired(now, receive->timeout_s)) {
@@ -271,14 +272,14 @@ void Matching::look_for_stalled(Clock::time_point now) {
     stall_posted(any_, any_is_coming, now);
 }
 
-// The time of a receive doesn't run while another message from there is on its way (`is_coming`),
-// nor before its turn: an earlier one takes the next message of this tag.
+// The time of a receive stops while another message from its source arrives (`is_coming`), and
+// while an earlier receive waits for the same tag.
 bool Matching::stall_posted(OperationList& receives, bool is_coming, Clock::time_point now) {
     for (auto* receive = receives.first(); receive; receive = receive->next) {
-        if (is_coming) receive->watch.moved();
+        if (is_coming) receive->watch.reset();
         if (!receive->watch.has_expired(now, receive->timeout_s)) continue;
         if (receives.with_tag(receive->tag) != receive) {
-            receive->watch.moved();
+            receive->watch.reset();
             continue;
         }
         receives.remove(*receive);
@@ -288,7 +289,7 @@ bool Matching::stall_posted(OperationList& receives, bool is_coming, Clock::time
     return false;
 }
 
-// The operation ends, and in the next round, since the fabric has failed, all others.
+// Ends an operation; since the fabric has failed, all others end in the next round.
 void Matching::stall(Operation& operation, std::int32_t rank) {
     operation.end(finished, Status::kStalled, rank);
     fabric_->control().fail(Failure::kStalled, fabric_->rank());

@@ -1,12 +1,12 @@
-// The messages between a rank and the others: which receive takes which message.
+// Matching: which receive takes which message between a rank and the others.
 //
-// A message travels through the FIFO of its two ranks as a header with tag and size, with as much
-// of the data behind it as its slot has room for, then the rest in pieces of a slot; or, where the
-// data lie in the sender's heap, in envelopes that point there. A message that nobody has asked for
-// stays in the FIFO, and its sender waits, until a receive here waits for another message that may
-// come from that rank: then it is taken into memory of its own.
+// A message travels through the FIFO of its two ranks: first a header with tag and size, followed
+// by data up to the slot's end, then the rest in pieces of a slot; or, for data in the sender's
+// heap, in envelopes that point there. A message without a receive stays in the FIFO, and its
+// sender waits, until a receive here waits for another message of that rank: then it is stored in
+// memory of its own.
 //
-// For one thread at a time; point_to_point.hpp has what lets several in.
+// For one thread at a time; point_to_point.hpp lets several in.
 #pragma once
 
 #include <cstddef>
@@ -27,18 +27,18 @@ class Matching {
 public:
     using Clock = Stopwatch::Clock;
 
-    // The FIFO that carries messages to rank `dst` is number dst * stride + offset of the sender's.
-    // Throws std::invalid_argument where a slot has less than a cache line.
+    // The FIFO to rank `dst` is number dst * stride + offset of the sender's. Throws
+    // std::invalid_argument for slots smaller than a cache line.
     Matching(std::shared_ptr<Fabric> fabric, std::int32_t stride, std::int32_t offset);
 
-    // Makes the connections that an operation needs. Throws std::invalid_argument for a rank that
-    // isn't there or a size below 0, std::system_error where there is no memory.
+    // Opens the connections of an operation. Throws std::invalid_argument for a rank that doesn't
+    // exist or a negative size, std::system_error if there is no memory.
     void open(const Operation& operation);
-    // Starts an operation, which may end at once. Throws std::bad_alloc where there is no memory
-    // for a message to the rank itself; then the operation hasn't started.
+    // Starts an operation, which may end at once. Throws std::bad_alloc, without having started it,
+    // if there is no memory for a message to the rank itself.
     void post(Operation& operation);
-    // One round: everything that can move, a burst per peer and direction. Says whether anything
-    // did. After a failure all operations end.
+    // One round: moves everything that can move, a burst per peer and direction. Returns whether
+    // anything moved. After a failure all operations end.
     bool advance();
     // Fails the fabric if an operation waits for a rank that is gone, or hasn't moved for its own
     // timeout. gone: of each rank, kLeft, kDied or kNone.
@@ -59,12 +59,12 @@ private:
 
         Outgoing outgoing;
         Incoming incoming;
-        OperationList posted;  // receives that no message has come for
+        OperationList posted;  // receives without a message so far
         std::list<Unexpected> unexpected;
     };
 
     Peer& peer(std::int32_t rank) { return peers_[static_cast<std::size_t>(rank)]; }
-    OperationList& posted(std::int32_t src);
+    OperationList& receives_from(std::int32_t src);
     Operation* first_match(std::int32_t src, std::int64_t tag);
     void take_posted(Operation& receive);
     void post_send(Operation& send);
@@ -87,10 +87,10 @@ private:
     std::shared_ptr<Fabric> fabric_;
     std::int32_t stride_, offset_, ranks_;
     std::vector<Peer> peers_;
-    OperationList any_;  // receives from any source that no message has come for
+    OperationList any_;  // receives from any source, without a message so far
     std::uint64_t operations_ = 0;
     bool is_closed_ = false;
-    std::int32_t turn_ = 0;  // the peer that is looked at first
+    std::int32_t turn_ = 0;  // the first peer of the next round
 };
 
 }  // namespace sley

@@ -1,4 +1,4 @@
-// A send or a receive under way, and lists of them.
+// Pending sends and receives, and lists of them.
 #pragma once
 
 #include <chrono>
@@ -12,12 +12,12 @@ namespace sley {
 
 class OperationList;
 
-// For how long something hasn't moved. Only who asks reads the clock.
+// Measures for how long something hasn't moved. Only `has_expired` needs the time.
 class Stopwatch {
 public:
     using Clock = std::chrono::steady_clock;
 
-    void moved() { moved_ = true; }
+    void reset() { moved_ = true; }
 
     bool has_expired(Clock::time_point now, double timeout_s) {
         if (moved_) since_ = now;
@@ -30,37 +30,37 @@ private:
     Clock::time_point since_{};
 };
 
-// A send or receive from its posting to its end. The poster keeps it where it is until then.
+// A send or receive, from its posting to its end. Until then its address must not change.
 struct Operation {
     Operation(bool is_send, std::byte* data, std::int64_t bytes, std::int32_t peer,
               std::int64_t tag, double timeout_s)
         : is_send(is_send), data(data), bytes(bytes), peer(peer), tag(tag), timeout_s(timeout_s) {}
 
     bool is_send;
-    std::byte* data;  // of a send: only read
+    std::byte* data;  // a send only reads it
     std::int64_t bytes;
     std::int32_t peer;
     std::int64_t tag;
     double timeout_s;
 
-    // The operation is on no list any more.
+    // Ends an operation that is on no list.
     void end(OperationList& finished, Status status, std::int32_t rank = -1,
              std::int64_t bytes = 0);
 
     bool is_done = false;
     Outcome outcome;
-    std::shared_ptr<Ticket> ticket;  // with one, the operation is put on `finished` at its end
+    std::shared_ptr<Ticket> ticket;  // with one, the operation joins `finished` at its end
 
     std::uint64_t number = 0;      // in the order of posting
-    std::uint64_t heap = 0;        // of a send that is pulled: where
-    std::int64_t sent = -1;        // bytes that have been published; -1: not even the header
+    std::uint64_t heap = 0;        // of a pulled send: `where` of its data
+    std::int64_t sent = -1;        // published bytes; -1: not even the header
     std::uint64_t last_piece = 0;  // number of a pulled send's last message
     Stopwatch watch;
     Operation* previous = nullptr;
     Operation* next = nullptr;
 };
 
-// A list through the operations themselves, so that waiting in one needs no memory.
+// A list linked through the operations themselves, so that it needs no memory.
 class OperationList {
 public:
     Operation* first() const { return first_; }

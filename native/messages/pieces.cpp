@@ -22,7 +22,7 @@ bool Outgoing::advance(OperationList& finished) {
         if (bytes == 0) break;
         sent += bytes;
         moved = true;
-        send.watch.moved();
+        send.watch.reset();
         if (send.sent < send.bytes) continue;
         sends_.remove(send);
         if (send.heap == 0) {
@@ -41,7 +41,7 @@ bool Outgoing::advance(OperationList& finished) {
     return moved;
 }
 
-// Publishes the header or the next piece, if there is room. Returns the bytes that it took.
+// Publishes the header or the next piece, if there is room. Returns its bytes.
 std::int64_t Outgoing::send_piece(Operation& send) {
     auto& sender = *sender_;
     if (send.heap != 0 && send.sent >= 0) {
@@ -110,8 +110,8 @@ std::int64_t Incoming::take_piece(OperationList& finished) {
     return take(fabric_.resolve(src_, message.where), message.bytes, is_pulled, finished);
 }
 
-// A large pulled message goes past the caches: with 32 MiB of them and 16 MiB of data, 20 GB/s
-// instead of 14 were measured (with 4 MiB it lost). Staged ones lost at any size.
+// Large pulled messages bypass the caches: with 32 MiB of caches and 16 MiB of data, 20 GB/s
+// instead of 14 were measured (with 4 MiB it was slower). Staged messages were slower at any size.
 std::int64_t Incoming::take(const std::byte* from, std::int64_t bytes, bool is_pulled,
                             OperationList& finished) {
     if (is_pulled && bytes_ >= std::max(last_level_cache_bytes() / 2, kBurst)) {
@@ -122,7 +122,7 @@ std::int64_t Incoming::take(const std::byte* from, std::int64_t bytes, bool is_p
     receiver_->release();
     at_ += bytes;
     has_moved_ = true;
-    if (receive_) receive_->watch.moved();
+    if (receive_) receive_->watch.reset();
     if (at_ < bytes_) return bytes;
     if (receive_) receive_->end(finished, Status::kDone, src_, bytes_);
     receive_ = nullptr;

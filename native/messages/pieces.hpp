@@ -1,5 +1,4 @@
-// The messages between a rank and one other, piece by piece: those that go out, and the one that
-// comes in.
+// The messages between a rank and one other, piece by piece: `Outgoing` and `Incoming`.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +10,10 @@
 
 namespace sley {
 
-// A peer is served for so many bytes before the next one's turn, and data in the heap are cut so.
+// The bytes that a peer may move before the next peer's turn, and of a piece of data in the heap.
 constexpr std::int64_t kBurst = std::int64_t{1} << 20;
 
-// What a message begins with.
+// The first bytes of a message.
 struct Header {
     std::int64_t tag, bytes;
 };
@@ -29,11 +28,11 @@ public:
 
     void push(Operation& send) { sends_.push(send); }
     bool is_first(const Operation& send) const { return sends_.first() == &send; }
-    // Sends a burst. Says whether anything moved.
+    // Sends a burst. Returns whether anything moved.
     bool advance(OperationList& finished);
-    // Whether the rank has still something to take, or to read.
+    // Whether a send is not finished.
     bool is_pending() { return !sends_.empty() || is_unread(); }
-    // Takes out the send whose turn it is, if it hasn't moved for its timeout; else null.
+    // Removes the first send, if it hasn't moved for its timeout; else null.
     Operation* take_expired(Stopwatch::Clock::time_point now);
     void abort(OperationList& finished);
 
@@ -48,11 +47,11 @@ private:
     std::int64_t slot_bytes_;
     FifoSender* sender_ = nullptr;
     OperationList sends_;
-    OperationList pulled_;  // all published, not all consumed
+    OperationList pulled_;  // published, but not consumed
 };
 
-// The message of a rank that is on its way: its header has been taken, and it goes to a receive, or
-// to memory that is kept for one.
+// The message that is arriving from a rank, after its header: it is copied to a receive, or to
+// memory that stores it for a later one.
 class Incoming {
 public:
     Incoming(const Fabric& fabric, std::int32_t src) : fabric_(fabric), src_(src) {}
@@ -60,26 +59,26 @@ public:
     bool is_open() const { return receiver_ != nullptr; }
     void open(FifoReceiver& receiver) { receiver_ = &receiver; }
 
-    // Whether a piece has come.
+    // Whether a piece has arrived.
     bool has_piece() const { return receiver_ && receiver_->has_message(); }
     bool is_under_way() const { return is_under_way_; }
-    // Of the message that has come, where none is under way.
+    // The header of the next message, if none is under way.
     Header header() const;
-    // Takes the header, and what is behind it. receive: null where nobody has asked for the
-    // message. Returns the bytes, as `take_piece` does.
+    // Takes the header, and the data in its slot. receive: null for a message without one. Returns
+    // the bytes, as `take_piece` does.
     std::int64_t begin(const Header& header, Operation* receive, std::byte* to,
                        OperationList& finished);
     // Takes the next piece; the last one ends the receive.
     std::int64_t take_piece(OperationList& finished);
 
-    // The receive that the message goes to, or null.
+    // The receive of the message, or null.
     Operation* receive() const { return receive_; }
     bool goes_to(const std::byte* data) const { return is_under_way_ && to_ == data; }
-    // What has come is copied to a receive, and the rest will go there.
+    // Copies the data so far to a receive, and the rest as it arrives.
     void hand_over(Operation& receive);
-    // The receive ends without the message.
+    // Removes the receive, which ends without the message.
     Operation* take_receive() { return std::exchange(receive_, nullptr); }
-    // Whether a piece has been taken since the last time that somebody asked.
+    // Whether a piece has been taken since the last call.
     bool has_moved() { return std::exchange(has_moved_, false); }
 
 private:

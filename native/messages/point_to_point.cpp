@@ -1,4 +1,4 @@
-// Who makes progress when.
+// Which thread makes progress when.
 #include "messages/point_to_point.hpp"
 
 #include <sched.h>
@@ -11,8 +11,8 @@
 namespace sley {
 namespace {
 
-constexpr unsigned kRoundsBeforeGlance = 256;  // where something moves all the time
-constexpr int kRoundsToSettle = 16;  // before the thread is woken for that
+constexpr unsigned kRoundsBeforeLook = 256;  // while something moves all the time
+constexpr int kRoundsToSettle = 16;          // before the thread is woken for it
 
 }  // namespace
 
@@ -33,11 +33,12 @@ void PointToPoint::close() {
     if (thread.joinable()) thread.join();
     auto lock = enter();
     matching_.close();
-    tell(lock);
+    end_tickets(lock);
     bell().ring();
 }
 
-// The mutex is not fair, and who drives would take it again and again: he lets `waiting_` go first.
+// The mutex is not fair: a driver would take it again and again. So drivers let `waiting_` go
+// first.
 PointToPoint::Lock PointToPoint::enter() {
     waiting_.fetch_add(1, std::memory_order_relaxed);
     Lock lock(mutex_);
@@ -71,7 +72,7 @@ std::shared_ptr<Ticket> PointToPoint::submit(Operation&& operation) {
     own->ticket = ticket;
     auto lock = enter();
     start(*own);
-    own.release();  // it is deleted with the end of its ticket
+    own.release();  // `end_tickets` deletes it
     ++asynchronous_;
     hand_over(lock);
     return ticket;
@@ -104,7 +105,7 @@ bool PointToPoint::wait(Ticket& ticket, double timeout_s) {
     return ticket.is_done();
 }
 
-// What can throw comes first: an operation that has been posted stays.
+// Everything that can throw comes before the operation is posted.
 void PointToPoint::start(Operation& operation) {
     matching_.open(operation);
     const bool may_need_thread = (operation.ticket || has_remote()) && !is_closed_;
@@ -120,18 +121,18 @@ void PointToPoint::run() {
     }
 }
 
-// Whether something is left to do, and nobody there to do it.
+// Whether something is left to do, and no caller drives.
 bool PointToPoint::needs_thread() {
     return synchronous_ == 0 && (asynchronous_ > 0 || has_unsettled());
 }
 
-// What has been sent to other hosts may not have left, nor its receipt.
+// Whether messages or receipts for other hosts have not left yet.
 bool PointToPoint::has_unsettled() {
     return has_remote() && !fabric_->is_settled() && !fabric_->control().failed();
 }
 
-// Goes round until `done`, leaving the mutex between the rounds. until: when `done` must be asked
-// at the latest.
+// Makes progress until `done`, releasing the mutex between the rounds. until: the latest time for
+// the next check of `done`.
 template <class Done>
 void PointToPoint::drive(Lock& lock, const Done& done, Clock::time_point until) {
     Rest rest(bell(), fabric_->shape().ranks(), has_remote());
@@ -141,10 +142,10 @@ void PointToPoint::drive(Lock& lock, const Done& done, Clock::time_point until) 
     while (!done()) {
         const bool moved = matching_.advance();
         if (moved) {
-            rest.moved();
-            if (drivers_ > 1) bell().ring();  // operations of others may have ended
+            rest.reset();
+            if (drivers_ > 1) bell().ring();  // operations of other callers may have ended
         }
-        tell(lock);
+        end_tickets(lock);
         if (done()) break;
         lock.unlock();
         const bool is_late = !moved && !rest.pause();
@@ -155,21 +156,21 @@ void PointToPoint::drive(Lock& lock, const Done& done, Clock::time_point until) 
         }
         while (waiting_.load(std::memory_order_relaxed) > 0) sched_yield();
         lock.lock();
-        if (is_late || ++rounds % kRoundsBeforeGlance == 0) look(lock);
+        if (is_late || ++rounds % kRoundsBeforeLook == 0) look(lock);
     }
     --drivers_;
 }
 
-// The end of a caller's visit: who drives, or else the thread, takes over what is left.
+// A caller leaves: a driver, or else the thread, takes over the rest.
 void PointToPoint::hand_over(Lock& lock) {
-    tell(lock);
+    end_tickets(lock);
     for (int i = 0; i < kRoundsToSettle && has_unsettled(); ++i) fabric_->progress();
     if (needs_thread()) wake_.notify_one();
     if (drivers_ > 0) bell().ring();
 }
 
-// Ends the tickets of finished operations; what these call may call this object.
-void PointToPoint::tell(Lock& lock) {
+// Ends the tickets of finished operations; their callbacks may call this object.
+void PointToPoint::end_tickets(Lock& lock) {
     if (matching_.finished.empty()) return;
     OperationList finished = std::exchange(matching_.finished, {});
     for (auto* operation = finished.first(); operation; operation = operation->next) {
@@ -184,7 +185,7 @@ void PointToPoint::tell(Lock& lock) {
     lock.lock();
 }
 
-// What costs more than a round, now and then: has anybody gone, does anything stand still?
+// The checks that cost more than a round: interrupts, ranks that are gone, expired operations.
 void PointToPoint::look(Lock& lock) {
     const auto now = Clock::now();
     if (now - looked_ < kLookInterval) return;

@@ -1,11 +1,11 @@
-// Messages between two ranks, with tags, as MPI and torch.distributed know them.
+// Messages between two ranks, with tags, as in MPI and torch.distributed.
 //
 // Messages from one rank to another with the same tag arrive in the order of sending, and a receive
-// takes the first one from its source with its tag; matching.hpp says how. Operations with
-// different ranks don't hold one another up, in whatever order they are posted.
+// takes the first one from its source with its tag (matching.hpp). Operations with different ranks
+// don't delay one another, in any order of posting.
 //
-// Whoever waits moves on everybody's operations: the callers of `send_now`, `recv_now` and `wait`,
-// and a thread of the object while something is pending and none of those is there.
+// A waiting thread makes progress on all operations: the callers of `send_now`, `recv_now` and
+// `wait`, and a thread of the object while something is pending and no caller waits.
 #pragma once
 
 #include <atomic>
@@ -23,15 +23,13 @@
 namespace sley {
 
 // An operation ends as kDone (rank: the other rank, bytes: of the message); kMismatched, a receive
-// into memory of another size than the message's (rank: its source, bytes: what came); kStalled
-// when it hasn't moved for its own timeout (rank: whom it waited for); or kAborted, because of a
-// failure that the control block names, or because the object is closed. All but kDone and closing
-// fail the fabric. A send is done when its data may be overwritten: the message may still be on its
-// way.
+// of another size than the message's (rank: its source, bytes: of the message); kStalled, when it
+// hasn't moved for its own timeout (rank: the one it waited for); or kAborted, because of a failure
+// that `Control` has, or because the object is closed. All but kDone and closing fail the fabric. A
+// send is done when its data may be overwritten: the message may still be in flight.
 class PointToPoint {
 public:
-    // The FIFO that carries messages to rank `dst` is number dst * stride + offset of the sender's.
-    // Throws std::invalid_argument where a slot has less than a cache line.
+    // As `Matching`.
     PointToPoint(std::shared_ptr<Fabric> fabric, std::int32_t stride, std::int32_t offset);
     // Closes. No other thread may be in a function of the object.
     ~PointToPoint();
@@ -40,8 +38,8 @@ public:
     PointToPoint& operator=(const PointToPoint&) = delete;
 
     // src: a rank or kAnySource. The memory belongs to the operation until the ticket ends, which
-    // may be at once. Throw std::invalid_argument for a rank that isn't there or a size below 0;
-    // std::bad_alloc and std::system_error where there is no memory for the connection or for a
+    // may be at once. Throw std::invalid_argument for a rank that doesn't exist or a negative size;
+    // std::bad_alloc and std::system_error if there is no memory for the connection or for a
     // message to the rank itself.
     std::shared_ptr<Ticket> send(const std::byte* data, std::int64_t bytes, std::int32_t dst,
                                  std::int64_t tag, double timeout_s);
@@ -54,12 +52,12 @@ public:
     Outcome recv_now(std::byte* data, std::int64_t bytes, std::int32_t src, std::int64_t tag,
                      double timeout_s);
 
-    // Like ticket.wait, but works on the operations meanwhile, which is faster than leaving them to
-    // the thread.
+    // Like ticket.wait, but makes progress meanwhile, which is faster than leaving it to the
+    // thread.
     bool wait(Ticket& ticket, double timeout_s);
 
-    // Ends the thread and, as kAborted, what is pending and all that comes later. What a ticket
-    // calls at its end must be able to run meanwhile.
+    // Ends the thread, and, as kAborted, all pending and later operations. The callbacks of tickets
+    // must be able to run meanwhile.
     void close();
 
 private:
@@ -77,18 +75,18 @@ private:
     template <class Done>
     void drive(Lock& lock, const Done& done, Clock::time_point until = Clock::time_point::max());
     void hand_over(Lock& lock);
-    void tell(Lock& lock);
+    void end_tickets(Lock& lock);
     void look(Lock& lock);
     Bell& bell() const { return fabric_->control().bell(); }
     bool has_remote() const { return fabric_->control().has_remote(); }
 
     std::shared_ptr<Fabric> fabric_;
-    std::mutex mutex_;             // of what follows
-    std::atomic<int> waiting_{0};  // callers who want the mutex
+    std::mutex mutex_;             // of the members below
+    std::atomic<int> waiting_{0};  // threads that wait for the mutex
     Matching matching_;
     int asynchronous_ = 0;  // operations whose tickets have not ended
-    int synchronous_ = 0;   // callers who drive
-    int drivers_ = 0;       // these, and the thread where it does
+    int synchronous_ = 0;   // callers in `drive`
+    int drivers_ = 0;       // threads in `drive`
     Clock::time_point looked_{};
     bool is_closed_ = false;
     std::condition_variable wake_;

@@ -1,4 +1,4 @@
-// Everybody connects to everybody in one loop: no order of arrival can block it.
+// All connections are made in one loop: no order of arrival can block it.
 #include "network/handshake.hpp"
 
 #include <poll.h>
@@ -16,11 +16,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kStrangerWait = std::chrono::seconds(5);  // for the greeting of one who connected
+constexpr auto kStrangerWait = std::chrono::seconds(5);  // for the greeting of a new connection
 constexpr auto kGlance = std::chrono::milliseconds(100);
-constexpr std::size_t kMostStrangers = 256;  // at once; the oldest goes
+constexpr std::size_t kMostStrangers = 256;  // at once; then the oldest is closed
 
-// What both ends say first.
+// The first message of both ends.
 struct Greeting {
     std::array<char, 4> magic{'s', 'l', 'e', 'y'};
     std::uint32_t version = 1;  // of the frames
@@ -33,10 +33,10 @@ static_assert(sizeof(Greeting) == 48, "the same on every machine");
 
 enum class Step { kConnecting, kListening, kDone, kRefused };
 
-// A socket on its way to be a link.
+// A socket that may become a link.
 struct Candidate {
     Socket socket;
-    std::int32_t peer;  // -1: a stranger so far
+    std::int32_t peer;  // -1: unknown so far
     Step step;
     Clock::time_point since;
     Greeting heard{};
@@ -51,7 +51,7 @@ public:
     std::vector<Socket> run();
 
 private:
-    void call(std::int32_t peer);
+    void connect_to(std::int32_t peer);
     void wait();
     void admit();
     void advance(Candidate& candidate);
@@ -59,7 +59,7 @@ private:
     void listen(Candidate& candidate);
     bool is_right(const Candidate& candidate) const;
     void settle();
-    std::vector<std::int32_t> absent() const;
+    std::vector<std::int32_t> absent_ranks() const;
     std::string name(std::int32_t rank) const;
 
     const TcpSite& site_;
@@ -74,10 +74,10 @@ std::string Handshake::name(std::int32_t rank) const { return "rank " + std::to_
 std::vector<Socket> Handshake::run() {
     const auto ranks = static_cast<std::int32_t>(site_.remote.size());
     for (auto r = site_.rank + 1; r < ranks; ++r) {
-        if (site_.remote[static_cast<std::size_t>(r)]) call(r);
+        if (site_.remote[static_cast<std::size_t>(r)]) connect_to(r);
     }
     for (;;) {
-        const auto missing = absent();
+        const auto missing = absent_ranks();
         if (missing.empty()) return std::move(links_);
         if (Clock::now() >= meeting_.deadline) {
             std::string names;
@@ -94,7 +94,7 @@ std::vector<Socket> Handshake::run() {
     }
 }
 
-std::vector<std::int32_t> Handshake::absent() const {
+std::vector<std::int32_t> Handshake::absent_ranks() const {
     std::vector<std::int32_t> ranks;
     for (std::size_t r = 0; r < links_.size(); ++r) {
         if (site_.remote[r] && !links_[r].is_open()) ranks.push_back(static_cast<std::int32_t>(r));
@@ -102,8 +102,8 @@ std::vector<std::int32_t> Handshake::absent() const {
     return ranks;
 }
 
-// An address of a peer is one line for each of its NICs: address, space, port.
-void Handshake::call(std::int32_t peer) {
+// A peer's address has one line for each of its NICs: address, space, port.
+void Handshake::connect_to(std::int32_t peer) {
     std::istringstream lines(meeting_.addresses[static_cast<std::size_t>(peer)]);
     std::vector<std::pair<std::string, std::uint16_t>> doors;
     std::string host;
@@ -157,7 +157,7 @@ void Handshake::advance(Candidate& candidate) {
     }
 }
 
-// A new socket's buffer takes a greeting as a whole.
+// The buffer of a new socket has room for a whole greeting.
 void Handshake::greet(Candidate& candidate) {
     Greeting greeting;
     greeting.rank = site_.rank;
@@ -199,7 +199,7 @@ bool Handshake::is_right(const Candidate& candidate) const {
            !links_[static_cast<std::size_t>(heard.rank)].is_open();
 }
 
-// Links take their places, and those who were refused or said nothing go.
+// Keeps completed links; closes refused and silent candidates.
 void Handshake::settle() {
     const auto now = Clock::now();
     for (auto& candidate : candidates_) {

@@ -1,4 +1,4 @@
-// How the ranks of different hosts get one TCP connection for each pair.
+// The handshake: one TCP connection for each pair of ranks on different hosts.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +11,20 @@
 
 namespace sley {
 
-// Where a rank can be found, and where it finds others.
+// A rank's place in the network: its addresses and listeners.
 struct TcpSite {
     std::int32_t rank = 0;
     std::vector<bool> remote;       // of each rank: whether it is on another host
     std::vector<std::string> nics;  // addresses of this host
-    std::size_t nic = 0;            // the one that this rank uses
+    std::size_t nic = 0;            // the number of this rank's NIC
     std::vector<Socket> listeners;  // one at each NIC
 
     std::string address() const;
 };
 
-// One socket to each remote rank. The lower rank of a pair connects, through its NIC and the
-// other host's NIC with the same number, and both present the secret. Strangers are shut out, and
-// hold up nobody. Throws std::system_error, which names a rank.
+// One socket to each remote rank. The lower rank of a pair connects, through its NIC and the other
+// host's NIC with the same number, and both present the secret. Strangers are refused, and delay no
+// rank. Throws std::system_error, which names a rank.
 std::vector<Socket> shake_hands(const TcpSite& site, const Meeting& meeting);
 
 }  // namespace sley

@@ -8,13 +8,12 @@
 namespace sley {
 namespace {
 
-// How often a rank tells the others what it is at. Much less than any timeout, and so seldom that
-// it costs nothing.
+// How often a rank sends its state: much shorter than any timeout, and long enough to cost nothing.
 constexpr auto kStatePeriod = std::chrono::milliseconds(50);
-// How often it does without news, so that a wire always has something that must be acknowledged: a
-// network that is cut shows in no other way.
+// How often it sends an unchanged state, so that a wire always has data to be acknowledged: only a
+// missing acknowledgement shows that a network is cut.
 constexpr auto kHeartbeat = std::chrono::milliseconds(500);
-constexpr std::uint64_t kMostKinds = 255;                // of failures
+constexpr std::uint64_t kMostKinds = 255;              // of failures
 constexpr auto kNap = std::chrono::microseconds(200);  // between the rounds of `close`
 
 std::uint64_t load(const std::atomic<std::uint64_t>& value) {
@@ -78,7 +77,7 @@ bool Pump::progress() {
     return lock && !closed_ && round();
 }
 
-// Receives first: what has come may be what the senders wait for.
+// Receives first: credits may let senders go on.
 bool Pump::round() {
     moved_ = wire_->receive(*this);
     const auto now = Clock::now();
@@ -117,7 +116,7 @@ void Pump::post_message(Peer& peer, Outgoing& out) {
     wire_->post(peer.rank, header, fabric_.resolve(fabric_.rank(), envelope.where));
 }
 
-// A message of each connection in turn, so that none waits for all that another has.
+// Posts one message of each connection in turn, so that none waits for all messages of another.
 bool Pump::post_messages(Peer& peer) {
     const auto count = peer.outgoing.size();
     bool posted = false;
@@ -133,11 +132,11 @@ bool Pump::post_messages(Peer& peer) {
         }
         peer.turn = (peer.turn + 1) % count;
     }
-    if (posted) post_credits(peer, true);  // they travel along
+    if (posted) post_credits(peer, true);  // in the same system call
     return posted;
 }
 
-// Each credit is a frame, so while messages flow they wait until half of the slots are free.
+// Each credit is a frame, so while messages flow, credits wait until half of the slots are free.
 void Pump::post_credits(Peer& peer, bool all) {
     const auto enough = all ? 1 : std::max<std::uint64_t>(window_ / 2, 1);
     for (auto& in : peer.incoming) {
@@ -152,8 +151,8 @@ void Pump::post_credits(Peer& peer, bool all) {
     }
 }
 
-// The beats of this host's ranks alone: with those of others two hosts would keep one another's
-// beats alive for ever.
+// Sends the beats of this host's ranks only: with those of others, two hosts would keep each
+// other's beats alive for ever.
 void Pump::note_state(Clock::time_point now) {
     const auto rank = fabric_.rank();
     const auto& own = fabric_.state(rank);
@@ -166,32 +165,33 @@ void Pump::note_state(Clock::time_point now) {
     std::uint64_t beats = 0;
     for (const auto r : locals_) beats += fabric_.state(r).beat.load(std::memory_order_relaxed);
     const auto call = fabric_.control().call_of(rank);
-    FrameHeader news;
-    news.kind = FrameKind::kState;
-    news.index = closed;
-    news.state = {arrived,    beats,     call.sequence, call.what, call.count,
-                  load(own.call_ended)};
-    const bool is_same = news.index == state_.index && news.state == state_.state;
+    FrameHeader state;
+    state.kind = FrameKind::kState;
+    state.index = closed;
+    state.state = {arrived,    beats,      call.sequence,
+                   call.what, call.count, load(own.call_ended)};
+    const bool is_same = state.index == state_.index && state.state == state_.state;
     if (is_same && now - renewed_ < kHeartbeat) return;
-    news.number = state_.number + 1;
-    state_ = news;
+    state.number = state_.number + 1;
+    state_ = state;
     renewed_ = now;
 }
 
-// `Control::fail` writes to the copies of the peers' memory too: what is there is for the peers.
+// `Control::fail` writes to the copies of the peers' memory too: these failures are sent to the
+// peers.
 void Pump::post_news(Peer& peer) {
     const auto failure = load(fabric_.state(peer.rank).failure);
-    if (failure != 0 && !peer.told_failure && wire_->has_room(peer.rank, FrameKind::kFailure)) {
+    if (failure != 0 && !peer.has_sent_failure && wire_->has_room(peer.rank, FrameKind::kFailure)) {
         FrameHeader header;
         header.kind = FrameKind::kFailure;
         header.index = static_cast<std::int32_t>(failure);
         header.number = failure >> 32;
         wire_->post(peer.rank, header, nullptr);
-        peer.told_failure = true;
+        peer.has_sent_failure = true;
     }
-    if (peer.told_state != state_.number && wire_->has_room(peer.rank, FrameKind::kState)) {
+    if (peer.sent_state != state_.number && wire_->has_room(peer.rank, FrameKind::kState)) {
         wire_->post(peer.rank, state_, nullptr);
-        peer.told_state = state_.number;
+        peer.sent_state = state_.number;
     }
 }
 
@@ -221,13 +221,13 @@ void Pump::close(double wait_s) {
     fabric_.control().close();
     const auto wait = std::chrono::duration<double>(wait_s);
     const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
-    const auto is_told = [this](const Peer& peer) {
+    const auto is_informed = [this](const Peer& peer) {
         const bool is_done = is_settled(peer) || fabric_.control().failed();
-        return wire_->is_lost(peer.rank) || (is_done && peer.told_state == state_.number);
+        return wire_->is_lost(peer.rank) || (is_done && peer.sent_state == state_.number);
     };
     for (;;) {
         round();
-        if (std::all_of(peers_.begin(), peers_.end(), is_told) && wire_->is_delivered()) break;
+        if (std::all_of(peers_.begin(), peers_.end(), is_informed) && wire_->is_delivered()) break;
         if (Clock::now() >= end) break;
         std::this_thread::sleep_for(kNap);
     }
@@ -243,13 +243,13 @@ std::byte* Pump::place(std::int32_t rank, const FrameHeader& header) {
         return nullptr;
     }
     const FifoMemory& memory = incoming(peer(rank), header.index).memory;
-    // The slot was left by its last reader, whose reads come before this.
+    // `consumed` orders the reads of the slot's last message before this.
     if (header.number - load(memory.counters->consumed) >= window_) return nullptr;
     const auto slot = header.number % static_cast<std::uint64_t>(shape.fifo.slots);
     return memory.slots + slot * shape.fifo.stride();
 }
 
-bool Pump::arrived(std::int32_t rank, const FrameHeader& header) {
+bool Pump::accept(std::int32_t rank, const FrameHeader& header) {
     Peer& from = peer(rank);
     switch (header.kind) {
         case FrameKind::kData:
@@ -288,8 +288,8 @@ bool Pump::take_credit(Peer& peer, const FrameHeader& header) {
 }
 
 bool Pump::take_state(Peer& peer, const FrameHeader& header) {
-    if (header.number <= peer.heard_state) return true;  // overtaken
-    peer.heard_state = header.number;
+    if (header.number <= peer.received_state) return true;  // overtaken
+    peer.received_state = header.number;
     auto& state = fabric_.state(peer.rank);
     const auto& [arrived, beat, sequence, what, count, ended] = header.state;
     state.arrived.store(arrived, std::memory_order_release);
@@ -309,12 +309,12 @@ bool Pump::take_failure(Peer& peer, const FrameHeader& header) {
         rank >= fabric_.shape().ranks()) {
         return false;
     }
-    peer.told_failure = true;  // no echo
+    peer.has_sent_failure = true;  // no echo
     fabric_.control().fail(static_cast<Failure>(header.number), rank);
     return true;
 }
 
-void Pump::lost(std::int32_t rank, Failure kind) {
+void Pump::lose(std::int32_t rank, Failure kind) {
     if (load(fabric_.state(rank).closed) != 0) return;
     losses_[static_cast<std::size_t>(rank)].store(kind, std::memory_order_release);
     fabric_.control().fail(kind, rank);

@@ -1,9 +1,10 @@
-// From FIFOs to frames and back: what makes a connection to another host look like one within.
+// The pump: from FIFOs to frames and back, so that a connection to another host works like a local
+// one.
 //
-// On the sender's side messages leave the sender's own FIFO as data frames. On the receiver's side
-// they arrive in a copy of that FIFO, message k in slot k % slots, so that no more than `slots`
-// messages are on their way. What the receiver consumes goes back as credits. RankStates travel
-// too, at most every kStatePeriod.
+// The sender's pump sends messages of the sender's own FIFO as data frames. The receiver's stores
+// them in a copy of that FIFO, message k in slot k % slots, so that at most `slots` messages are in
+// flight, and returns credits for consumed messages. RankStates are sent too, at most every
+// kStatePeriod.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@ namespace sley {
 
 class Pump final : public Transport, private FrameSink {
 public:
-    // The fabric owns its transport, and outlives whoever else has it.
+    // The fabric owns its transport, and must outlive all other owners of it.
     Pump(Fabric& fabric, std::unique_ptr<Wire> wire);
 
     const std::string& address() const { return address_; }
@@ -32,15 +33,13 @@ public:
     void open_receiver(std::int32_t peer, std::int32_t index, const FifoMemory& memory) override;
     // Throws std::length_error for a message that is longer than a slot.
     bool progress() override;
-    // Whether peers have been sent all that was published and consumed here. Nobody pumps between
-    // calls, so a rank whose call is done goes on until then.
     bool is_settled() override;
 
-    // kNone, while a remote rank can be reached, or has closed. Any thread may ask.
+    // kNone while a remote rank can be reached, or has closed.
     Failure loss_of(std::int32_t rank) const override;
 
-    // Tells the peers all that is still to be told, `closed` above all, for at most `wait_s`, and
-    // ends. Without it peers take this rank for dead.
+    // Sends the peers everything that is left, above all `closed`, for at most `wait_s`, and ends.
+    // Without it peers consider this rank dead.
     void close(double wait_s);
 
 private:
@@ -49,8 +48,8 @@ private:
     struct Outgoing {
         std::int32_t index;
         FifoMemory memory;
-        std::uint64_t next = 0;      // the message to be posted
-        std::uint64_t consumed = 0;  // as the peer said
+        std::uint64_t next = 0;      // the next message to post
+        std::uint64_t consumed = 0;  // by the peer's credits
     };
     struct Incoming {
         std::int32_t index;
@@ -59,10 +58,10 @@ private:
     };
     struct Peer {
         std::int32_t rank;
-        bool told_failure = false;
-        std::uint64_t told_state = 0;   // the last version of this rank's state that was sent
-        std::uint64_t heard_state = 0;  // the last one of the peer's
-        std::size_t turn = 0;           // the sender to begin with
+        bool has_sent_failure = false;
+        std::uint64_t sent_state = 0;      // the last version of this rank's state that was sent
+        std::uint64_t received_state = 0;  // the last version of the peer's
+        std::size_t turn = 0;              // the sender to begin with
         std::vector<Outgoing> outgoing;
         std::vector<Incoming> incoming;
         std::unordered_map<std::int32_t, std::size_t> outgoing_of, incoming_of;  // by index
@@ -82,8 +81,8 @@ private:
     bool is_settled(const Peer& peer) const;
 
     std::byte* place(std::int32_t rank, const FrameHeader& header) override;
-    bool arrived(std::int32_t rank, const FrameHeader& header) override;
-    void lost(std::int32_t rank, Failure kind) override;
+    bool accept(std::int32_t rank, const FrameHeader& header) override;
+    void lose(std::int32_t rank, Failure kind) override;
     bool take_message(Peer& peer, const FrameHeader& header);
     bool take_credit(Peer& peer, const FrameHeader& header);
     bool take_state(Peer& peer, const FrameHeader& header);
@@ -92,7 +91,7 @@ private:
     Fabric& fabric_;
     std::unique_ptr<Wire> wire_;
     std::string address_;
-    std::uint64_t window_;  // messages that may be on their way on one connection
+    std::uint64_t window_;  // the most messages in flight on a connection
     std::vector<std::int32_t> locals_;
     std::vector<Peer> peers_;
     std::vector<std::int32_t> peer_of_;  // by rank; -1 for a rank of this host
@@ -101,7 +100,7 @@ private:
     std::mutex mutex_;
     bool closed_ = false;
     bool moved_ = false;  // in this round
-    FrameHeader state_;   // of this rank, as it is told
+    FrameHeader state_;   // this rank's state, as a frame
     Clock::time_point noted_{}, renewed_{};
 };
 

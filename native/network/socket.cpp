@@ -14,8 +14,8 @@
 namespace sley {
 namespace {
 
-// What the kernel may hold that is not yet on its way: enough to keep a line busy while this
-// process waits for a core, and no more, since credits queue behind it.
+// Unsent data in the kernel: enough to keep a link busy while this process waits for a core, and no
+// more, since credits queue behind it.
 constexpr int kUnsentBytes = 256 * 1024;
 
 void set(int fd, int level, int option, int value) {
@@ -62,7 +62,7 @@ SocketAddress SocketAddress::parse(const std::string& text, std::uint16_t port) 
         v6->sin6_port = htons(port);
         address.length = sizeof *v6;
     } else {
-        raise_network(EINVAL, "'" + text + "' is no IP address");
+        raise_network(EINVAL, "'" + text + "' is not an IP address");
     }
     return address;
 }
@@ -140,7 +140,7 @@ int Socket::undelivered_bytes() const {
 #ifdef __linux__
 
 bool SilenceWatch::is_cut(const Socket& socket, std::chrono::milliseconds limit) {
-    constexpr auto kTick = std::chrono::milliseconds(20);  // the kernel's clock is a coarse one
+    constexpr auto kTick = std::chrono::milliseconds(20);  // the kernel's clock is coarse
     tcp_info info{};
     socklen_t length = sizeof info;
     if (getsockopt(socket.fd(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;

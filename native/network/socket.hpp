@@ -40,11 +40,11 @@ public:
     Socket& operator=(Socket&& other) noexcept;
     ~Socket();
 
-    // At any free port of this address.
+    // Listens at any free port of this address.
     static Socket listener(const std::string& address);
-    // Bound to `from`, and on its way to `to`.
+    // Bound to `from`, and connecting to `to`.
     static Socket connecting(const std::string& from, const SocketAddress& to);
-    // The next one that came to a listener; not open where there is none.
+    // The next connection of a listener; not open if there is none.
     Socket accept() const;
 
     int fd() const { return fd_; }
@@ -52,25 +52,25 @@ public:
     std::uint16_t local_port() const;
     int take_error() const;
 
-    // For messages: without delay, and with little in front of the next one.
+    // Sets options for messages: no delay, and little unsent data before the next one.
     void tune() const;
-    // What the peer's host has not acknowledged, in bytes.
+    // The bytes that the peer's host has not acknowledged.
     int undelivered_bytes() const;
 
 private:
     int fd_ = -1;
 };
 
-// Notices that a host doesn't acknowledge what it is sent. The kernel's own limit, the user timeout
-// of TCP, would count a peer as gone that is there and only doesn't read for long.
+// Notices that a host doesn't acknowledge data. The kernel's own limit, TCP's user timeout, would
+// also give up a peer that is alive but doesn't read for long.
 class SilenceWatch {
 public:
-    // Looks at the socket; says whether nothing at all has been heard for `limit`, with data that
-    // wait for an answer.
+    // Checks the socket; returns whether no acknowledgement has come for `limit` although data wait
+    // for one.
     bool is_cut(const Socket& socket, std::chrono::milliseconds limit);
 
 private:
-    bool waits_ = false;  // at the last look data waited for an answer
+    bool waits_ = false;  // at the last check, data waited for an acknowledgement
     std::chrono::steady_clock::time_point since_{};
 };
 

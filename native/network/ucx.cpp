@@ -1,4 +1,4 @@
-// Endpoints, and frames as active messages with a stamp in front.
+// Endpoints, and frames as active messages that begin with a stamp.
 #include "network/ucx.hpp"
 
 #include <algorithm>
@@ -13,14 +13,14 @@
 namespace sley {
 namespace {
 
-// Frames on their way to a peer: messages stay in their FIFOs until there is room.
+// The most frames being sent to a peer: messages stay in their FIFOs until there is room.
 constexpr int kMostData = 16, kMostFrames = 64;
 constexpr auto kGlance = std::chrono::milliseconds(100);
 constexpr auto kNap = std::chrono::microseconds(200);
 constexpr auto kAnswerWait = std::chrono::milliseconds(250);
-constexpr auto kCloseWait = std::chrono::seconds(1);  // for UCX to let go of its endpoints
+constexpr auto kCloseWait = std::chrono::seconds(1);  // for UCX to close its endpoints
 
-// An address: the number of the rank's NIC, and each NIC's part with its length before it.
+// An address has the number of the rank's NIC, and each NIC's part, preceded by its length.
 void put(std::string& bytes, std::size_t number) {
     const auto word = static_cast<std::uint32_t>(number);
     bytes.append(reinterpret_cast<const char*>(&word), sizeof word);
@@ -74,7 +74,7 @@ UcxWire::UcxWire(std::int32_t rank, const std::vector<bool>& remote, UcxSettings
     }
 }
 
-// Nothing is waited for but the library itself.
+// Waits for the library only, not for peers.
 UcxWire::~UcxWire() {
     const auto& f = (*library_)();
     ucp::RequestParams force{};
@@ -240,8 +240,8 @@ void UcxWire::on_error(void* argument, ucp::Endpoint, ucp::Status) {
     peer.wire->lose(peer);
 }
 
-// The library says the same of a peer that has ended and of one that is out of reach. But who waits
-// is heard several times a second.
+// The library reports the same error for a peer that has ended and for one that is out of reach.
+// But a live peer sends several frames a second.
 void UcxWire::lose(Peer& peer) {
     if (peer.loss != Failure::kNone) return;
     const bool is_silent = Clock::now() - peer.heard >= settings_.silence;
@@ -263,7 +263,7 @@ bool UcxWire::receive(FrameSink& sink) {
     for (const auto& peer : peers_) {
         if (!peer || peer->loss == Failure::kNone || peer->is_loss_told) continue;
         peer->is_loss_told = true;
-        sink.lost(peer->rank, peer->loss);
+        sink.lose(peer->rank, peer->loss);
     }
     return moved_;
 }
@@ -274,8 +274,8 @@ bool UcxWire::is_sent() const {
     });
 }
 
-// What the library has sent may still be in the kernel, and is lost there if this end closes with
-// something unread. So peers are asked; but who is not at a call doesn't answer.
+// Sent frames may still be in the kernel, which drops them if this end closes with unread data. So
+// peers are asked for confirmation; but a peer between calls doesn't answer.
 bool UcxWire::is_delivered() {
     if (asked_ == Clock::time_point{}) asked_ = Clock::now();
     bool is_answered = true;
@@ -288,7 +288,7 @@ bool UcxWire::is_delivered() {
     return (is_answered || Clock::now() - asked_ >= kAnswerWait) && is_sent();
 }
 
-// The peer that stamped this; nullptr for a stranger.
+// The peer of a stamp; nullptr for a stranger's.
 UcxWire::Peer* UcxWire::sender(const Stamp& stamp) {
     const auto ranks = static_cast<std::int32_t>(peers_.size());
     if (stamp.key != key_ || stamp.to != rank_ || stamp.from < 0 || stamp.from >= ranks) {
@@ -338,12 +338,12 @@ ucp::Status UcxWire::on_frame(void* argument, const void* header, std::size_t he
         if (is_right && is_rendezvous) return wire.fetch(*from, frame, data, place);
         if (is_right) std::memcpy(place, data, length);
     }
-    is_right = is_right && !is_rendezvous && wire.sink_->arrived(from->rank, frame.header);
+    is_right = is_right && !is_rendezvous && wire.sink_->accept(from->rank, frame.header);
     if (!is_right) from->loss = Failure::kCut;
     return ucp::Status::kOk;
 }
 
-// A long message comes when its place is known.
+// Fetches a long message, which UCX sends only now that its place is known.
 ucp::Status UcxWire::fetch(Peer& from, const StampedFrame& frame, void* descriptor,
                            std::byte* place) {
     auto* transfer = take_transfer(from);
@@ -364,7 +364,7 @@ void UcxWire::end_fetch(Transfer* transfer, bool is_whole) {
     if (!is_whole) {
         lose(from);
     } else if (sink_ != nullptr) {
-        sink_->arrived(from.rank, transfer->frame.header);
+        sink_->accept(from.rank, transfer->frame.header);
     }
     free_.push_back(transfer);
 }

@@ -1,7 +1,7 @@
-// The wire over UCX, for what networks offer beyond TCP: frames are active messages.
+// The UCX wire, for networks that offer more than TCP: frames are active messages.
 //
-// UCX has no notion of who may connect. A greeting with the job's secret comes first, and every
-// frame carries a part of it, which keeps strangers and other jobs out, but not one who listens.
+// UCX doesn't authenticate connections. A greeting with the job's secret comes first, and every
+// frame carries a part of it, which keeps strangers and other jobs out, but not an eavesdropper.
 #pragma once
 
 #include <chrono>
@@ -35,7 +35,7 @@ public:
 private:
     using Clock = std::chrono::steady_clock;
 
-    // What comes first in every active message.
+    // The first fields of every active message.
     struct Stamp {
         std::uint64_t key;  // of the job
         std::int32_t from;
@@ -45,7 +45,7 @@ private:
         Stamp stamp;
         FrameHeader header;
     };
-    // kBye asks whether all that came before has arrived, kByeHeard says so.
+    // kBye asks whether all earlier frames have arrived, kByeHeard confirms it.
     enum class Word : std::uint32_t { kHello, kBye, kByeHeard };
     struct Greeting {
         Stamp stamp;
@@ -59,13 +59,13 @@ private:
         std::int32_t rank = -1;
         UcxRail* rail = nullptr;
         ucp::Endpoint endpoint = nullptr;
-        int data = 0, frames = 0;  // on their way out
+        int data = 0, frames = 0;  // being sent
         bool is_met = false, said_bye = false, bye_heard = false;
-        Clock::time_point heard{};  // the last time
+        Clock::time_point heard{};  // the time of the last frame
         Failure loss = Failure::kNone;
         bool is_loss_told = false;
     };
-    // A frame on its way, out or in. UCX reads the heads of frames until they are sent.
+    // A frame that is being sent or fetched. UCX reads its head until it is sent.
     struct Transfer {
         Peer* peer = nullptr;
         bool is_data = false;
@@ -110,9 +110,9 @@ private:
     std::vector<Transfer*> free_;
     Secret secret_{};
     std::uint64_t key_ = 0;
-    FrameSink* sink_ = nullptr;  // while something may arrive
+    FrameSink* sink_ = nullptr;  // while frames may arrive
     bool moved_ = false;
-    Clock::time_point asked_{};  // when `is_delivered` was first
+    Clock::time_point asked_{};  // the time of the first `is_delivered`
 };
 
 }  // namespace sley

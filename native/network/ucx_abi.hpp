@@ -1,7 +1,7 @@
-// What this program uses of UCP, the upper layer of UCX: declarations of its own, so that the
-// library is needed neither to build nor to run without it. UCP's structures begin with a mask of
-// the fields that are set and grow only at the end, so the first fields are enough; values and
-// places are those of API 1.10 and newer.
+// The part of UCP, the upper layer of UCX, that this program uses, in declarations of its own, so
+// that the build doesn't need the library. UCP's structures begin with a mask of the fields that
+// are set, and grow only at the end, so the first fields suffice; values and offsets are those of
+// API 1.10 and newer.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@ using Worker = struct OpaqueWorker*;
 using Endpoint = struct OpaqueEndpoint*;
 using Config = struct OpaqueConfig*;
 using Address = struct OpaqueAddress;
-using Request = void*;  // a request, nullptr for done at once, or an error
+using Request = void*;  // a request, nullptr if done at once, or an error
 
-// A byte, as the library has it.
+// A byte, as in the library.
 enum class Status : std::int8_t {
     kOk = 0,
     kInProgress = 1,
@@ -117,7 +117,7 @@ struct ActiveMessageHandler {
     void* argument;
 };
 
-// The library's functions, by their names there.
+// The library's functions, by name.
 struct Functions {
     void (*ucp_get_version)(unsigned* major, unsigned* minor, unsigned* release);
     Status (*ucp_config_read)(const char* prefix, const char* file, Config* config);

@@ -1,4 +1,4 @@
-// Loading UCX, and setting it up for one NIC.
+// Loading UCX, and its set-up for one NIC.
 #include "network/ucx_library.hpp"
 
 #include <dlfcn.h>
@@ -21,14 +21,14 @@ void find(void* library, const char* name, Function& function) {
 
 using Options = std::vector<std::pair<std::string, std::string>>;
 
-// From these minor versions on, a transport's option has the name that it has in the environment
-// (TCP_TX_SEG_SIZE, once TX_SEG_SIZE), and there is one for TCP's user timeout. Of unknown ones the
-// library complains on the standard output.
+// From these minor versions on, a transport's option has the same name as in the environment
+// (TCP_TX_SEG_SIZE, before TX_SEG_SIZE), and TCP has one for its user timeout. The library
+// complains of unknown options on the standard output.
 constexpr unsigned kPrefixedOptions = 17, kUserTimeout = 22;
 
-// Connections within a host are not ours to make. The rest is for TCP, and nothing to other
-// networks: a message goes as one segment (8 KB ones take three times as long), and a host that
-// doesn't answer must not block, and is noticed.
+// UCX must not connect ranks within a host. The other options are for TCP alone: a message is one
+// segment (8 KB segments take three times as long), connecting doesn't block, and a host that
+// doesn't answer is noticed.
 Options options_for(const UcxSettings& settings, const UcxLibrary& library) {
     constexpr std::size_t kLeastSegment = 64 * 1024, kMostSegment = 1024 * 1024, kHeads = 1024;
     const auto segment = std::clamp(settings.frame_bytes + kHeads, kLeastSegment, kMostSegment);
@@ -86,8 +86,8 @@ void UcxLibrary::check(ucp::Status status, const std::string& what) const {
     raise_network(EIO, "UCX, " + what + ": " + functions_.ucs_status_string(status));
 }
 
-// The NIC is the ranks' choice. Options that the environment sets stay as they are, and one that a
-// version or a build doesn't have, does without.
+// The ranks choose the NIC. Options set in the environment stay; errors of options that a version
+// or build doesn't have are ignored.
 UcxRail::UcxRail(std::shared_ptr<const UcxLibrary> library, const std::string& nic,
                  std::size_t peers, const UcxSettings& settings)
     : library_(std::move(library)) {

@@ -1,4 +1,4 @@
-// UCX, found at run time.
+// UCX, loaded at run time.
 #pragma once
 
 #include <chrono>
@@ -11,18 +11,18 @@
 
 namespace sley {
 
-// How a rank uses UCX.
+// A rank's settings of UCX.
 struct UcxSettings {
     std::string library;            // path of libucp.so.0
     std::vector<std::string> nics;  // names of this host's NICs
-    std::size_t nic = 0;            // the one that this rank uses
+    std::size_t nic = 0;            // the number of this rank's NIC
     std::size_t frame_bytes = 0;    // of the longest payload
     std::chrono::milliseconds silence{0};  // after which a peer is cut off
 };
 
 class UcxLibrary {
 public:
-    // `path`: of libucp.so.0; throws std::system_error where it cannot be used. It stays loaded.
+    // path: of libucp.so.0; throws std::system_error if it cannot be used. It stays loaded.
     explicit UcxLibrary(const std::string& path);
 
     std::string version() const;

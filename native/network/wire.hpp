@@ -1,5 +1,5 @@
-// What carries frames between this rank and the ranks of other hosts. A pump makes frames of what
-// is in the FIFOs; a wire (TCP, UCX) knows nothing of FIFOs.
+// Wires, which carry frames between this rank and the ranks of other hosts, over TCP or UCX. A pump
+// makes frames of the content of FIFOs; a wire knows no FIFOs.
 #pragma once
 
 #include <array>
@@ -15,13 +15,13 @@
 namespace sley {
 
 // kData: message `number` of the sender's FIFO `index`, with its payload.
-// kCredit: `number` messages of the receiver of this frame, of its FIFO `index`, were consumed.
+// kCredit: `number` messages of the frame receiver's FIFO `index` have been consumed.
 // kState: the sender's RankState; `number` counts such frames, `index` is `closed`.
 // kFailure: `number` is the Failure, `index` the rank.
 enum class FrameKind : std::uint32_t { kData, kCredit, kState, kFailure };
 
-// The head of a frame, as it goes over the network: little-endian, without holes. Frames between
-// two ranks may overtake one another.
+// The head of a frame, as sent over the network: little-endian, without padding. Frames between two
+// ranks may overtake one another.
 struct FrameHeader {
     FrameKind kind = FrameKind::kData;
     std::int32_t index = 0;
@@ -33,17 +33,17 @@ struct FrameHeader {
 };
 
 static_assert(sizeof(FrameHeader) == 72, "the same on every machine");
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are sent as they lie in memory");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are sent as they are in memory");
 
-// Where frames go that arrive.
+// The receiver of arriving frames.
 class FrameSink {
 public:
-    // Where the payload of a data frame belongs, or nullptr for a frame that cannot be right.
+    // The address for the payload of a data frame, or nullptr for an invalid frame.
     virtual std::byte* place(std::int32_t peer, const FrameHeader& header) = 0;
-    // A frame with all its payload; says whether it can be right.
-    virtual bool arrived(std::int32_t peer, const FrameHeader& header) = 0;
-    // Nothing more will come from this peer.
-    virtual void lost(std::int32_t peer, Failure kind) = 0;
+    // Takes a frame whose payload is in place; returns whether the frame is valid.
+    virtual bool accept(std::int32_t peer, const FrameHeader& header) = 0;
+    // No more frames will come from this peer.
+    virtual void lose(std::int32_t peer, Failure kind) = 0;
 
 protected:
     ~FrameSink() = default;
@@ -52,43 +52,43 @@ protected:
 constexpr std::size_t kSecretBytes = 32;
 using Secret = std::array<std::byte, kSecretBytes>;
 
-// In a time that doesn't depend on where they differ.
+// Compares in constant time.
 inline bool is_same(const Secret& a, const Secret& b) {
     volatile std::byte difference{0};
     for (std::size_t i = 0; i < a.size(); ++i) difference = difference | (a[i] ^ b[i]);
     return difference == std::byte{0};
 }
 
-// How the wires of all ranks find one another.
+// What the wires of all ranks need to connect.
 struct Meeting {
-    std::vector<std::string> addresses;  // what `Wire::address` says on each rank
+    std::vector<std::string> addresses;  // `Wire::address` of each rank
     Secret secret{};                     // the job's
     std::chrono::steady_clock::time_point deadline;
     std::function<void()> glance;  // called several times a second; may throw
 };
 
-// Not safe for threads: the pump calls one function at a time.
+// Not thread-safe: the pump calls one function at a time.
 class Wire {
 public:
     virtual ~Wire() = default;
 
     virtual std::string address() const = 0;
-    // Throws std::system_error, naming the rank that did not come. Who has come may send at once.
+    // Throws std::system_error, which names absent ranks. A connected peer may send at once.
     virtual void connect(const Meeting& meeting, FrameSink& sink) = 0;
 
     // Whether a frame may be posted; never for a peer that is lost.
     virtual bool has_room(std::int32_t peer, FrameKind kind) const = 0;
-    // Whether a peer is not, or no more, connected.
+    // Whether a peer is not, or no longer, connected.
     virtual bool is_lost(std::int32_t peer) const = 0;
-    // Takes a frame; its payload must stay as it is until the peer says that it has arrived.
+    // Takes a frame; its payload must not change until the peer acknowledges the message.
     virtual void post(std::int32_t peer, const FrameHeader& header, const std::byte* payload) = 0;
 
-    // Move what can be moved without waiting; say whether any payload was.
+    // Move what can be moved without waiting; return whether any payload was.
     virtual bool send() = 0;
     virtual bool receive(FrameSink& sink) = 0;
-    // Looks, now and then, for peers that the network doesn't reach any more.
+    // Called now and then: checks for peers that the network no longer reaches.
     virtual void watch(FrameSink& sink) = 0;
-    // Whether all that was posted is on its way; whether it has reached the other hosts.
+    // Whether all posted frames have been sent; whether they have reached the other hosts.
     virtual bool is_sent() const = 0;
     virtual bool is_delivered() = 0;
 };

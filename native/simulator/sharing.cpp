@@ -6,7 +6,7 @@
 namespace sley {
 namespace {
 
-// Sums of capacities and rates carry rounding errors; what differs by less is equal.
+// Sums of capacities and rates have rounding errors; values that differ by less are equal.
 constexpr double kNear = 1e-9;
 
 }  // namespace
@@ -51,7 +51,7 @@ void Sharing::mark_resource(std::int32_t r) {
 void Sharing::start(std::int32_t flow, std::int32_t kind) {
     kind_[flow] = kind;
     rate_[flow] = 0;
-    dirty_ = true;
+    is_dirty_ = true;
     mark_flow(flow);
     auto& place = place_[flow];
     place.clear();
@@ -67,7 +67,7 @@ void Sharing::start(std::int32_t flow, std::int32_t kind) {
 
 void Sharing::stop(std::int32_t flow) {
     const std::int32_t kind = kind_[flow];
-    dirty_ = true;
+    is_dirty_ = true;
     for (std::int64_t k = classes_.first[kind], n = 0; k < classes_.first[kind + 1]; ++k, ++n) {
         const std::int32_t r = classes_.resource[k];
         if (binds(r)) mark_resource(r);  // the others on it get more now
@@ -77,7 +77,7 @@ void Sharing::stop(std::int32_t flow) {
         on_[r].pop_back();
         if (last != flow) {
             on_[r][hole] = last;
-            // The flow that moved into the hole crosses r once: find which of its resources it is.
+            // Finds r among the resources of the flow that moved into the hole.
             std::int64_t other = classes_.first[kind_[last]], m = 0;
             while (classes_.resource[other + m] != r) ++m;
             place_[last][m] = hole;
@@ -88,7 +88,7 @@ void Sharing::stop(std::int32_t flow) {
     rate_[flow] = 0;
 }
 
-// Everything connected with what has changed through resources that bind.
+// Marks all flows and resources that are connected with changed ones through binding resources.
 void Sharing::gather() {
     std::size_t flow = 0, resource = 0;
     while (flow < flows_.size() || resource < resources_.size()) {

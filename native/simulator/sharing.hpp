@@ -1,6 +1,6 @@
-// Max-min fair sharing: flows over weighted resources, each flow with a rate of its own that it
-// never exceeds. Only resources that could be exceeded couple flows, so a change touches the flows
-// that are connected through such resources and no others.
+// Max-min fair sharing of weighted resources by flows, each with a greatest rate of its own. Only
+// resources whose capacity could be exceeded couple flows, so a change affects only the flows that
+// are connected through such resources.
 #pragma once
 
 #include <cmath>
@@ -9,9 +9,9 @@
 
 namespace sley {
 
-// What a flow crosses. cap: its own greatest rate. push: what stands behind it and could fill a
-// link, which contention is about. From first to last: rows of `resource` and `weight`, in which no
-// resource comes twice.
+// The classes of flows. cap: a flow's greatest rate. push: the rate that its source could offer a
+// link, by which contention is computed. first: the first row of each class in `resource` and
+// `weight`, the resources that it crosses, each once.
 struct FlowClasses {
     std::vector<double> cap;
     std::vector<double> push;
@@ -22,18 +22,18 @@ struct FlowClasses {
 
 class Sharing {
 public:
-    // gamma: for each resource, by how much its capacity falls for each time that it could be
-    // filled again.
+    // gamma: of each resource, how much its capacity falls: to 1 / (1 + gamma * x) of it when the
+    // flows offer (1 + x) times the capacity.
     Sharing(FlowClasses classes, std::vector<double> capacity, std::vector<double> gamma,
             std::int32_t flows);
 
-    // A flow of class `kind` begins; `rates` gives it a rate.
+    // Starts a flow of class `kind`; `update_rates` gives it a rate.
     void start(std::int32_t flow, std::int32_t kind);
     void stop(std::int32_t flow);
 
-    // New rates after starts and stops: calls changed(flow, rate) for each flow whose rate changed.
+    // Computes rates after starts and stops; calls changed(flow, rate) for each one that changed.
     template <class Changed>
-    void rates(Changed&& changed) {
+    void update_rates(Changed&& changed) {
         gather();
         fill();
         for (std::int32_t flow : flows_) {
@@ -47,10 +47,10 @@ public:
         for (std::int32_t resource : resources_) marked_resource_[resource] = 0;
         flows_.clear();
         resources_.clear();
-        dirty_ = false;
+        is_dirty_ = false;
     }
 
-    bool dirty() const { return dirty_; }
+    bool is_dirty() const { return is_dirty_; }
     double rate(std::int32_t flow) const { return rate_[flow]; }
     std::int32_t kind(std::int32_t flow) const { return kind_[flow]; }
     const FlowClasses& classes() const { return classes_; }
@@ -66,15 +66,15 @@ private:
 
     FlowClasses classes_;
     std::vector<double> capacity_, gamma_;
-    std::vector<double> demand_, push_;                // of each resource, by its flows
+    std::vector<double> demand_, push_;                // the sums of each resource's flows
     std::vector<std::vector<std::int32_t>> on_;        // the flows on each resource
-    std::vector<std::int32_t> kind_;                   // of each flow, -1 while it has none
-    std::vector<std::vector<std::int32_t>> place_;     // of each flow in `on_`, by its resources
+    std::vector<std::int32_t> kind_;                   // of each flow, -1 while it is stopped
+    std::vector<std::vector<std::int32_t>> place_;     // of each flow in `on_` of its resources
     std::vector<double> rate_, fresh_;
     std::vector<char> marked_flow_, marked_resource_, frozen_;
-    std::vector<std::int32_t> flows_, resources_;      // what a change touches
+    std::vector<std::int32_t> flows_, resources_;      // affected by changes
     std::vector<double> left_, weight_;                // of each resource, while rates are filled
-    bool dirty_ = false;
+    bool is_dirty_ = false;
 };
 
 }  // namespace sley

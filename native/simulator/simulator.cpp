@@ -8,8 +8,8 @@
 namespace sley {
 namespace {
 
-// Events this close together are one moment: what symmetric blocks do at the same time must not
-// differ by rounding, or rates would be shared out anew for each of them.
+// Events this close together are simultaneous: if rounding separated the events of symmetric
+// blocks, rates would be computed again for each of them.
 constexpr double kMoment_us = 1e-7;
 
 }  // namespace
@@ -60,8 +60,8 @@ SimulatorResult Simulator::run() {
     now_ = settings_.launch_us;
     for (std::size_t b = 0; b < blocks_.size(); ++b) advance(static_cast<std::int32_t>(b));
     while (true) {
-        if (sharing_.dirty()) {
-            sharing_.rates([this](std::int32_t flow, double rate) {
+        if (sharing_.is_dirty()) {
+            sharing_.update_rates([this](std::int32_t flow, double rate) {
                 settle(flow);
                 Flow& f = flows_[flow];
                 push(now_ + f.left / rate, Kind::moved, flow, ++f.version);
@@ -152,7 +152,7 @@ double Simulator::message_bytes(const Block& b) const {
     return tile * plan_.chunks[b.instruction];
 }
 
-// Into how many parts each message of an execution is cut; what stays in its rank is in one.
+// The number of parts of each message of an execution; a local operation has one.
 std::int64_t Simulator::parts(const Block& b) const {
     if (plan_.send[b.instruction] == kNone && plan_.receive[b.instruction] == kNone) return 1;
     const double most = std::ceil(message_bytes(b) / settings_.least_slice_bytes);
@@ -160,7 +160,7 @@ std::int64_t Simulator::parts(const Block& b) const {
                                                              : settings_.slices);
 }
 
-// Goes on with a block until it has to wait, or something has to take its time.
+// Advances a block until it must wait or spend time.
 void Simulator::advance(std::int32_t block) {
     Block& b = blocks_[block];
     while (true) {
@@ -184,7 +184,7 @@ void Simulator::advance(std::int32_t block) {
     }
 }
 
-// Whether what an execution waits for has been done, and its overhead paid.
+// Whether an execution's waits are over, and its overhead spent.
 bool Simulator::may_begin(std::int32_t block) {
     Block& b = blocks_[block];
     if (b.paid) return true;
@@ -212,7 +212,7 @@ bool Simulator::may_begin(std::int32_t block) {
     return false;
 }
 
-// Whether the next part is there to be taken, and has room where it goes.
+// Whether the next part has arrived, and has room at its destination.
 bool Simulator::may_move(std::int32_t block) {
     Block& b = blocks_[block];
     const std::int32_t send = plan_.send[b.instruction], take = plan_.receive[b.instruction];
@@ -231,7 +231,7 @@ bool Simulator::may_move(std::int32_t block) {
     return true;
 }
 
-// Takes a part and its room, and begins to move it.
+// Takes a part and its room, and begins to move the part.
 void Simulator::begin_part(std::int32_t block) {
     const Block& b = blocks_[block];
     const std::int32_t send = plan_.send[b.instruction], take = plan_.receive[b.instruction];
@@ -245,7 +245,7 @@ void Simulator::begin_part(std::int32_t block) {
     if (bytes > 0) begin_flow(block, plan_.kind[b.instruction], bytes);
 }
 
-// A part has been moved: gives its slot back and announces it.
+// Frees the slot of a moved part, and announces the part.
 void Simulator::end_part(std::int32_t block) {
     Block& b = blocks_[block];
     const std::int32_t send = plan_.send[b.instruction], take = plan_.receive[b.instruction];
@@ -270,7 +270,7 @@ void Simulator::end_part(std::int32_t block) {
     if (++b.part == count * plan_.messages[b.instruction]) finish(block);
 }
 
-// Ends an execution: whoever waits for it goes on, and the block turns to the next one.
+// Ends an execution: blocks that wait for it go on, and the block turns to its next one.
 void Simulator::finish(std::int32_t block) {
     Block& b = blocks_[block];
     const std::int64_t ended = row(b);
@@ -304,7 +304,7 @@ void Simulator::begin_flow(std::int32_t flow, std::int32_t kind, double bytes) {
     sharing_.start(flow, kind);
 }
 
-// Takes off what a flow has moved since its rate last changed, and records it.
+// Subtracts and records the bytes that a flow has moved since its rate changed.
 void Simulator::settle(std::int32_t flow) {
     Flow& f = flows_[flow];
     const double bytes = std::min(f.left, sharing_.rate(flow) * (now_ - f.since));
@@ -321,7 +321,7 @@ void Simulator::settle(std::int32_t flow) {
     f.since = now_;
 }
 
-// Adds to a link's load; bins become twice as long when the run outgrows them.
+// Adds to a link's load; doubles the length of the bins if the run exceeds them.
 void Simulator::record(std::int32_t link, double from, double to, double bytes) {
     double& bin_us = result_.bin_us;
     std::vector<double>& load_bytes = result_.load_bytes;

@@ -1,6 +1,6 @@
-// The event loop of the simulator: thread blocks that wait, move data and announce it, over links
-// that they share (docs/machine.md says what the instructions mean, docs/simulation.md what they
-// cost). Times are in us, data in bytes as they cross a link, rates in bytes a us.
+// The event loop of the simulator: thread blocks that wait, move data and announce it, over shared
+// links (docs/machine.md defines the instructions, docs/simulation.md their costs). Times are in
+// us, data in bytes as they cross a link, rates in bytes per us.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,23 @@ namespace sley {
 
 constexpr std::int32_t kNone = -1;
 
-// A plan as the simulator takes it. One row an instruction, block after block.
+// A plan as the simulator's input. One row an instruction, block after block.
 struct SimulatorPlan {
     std::vector<std::int64_t> block_offset;   // the first instruction of each block
     std::vector<std::int32_t> send, receive;  // connections, or kNone
-    std::vector<std::int32_t> messages;       // how many messages an execution is
-    std::vector<double> chunks;               // how many chunks each of them has, as on a link
-    std::vector<std::int32_t> kind;           // the class of its moves
+    std::vector<std::int32_t> messages;       // the messages of an execution
+    std::vector<double> chunks;               // the chunks of each message, as on a link
+    std::vector<std::int32_t> kind;           // the class of its flows
     std::vector<std::int64_t> wait_offset;    // CSR: instruction -> instructions it waits for
     std::vector<std::int32_t> wait_target;
     bool instruction_major = false;
 };
 
-// What connections are. One row a connection.
+// One row a connection.
 struct SimulatorConnections {
-    std::vector<double> fence_us;      // what the sending block spends before it goes on
-    std::vector<double> latency_us;    // from then until the other side sees it
-    std::vector<std::int32_t> wire;    // the class of the second hop, kNone where there is none
+    std::vector<double> fence_us;      // of the sending block, before it goes on
+    std::vector<double> latency_us;    // from then until the other side sees the message
+    std::vector<std::int32_t> wire;    // the class of the second hop; kNone: there is none
 };
 
 struct SimulatorSettings {
@@ -39,16 +39,17 @@ struct SimulatorSettings {
     std::int64_t slots = 1;
     std::int64_t slices = 1;
     double least_slice_bytes = 0;
-    double overhead_bytes = 0;  // what every part moves besides its data
+    double overhead_bytes = 0;  // of every part, besides its data
     double launch_us = 0, wait_us = 0, decode_us = 0;
-    std::int32_t links = 0;  // resources 0 to links - 1 have their load recorded
+    std::int32_t links = 0;  // the load of resources 0 to links - 1 is recorded
     std::int64_t bins = 256;
 };
 
 // One row an execution, `instruction * tiles + tile`.
 struct Executions {
     std::vector<double> turn_us, start_us, end_us;
-    // What they waited for last, when that was over, and the same before they began to move data.
+    // What the execution waited for last, the end of that wait, and the same before it began to
+    // move data.
     std::vector<std::int8_t> cause, first_cause;
     std::vector<std::int64_t> after, first_after;
     std::vector<double> cause_us, moving_us;
@@ -63,7 +64,7 @@ struct SimulatorResult {
     // Per link, and per bin and link:
     std::vector<double> moved_bytes, load_bytes;
     double bin_us = 0;
-    // The instructions at which blocks are stuck, where a run ends with some unfinished.
+    // The instructions at which blocks are stuck.
     std::vector<std::int32_t> stuck;
 };
 
@@ -72,7 +73,7 @@ public:
     Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowClasses classes,
               std::vector<double> capacity, std::vector<double> gamma, SimulatorSettings settings);
 
-    // Once.
+    // To be called once.
     SimulatorResult run();
 
 private:
@@ -86,9 +87,9 @@ private:
         std::uint64_t number;
         Kind kind;
         std::int32_t id;
-        std::uint32_t version;  // of a flow, which counts its changes of rate
-        std::int64_t room;      // that is given back
-        bool operator<(const Event& other) const {  // the queue gives the greatest first
+        std::uint32_t version;  // of a flow: the number of its rate
+        std::int64_t room;      // of a `free`: the credit
+        bool operator<(const Event& other) const {  // the queue returns the greatest first
             return time != other.time ? time > other.time : number > other.number;
         }
     };
@@ -97,18 +98,18 @@ private:
         std::int64_t instruction, tile = 0, part = 0;
         State state = State::ready;
         double since = 0;
-        bool paid = false;  // whether this execution's overhead is paid
+        bool paid = false;  // whether the execution's overhead has been spent
     };
 
     struct Connection {
         std::int64_t credit = 0;   // in units of a slot's smallest part
         std::int64_t arrived = 0;  // parts that the receiver may take
-        std::int32_t sender = kNone, receiver = kNone;  // blocks that wait for it
-        std::deque<std::int64_t> sent;      // the executions whose parts are under way or waiting
-        std::deque<std::int64_t> freed;     // those that took parts, until the sender knows
+        std::int32_t sender = kNone, receiver = kNone;  // blocks that wait for the connection
+        std::deque<std::int64_t> sent;      // the executions of parts in flight or not yet taken
+        std::deque<std::int64_t> freed;     // executions that took parts, until the sender knows
         std::int64_t last_freed = kNone;
-        std::deque<double> wire;            // parts before the second hop
-        bool busy = false;                  // whether one is on it
+        std::deque<double> wire;            // the bytes of parts before the second hop
+        bool busy = false;                  // whether a part is on the second hop
     };
 
     struct Flow {
@@ -140,15 +141,15 @@ private:
     SimulatorSettings settings_;
     SimulatorResult result_;
     Sharing sharing_;
-    std::int64_t unit_ = 1;  // a slot in units that every number of parts divides
+    std::int64_t unit_ = 1;  // the credit of a slot, divisible by every number of parts
     double now_ = 0;
     std::uint64_t events_ = 0;
     std::priority_queue<Event> queue_;
     std::vector<Block> blocks_;
     std::vector<Connection> connections_;
     std::vector<Flow> flows_;
-    std::vector<std::int64_t> done_;               // tiles that each instruction has finished
-    std::vector<std::int32_t> waiter_, next_waiter_;  // blocks that wait for each instruction
+    std::vector<std::int64_t> done_;                  // the finished tiles of each instruction
+    std::vector<std::int32_t> waiter_, next_waiter_;  // lists of blocks, waiting for instructions
 };
 
 }  // namespace sley

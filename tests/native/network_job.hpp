@@ -276,7 +276,7 @@ inline void live(Job& job, std::int32_t rank, std::int32_t channels, int message
         if (done && fabric.is_settled()) break;
         if (moved) {
             fabric.control().beat();
-            patience.moved();
+            patience.reset();
         } else {
             CHECK(patience.wait() == Patience::Verdict::kWait);
         }

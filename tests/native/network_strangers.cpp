@@ -148,8 +148,8 @@ void pieces() {
 
 struct Nowhere final : FrameSink {
     std::byte* place(std::int32_t, const FrameHeader&) override { return bytes; }
-    bool arrived(std::int32_t, const FrameHeader&) override { return true; }
-    void lost(std::int32_t, Failure) override {}
+    bool accept(std::int32_t, const FrameHeader&) override { return true; }
+    void lose(std::int32_t, Failure) override {}
 
     std::byte bytes[64];
 };

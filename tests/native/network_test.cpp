@@ -113,10 +113,10 @@ void states() {
     Control& there = job.fabric(2).control();
     pump_until(job.fabric(2), [&] {
         pump_all();
-        return there.call_of(0).sequence == 3 && there.beats() == 2 && there.absent(1) == 0 &&
+        return there.call_of(0).sequence == 3 && there.beats() == 2 && there.find_absent(1) == 0 &&
                job.fabric(2).state(1).call_ended == 2;
     });
-    CHECK(there.mismatched({3, 4, 6}) == 0 && there.mismatched({3, 4, 5}) == -1);
+    CHECK(there.find_mismatch({3, 4, 6}) == 0 && there.find_mismatch({3, 4, 5}) == -1);
     const auto end = Clock::now() + std::chrono::milliseconds(200);
     while (Clock::now() < end) pump_all();
     CHECK(job.fabric(0).control().beats() == 1 && there.beats() == 2);  // none comes back

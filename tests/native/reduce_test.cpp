@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "engine/reduce.hpp"
-#include "engine/reduce_variants.hpp"
 #include "fabric/copy.hpp"
 #include "half.hpp"
 

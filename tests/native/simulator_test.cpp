@@ -224,7 +224,7 @@ void check_sharing() {
                 mine = mine >= 0 && below(2) ? -1 : below(kinds);
                 if (mine >= 0) sharing.start(flow, mine);
             }
-            sharing.rates([](std::int32_t, double) {});
+            sharing.update_rates([](std::int32_t, double) {});
             const auto right = filled(classes, capacity, kind);
             for (std::int32_t f = 0; f < flows; ++f) {
                 expect(near(sharing.rate(f), right[static_cast<std::size_t>(f)]), "a share");

@@ -9,15 +9,15 @@ from sley.simulate.inputs import Inputs
 
 
 class Result:
-    """What a run leaves: times in us, data in bytes."""
+    """The result of a run: times in us, data in bytes."""
 
     @property
     def bin_us(self) -> float:
-        """How long a bin of `load_bytes` is."""
+        """The length of a bin of `load_bytes`."""
 
     @property
     def end_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
-        """(blocks,), when each ends."""
+        """(blocks,), the end of each."""
 
     @property
     def moving_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
@@ -37,7 +37,7 @@ class Result:
 
     @property
     def overhead_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
-        """(blocks,), what decoding, waits and fences cost by themselves."""
+        """(blocks,), spent on decoding, waits and fences themselves."""
 
     @property
     def execution_turn_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
@@ -46,12 +46,12 @@ class Result:
     @property
     def execution_start_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
         """
-        (instructions x tiles,), when it began to move data; below 0 where it never did.
+        (instructions x tiles,), when it began to move data; below 0 if it never did.
         """
 
     @property
     def execution_end_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
-        """(instructions x tiles,), when it was done."""
+        """(instructions x tiles,), its end."""
 
     @property
     def execution_moving_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
@@ -59,45 +59,43 @@ class Result:
 
     @property
     def execution_cause(self) -> Annotated[NDArray[numpy.int8], dict(shape=(None,))]:
-        """(instructions x tiles,), what it waited for last, as a `Cause`."""
+        """(instructions x tiles,), the reason of its last wait, as a `Cause`."""
 
     @property
     def execution_after(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
         """
-        (instructions x tiles,), the execution that this wait was for; -1 without.
+        (instructions x tiles,), the execution that this wait was for; -1: none.
         """
 
     @property
     def execution_cause_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
-        """(instructions x tiles,), when this wait was over."""
+        """(instructions x tiles,), the end of this wait."""
 
     @property
     def execution_first_cause(self) -> Annotated[NDArray[numpy.int8], dict(shape=(None,))]:
         """
-        (instructions x tiles,), what it waited for last before it began to move data.
+        (instructions x tiles,), the reason of its last wait before it moved data.
         """
 
     @property
     def execution_first_after(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
         """
-        (instructions x tiles,), the execution that that wait was for; -1 without.
+        (instructions x tiles,), the execution that that wait was for; -1: none.
         """
 
     @property
     def moved_bytes(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
-        """(links,), what each has carried."""
+        """(links,), the bytes that each has carried."""
 
     @property
     def load_bytes(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
-        """(bins x links,), what each link carries in each bin of time."""
+        """(bins x links,), the bytes that each link carries in each bin of time."""
 
     @property
     def stuck(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
-        """
-        The instructions at which blocks are stuck; empty where all have ended.
-        """
+        """The instructions at which blocks are stuck; empty if all have ended."""
 
 def simulate(inputs: Inputs, tiles: int, tile_bytes: float, last_tile_bytes: float, slots: int) -> Result:
     """
-    Runs a plan on a topology, in `tiles` tiles of so many bytes of a chunk.
+    Runs a plan on a topology, with chunks cut into `tiles` of `tile_bytes`.
     """

@@ -1,7 +1,7 @@
 // The two 16-bit floating-point types, as bits that convert to float and back.
 //
-// Rounding is to nearest even. The conversions have no branches, so that loops over them
-// vectorise. NaN stays NaN; overflow gives infinity; subnormals are kept.
+// Rounding is to nearest even. The conversions have no branches, so that the compiler can vectorise
+// loops over them. NaN stays NaN; overflow gives infinity; subnormals are kept.
 #pragma once
 
 #include <cmath>
@@ -50,7 +50,7 @@ struct Float16 {
     }
 
     // Adding a power of two that is 2^13 times the value's last kept bit makes the FPU round;
-    // scaling up and down beforehand sends what is too large to infinity.
+    // scaling up and down before it turns values that are too large into infinity.
     static Float16 from_float(float value) {
         const std::uint32_t w = as_bits(value);
         const std::uint32_t twice = w + w;
