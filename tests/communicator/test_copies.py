@@ -218,9 +218,9 @@ def test_memory_that_is_given_back_too_early_is_an_error_on_both_ranks(part: int
         2, gives_back, part, settings=settings(True, Copies.ATTACHED)
     ).ends()
     assert "N633" in ends[0].error
-    assert "rank 1 has memory in the call that is gone" in ends[0].error
+    assert "rank 1 gave memory that is gone" in ends[0].error
     assert "N633" in ends[1].error
-    assert "this rank has memory in the call that is gone" in ends[1].error
+    assert "this rank gave memory that is gone" in ends[1].error
 
 
 def dies(comm: Communicator) -> None:
