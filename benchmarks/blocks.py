@@ -1,6 +1,6 @@
 """Thread blocks of synthesised and vendors' plans, before and after HPDS schedules them again.
 
-    python benchmarks/blocks.py FILE.xml ... [--cluster NODESxGPUS[:NICS]] [--json]
+    python benchmarks/blocks.py FILE.xml ... [--cluster TOPOLOGY] [--json]
 
 Each MSCCL XML file is verified, lifted to a program, and scheduled by HPDS as whole tasks: with
 thread blocks for each connection, by state (ResCCL 4.4), and with the smallest number of blocks
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -74,17 +73,6 @@ def measure(path: Path, topology: sley.Topology | None) -> dict[str, Any]:
     }
 
 
-def cluster(text: str) -> sley.Topology:
-    """A cluster from NODESxGPUS[:NICS]."""
-    match = re.fullmatch(r"(\d+)x(\d+)(?::(\d+))?", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 2x16:8")
-    nodes, gpus, nics = (None if part is None else int(part) for part in match.groups())
-    assert nodes is not None
-    assert gpus is not None
-    return sley.topologies.cluster(nodes, gpus, nics)
-
-
 HEAD = (
     f"{'file':26}{'ranks':>6}{'transfers':>11}{'before':>8}{'connection':>12}{'state':>7}"
     f"{'idle':>7}{'fewest':>8}{'idle':>7}{'time':>8}"
@@ -95,7 +83,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument(
-        "--cluster", type=cluster, help="the cluster of files with as many ranks; else one node"
+        "--cluster",
+        type=sley.topologies.find,
+        help="the cluster of files with as many ranks; else one node",
     )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

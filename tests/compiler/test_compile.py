@@ -165,7 +165,7 @@ def test_unlinked_ranks_are_refused() -> None:
 
 def test_a_topology_with_too_few_ranks_is_refused() -> None:
     with pytest.raises(sley.SleyError, match="C305"):
-        sley.compile(sley.algorithms.ring_allreduce(4), topology=sley.topologies.fully_connected(3))
+        sley.compile(sley.algorithms.ring_allreduce(4), topology=sley.topologies.cluster(1, 3))
 
 
 @pytest.mark.parametrize("option", ["slots", "channels", "instances"])

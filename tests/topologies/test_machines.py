@@ -87,7 +87,6 @@ def test_every_function_of_a_machine_has_its_file() -> None:
         "cluster",
         "find",
         "find_machine",
-        "fully_connected",
         "load",
         "look_up",
         "read",

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from sley.bounds.cuts import NOTHING, Cuts, Limit, tightest
-from sley.bounds.groups import Level, refines
+from sley.bounds.groups import Level, parents, refines
 from sley.bounds.spread import spread
-from sley.ir.tables import BoolArray, FloatArray, LongArray
+from sley.ir.tables import BoolArray, FloatArray
 
 
 def allreduce(cuts: Cuts, chunks: int) -> Limit:
@@ -105,7 +105,7 @@ def _choose_parts(
     value = 1 - ratio * capacity[0]
     cut = [np.zeros(0, bool)]
     for inner, outer, around in zip(levels, levels[1:], capacity[1:], strict=False):
-        parent = _parents(inner, outer)
+        parent = parents(inner, outer)
         apart = np.bincount(parent, value, outer.parts)
         whole = 1 - ratio * around
         cut.append(apart > whole)
@@ -114,14 +114,8 @@ def _choose_parts(
     open_ = np.ones(levels[-1].parts, bool)
     for k in range(len(levels) - 1, 0, -1):
         chosen.append(open_ & ~cut[k])
-        open_ = (open_ & cut[k])[_parents(levels[k - 1], levels[k])]
+        open_ = (open_ & cut[k])[parents(levels[k - 1], levels[k])]
     return [open_, *chosen[::-1]], float(value.sum())
-
-
-def _parents(inner: Level, outer: Level) -> LongArray:
-    parent = np.zeros(inner.parts, np.int64)
-    parent[inner.group] = outer.group
-    return parent
 
 
 def _describe_parts(levels: list[Level], chosen: list[BoolArray], parts: int) -> str:

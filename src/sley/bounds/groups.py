@@ -66,11 +66,16 @@ def _switches(topology: Topology) -> list[frozenset[int]]:
     return [frozenset(near.get(vertex, ())) for vertex in vertex_of]
 
 
+def parents(inner: Level, outer: Level) -> LongArray:
+    """int64 (parts of `inner`,): a part of `outer` that shares a GPU with each part."""
+    parent = np.zeros(inner.parts, np.int64)
+    parent[inner.group] = outer.group
+    return parent
+
+
 def refines(inner: Level, outer: Level) -> bool:
     """Whether every part of `inner` is inside one part of `outer`."""
-    outside = np.zeros(inner.parts, np.int64)
-    outside[inner.group] = outer.group
-    return bool((outside[inner.group] == outer.group).all())
+    return bool((parents(inner, outer)[inner.group] == outer.group).all())
 
 
 def representatives(

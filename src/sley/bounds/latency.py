@@ -33,7 +33,7 @@ def latency(cuts: Cuts, needs: Needs) -> tuple[float, str]:
 
 
 def _pairs(cuts: Cuts, needs: Needs) -> tuple[LongArray, LongArray]:
-    """The pairs of ranks of which one needs data of the other. If all ranks need data of all
+    """The pairs of ranks (src, dst) where dst needs data of src. If all ranks need data of all
     others, only the pairs from ranks that represent a class of symmetry."""
     ranks = np.arange(cuts.ranks, dtype=np.int64)
     match needs:

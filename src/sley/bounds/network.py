@@ -48,13 +48,13 @@ class Network:
     def min_cut(self, sources: LongArray, sinks: LongArray) -> BoolArray:
         """bool (vertices,): the set with all sources and no sink whose outward capacity is
         smallest. Rates are rounded to 2^-29 of the largest possible flow."""
-        out, into = self._sums(sources, sinks)
-        most = min(float(out.sum()), float(into.sum()))
-        residual = self._residual(sources, np.full(len(sources), np.inf), sinks, most)
+        out = np.bincount(self.src, self.GBps, self.vertices)[sources].sum()
+        into = np.bincount(self.dst, self.GBps, self.vertices)[sinks].sum()
+        most = float(min(out, into))
+        rows, columns = self._residual(sources, np.full(len(sources), np.inf), sinks, most)
         # Sources stay reachable even if the flow saturates the edges to them.
-        residual[0].append(np.full(len(sources), self.vertices))
-        residual[1].append(sources)
-        return self._reachable(*residual)
+        start = np.full(len(sources), self.vertices)
+        return self._reachable(np.append(rows, start), np.append(columns, sources))
 
     def supplied_cut(self, supply_GBps: FloatArray, sink: int) -> BoolArray:  # noqa: N803
         """bool (vertices,): a set without the sink whose supply exceeds its outward capacity most;
@@ -68,18 +68,13 @@ class Network:
             *self._residual(sources, supply, np.array([sink]), float(supply.sum()))
         )
 
-    def _sums(self, sources: LongArray, sinks: LongArray) -> tuple[FloatArray, FloatArray]:
-        out = np.bincount(self.src, self.GBps, self.vertices)[sources]
-        into = np.bincount(self.dst, self.GBps, self.vertices)[sinks]
-        return out.astype(np.float64), into.astype(np.float64)
-
     def _residual(
         self,
         sources: LongArray,
         supply_GBps: FloatArray,  # noqa: N803 - a unit
         sinks: LongArray,
         most_GBps: float,  # noqa: N803 - a unit
-    ) -> tuple[list[LongArray], list[LongArray]]:
+    ) -> tuple[LongArray, LongArray]:
         """The edges with residual capacity after a maximum flow from a vertex before all sources
         (number `vertices`) to a vertex behind all sinks; the flow is at most most_GBps."""
         from scipy.sparse import csr_array  # late: importing it takes longer than most bounds
@@ -95,16 +90,15 @@ class Network:
         graph = csr_array((data, (rows, columns)), shape=(end + 1, end + 1))
         free = (graph - maximum_flow(graph, start, end).flow).tocoo()
         left = free.data > 0
-        return [free.row[left].astype(np.int64)], [free.col[left].astype(np.int64)]
+        return free.row[left].astype(np.int64), free.col[left].astype(np.int64)
 
-    def _reachable(self, rows: list[LongArray], columns: list[LongArray]) -> BoolArray:
+    def _reachable(self, rows: LongArray, columns: LongArray) -> BoolArray:
         """bool (vertices,): the vertices that edges connect to the vertex before all sources."""
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import breadth_first_order
 
-        row, column = np.concatenate(rows), np.concatenate(columns)
         n = self.vertices
-        residual = csr_array((np.ones(len(row), np.int8), (row, column)), shape=(n + 2, n + 2))
+        residual = csr_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(n + 2, n + 2))
         reached = np.zeros(n + 2, bool)
         reached[breadth_first_order(residual, n, return_predecessors=False)] = True
         return reached[:n]

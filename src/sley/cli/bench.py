@@ -58,7 +58,7 @@ def bench_command(
     the median of the rounds, and the ratio of the interpreter's time to the generated code's.
     Algorithms of the library run in place by default.
     """
-    phases = Phases(quiet=as_json)
+    phases = Phases(verbose, quiet=as_json)
     plan = plan_of(prefer_in_place(selection), phases, verify=True)
     devices = where.devices(plan)
     words = where.words(plan, devices)
@@ -96,8 +96,7 @@ def bench_command(
         click.echo(run_head(plan, f"{words}; {times}"))
         click.echo("\n".join([COMPARISON_HEADER, *map(comparison_row, rows)]))
         click.echo(comparison_footer(rows))
-    if verbose:
-        phases.report()
+    phases.report()
     if wrong:
         sys.exit(1)
 

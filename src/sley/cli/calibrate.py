@@ -38,7 +38,7 @@ def calibrate_command(ranks: int, repeats: int, output: Path, as_json: bool, ver
     Simulate plans with the same number of ranks, because ranks share the machine's cores.
     """
     check_folder(output)
-    phases = Phases(quiet=as_json)
+    phases = Phases(verbose, quiet=as_json)
     with phases("measuring"):
         found = calibrate(ranks, repeats=repeats)
     topologies.save(found.topology, output)
@@ -51,5 +51,4 @@ def calibrate_command(ranks: int, repeats: int, output: Path, as_json: bool, ver
     for name, value in figures.items():
         click.echo(f"{name:<12}{value:>12.3f}")
     click.echo(f"{'written':<12}{output}")
-    if verbose:
-        phases.report()
+    phases.report()

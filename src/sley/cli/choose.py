@@ -93,7 +93,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     """
     if output is not None:
         check_folder(output)
-    phases = Phases(quiet=as_json)
+    phases = Phases(verbose, quiet=as_json)
     # The ranges include the last size, even if the factor steps over it.
     last = click.get_current_context().params["end"]
     cluster = topology_of(topology)
@@ -123,8 +123,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     click.echo("\n".join(_table(choices)))
     for path in paths:
         click.echo(f"{'written':<23}{path} for {target}")
-    if verbose:
-        phases.report()
+    phases.report()
 
 
 def _table(choices: Choices) -> list[str]:

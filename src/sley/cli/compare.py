@@ -42,7 +42,7 @@ def compare_command(
 
     sley compare "ring-allreduce --instances 24" "hm-allreduce --schedule hpds" --topology ndv4:2
     """
-    phases = Phases(quiet=as_json)
+    phases = Phases(verbose, quiet=as_json)
     columns = []
     for text in what:
         simulator = simulating.simulator(
@@ -62,8 +62,7 @@ def compare_command(
         print_json({"ok": True, "simulations": rows, "seconds": phases.seconds})
         return
     click.echo("\n".join(lines))
-    if verbose:
-        phases.report()
+    phases.report()
 
 
 def _parse(text: str, topology: str | None) -> Selection:

@@ -74,7 +74,7 @@ def compile_command(  # as many parameters as options; click passes each by name
         if value is not None and output is None:
             raise click.UsageError(f"{flag(word)} needs -o")
     op = settings.pop("op")
-    phases = Phases(quiet=as_json, print_after=print_after)
+    phases = Phases(verbose, quiet=as_json, print_after=print_after)
     form = None if target is None else files.FORMATS[TARGETS[target].suffix]
     if output is not None:
         form = by_suffix(output, files.FORMATS)
@@ -101,8 +101,7 @@ def compile_command(  # as many parameters as options; click passes each by name
         click.echo("\n".join(pipeline_table(plan)))
     if show_rank is not None:
         click.echo("\n".join(plan_table(plan, show_rank)))
-    if verbose:
-        phases.report()
+    phases.report()
 
 
 def _summary(plan: Plan) -> list[tuple[str, str]]:

@@ -50,7 +50,7 @@ def draw_command(
 ) -> None:
     """Draw WHAT, a small program or plan, as SVG or PNG."""
     check_suffix(output)
-    phases = Phases(quiet=as_json)
+    phases = Phases(verbose, quiet=as_json)
     picture = _picture(selection, of, chosen, phases)
     with phases("writing"):
         picture.save(output)
@@ -59,8 +59,7 @@ def draw_command(
         return
     click.echo(f"{'drawn':<23}{picture.title}")
     click.echo(f"{'written':<23}{output}")
-    if verbose:
-        phases.report()
+    phases.report()
 
 
 def _picture(selection: Selection, of: str, ranks: tuple[int, ...], phases: Phases) -> Picture:

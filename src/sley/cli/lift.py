@@ -27,7 +27,7 @@ def lift_command(selection: Selection, output: Path | None, as_json: bool, verbo
     schedule or protocol. Channels, thread blocks and the order of a plan are not part of a program,
     so options about them have no effect.
     """
-    phases = Phases(quiet=as_json)
+    phases = Phases(verbose, quiet=as_json)
     plan = plan_of(selection, phases, verify=True)
     with phases("lifting"):
         program = lift(plan)
@@ -51,8 +51,7 @@ def lift_command(selection: Selection, output: Path | None, as_json: bool, verbo
     click.echo(f"{'proven':<23}{proven}", err=output is None)
     if output is not None:
         click.echo(f"{'written':<23}{output}")
-    if verbose:
-        phases.report()
+    phases.report()
 
 
 def _summary(program: Program) -> dict[str, object]:

@@ -76,13 +76,16 @@ def report_notes(notes: tuple[Diagnostic, ...]) -> None:
 class Phases:
     """Measures phases, with a spinner on a terminal.
 
-    seconds: the time of each phase. quiet: without the spinner.
+    verbose: whether `report` prints the times.
+    quiet: without the spinner.
     print_after: the passes of the compiler whose results are printed.
+    seconds: the time of each phase.
     """
 
-    seconds: dict[str, float] = field(default_factory=dict)
+    verbose: bool
     quiet: bool = False
     print_after: Collection[str] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
@@ -109,9 +112,10 @@ class Phases:
         return value
 
     def report(self) -> None:
-        """Prints the times on standard error."""
-        for name, seconds in self.seconds.items():
-            click.echo(f"{name:<22} {seconds * 1e3:>10.1f} ms", err=True)
+        """Prints the times on standard error, if they are wanted."""
+        if self.verbose:
+            for name, seconds in self.seconds.items():
+                click.echo(f"{name:<22} {seconds * 1e3:>10.1f} ms", err=True)
 
 
 def progress_bar(*, quiet: bool) -> Progress:

@@ -57,7 +57,7 @@ def run_command(
     threads of this machine, to test the kernels. By default, algorithms of the library run both
     out of place and in place.
     """
-    phases = Phases(quiet=as_json)
+    phases = Phases(verbose, quiet=as_json)
     if where.is_processes:
         _refuse_on_processes(where, engine)
     plans = _plans(selection, phases)
@@ -73,8 +73,7 @@ def run_command(
         print_json({"ok": not wrong, "where": words, "rows": table, "seconds": phases.seconds})
     else:
         click.echo(run_footer(rows))
-    if verbose:
-        phases.report()
+    phases.report()
     if wrong:
         sys.exit(1)
 

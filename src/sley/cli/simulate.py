@@ -45,7 +45,7 @@ def simulate_command(
             raise click.UsageError(f"{option} is for one size; leave --end out")
     if trace_file is not None:
         check_folder(trace_file)
-    phases = Phases(quiet=as_json)
+    phases = Phases(verbose, quiet=as_json)
     if selection.options.schedule is Schedule.AUTO and selection.size is None and len(sizes) == 1:
         selection = replace(selection, size=sizes[0])
     plan = plan_of(prefer_in_place(selection), phases, verify=True)
@@ -67,8 +67,7 @@ def simulate_command(
         return
     lines = simulation_lines(simulations[0]) if len(sizes) == 1 else size_table(simulations)
     click.echo("\n".join(lines + (estimate_lines(estimates) if estimates else [])))
-    if verbose:
-        phases.report()
+    phases.report()
 
 
 def run_sizes(simulator: Simulator, sizes: list[int], *, quiet: bool) -> list[Simulation]:

@@ -22,7 +22,7 @@ def verify_command(selection: Selection, target: str | None, as_json: bool, verb
 
     --slots proves it for this number of slots of each connection.
     """
-    phases = Phases(quiet=as_json)
+    phases = Phases(verbose, quiet=as_json)
     # The plan is made for the protocol's slots, and proven for the given ones.
     form = None if target is None else formats.FORMATS[formats.TARGETS[target].suffix]
     plan = plan_of(selection.with_options(slots=None), phases, verify=False, form=form)
@@ -50,5 +50,4 @@ def verify_command(selection: Selection, target: str | None, as_json: bool, verb
     click.echo(str(proof))
     if target is not None:
         click.echo(f"within the limits of {target}")
-    if verbose:
-        phases.report()
+    phases.report()

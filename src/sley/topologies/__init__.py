@@ -9,7 +9,7 @@ graph (whole topologies as TOML), nccl_xml, nvidia_smi, taccl (other tools' file
 
 from __future__ import annotations
 
-from sley.topologies.clusters import cluster, find, fully_connected, look_up, mesh, torus
+from sley.topologies.clusters import cluster, find, look_up, mesh, torus
 from sley.topologies.files import Loaded, load, read, save
 from sley.topologies.library import (
     dgx1,
@@ -43,7 +43,6 @@ __all__ = [
     "dgx_h100_nvls",
     "find",
     "find_machine",
-    "fully_connected",
     "load",
     "look_up",
     "machine",

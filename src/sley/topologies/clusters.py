@@ -24,11 +24,6 @@ _NAME = re.compile(r"(.*?)(?::([0-9]{1,9}))?", re.DOTALL)
 _SUFFIXES = (".toml", ".xml", ".json", ".txt")
 
 
-def fully_connected(ranks: int) -> Topology:
-    """One node in which every rank is linked to every other."""
-    return cluster(1, ranks)
-
-
 def cluster(nodes: int, gpus: int, nics: int | None = None) -> Topology:
     """Nodes of GPUs in which every rank is linked to every other, ranks numbered node by node.
 
