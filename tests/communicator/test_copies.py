@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import os
 import signal
 import time
@@ -116,7 +117,8 @@ def in_turn(comm: Communicator, seed: int) -> None:
     """Calls of many plans, types and sizes, each often enough for all its ways."""
     rng = np.random.default_rng(seed)
     counts = [1500, 30_000, 100_000]
-    todo = [(kind, dtype, count) for kind in range(4) for dtype in "ifd" for count in counts]
+    cells = itertools.product(range(4), counts)
+    todo = [(kind, "ifd"[(n + n // 3) % 3], count) for n, (kind, count) in enumerate(cells)]
     n, rank = comm.ranks, comm.rank
     for turn in range(12):
         for index in rng.permutation(len(todo)):
@@ -237,15 +239,15 @@ def test_a_rank_that_dies_while_it_is_read_is_noticed() -> None:
     assert ends[1].exit == -signal.SIGKILL
 
 
-def sums(comm: Communicator, counts: list[int]) -> list[bytes]:
-    found = []
+def sums(comm: Communicator, counts: list[int], calls: int) -> set[bytes]:
+    found = set()
     for count in counts:
         values = np.random.default_rng(comm.rank).standard_normal(count).astype(np.float32)
         for array in (values.copy(), empty(count)):
-            for _ in range(12):  # which is enough for all ways
+            for _ in range(calls):
                 array[:] = values
                 comm.all_reduce(array)
-                found.append(hashlib.sha256(array.tobytes()).digest())
+                found.add(hashlib.sha256(array.tobytes()).digest())
     return found
 
 
@@ -255,7 +257,10 @@ def test_a_sum_has_the_same_bits_however_its_parts_travel() -> None:
     runs = [
         end.value
         for copies in (*Copies, Copies.AUTO)
-        for end in rank_processes.start(3, sums, counts, settings=settings(True, copies)).ends()
+        for calls in ([12] if copies is Copies.AUTO else [2])  # AUTO takes turns between all ways
+        for end in rank_processes.start(
+            3, sums, counts, calls, settings=settings(True, copies)
+        ).ends()
     ]
     assert all(run == runs[0] for run in runs)
-    assert len(set(runs[0])) == len(counts)
+    assert len(runs[0]) == len(counts)

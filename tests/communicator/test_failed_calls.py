@@ -66,7 +66,7 @@ def stops(comm: Communicator) -> None:
 
 def test_a_stopped_rank_ends_the_call_on_all() -> None:
     begun = start(3, stops, settings=Settings(timeout_s=1, use_cache=False))
-    time.sleep(6)
+    begun.wait_for(0, 2)
     os.kill(begun.pids[1], signal.SIGCONT)
     ends = begun.ends()
     assert sorted(end.error[:4] for end in ends) != ["", "", ""]

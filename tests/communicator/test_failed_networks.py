@@ -13,7 +13,7 @@ import pytest
 from sley.communicator import Communicator, Network, Settings
 from support import networks, rank_processes
 
-TIMEOUT_S = 3.0
+TIMEOUT_S = 2.0
 QUICK_S = 2.0
 
 
@@ -57,7 +57,7 @@ def test_a_rank_of_another_host_that_stands_still_ends_the_call() -> None:
     )
     while state(started.pids[1]) != "T":
         time.sleep(0.05)
-    time.sleep(TIMEOUT_S + QUICK_S)
+    started.wait_for(0, 2, 3)
     os.kill(started.pids[1], signal.SIGKILL)
     ends = started.ends()
     for rank in (0, 2, 3):
@@ -77,7 +77,7 @@ def test_a_cable_that_is_cut_ends_the_call_on_both_sides(network: Network) -> No
         started = rank_processes.start(
             2, calling, settings=settings(network), environ=cable.environ, enter=cable.enter
         )
-        time.sleep(1.5)
+        time.sleep(1.0)
         cable.cut()
         begin = time.monotonic()
         ends = started.ends()

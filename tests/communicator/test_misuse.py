@@ -234,7 +234,7 @@ def stops_while_read(comm: Communicator, private: bool) -> Any:
 def test_nobody_takes_what_was_overwritten_after_a_failure(private: bool) -> None:
     settings = Settings(timeout_s=1, use_cache=False)
     ranks = start(2, stops_while_read, private, settings=settings)
-    time.sleep(3.0)
+    ranks.wait_for(0)
     os.kill(ranks.pids[1], signal.SIGCONT)
     ends = ranks.ends()
     assert ends[1].value in ([1.0], "N626", "N623"), ends

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ import sley
 from sley.algorithms import CATALOG, build
 from sley.codegen import KERNELS, Engine, Kernels, Platform, Variant
 from sley.devices.cuda import compiler
-from sley.devices.cuda.compiler import compile_text
+from sley.devices.cuda.compiler import Compiled, compile_text
+from sley.disk_cache import cached
 from sley.engine.types import DATA_TYPES
 from support.algorithm_cases import sizes
 
@@ -53,6 +56,17 @@ def with_waits(protocol: str) -> Kernels:
     return found
 
 
+def compiled_text(text: str, architecture: str) -> Compiled:
+    """What the compiler makes of a text, kept until the text or a compiler changes."""
+    key = [str(compiler.version()), Path(compiler.__file__).read_bytes(), architecture, text]
+
+    def build(path: Path) -> None:
+        path.write_bytes(pickle.dumps(compile_text(text, architecture)))
+
+    value: Compiled = pickle.loads(cached(key, ".pickle", build).read_bytes())
+    return value
+
+
 def check(
     kernels: Kernels,
     engine: Engine,
@@ -64,7 +78,7 @@ def check(
 ) -> None:
     """Compiles; nothing may spill, and a block of 512 threads must fit."""
     variant = Variant(Platform.CUDA, DATA_TYPES[dtype].number, op, 512, one_gpu)
-    compiled = compile_text(kernels.source(engine, variant), architecture)
+    compiled = compiled_text(kernels.source(engine, variant), architecture)
     assert compiled.cubin[:4] == b"\x7fELF"
     assert set(KERNELS) <= set(compiled.functions)
     spilling = {

@@ -86,7 +86,7 @@ def test_the_check_of_processes_passes_on_threads(protocol: str) -> None:
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_the_check_of_a_rank_that_is_gone_passes_on_threads(how: str) -> None:
-    check_gone("threads", how)
+    check_gone("threads", how, timeout_s=1.0)
 
 
 def test_the_small_calls_pass_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,9 +39,9 @@ def check_calls(device: str, ranks: int, protocol: str, engine: str) -> None:
             assert processes.call() == [{"wrong": 0}] * ranks
 
 
-def check_gone(device: str, how: str) -> None:
+def check_gone(device: str, how: str, timeout_s: float = TIMEOUT_S) -> None:
     """Rank 1 makes one call and is there no more; the next call of rank 0 says what waits."""
-    with Ranks(device, 2, timeout_s=TIMEOUT_S) as processes:
+    with Ranks(device, 2, timeout_s=timeout_s) as processes:
         assert processes.call() == [{"wrong": 0}] * 2
         getattr(processes, how)(1)
         begin = time.monotonic()

@@ -318,7 +318,7 @@ void test_refusals() {
 
 int main(int argc, char** argv) {
     const unsigned first = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 1;
-    const unsigned worlds = argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : 40;
+    const unsigned worlds = argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : 16;
     for (unsigned seed = first; seed < first + worlds; ++seed) test_random_traffic(seed);
     test_threads_of_a_rank();
     test_peers_do_not_block_one_another();

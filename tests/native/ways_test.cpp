@@ -127,7 +127,7 @@ void check_only() {
 
 int main() {
     check_trials();
-    check_agreement(3, 20000);
+    check_agreement(3, 4000);
     check_only();
     return 0;
 }

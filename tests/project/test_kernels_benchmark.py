@@ -266,10 +266,15 @@ def test_nccl_is_tried_with_all_its_settings(modules: Any) -> None:
 
 
 def test_every_part_of_the_benchmark_runs_on_threads(
-    modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    modules: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every part, on threads, with a library in NCCL's place whose sums are wrong in one run."""
-    kernels = modules["kernels"]
+    kernels, settings = modules["kernels"], modules["kernels_nccl"].settings
+    two = lambda *sizes, quick: settings(*sizes, quick=quick)[:2]  # noqa: E731
+    monkeypatch.setattr(modules["kernels_nccl"], "settings", two)
     options = "--device threads --sizes 1K,4K --ranks 2 --blocks 1 --nccl-ranks 2 --rounds 1"
     options += " --protocols SIMPLE --parts engines,peers,sweep --quick"
     wrong = library(tmp_path, bias=1)

@@ -170,7 +170,7 @@ def test_ranks_are_bound_to_the_interfaces_of_their_host_in_turn(
 
 
 @pytest.mark.usefixtures("little_grace")
-@pytest.mark.parametrize("missing", [0, 1, 2])
+@pytest.mark.parametrize("missing", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_rank_that_is_missing_is_named(missing: int) -> None:
     who = [rank for rank in range(3) if rank != missing]
     outcomes = meet(LocalStore(), 3, who=who, timeout_s=SHORT_S)
@@ -269,8 +269,15 @@ def test_processes_meet_and_notice_the_end_of_one_another(tmp_path: Path) -> Non
         assert ranks.said(1) is None
 
 
-@pytest.mark.parametrize("dying", [0, 1])
-@pytest.mark.parametrize("at", ["listen", "exchange_descriptors"])
+@pytest.mark.parametrize(
+    ("at", "dying"),
+    [
+        ("listen", 0),
+        ("exchange_descriptors", 1),
+        pytest.param("listen", 1, marks=pytest.mark.slow),
+        pytest.param("exchange_descriptors", 0, marks=pytest.mark.slow),
+    ],
+)
 def test_a_process_that_dies_on_the_way_is_an_error_on_the_others(
     tmp_path: Path, dying: int, at: str
 ) -> None:

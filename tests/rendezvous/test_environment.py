@@ -153,7 +153,7 @@ def test_a_master_that_nobody_serves_is_named(port: int) -> None:
     pytest.importorskip("torch.distributed")
     environ = {**TORCHRUN, "RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
     with pytest.raises(SleyError) as caught:
-        from_environment(environ, timeout_s=1.0)
+        from_environment(environ, timeout_s=0.5)
     assert caught.value.code == "N611"
     assert f"to reach a store at 127.0.0.1:{port}" in str(caught.value)
 
@@ -162,5 +162,5 @@ def test_torchruns_own_store_is_not_served_again(port: int) -> None:
     pytest.importorskip("torch.distributed")
     environ = {**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_PORT": str(port)}
     with pytest.raises(SleyError) as caught:
-        from_environment(environ, timeout_s=1.0)
+        from_environment(environ, timeout_s=0.5)
     assert "to reach a store" in str(caught.value)

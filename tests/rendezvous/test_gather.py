@@ -76,7 +76,10 @@ def test_rank_0_goes_on_when_all_have_their_answers() -> None:
 
 
 @pytest.mark.usefixtures("little_grace")
-@pytest.mark.parametrize("absent", [[2], [0], [1, 3], [0, 3]])
+@pytest.mark.parametrize(
+    "absent",
+    [[2], [0, 3], *(pytest.param(some, marks=pytest.mark.slow) for some in ([0], [1, 3]))],
+)
 def test_everybody_names_the_ranks_that_are_missing(absent: list[int]) -> None:
     store = LocalStore()
     who = [rank for rank in range(4) if rank not in absent]
@@ -132,6 +135,7 @@ def test_what_a_killed_process_left_behind_is_replaced(rank: int) -> None:
     assert len(store) == 0
 
 
+@pytest.mark.usefixtures("little_grace")
 @pytest.mark.parametrize(("said_by_0", "said_by_others"), [(2, 3), (3, 2)])
 def test_different_numbers_of_ranks_are_refused_at_once(
     said_by_0: int, said_by_others: int
@@ -200,6 +204,7 @@ def test_who_comes_a_little_later_than_a_failure_learns_of_it() -> None:
     assert codes(outcomes) == ["", "N608", ""]
 
 
+@pytest.mark.usefixtures("little_grace")
 def test_refusing_where_nobody_listens_ends_soon() -> None:
     store = LocalStore()
     start = time.monotonic()

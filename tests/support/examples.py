@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-USUAL = 300
+USUAL = 200
 """Of the profile of `make test`; that of `make slow` has more."""
 
 

@@ -39,6 +39,12 @@ class Started:
     def pids(self) -> list[int]:
         return [process.pid for process in self.processes]
 
+    def wait_for(self, *ranks: int) -> None:
+        """Returns when these ranks have ended, or when they should have."""
+        deadline = time.monotonic() + GIVEN_UP_S
+        for rank in ranks:
+            self.pipes[rank].poll(max(0.0, deadline - time.monotonic()))
+
     def ends(self, within_s: float = GIVEN_UP_S) -> list[End]:
         """How each rank ended; those that do not in time are killed, and fail the test."""
         deadline = time.monotonic() + within_s
