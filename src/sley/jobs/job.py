@@ -120,7 +120,7 @@ class Job:
         """See `sley.engine.measure.Bench`."""
         with self._test_data(count, sweep):
             self._run(count, sweep.kind, sweep.reduce_op, 1)
-            return sum(self._prepare(CountWrong()).values())
+            return sum(self._ask_all(CountWrong(), _START_S).values())
 
     def _start(self) -> list[int]:
         for program in self._loaded.programs:
@@ -152,7 +152,7 @@ class Job:
         check_slot(self._loaded, sweep.kind)
         with self._call():
             self._allocate(whole(count, "count", 0), sweep.kind, sweep.reduce_op)
-            self._prepare(Fill())
+            self._ask_all(Fill(), _START_S)
             yield
 
     def _allocate(self, count: int, dtype: DataType, reduce_op: ReduceOp) -> None:
@@ -172,10 +172,10 @@ class Job:
         if size_bytes > LARGEST:
             raise no_memory(*self._requested, BEYOND)
 
-    def _prepare(self, command: Any) -> dict[int, Any]:
+    def _ask_all(self, command: Any, patience_s: float) -> dict[int, Any]:
         for rank in range(self.plan.collective.ranks):
             self._group.send(rank, command)
-        return self._collect(_START_S)
+        return self._collect(patience_s)
 
     def _execute(self, inputs: Inputs) -> list[Array]:
         spans, total = inputs.spans()
@@ -194,10 +194,8 @@ class Job:
         self, count: int, dtype: DataType, reduce_op: ReduceOp, iterations: int
     ) -> dict[int, Outcome]:
         command = Run(count, dtype.name, reduce_op, iterations, self.timeout_s)
-        for rank in range(self.plan.collective.ranks):
-            self._group.send(rank, command)
         # The ranks time out by themselves after at most 1.25 times their timeout.
-        reports = self._collect(1.25 * self.timeout_s + _GRACE_S)
+        reports = self._ask_all(command, 1.25 * self.timeout_s + _GRACE_S)
         outcomes = {rank: Outcome.of(report) for rank, report in reports.items()}
         error = failure(self._loaded, outcomes, self.timeout_s)
         if error is not None:

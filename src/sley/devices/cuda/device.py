@@ -338,20 +338,18 @@ class CudaDevice(Device):
         """Frees `address` when `owner` is collected; at exit the driver does."""
         weakref.finalize(owner, release, self._context, free, address).atexit = False
 
-    def _cubin(self, text: str) -> bytes:
-        major, minor = compiler.version()
-        return cached_bytes(
-            ("cuda", self.arch, f"{major}.{minor}", *compiler.OPTIONS, text),
-            ".cubin",
-            lambda: compiler.compile_text(text, self.arch).cubin,
-        )
-
     def _module(self, text: str) -> Any:
         key = hashlib.sha256(text.encode()).digest()
         if key not in self._modules:
+            major, minor = compiler.version()
+            cubin = cached_bytes(
+                ("cuda", self.arch, f"{major}.{minor}", *compiler.OPTIONS, text),
+                ".cubin",
+                lambda: compiler.compile_text(text, self.arch).cubin,
+            )
             self._modules[key] = call(
                 self._cu.cuModuleLoadData,
-                self._cubin(text),
+                cubin,
                 doing=f"loading kernels for {self.arch} on {self.name}",
             )
         return self._modules[key]
