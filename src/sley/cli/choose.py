@@ -11,10 +11,9 @@ import click
 from sley import formats
 from sley.cli.options import (
     COMPILER_OPTIONS,
-    F,
     Selection,
     common_options,
-    compiler_option,
+    compiler_options,
     size_options,
 )
 from sley.cli.output import Command, Phases, print_json, progress_bar
@@ -45,13 +44,6 @@ _LEFT = range(2, 6)
 """The columns of words, which are flush left."""
 
 
-def _options(command: F) -> F:
-    """Adds the options of the compiler, each with several values to try."""
-    for word in reversed(COMPILER_OPTIONS):
-        command = compiler_option(word, several=True)(command)
-    return command
-
-
 @click.command("choose", cls=Command)
 @click.argument("what", nargs=-1, required=True)
 @click.option("--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
@@ -59,7 +51,7 @@ def _options(command: F) -> F:
 @click.option(
     "--in-place/--out-of-place", "in_place", default=None, help="Alias input and output or not."
 )
-@_options
+@compiler_options(several=True)
 @simulation_options
 @click.option(
     "--target",

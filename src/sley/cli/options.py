@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,14 +51,6 @@ class Selection:
     topology: str | None = None
     collective: str | None = None
     options: Options = field(default_factory=Options)
-
-    def with_place(self, in_place: bool) -> Selection:
-        """The same, in or out of place."""
-        return replace(self, in_place=in_place)
-
-    def with_options(self, **overrides: Any) -> Selection:
-        """The same, with other options of the compiler."""
-        return replace(self, options=Options.of(self.options, overrides))
 
 
 class NameOrFile(click.ParamType[str]):
@@ -176,18 +168,27 @@ def flag(word: str) -> str:
     return f"--{word.replace('_', '-')}"
 
 
-def compiler_option(word: str, *, several: bool = False) -> Callable[[F], F]:
-    """An option of the compiler as an option of a command; None by default.
+def compiler_options(*, several: bool = False) -> Callable[[F], F]:
+    """Adds the options of the compiler; None by default.
 
-    several: whether it takes several values; its help then names no default.
+    several: whether each takes several values; its help then names no default.
     """
-    kind, line = kinds()[word], COMPILER_OPTIONS[word]
-    if several:
-        line = line.partition(" [")[0]
-    if kind is bool:
-        return click.option(f"{flag(word)}/{flag(f'no_{word}')}", word, default=None, help=line)
-    one: click.ParamType[Any] = Member(kind) if issubclass(kind, Enum) else click.INT
-    return click.option(flag(word), type=Several(one) if several else one, help=line)
+
+    def decorate(command: F) -> F:
+        for word in reversed(COMPILER_OPTIONS):
+            kind, line = kinds()[word], COMPILER_OPTIONS[word]
+            if several:
+                line = line.partition(" [")[0]
+            if kind is bool:
+                name = f"{flag(word)}/{flag(f'no_{word}')}"
+                command = click.option(name, word, default=None, help=line)(command)
+            else:
+                one: click.ParamType[Any] = Member(kind) if issubclass(kind, Enum) else click.INT
+                kind_of_value = Several(one) if several else one
+                command = click.option(flag(word), type=kind_of_value, help=line)(command)
+        return command
+
+    return decorate
 
 
 def plan_options(command: F) -> F:
@@ -230,9 +231,7 @@ def plan_options(command: F) -> F:
         chosen = {word: values.pop(word) for word in words}
         return ctx.invoke(command, Selection(**chosen, options=options), **values)
 
-    for word in reversed(COMPILER_OPTIONS):
-        wrapper = compiler_option(word)(wrapper)
-    return standing_for(command, wrapper)
+    return standing_for(command, compiler_options()(wrapper))
 
 
 def standing_for(command: F, wrapper: Callable[..., object]) -> F:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import click
@@ -126,8 +127,8 @@ def _measure(
 def _plans(selection: Selection, phases: Phases) -> list[Plan]:
     """The plans to run, out of place first."""
     if supports_both_places(selection) and selection.in_place is None:
-        places = [selection.with_place(False), selection.with_place(True)]
-        return [plan_of(s, phases, verify=True) for s in places]
+        both = [replace(selection, in_place=place) for place in (False, True)]
+        return [plan_of(one, phases, verify=True) for one in both]
     return [plan_of(selection, phases, verify=True)]
 
 

@@ -76,7 +76,7 @@ def prefer_in_place(selection: Selection) -> Selection:
     """The selection, in place if the user chose neither: out of place, the library's algorithms
     copy the input, which vendors' collectives don't."""
     if supports_both_places(selection) and selection.in_place is None:
-        return selection.with_place(True)
+        return replace(selection, in_place=True)
     return selection
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from sley import formats
 from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json, report_notes
 from sley.cli.sources import plan_of
+from sley.compiler import Options
 from sley.verify import verify
 
 
@@ -25,7 +28,8 @@ def verify_command(selection: Selection, target: str | None, as_json: bool, verb
     phases = Phases(verbose, quiet=as_json)
     # The plan is made for the protocol's slots, and proven for the given ones.
     form = None if target is None else formats.FORMATS[formats.TARGETS[target].suffix]
-    plan = plan_of(selection.with_options(slots=None), phases, verify=False, form=form)
+    unset = replace(selection, options=Options.of(selection.options, {"slots": None}))
+    plan = plan_of(unset, phases, verify=False, form=form)
     with phases("verification"):
         proof = verify(plan, selection.options.slots)
     if target is not None:

@@ -79,6 +79,12 @@ def critical_steps(simulation: Simulation) -> list[CriticalStep]:
     return steps
 
 
+def longest_steps(steps: list[CriticalStep], most: int) -> list[int]:
+    """The positions of the longest steps, ascending."""
+    order = sorted(range(len(steps)), key=lambda n: (-steps[n].duration_us, n))
+    return sorted(order[:most])
+
+
 def _line_numbers(plan: Plan, path: Executions) -> np.ndarray:
     """A number for the source line of each execution, or a negative one for its operation if it has
     no line."""

@@ -14,7 +14,12 @@ from sley.ir.words import Op
 from sley.report.bins import MOST_EXECUTIONS, block_bins
 from sley.report.critical import op_name
 from sley.report.pictures.canvas import check_suffix
-from sley.report.simulation import bytes_text, require_simulations, simulation_names
+from sley.report.simulation import (
+    PART_WORDS,
+    bytes_text,
+    require_simulations,
+    simulation_names,
+)
 from sley.simulate.result import Executions, Simulation
 
 if TYPE_CHECKING:
@@ -32,13 +37,13 @@ _OPS = {
     Op.RECV_REDUCE_SEND: "#5566d6",
     Op.RECV_REDUCE_COPY_SEND: "#8aa83a",
 }
-_PARTS = (
-    ("moving data", "moving_us", "#2f7fb8"),
-    ("overhead", "overhead_us", "#6b7280"),
-    ("waiting for blocks", "waiting_us", "#e0a000"),
-    ("waiting for messages", "message_us", "#d4669b"),
-    ("waiting for slots", "slot_us", "#c94f0a"),
-)
+_PARTS = {
+    "moving_us": "#2f7fb8",
+    "overhead_us": "#6b7280",
+    "waiting_us": "#e0a000",
+    "message_us": "#d4669b",
+    "slot_us": "#c94f0a",
+}
 _ROWS = 128
 """The most thread blocks that are drawn one by one, each with a label."""
 
@@ -140,9 +145,9 @@ def _height(s: Simulation) -> float:
 
 def _draw_parts(axes: Axes, s: Simulation) -> None:
     rows, left = np.arange(len(s.blocks), dtype=np.int32), np.full(len(s.blocks), s.launch_us)
-    for word, column, colour in _PARTS:
+    for column, colour in _PARTS.items():
         width = getattr(s.blocks, column)
-        _draw_boxes(axes, rows, left, left + width, colour, word)
+        _draw_boxes(axes, rows, left, left + width, colour, PART_WORDS[column])
         left = left + width
     _draw_legend(axes, s)
 

@@ -11,7 +11,13 @@ from sley.errors.report import P810, P811, P813
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray, LongArray
-from sley.report.critical import CAUSE_WORDS, CriticalStep, critical_steps, times_by_line
+from sley.report.critical import (
+    CAUSE_WORDS,
+    CriticalStep,
+    critical_steps,
+    longest_steps,
+    times_by_line,
+)
 from sley.simulate.equations import Estimates
 from sley.simulate.result import Simulation
 
@@ -19,6 +25,15 @@ STEPS = 12
 """The most steps of the critical path in the text."""
 
 _WIDTH = 22
+
+PART_WORDS = {
+    "moving_us": "moving data",
+    "waiting_us": "waiting for blocks",
+    "message_us": "waiting for messages",
+    "slot_us": "waiting for slots",
+    "overhead_us": "overhead",
+}
+"""The parts of a thread block's time in words, by column."""
 
 
 def simulation_lines(simulation: Simulation) -> list[str]:
@@ -135,15 +150,9 @@ def _block_lines(s: Simulation) -> list[str]:
             f"{block_label(s, int(idle.argmax()))}"
         )
     running_us = max(s.time_us - s.launch_us, 1e-12)
-    for name, column in (
-        ("moving data", s.blocks.moving_us),
-        ("waiting for blocks", s.blocks.waiting_us),
-        ("waiting for messages", s.blocks.message_us),
-        ("waiting for slots", s.blocks.slot_us),
-        ("overhead", s.blocks.overhead_us),
-    ):
-        part: FloatArray = column / running_us
-        worst = part.argmin() if name == "moving data" else part.argmax()
+    for column, name in PART_WORDS.items():
+        part: FloatArray = getattr(s.blocks, column) / running_us
+        worst = part.argmin() if column == "moving_us" else part.argmax()
         lines.append(
             f"{name:<{_WIDTH}} {part.mean():>8.1%} {part[worst]:>8.1%}  "
             f"{block_label(s, int(worst))}"
@@ -165,8 +174,7 @@ def _critical_lines(s: Simulation) -> list[str]:
     if not steps:
         return lines
     lines.append(f"  {'from us':>10} {'takes us':>10} {'moving':>7} {'times':>6}  what")
-    longest = sorted(range(len(steps)), key=lambda n: (-steps[n].duration_us, n))[:STEPS]
-    shown = sorted(longest)
+    shown = longest_steps(steps, STEPS)
     for number, step in enumerate(steps):
         if number in shown:
             lines.append(_critical_line(step))

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_text
 from sley.report.bins import MOST_EXECUTIONS, block_bins
-from sley.report.critical import CAUSE_WORDS, critical_steps, op_name, times_by_line
+from sley.report.critical import CAUSE_WORDS, critical_steps, longest_steps, op_name, times_by_line
 from sley.report.simulation import busiest_links, bytes_text, idle_parts, parameters
 from sley.simulate.result import Executions, Simulation
 
@@ -242,8 +242,6 @@ def _group_label(node: int, kind: int) -> str:
 
 def _critical(s: Simulation) -> Values:
     steps = critical_steps(s)
-    longest = sorted(range(len(steps)), key=lambda n: (-steps[n].duration_us, n))
-    shown = sorted(longest[:MOST_STEPS])
     return {
         "executions": len(s.critical),
         "steps": len(steps),
@@ -261,7 +259,7 @@ def _critical(s: Simulation) -> Values:
                 "line": steps[n].line,
                 "place": s.plan.label(steps[n].first),
             }
-            for n in shown
+            for n in longest_steps(steps, MOST_STEPS)
         ],
         "lines": [[line, times, us] for line, (times, us) in times_by_line(steps).items()][:50],
     }
