@@ -186,7 +186,7 @@ def fields_of(cls: type) -> Iterator[str]:
         for shape, meaning in [shape_and_meaning(inspect.getdoc(member) or "")]
     ]
     if derived:
-        yield "\nWhat follows from them:"
+        yield "\nDerived:"
         yield from table(("property", "type", "meaning"), derived)
 
 

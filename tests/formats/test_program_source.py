@@ -110,7 +110,7 @@ def test_standard_collectives_are_called_by_name(collective: Collective, parts: 
         words: dict[str, Any] = {} if collective.root == NONE else {"root": collective.root}
         places.append(in_place(collective, words))
     for place in places:
-        text = said(place.refined(parts))
+        text = said(place.refine(parts))
         assert "Custom" not in text
         assert "Collective(" not in text
 

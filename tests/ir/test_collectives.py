@@ -95,7 +95,7 @@ def test_each_collective_promises_what_its_name_says(
 def test_finer_chunks_are_the_collective_of_more_chunks(
     make: Callable[..., Collective], in_place: bool
 ) -> None:
-    assert make(N, C, in_place=in_place).refined(3) == make(N, 3 * C, in_place=in_place)
+    assert make(N, C, in_place=in_place).refine(3) == make(N, 3 * C, in_place=in_place)
 
 
 ALIASES = [

@@ -86,7 +86,7 @@ def needs_of(collective: Collective) -> Needs:
     value = np.searchsorted(used, value)
     owners = np.repeat(np.arange(ranks, dtype=np.int64), collective.input_chunks)
     size = np.diff(collective.values.offset)[used]
-    inputs = collective.values.picked(used).target.astype(np.int64)
+    inputs = collective.values.pick(used).target.astype(np.int64)
     owner = owners[inputs]
     if (size == 1).all():
         copied = _copy_needs(ranks, rank, inputs[value], owner[value])

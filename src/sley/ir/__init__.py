@@ -1,1 +1,7 @@
-"""IR: the immutable values that the stages of sley hand to one another, as NumPy columns."""
+"""IR: the immutable values of sley's stages, as NumPy columns.
+
+`tables` and `words` are their ground. The stages: `collective` (the standard ones:
+`collectives`), `program` (its lines: `sources`), `dag` and `plan`; `faults` and `connections` of a
+plan, and `invariants` of the values before it. A cluster: `topology`, with `fabric`, `routes` and
+`cost_model`. `graph`, `sizes` and `choices` are helpers.
+"""

@@ -1,4 +1,4 @@
-"""Choices: a word as the member of an enumeration that it names."""
+"""Choices: the member of an enumeration that a word names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ E = TypeVar("E", bound=Enum)
 def member(
     kind: type[E], value: object, name: str, rule: Rule, *, at: Place | Sequence[Place] = ()
 ) -> E:
-    """The member of `kind` that `value` is or that it names in any case; the members' values are
-    words.
+    """The member of `kind` that `value` is, or names by the member's value, in upper or lower case.
 
-    name: of the setting, for the message. Errors: `rule`, at the place `at`.
+    name: the setting's name, for the message. Errors: `rule`, at the place `at`.
     """
     word = value.lower() if isinstance(value, str) else None
     for one in kind:

@@ -1,8 +1,8 @@
-"""Collectives: what every rank holds before, and what it must hold after.
+"""Collective: the data of every rank before a call, and the promised data after it.
 
-A collective is a value: sizes of the buffers in chunks, which input chunks are there at the start,
-and for each output chunk the set of input chunks whose reduction it must hold at the end
-(MSCCLang 3.2). `ir.collectives` builds the standard ones.
+A collective is a value: sizes of the buffers in chunks, the input chunks with data at the start,
+and for each output chunk the input chunks whose reduction it must hold at the end (MSCCLang 3.2).
+`ir.collectives` builds the standard ones.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from sley.ir.words import Buffer
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Collective(Value):
-    """Pre- and postcondition of a collective over `ranks` ranks.
+    """Precondition and postcondition of a collective.
 
-    name: the field's name for it, lower case (``allreduce``).
-    ranks: how many ranks take part.
-    chunks: how many chunks a block has; a call's element count is that of one block, so a chunk
-        has count / chunks elements.
-    in_place: input and output are the same memory.
-    root: the rank that a rooted collective is about, NONE for others.
+    name: its usual name, in lower case (``allreduce``).
+    ranks: number of ranks.
+    chunks: number of chunks of a block; a call's element count is that of one block, so a chunk has
+        count / chunks elements.
+    in_place: whether input and output are the same memory.
+    root: the root of a rooted collective; NONE for others.
     input_chunks, output_chunks: int32 (ranks,), sizes of the buffers in chunks.
     input_base, output_base: int32 (ranks,), in place, the chunk of the rank's data at which each
         begins; 0 out of place.
-    initial: bool (input chunks of all ranks,), which input chunks hold data at the start; rows in
-        the order rank, index. The row number is the input chunk's id.
-    expected: int32 (output chunks of all ranks,), for each output chunk the row of `values` that
-        it must hold at the end, or NONE where anything will do.
+    initial: bool (input chunks of all ranks,), whether an input chunk holds data at the start; rows
+        in the order rank, index. The row is the input chunk's id.
+    expected: int32 (output chunks of all ranks,), the row of `values` that each output chunk must
+        hold at the end; NONE for any.
     values: CSR, value -> ids of the input chunks that it is the reduction of; one id is a copy.
     """
 
@@ -79,7 +79,7 @@ class Collective(Value):
 
     @cached_property
     def data_chunks(self) -> IntArray:
-        """int32 (ranks,): chunks of input and output memory together, aliased ones once."""
+        """int32 (ranks,): chunks of input and output together; aliased ones count once."""
         if self.in_place:
             return frozen_array(
                 np.maximum(
@@ -91,13 +91,13 @@ class Collective(Value):
 
     @property
     def blocks(self) -> int:
-        """How many blocks the size of a call is about: those of the largest buffer of any rank
-        (at least 1)."""
+        """Number of blocks of the largest buffer of any rank, at least 1: the size of a call is the
+        size of these blocks."""
         most = max(int(self.input_chunks.max()), int(self.output_chunks.max()))
         return max(1, -(-most // self.chunks))
 
     def layout(self, scratch_chunks: NDArray[Any]) -> Layout:
-        """Where every chunk lies, with `scratch_chunks` (ranks,) chunks of scratch."""
+        """The cell of every chunk, with `scratch_chunks` (ranks,) chunks of scratch."""
         start = offsets_of(self.data_chunks.astype(np.int64) + scratch_chunks)
         base = np.empty((3, self.ranks), np.int64)
         base[Buffer.INPUT] = start[:-1] + (self.input_base if self.in_place else 0)
@@ -109,18 +109,15 @@ class Collective(Value):
         return Layout(base, size, int(start[-1]))
 
     def promised_cells(self, layout: Layout) -> BoolArray:
-        """bool (cells,): whether the collective says what a cell of `layout` must hold at the
-        end."""
+        """bool (cells,): whether the collective promises the data of a cell of `layout`."""
         rank = np.repeat(np.arange(self.ranks), self.output_chunks)
         index = np.arange(len(rank)) - self.output_offset[rank]
         promised = np.zeros(layout.cells, bool)
         promised[layout.cell(rank, Buffer.OUTPUT, index)] = self.expected != NONE
         return promised
 
-    def refined(self, factor: int) -> Collective:
-        """The same collective with every chunk cut into `factor` chunks, in place of it."""
-        if factor == 1:
-            return self
+    def refine(self, factor: int) -> Collective:
+        """The same collective with every chunk cut into `factor` chunks."""
         part = np.arange(factor, dtype=np.int64)
         ids = (self.values.target.astype(np.int64)[:, None] * factor + part).T
         sizes = np.diff(self.values.offset)
@@ -148,11 +145,11 @@ class Collective(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Layout(Value):
-    """Every chunk's cell: one number for one piece of memory, whatever names it has.
+    """The cell of every chunk: one number for each chunk of memory, shared by aliases.
 
-    base: int64 (3, ranks), the cell of chunk 0 of (buffer, rank); aliases share cells.
+    base: int64 (3, ranks), the cell of chunk 0 of (buffer, rank).
     size: int32 (3, ranks), chunks of (buffer, rank).
-    cells: how many cells there are on all ranks.
+    cells: number of cells on all ranks.
     """
 
     base: LongArray

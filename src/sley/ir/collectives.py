@@ -1,9 +1,8 @@
-"""The standard collectives, what there is to know of each, and `Custom` for one's own.
+"""Collectives: the standard ones with their properties, and `Custom`.
 
-Each is a function that returns a `Collective`, and a row of `STANDARD`. `chunks` cuts what a call's
-element count is about: the whole buffer of AllReduce, Broadcast, Reduce, SendRecv and AllToNext;
-one rank's contribution to AllGather, Gather, AllToAll; one rank's share of ReduceScatter and
-Scatter.
+Each is a function that returns a `Collective`, and a row of `STANDARD`. `chunks` divides a call's
+element count: the whole buffer of AllReduce, Broadcast, Reduce, SendRecv and AllToNext; one rank's
+contribution to AllGather, Gather and AllToAll; one rank's share of ReduceScatter and Scatter.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ __all__ = [
 ]
 
 MAX_CHUNKS = 2**31 - 1
-"""Most input chunks of all ranks together, and most output chunks: their ids are 32-bit."""
+"""Limit of the input chunks, and of the output chunks, of all ranks: their ids are 32-bit."""
 
 
 def _check(
     name: str, ranks: int, chunks: int, *members: tuple[str, int], has_pairs: bool = False
 ) -> None:
-    """Refuses numbers that no collective has; has_pairs: it has a chunk for each pair of ranks,
-    times `chunks`. Errors: L101, L102, L112."""
+    """Refuses invalid numbers. has_pairs: whether there are `chunks` chunks for each pair of ranks.
+    Errors: L101, L102, L112."""
     for word, value in (("ranks", ranks), ("chunks", chunks), *members):
         if not is_integer(value):
             raise L112.error(
@@ -67,7 +66,7 @@ def _check(
 
 
 def _check_total(name: str, total: int) -> None:
-    """Refuses more chunks of all ranks' inputs, or outputs, than ids can number. Errors: L102."""
+    """Refuses more input or output chunks of all ranks than ids can number. Errors: L102."""
     if total > MAX_CHUNKS:
         raise L102.error(
             at=Place(detail=name),
@@ -111,7 +110,7 @@ def _build(
 
 
 def _bases(ranks: int, base: np.ndarray | int, in_place: bool) -> IntArray:
-    """Where a buffer begins in each rank's data; out of place buffers are apart."""
+    """int32 (ranks,): where a buffer begins in each rank's data; 0 out of place."""
     return np.broadcast_to(np.asarray(base if in_place else 0, np.int32), ranks)
 
 
@@ -211,7 +210,7 @@ def AllToAll(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
 
 
 def Broadcast(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
-    """Every rank's output is the root's input. In place the one buffer has both names."""
+    """Every rank's output is the root's input. In place they are one buffer."""
     _check("Broadcast", ranks, chunks, ("root", root))
     inputs = _full(ranks, chunks) if in_place else _at(ranks, root, chunks)
     first = root * chunks if in_place else 0
@@ -232,7 +231,8 @@ def Broadcast(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False
 
 
 def Reduce(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
-    """The root's output is the reduction of all inputs. In place other buffers are free to use."""
+    """The root's output is the reduction of all inputs. In place the other ranks' buffers may be
+    overwritten."""
     _check("Reduce", ranks, chunks, ("root", root))
     outputs = _full(ranks, chunks) if in_place else _at(ranks, root, chunks)
     expected = np.full(int(outputs.sum()), NONE)
@@ -290,7 +290,7 @@ def Scatter(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) 
 def SendRecv(
     ranks: int, chunks: int = 1, src: int = 0, dst: int = 1, in_place: bool = False
 ) -> Collective:
-    """Rank `dst`'s output is rank `src`'s input; other ranks may help and have scratch alone."""
+    """Rank `dst`'s output is rank `src`'s input; other ranks have only scratch."""
     _check("SendRecv", ranks, chunks, ("src", src), ("dst", dst))
     if src == dst:
         raise L101.error(
@@ -330,17 +330,17 @@ def AllToNext(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective
 
 @dataclass(frozen=True)
 class Standard:
-    """A standard collective, with all that any part of sley has to know of it by its name.
+    """A standard collective, with all properties that sley derives from its name.
 
-    name: in lower case, as nccl-tests and files have it ("allreduce").
-    build: makes it; takes ranks, chunks, the ranks of `roles`, and in_place.
-    call: the communicator's word for it ("all_reduce"), "" where a communicator has no call for it.
+    name: its name in nccl-tests and files, in lower case ("allreduce").
+    build: returns the `Collective`; takes ranks, chunks, the ranks of `roles`, and in_place.
+    call: the name of the communicator's call ("all_reduce"), or "".
     reduces: whether it combines elements.
-    input_parts, output_parts: whether that buffer has a part for each rank, else it has one part; a
+    input_parts, output_parts: whether this buffer has a part for each rank instead of one part; a
         call's element count is that of one part.
-    input_of, output_of: the role that alone has that buffer out of place ("root"), "" for all.
-    bus_factor: by the number of ranks, what turns algorithm bandwidth into the load of the busiest
-        link in an ideal algorithm (nccl-tests, PERFORMANCE.md); 1 for those that it doesn't have.
+    input_of, output_of: the only role with this buffer out of place ("root"); "" for all ranks.
+    bus_factor: ranks -> the load of the busiest link in an ideal algorithm over the algorithm
+        bandwidth (nccl-tests, PERFORMANCE.md); 1 for collectives that nccl-tests doesn't have.
     """
 
     name: str
@@ -355,7 +355,7 @@ class Standard:
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
-        """What `build` calls the ranks that it is about; the first is `Collective.root`."""
+        """The names of `build`'s arguments for particular ranks; the first is `Collective.root`."""
         return tuple(dict.fromkeys(word for word in (self.input_of, self.output_of) if word))
 
     @property
@@ -365,13 +365,13 @@ class Standard:
 
     @property
     def has_place_of_rank(self) -> bool:
-        """Whether in place the smaller buffer is the rank's own part of the larger one."""
+        """Whether, in place, the smaller buffer is the rank's part of the larger one."""
         return self.input_parts != self.output_parts
 
     def of(
         self, ranks: int, chunks: int = 1, *, in_place: bool = False, root: int = 0
     ) -> Collective:
-        """The collective, for those about one rank at most; `root` is that rank, if any."""
+        """The collective, of at most one role, which `root` has."""
         return self.build(ranks, chunks, in_place=in_place, **dict.fromkeys(self.roles, root))
 
     def like(self, c: Collective, *, in_place: bool) -> Collective:
@@ -379,12 +379,12 @@ class Standard:
         return self.build(c.ranks, c.chunks, in_place=in_place, **self.roles_in(c))
 
     def roles_in(self, c: Collective) -> dict[str, int]:
-        """The rank that `c` has in each role, if it is this collective."""
+        """The rank of each role in `c`, if `c` is this collective."""
         holders = (c.root, int(np.argmax(c.output_chunks)))
         return dict(zip(self.roles, holders, strict=False))
 
 
-def _others(ranks: int) -> float:
+def _other_ranks(ranks: int) -> float:
     return (ranks - 1) / ranks
 
 
@@ -397,16 +397,18 @@ STANDARD: Mapping[str, Standard] = MappingProxyType(
                 AllReduce,
                 "all_reduce",
                 reduces=True,
-                bus_factor=lambda ranks: 2 * _others(ranks),
+                bus_factor=lambda ranks: 2 * _other_ranks(ranks),
             ),
-            Standard("allgather", AllGather, "all_gather", output_parts=True, bus_factor=_others),
+            Standard(
+                "allgather", AllGather, "all_gather", output_parts=True, bus_factor=_other_ranks
+            ),
             Standard(
                 "reducescatter",
                 ReduceScatter,
                 "reduce_scatter",
                 reduces=True,
                 input_parts=True,
-                bus_factor=_others,
+                bus_factor=_other_ranks,
             ),
             Standard(
                 "alltoall",
@@ -414,33 +416,42 @@ STANDARD: Mapping[str, Standard] = MappingProxyType(
                 "all_to_all",
                 input_parts=True,
                 output_parts=True,
-                bus_factor=_others,
+                bus_factor=_other_ranks,
             ),
             Standard("broadcast", Broadcast, "broadcast", input_of="root"),
             Standard("reduce", Reduce, "reduce", reduces=True, output_of="root"),
             Standard(
-                "gather", Gather, "gather", output_parts=True, output_of="root", bus_factor=_others
+                "gather",
+                Gather,
+                "gather",
+                output_parts=True,
+                output_of="root",
+                bus_factor=_other_ranks,
             ),
             Standard(
-                "scatter", Scatter, "scatter", input_parts=True, input_of="root", bus_factor=_others
+                "scatter",
+                Scatter,
+                "scatter",
+                input_parts=True,
+                input_of="root",
+                bus_factor=_other_ranks,
             ),
             Standard("sendrecv", SendRecv, input_of="src", output_of="dst"),
             Standard("alltonext", AllToNext),
         )
     }
 )
-"""The standard collectives by name; what any part of sley derives from a name stands here."""
+"""The standard collectives by name."""
 
 
 def standard(c: Collective) -> Standard | None:
-    """The row of the standard collective that `c` is exactly, None for any other, whatever its
-    name."""
+    """The row of the standard collective that equals `c`, or None; an equal name is not enough."""
     row = STANDARD.get(c.name)
-    return row if row is not None and _meant(row, c) == c else None
+    return row if row is not None and _like(row, c) == c else None
 
 
 def bus_factor(c: Collective) -> float:
-    """`Standard.bus_factor` of a collective; 1 for those of one's own."""
+    """`Standard.bus_factor` of a collective; 1 for other names."""
     row = STANDARD.get(c.name)
     return 1.0 if row is None else row.bus_factor(c.ranks)
 
@@ -455,12 +466,12 @@ def Custom(
     chunks: int = 1,
     in_place: bool = False,
 ) -> Collective:
-    """One's own collective.
+    """A user-defined collective.
 
-    expected(rank, index) gives the input chunks, as (rank, index) pairs, whose reduction output
-    chunk `index` of `rank` must hold at the end; None where anything will do. `chunks` is how many
-    chunks a call's element count covers. The name of a standard collective, in any spelling, stands
-    for that collective alone. Errors: L101, L102, L112, L116, L118.
+    expected(rank, index) returns the input chunks, as (rank, index) pairs, whose reduction output
+    chunk `index` of `rank` must hold at the end; None for any data. `chunks` is the number of
+    chunks of a call's element count. The name of a standard collective, in any spelling, is
+    reserved for this collective. Errors: L101, L102, L112, L116, L118.
     """
     _check(name, ranks, chunks)
     inputs = _custom_sizes(name, ranks, input_chunks)
@@ -492,17 +503,17 @@ def Custom(
         expected=wanted,
         values=values,
     )
-    row = _standard_of_that_name(name)
+    row = _find_standard(name)
     return own if row is None else _as_standard(own, row)
 
 
 def _custom_sizes(name: str, ranks: int, sizes: int | Iterable[int]) -> np.ndarray:
-    """Sizes of a buffer on each rank, from one for all or one for each."""
+    """Sizes of a buffer on each rank, from one size for all or one for each."""
     array = np.asarray(sizes if is_integer(sizes) else list(cast("Iterable[int]", sizes)))
     if array.dtype.kind not in "iu" or array.shape not in ((), (ranks,)) or (array < 0).any():
         raise L112.error(
             at=Place(detail=name),
-            expected=f"a number of chunks from 0, or {ranks} of them",
+            expected=f"a number of chunks from 0, or {ranks} such numbers",
             found=repr(sizes),
         )
     _check_total(name, sum(array.tolist()) if array.ndim else int(array) * ranks)
@@ -512,7 +523,7 @@ def _custom_sizes(name: str, ranks: int, sizes: int | Iterable[int]) -> np.ndarr
 def _custom_parts(
     name: str, rank: int, index: int, parts: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """What `expected` said of an output chunk, as a list of (rank, index)."""
+    """The result of `expected` for an output chunk, as a list of (rank, index)."""
     try:
         pairs = [(r, i) for r, i in parts]
     except (TypeError, ValueError):
@@ -549,13 +560,14 @@ def _input_id(name: str, inputs: np.ndarray, start: np.ndarray, rank: int, index
     return int(start[rank]) + index
 
 
-def _standard_of_that_name(name: str) -> Standard | None:
-    """The standard collective that a name stands for, as in "All-Reduce"."""
+def _find_standard(name: str) -> Standard | None:
+    """The standard collective of a name in any spelling, such as "All-Reduce"."""
     return STANDARD.get("".join(letter for letter in name.lower() if letter.isalnum()))
 
 
-def _meant(row: Standard, c: Collective) -> Collective | None:
-    """The standard collective that `c` would be, None where no ranks can have its roles."""
+def _like(row: Standard, c: Collective) -> Collective | None:
+    """The standard collective with the numbers and roles of `c`; None if no ranks can have these
+    roles."""
     try:
         return row.like(c, in_place=c.in_place)
     except SleyError:
@@ -563,13 +575,13 @@ def _meant(row: Standard, c: Collective) -> Collective | None:
 
 
 def _as_standard(own: Collective, row: Standard) -> Collective:
-    """The standard collective that a collective of its name promises. Errors: L118."""
+    """The standard collective `row` that equals a collective of its name. Errors: L118."""
     for root in range(own.ranks if row.roles else 1):
-        meant = _meant(row, replace(own, root=root))
-        if meant is not None and replace(meant, name=own.name, root=NONE) == own:
-            return meant
+        same = _like(row, replace(own, root=root))
+        if same is not None and replace(same, name=own.name, root=NONE) == own:
+            return same
     raise L118.error(
         at=Place(detail=own.name),
-        expected=f"what sley.{row.build.__name__} promises, by the name {own.name!r}",
-        found=f"other buffers or other promises, on {counted(own.ranks, 'rank')}",
+        expected=f"the buffers and results of sley.{row.build.__name__} for the name {own.name!r}",
+        found=f"others, on {counted(own.ranks, 'rank')}",
     )

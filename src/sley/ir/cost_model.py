@@ -1,4 +1,4 @@
-"""CostModel: what moving bytes costs on a machine, apart from the capacities of its links."""
+"""Cost model: the cost of moving bytes on a machine, apart from the capacities of its links."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sley.ir.words import Protocol, is_real
 
 @dataclass(frozen=True)
 class ByProtocol:
-    """A number for each protocol.
+    """A number for each protocol. DIRECT has Simple's, since it signals in the same way and sends
+    the same bytes over the same links; it differs only in the copies at the ends.
 
-    ll, ll128, simple: the numbers. DIRECT has Simple's: it signals in the same way and puts the
-    same bytes on the same links, and differs in the copies at the ends, which links don't see.
+    ll, ll128, simple: the numbers.
     """
 
     ll: float
@@ -39,7 +39,7 @@ class ByProtocol:
 
 LEAST_GBPS = 1e-6
 MOST_GBPS = 1e9
-"""Bounds on rates: beyond them times are no numbers that anybody can compare."""
+"""Bounds on rates: beyond them times are too extreme to compare."""
 
 
 def _rate(default: float) -> Any:
@@ -47,7 +47,7 @@ def _rate(default: float) -> Any:
 
 
 def _number(default: float, *, least: float = 0.0, open_: bool = True, most: float = 1e12) -> Any:
-    """A number above `least` (from it on if not open_) and up to `most`."""
+    """A number above `least` (or equal, if not open_) and up to `most`."""
     return field(default=default, metadata={"least": least, "open": open_, "most": most})
 
 
@@ -84,42 +84,44 @@ def _words(limits: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class CostModel:
-    """The parameters of the simulator that are not capacities of links; the values by default are
-    those of A100s.
+    """The parameters of the simulator other than capacities of links; the defaults are those of
+    A100s.
 
-    launch_us: what a call costs before anything moves (NCCL 2.30's tuner, base latency of rings).
-    nvlink_latency_us, pcie_latency_us, network_latency_us: from the end of a move until the other
-        side sees it, over NVLink or xGMI, PCIe and the network (NCCL 2.30's tuner, latency of a
+    launch_us: time of a call before any data moves (NCCL 2.30's tuner, base latency of rings).
+    nvlink_latency_us, pcie_latency_us, network_latency_us: time from the end of a move until the
+        receiver sees it, over NVLink or xGMI, PCIe and the network (NCCL 2.30's tuner, latency of a
         hop in rings).
-    nvlink_block_GBps, pcie_block_GBps, network_block_GBps: the most that one thread block moves
-        towards a peer over each of them (NVLink: NCCL's tuner, a channel's bandwidth).
-    local_block_GBps: the most that one thread block moves within its own GPU; what it receives
-        as well (assumption: as over NVLink).
-    memory_GBps: a GPU's memory, or that of a node that shares one, reads and writes together.
-    wire_efficiency: data in what crosses a link (LL: 4 bytes of 8 are flags; LL128: 8 of 128).
+    nvlink_block_GBps, pcie_block_GBps, network_block_GBps: the maximum rate of one thread block to
+        a peer over each of them (NVLink: NCCL's tuner, a channel's bandwidth).
+    local_block_GBps: the maximum rate of one thread block within its GPU, and of its receives
+        (assumption: as over NVLink).
+    memory_GBps: the rate of a GPU's memory, or of the memory that a node shares, for reads and
+        writes together.
+    wire_efficiency: the share of data in the bytes that cross a link (LL: 4 bytes of 8 are flags;
+        LL128: 8 of 128).
     tile_bytes: the most data of one tile (MSCCL: Simple four steps of 512 KiB, the others one
         step).
-    slices: into how many equal parts a tile's message is cut, each sent on as it is there (NCCL:
-        two for Simple).
-    least_slice_bytes: a message is cut into no more parts than parts of this size would make
-        (NCCL: 1/32 of a step of Simple).
-    part_overhead_bytes: what a part costs besides its data, as if it were so many bytes longer:
-        the time of the thread that moves it (0 for GPUs, whose hops' latencies have it).
-    wait_us: what waiting for another block's instruction costs, however long that has been over
+    slices: the number of equal parts of a tile's message, each forwarded as it arrives (NCCL: two
+        for Simple).
+    least_slice_bytes: the least size of a part, which limits their number (NCCL: 1/32 of a step of
+        Simple).
+    part_overhead_bytes: the cost of a part besides its data, as additional bytes: the time of the
+        thread that moves it (0 for GPUs, where a hop's latency includes it).
+    wait_us: the cost of a wait for another block's instruction, even if that has already finished
         (assumption: 0.5).
-    fence_share: which part of a hop's latency the sending block spends itself after each part,
-        because it waits until its writes are seen before it announces them (Simple: all of it, as
-        NCCL's tuner adds it to the time of the data; LL and LL128 carry flags with the data);
-        not over the network, where a proxy sends.
-    decode_us: what reading an instruction costs an interpreter (0: nobody has published it).
-    interpreter_loss: by how much an interpreter slows a block's moves (ResCCL, figure 3: 17.1 %
-        of the bandwidth on average).
-    contention: gamma', by how much the capacity of a link falls for each time that its blocks
-        could fill it again: capacity / (1 + contention * max(0, z - 1)), where z is what they
-        could move over the capacity (the shape of ResCCL, equation 1 and figure 4; the paper
-        prints no value, so it is 0 unless you fit one).
+    fence_share: the share of a hop's latency that the sending block spends after each part, because
+        it waits until its writes are visible before it announces them (Simple: all of it, as NCCL's
+        tuner adds it to the time of the data; LL and LL128 carry flags with the data); not over the
+        network, where a proxy sends.
+    decode_us: the time of an interpreter to read an instruction (0: no published value).
+    interpreter_loss: the share of a block's rate that an interpreter costs (ResCCL, figure 3:
+        17.1 % of the bandwidth on average).
+    contention: gamma', which reduces the capacity of a link whose blocks could move more: capacity
+        / (1 + contention * max(0, z - 1)), where z is the rate of these blocks over the capacity
+        (the shape of ResCCL, equation 1 and figure 4; the paper prints no value, so it is 0 unless
+        you fit one).
 
-    A number in place of a ByProtocol is meant for all three. Errors: T602 for values out of range.
+    A number instead of a ByProtocol is used for all three. Errors: T602 for values out of range.
     """
 
     launch_us: ByProtocol = _numbers(6.6, 14.0, 8.4, open_=False)
@@ -158,15 +160,15 @@ class CostModel:
                     raise T602.error(expected=f"{f.name} {_words(limits)}", found=repr(value))
 
     def latency_us(self, kind: LinkKind) -> ByProtocol:
-        """The latency of a hop over links of which the slowest is of this kind."""
+        """The latency of a hop whose slowest link is of this kind."""
         by_kind = (self.nvlink_latency_us, self.pcie_latency_us, self.network_latency_us)
         return by_kind[kind]
 
     def block_GBps(self, kind: LinkKind) -> float:  # noqa: N802 - a unit
-        """The most that one thread block moves over them."""
+        """The maximum rate of one thread block over this hop."""
         return (self.nvlink_block_GBps, self.pcie_block_GBps, self.network_block_GBps)[kind]
 
     def items(self) -> dict[str, str]:
-        """Every parameter by its name, as people read it."""
+        """The parameters as text, by name."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {n: str(v) if isinstance(v, ByProtocol) else f"{v:.9g}" for n, v in values.items()}

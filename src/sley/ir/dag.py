@@ -1,4 +1,4 @@
-"""The values between a program and a plan: chunk DAG, instruction DAG, order and blocks."""
+"""DAG: the values between a program and a plan: chunk DAG, instruction DAG, order and blocks."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from sley.ir.tables import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dependencies(Table):
-    """One row a dependency between two transfers that touch the same memory (MSCCLang 4.1).
+    """One row a dependency between two transfers that access the same memory (MSCCLang 4.1).
 
     before, after: the two transfers.
-    before_at_dst, after_at_dst: 1 where the access is at the transfer's destination (a write), 0
-        where at its source (a read).
-    true: 1 for a dependency by value (the later one reads what the earlier one wrote), 0 for one
-        by reuse of the place.
+    before_at_dst, after_at_dst: 1 for an access at the transfer's destination (a write), 0 for one
+        at its source (a read).
+    true: 1 for a dependency by value (the later transfer reads what the earlier one wrote), 0 for
+        one by reuse of the memory.
     """
 
     before: IntArray
@@ -42,15 +42,15 @@ class Dependencies(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ChunkDag(Value):
-    """A program with its dependencies on memory, and what fusion must know of its values.
+    """A program with its dependencies on memory, and the properties of its values for fusion.
 
-    program: the program that this describes.
-    dependencies: which accesses to memory must come before which.
-    origin: int32 (transfers,), the one transfer that wrote exactly the range that this one reads,
-        nothing having written any part of it since; NONE where there is no such transfer.
+    program: the program.
+    dependencies: the order of accesses to memory.
+    origin: int32 (transfers,), the transfer that wrote exactly the range that this one reads, if
+        nothing wrote to any part of it since; else NONE.
     readers: int32 (transfers,), how many accesses read any part of what this one wrote.
-    kept: bool (transfers,), whether any part of what this one wrote is still there at the end and
-        is part of the result.
+    kept: bool (transfers,), whether any part of what this one wrote remains at the end and is part
+        of the result.
     """
 
     program: Program
@@ -72,17 +72,17 @@ class ChunkDag(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InstructionDag(Value):
-    """A chunk DAG lowered (MSCCLang 4.2, 4.3): which transfers share an instruction, and the
+    """A lowered chunk DAG (MSCCLang 4.2, 4.3): which transfers share an instruction, and the
     channel of each.
 
     A local transfer is one instruction. A remote one is a send at its source and a receive at its
     destination; `forward` fuses receives with sends.
 
-    chunks: the chunk DAG that was lowered.
-    forward: int32 (transfers,), the transfer whose send is one instruction with this one's
-        receive, or NONE.
-    channel: int32 (transfers,), the channel of each transfer, NONE for local transfers.
-    lanes: how many parallel parts there are at most; block numbers given by hand are for each lane.
+    chunks: the chunk DAG.
+    forward: int32 (transfers,), the transfer whose send is one instruction with this one's receive,
+        or NONE.
+    channel: int32 (transfers,), the channel of each transfer; NONE for local transfers.
+    lanes: the most parallel parts of a transfer; each lane has its own requested blocks.
     """
 
     chunks: ChunkDag
@@ -98,8 +98,8 @@ class InstructionDag(Value):
 
     @cached_property
     def connection(self) -> IntArray:
-        """int32 (transfers,): a number for the (src, dst, channel) of each transfer, ascending from
-        0; NONE for local transfers."""
+        """int32 (transfers,): the number of each transfer's (src, dst, channel), ascending from 0;
+        NONE for local transfers."""
         t, remote = self.chunks.program.transfers, self.remote
         ranks, channels = self.chunks.program.collective.ranks, int(self.channel.max(initial=0)) + 1
         pair = t.src[remote].astype(np.int64) * ranks + t.dst[remote]
@@ -111,12 +111,12 @@ class InstructionDag(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Order(Table):
-    """One row an instruction, in one global order in which the plan runs to its end with every
-    connection holding no more messages than the slots allow.
+    """One row an instruction, in one global order in which the plan runs to its end within the
+    slots of its connections.
 
-    receive: the transfer that is received or done locally, NONE for a plain send.
-    send: the transfer that is sent, NONE if none is.
-    pipeline: the sub-pipeline (ResCCL 4.3), NONE where the schedule has none.
+    receive: the transfer that it receives or executes locally; NONE for a plain send.
+    send: the transfer that it sends, or NONE.
+    pipeline: the sub-pipeline (ResCCL 4.3); NONE in schedules without.
     """
 
     receive: IntArray
@@ -125,12 +125,12 @@ class Order(Table):
 
     @property
     def whole(self) -> bool:
-        """Whether it is one of whole transfers, each receive right after its send."""
+        """Whether it is an order of whole transfers, each receive right after its send."""
         return bool((self.pipeline != NONE).all())
 
     def row_of_half(self, transfers: int) -> LongArray:
-        """int64 (2 * transfers,): the row that does transfer t at its source (2t) and at its
-        destination (2t + 1); both for a local one. NONE for what no row does."""
+        """int64 (2 * transfers,): the row that executes transfer t at its source (2t) and at its
+        destination (2t + 1), the same for a local one; NONE if no row does."""
         row = np.full(2 * transfers, NONE)
         sends, receives = np.flatnonzero(self.send != NONE), np.flatnonzero(self.receive != NONE)
         row[2 * self.receive[receives].astype(np.int64)] = receives
@@ -140,16 +140,16 @@ class Order(Table):
 
     @property
     def fused(self) -> BoolArray:
-        """bool (instructions,): whether it both receives and sends."""
+        """bool (rows,): whether an instruction both receives and sends."""
         return np.asarray((self.receive != NONE) & (self.send != NONE))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Blocks(Value):
-    """Which thread block executes each row of an order.
+    """The thread block of each row of an order.
 
     rank: int32 (blocks,), the rank of each block, ascending.
-    instruction_block: int32 (instructions of the order,), the block of each.
+    instruction_block: int32 (rows,), the block of each row.
     """
 
     rank: IntArray

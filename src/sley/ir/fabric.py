@@ -1,4 +1,4 @@
-"""Fabric: what a topology is made of, vertices and the links between them, as tables."""
+"""Fabric: the vertices of a topology and the links between them, as tables."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sley.ir.tables import ByteArray, FloatArray, IntArray, Table
 
 
 class VertexKind(IntEnum):
-    """What stands at a vertex. SWITCH: NVSwitch and its like, inside a node. PCIE: a PCIe switch
-    or a CPU. NIC: a network card. NETWORK: a switch outside the nodes."""
+    """The kind of a vertex. SWITCH: an NVSwitch or similar, inside a node. PCIE: a PCIe switch or a
+    CPU. NIC: a network card. NETWORK: a switch outside the nodes."""
 
     GPU = 0
     SWITCH = 1
@@ -25,7 +25,7 @@ class VertexKind(IntEnum):
 
 
 class LinkKind(IntEnum):
-    """What a link is made of. NVLINK: NVLink and xGMI. The order is that of latency."""
+    """The kind of a link. NVLINK: NVLink and xGMI. The order is that of latency."""
 
     NVLINK = 0
     PCIE = 1
@@ -37,7 +37,7 @@ class Vertices(Table):
     """One row a vertex; vertex r is the GPU of rank r, for every rank.
 
     kind: VertexKind.
-    node: the node it is in; NONE outside of nodes.
+    node: its node; NONE outside of nodes.
     """
 
     kind: ByteArray
@@ -50,9 +50,9 @@ class TopologyLinks(Table):
 
     src, dst: vertices.
     kind: LinkKind.
-    nominal_GBps: what the data sheet says.
-    GBps: what transfers reach together; the simulator and the bounds reckon with it.
-    latency_us: of this link, instead of what the cost model says for its kind; NONE without.
+    nominal_GBps: the rate of the data sheet.
+    GBps: the rate that transfers reach together, which the simulator and the bounds use.
+    latency_us: the link's latency instead of the cost model's for its kind, or NONE.
     """
 
     src: IntArray

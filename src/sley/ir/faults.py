@@ -16,7 +16,7 @@ from sley.ir.tables import NONE, LongArray
 from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op, is_integer
 
 LIMIT = 8
-"""How many rows with one fault are reported; the rest would say the same."""
+"""Limit of reported rows with the same fault."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _table_faults(plan: Plan) -> list[Fault]:
         ("scratch_chunks from 0", bool((plan.scratch_chunks >= 0).all()), plan.scratch_chunks),
         (f"block_offset for {blocks} blocks", len(offset) == blocks + 1, f"{len(offset)} values"),
         (
-            f"block_offset from 0 to {rows}, never falling",
+            f"block_offset from 0 to {rows}, never decreasing",
             _is_partition(offset, rows),
             offset,
         ),
@@ -96,7 +96,7 @@ def _table_faults(plan: Plan) -> list[Fault]:
         ),
         (f"waits for {rows} instructions", len(waits) == rows + 1, f"{len(waits)} offsets"),
         (
-            f"wait offsets from 0 to {len(plan.waits.target)}, never falling",
+            f"wait offsets from 0 to {len(plan.waits.target)}, never decreasing",
             _is_partition(waits, len(plan.waits.target)),
             waits,
         ),

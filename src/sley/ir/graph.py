@@ -1,4 +1,4 @@
-"""Graph helpers that passes and verifier share: levels of a directed graph, level by level."""
+"""Graph: levels and cycles of directed graphs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from sley.ir.tables import NONE, Edges, IntArray, spans
 
 NARROW = 16
-"""Nodes: a level of fewer is faster one by one than as arrays."""
+"""Nodes; a level of fewer nodes is faster node by node than as arrays."""
 
 PATIENCE = 64
-"""How many narrow levels in a row it takes to go on one by one."""
+"""Consecutive narrow levels after which `levels` continues node by node."""
 
 
 def levels(successors: Edges, patience: int = PATIENCE) -> IntArray:
@@ -22,7 +22,7 @@ def levels(successors: Edges, patience: int = PATIENCE) -> IntArray:
     cycle or behind one.
 
     Kahn's algorithm, a whole level at a time: linear in the edges, up to a sort of each level.
-    After `patience` narrow levels in a row it goes on node by node, as for long chains.
+    After `patience` consecutive narrow levels, as in long chains, it continues node by node.
     """
     nodes = len(successors.offset) - 1
     waiting = np.bincount(successors.target, minlength=nodes)
@@ -46,8 +46,8 @@ def levels(successors: Edges, patience: int = PATIENCE) -> IntArray:
 def _one_by_one(
     successors: Edges, waiting: NDArray[Any], level: IntArray, frontier: NDArray[Any]
 ) -> IntArray:
-    """The rest of `levels`, from a frontier whose level is known. The queue holds nodes by
-    ascending level, so the last predecessor of a node to be taken is a highest one."""
+    """The rest of `levels`, from a frontier whose level is known. The queue is in ascending order
+    of levels, so the last predecessor of a node is one of the highest level."""
     offset, target = successors.offset.tolist(), successors.target.tolist()
     left, found, queue = waiting.tolist(), level.tolist(), deque(frontier.tolist())
     while queue:
@@ -61,9 +61,8 @@ def _one_by_one(
 
 
 def find_cycle(predecessors: Edges, stuck: NDArray[np.bool_]) -> list[int]:
-    """One cycle among the `stuck` nodes (those that `levels` left at NONE), in the order in which
-    each node waits for the next. Every stuck node has a stuck predecessor, so a walk must close.
-    """
+    """One cycle among the `stuck` nodes (NONE in `levels`), in the order in which each node waits
+    for the next one. Every stuck node has a stuck predecessor, so a walk must close."""
     node = int(np.argmax(stuck))
     seen: dict[int, int] = {}
     path: list[int] = []

@@ -1,4 +1,4 @@
-"""Plan: thread blocks and their instructions, ready to be verified, simulated, run or written."""
+"""Plan: thread blocks and their instructions, to be verified, simulated, run or written."""
 
 from __future__ import annotations
 
@@ -42,20 +42,18 @@ class Instructions(Table):
     """One row an instruction; a block's rows are consecutive and in the order of execution.
 
     The operands are `count` chunks at (src_buffer, src_index) and (dst_buffer, dst_index) of the
-    block's own rank; for the reducing receives the source is the local operand.
+    block's own rank; for reducing receives the source is the local operand.
 
     op: Op.
     src_buffer, dst_buffer: Buffer.
     src_index, dst_index: the first chunk in the buffer.
-    count: how many neighbouring chunks.
-    send_peer, recv_peer: the ranks at the other ends of the connections used, NONE without.
-    channel: the connections' channel, NONE for local operations.
-    transfer: the program's transfer that this receives, sends or does locally. NONE in imported
+    count: number of consecutive chunks.
+    send_peer, recv_peer: the ranks at the other ends of its connections, or NONE.
+    channel: the channel of its connections; NONE for local operations.
+    transfer: the program's transfer that this receives, sends or executes locally; NONE in imported
         plans.
-    forward: for a fused instruction the transfer that it sends on. NONE for others and in
-        imported plans.
-    pipeline: the sub-pipeline that it belongs to (ResCCL 4.3), from 0; NONE in plans that were
-        scheduled without.
+    forward: the transfer that a fused instruction sends; NONE for others and in imported plans.
+    pipeline: its sub-pipeline (ResCCL 4.3), from 0; NONE in plans without sub-pipelines.
     source: row of the plan's `sources`.
     """
 
@@ -76,12 +74,12 @@ class Instructions(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Estimate(Value):
-    """What the allocator expects of a plan's time, and of its blocks.
+    """The allocator's estimate of a plan's times.
 
-    time_us: from the start of the first transfer to the end of the last.
+    time_us: time from the start of the first transfer to the end of the last.
     unmerged_us: the same with a block for each connection.
-    busy_us: float64 (blocks,), how long each block works on its transfers.
-    tiles: how many tiles it reckons with.
+    busy_us: float64 (blocks,), how long each block is active.
+    tiles: the number of tiles of the estimate.
     """
 
     time_us: float
@@ -92,25 +90,25 @@ class Estimate(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(Value):
-    """What runs: `docs/machine.md` says what it means.
+    """An executable plan, whose meaning is defined in `docs/machine.md`.
 
     name: the plan's name.
-    collective: what the plan brings about.
+    collective: the collective that the plan implements.
     protocol: how its connections carry messages.
     loop_order: whether tiles or instructions are the outer loop.
-    slots: how many messages a connection must at least hold; the plan was ordered for that.
+    slots: the least number of messages that a connection must hold, for which the plan was ordered.
     instructions: rows of all blocks, block after block, rank after rank.
     block_rank: int32 (blocks,), the rank of each block, ascending. A block's number within its
-        rank (what a wait or an XML file calls it) is `block_number`.
+        rank, in messages and XML files, is `block_number`.
     block_offset: int64 (blocks + 1,), the first instruction of each block.
     waits: CSR, instruction -> instructions of the same rank that must have finished, for the same
         tile, before it starts.
     scratch_chunks: int32 (ranks,), chunks of scratch on each rank.
-    sources: the lines of text that the instructions came from.
-    per_chunk: whether a message of several chunks takes a slot for each of them, as in MSCCL's
-        kernels once a chunk fills a tile; otherwise a message takes one slot.
-    estimate: what the allocator expects of its time; None for plans it didn't see.
-    topology: the cluster that it was compiled for, None for any.
+    sources: the source lines of the instructions.
+    per_chunk: whether a message takes a slot for each of its chunks, as in MSCCL's kernels once a
+        chunk fills a tile; otherwise it takes one slot.
+    estimate: the allocator's estimate of its times, if there is one.
+    topology: the cluster that it was compiled for; None for any.
     """
 
     name: str
@@ -138,17 +136,17 @@ class Plan(Value):
 
     @property
     def layout(self) -> Layout:
-        """Where every chunk lies."""
+        """The cell of every chunk."""
         return self.collective.layout(self.scratch_chunks)
 
     @property
     def channels(self) -> int:
-        """One more than the highest channel used; at least 1."""
+        """The highest channel plus 1; at least 1."""
         return max(int(self.instructions.channel.max(initial=0)) + 1, 1)
 
     @property
     def pipelines(self) -> int:
-        """How many sub-pipelines it has (ResCCL 4.3); 0 for plans scheduled without."""
+        """The number of sub-pipelines (ResCCL 4.3); 0 in plans without."""
         return int(self.instructions.pipeline.max(initial=NONE)) + 1
 
     @cached_property
@@ -197,12 +195,12 @@ class Plan(Value):
 
     @cached_property
     def sends(self) -> IntArray:
-        """Rows of the instructions that put a message on a connection, ascending."""
+        """The rows of the instructions that send, ascending."""
         return frozen_array(np.flatnonzero(SENDS[self.instructions.op]), np.int32)
 
     @cached_property
     def receives(self) -> IntArray:
-        """Rows of the instructions that take a message from a connection, ascending."""
+        """The rows of the instructions that receive, ascending."""
         return frozen_array(np.flatnonzero(RECEIVES[self.instructions.op]), np.int32)
 
     def blocks(self) -> list[SimpleNamespace]:
@@ -229,7 +227,7 @@ class Plan(Value):
         return rows
 
     def label(self, instruction: int) -> str:
-        """An instruction in few words: "rank 0 block 1 step 2 (send, ring.py:7)"."""
+        """An instruction's name for messages: "rank 0 block 1 step 2 (send, ring.py:7)"."""
         block = self.block_number[self.block[instruction]]
         where = f"rank {self.rank[instruction]} block {block} step {self.step[instruction]}"
         place = self.sources.place(int(self.instructions.source[instruction]))
@@ -241,7 +239,7 @@ class Plan(Value):
         return Op(number).name.lower() if 0 <= number < len(Op) else f"operation {number}"
 
     def place(self, instruction: int) -> Place:
-        """Where an instruction is: its source line, and its rank, block, step and operation."""
+        """An instruction's source line, with its rank, block, step and operation."""
         detail = (
             f"rank {self.rank[instruction]}, "
             f"block {self.block_number[self.block[instruction]]}, "
@@ -250,6 +248,6 @@ class Plan(Value):
         return self.sources.place(int(self.instructions.source[instruction]), detail)
 
     def places(self, instructions: Iterable[int]) -> list[Place]:
-        """The places of some instructions; without any, the place of the plan as a whole."""
+        """The places of instructions; the place of the plan as a whole if there are none."""
         whole = self.sources.whole if self.sources.whole.file else Place(detail=self.name)
         return [self.place(row) for row in instructions] or [whole]

@@ -1,4 +1,4 @@
-"""Program: a collective and the transfers that carry it out, in the order of their meaning."""
+"""Program: a collective and the transfers that implement it, in order."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from sley.ir.words import Protocol
 @dataclass(frozen=True, eq=False, repr=False)
 class Transfers(Table):
     """One row a transfer: `count` chunks of (src, src_buffer, src_index ...) are copied to, or
-    reduced into, (dst, dst_buffer, dst_index ...). src and dst are ranks; equal ranks make it a
-    local operation.
+    reduced into, (dst, dst_buffer, dst_index ...). It is a local operation if src and dst are
+    equal.
 
     kind: TransferKind.
-    src, dst: the ranks it goes from and to.
+    src, dst: the source rank and the destination rank.
     src_buffer, dst_buffer: Buffer.
     src_index, dst_index: the first chunk in the buffer.
-    count: how many neighbouring chunks.
-    channel: the channel asked for, NONE leaves it to the compiler.
-    instances: into how many parallel parts the compiler cuts it.
-    lane: which part it is once it has been cut.
-    send_block, recv_block: the thread block asked for at src and at dst, NONE leaves it to the
+    count: number of consecutive chunks.
+    channel: the requested channel; NONE leaves it to the compiler.
+    instances: number of parallel parts into which the compiler cuts it.
+    lane: the number of the part after that.
+    send_block, recv_block: the requested thread block at src and at dst; NONE leaves it to the
         compiler (a local operation uses send_block).
-    step: ResCCL's logical step, NONE in a chunk program.
+    step: ResCCL's logical step; NONE in a chunk program.
     source: row of the program's `sources`.
     """
 
@@ -50,15 +50,15 @@ class Transfers(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Program(Value):
-    """What an algorithm says: executing the transfers one after the other is its meaning.
+    """An algorithm: its meaning is the execution of its transfers one after another.
 
     name: the algorithm's name.
-    collective: what it has to bring about.
-    transfers: its steps, in the order of their meaning.
+    collective: the collective that it must implement.
+    transfers: its transfers, in order.
     scratch_chunks: int32 (ranks,), chunks of scratch on each rank.
-    protocol: the protocol asked for, None leaves it to the compiler.
-    topology: the cluster that it is written for, None for any.
-    sources: the lines of text that the transfers came from.
+    protocol: the requested protocol; None leaves it to the compiler.
+    topology: the cluster that it is written for; None for any.
+    sources: the source lines of the transfers.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Program(Value):
 
     @property
     def layout(self) -> Layout:
-        """Where every chunk lies."""
+        """The cell of every chunk."""
         return self.collective.layout(self.scratch_chunks)
 
     def __repr__(self) -> str:

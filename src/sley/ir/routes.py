@@ -1,4 +1,4 @@
-"""Routes: which ranks of a topology are linked, and which links a transfer between them crosses."""
+"""Routes: the linked ranks of a topology, and the links on the path between two ranks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
 from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray
 
 
-def unreached(vertices: int, src: IntArray, dst: IntArray) -> BoolArray:
-    """bool (vertices,): those that cannot be reached from vertex 0 over links src -> dst."""
+def find_unreachable(vertices: int, src: IntArray, dst: IntArray) -> BoolArray:
+    """bool (vertices,): those that can't be reached from vertex 0 over links src -> dst."""
     later = Edges.from_pairs(vertices, src, dst)
     lost = np.ones(vertices, bool)
     front: NDArray[np.int32] = np.zeros(1, np.int32)
@@ -25,8 +25,8 @@ def unreached(vertices: int, src: IntArray, dst: IntArray) -> BoolArray:
 
 
 def nearest_cards(vertices: Vertices, links: TopologyLinks) -> LongArray:
-    """int64 (ranks,): the card's vertex that each rank sends through, NONE without: one of the
-    nearest in its node; ranks that have the same cards nearby take turns on them."""
+    """int64 (ranks,): the vertex of each rank's network card, or NONE: one of the nearest cards of
+    its node; ranks with the same nearest cards are spread over them."""
     ranks = int((vertices.kind == VertexKind.GPU).sum())
     graph = _Graph(vertices, links)
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -40,9 +40,9 @@ def nearest_cards(vertices: Vertices, links: TopologyLinks) -> LongArray:
 
 
 class Pairs:
-    """Which ranks are linked: directly, or through vertices that are no GPUs.
+    """The linked ranks: directly, or through vertices other than GPUs.
 
-    cards: whether network cards and what lies behind them count.
+    cards: whether links may pass network cards and the network.
     """
 
     def __init__(self, vertices: Vertices, links: TopologyLinks, *, cards: bool) -> None:
@@ -59,7 +59,7 @@ class Pairs:
         self._down = _columns(ranks, dst, groups[src], gpu[dst] & inner[src])
 
     def linked(self, src: IntArray, dst: IntArray) -> BoolArray:
-        """bool: whether the first of each pair is linked to the second."""
+        """bool (pairs,): whether the first of each pair is linked to the second."""
         key = src.astype(np.int64) * self._size + dst
         found = np.isin(key, self._direct)
         for up in self._up.T:
@@ -72,7 +72,8 @@ class Pairs:
 def _groups(
     n: int, src: LongArray, dst: LongArray, inner: BoolArray
 ) -> tuple[LongArray, BoolArray]:
-    """Groups of inner vertices that reach one another, and which group reaches which."""
+    """The group of each inner vertex, whose vertices reach one another, or NONE; and whether one
+    group reaches another."""
     from scipy.sparse import csr_array  # late: importing it takes longer than most compilations
     from scipy.sparse.csgraph import connected_components
 
@@ -80,14 +81,14 @@ def _groups(
     ones = np.ones(int(used.sum()), np.int8)
     graph = csr_array((ones, (src[used], dst[used])), shape=(n, n))
     count, group = connected_components(graph, directed=True, connection="strong")
-    numbers = np.unique(group[inner])  # GPUs are groups of their own, of no interest here
+    numbers = np.unique(group[inner])  # each GPU is a group of its own, without a number
     names = np.full(count, NONE)
     names[numbers] = np.arange(len(numbers))
     group = np.where(inner, names[group], NONE)
     reach = np.eye(max(len(numbers), 1), dtype=bool)
     a, b = group[src[used]], group[dst[used]]
     reach[a, b] = True
-    if (a != b).any():  # else no group leads to another
+    if (a != b).any():  # else no group reaches another
         while True:
             wider = (reach.astype(np.float32) @ reach.astype(np.float32)) > 0
             if (wider == reach).all():
@@ -97,7 +98,7 @@ def _groups(
 
 
 def _columns(ranks: int, rank: LongArray, group: LongArray, used: BoolArray) -> LongArray:
-    """int64 (ranks, most groups of one rank): the groups next to each rank, NONE beyond."""
+    """int64 (ranks, most groups of a rank): the groups next to each rank, then NONE."""
     near = Edges.from_pairs(ranks, rank[used], group[used])
     width = np.diff(near.offset)
     columns = np.full((ranks, int(width.max(initial=0))), NONE)
@@ -106,7 +107,7 @@ def _columns(ranks: int, rank: LongArray, group: LongArray, used: BoolArray) -> 
 
 
 class _Graph:
-    """A topology's links by their source, to be walked vertex by vertex."""
+    """A topology's links by source vertex. after: (destination, row, kind) of each link."""
 
     def __init__(self, vertices: Vertices, links: TopologyLinks) -> None:
         self.kind: list[int] = vertices.kind.tolist()
@@ -116,7 +117,7 @@ class _Graph:
             self.after[src].append((dst, row, kind))
 
     def cards_near(self, rank: int) -> tuple[int, ...]:
-        """The cards that are the fewest links away from a rank, inside its node."""
+        """The cards with the fewest links between them and a rank, inside its node."""
         front, seen = [rank], {rank}
         while front:
             found = sorted(v for v in front if self.kind[v] == VertexKind.NIC)
@@ -132,8 +133,8 @@ class _Graph:
         return ()
 
     def walk(self, start: int, through: frozenset[int], links: frozenset[int]) -> dict[int, int]:
-        """The link by which each vertex is first reached from `start`, over links of some kinds
-        and through vertices of some kinds."""
+        """The link by which each vertex is first reached from `start`, over links of kinds `links`
+        and vertices of kinds `through`."""
         arrived: dict[int, int] = {start: NONE}
         queue = deque([start])
         while queue:
@@ -156,8 +157,8 @@ _NO_GPU = frozenset(VertexKind) - {VertexKind.GPU}
 
 
 class Routes:
-    """The links between ranks: the fewest of the best kind inside a node, through both ranks'
-    cards between nodes."""
+    """The paths between ranks: the fewest links of the fastest kind inside a node, through both
+    ranks' cards between nodes."""
 
     def __init__(self, vertices: Vertices, links: TopologyLinks, card: LongArray) -> None:
         self._graph = _Graph(vertices, links)
@@ -167,7 +168,7 @@ class Routes:
         self._walk = cache(self._graph.walk)
 
     def path(self, src: int, dst: int) -> list[int]:
-        """The links from one rank to another, in order; none where they are not linked."""
+        """The links from one rank to another, in order; none if they are not linked."""
         if src == dst:
             return []
         if self._node[src] == self._node[dst]:

@@ -1,4 +1,4 @@
-"""Sizes: bytes as people write them."""
+"""Sizes: numbers of bytes as text."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def size_in_bytes(size: object) -> int | None:
-    """The bytes that a number or a text such as "64K", "16 MB" or "1GiB" stands for; K, M and G
-    are powers of 1024, as in nccl-tests. None for what is no size from 1 to MAX_BYTES."""
+    """The bytes of a number or a text such as "64K", "16 MB" or "1GiB"; K, M and G are powers of
+    1024, as in nccl-tests. None for values other than sizes from 1 to MAX_BYTES."""
     if isinstance(size, str):
         match = re.fullmatch(r"([0-9]{1,15}) ?([KMG]?)(?:I?B)?", size.strip().upper())
         size = int(match[1]) * _UNITS[match[2]] if match else None
@@ -25,7 +25,7 @@ def size_in_bytes(size: object) -> int | None:
 
 
 def size_text(size_bytes: int) -> str:
-    """Bytes in few characters: 64K, 16M, 1000."""
+    """A short text of a number of bytes: 64K, 16M, 1000."""
     for unit in ("G", "M", "K"):
         if size_bytes and size_bytes % _UNITS[unit] == 0:
             return f"{size_bytes // _UNITS[unit]}{unit}"

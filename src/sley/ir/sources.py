@@ -1,4 +1,4 @@
-"""Sources: the lines of text that rows came from."""
+"""Sources: the source lines of the rows of other tables."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from sley.ir.tables import IntArray, Table
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sources(Table):
-    """One row a distinct line of text; other tables point here with a `source` column.
-
-    The function is not kept, since file and line suffice to open the place.
+    """One row a distinct line of text; the `source` columns of other tables contain its rows.
 
     file: index into `files`.
-    line: number of the line, 1-based.
-    position: where in the line, 1-based; 0 for the whole line.
+    line: number of the line, from 1.
+    position: column in the line, from 1; 0 for the whole line.
     files: the distinct file names.
-    whole: where the program or plan as a whole begins, for what stands in no line of its own.
+    whole: where the program or plan as a whole begins, for messages about no particular line.
     """
 
     file: IntArray
@@ -28,7 +26,7 @@ class Sources(Table):
     whole: Place = Place()
 
     def place(self, source: int, detail: str = "") -> Place:
-        """The place of row `source`, or just the detail where there is none (NONE)."""
+        """The place of row `source`; only the detail for NONE."""
         if source < 0:
             return Place(detail=detail)
         file, line = self.files[self.file[source]], int(self.line[source])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 NONE = -1
-"""What stands in a column where there is no value."""
+"""No value, in a column."""
 
 IntArray: TypeAlias = NDArray[np.int32]
 LongArray: TypeAlias = NDArray[np.int64]
@@ -30,12 +30,12 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def column_types(cls: type[Value]) -> dict[str, np.dtype[Any]]:
-    """The fields of a class of values that are arrays, with the types that are annotated."""
+    """The fields of a class that are annotated as arrays, with their types."""
     return {f.name: _DTYPES[str(f.type)] for f in fields(cls) if str(f.type) in _DTYPES}
 
 
 def frozen_array(values: Any, dtype: DTypeLike) -> NDArray[Any]:
-    """`values` as a read-only, contiguous array of `dtype`; a view where nothing must change."""
+    """`values` as a read-only, contiguous array of `dtype`, if possible as a view."""
     array = np.ascontiguousarray(values, dtype=dtype)
     if array.flags.writeable:
         array = array.view()
@@ -45,12 +45,12 @@ def frozen_array(values: Any, dtype: DTypeLike) -> NDArray[Any]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Value:
-    """What a stage hands to the next: frozen, equal to what has equal fields, arrays included.
+    """A frozen value of a stage; values with equal fields, arrays included, are equal.
 
     A subclass is a frozen dataclass with eq=False and repr=False. A field that is annotated as an
-    array (`IntArray` and its like) becomes a read-only, contiguous one of that type. A value has no
-    hash, since arrays have none. Pickled are its fields, not what it caches, and arrays are
-    read-only again on the other side.
+    array (`IntArray` and others) becomes a read-only, contiguous array of that type. A value has no
+    hash, since arrays have none. Pickling stores its fields, without cached properties; unpickled
+    arrays are read-only again.
     """
 
     def __post_init__(self) -> None:
@@ -79,15 +79,15 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _brief(value: Any) -> str:
-    """A field in few words: of an array its type and shape, of a table its length."""
+    """A short text of a field: type and shape of an array, length of a table."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {value.shape}"
     return f"{len(value)} rows" if isinstance(value, Table) else repr(value)
 
 
 def difference(one: Value, other: Value) -> str:
-    """Where two values of one type differ first: the field, and in an array the row with what
-    stands there; "" where they are equal."""
+    """The first difference between two values of one type: the field, and in an array the row with
+    both values; "" if they are equal."""
     for f in fields(one):
         a, b = getattr(one, f.name), getattr(other, f.name)
         if _equal(a, b):
@@ -135,7 +135,7 @@ class Table(Value):
         return (self[row] for row in range(len(self)))
 
     def __repr__(self) -> str:
-        """The columns' names and the first rows, in columns."""
+        """The names of the columns and the first rows."""
         names = self.column_names()
         shown = [[str(getattr(self, n)[k]) for n in names] for k in range(len(self))[:_SHOWN_ROWS]]
         widths = [max(map(len, cells)) for cells in zip(names, *shown, strict=True)]
@@ -151,8 +151,9 @@ class Table(Value):
 class Edges(Value):
     """Edges in CSR form: those of node i are ``target[offset[i]:offset[i + 1]]``.
 
-    offset: int64 (nodes + 1,), where each node's edges begin in `target`, and where the last's end.
-    target: int32 (edges,), the node at the other end of each edge.
+    offset: int64 (nodes + 1,), where each node's edges begin in `target`, and where the last ones
+        end.
+    target: int32 (edges,), the target node of each edge.
     """
 
     offset: LongArray
@@ -160,7 +161,7 @@ class Edges(Value):
 
     @classmethod
     def from_pairs(cls, nodes: int, source: NDArray[Any], target: NDArray[Any]) -> Edges:
-        """Edges from pairs, each pair kept once; a node's targets come in ascending order."""
+        """The edges of the distinct pairs; a node's targets are in ascending order."""
         bits = nodes.bit_length()
         key = distinct((source.astype(np.int64) << bits) | target)
         counts = np.bincount(key >> bits, minlength=nodes)
@@ -181,18 +182,18 @@ class Edges(Value):
 
     @property
     def source(self) -> IntArray:
-        """The source of each edge, as long as `target`."""
+        """int32 (edges,): the source node of each edge."""
         return np.repeat(np.arange(len(self.offset) - 1, dtype=np.int32), np.diff(self.offset))
 
-    def picked(self, nodes: NDArray[Any]) -> Edges:
-        """The edges of some nodes, in the order given; they are numbered anew."""
+    def pick(self, nodes: NDArray[Any]) -> Edges:
+        """The edges of `nodes`; node i of the result is nodes[i]."""
         counts = np.diff(self.offset)[nodes]
         offset = offsets_of(counts)
         start = np.repeat(self.offset[nodes] - offset[:-1], counts)
         return Edges(offset, self.target[start + np.arange(offset[-1])])
 
     def reversed(self) -> Edges:
-        """The same edges, seen from their targets."""
+        """The same edges in the opposite direction."""
         nodes = len(self.offset) - 1
         order = np.argsort(self.target, kind="stable")
         counts = np.bincount(self.target, minlength=nodes)
@@ -200,7 +201,7 @@ class Edges(Value):
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
-    """The distinct values, ascending; on large arrays several times faster than np.unique, which
+    """The distinct values, ascending; on large arrays several times faster than `np.unique`, which
     hashes."""
     values = np.sort(values, axis=None)
     keep = np.ones(len(values), bool)
@@ -209,8 +210,8 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def ordered_by(*columns: NDArray[Any]) -> LongArray:
-    """The rows in ascending order of the columns, the first being the most significant: what
-    `np.lexsort` gives, in one sort where the columns fit into one number. None is negative."""
+    """The rows in ascending order of the columns, the first one the most significant: as
+    `np.lexsort`, in one sort if the columns fit into one number. No value is negative."""
     widths = [int(column.max(initial=0)).bit_length() for column in columns]
     if sum(widths) >= 63:
         return np.lexsort(columns[::-1])
@@ -221,10 +222,10 @@ def ordered_by(*columns: NDArray[Any]) -> LongArray:
 
 
 def numbering(keys: NDArray[Any], limit: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The distinct keys, ascending, and the place of each key among them, as `np.unique` gives
-    them; where `limit` is not much larger than the number of keys, without sorting them.
+    """The distinct keys, ascending, and the place of each key among them: as `np.unique`, without
+    sorting if `limit` is not much larger than the number of keys.
 
-    limit: what all keys are below; none is negative.
+    limit: all keys are from 0 to limit - 1.
     """
     if limit > 4 * len(keys) + 2**16:
         names, number = np.unique(keys, return_inverse=True)
@@ -242,7 +243,7 @@ def offsets_of(counts: NDArray[Any]) -> LongArray:
 
 
 def spans(start: NDArray[Any], count: NDArray[Any]) -> tuple[LongArray, LongArray]:
-    """Ranges laid end to end: (owner, value) for every value of every range start..start+count."""
+    """(owner, value) for every value of every range from start to start + count - 1, in order."""
     owner = np.repeat(np.arange(len(start), dtype=np.int64), count)
     first = np.repeat(offsets_of(count)[:-1], count)
     value = np.arange(len(owner), dtype=np.int64) - first + np.asarray(start, np.int64)[owner]
@@ -250,8 +251,8 @@ def spans(start: NDArray[Any], count: NDArray[Any]) -> tuple[LongArray, LongArra
 
 
 def neighbouring_writes(cell: LongArray, write: BoolArray) -> tuple[LongArray, LongArray]:
-    """For accesses sorted by cell, and at a cell by time: the row of the last write to the same
-    cell before each access, and of the next one after it; NONE where there is none."""
+    """For accesses sorted by cell, then by time: the row of the last write to the same cell before
+    each access, and of the next one after it, or NONE."""
     rows = np.arange(len(cell))
     starts = np.ones(len(cell), bool)
     starts[1:] = cell[1:] != cell[:-1]

@@ -14,7 +14,7 @@ from sley.errors.compiler import C308
 from sley.errors.topology import T601, T602, T603
 from sley.ir.cost_model import LEAST_GBPS, MOST_GBPS, CostModel
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
-from sley.ir.routes import Pairs, Routes, nearest_cards, unreached
+from sley.ir.routes import Pairs, Routes, find_unreachable, nearest_cards
 from sley.ir.tables import (
     NONE,
     BoolArray,
@@ -31,7 +31,7 @@ MOST_US = 1e12
 """Bound on latencies."""
 
 MAX_RANKS = 2**14
-"""Bound on the ranks of a topology: `linked` has their square."""
+"""Bound on the ranks of a topology: `linked` has an entry for each pair."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,13 +39,12 @@ class Topology(Value):
     """A cluster as a graph.
 
     name: the cluster's name.
-    vertices: its GPUs first, then switches and cards.
-    links: what joins them, each direction by itself.
-    model: what moving bytes costs here.
-    in_network: whether its switches reduce and multicast (NVLS, SHARP); bounds count on it, plans
+    vertices: its GPUs, then switches and network cards.
+    links: the links between them, one for each direction.
+    model: the cost of moving bytes.
+    in_network: whether its switches reduce and multicast (NVLS, SHARP); bounds rely on it, plans
         don't use it.
-    shared_memory: whether the ranks of a node share one memory, as processes on CPUs do, or each
-        has its own.
+    shared_memory: whether the ranks of a node share one memory, as processes on CPUs do.
 
     Errors: T601, T602, T603.
     """
@@ -76,16 +75,16 @@ class Topology(Value):
         own = t.latency_us
         self._refuse("latency_us", ~(((own >= 0) & (own <= MOST_US)) | (own == NONE)))
         for sources, targets, way in ((t.src, t.dst, "to"), (t.dst, t.src, "from")):
-            lost = unreached(len(kind), sources, targets)[:ranks]
+            lost = find_unreachable(len(kind), sources, targets)[:ranks]
             if lost.any():
                 raise T603.error(
-                    expected="a way from every GPU to every other",
+                    expected="a path from every GPU to every other",
                     found=f"{self.name}: GPU 0 has none {way} {counted(int(lost.sum()), 'GPU')}, "
-                    f"GPU {int(np.flatnonzero(lost)[0])} among them",
+                    f"such as GPU {int(np.flatnonzero(lost)[0])}",
                 )
 
     def _refuse(self, name: str, wrong: BoolArray) -> None:
-        """Raises T602 where a link's number is wrong."""
+        """Raises T602 for the first link with a wrong number."""
         for row in np.flatnonzero(wrong)[:1].tolist():
             most = MOST_US if name == "latency_us" else MOST_GBPS
             least = 0 if name == "latency_us" else LEAST_GBPS
@@ -96,12 +95,12 @@ class Topology(Value):
 
     @cached_property
     def ranks(self) -> int:
-        """How many GPUs it has."""
+        """The number of GPUs."""
         return int((self.vertices.kind == VertexKind.GPU).sum())
 
     @property
     def nodes(self) -> int:
-        """How many nodes it has."""
+        """The number of nodes."""
         return int(self.node.max()) + 1
 
     @property
@@ -111,9 +110,8 @@ class Topology(Value):
 
     @cached_property
     def nic(self) -> IntArray:
-        """int32 (ranks,): the network card through which a rank sends to other nodes and receives
-        from them, numbered over the whole cluster; ranks with one number share the card. Those
-        that have none have a number of their own."""
+        """int32 (ranks,): the network card of each rank, numbered over the whole cluster; ranks
+        with the same number share a card. A rank without a card has its own number."""
         card = nearest_cards(self.vertices, self.links)
         cards = np.flatnonzero(self.vertices.kind == VertexKind.NIC)
         number = np.searchsorted(cards, card)
@@ -122,8 +120,8 @@ class Topology(Value):
 
     @cached_property
     def linked(self) -> BoolArray:
-        """bool (ranks, ranks): whether the first can send to the second without passing through
-        a third GPU: inside a node over NVLink and PCIe, between nodes over anything."""
+        """bool (ranks, ranks): whether the first can send to the second without passing a third
+        GPU: inside a node over NVLink and PCIe, between nodes over all links."""
         rank = np.arange(self.ranks, dtype=np.int32)
         rows = [self.are_linked(np.full_like(rank, r), rank) for r in rank]
         return frozen_array(np.stack(rows), np.bool_)
@@ -151,19 +149,19 @@ class Topology(Value):
 
     def paths(self, src: ArrayLike, dst: ArrayLike) -> Edges:
         """For each pair of ranks (source, destination), the links that a transfer between them
-        crosses, in order: the fewest of the best kind inside a node, through both ranks' cards
-        between nodes. Empty for pairs that are not linked."""
+        crosses, in order: the fewest links of the fastest kind inside a node, through both ranks'
+        cards between nodes. Empty for pairs that are not linked."""
         found = [self._routes.path(a, b) for a, b in np.column_stack((src, dst)).tolist()]
         offset = np.concatenate([[0], np.cumsum([len(p) for p in found])])
         return Edges(offset, np.array([row for p in found for row in p], np.int32))
 
     def link_label(self, link: int) -> str:
-        """A link in few words: "GPU 3 -> switch 0"."""
+        """A link's name for messages: "GPU 3 -> switch 0"."""
         ends = (self.links.src[link], self.links.dst[link])
         return " -> ".join(self.vertex_label(int(end)) for end in ends)
 
     def vertex_label(self, vertex: int) -> str:
-        """A vertex in few words: "NIC 2"."""
+        """A vertex's name for messages: "NIC 2"."""
         kind = self.vertices.kind[vertex]
         return f"{VertexKind(kind).word} {int((self.vertices.kind[:vertex] == kind).sum())}"
 
@@ -185,11 +183,11 @@ class Topology(Value):
         GBps: float = 20.0,  # noqa: N803
         model: CostModel | None = None,
     ) -> Topology:
-        """One node of ranks, linked directly by pairs (source, destination); both_ways adds each
-        pair reversed; a pair that comes k times has k times the rate.
+        """One node of ranks, linked directly by pairs (source, destination); a pair that occurs k
+        times has k times the rate.
 
-        nominal_GBps, GBps: of each link, in each direction; one NVLink of a V100 by default.
-        Errors: C308, T602, T603.
+        both_ways: adds the opposite of each pair. nominal_GBps, GBps: rates of each link in each
+        direction; by default those of one NVLink of a V100. Errors: C308, T602, T603.
         """
         if not is_integer(ranks) or not 1 <= ranks <= MAX_RANKS:
             raise C308.error(expected=f"1 to {MAX_RANKS} ranks", found=f"ranks={ranks!r}")
@@ -222,13 +220,12 @@ class Topology(Value):
         nic_GBps: tuple[float, float] = (25.0, 24.0),  # noqa: N803
         model: CostModel | None = None,
     ) -> Topology:
-        """Nodes of GPUs around a switch each, joined by one network without bottlenecks; ranks
-        numbered node by node.
+        """Nodes of GPUs around one switch each, connected by one network without bottlenecks; ranks
+        are numbered node by node.
 
-        nics: network cards of each node, shared by neighbouring GPUs; one for each GPU by default.
-        nvlink_GBps: of each GPU and direction, on the data sheet and reached; A100s by default.
-        nic_GBps: of each card and direction, likewise; 200 Gb/s cards by default.
-        Errors: C308, T602.
+        nics: network cards of each node, shared by neighbouring GPUs; by default one for each GPU.
+        nvlink_GBps: nominal and reached rate of each GPU in each direction; by default an A100's.
+        nic_GBps: the same of each card; by default those of 200 Gb/s. Errors: C308, T602.
         """
         nics = gpus if nics is None else nics
         numbers = (nodes, gpus, nics)
@@ -255,7 +252,7 @@ class Topology(Value):
 
 
 class Builder:
-    """Gathers vertices and links of a Topology; GPUs are there from the start.
+    """Builds a Topology from its GPUs, further vertices and links.
 
     node: int (ranks,), the node of each GPU.
     """
@@ -267,8 +264,8 @@ class Builder:
         self._links: list[tuple[LongArray | FloatArray, ...]] = []
 
     def add(self, kind: VertexKind, node: ArrayLike) -> LongArray:
-        """Adds vertices of a kind, one for each node given (NONE: outside of nodes); returns
-        their numbers."""
+        """Adds a vertex of a kind for each entry of `node` (NONE: outside of nodes); returns their
+        numbers."""
         first = sum(map(len, self._node))
         self._node.append(np.asarray(node, np.int32))
         self._kind.append(np.full(len(self._node[-1]), kind, np.int8))
@@ -296,7 +293,7 @@ class Builder:
         GBps: ArrayLike,  # noqa: N803
         latency_us: ArrayLike = NONE,
     ) -> None:
-        """Adds links there and back."""
+        """Adds links in both directions."""
         self.link(src, dst, kind, nominal_GBps, GBps, latency_us)
         self.link(dst, src, kind, nominal_GBps, GBps, latency_us)
 
@@ -307,7 +304,7 @@ class Builder:
         in_network: bool = False,
         shared_memory: bool = False,
     ) -> Topology:
-        """What has been gathered. Errors: T601, T602, T603."""
+        """The topology. Errors: T601, T602, T603."""
         parts = [(np.zeros(0),) * 6, *self._links]
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         return Topology(

@@ -1,4 +1,4 @@
-"""The small vocabularies of the IRs: buffers, operations, protocols, loop orders, reductions."""
+"""Words: the enumerations of the IR, such as buffers, operations, protocols and reductions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sley.ir.tables import BoolArray
 
 
 class Buffer(IntEnum):
-    """A rank's memory by name (MSCCLang 3.1). In place, INPUT and OUTPUT are the same memory."""
+    """A buffer of a rank (MSCCLang 3.1). In place, INPUT and OUTPUT are the same memory."""
 
     INPUT = 0
     OUTPUT = 1
@@ -27,14 +27,14 @@ class Buffer(IntEnum):
 
 
 class TransferKind(IntEnum):
-    """What a transfer does at its destination: overwrite it, or reduce into it."""
+    """How a transfer changes its destination: overwrites it, or reduces into it."""
 
     COPY = 0
     REDUCE = 1
 
 
 class Op(IntEnum):
-    """What an instruction does (MSCCLang 4.2); `docs/machine.md` says it precisely."""
+    """The operation of an instruction (MSCCLang 4.2), defined in `docs/machine.md`."""
 
     NOP = 0
     SEND = 1
@@ -48,17 +48,17 @@ class Op(IntEnum):
 
 
 MAX_NUMBER = 4096
-"""Bound on slots, channels, thread blocks and instances, and on the parts of a chunk: what is
-beyond it is a slip."""
+"""Bound on slots, channels, thread blocks and instances, and on the parts of a chunk: a larger
+number is a mistake."""
 
 
 def is_integer(value: object) -> bool:
-    """Whether a value is a whole number of Python or NumPy, and no truth value."""
+    """Whether a value is an integer of Python or NumPy, but not a bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def is_real(value: object) -> bool:
-    """Whether a value is a real number of Python or NumPy, and no truth value."""
+    """Whether a value is a real number of Python or NumPy, but not a bool."""
     return is_integer(value) or isinstance(value, (float, np.floating))
 
 
@@ -70,7 +70,7 @@ def _flags(*ops: Op) -> BoolArray:
 
 
 SENDS = _flags(Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
-"""SENDS[op]: whether the operation puts a message on its send connection."""
+"""SENDS[op]: whether the operation sends a message."""
 
 RECEIVES = _flags(
     Op.RECV,
@@ -79,7 +79,7 @@ RECEIVES = _flags(
     Op.RECV_REDUCE_SEND,
     Op.RECV_REDUCE_COPY_SEND,
 )
-"""RECEIVES[op]: whether the operation takes a message from its receive connection."""
+"""RECEIVES[op]: whether the operation receives a message."""
 
 REDUCES = _flags(Op.REDUCE, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
 """REDUCES[op]: whether the operation combines two operands."""
@@ -107,11 +107,12 @@ WRITES_DESTINATION = _flags(
 
 class Protocol(Enum):
     """How a connection carries a message (MSCCLang 6.1): SIMPLE, LL and LL128 copy it through a
-    slot; with DIRECT, which MSCCLang 7.5 leaves as future work, the receiver reads it where it lies
-    at the sender (docs/machine.md).
+    slot; with DIRECT, which MSCCLang 7.5 leaves as future work, the receiver reads it from the
+    sender's buffer (docs/machine.md).
 
-    `slots` is how many messages a connection holds in MSCCL's runtime: a Simple tile takes 4 of
-    its 8 FIFO steps, an LL or LL128 tile takes one. DIRECT has Simple's, for what is staged.
+    `slots` is the number of messages that a connection holds in MSCCL's runtime: a Simple tile
+    takes 4 of its 8 FIFO steps, an LL or LL128 tile takes one. DIRECT has Simple's number, for
+    staged messages.
     """
 
     SIMPLE = "Simple"
@@ -129,8 +130,8 @@ FIFO_PROTOCOLS = (Protocol.SIMPLE, Protocol.LL, Protocol.LL128)
 
 
 class LoopOrder(Enum):
-    """Which loop is outside: TILE runs all instructions for a tile before the next tile (MSCCL's
-    interpreter), INSTRUCTION runs all tiles of an instruction before the next instruction
+    """The outer loop of a block: TILE runs all instructions for a tile before the next tile
+    (MSCCL's interpreter), INSTRUCTION runs all tiles of an instruction before the next instruction
     (ResCCL's task level)."""
 
     TILE = "tile"
@@ -139,8 +140,7 @@ class LoopOrder(Enum):
 
 class Schedule(Enum):
     """How transfers are ordered: MSCCL by depth (MSCCLang 5.2), HPDS (ResCCL 4.3) and ROUND_ROBIN
-    (ResCCL 5.3) by sub-pipelines of whole transfers; AUTO is whichever of these the simulator finds
-    fastest."""
+    (ResCCL 5.3) by sub-pipelines of whole transfers; AUTO is the fastest of these by simulation."""
 
     MSCCL = "msccl"
     HPDS = "hpds"
@@ -149,15 +149,15 @@ class Schedule(Enum):
 
 
 class Allocation(Enum):
-    """How thread blocks are allocated: CONNECTION gives each connection its own, STATE lets those
-    of a rank that are never active at the same time share one (ResCCL 4.4)."""
+    """How thread blocks are allocated: CONNECTION gives each connection its own, STATE merges those
+    of a rank that are never active at the same time (ResCCL 4.4)."""
 
     CONNECTION = "connection"
     STATE = "state"
 
 
 class ReduceOp(IntEnum):
-    """How two operands combine. AVERAGE sums and divides the finished result once."""
+    """How two operands combine. AVERAGE sums, and divides the final result once."""
 
     SUM = 0
     PRODUCT = 1

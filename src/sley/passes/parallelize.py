@@ -39,7 +39,7 @@ def parallelize(program: Program, instances: int = 1) -> Program:
     columns |= {"count": count, "lane": lane, "instances": np.ones(len(row))}
     return replace(
         program,
-        collective=program.collective.refined(factor),
+        collective=program.collective.refine(factor),
         transfers=Transfers(**columns),
         scratch_chunks=program.scratch_chunks * factor,
     )

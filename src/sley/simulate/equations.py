@@ -215,7 +215,7 @@ class _Tasks:
         messages = t.count[rows] if plan.per_chunk else np.ones(len(rows))
         towards = np.array([model.block_GBps(kind) for kind in LinkKind])
         links, labels = _used_links(plan, topology, routes.connections)
-        crossed = routes.path.picked(number)
+        crossed = routes.path.pick(number)
         efficiency = model.wire_efficiency[plan.protocol]
         return cls(
             plan=plan,

@@ -65,7 +65,7 @@ class Routes:
             )
         c = Connections.of(plan)
         pairs, pair = np.unique(c.src.astype(np.int64) * ranks + c.dst, return_inverse=True)
-        path = topology.paths(*np.divmod(pairs, ranks)).picked(pair)
+        path = topology.paths(*np.divmod(pairs, ranks)).pick(pair)
         for missing in np.flatnonzero(np.diff(path.offset) == 0)[:1]:
             raise C301.error(
                 at=plan.place(c.first_user(missing)),
