@@ -1,4 +1,8 @@
-"""The simulator: predicts a plan's time on a cluster, and shows what limits it."""
+"""Simulate: predicts a plan's time on a cluster, and shows what limits it.
+
+`simulator` runs the compiled event loop on `inputs`; `result` has the times. `equations` are
+ResCCL's estimates, by the `turns` of a plan's instructions.
+"""
 
 from sley.simulate.equations import Estimates, LevelEstimate, estimate
 from sley.simulate.result import Cause, Executions, LinkLoad, Simulation

@@ -1,9 +1,9 @@
-"""Equations (1) to (6) of ResCCL's section 3: a plan's time at three levels of execution.
+"""Equations: (1) to (6) of ResCCL's section 3, a plan's time at three levels of execution.
 
-A *task* is a message of one tile. A *link* is what tasks take turns on: inside a node the way from
-one GPU to another, between nodes the cards of both, one as it sends and one as it receives. The
-time of a plan is that of its slowest link (equation 2), and a link's time is that of its tasks
-and of the bubbles between them, in which it waits for data.
+A *task* is a message of one tile. A *link* carries one task after another: inside a node the path
+from one GPU to another, between nodes the cards of both, one for sending and one for receiving. The
+time of a plan is that of its slowest link (equation 2), and a link's time is that of its tasks and
+of the bubbles between them, in which it waits for data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sley.simulate.inputs import Routes, Tiling, latencies
 from sley.simulate.turns import Turns
 
 _SAME = 1e-9
-"""Times that differ by no larger part are the same."""
+"""Relative difference up to which times are equal."""
 
 Number = TypeVar("Number", float, FloatArray)
 
@@ -37,19 +37,19 @@ def conflict_us(
 ) -> Number:
     """Equation (1) in the form that (4) uses: n (z (alpha + c beta) + gamma L(z)).
 
-    task_us: alpha + c beta. z: how many times over the tasks at work could fill the link. gamma_us,
-    penalty: gamma and L(z). tiles: n. The paper's (1) charges gamma L(z) once, its (4) for every
-    task of every micro-batch.
+    task_us: alpha + c beta. z: the rate of the active tasks over the link's capacity. gamma_us,
+    penalty: gamma and L(z). tiles: n. The paper's (1) has gamma L(z) once, its (4) for every task
+    of every micro-batch.
     """
     return tiles * (z * task_us + gamma_us * penalty)
 
 
 @dataclass(frozen=True)
 class LevelEstimate:
-    """The time of one level of execution, in the parts of its equation, for the link that decides.
+    """The time of one level of execution, by the terms of its equation, for the slowest link.
 
-    link: the link.
-    stage: the stage that decides; NONE for levels without stages.
+    link: the slowest link.
+    stage: the slowest stage; NONE for levels without stages.
     tiles, tasks: n and m.
     transfer_us: the sum of alpha + c beta over the tasks of one tile, times z_k at stage level.
     contention_us: the sum of gamma L(z_k) over the tasks of one tile, at stage level.
@@ -68,8 +68,8 @@ class LevelEstimate:
 
     @property
     def limit_us(self) -> float:
-        """What a further tile adds to this link: its time over n, for many tiles. Equation (6)
-        leaves out `transfer_us`, which does not vanish."""
+        """The time of each further tile, which is the limit of the time over n. Equation (6) omits
+        `transfer_us`, although it does not vanish."""
         return self.transfer_us + self.contention_us + self.bubble_us
 
     @property
@@ -80,12 +80,12 @@ class LevelEstimate:
 
 @dataclass(frozen=True)
 class Estimates:
-    """What equations (3), (4) and (5) say of one plan.
+    """The estimates of equations (3), (4) and (5) for one plan.
 
-    size_bytes: of the call, as nccl-tests counts it.
-    tiles: n, the micro-batches.
-    stages: K, how many stages (4) reckons with.
-    algorithm, stage, task: each level.
+    size_bytes: the size of the call, as nccl-tests counts it.
+    tiles: n, the number of micro-batches.
+    stages: K, the number of stages in (4).
+    algorithm, stage, task: the three levels.
     """
 
     size_bytes: int
@@ -97,17 +97,17 @@ class Estimates:
 
     @property
     def algorithm_us(self) -> float:
-        """T_A (equation 3): one tile after the other."""
+        """T_A (equation 3): one tile after another."""
         return self.algorithm.time_us
 
     @property
     def stage_us(self) -> float:
-        """T_S (equation 4): stages side by side, each one tile after the other."""
+        """T_S (equation 4): stages in parallel, each one tile after another."""
         return self.stage.time_us
 
     @property
     def task_us(self) -> float:
-        """T_P (equation 5): each task for all tiles."""
+        """T_P (equation 5): each task with all its tiles."""
         return self.task.time_us
 
 
@@ -117,21 +117,24 @@ def estimate(
     topology: Topology | None = None,
     stages: Sequence[int] | None = None,
 ) -> Estimates:
-    """Equations (3) to (5) for a plan, to be held beside a simulation (ResCCL 3).
+    """Equations (3) to (5) for a plan, for comparison with a simulation (ResCCL 3).
 
-    All three take the plan's blocks and the order in them as they are. The w blocks that send over
-    a link work side by side, each at r, its own rate or its share of what all of them find on the
-    way; so a task takes each of its links for (alpha + c / r) / w, alpha being a hop's latency.
-    Bubbles come from a timeline: a task starts when its block has come to it, what it needs is
-    there, and its links are free; links serve first who can start first. For (3) the timeline has
-    one tile, and B_j is how long the link waits before task j. For (4) it has one tile of one
-    stage, with what comes from other stages already there; z_k is how many times longer data takes
-    because the blocks of all stages send, L(z) = max(0, z - 1) with what all blocks could move
-    over the capacity as z, and gamma is the model's `contention` times that longer time of the
-    data. For (5) the tasks have the order of (3), and each runs all tiles: what every further tile
-    adds beyond the tasks are the residual bubbles, and what is left for this many tiles t_Load.
-    Slots, receiving, local operations, waits, the interpreter and the launch cost nothing here, and
-    blocks side by side share even a single task; so all three are too short for few tiles.
+    All three use the plan's blocks and their order. The w blocks that send over a link work in
+    parallel, each at rate r, its own or its share of the capacity on the path; so a task occupies
+    each of its links for (alpha + c / r) / w, where alpha is a hop's latency. A timeline gives the
+    bubbles: a task starts when its block reaches it, its data has arrived, and its links are free;
+    a link takes the task that can start first.
+
+    For (3) the timeline has one tile, and B_j is how long the link waits before task j. For (4) it
+    has one tile of one stage, to which the data of other stages has already arrived; z_k is the
+    factor by which data takes longer because the blocks of all stages send; L(z) = max(0, z - 1),
+    where z is the rate of all blocks over the capacity; and gamma is the model's `contention` times
+    this longer time of the data. For (5) the tasks have the order of (3), and each runs all tiles:
+    the residual bubbles are the time that each further tile adds beyond the tasks, and t_Load is
+    the rest of the time.
+
+    Slots, receives, local operations, waits, the interpreter and the launch cost nothing here, and
+    parallel blocks share even a single task; so all three are too low for few tiles.
 
     topology: by default the one that the plan was compiled for. stages: the stage of each channel,
     from 0; by default each channel is a stage.
@@ -169,7 +172,8 @@ def estimate(
 
 
 def _stages(plan: Plan, stages: Sequence[int] | None) -> IntArray:
-    """int32 (instructions,): the stage of what sends or receives, NONE for the rest. S704."""
+    """int32 (instructions,): the stage of each instruction that sends or receives, NONE for others.
+    Errors: S704."""
     number = list(range(plan.channels)) if stages is None else list(stages)
     if len(number) != plan.channels or not all(is_integer(s) and s >= 0 for s in number):
         raise S704.error(
@@ -186,10 +190,10 @@ class _Tasks:
     """The tasks of one tile, a row for each of the plan's `sends`.
 
     tiles: n. rows: the instructions that send.
-    links: int32 (instructions, 2), the links that each takes, NONE without. labels: their names.
-    alpha_us, wire_bytes, block_GBps: float64 (sends,), of each task: latency, what it puts on
-        wires, and the most that its block moves.
-    crossing, crossed: int32, pairs of a task and a link of the topology on its way.
+    links: int32 (instructions, 2), the links of each, or NONE. labels: the names of links.
+    alpha_us, wire_bytes, block_GBps: float64 (sends,), the latency of each task, its bytes on
+        links, and the maximum rate of its block.
+    crossing, crossed: int32, pairs of a task and a link of the topology on its path.
     """
 
     plan: Plan
@@ -231,9 +235,9 @@ class _Tasks:
             crossed=crossed.target,
         )
 
-    def _side_by_side(self, mine: BoolArray) -> FloatArray:
+    def _width(self, mine: BoolArray) -> FloatArray:
         """float64 (sends, 2): w, how many blocks of `mine` send over each link of a task; infinite
-        where there is no link."""
+        for NONE."""
         blocks = len(self.plan.block_rank)
         width = np.full((len(self.rows), 2), np.inf)
         for end, links in enumerate(self.links[self.rows].T):
@@ -245,8 +249,8 @@ class _Tasks:
         return width
 
     def _demand(self, mine: BoolArray) -> FloatArray:
-        """float64 (sends,): z, what the blocks of `mine` could move over the capacity, at most of
-        what a task crosses."""
+        """float64 (sends,): z, the rate of the blocks of `mine` over the capacity, the highest of
+        the links on a task's path."""
         number = len(self.topology.links)
         counted = mine[self.rows[self.crossing]]
         key = self.plan.block[self.rows].astype(np.int64)[self.crossing] * number + self.crossed
@@ -259,14 +263,14 @@ class _Tasks:
         return most
 
     def _parts_us(self, mine: BoolArray) -> tuple[FloatArray, FloatArray]:
-        """float64 (sends, 2): alpha and c beta of each task on each of its links while only `mine`
-        send; 0 where there is no link."""
-        width = self._side_by_side(mine)
+        """float64 (sends, 2): alpha and c beta of each task on each of its links if only `mine`
+        send; 0 for NONE."""
+        width = self._width(mine)
         rate = self.block_GBps / np.maximum(1, self._demand(mine))
         return self.alpha_us[:, None] / width, (self.wire_bytes / (rate * 1e3))[:, None] / width
 
     def _rows_of(self, task_us: FloatArray) -> FloatArray:
-        """float64 (instructions, 2): 0 for what is no task."""
+        """float64 (instructions, 2): the times of tasks, 0 for other instructions."""
         spread = np.zeros((len(self.plan.instructions), 2))
         spread[self.rows] = task_us
         return spread
@@ -299,8 +303,8 @@ class _Tasks:
     ) -> LevelEstimate:
         """Equation (2): the link that ends last, of several the busiest.
 
-        end_us: when each instruction ends, or what a further tile adds to that, per tile. all_us:
-        when each ends with all tiles, if that is not so many times `end_us`.
+        end_us: when each instruction ends, or the time that a further tile adds. all_us: when each
+        ends with all tiles, by default `tiles` times `end_us`.
         """
         rows = np.flatnonzero(mine[:, None] & (self.links != NONE))
         row, link = rows // 2, self.links.ravel()[rows]
@@ -333,7 +337,7 @@ class _Tasks:
 def _used_links(
     plan: Plan, topology: Topology, connections: Connections
 ) -> tuple[IntArray, list[str]]:
-    """int32 (instructions, 2): the links that each takes, and their names."""
+    """int32 (instructions, 2): the links of each instruction; and the names of links."""
     src, dst, ranks = connections.src.astype(np.int64), connections.dst, topology.ranks
     outside = topology.node[src] != topology.node[dst]
     card = topology.nic.astype(np.int64)

@@ -21,8 +21,8 @@ from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import LoopOrder, Op, Protocol
 
-# What an operation does to the memory of its own GPU, and of the peer that it sends to, in
-# messages read or written. A send over the network writes into a FIFO of its own GPU instead.
+# Messages that an operation reads or writes in the memory of its own GPU, and in that of the peer
+# that it sends to. A send over the network writes into a FIFO of its own GPU instead.
 _LOCAL = np.zeros(len(Op))
 _SENT = np.zeros(len(Op))
 for _op, _traffic in {
@@ -91,9 +91,8 @@ def latencies(topology: Topology, protocol: Protocol, routes: Routes) -> FloatAr
     by_kind = np.array([topology.model.latency_us(kind)[protocol] for kind in LinkKind])
     path = routes.path
     own = topology.links.latency_us[path.target]
-    said = np.logical_and.reduceat(own >= 0, path.offset[:-1]) if len(own) else np.zeros(0, bool)
-    total = np.add.reduceat(own, path.offset[:-1]) if len(own) else np.zeros(0)
-    return np.where(said, total, by_kind[routes.kind])
+    complete = np.logical_and.reduceat(own >= 0, path.offset[:-1])
+    return np.where(complete, np.add.reduceat(own, path.offset[:-1]), by_kind[routes.kind])
 
 
 def memory_of(topology: Topology) -> IntArray:
@@ -182,7 +181,7 @@ def _wire_class(
     memory: IntArray,
     speed: float,
 ) -> MoveClass:
-    """The moves of a proxy, which sends a part from card to card."""
+    """The moves of a proxy, which sends parts from card to card."""
     links = routes.path[connection].tolist()
     ends = (routes.connections.src[connection], routes.connections.dst[connection])
     return MoveClass(

@@ -17,9 +17,8 @@ from sley.ir.topology import Topology
 
 
 class Cause(IntEnum):
-    """What an execution waited for last. LAUNCH: the kernel; TURN: the
-    execution before it in its block; WAIT: an instruction of another block; MESSAGE: the peer's
-    data; SLOT: that the peer has taken an earlier message."""
+    """What an execution waited for last. LAUNCH: the launch; TURN: the execution before it in its
+    block; WAIT: an instruction of another block; MESSAGE: a message; SLOT: a free slot."""
 
     LAUNCH = 0
     TURN = 1

@@ -121,7 +121,7 @@ class Simulator:
             shown = [self.plan.label(int(i)) for i in stuck[:_STUCK_SHOWN]]
             raise S703.error(
                 at=Place(detail=self.plan.name),
-                expected="blocks that come to their end",
+                expected="blocks that run to their end",
                 found=f"{counted(len(stuck), 'block')} stuck",
                 notes=[f"stuck at {label}" for label in shown],
             )
@@ -130,7 +130,7 @@ class Simulator:
 def _check_kinds(plan: object, topology: object, model: object, bounds: object) -> None:
     """Validates the types of a plan, topology, model and bounds. Errors: C307."""
     for word, value, kind in (
-        ("a Plan, as sley.compile makes it", plan, Plan),
+        ("a Plan, such as sley.compile returns", plan, Plan),
         ("a Topology, such as sley.topologies.ndv4()", topology, Topology),
         ("a CostModel", model, CostModel),
         ("Bounds", bounds, Bounds),
@@ -139,7 +139,7 @@ def _check_kinds(plan: object, topology: object, model: object, bounds: object) 
             raise C307.error(
                 expected=word,
                 found=repr(value)[:80],
-                remedy="Give one, or leave it out where there is a default.",
+                remedy="Give one, or leave it out if there is a default.",
             )
 
 
@@ -181,8 +181,8 @@ def _executions(found: Result, tiles: int, *, keep: bool) -> tuple[Executions | 
 
 
 def _critical(found: Result, tiles: int) -> Executions:
-    """The critical path: the executions that determine the time, first to last. Each is cut off at
-    the time when the next one's wait for it was over."""
+    """The critical path: the executions that determine the time, first to last. Each ends when the
+    next one's wait for it is over."""
     end, start = found.execution_end_us, found.execution_start_us
     rows: list[int] = []
     ends: list[float] = []

@@ -1,4 +1,4 @@
-"""Turns: when the tasks of a plan start and end if links and blocks serve one after the other."""
+"""Turns: when the tasks of a plan start and end if links and blocks run one after another."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sley.ir.tables import NONE, BoolArray, Edges, FloatArray, IntArray, LongArr
 
 @dataclass(frozen=True)
 class Turns:
-    """The instructions of a plan with what each must wait for.
+    """The instructions of a plan with their predecessors.
 
-    before, later: CSR, instruction -> instructions whose data it needs (waits, and the send of
-        what it receives), and the other way round.
-    follows: bool (instructions,), whether it has one before it in its block.
-    links: int32 (instructions, 2), the links that it takes, NONE without.
+    before, later: CSR, instruction -> instructions that it depends on (waits, and the send of its
+        message), and the opposite.
+    follows: bool (instructions,), whether it has a predecessor in its block.
+    links: int32 (instructions, 2), its links, or NONE.
     """
 
     plan: Plan
@@ -45,15 +45,17 @@ class Turns:
         return cls(plan, before, Edges.from_pairs(number, target, source), plan.step > 0, links)
 
     def one_tile(self, task_us: FloatArray, mine: BoolArray) -> tuple[LongArray, FloatArray]:
-        """The order in which instructions start for one tile, and when each ends.
+        """The order in which instructions start for one tile, and when each ends. A link takes the
+        instruction that can start first.
 
-        task_us: float64 (instructions, 2), how long each takes each of its links; it lasts as long
-        as it takes the one that it takes longer. mine: the instructions that count; others have
-        ended from the beginning. Links serve first who can start first. Errors: S703.
+        task_us: float64 (instructions, 2), how long each occupies each of its links; it lasts as
+        long as the longer of both. mine: the instructions that count; others take no time. Errors:
+        S703.
         """
         number = len(task_us)
-        follows, taken = self.follows.tolist(), mine.tolist()
-        held, lasts, links = task_us.tolist(), task_us.max(axis=1).tolist(), self.links.tolist()
+        follows, counts = self.follows.tolist(), mine.tolist()
+        occupied, lasts = task_us.tolist(), task_us.max(axis=1).tolist()
+        links = self.links.tolist()
         waiting = (np.diff(self.before.offset) + self.follows).tolist()
         offset, target = self.later.offset.tolist(), self.later.target.tolist()
         free = [0.0] * (int(self.links.max(initial=NONE)) + 2)  # the last one is that of NONE
@@ -63,16 +65,16 @@ class Turns:
         order: list[int] = []
         while queue:
             start, row = heappop(queue)
-            if taken[row] and lasts[row]:
+            if counts[row] and lasts[row]:
                 a, b = links[row]
                 later = max(start, free[a], free[b])
                 if later > start:
                     heappush(queue, (later, row))
                     continue
-                for link, us in zip((a, b), held[row], strict=True):
+                for link, us in zip((a, b), occupied[row], strict=True):
                     if link != NONE:
                         free[link] = start + us
-            end[row] = start + lasts[row] if taken[row] else 0.0
+            end[row] = start + lasts[row] if counts[row] else 0.0
             order.append(row)
             after = target[offset[row] : offset[row + 1]]
             if row + 1 < number and follows[row + 1]:
@@ -85,26 +87,26 @@ class Turns:
         if len(order) < number:
             raise S703.error(
                 at=Place(detail=self.plan.name),
-                expected="instructions that do not wait for one another in a cycle",
-                found="some that wait for ever",
+                expected="instructions without a cycle of waits",
+                found=f"{number - len(order)} instructions that wait forever",
             )
         return np.array(order, np.int64), np.array(end)
 
     def all_tiles(self, order: LongArray, task_us: FloatArray, tiles: int) -> FloatArray:
-        """When each instruction ends if it runs all tiles before its block and links go on. It
-        starts with the first tile of what it needs, and ends a tile after the last of that."""
-        return self._replayed(order, task_us, tiles, first=1.0)
+        """When each instruction ends if its block and links continue only after all its tiles. It
+        starts after the first tile of its predecessors, and ends a tile after their last one."""
+        return self._replay(order, task_us, tiles, first=1.0)
 
     def each_further_tile(self, order: LongArray, task_us: FloatArray) -> FloatArray:
-        """By how much each instruction ends later for every further tile, when there are many."""
-        return self._replayed(order, task_us, 1, first=0.0)
+        """The time that each further of many tiles adds to the end of each instruction."""
+        return self._replay(order, task_us, 1, first=0.0)
 
-    def _replayed(
+    def _replay(
         self, order: LongArray, task_us: FloatArray, tiles: int, first: float
     ) -> FloatArray:
-        """first: which part of a tile is to count as it fills the pipeline."""
-        held, lasts, links = task_us.tolist(), task_us.max(axis=1).tolist(), self.links.tolist()
-        follows = self.follows.tolist()
+        """first: the share of a tile that fills the pipeline."""
+        occupied, lasts = task_us.tolist(), task_us.max(axis=1).tolist()
+        follows, links = self.follows.tolist(), self.links.tolist()
         offset, target = self.before.offset.tolist(), self.before.target.tolist()
         free = [0.0] * (int(self.links.max(initial=NONE)) + 2)
         start, end = [0.0] * len(lasts), [0.0] * len(lasts)
@@ -117,7 +119,7 @@ class Turns:
                 last = max(last, end[other])
             start[row] = begin
             end[row] = max(begin + tiles * lasts[row], last + first * lasts[row])
-            for link, us in zip((a, b), held[row], strict=True):
+            for link, us in zip((a, b), occupied[row], strict=True):
                 if link != NONE:
                     free[link] = max(begin + tiles * us, last + first * us)
         return np.array(end)
