@@ -74,6 +74,14 @@ def test_work_is_pending_until_all_its_parts_have_ended() -> None:
     assert work.source_rank() == -1
 
 
+def test_work_without_parts_has_ended() -> None:
+    """As that of an AllToAll among one rank."""
+    output = torch.zeros(1)
+    work = Pending([], [output])
+    assert work.get_future().done()
+    assert work.get_future().wait()[0] is output
+
+
 def test_waiting_ends_the_work_before_its_callbacks_run() -> None:
     class Silent(Part):
         def on_done(self, callback: Callable[[], None]) -> None:

@@ -63,7 +63,11 @@ class Settings:
         check_settings(self.slots, slot_bytes, self.timeout_s)
         # Kernels count the bytes of a message in 32 bits.
         _at_most(slot_bytes, _MOST_SLOT_BYTES, "slot_bytes")
-        _check_warps(self.threads)
+        if whole(self.threads, "threads", _WARP) % _WARP or self.threads > _MOST_THREADS:
+            raise R514.error(
+                expected=f"threads to be a multiple of {_WARP} up to {_MOST_THREADS}",
+                found=f"threads={self.threads!r}",
+            )
         object.__setattr__(self, "engine", member(Engine, self.engine, "engine", R514))
         object.__setattr__(self, "launching", member(Launching, self.launching, "launching", R514))
 
@@ -95,12 +99,3 @@ def _room(slots: int) -> int:
     least, most = _SLOT_BYTES
     share = _SLOTS_BYTES // max(slots, 1)
     return int(np.clip(1 << (share.bit_length() - 1 if share else 0), least, most))
-
-
-def _check_warps(threads: int) -> None:
-    number = whole(threads, "threads", _WARP)
-    if number % _WARP or number > _MOST_THREADS:
-        raise R514.error(
-            expected=f"threads to be a multiple of {_WARP} up to {_MOST_THREADS}",
-            found=f"threads={threads!r}",
-        )

@@ -128,10 +128,7 @@ class Plans:
     ) -> ReadyPlan:
         """The plan for a call; `Request` explains the arguments. After the first call of a range
         it is a lookup in a table. Errors: N650, and those of the compiler."""
-        table = self._tables.get((kind, in_place, root))
-        if table is None:
-            table = self._table(kind, in_place, root)
-        rung = table.rungs[bisect_left(table.ends, size_bytes)]
+        rung = self._rung(kind, size_bytes, in_place, root)
         return rung.ready or self._ready(rung)
 
     def plan_for(self, request: Request) -> Plan:
@@ -191,10 +188,7 @@ class Plans:
     def considered(self, request: Request) -> list[str]:
         """Which plan runs for a call and why, and why others don't, a line for each. Errors: as
         `find`."""
-        table = self._tables.get((request.kind, request.in_place, request.root))
-        if table is None:
-            table = self._table(request.kind, request.in_place, request.root)
-        rung = table.rungs[bisect_left(table.ends, request.size_bytes)]
+        rung = self._rung(request.kind, request.size_bytes, request.in_place, request.root)
         ready = rung.ready or self._ready(rung)
         lines = [
             f"{request.kind} of {size_text(request.size_bytes)} on {request.ranks} ranks: "
@@ -227,6 +221,10 @@ class Plans:
             for rung in table.rungs
             if rung.ready is not None
         ]
+
+    def _rung(self, kind: str, size_bytes: int, in_place: bool, root: int) -> _Rung:
+        table = self._tables.get((kind, in_place, root)) or self._table(kind, in_place, root)
+        return table.rungs[bisect_left(table.ends, size_bytes)]
 
     def _table(self, kind: str, in_place: bool, root: int) -> _Table:
         """The ranges of a kind of call, user plans before the library's. Errors: N650."""

@@ -163,8 +163,6 @@ _LOADERS: dict[str, Callable[[Path, PlanRequest], tuple[Plan | Program, PlanRequ
     ".resccl": _text,
     ".py": _python,
 }
-_SUFFIXES = tuple(_LOADERS)
-"""The suffixes of files with plans and programs."""
 
 
 def _user_plan(
@@ -261,7 +259,7 @@ def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolde
         files = sorted(
             path
             for path in place.iterdir()
-            if path.suffix.lower() in _SUFFIXES and path.name[0] not in "._"
+            if path.suffix.lower() in _LOADERS and path.name[0] not in "._"
         )
     except OSError as problem:
         wrong = N653.diagnostic(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from itertools import count
 from typing import Any
 
 import torch
@@ -22,7 +20,16 @@ from sley.ir.words import ReduceOp
 from sley.selection.kinds import CALLS
 from sley.torch.elements import Element
 from sley.torch.memory import NOWHERE, Memory, copy_of, span, to_read, to_write
-from sley.torch.work import UNSET, Finished, Part, Pending, Together, collective_error
+from sley.torch.work import (
+    UNSET,
+    Finished,
+    Part,
+    Pending,
+    Together,
+    call_at_end,
+    collective_error,
+    wait_for,
+)
 
 
 class _Detour:
@@ -36,30 +43,21 @@ class _Detour:
         self._error: SleyError | None = None
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        if not self._planned.wait(timeout_s):
+        if not wait_for(self._in_order(), timeout_s):
             return False
-        for part in self._started():
-            left_s = None if end is None else max(end - time.monotonic(), 0.0)
-            if not part.wait(left_s):
-                return False
         if self._error is not None:
             raise self._error
         return True
 
     def is_done(self) -> bool:
-        return self._planned.is_done() and all(part.is_done() for part in self._started())
+        return all(part.is_done() for part in self._in_order())
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        def follow() -> None:
-            parts = self._started()
-            ended = count(1)
-            for part in parts:
-                part.on_done(lambda: callback() if next(ended) == len(parts) else None)
-            if not parts:
-                callback()
+        self._planned.on_done(lambda: call_at_end(self._started(), callback))
 
-        self._planned.on_done(follow)
+    def _in_order(self) -> Iterator[Part]:
+        yield self._planned
+        yield from self._started()
 
     def _started(self) -> Sequence[Part]:
         """The calls that replace the planned one, started once it has ended."""

@@ -223,11 +223,8 @@ class Collectives:
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> dist.Work:
-        works = [
-            self.all_gather_single(output, input, opts)
-            for output, input in zip(outputs, inputs, strict=True)
-        ]
-        return together(works, outputs)
+        pairs = zip(outputs, inputs, strict=True)
+        return together([self.all_gather_single(*pair, opts) for pair in pairs], outputs)
 
     def allgather_coalesced(
         self, output_lists: Lists, inputs: Sequence[Tensor], opts: Any = None
@@ -277,11 +274,8 @@ class Collectives:
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> dist.Work:
-        works = [
-            self.reduce_scatter_single(output, input, opts)
-            for output, input in zip(outputs, inputs, strict=True)
-        ]
-        return together(works, outputs)
+        pairs = zip(outputs, inputs, strict=True)
+        return together([self.reduce_scatter_single(*pair, opts) for pair in pairs], outputs)
 
     # Every rank sends each other rank a different part.
 

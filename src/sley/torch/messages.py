@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 from torch import Tensor
 
+from sley.communicator import Work
 from sley.errors import SleyError
 from sley.torch.arguments import single, unfit
 from sley.torch.calls import CallRunner
 from sley.torch.elements import element_of
 from sley.torch.fallback import Fallback
-from sley.torch.memory import to_read, to_write
+from sley.torch.memory import Memory, to_read, to_write
 from sley.torch.work import collective_error
 
 
@@ -28,14 +29,8 @@ class Messages:
         tensor = single("send", tensors)
         if element_of(tensor) is None:
             return self._fallback.find("send", tensor).send(tensors, dst, tag)
-        _check_tag("send", tag)
         memory = to_read(tensors)
-        try:
-            part = self._runner.endpoint.send_memory(
-                memory.address, tensor.nbytes, dst, tag, is_async=True
-            )
-        except SleyError as error:
-            raise collective_error(error) from error
+        part = _start(self._runner.endpoint.send_memory, "send", memory, dst, tag)
         return self._runner.pending([part], tensors, owners=memory)
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> dist.Work:
@@ -51,14 +46,8 @@ class Messages:
         return self._receive(tensor, None, tag)
 
     def _receive(self, tensor: Tensor, src: int | None, tag: int) -> dist.Work:
-        _check_tag("recv", tag)
         memory = to_write([tensor])
-        try:
-            part = self._runner.endpoint.recv_memory(
-                memory.address, tensor.nbytes, src, tag, is_async=True
-            )
-        except SleyError as error:
-            raise collective_error(error) from error
+        part = _start(self._runner.endpoint.recv_memory, "recv", memory, src, tag)
         return self._runner.pending(
             [part],
             [tensor],
@@ -68,6 +57,12 @@ class Messages:
         )
 
 
-def _check_tag(name: str, tag: int) -> None:
+def _start(
+    start: Callable[..., Work], name: str, memory: Memory, peer: int | None, tag: int
+) -> Work:
     if not 0 <= tag < 2**63:
         raise unfit(name, "a tag from 0 to 2**63 - 1", f"tag {tag}")
+    try:
+        return start(memory.address, memory.size_bytes, peer, tag, is_async=True)
+    except SleyError as error:
+        raise collective_error(error) from error

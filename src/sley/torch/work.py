@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import cache
@@ -41,6 +41,26 @@ class Part(Protocol):
     def wait(self, timeout_s: float | None = None) -> bool: ...
     def is_done(self) -> bool: ...
     def on_done(self, callback: Callable[[], None]) -> None: ...
+
+
+def wait_for(parts: Iterable[Part], timeout_s: float | None) -> bool:
+    """Waits for the end of all parts; False if it takes longer than `timeout_s`."""
+    if timeout_s is None:
+        return all(part.wait() for part in parts)
+    end = time.monotonic() + timeout_s
+    return all(part.wait(max(end - time.monotonic(), 0.0)) for part in parts)
+
+
+def call_at_end(parts: Sequence[Part], then: Callable[[], None]) -> None:
+    """Calls `then` once, in the thread that ends the last part, or at once if all have ended."""
+    if len(parts) == 1:
+        parts[0].on_done(then)
+        return
+    if not parts:
+        then()
+    ended = count(1)
+    for part in parts:
+        part.on_done(lambda: then() if next(ended) == len(parts) else None)
 
 
 class Finished(dist.Work):
@@ -101,12 +121,7 @@ class Pending(dist.Work):
         self._error: CollectiveError | None = None
         self._ending: Future[None] | None = None
         self._future: Future[list[Tensor]] | None = None
-        if len(parts) == 1:
-            parts[0].on_done(self._on_end)
-            return
-        ended = count(1)
-        for part in parts:
-            part.on_done(lambda: self._on_end() if next(ended) == len(parts) else None)
+        call_at_end(parts, self._on_end)
 
     def wait(self, timeout: timedelta = UNSET) -> bool:
         """Blocks until the collective has ended; True.
@@ -123,15 +138,12 @@ class Pending(dist.Work):
         return True
 
     def _await(self, timeout_s: float | None) -> None:
-        end = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            for part in self._parts:
-                left_s = None if end is None else max(end - time.monotonic(), 0.0)
-                if not part.wait(left_s):
-                    raise B904.error(
-                        expected=f"the end of the call within {timeout_s} s",
-                        found="a call that is still in progress",
-                    )
+            if not wait_for(self._parts, timeout_s):
+                raise B904.error(
+                    expected=f"the end of the call within {timeout_s} s",
+                    found="a call that is still in progress",
+                )
         except SleyError as error:
             raise collective_error(error) from error
 

@@ -95,10 +95,11 @@ class CudaDevice(Device):
         self._cooperative.value.cooperative = 1
 
     @staticmethod
+    @cache
     def open(ordinal: int) -> CudaDevice:
         """Device number `ordinal`, counted from 0, of those that the process sees; the same object
         each time. K501, K502 if CUDA can't be used, K510 if there is no such device."""
-        return _open_once(ordinal)
+        return CudaDevice(ordinal)
 
     @staticmethod
     def count() -> int:
@@ -365,8 +366,3 @@ class CudaDevice(Device):
             doing=f"looking for the kernel {name}",
             meaning={"CUDA_ERROR_NOT_FOUND": K503},
         )
-
-
-@cache
-def _open_once(ordinal: int) -> CudaDevice:
-    return CudaDevice(ordinal)
