@@ -13,7 +13,7 @@ from sley.report.pictures.canvas import (
     BAND,
     GREY,
     INK,
-    TITLE_PT,
+    MARGIN,
     WHITE,
     Box,
     Fill,
@@ -23,7 +23,7 @@ from sley.report.pictures.canvas import (
     Text,
     box_size,
     check_size,
-    legend,
+    heading,
     text_height,
     text_width,
 )
@@ -38,7 +38,6 @@ from sley.report.pictures.words import (
     used_fills,
 )
 
-_MARGIN = 0.2
 _PAGE_WIDTH = 14.0
 """The width in inches after which a new row of ranks begins."""
 _RANK_PAD, _RANK_GAP = 0.1, 0.2
@@ -107,16 +106,12 @@ def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
     drawn = [_rank_picture(plan, rank) for rank in np.flatnonzero(chosen).tolist()]
     title = f"{plan.name}: thread blocks"
     fills = used_fills(plan.instructions.op[chosen[plan.rank]])
-    boxes, lines, texts, end = legend(
-        [*fills, *([_WAIT] if waits else [])], _MARGIN, _MARGIN + 0.36
-    )
-    texts.insert(0, Text(_MARGIN, _MARGIN + 0.08, title, TITLE_PT, bold=True))
+    boxes, lines, texts, width = heading(title, [*fills, *([_WAIT] if waits else [])])
     grounds: list[Box] = []
-    width = max(end - 0.22, _MARGIN + text_width(title, TITLE_PT))
-    x, y, tallest = _MARGIN, _MARGIN + 0.6, 0.0
+    x, y, tallest = MARGIN, MARGIN + 0.6, 0.0
     for part in drawn:
-        if x > _MARGIN and x + part.width > _PAGE_WIDTH:
-            x, y, tallest = _MARGIN, y + tallest + _RANK_GAP, 0.0
+        if x > MARGIN and x + part.width > _PAGE_WIDTH:
+            x, y, tallest = MARGIN, y + tallest + _RANK_GAP, 0.0
         shifted = _shift(part, x, y)
         boxes += shifted.boxes
         lines += shifted.lines
@@ -126,8 +121,8 @@ def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
         width, tallest = max(width, x - _RANK_GAP), max(tallest, part.height)
     return Picture(
         title,
-        width + _MARGIN,
-        y + tallest + _MARGIN,
+        width + MARGIN,
+        y + tallest + MARGIN,
         tuple(boxes),
         tuple(lines),
         tuple(texts),

@@ -27,6 +27,9 @@ MAX_BOXES = 400
 MAX_LINES = 1600
 """The most lines of a picture; larger pictures can't be read."""
 
+MARGIN = 0.2
+"""The width of a picture's margins."""
+
 TEXT_PT = 7.5
 SMALL_PT = 6.5
 TITLE_PT = 11.0
@@ -256,12 +259,15 @@ def box_size(text: Sequence[str], size_pt: float = TEXT_PT) -> tuple[float, floa
     return widest + 0.14, text_height(len(text), size_pt) + 0.08
 
 
-def legend(
-    entries: Iterable[Fill | Style], x: float, y: float
+def heading(
+    title: str, entries: Iterable[Fill | Style]
 ) -> tuple[list[Box], list[Line], list[Text], float]:
-    """The legend: one row with a sample and the name of each kind of box and line. Returns (boxes,
-    lines, texts, the right end of the row). y: the middle of the row."""
-    boxes, lines, texts = [], [], []
+    """The title, and below it the legend: a row with a sample and the name of each kind of box and
+    line. Returns (boxes, lines, texts, the right end)."""
+    boxes: list[Box] = []
+    lines: list[Line] = []
+    texts = [Text(MARGIN, MARGIN + 0.08, title, TITLE_PT, bold=True)]
+    x, y = MARGIN, MARGIN + 0.36
     for entry in entries:
         if isinstance(entry, Fill):
             boxes.append(Box("", x, y - 0.06, 0.22, 0.12, entry))
@@ -270,7 +276,7 @@ def legend(
         x += 0.28 if isinstance(entry, Fill) else 0.38
         texts.append(Text(x, y, entry.word, SMALL_PT))
         x += text_width(entry.word, SMALL_PT) + 0.22
-    return boxes, lines, texts, x
+    return boxes, lines, texts, max(x - 0.22, MARGIN + text_width(title, TITLE_PT))
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from itertools import pairwise
 from sley.report.pictures.canvas import (
     BAND,
     GREY,
+    MARGIN,
     SMALL_PT,
-    TITLE_PT,
     WHITE,
     Box,
     Fill,
@@ -26,11 +26,10 @@ from sley.report.pictures.canvas import (
     Style,
     Text,
     box_size,
-    legend,
+    heading,
     text_width,
 )
 
-_MARGIN = 0.2
 _BOX_GAP = 0.12
 _TRACK = 0.07
 _LANE_PAD = 0.1
@@ -116,18 +115,13 @@ def layered(
         Line(link.id, _points(places, nodes, boxes, number, link), link.style)
         for number, link in enumerate(links)
     ]
-    key_boxes, key_lines, key_texts, key_end = legend(entries, _MARGIN, _MARGIN + 0.36)
-    texts = [Text(_MARGIN, _MARGIN + 0.08, title, TITLE_PT, bold=True), *key_texts]
-    width = max(
-        places.right[-1] if places.right else 0.0,
-        key_end - 0.22,
-        _MARGIN + text_width(title, TITLE_PT),
-    )
+    key_boxes, key_lines, texts, end = heading(title, entries)
+    width = max(places.right[-1] if places.right else 0.0, end)
     grounds, labels = _bands(lanes, places, width)
     return Picture(
         title,
-        width + _MARGIN,
-        places.below + _MARGIN,
+        width + MARGIN,
+        places.below + MARGIN,
         (*key_boxes, *boxes),
         (*key_lines, *lines),
         (*texts, *labels),
@@ -145,7 +139,7 @@ def _place(lanes: Sequence[Lane], nodes: Sequence[Node], links: Sequence[Link]) 
     for node, (width, _) in zip(nodes, sizes, strict=True):
         widths[node.column] = max(widths[node.column], width)
     left, right = [], []
-    x = _MARGIN + _label_width(lanes)
+    x = MARGIN + _label_width(lanes)
     for column, width in enumerate(widths):
         crossing = sum(nodes[k.source].column < column <= nodes[k.target].column for k in links)
         x += _GAP + _GAP_OF_LINE * min(crossing, _GAP_LINES) if column else 0.15
@@ -153,7 +147,7 @@ def _place(lanes: Sequence[Lane], nodes: Sequence[Node], links: Sequence[Link]) 
         x += width
         right.append(x)
     top, track_top = [], []
-    y = _MARGIN + 0.62
+    y = MARGIN + 0.62
     for number, lane in enumerate(lanes):
         if number and lane.group != lanes[number - 1].group:
             y += _GROUP_GAP
@@ -249,14 +243,14 @@ def _bands(lanes: Sequence[Lane], places: _Places, width: float) -> tuple[list[B
     """A band behind each group of lanes, and the labels at its left."""
     grounds, texts = [], []
     firsts = [n for n, lane in enumerate(lanes) if not n or lane.group != lanes[n - 1].group]
-    label = _MARGIN + 0.1 + max((text_width(lane.group) for lane in lanes), default=0.0) + 0.1
+    label = MARGIN + 0.1 + max((text_width(lane.group) for lane in lanes), default=0.0) + 0.1
     for first, after in pairwise([*firsts, len(lanes)]):
         top = places.top[first] - _LANE_PAD
         end = places.below if after == len(lanes) else places.top[after] - _LANE_PAD - _GROUP_GAP
         fill = Fill("", BAND, WHITE, 0.0)
-        grounds.append(Box("", _MARGIN, top, width - _MARGIN + 0.08, end - top, fill))
+        grounds.append(Box("", MARGIN, top, width - MARGIN + 0.08, end - top, fill))
         y = places.top[first] + places.box_height / 2
-        texts.append(Text(_MARGIN + 0.08, y, lanes[first].group, bold=True))
+        texts.append(Text(MARGIN + 0.08, y, lanes[first].group, bold=True))
         for number in range(first, after):
             y = places.top[number] + places.box_height / 2
             texts.append(Text(label, y, lanes[number].label, SMALL_PT, color=GREY))

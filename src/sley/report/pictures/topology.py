@@ -17,6 +17,7 @@ from sley.report.pictures.canvas import (
     BLUE,
     GREEN,
     GREY,
+    MARGIN,
     ORANGE,
     PALE_BLUE,
     PALE_GREEN,
@@ -25,7 +26,6 @@ from sley.report.pictures.canvas import (
     PALE_PURPLE,
     PURPLE,
     SMALL_PT,
-    TITLE_PT,
     WHITE,
     Box,
     Fill,
@@ -35,12 +35,11 @@ from sley.report.pictures.canvas import (
     Style,
     Text,
     check_size,
-    legend,
+    heading,
     text_height,
     text_width,
 )
 
-_MARGIN = 0.2
 _SPACING = 1.02
 """Distance between the middles of neighbouring boxes in a row."""
 _BOX_WIDTH, _BOX_HEIGHT = 0.74, 0.26
@@ -117,22 +116,16 @@ def topology_picture(topology: Topology) -> Picture:
     title = f"{topology.name}: topology"
     kinds = np.unique(topology.vertices.kind).tolist()
     entries = [_FILLS[VertexKind(kind)] for kind in kinds]
-    key_boxes, key_lines, key_texts, end = legend(
-        [*entries, *_link_entries(joints)], _MARGIN, _MARGIN + 0.36
-    )
-    width = max(
-        max(box.x + box.width for box in [*boxes, *frames]),
-        end - 0.22,
-        _MARGIN + text_width(title, TITLE_PT),
-    )
+    key_boxes, key_lines, texts, end = heading(title, [*entries, *_link_entries(joints)])
+    width = max(end, *(box.x + box.width for box in [*boxes, *frames]))
     height = max(box.y + box.height for box in [*boxes, *frames])
     return Picture(
         title,
-        width + _MARGIN,
-        height + _MARGIN,
+        width + MARGIN,
+        height + MARGIN,
         (*key_boxes, *labels, *boxes),
         (*key_lines, *lines),
-        (Text(_MARGIN, _MARGIN + 0.08, title, TITLE_PT, bold=True), *key_texts, *names),
+        (*texts, *names),
         tuple(frames),
     )
 
@@ -168,10 +161,10 @@ def _place(
         neighbours[joint.b].append(joint.a)
     node = topology.vertices.node
     tiers = _tiers(np.flatnonzero(node == NONE).tolist(), neighbours)
-    top = _MARGIN + 0.66 + _ROW * len(tiers)
+    top = MARGIN + 0.66 + _ROW * len(tiers)
     places: dict[int, Box] = {}
     frames, names = [], []
-    left = _MARGIN
+    left = MARGIN
     for number in range(topology.nodes):
         inside = np.flatnonzero(node == number)
         found, width, height = _node(topology, inside.tolist(), neighbours)
@@ -182,7 +175,7 @@ def _place(
         names.append(Text(left + 0.08, top + height - 0.1, word, SMALL_PT, color=GREY, bold=True))
         left += width + _FRAME_GAP
     for number, row in enumerate(tiers, 1):
-        span = (_MARGIN, left - _FRAME_GAP)
+        span = (MARGIN, left - _FRAME_GAP)
         places |= _tier(topology, row, places, neighbours, span, top - number * _ROW)
     return places, frames, names
 
