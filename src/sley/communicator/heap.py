@@ -56,7 +56,7 @@ class Heap:
         size = -(-max(size_bytes, 1) // _ALIGNMENT) * _ALIGNMENT
         start = allocate(lambda: self._take(size), "an array of the heap", size)
         block = HostBytes(self._start + start, size_bytes)
-        weakref.finalize(block, self._give, start, start + size)
+        weakref.finalize(block, self._release, start, start + size)
         return np.asarray(block)
 
     def _take(self, size: int) -> int:
@@ -69,7 +69,7 @@ class Heap:
                     return start
         raise OSError(errno.ENOMEM, "the heap has no addresses left")
 
-    def _give(self, start: int, end: int) -> None:
+    def _release(self, start: int, end: int) -> None:
         """Frees a span. The garbage collector calls it anytime in any thread, so without locks."""
         if not self.is_inherited:
             self.segment.release(start, end - start)

@@ -103,7 +103,7 @@ def slot_bytes(ranks: int, settings: Settings) -> int:
     """Size of a slot of any connection."""
     if settings.slot_bytes is not None:
         return settings.slot_bytes
-    return max(_DEFAULT_BYTES, _fitting(ranks * (ranks - 1), _STAGED))
+    return max(_DEFAULT_BYTES, _piece_bytes(ranks * (ranks - 1), _STAGED))
 
 
 def tile_bytes(loaded: Loaded, hosts: Hosts, settings: Settings) -> int:
@@ -115,10 +115,10 @@ def tile_bytes(loaded: Loaded, hosts: Hosts, settings: Settings) -> int:
     pairs = np.unique(np.stack([wiring.src, wiring.dst]), axis=1)
     busiest = np.bincount(np.array(hosts.host)[pairs[0]]).max()
     element_of_each = loaded.max_count * _LARGEST_ELEMENT_BYTES
-    return min(largest, max(element_of_each, _fitting(int(busiest), wiring.slots)))
+    return min(largest, max(element_of_each, _piece_bytes(int(busiest), wiring.slots)))
 
 
-def _fitting(pairs: int, staged: int) -> int:
+def _piece_bytes(pairs: int, staged: int) -> int:
     """The largest power of two with which the messages of all pairs fit `IN_FLIGHT_BYTES`."""
     room = IN_FLIGHT_BYTES // max(1, pairs * staged)
     return min(_MOST_BYTES, max(_LEAST_BYTES, 1 << max(room, 1).bit_length() - 1))

@@ -163,7 +163,7 @@ class _Gather:
             absent = self._absent(range(self.member.ranks))
             data = self.store.get(about, 0, self.rank, GRACE_S)
         if data is None:
-            raise self._missing(self._absent(absent) or [0])
+            raise self._missing_error(self._absent(absent) or [0])
         self.store.delete(about, 0, self.rank)
         answer = _Message.decode(data)
         if answer.header["failure"]:
@@ -179,12 +179,12 @@ class _Gather:
             failures = [self._failure(rank, claim) for rank, claim in arrived.items()]
             failure = next((error for error in [self.unread, *failures] if error), None)
         if waiting and failure is None:
-            failure = self._missing(waiting)
+            failure = self._missing_error(waiting)
         if failure is None:
             values = [claims[rank].body for rank in range(self.member.ranks)]
             sizes = [len(value) for value in values]
             self._answer(claims, _Message({"failure": None, "sizes": sizes}, b"".join(values)))
-            self._until_taken(claims, Deadline.after(GRACE_S))
+            self._wait_until_read(claims, Deadline.after(GRACE_S))
             return values
         self._answer_all(claims, waiting, _Message({"failure": failure.diagnostics[0].to_json()}))
         raise failure
@@ -223,7 +223,7 @@ class _Gather:
             arrived = self._take_claims(waiting)
             self._answer(arrived, answer)
             claims = {**claims, **arrived}
-        self._until_taken(claims, end)
+        self._wait_until_read(claims, end)
 
     def _answer(self, claims: Mapping[int, _Message], answer: _Message) -> None:
         data = answer.encode()
@@ -233,7 +233,7 @@ class _Gather:
                 self.store.delete(self.topic, rank, 0)
                 self.store.put(self._about(claim), 0, rank, data)
 
-    def _until_taken(self, claims: Mapping[int, _Message], end: Deadline) -> None:
+    def _wait_until_read(self, claims: Mapping[int, _Message], end: Deadline) -> None:
         """Waits until the others have read their answers: the store may end with this process."""
         for rank, claim in claims.items():
             while rank != 0 and self.store.has(self._about(claim), 0, rank) and end.left_s:
@@ -265,11 +265,11 @@ class _Gather:
     def _absent(self, ranks: Sequence[int]) -> list[int]:
         return [r for r in ranks if r != self.rank and not self.store.has(self.topic, r, 0)]
 
-    def _missing(self, ranks: Sequence[int]) -> SleyError:
-        return missing(ranks, self.member.ranks, self.member.what)
+    def _missing_error(self, ranks: Sequence[int]) -> SleyError:
+        return missing_error(ranks, self.member.ranks, self.member.what)
 
 
-def missing(ranks: Sequence[int], of: int, what: str) -> SleyError:
+def missing_error(ranks: Sequence[int], of: int, what: str) -> SleyError:
     """The error that names missing ranks, among `of`."""
     named = ", ".join(map(str, ranks[:_NAMED]))
     more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""

@@ -26,7 +26,7 @@ from uuid import uuid4
 from sley.errors import SleyError
 from sley.errors.communicator import N609, N610
 from sley.errors.remote import diagnostic_from_json, telling
-from sley.rendezvous.gather import GRACE_S, Deadline, missing
+from sley.rendezvous.gather import GRACE_S, Deadline, missing_error
 from sley.rendezvous.hosts import Description
 
 MOST_DESCRIPTORS = 64
@@ -165,13 +165,13 @@ class _Leader:
     def run(self) -> None:
         try:
             with telling(self._give_up), _descriptor_errors():
-                while waiting := self._waiting():
+                while waiting := self._absent():
                     ended = self._serve(self.deadline)
                     ended += [r for r in waiting if self.host.descriptions[r].process.is_gone()]
                     if ended:
-                        raise _rank_ended(self.host, ended[0])
+                        raise _ended_error(self.host, ended[0])
                     if not self.deadline.left_s:
-                        raise _ranks_absent(self.host, waiting)
+                        raise _absent_error(self.host, waiting)
                 for member in self.host.ranks[1:]:
                     self._tell(member, self.peers.sockets[member])
         finally:
@@ -180,7 +180,7 @@ class _Leader:
         for sock in self.peers.sockets.values():
             sock.setblocking(True)
 
-    def _waiting(self) -> list[int]:
+    def _absent(self) -> list[int]:
         """The members that have not connected yet."""
         return [rank for rank in self.host.ranks[1:] if rank not in self.peers.sockets]
 
@@ -230,9 +230,9 @@ class _Leader:
             try:
                 _send_all(sock, _HEADER.pack(rank, proof), fds, self.deadline)
             except ConnectionError:
-                raise _rank_ended(self.host, member) from None
+                raise _ended_error(self.host, member) from None
             except TimeoutError:
-                raise _ranks_absent(self.host, [member]) from None
+                raise _absent_error(self.host, [member]) from None
 
     def _give_up(self, error: SleyError) -> None:
         """Sends the error to the members that have connected, and for GRACE_S to those that still
@@ -246,7 +246,7 @@ class _Leader:
                 header = _HEADER.pack(_GAVE_UP, self.host.proof(self.host.rank, member))
                 with contextlib.suppress(OSError):
                     _send(self.peers.sockets[member], header + words)
-            gone = [self.host.descriptions[rank].process.is_gone() for rank in self._waiting()]
+            gone = [self.host.descriptions[rank].process.is_gone() for rank in self._absent()]
             if all(gone) or not end.left_s:
                 return
             with contextlib.suppress(OSError):
@@ -277,9 +277,9 @@ def _follow(host: Host, fds: Sequence[int], deadline: Deadline, peers: Peers) ->
             elif not patience.left_s:
                 raise TimeoutError
     except ConnectionError:
-        raise _rank_ended(host, host.leader) from None
+        raise _ended_error(host, host.leader) from None
     except TimeoutError:
-        raise _ranks_absent(host, [host.leader]) from None
+        raise _absent_error(host, [host.leader]) from None
     sock.setblocking(True)
 
 
@@ -374,12 +374,12 @@ def _uid(sock: socket.socket) -> int:
     return uid
 
 
-def _rank_ended(host: Host, rank: int) -> SleyError:
+def _ended_error(host: Host, rank: int) -> SleyError:
     return N609.error(
         expected=f"{host.describe(rank)} to join {host.what}",
         found="its process has ended or given up",
     )
 
 
-def _ranks_absent(host: Host, ranks: Sequence[int]) -> SleyError:
-    return missing(ranks, len(host.ranks), f"{host.what} on this host")
+def _absent_error(host: Host, ranks: Sequence[int]) -> SleyError:
+    return missing_error(ranks, len(host.ranks), f"{host.what} on this host")

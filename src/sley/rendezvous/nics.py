@@ -68,7 +68,7 @@ def choose_nics(found: Sequence[Interface], wanted: str = "") -> tuple[Nic, ...]
     if names and not wanted.strip().startswith("^"):
         nics = [i.nic for name in names for i in found if fnmatchcase(i.nic.name, name)]
     else:
-        nics = _usual([i for i in found if not _is_one_of(i.nic.name, names)])
+        nics = _default_nics([i for i in found if not _is_one_of(i.nic.name, names)])
     if not nics:
         there = ", ".join(i.nic.name for i in found) or "none"
         what = f"{NICS_VARIABLE}={wanted}" if wanted else "no choice"
@@ -79,7 +79,7 @@ def choose_nics(found: Sequence[Interface], wanted: str = "") -> tuple[Nic, ...]
     return tuple(dict.fromkeys(nics))
 
 
-def _usual(found: Sequence[Interface]) -> list[Nic]:
+def _default_nics(found: Sequence[Interface]) -> list[Nic]:
     outward = [i for i in found if not i.is_loopback]
     physical = [i for i in outward if not _is_one_of(i.nic.name, _VIRTUAL)]
     return [i.nic for i in physical or outward or found]

@@ -110,7 +110,7 @@ def user_plans(source: Source, request: PlanRequest, capacity: Capacity) -> list
     path = _path(source)
     load = _LOADERS[path.suffix.lower()]
     ways = [request.in_place]
-    if request.in_place is None and load is not _python:
+    if request.in_place is None and load is not _load_python:
         ways = [True, False]
     found: list[UserPlan] = []
     problems: list[SleyError] = []
@@ -140,7 +140,7 @@ def _path(source: object) -> Path:
     )
 
 
-def _plan(path: Path, request: PlanRequest) -> tuple[Plan, PlanRequest]:
+def _load_plan(path: Path, request: PlanRequest) -> tuple[Plan, PlanRequest]:
     imported = read(path, in_place=request.in_place, root=request.root)
     sizes = replace(
         request,
@@ -150,18 +150,18 @@ def _plan(path: Path, request: PlanRequest) -> tuple[Plan, PlanRequest]:
     return imported.plan, sizes
 
 
-def _text(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
+def _load_text(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
     return rescclang.load(path, in_place=bool(request.in_place)), request
 
 
-def _python(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
+def _load_python(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
     return program_of_file(path), request
 
 
 _LOADERS: dict[str, Callable[[Path, PlanRequest], tuple[Plan | Program, PlanRequest]]] = {
-    **dict.fromkeys(READERS, _plan),
-    ".resccl": _text,
-    ".py": _python,
+    **dict.fromkeys(READERS, _load_plan),
+    ".resccl": _load_text,
+    ".py": _load_python,
 }
 
 

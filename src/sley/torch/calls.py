@@ -53,13 +53,13 @@ class _Detour:
         return all(part.is_done() for part in self._in_order())
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        self._planned.on_done(lambda: call_at_end(self._started(), callback))
+        self._planned.on_done(lambda: call_at_end(self._replacements(), callback))
 
     def _in_order(self) -> Iterator[Part]:
         yield self._planned
-        yield from self._started()
+        yield from self._replacements()
 
-    def _started(self) -> Sequence[Part]:
+    def _replacements(self) -> Sequence[Part]:
         """The calls that replace the planned one, started once it has ended."""
         with self._lock:
             if self._parts is None:

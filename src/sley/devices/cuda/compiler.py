@@ -95,9 +95,9 @@ class _Compiler:
         try:
             result, *values = getattr(self.nvrtc, name)(*arguments)
         except RuntimeError as error:
-            raise _missing(str(error)) from None
+            raise _nvrtc_error(str(error)) from None
         if result != self.nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise _missing(f"{name}: {result.name}")
+            raise _nvrtc_error(f"{name}: {result.name}")
         return values[0] if len(values) == 1 else tuple(values)
 
     def bytes(self, name: str, program: Any) -> bytes:
@@ -110,7 +110,7 @@ class _Compiler:
         return self.bytes(name, program).rstrip(b"\0").decode(errors="replace")
 
 
-def _missing(found: str) -> Exception:
+def _nvrtc_error(found: str) -> Exception:
     return K501.error(
         expected="NVIDIA's compiler NVRTC, with its builtins",
         found=found,
@@ -133,7 +133,7 @@ def _failure(result: str, log: str, arch: str) -> Exception:
             found=counted(errors, "error"),
             notes=shortened(lines),
         )
-    return _missing(" ".join([result, *lines]))
+    return _nvrtc_error(" ".join([result, *lines]))
 
 
 def _resources(log: str) -> dict[str, Resources]:
