@@ -33,10 +33,10 @@ import kernels_plans as plans
 from kernels_report import pages
 from kernels_runs import Call, Copy, Data
 from kernels_timing import Runnable, Timer, in_turn, timer_of, words
-from papers_common import size_label
 
 from sley.devices import Device, Engine, Launching
 from sley.errors import SleyError
+from sley.ir.sizes import size_text
 from sley.ir.words import Protocol
 
 RESULTS = Path(__file__).parent / "results"
@@ -103,7 +103,7 @@ class Benchmark:
             except SleyError as error:
                 self.left_out.append(f"{part}: {words(error)}")
         for one in over:
-            if self.is_over(f"{part} at {size_label(one)}"):
+            if self.is_over(f"{part} at {size_text(one)}"):
                 return
             found = in_turn(runs, one, self.options.rounds)
             self.rows += [{"part": part, **m.row()} for m in found]
@@ -133,7 +133,7 @@ class Benchmark:
 def _what(found: Sequence[Any]) -> str:
     label = found[0].label if found else {}
     words = (label.get("algorithm", label.get("by", "")), label.get("protocol", ""))
-    return " ".join([*filter(None, words), size_label(found[0].size_bytes) if found else ""])
+    return " ".join([*filter(None, words), size_text(found[0].size_bytes) if found else ""])
 
 
 def engines(b: Benchmark) -> None:

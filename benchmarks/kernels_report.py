@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kernels_plans import ALGORITHMS, LEVELS
-from papers_common import size_label, table
+from papers_common import table
+
+from sley.ir.sizes import size_text
 
 Row = dict[str, Any]
 
@@ -101,7 +103,7 @@ def _engines(rows: list[Row]) -> str:
                 for r, us in zip(ratio, generated, strict=True)
             ]
             lines.append((*head, *cells, _number(geometric_mean(known), 3)))
-    columns = ("plan", "protocol", "blocks a rank", *map(size_label, sizes), "geometric mean")
+    columns = ("plan", "protocol", "blocks a rank", *map(size_text, sizes), "geometric mean")
     mean = geometric_mean(ratios)
     return (
         "Time of the interpreter over that of generated code, and in brackets the latter in us.\n\n"
@@ -128,7 +130,7 @@ def _best_of(rows: list[Row]) -> str:
         their_us = theirs["median_us"] if theirs else math.nan
         lines.append(
             (
-                size_label(size),
+                size_text(size),
                 _time(our_us),
                 _rate(size, our_us),
                 _named(ours),
@@ -147,7 +149,7 @@ def _named(row: Row | None) -> str:
         return MISSING
     name = f"{row['algorithm']}, {row['protocol']}, {row['launching']}"
     if row["by"] == "NCCL":
-        return f"{name}, {size_label(row['buffer_bytes'])}"
+        return f"{name}, {size_text(row['buffer_bytes'])}"
     return name
 
 
@@ -158,7 +160,7 @@ def _alike(rows: list[Row]) -> str:
         head += [f"{protocol}: sley, one launch", "sley, a launch a rank", "NCCL"]
     lines = []
     for size in _sizes(rows):
-        line = [size_label(size)]
+        line = [size_text(size)]
         for protocol in PROTOCOLS[:3]:
             ours = [
                 _us(rows, size, by="sley", algorithm="ring", protocol=protocol, launching=how)
@@ -179,7 +181,7 @@ def _all(rows: list[Row]) -> str:
         name = f"{row['by']}: {_named(row)}" if row["by"] != "copy" else "plain copy"
         found.setdefault(name, {})[row["size_bytes"]] = _time(row["median_us"])
     lines = [(name, *(us.get(size, MISSING) for size in sizes)) for name, us in found.items()]
-    return "All settings, us.\n\n" + table(("setting", *map(size_label, sizes)), lines)
+    return "All settings, us.\n\n" + table(("setting", *map(size_text, sizes)), lines)
 
 
 def _floor(rows: list[Row]) -> str:
@@ -216,7 +218,7 @@ def _floor_line(rows: list[Row], size: int, ranks: int, ceiling: float) -> Seque
         rings.append(_number(part * 100, 1, " %"))
     copy = _us(rows, size, by="copy")
     return (
-        size_label(size),
+        size_text(size),
         _time(copy),
         _time(floor),
         _number(reached * 100, 1, " %"),
@@ -235,7 +237,7 @@ def _levels(rows: list[Row]) -> str:
                 continue
             blocks = next(r["blocks"] for r in rows if r["algorithm"] == f"HM {level}")
             lines.append((level, engine, blocks, *map(_time, us)))
-    head = ("level", "engine", "blocks a rank", *map(size_label, sizes))
+    head = ("level", "engine", "blocks a rank", *map(size_text, sizes))
     return (
         "HM AllReduce, 2 x 4 ranks, us. ResCCL runs `task` generated, MSCCL `stage` and "
         "`algorithm` interpreted.\n\n" + table(head, lines)
@@ -251,7 +253,7 @@ def _sweep(rows: list[Row]) -> str:
             us = [_us(rows, size, blocks=blocks, threads=threads) for size in sizes]
             if not all(map(math.isnan, us)):
                 lines.append((blocks, threads, *map(_time, us)))
-    head = ("blocks a rank", "threads a block", *map(size_label, sizes))
+    head = ("blocks a rank", "threads a block", *map(size_text, sizes))
     what = f"{rows[0]['algorithm']}, {rows[0]['protocol']}, {rows[0]['ranks']} ranks, us."
     return f"{what}\n\n" + table(head, lines)
 
@@ -262,6 +264,6 @@ def _failures(rows: Iterable[Row], left_out: Iterable[str]) -> str:
         if "failure" in row:
             keys = ("by", "algorithm", "protocol", "engine", "launching", "blocks", "threads")
             what = ", ".join(str(row[key]) for key in keys if key in row)
-            size = size_label(row["size_bytes"]) if "size_bytes" in row else "any size"
+            size = size_text(row["size_bytes"]) if "size_bytes" in row else "any size"
             lines.append(f"- {row['part']}: {what}, {size}: {row['failure']}")
     return "\n".join(lines)

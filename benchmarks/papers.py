@@ -14,9 +14,10 @@ from pathlib import Path
 import papers_levels as levels
 import papers_mscclang
 import papers_resccl as resccl
-from papers_common import EVEN, NEAR, POINTS, claims, size_label, table
+from papers_common import EVEN, NEAR, POINTS, claims, table
 
 import sley
+from sley.ir.sizes import size_text
 
 TEXT = Path(__file__).with_name("papers.md.in")
 
@@ -41,8 +42,8 @@ def page() -> str:
         near=f"{NEAR:.0%}",
         even=f"{EVEN:.0%}",
         points=f"{POINTS:.0f}",
-        at=size_label(levels.AT),
-        chunk=size_label(levels.CHUNK),
+        at=size_text(levels.AT),
+        chunk=size_text(levels.CHUNK),
         slots=levels.SLOTS,
         instances=levels.INSTANCES,
         channels=levels.CHANNELS,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sley
+from sley.ir.sizes import size_text
 
 KB, MB, GB = 2**10, 2**20, 2**30
 NEAR = 0.2
@@ -43,14 +44,6 @@ def nearness(ours: float, paper: float) -> str:
     return "yes" if abs(ours / paper - 1) <= NEAR else "in part"
 
 
-def size_label(size_bytes: int) -> str:
-    """A size in words: "4M" for 4 MiB."""
-    for unit, letter in ((GB, "G"), (MB, "M"), (KB, "K")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:g}{letter}"
-    return str(size_bytes)
-
-
 def sizes(first: int, last: int, factor: int = 2) -> list[int]:
     """Sizes from first to last, each a factor larger."""
     found = [first]
@@ -84,13 +77,13 @@ def ratios(slow: Mapping[int, float], fast: Mapping[int, float]) -> dict[int, fl
 def peak(ratio: Mapping[int, float]) -> tuple[float, str]:
     """The largest ratio, and its size."""
     size = max(ratio, key=lambda s: ratio[s])
-    return ratio[size], size_label(size)
+    return ratio[size], size_text(size)
 
 
 def span(ratio: Mapping[int, float]) -> str:
     """The range of ratios, and the sizes of its ends."""
     low, high = (f(ratio, key=lambda s: ratio[s]) for f in (min, max))
-    return f"{ratio[low]:.2f}x ({size_label(low)}) to {ratio[high]:.2f}x ({size_label(high)})"
+    return f"{ratio[low]:.2f}x ({size_text(low)}) to {ratio[high]:.2f}x ({size_text(high)})"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from papers_common import NEAR, POINTS, Row, nearness, peak, size_label, span, table
+from papers_common import NEAR, POINTS, Row, nearness, peak, span, table
 from papers_levels import (
     AT,
     GAMMA,
@@ -22,6 +22,7 @@ from papers_levels import (
 
 import sley
 from sley.ir.fabric import LinkKind
+from sley.ir.sizes import size_text
 from sley.simulate.equations import estimate
 
 HALF = 0.5
@@ -69,7 +70,7 @@ def speedups() -> list[Row]:
                 f"HM {NAMES[kind]}, task level over {_OVER[against]}",
                 f"{low:.2f}x to {high:.2f}x" if low else f"up to {high:.2f}x",
                 span(found),
-                f"{size_label(over[0])} to {size_label(over[-1])}",
+                f"{size_text(over[0])} to {size_text(over[-1])}",
                 agrees,
             )
         )
@@ -88,7 +89,7 @@ def levels() -> str:
                 rates = [f"{s / r.time_us / 1e3:.1f}" for s, r in zip(SIZES, runs, strict=True)]
                 name, grid = f"HM {NAMES[kind]}", "{}x{}".format(*where)
                 rows.append((name, grid, level, runs[0].blocks, *rates))
-    return table(("algorithm", "topology", "level", "blocks", *map(size_label, SIZES)), rows)
+    return table(("algorithm", "topology", "level", "blocks", *map(size_text, SIZES)), rows)
 
 
 def schedules() -> list[Row]:
