@@ -8,7 +8,7 @@ topologies with their own cost models, with no changes other than those on the p
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import papers_levels as levels
@@ -63,11 +63,14 @@ def page() -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("output", nargs="?", type=Path, help="the file to write [standard output]")
+    output = parser.parse_args().output
     text = page()
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(text)
-    else:
+    if output is None:
         print(text, end="")
+    else:
+        output.write_text(text)
 
 
 if __name__ == "__main__":
