@@ -168,12 +168,12 @@ void define_fabrics(nb::module_& m) {
              "Whether this rank can read the memory of the other ranks' processes.")
         .def_rw("is_attached", &Fabric::is_attached, "Whether all ranks can: they have agreed.")
         .def(
-            "go_only",
+            "use_only",
             [](Fabric& self, std::uint64_t way) {
                 if (way >= kWays) throw std::invalid_argument("no such way");
                 self.ways().only = Way{way};
             },
-            "way"_a, "Lets all calls use a way (by its number), if they have it.")
+            "way"_a, "Lets all calls use one way (by its number), if they have it.")
         .def(
             "close", [](Fabric& self) { self.control().close(); },
             "Tells the others that this rank has left.")

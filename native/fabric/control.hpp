@@ -102,8 +102,16 @@ public:
         for (auto* state : states_) {
             std::uint64_t none = 0;
             state->failure.compare_exchange_strong(none, value, std::memory_order_acq_rel);
-            state->bell.ring();
         }
+        for (auto* state : states_) state->bell.ring();
+    }
+
+    // Fails for a rank that is gone: by the failure that it knew, if any, since that made it go.
+    // (The rank that records a failure may not have reached this one yet.)
+    void fail_for_gone(Failure kind, std::int32_t rank) {
+        const auto known = state(rank).failure.load(std::memory_order_acquire);
+        if (known == 0) return fail(kind, rank);
+        fail(static_cast<Failure>(known >> 32), static_cast<std::int32_t>(known));
     }
 
     // Records a failure for this rank alone.
@@ -199,8 +207,7 @@ public:
             const bool left = has_left(r), dead = is_dead && is_dead(r);
             if (!left && !dead) continue;
             if (state(r).call_ended.load(std::memory_order_acquire) >= sequence) continue;
-            fail(left ? Failure::kLeft : Failure::kDied, r);
-            return;
+            return fail_for_gone(left ? Failure::kLeft : Failure::kDied, r);
         }
     }
 

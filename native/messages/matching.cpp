@@ -243,16 +243,16 @@ void Matching::look_for_gone(const std::vector<Failure>& gone) {
         if (how == Failure::kNone || has_message) {
             ++others;
         } else if (receives) {
-            return control.fail(how, r);
+            return control.fail_for_gone(how, r);
         } else {
             silent = r;
         }
         if (how != Failure::kNone && peer.outgoing.is_pending()) {
-            return control.fail(how, r);
+            return control.fail_for_gone(how, r);
         }
     }
     if (silent < 0 || others > 0 || any_.empty()) return;
-    control.fail(gone[static_cast<std::size_t>(silent)], silent);
+    control.fail_for_gone(gone[static_cast<std::size_t>(silent)], silent);
 }
 
 void Matching::look_for_stalled(Clock::time_point now) {

@@ -31,7 +31,7 @@ struct Greeting {
 
 static_assert(sizeof(Greeting) == 48, "the same on every machine");
 
-enum class Step { kConnecting, kListening, kDone, kRefused };
+enum class Step { kConnecting, kGreeting, kDone, kRefused };
 
 // A socket that may become a link.
 struct Candidate {
@@ -39,8 +39,8 @@ struct Candidate {
     std::int32_t peer;  // -1: unknown so far
     Step step;
     Clock::time_point since;
-    Greeting heard{};
-    std::size_t heard_bytes = 0;
+    Greeting greeting{};
+    std::size_t greeting_bytes = 0;
 };
 
 class Handshake {
@@ -55,8 +55,8 @@ private:
     void wait();
     void admit();
     void advance(Candidate& candidate);
-    void greet(Candidate& candidate);
-    void listen(Candidate& candidate);
+    void send_greeting(Candidate& candidate);
+    void read_greeting(Candidate& candidate);
     bool is_right(const Candidate& candidate) const;
     void settle();
     std::vector<std::int32_t> absent_ranks() const;
@@ -136,7 +136,7 @@ void Handshake::admit() {
         for (;;) {
             auto socket = listener.accept();
             if (!socket.is_open()) break;
-            candidates_.push_back({std::move(socket), -1, Step::kListening, Clock::now()});
+            candidates_.push_back({std::move(socket), -1, Step::kGreeting, Clock::now()});
         }
     }
     const auto is_stranger = [](const Candidate& c) { return c.peer < 0; };
@@ -150,15 +150,15 @@ void Handshake::advance(Candidate& candidate) {
     if (candidate.step == Step::kConnecting) {
         const int error = candidate.socket.take_error();
         if (error != 0) raise_network(error, name(candidate.peer));
-        greet(candidate);
-        candidate.step = Step::kListening;
+        send_greeting(candidate);
+        candidate.step = Step::kGreeting;
     } else {
-        listen(candidate);
+        read_greeting(candidate);
     }
 }
 
 // The buffer of a new socket has room for a whole greeting.
-void Handshake::greet(Candidate& candidate) {
+void Handshake::send_greeting(Candidate& candidate) {
     Greeting greeting;
     greeting.rank = site_.rank;
     greeting.peer = candidate.peer;
@@ -167,36 +167,36 @@ void Handshake::greet(Candidate& candidate) {
     if (sent != static_cast<ssize_t>(sizeof greeting)) candidate.step = Step::kRefused;
 }
 
-void Handshake::listen(Candidate& candidate) {
-    auto* heard = reinterpret_cast<char*>(&candidate.heard);
-    const auto more = recv(candidate.socket.fd(), heard + candidate.heard_bytes,
-                           sizeof candidate.heard - candidate.heard_bytes, 0);
+void Handshake::read_greeting(Candidate& candidate) {
+    auto* bytes = reinterpret_cast<char*>(&candidate.greeting);
+    const auto more = recv(candidate.socket.fd(), bytes + candidate.greeting_bytes,
+                           sizeof candidate.greeting - candidate.greeting_bytes, 0);
     if (more < 0 && (would_block(errno) || errno == EINTR)) return;
-    if (more > 0) candidate.heard_bytes += static_cast<std::size_t>(more);
-    const auto magic = std::min(candidate.heard_bytes, candidate.heard.magic.size());
-    const bool foreign = std::memcmp(heard, Greeting{}.magic.data(), magic) != 0;
-    const bool whole = candidate.heard_bytes == sizeof candidate.heard;
+    if (more > 0) candidate.greeting_bytes += static_cast<std::size_t>(more);
+    const auto magic = std::min(candidate.greeting_bytes, candidate.greeting.magic.size());
+    const bool foreign = std::memcmp(bytes, Greeting{}.magic.data(), magic) != 0;
+    const bool whole = candidate.greeting_bytes == sizeof candidate.greeting;
     if (more <= 0 || foreign || (whole && !is_right(candidate))) {
         candidate.step = Step::kRefused;
         return;
     }
     if (!whole) return;
     if (candidate.peer < 0) {
-        candidate.peer = candidate.heard.rank;
-        greet(candidate);
+        candidate.peer = candidate.greeting.rank;
+        send_greeting(candidate);
         if (candidate.step == Step::kRefused) return;
     }
     candidate.step = Step::kDone;
 }
 
 bool Handshake::is_right(const Candidate& candidate) const {
-    const auto& heard = candidate.heard;
-    if (!is_same(heard.secret, meeting_.secret)) return false;
-    if (heard.version != Greeting{}.version || heard.peer != site_.rank) return false;
-    if (candidate.peer >= 0) return heard.rank == candidate.peer;
-    return heard.rank >= 0 && heard.rank < site_.rank &&
-           site_.remote[static_cast<std::size_t>(heard.rank)] &&
-           !links_[static_cast<std::size_t>(heard.rank)].is_open();
+    const auto& greeting = candidate.greeting;
+    if (!is_same(greeting.secret, meeting_.secret)) return false;
+    if (greeting.version != Greeting{}.version || greeting.peer != site_.rank) return false;
+    if (candidate.peer >= 0) return greeting.rank == candidate.peer;
+    return greeting.rank >= 0 && greeting.rank < site_.rank &&
+           site_.remote[static_cast<std::size_t>(greeting.rank)] &&
+           !links_[static_cast<std::size_t>(greeting.rank)].is_open();
 }
 
 // Keeps completed links; closes refused and silent candidates.

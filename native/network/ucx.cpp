@@ -123,7 +123,7 @@ void UcxWire::open(Peer& peer, const std::string& bytes) {
     params.error_handler = {on_error, &peer};
     const auto status = (*library_)().ucp_ep_create(peer.rail->worker(), &params, &peer.endpoint);
     if (status != ucp::Status::kOk) lose(peer);
-    peer.heard = Clock::now();
+    peer.last_frame = Clock::now();
 }
 
 void UcxWire::connect(const Meeting& meeting, FrameSink& sink) {
@@ -132,7 +132,7 @@ void UcxWire::connect(const Meeting& meeting, FrameSink& sink) {
     for (const auto& peer : peers_) {
         if (!peer) continue;
         open(*peer, meeting.addresses[static_cast<std::size_t>(peer->rank)]);
-        if (peer->loss == Failure::kNone) say(*peer, Word::kHello);
+        if (peer->loss == Failure::kNone) greet(*peer, Word::kHello);
     }
     auto glanced = Clock::now();
     const auto is_met = [](const auto& peer) { return !peer || peer->is_met; };
@@ -198,7 +198,7 @@ void UcxWire::post(std::int32_t rank, const FrameHeader& header, const std::byte
     send(transfer, kFrames, &transfer->frame, sizeof transfer->frame, payload, header.bytes);
 }
 
-void UcxWire::say(Peer& peer, Word word) {
+void UcxWire::greet(Peer& peer, Word word) {
     auto* transfer = take_transfer(peer);
     transfer->greeting = {{key_, rank_, peer.rank}, secret_, word};
     transfer->is_data = false;
@@ -244,7 +244,7 @@ void UcxWire::on_error(void* argument, ucp::Endpoint, ucp::Status) {
 // But a live peer sends several frames a second.
 void UcxWire::lose(Peer& peer) {
     if (peer.loss != Failure::kNone) return;
-    const bool is_silent = Clock::now() - peer.heard >= settings_.silence;
+    const bool is_silent = Clock::now() - peer.last_frame >= settings_.silence;
     peer.loss = is_silent ? Failure::kCut : Failure::kDied;
 }
 
@@ -261,8 +261,8 @@ bool UcxWire::receive(FrameSink& sink) {
     progress();
     sink_ = nullptr;
     for (const auto& peer : peers_) {
-        if (!peer || peer->loss == Failure::kNone || peer->is_loss_told) continue;
-        peer->is_loss_told = true;
+        if (!peer || peer->loss == Failure::kNone || peer->is_loss_reported) continue;
+        peer->is_loss_reported = true;
         sink.lose(peer->rank, peer->loss);
     }
     return moved_;
@@ -281,9 +281,9 @@ bool UcxWire::is_delivered() {
     bool is_answered = true;
     for (const auto& peer : peers_) {
         if (!peer || is_lost(peer->rank)) continue;
-        if (!peer->said_bye) say(*peer, Word::kBye);
-        peer->said_bye = true;
-        is_answered = is_answered && peer->bye_heard;
+        if (!peer->has_sent_bye) greet(*peer, Word::kBye);
+        peer->has_sent_bye = true;
+        is_answered = is_answered && peer->is_bye_confirmed;
     }
     return (is_answered || Clock::now() - asked_ >= kAnswerWait) && is_sent();
 }
@@ -310,10 +310,10 @@ ucp::Status UcxWire::on_greeting(void* argument, const void* header, std::size_t
             from->is_met = true;
             break;
         case Word::kBye:
-            if (!wire.is_lost(from->rank)) wire.say(*from, Word::kByeHeard);
+            if (!wire.is_lost(from->rank)) wire.greet(*from, Word::kByeConfirmed);
             break;
-        case Word::kByeHeard:
-            from->bye_heard = true;
+        case Word::kByeConfirmed:
+            from->is_bye_confirmed = true;
             break;
     }
     return ucp::Status::kOk;
@@ -328,7 +328,7 @@ ucp::Status UcxWire::on_frame(void* argument, const void* header, std::size_t he
     std::memcpy(&frame, header, sizeof frame);
     Peer* from = wire.sender(frame.stamp);
     if (from == nullptr || from->loss != Failure::kNone) return ucp::Status::kOk;
-    from->heard = Clock::now();
+    from->last_frame = Clock::now();
     const bool is_rendezvous = params->attributes & ucp::ActiveMessageParams::kRendezvous;
     const bool is_data = frame.header.kind == FrameKind::kData;
     bool is_right = length == frame.header.bytes && (is_data || length == 0);

@@ -45,8 +45,8 @@ private:
         Stamp stamp;
         FrameHeader header;
     };
-    // kBye asks whether all earlier frames have arrived, kByeHeard confirms it.
-    enum class Word : std::uint32_t { kHello, kBye, kByeHeard };
+    // kBye asks whether all earlier frames have arrived, kByeConfirmed confirms it.
+    enum class Word : std::uint32_t { kHello, kBye, kByeConfirmed };
     struct Greeting {
         Stamp stamp;
         Secret secret;
@@ -60,10 +60,10 @@ private:
         UcxRail* rail = nullptr;
         ucp::Endpoint endpoint = nullptr;
         int data = 0, frames = 0;  // being sent
-        bool is_met = false, said_bye = false, bye_heard = false;
-        Clock::time_point heard{};  // the time of the last frame
+        bool is_met = false, has_sent_bye = false, is_bye_confirmed = false;
+        Clock::time_point last_frame{};  // the time of the last frame
         Failure loss = Failure::kNone;
-        bool is_loss_told = false;
+        bool is_loss_reported = false;
     };
     // A frame that is being sent or fetched. UCX reads its head until it is sent.
     struct Transfer {
@@ -79,7 +79,7 @@ private:
     void raise_absent(bool is_late) const;
 
     Transfer* take_transfer(Peer& peer);
-    void say(Peer& peer, Word word);
+    void greet(Peer& peer, Word word);
     void send(Transfer* transfer, unsigned id, const void* header, std::size_t header_bytes,
               const void* payload, std::size_t bytes);
     void end_sending(Transfer* transfer);

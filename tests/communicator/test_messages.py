@@ -122,7 +122,7 @@ def test_a_message_to_no_rank_is_refused(rank: Any) -> None:
         (lambda c: c.all_reduce(np.ones(3), "max"), "an operation of sley.ReduceOp"),
         (lambda c: c.all_reduce(np.ones(3, bool)), "a type of sley.engine.DATA_TYPES"),
         (lambda c: c.all_reduce(np.ones(3, np.uint32)), "a type of sley.engine.DATA_TYPES"),
-        (lambda c: c.plans.find("broadcast", 8, root=5), "the rank that the call is about"),
+        (lambda c: c.plans.find("broadcast", 8, root=5), "the number of the root rank"),
     ],
 )
 def test_errors_of_calls_have_the_remedy_that_fits(call: Any, remedy: str) -> None:

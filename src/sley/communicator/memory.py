@@ -58,7 +58,7 @@ class Memory:
         can = b"1" if fabric.reads_others() else b"0"
         fabric.is_attached = all(answer == b"1" for answer in rendezvous.exchange(can))
         if self._settings.copies is not Copies.AUTO:
-            fabric.go_only(WAYS.index(self._settings.copies))
+            fabric.use_only(WAYS.index(self._settings.copies))
         return fabric
 
     def _join(self, rendezvous: Rendezvous) -> native.Fabric:

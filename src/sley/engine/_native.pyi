@@ -128,8 +128,8 @@ class Fabric:
     @is_attached.setter
     def is_attached(self, arg: bool, /) -> None: ...
 
-    def go_only(self, way: int) -> None:
-        """Lets all calls use a way (by its number), if they have it."""
+    def use_only(self, way: int) -> None:
+        """Lets all calls use one way (by its number), if they have it."""
 
     def close(self) -> None:
         """Tells the others that this rank has left."""
