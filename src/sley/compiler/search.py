@@ -231,15 +231,9 @@ def _check_programs(programs: Program | Sequence[Program]) -> list[Program]:
     first = given[0].collective
     for program in given[1:]:
         c = program.collective
-        if (c.name, c.ranks, c.root, c.in_place) != (
-            first.name,
-            first.ranks,
-            first.root,
-            first.in_place,
-        ):
-            raise C313.error(
-                at=program.sources.whole, expected=f"programs for {first}", found=str(c)
-            )
+        if any(getattr(c, n) != getattr(first, n) for n in ("name", "ranks", "root", "in_place")):
+            whole = program.sources.whole
+            raise C313.error(at=whole, expected=f"programs for {first}", found=str(c))
     return list(given)
 
 

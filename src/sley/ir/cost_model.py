@@ -42,41 +42,34 @@ MOST_GBPS = 1e9
 """Bounds on rates: beyond them times are too extreme to compare."""
 
 
-def _rate(default: float) -> Any:
-    return _number(default, least=LEAST_GBPS, open_=False, most=MOST_GBPS)
-
-
-def _number(default: float, *, least: float = 0.0, open_: bool = True, most: float = 1e12) -> Any:
-    """A number above `least` (or equal, if not open_) and up to `most`."""
-    return field(default=default, metadata={"least": least, "open": open_, "most": most})
-
-
-def _numbers(
-    ll: float,
-    ll128: float,
-    simple: float,
-    *,
-    open_: bool = True,
+def _number(
+    *default: float,
     least: float = 0.0,
+    open_: bool = True,
     most: float = 1e12,
     whole: bool = False,
 ) -> Any:
+    """A number, or three of a ByProtocol: above `least` (or equal, if not open_), up to `most`."""
     limits = {"least": least, "open": open_, "most": most, "whole": whole}
-    return field(default=ByProtocol(ll, ll128, simple), metadata=limits)
+    value = default[0] if len(default) == 1 else ByProtocol(*default)
+    return field(default=value, metadata=limits)
+
+
+def _rate(default: float) -> Any:
+    return _number(default, least=LEAST_GBPS, open_=False, most=MOST_GBPS)
 
 
 def _within(value: object, limits: Mapping[str, Any]) -> bool:
     if not is_real(value):
         return False
     number = float(value)  # type: ignore[arg-type]
-    if limits.get("whole") and number != int(number if math.isfinite(number) else 0):
-        return False
     low = limits["least"] < number if limits["open"] else limits["least"] <= number
-    return math.isfinite(number) and low and number <= limits["most"]
+    right = math.isfinite(number) and low and number <= limits["most"]
+    return right and (number.is_integer() or not limits["whole"])
 
 
 def _words(limits: Mapping[str, Any]) -> str:
-    kind = "as a whole number " if limits.get("whole") else ""
+    kind = "as a whole number " if limits["whole"] else ""
     low = "above" if limits["open"] else "from"
     most = f" up to {limits['most']:g}" if limits["most"] < 1e12 else ""
     return f"{kind}{low} {limits['least']:g}{most}"
@@ -124,22 +117,22 @@ class CostModel:
     A number instead of a ByProtocol is used for all three. Errors: T602 for values out of range.
     """
 
-    launch_us: ByProtocol = _numbers(6.6, 14.0, 8.4, open_=False)
-    nvlink_latency_us: ByProtocol = _numbers(0.6, 1.9, 3.4, open_=False)
-    pcie_latency_us: ByProtocol = _numbers(1.0, 2.5, 5.7, open_=False)
-    network_latency_us: ByProtocol = _numbers(2.7, 4.0, 14.0, open_=False)
+    launch_us: ByProtocol = _number(6.6, 14.0, 8.4, open_=False)
+    nvlink_latency_us: ByProtocol = _number(0.6, 1.9, 3.4, open_=False)
+    pcie_latency_us: ByProtocol = _number(1.0, 2.5, 5.7, open_=False)
+    network_latency_us: ByProtocol = _number(2.7, 4.0, 14.0, open_=False)
     nvlink_block_GBps: float = _rate(20.0)  # noqa: N815 - a unit
     pcie_block_GBps: float = _rate(20.0)  # noqa: N815
     network_block_GBps: float = _rate(20.0)  # noqa: N815
     local_block_GBps: float = _rate(20.0)  # noqa: N815
     memory_GBps: float = _rate(1555.0)  # noqa: N815
-    wire_efficiency: ByProtocol = _numbers(0.5, 120 / 128, 1.0, open_=False, least=0.01, most=1.0)
-    tile_bytes: ByProtocol = _numbers(32 * 2**10, 576_000, 2 * 2**20, least=1e-6)
-    slices: ByProtocol = _numbers(1, 1, 2, whole=True, most=16)
+    wire_efficiency: ByProtocol = _number(0.5, 120 / 128, 1.0, open_=False, least=0.01, most=1.0)
+    tile_bytes: ByProtocol = _number(32 * 2**10, 576_000, 2 * 2**20, least=1e-6)
+    slices: ByProtocol = _number(1, 1, 2, whole=True, most=16)
     least_slice_bytes: float = _number(16 * 2**10, least=1e-6)
     part_overhead_bytes: float = _number(0.0, open_=False)
     wait_us: float = _number(0.5, open_=False)
-    fence_share: ByProtocol = _numbers(0.0, 0.0, 1.0, open_=False, most=1.0)
+    fence_share: ByProtocol = _number(0.0, 0.0, 1.0, open_=False, most=1.0)
     decode_us: float = _number(0.0, open_=False)
     interpreter_loss: float = _number(0.171, open_=False, most=0.99)
     contention: float = _number(0.0, open_=False)

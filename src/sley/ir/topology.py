@@ -112,11 +112,14 @@ class Topology(Value):
     def nic(self) -> IntArray:
         """int32 (ranks,): the network card of each rank, numbered over the whole cluster; ranks
         with the same number share a card. A rank without a card has its own number."""
-        card = nearest_cards(self.vertices, self.links)
         cards = np.flatnonzero(self.vertices.kind == VertexKind.NIC)
-        number = np.searchsorted(cards, card)
         own = len(cards) + np.arange(self.ranks)
-        return frozen_array(np.where(card == NONE, own, number), np.int32)
+        number = np.where(self._card == NONE, own, np.searchsorted(cards, self._card))
+        return frozen_array(number, np.int32)
+
+    @cached_property
+    def _card(self) -> LongArray:
+        return nearest_cards(self.vertices, self.links)
 
     @cached_property
     def linked(self) -> BoolArray:
@@ -135,17 +138,12 @@ class Topology(Value):
 
     @cached_property
     def _pairs(self) -> tuple[Pairs, Pairs]:
-        return Pairs(self.vertices, self.links, cards=False), Pairs(
-            self.vertices, self.links, cards=True
-        )
+        v, t = self.vertices, self.links
+        return Pairs(v, t, cards=False), Pairs(v, t, cards=True)
 
     @cached_property
     def _routes(self) -> Routes:
-        cards = np.flatnonzero(self.vertices.kind == VertexKind.NIC)
-        own = self.nic < len(cards)
-        card = np.full(self.ranks, NONE, np.int64)
-        card[own] = cards[self.nic[own]]
-        return Routes(self.vertices, self.links, card)
+        return Routes(self.vertices, self.links, self._card)
 
     def paths(self, src: ArrayLike, dst: ArrayLike) -> Edges:
         """For each pair of ranks (source, destination), the links that a transfer between them

@@ -51,10 +51,8 @@ def verify(plan: Plan, slots: int | None = None, *, per_chunk: bool | None = Non
     """
     if not isinstance(plan, Plan):
         raise C307.error(expected="a Plan", found=type(plan).__name__)
-    if slots is None:
-        slots = plan.slots
-    if per_chunk is None:
-        per_chunk = plan.per_chunk
+    slots = plan.slots if slots is None else slots
+    per_chunk = plan.per_chunk if per_chunk is None else per_chunk
     if slots < 1:
         raise V207.error(at=Place(detail=plan.name), expected="1 slot or more", found=str(slots))
     found = check_rows(plan)

@@ -35,18 +35,15 @@ _LARGEST_BYTES = (1 << 62) - 1
 
 
 @dataclass(frozen=True)
-class _Naming:
-    """A target's name of the plan's collective, and the number of chunks of a call's count."""
+class _Parts:
+    """The parts of a file.
+
+    word: the target's name of the collective. chunks: the number of chunks of a call's count.
+    plain: the plan without instructions that the target doesn't run.
+    """
 
     word: str
     chunks: int
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """The parts of a file. plain: the plan without instructions that the target doesn't run."""
-
-    naming: _Naming
     plain: Plan
     peers: Peers
     steps: Steps
@@ -82,9 +79,9 @@ def write(
         "name": name,
         "proto": plan.protocol.value,
         "nchannels": parts.plain.channels,
-        "nchunksperloop": parts.naming.chunks,
+        "nchunksperloop": parts.chunks,
         "ngpus": plan.collective.ranks,
-        "coll": parts.naming.word,
+        "coll": parts.word,
         "inplace": int(plan.collective.in_place),
         "outofplace": int(not plan.collective.in_place),
         "minBytes": min_bytes,
@@ -103,7 +100,7 @@ def check(plan: Plan, target: str | Target) -> None:
 
 def _parts(plan: Plan, target: XmlTarget, problems: Problems) -> _Parts:
     """The parts of a file; raises the problems, earlier ones included."""
-    naming = _naming(plan, target, problems)
+    word, chunks = _collective(plan, target, problems)
     check_order(plan, problems)
     check_tables(plan, problems)
     problems.raise_any()
@@ -112,15 +109,16 @@ def _parts(plan: Plan, target: XmlTarget, problems: Problems) -> _Parts:
     check_blocks(plain, peers, target, problems)
     check_sizes(plain, steps, target, problems)
     problems.raise_any()
-    return _Parts(naming, plain, peers, steps)
+    return _Parts(word, chunks, plain, peers, steps)
 
 
-def _naming(plan: Plan, target: XmlTarget, problems: Problems) -> _Naming:
-    """The target's name of the plan's collective; adds a problem if it has none."""
+def _collective(plan: Plan, target: XmlTarget, problems: Problems) -> tuple[str, int]:
+    """The target's name of the plan's collective, and the number of chunks of a call's count; adds
+    a problem if the target has no name."""
     collective = plan.collective
     word, row = target.collectives.get(collective.name), standard(collective)
     if word is not None and row is not None:
-        return _Naming(word, collective.chunks * parts_per_loop(row, collective.ranks))
+        return word, collective.chunks * parts_per_loop(row, collective.ranks)
     if target.custom_collective is None:
         problems.add(
             F443,
@@ -129,7 +127,7 @@ def _naming(plan: Plan, target: XmlTarget, problems: Problems) -> _Naming:
             found=f"{collective}"
             + ("" if word is None else f", which is not what {target.name} means by that name"),
         )
-    return _Naming(target.custom_collective or "", collective.chunks)
+    return target.custom_collective or "", collective.chunks
 
 
 def _check_arguments(
