@@ -99,7 +99,7 @@ class Connections(Table):
 
 
 def _keys(plan: Plan, rows: NDArray[np.intp], src: IntArray, dst: IntArray) -> LongArray:
-    """int64 (rows,): for each of some instructions a number that stands for its connection.
+    """int64 (rows,): a number for the connection of each of the instructions `rows`.
 
     src, dst: int32 (instructions,), the ranks at the ends of each instruction's connection.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import PurePath
 from types import SimpleNamespace
 
@@ -206,22 +207,20 @@ class Plan(Value):
     def blocks(self) -> list[SimpleNamespace]:
         """The blocks as rows for people: rank, number, send_peers, recv_peers, channels,
         instructions."""
-        rows = []
-        for b in range(len(self.block_rank)):
-            span = slice(int(self.block_offset[b]), int(self.block_offset[b + 1]))
-            t = self.instructions
-            peers = {
-                n: sorted(set(getattr(t, n)[span].tolist()) - {NONE})
-                for n in ("send_peer", "recv_peer", "channel")
-            }
+        t, rows = self.instructions, []
+        for b, (begin, end) in enumerate(pairwise(self.block_offset.tolist())):
+            sends, receives, channels = (
+                sorted(set(column[begin:end].tolist()) - {NONE})
+                for column in (t.send_peer, t.recv_peer, t.channel)
+            )
             rows.append(
                 SimpleNamespace(
                     rank=int(self.block_rank[b]),
                     number=int(self.block_number[b]),
-                    send_peers=peers["send_peer"],
-                    recv_peers=peers["recv_peer"],
-                    channels=peers["channel"],
-                    instructions=span.stop - span.start,
+                    send_peers=sends,
+                    recv_peers=receives,
+                    channels=channels,
+                    instructions=end - begin,
                 )
             )
         return rows

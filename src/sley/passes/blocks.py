@@ -94,26 +94,23 @@ def _hand_blocks(dag: InstructionDag, ends: _Ends, group: LongArray) -> tuple[Lo
     """The requested number (times lanes) of each group, or _NO_HAND; and its rank."""
     t = dag.chunks.program.transfers
     groups = int(group.max(initial=NONE)) + 1
-    hand, said_by = np.full(groups, _NO_HAND), np.full(groups, NONE)
+    hand, row_of = np.full(groups, _NO_HAND), np.full(groups, NONE)
     rank = np.zeros(groups, np.int64)
     rank[group] = ends.columns[0]
-    for asked, end in ((t.recv_block, ends.receive_end), (t.send_block, ends.send_end)):
-        rows = np.flatnonzero((asked != NONE) & (end != NONE))
+    for requested, end in ((t.recv_block, ends.receive_end), (t.send_block, ends.send_end)):
+        rows = np.flatnonzero((requested != NONE) & (end != NONE))
         for row in rows.tolist():
             g = group[end[row]]
-            number = int(asked[row]) * dag.lanes + int(t.lane[row])
+            number = int(requested[row]) * dag.lanes + int(t.lane[row])
             if hand[g] not in (_NO_HAND, number):
                 sources = dag.chunks.program.sources
                 raise C303.error(
-                    at=[
-                        sources.place(int(t.source[row])),
-                        sources.place(int(t.source[said_by[g]])),
-                    ],
-                    expected="one block for a connection (and what is fused with it)",
-                    found=f"rank {rank[g]} is to use blocks {int(asked[row])} and "
+                    at=[sources.place(int(t.source[k])) for k in (row, row_of[g])],
+                    expected="one block for a connection, or for two that are fused",
+                    found=f"rank {rank[g]} is to use blocks {int(requested[row])} and "
                     f"{hand[g] // dag.lanes} for one connection",
                 )
-            hand[g], said_by[g] = number, row
+            hand[g], row_of[g] = number, row
     return hand, rank
 
 
@@ -126,15 +123,15 @@ def _check_peers(dag: InstructionDag, ends: _Ends, block_of_end: LongArray) -> N
     if pair is None:
         return
     t, sources = dag.chunks.program.transfers, dag.chunks.program.sources
-    users, said = [], []
+    users, uses = [], []
     for end in pair:
         rank, peer, number, sends = ends.columns[:, end].tolist()
         users.append(int(np.argmax((ends.send_end if sends else ends.receive_end) == end)))
-        said.append(f"{'sends to' if sends else 'receives from'} rank {peer} on channel {number}")
+        uses.append(f"{'sends to' if sends else 'receives from'} rank {peer} on channel {number}")
     raise C302.error(
         at=[sources.place(int(t.source[row])) for row in users],
         expected="at most one send peer, one receive peer and one channel for a block",
-        found=f"a block of rank {rank} that {said[0]} and {said[1]}",
+        found=f"a block of rank {rank} that {uses[0]} and {uses[1]}",
     )
 
 
@@ -173,8 +170,8 @@ def _place_local(
     for position, block in enumerate(block_of):
         if block == NONE:
             row = receive[position]
-            r, asked = src[row], send_block[row]
-            hand = NONE if asked == NONE else asked * dag.lanes + lane[row]
+            r, requested = src[row], send_block[row]
+            hand = NONE if requested == NONE else requested * dag.lanes + lane[row]
             if hand != NONE:
                 block = by_hand.get((r, hand), NONE)
             elif of_rank[r]:

@@ -160,7 +160,7 @@ def estimate(
         _, end_us = turns.one_tile(alone_us + penalty_us, mine | (stage == NONE))
         within.append(tasks.slowest(mine, end_us, alone_us, penalty_us, stage=number))
     all_us = turns.all_tiles(order, transfer_us, tasks.tiles)
-    further_us = turns.each_further_tile(order, transfer_us)
+    further_us = turns.all_tiles(order, transfer_us, 1, first=0.0)
     return Estimates(
         size_bytes=size,
         tiles=tasks.tiles,

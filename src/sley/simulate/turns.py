@@ -92,19 +92,15 @@ class Turns:
             )
         return np.array(order, np.int64), np.array(end)
 
-    def all_tiles(self, order: LongArray, task_us: FloatArray, tiles: int) -> FloatArray:
-        """When each instruction ends if its block and links continue only after all its tiles. It
-        starts after the first tile of its predecessors, and ends a tile after their last one."""
-        return self._replay(order, task_us, tiles, first=1.0)
-
-    def each_further_tile(self, order: LongArray, task_us: FloatArray) -> FloatArray:
-        """The time that each further of many tiles adds to the end of each instruction."""
-        return self._replay(order, task_us, 1, first=0.0)
-
-    def _replay(
-        self, order: LongArray, task_us: FloatArray, tiles: int, first: float
+    def all_tiles(
+        self, order: LongArray, task_us: FloatArray, tiles: int, *, first: float = 1.0
     ) -> FloatArray:
-        """first: the share of a tile that fills the pipeline."""
+        """When each instruction ends if its block and links continue only after all its tiles. It
+        starts after the first tile of its predecessors, and ends a tile after their last one.
+
+        first: the share of this tile that counts. With 0 and one tile, the result is the time that
+        each further of many tiles adds.
+        """
         occupied, lasts = task_us.tolist(), task_us.max(axis=1).tolist()
         follows, links = self.follows.tolist(), self.links.tolist()
         offset, target = self.before.offset.tolist(), self.before.target.tolist()

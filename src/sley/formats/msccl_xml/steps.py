@@ -18,8 +18,8 @@ _Longs = NDArray[np.int64]
 class Steps:
     """One row a <step>, block after block.
 
-    instruction: the plan's row of the step. An instruction with several waits has a nop (`is_nop`)
-        for each of them but the last, which is that of its own, last step.
+    instruction: the plan's row of the step. An instruction has one step, which has its last wait,
+        and before it a nop (`is_nop`) for each other wait.
     position: the step's number `s` in its block.
     depid, deps: block number and step that it waits for, or NONE.
     hasdep: whether the step must announce that it has finished.
