@@ -80,14 +80,10 @@ class Collective(Value):
     @cached_property
     def data_chunks(self) -> IntArray:
         """int32 (ranks,): chunks of input and output together; aliased ones count once."""
-        if self.in_place:
-            return frozen_array(
-                np.maximum(
-                    self.input_base + self.input_chunks, self.output_base + self.output_chunks
-                ),
-                np.int32,
-            )
-        return frozen_array(self.input_chunks + self.output_chunks, np.int32)
+        if not self.in_place:
+            return frozen_array(self.input_chunks + self.output_chunks, np.int32)
+        ends = (self.input_base + self.input_chunks, self.output_base + self.output_chunks)
+        return frozen_array(np.maximum(*ends), np.int32)
 
     @property
     def blocks(self) -> int:

@@ -83,11 +83,7 @@ def _table_faults(plan: Plan) -> list[Fault]:
         ("scratch_chunks for every rank", len(plan.scratch_chunks) == ranks, plan.scratch_chunks),
         ("scratch_chunks from 0", bool((plan.scratch_chunks >= 0).all()), plan.scratch_chunks),
         (f"block_offset for {blocks} blocks", len(offset) == blocks + 1, f"{len(offset)} values"),
-        (
-            f"block_offset from 0 to {rows}, never decreasing",
-            _is_partition(offset, rows),
-            offset,
-        ),
+        (f"block_offset from 0 to {rows}, never decreasing", _is_partition(offset, rows), offset),
         (
             f"block_rank ascending, from 0 to {ranks - 1}",
             bool((np.diff(plan.block_rank) >= 0).all())

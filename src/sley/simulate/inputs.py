@@ -278,10 +278,10 @@ class Inputs:
         links = len(topology.links)
         latency = latencies(topology, plan.protocol, routes)
         fenced = np.where(routes.remote, 0.0, model.fence_share[plan.protocol])
-        single = (t.op == Op.COPY) | (t.op == Op.REDUCE) | (t.op == Op.NOP) | (not plan.per_chunk)
+        local, nop = (t.op == Op.COPY) | (t.op == Op.REDUCE), t.op == Op.NOP
+        single = local | nop | (not plan.per_chunk)
         # Data that stays in its rank carries no protocol flags.
-        local = (t.op == Op.COPY) | (t.op == Op.REDUCE)
-        carried = np.where(local, model.wire_efficiency[plan.protocol], 1.0) * (t.op != Op.NOP)
+        carried = np.where(local, model.wire_efficiency[plan.protocol], 1.0) * ~nop
         return cls(
             block_offset=plan.block_offset,
             send=routes.connections.uses.send,

@@ -14,6 +14,7 @@ from sley.errors.compiler import C307
 from sley.errors.runtime import R512
 from sley.errors.simulation import S701, S702, S703, S704, S705
 from sley.ir.cost_model import CostModel
+from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_in_bytes
 from sley.ir.tables import NONE, FloatArray, LongArray
@@ -24,8 +25,6 @@ from sley.simulate.result import BlockTimes, Cause, Executions, LinkLoad, Simula
 
 if TYPE_CHECKING:
     from sley.simulate._event_loop import Result
-
-_STUCK_SHOWN = 8
 
 MAX_EXECUTIONS = 10**8
 """Bound on instructions times tiles: each takes some fifty bytes and half a microsecond."""
@@ -118,12 +117,11 @@ class Simulator:
 
     def _check_finished(self, stuck: np.ndarray) -> None:
         if len(stuck):
-            shown = [self.plan.label(int(i)) for i in stuck[:_STUCK_SHOWN]]
             raise S703.error(
                 at=Place(detail=self.plan.name),
                 expected="blocks that run to their end",
                 found=f"{counted(len(stuck), 'block')} stuck",
-                notes=[f"stuck at {label}" for label in shown],
+                notes=[f"stuck at {self.plan.label(int(row))}" for row in stuck[:LIMIT]],
             )
 
 
@@ -155,15 +153,14 @@ def simulate(
 ) -> Simulation:
     """Simulates one call of a plan on a topology. Settings: as for `Simulator`, which is faster for
     many sizes. Errors: S701 to S706, C301, C305, C307."""
-    simulator = Simulator(
+    return Simulator(
         plan,
         topology,
         model=model,
         interpreter=interpreter,
         slots=slots,
         executions=executions,
-    )
-    return simulator(size_bytes)
+    )(size_bytes)
 
 
 def _executions(found: Result, tiles: int, *, keep: bool) -> tuple[Executions | None, Executions]:
