@@ -71,7 +71,9 @@ def calling(comm: Communicator) -> None:
 
 
 @pytest.mark.skipif(not networks.is_possible(), reason="needs network namespaces, so root")
-@pytest.mark.parametrize("network", [Network.TCP, Network.AUTO])
+@pytest.mark.parametrize(
+    "network", [Network.TCP, pytest.param(Network.AUTO, marks=pytest.mark.slow)]
+)
 def test_a_cable_that_is_cut_ends_the_call_on_both_sides(network: Network) -> None:
     with networks.cable() as cable:
         started = rank_processes.start(

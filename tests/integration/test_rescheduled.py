@@ -88,7 +88,10 @@ def rows(program: sley.Program) -> list[tuple[int, ...]]:
     return sorted(zip(*(getattr(t, name).tolist() for name in names), strict=True))
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "name",
+    [n if k % 2 else pytest.param(n, marks=pytest.mark.slow) for k, n in enumerate(OTHERS)],
+)
 def test_files_of_others_run_right_as_whole_tasks(name: str, data_dir: Path) -> None:
     imported = sley.load(data_dir / "msccl-xml" / f"{name}.xml")
     sley.verify(imported)

@@ -13,7 +13,7 @@ from sley import jobs
 from sley.engine.measure import Sweep
 from sley.formats import TARGETS, msccl_xml
 from sley.ir.plan import Plan
-from support.algorithm_cases import in_turn, label, program
+from support.algorithm_cases import cases_in_a_place, in_turn, label, program
 from support.files_of_others import OTHERS
 
 NAMELESS = {"executor": {"alltonext"}, "rccl": {"alltonext"}}
@@ -38,7 +38,9 @@ def promised(plan: Plan, outputs: list[np.ndarray[Any, Any]], count: int) -> lis
     return kept
 
 
-@pytest.mark.parametrize(("name", "size", "target"), in_turn(list(TARGETS)), ids=label)
+@pytest.mark.parametrize(
+    ("name", "size", "target"), in_turn(list(TARGETS), cases_in_a_place()), ids=label
+)
 def test_every_algorithm_runs_the_same_through_xml(
     name: str, size: dict[str, Any], target: str
 ) -> None:

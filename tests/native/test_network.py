@@ -9,6 +9,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -39,6 +40,8 @@ CASES = (
     "garbage",
 )
 TCP_CASES = (*CASES, "busy", "strangers", "pieces")
+WAITING = ("killed", "cut", "absentees", "busy")
+"""Cases that take seconds: the thread sanitizer alone runs them but for `make slow`."""
 SKIPPED = 77
 
 
@@ -54,7 +57,24 @@ def ucx_library() -> Path:
     pytest.skip("no UCX")
 
 
-@pytest.fixture(scope="module", params=SANITIZERS)
+def with_sanitizers(cases: Sequence[str]) -> pytest.MarkDecorator:
+    """Every case with every sanitizer."""
+    return pytest.mark.parametrize(
+        ("program", "case"),
+        [
+            pytest.param(
+                sanitizers,
+                case,
+                marks=[pytest.mark.slow] * (sanitizers != "thread" and case in WAITING),
+            )
+            for sanitizers in SANITIZERS
+            for case in cases
+        ],
+        indirect=["program"],
+    )
+
+
+@pytest.fixture(scope="module")
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sanitized(tmp_path_factory.mktemp("network"), request.param, "network_test.cpp", PROGRAM)
 
@@ -66,12 +86,12 @@ def check(program: Path, case: str, wire: str, **environment: str) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-@pytest.mark.parametrize("case", TCP_CASES)
+@with_sanitizers(TCP_CASES)
 def test_tcp_carries_messages_and_news(program: Path, case: str) -> None:
     check(program, case, "tcp")
 
 
-@pytest.mark.parametrize("case", CASES)
+@with_sanitizers(CASES)
 def test_ucx_carries_messages_and_news(program: Path, case: str) -> None:
     """UCX' hooks of memory calls, which only other networks need, don't bear sanitizers."""
     library = str(ucx_library())

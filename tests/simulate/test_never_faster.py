@@ -61,7 +61,7 @@ def check(name: str, nodes: int, ways: Iterable[str], sizes: Iterator[Sequence[s
 
 LARGE_NODES = ("dgx2", "mi250x")
 QUICK = [(name, 1) for name in machine_names() if name not in LARGE_NODES]
-QUICK += [("resccl-4gpu", 2), ("resccl", 2), ("ndv4", 2)]
+QUICK += [("resccl-4gpu", 2)]
 
 
 @pytest.mark.parametrize("turn", range(len(QUICK)), ids=lambda n: "-".join(map(str, QUICK[n])))

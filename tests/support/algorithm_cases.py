@@ -37,13 +37,25 @@ def cases() -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def in_turn(options: Sequence[T]) -> list[tuple[str, dict[str, Any], T]]:
+def cases_in_a_place() -> list[tuple[str, dict[str, Any]]]:
+    """Those of `cases` with every size once, in place and out of place in turn."""
+    found = []
+    for number, name in enumerate(CATALOG):
+        own = [case for case in cases() if case[0] == name]
+        pairs = zip(own[::2], own[1::2], strict=True)
+        found += [pair[(number + k) % 2] for k, pair in enumerate(pairs)]
+    return found
+
+
+def in_turn(
+    options: Sequence[T], among: Sequence[tuple[str, dict[str, Any]]] | None = None
+) -> list[tuple[str, dict[str, Any], T]]:
     """(name, what to build it with, one of `options`): every case of every algorithm, with the
     options in turn, so that every algorithm meets each of them. Where the turns begin differs from
     algorithm to algorithm, so that every size and both places do as well."""
     found = []
     for number, name in enumerate(CATALOG):
-        own = [parameters for known, parameters in cases() if known == name]
+        own = [parameters for known, parameters in among or cases() if known == name]
         for k in range(max(len(own), len(options))):
             found.append((name, own[k % len(own)], options[(number + k) % len(options)]))
     return found
