@@ -19,7 +19,7 @@ from sley.ir.tables import NONE, Edges, offsets_of
 from sley.ir.words import Buffer, LoopOrder, Op, Protocol, TransferKind
 from sley.passes.lift import lift
 from sley.passes.parallelize import parallelize
-from support.algorithm_cases import in_turn, label, program
+from support.algorithm_cases import cases_in_a_place, in_turn, label, program
 from support.examples import examples
 from support.files_of_others import OTHERS
 from support.plan_edits import with_columns, with_waits
@@ -101,7 +101,9 @@ def lifted(plan: Plan) -> Program:
     return found
 
 
-@pytest.mark.parametrize(("name", "size", "options"), in_turn(OPTIONS), ids=label)
+@pytest.mark.parametrize(
+    ("name", "size", "options"), in_turn(OPTIONS, cases_in_a_place()), ids=label
+)
 def test_a_compiled_algorithm_becomes_itself_again(
     name: str, size: dict[str, Any], options: dict[str, Any]
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-USUAL = 200
+USUAL = 120
 """Of the profile of `make test`; that of `make slow` has more."""
 
 
