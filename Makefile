@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 3  # a third of the tests wait for something: on two cores, three processes use both
 
+# Bytecode is kept: without it, each of the many processes of the tests compiles sley anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 NATIVE := $(shell find native -type f 2>/dev/null)
