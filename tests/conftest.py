@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from sley.ir.tables import Value, difference
-from support.examples import USUAL
+from support.examples import SLOW, USUAL
 from support.golden import Golden
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,7 +24,7 @@ os.environ.setdefault("SLEY_CACHE_DIR", str(CACHE))
 settings.register_profile(
     "ci", max_examples=USUAL, deadline=None, derandomize=True, print_blob=True
 )
-settings.register_profile("slow", max_examples=5000, deadline=None, print_blob=True)
+settings.register_profile("slow", max_examples=SLOW, deadline=None, print_blob=True)
 settings.load_profile("ci")  # --hypothesis-profile=slow overrides it
 
 

@@ -131,6 +131,7 @@ std::vector<Stuck> Engine::find_stuck() {
 }
 
 void Engine::count(std::int64_t iterations, double seconds) {
+    const std::lock_guard lock(tally_mutex_);
     tally_.calls += static_cast<std::uint64_t>(iterations);
     tally_.block_bytes += static_cast<std::uint64_t>(iterations * count_ * execution_.cut().item);
     tally_.seconds += seconds;

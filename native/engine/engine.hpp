@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "engine/execution.hpp"
@@ -55,7 +56,11 @@ public:
 
     // Counts successful iterations of the call.
     void count(std::int64_t iterations, double seconds);
-    const Tally& tally() const { return tally_; }
+    // May be called while another thread runs calls.
+    Tally tally() const {
+        const std::lock_guard lock(tally_mutex_);
+        return tally_;
+    }
 
 private:
     enum class Phase { kRunning, kDraining, kDone };
@@ -78,6 +83,7 @@ private:
     std::vector<Position> positions_;
     std::size_t running_ = 0;  // blocks
     std::int64_t count_ = 0;   // of the current call
+    mutable std::mutex tally_mutex_;
     Tally tally_;
 };
 

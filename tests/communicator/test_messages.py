@@ -12,6 +12,7 @@ import sley
 from sley.communicator import Communicator, Work
 from sley.communicator.heap import empty
 from sley.communicator.messages import ALL_TO_ALL_TAG
+from sley.communicator.stats import CallStats
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from support.threads_group import Ranks
@@ -168,6 +169,25 @@ def test_statistics_count_calls_and_bytes() -> None:
         assert rows["all_gather"].time_us > 0
         assert len([row for row in sley.stats() if row.kind == "all_gather"]) == 2
     assert not sley.stats()
+
+
+def test_statistics_may_be_read_while_another_thread_adds_a_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def calls(comm: Communicator) -> None:
+        comm.all_reduce(np.ones(256, np.float32))
+        comm.all_gather(np.zeros(100, np.int8), np.zeros(200, np.int8))
+
+    with Ranks(2) as group:
+        group.each(calls)
+        plans = group.comms[0].endpoint._loaded
+
+        def added(**fields: Any) -> CallStats:  # as the other thread's first call would
+            plans["added", bytes([len(plans)])] = next(iter(plans.values()))
+            return CallStats(**fields)
+
+        monkeypatch.setattr("sley.communicator.endpoint.CallStats", added)
+        assert len(group.comms[0].stats()) == 2
 
 
 def test_the_log_says_which_plan_runs_and_why_no_other(caplog: pytest.LogCaptureFixture) -> None:

@@ -220,7 +220,7 @@ class Endpoint:
     def stats(self) -> list[CallStats]:
         """Statistics of this rank's calls: a row for each plan that has run."""
         rows = []
-        for (kind, _), loaded in self._loaded.items():
+        for (kind, _), loaded in list(self._loaded.items()):  # other threads may add plans
             plan, selection = loaded.ready.plan, loaded.ready.selection
             tally = loaded.engine.tally
             if tally.calls == 0:

@@ -68,8 +68,11 @@ class Memory:
         for rank, (segment, of_heap) in rendezvous.fds.items():
             segments[rank] = _attach(segment, self._shape.bytes_of(rank), True)
             heaps[rank] = _attach(of_heap, os.fstat(of_heap).st_size, False)
-        return allocate(
-            lambda: native.Fabric.join(self._shape, segments, heaps, self._rank), "the fabric", 0
+        copied = sum(self._shape.bytes_of(r) for r, s in enumerate(segments) if s is None)
+        return reserve(
+            lambda: native.Fabric.join(self._shape, segments, heaps, self._rank),
+            "the connections to ranks of other hosts",
+            copied,
         )
 
 

@@ -40,8 +40,8 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True)
 class Stuck:
-    """An instruction that is stuck at `tile`. step: its row in its rank's program, NONE after the
-    last one. target: the instruction or the connection that it waits for."""
+    """An instruction that is stuck at `tile`. instruction: its row in its rank's program, NONE
+    after the last one. target: the instruction or the connection that it waits for."""
 
     instruction: int
     tile: int

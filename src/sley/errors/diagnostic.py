@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
 
 def counted(number: int, word: str) -> str:
@@ -54,6 +55,11 @@ class Place:
         if self.column:
             text += f":{self.column}"
         return ", ".join(part for part in (text, self.detail) if part)
+
+    @property
+    def short(self) -> str:
+        """The line without folders: "ring.py:7"; empty without a file."""
+        return f"{PurePath(self.file).name}:{self.line}" if self.file else ""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from pathlib import PurePath
 from types import SimpleNamespace
 
 import numpy as np
@@ -230,8 +229,7 @@ class Plan(Value):
         block = self.block_number[self.block[instruction]]
         where = f"rank {self.rank[instruction]} block {block} step {self.step[instruction]}"
         place = self.sources.place(int(self.instructions.source[instruction]))
-        line = f", {PurePath(place.file).name}:{place.line}" if place.file else ""
-        return f"{where} ({self._operation(instruction)}{line})"
+        return f"{where} ({', '.join(filter(None, (self._operation(instruction), place.short)))})"
 
     def _operation(self, instruction: int) -> str:
         number = int(self.instructions.op[instruction])

@@ -25,10 +25,9 @@ def caller() -> tuple[str, int]:
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def caller_place(detail: str = "") -> Place:
+def caller_place() -> Place:
     """The user's line as a place for a diagnostic."""
-    file, line = caller()
-    return Place(file, line, 0, detail)
+    return Place(*caller())
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePath
 
 import numpy as np
 
@@ -72,7 +71,7 @@ def critical_steps(simulation: Simulation) -> list[CriticalStep]:
                 causes=tuple(Cause(int(c)) for c in np.unique(path.cause[a:b])),
                 ops=tuple(op_name(op) for op in np.unique(plan.instructions.op[rows]).tolist()),
                 ranks=tuple(dict.fromkeys(plan.rank[rows].tolist())),
-                line=line_text(plan, int(rows[0])),
+                line=plan.place(int(rows[0])).short,
                 first=int(rows[0]),
             )
         )
@@ -92,12 +91,6 @@ def _line_numbers(plan: Plan, path: Executions) -> np.ndarray:
     s = plan.sources
     place = np.append(s.file.astype(np.int64) << 32 | s.line, -1)[source]
     return np.where(source < 0, -2 - plan.instructions.op[path.instruction], place)
-
-
-def line_text(plan: Plan, instruction: int) -> str:
-    """An instruction's source line: "ring.py:7", or empty if the plan has none."""
-    place = plan.place(instruction)
-    return f"{PurePath(place.file).name}:{place.line}" if place.file else ""
 
 
 def op_name(op: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,9 @@ def stage_table(value: object) -> list[str]:
     match value:
         case Program():
             columns = _columns(value.transfers)
-            columns["source"] = np.array([_line(value, row) for row in columns["source"]], str)
+            columns["source"] = np.array(
+                [value.sources.place(int(row)).short for row in columns["source"]], str
+            )
             return _table("transfer", columns)
         case ChunkDag():
             of_transfers = {w: getattr(value, w) for w in ("origin", "readers", "kept")}
@@ -61,12 +62,6 @@ def stage_table(value: object) -> list[str]:
             return [line for rank in ranks for line in plan_table(value, rank)]
         case _:
             raise TypeError(f"no pass makes a {type(value).__name__}")
-
-
-def _line(program: Program, row: int) -> str:
-    """A source line of the program: "ring.py:7"."""
-    place = program.sources.place(int(row))
-    return f"{PurePath(place.file).name}:{place.line}"
 
 
 def _columns(table: Table) -> dict[str, NDArray[Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sley.errors.report import P812
-from sley.report.critical import line_text, op_name
+from sley.report.critical import op_name
 from sley.simulate.result import Cause, Executions, Simulation
 
 Event = dict[str, Any]
@@ -68,7 +68,7 @@ def _slices(s: Simulation, e: Executions) -> list[Event]:
     plan = s.plan
     critical = set(zip(s.critical.instruction.tolist(), s.critical.tile.tolist(), strict=True))
     rows = np.unique(e.instruction).tolist()
-    lines = {row: line_text(plan, row) for row in rows}
+    lines = {row: plan.place(row).short for row in rows}
     columns = (e.instruction, e.tile, e.turn_us, e.start_us, e.end_us, e.cause)
     events: list[Event] = []
     for row, tile, turn, start, end, number in zip(*(c.tolist() for c in columns), strict=True):
