@@ -268,12 +268,6 @@ FAULTS: tuple[Fault, ...] = (
         "(first[plan.waits.target], first[plan.waits.source])",
     ),
     _fault(
-        "meetings: a send does not need the slot that the receive before frees",
-        "verify",
-        "np.concatenate([waits.target, receive, send, receive[follows - 1]])",
-        "np.concatenate([waits.target, receive, send, send[follows - 1]])",
-    ),
-    _fault(
         "races: the first read is not compared with the write after it",
         "verify",
         "np.flatnonzero(before != NONE), np.flatnonzero((after != NONE) & ~write)\n",

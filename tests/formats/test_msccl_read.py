@@ -231,6 +231,12 @@ def test_in_place_nothing_outside_the_memory_is_accepted(buffer: str, offset: in
         msccl_xml.read(gather_in_place(buffer, offset))
 
 
+def test_in_place_a_range_that_begins_inside_the_memory_must_end_inside() -> None:
+    assert msccl_xml.read(gather_in_place("i", -1).replace('cnt="1"', 'cnt="2"'))
+    with pytest.raises(sley.SleyError, match="F420"):
+        msccl_xml.read(gather_in_place("i", 1).replace('cnt="1"', 'cnt="2"'))
+
+
 def step(s: int, kind: str, wait: tuple[int, int] = (-1, -1), hasdep: int = 1) -> str:
     return (
         f'<step s="{s}" type="{kind}" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="1" '
@@ -306,6 +312,12 @@ def test_nops_without_effect_are_left_out_and_remarked(second: list[str], line: 
     text = blocks([step(0, "cpy")], second)
     assert waits_of(text) == ([Op.COPY] * 2, set())
     assert codes(text) == [("F432", line)]
+
+
+def test_the_wait_of_a_last_nop_is_not_one_of_the_next_block() -> None:
+    text = blocks([step(0, "cpy")], [step(0, "cpy"), step(1, "nop", (0, 0))], [step(0, "cpy")])
+    assert waits_of(text) == ([Op.COPY] * 3, set())
+    assert codes(text) == [("F432", 7)]
 
 
 def test_six_thousand_steps_take_well_under_a_second() -> None:

@@ -4,8 +4,7 @@ In instruction order every instruction runs all tiles before the next one of its
 whose receiver isn't current stops after a few tiles, whatever the number of slots: both ends of a
 message must be current together. With enough tiles an instruction can end only if every instruction
 that it needs has ended or is the current one of its block: the other end of each of its messages,
-the receive of the previous message on a connection that it sends on, and its waits. So the run is a
-sequence of meetings: the largest set of current instructions that need none outside the set runs
+and its waits. So the run is a sequence of meetings: the largest set of current instructions that need none outside the set runs
 all its tiles and ends. Its end never blocks others. So if at some point there is no such set, no
 run ends; and a run that ends by meetings does so with any number of tiles and slots.
 """
@@ -41,12 +40,11 @@ def check_meetings(plan: Plan, messages: Messages) -> list[Diagnostic]:
 
 
 def _needs(plan: Plan, messages: Messages) -> Edges:
-    """Instruction -> the instructions that must have ended, or be current, for it to end."""
-    connection, send, receive = messages.connection, messages.send, messages.receive
-    follows = np.flatnonzero(connection[1:] == connection[:-1]) + 1
-    waits = plan.waits
-    source = np.concatenate([waits.source, send, receive, send[follows]])
-    target = np.concatenate([waits.target, receive, send, receive[follows - 1]])
+    """Instruction -> the instructions that must have ended, or be current, for it to end. (The
+    receive before, which frees a slot, is earlier in the block of the receive.)"""
+    waits, send, receive = plan.waits, messages.send, messages.receive
+    source = np.concatenate([waits.source, send, receive])
+    target = np.concatenate([waits.target, receive, send])
     return Edges.from_pairs(len(plan.instructions), source, target)
 
 
