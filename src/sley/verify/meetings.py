@@ -4,9 +4,10 @@ In instruction order every instruction runs all tiles before the next one of its
 whose receiver isn't current stops after a few tiles, whatever the number of slots: both ends of a
 message must be current together. With enough tiles an instruction can end only if every instruction
 that it needs has ended or is the current one of its block: the other end of each of its messages,
-and its waits. So the run is a sequence of meetings: the largest set of current instructions that need none outside the set runs
-all its tiles and ends. Its end never blocks others. So if at some point there is no such set, no
-run ends; and a run that ends by meetings does so with any number of tiles and slots.
+and its waits. So the run is a sequence of meetings: the largest set of current instructions that
+need none outside the set runs all its tiles and ends. Its end never blocks others. So if at some
+point there is no such set, no run ends; and a run that ends by meetings does so with any number of
+tiles and slots.
 """
 
 from __future__ import annotations
