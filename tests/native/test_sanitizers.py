@@ -21,6 +21,11 @@ def test_a_lost_release_of_the_engine_is_noticed(tmp_path: Path) -> None:
     check_lost_release(sanitized(tmp_path, "thread", "engine_test.cpp", ENGINE))
 
 
+def test_a_connection_uses_a_slot_again_only_after_all_its_readers(tmp_path: Path) -> None:
+    done = run(sanitized(tmp_path, "address,undefined", "fifo_test.cpp", ()))
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 @pytest.mark.parametrize("sanitizers", SANITIZERS)
 def test_ranks_agree_on_how_calls_go(tmp_path: Path, sanitizers: str) -> None:
     done = run(sanitized(tmp_path, sanitizers, "ways_test.cpp", ()))
