@@ -1,5 +1,5 @@
 // Random messages of many sizes and tags, posted in random orders from private memory and from the
-// heap, waiting in every way there is, each checked byte by byte.
+// heap, with every way of waiting. Each is checked byte by byte.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -16,8 +16,8 @@
 namespace sley {
 namespace {
 
-// The k-th message of a flow: what it holds is known to both ends. The messages of a tag that is
-// received from any source are of one size.
+// The k-th message of a flow; both ends can compute its bytes. All messages of a tag that is
+// received from any source have one size.
 struct Flow {
     std::int32_t src, dst;
     std::int64_t tag;
@@ -40,7 +40,7 @@ struct Flow {
     }
 };
 
-// One random traffic, the same for all ranks.
+// Random traffic, the same for all ranks.
 struct Traffic {
     std::vector<Flow> flows;
     std::vector<int> counts;
@@ -77,7 +77,7 @@ void fill(const Posted& post) {
     for (std::int64_t i = 0; i < post.bytes; ++i) post.data[i] = post.flow->content(post.k, i);
 }
 
-// One rank's part of a traffic.
+// A rank's part of the traffic.
 class Life {
 public:
     Life(World& world, std::int32_t rank, const Traffic& traffic, unsigned seed)

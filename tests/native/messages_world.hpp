@@ -160,7 +160,7 @@ struct World {
     std::vector<std::byte*> heap;
 };
 
-// Random messages among random ranks; exits where one is not what was sent.
+// Random messages among random ranks; exits if one differs from what was sent.
 void test_random_traffic(unsigned seed);
 
 }  // namespace sley

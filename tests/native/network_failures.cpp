@@ -1,4 +1,4 @@
-// What becomes of a job whose network or whose ranks fail.
+// Jobs in which the network or a rank fails.
 #include <net/if.h>
 #include <sched.h>
 #include <sys/ioctl.h>
@@ -12,7 +12,7 @@
 
 namespace sley::test {
 
-// A process that is killed in the middle of messages.
+// A process is killed while it sends messages.
 void killed() {
     int there[2], back[2];
     CHECK(pipe(there) == 0 && pipe(back) == 0);
@@ -49,7 +49,7 @@ void killed() {
     CHECK(Clock::now() - since < std::chrono::seconds(20));
 }
 
-// A network of this process' own, that can be cut.
+// A network namespace of this process, whose link can be cut.
 void own_network() {
     if (unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0) return;
     std::printf("no network namespace for this user\n");
@@ -65,7 +65,7 @@ void set_network(bool up) {
     close(fd);
 }
 
-// Ranks that wait notice that the network between them is cut, also where nothing is on its way.
+// Waiting ranks notice that the network between them is cut, even without messages in flight.
 void cut() {
     own_network();
     set_network(true);
@@ -82,7 +82,7 @@ void cut() {
     });
 }
 
-// A rank that is there and takes nothing, however much is on its way to it, is not cut off.
+// A rank that lives but receives nothing is not cut off, however much is in flight to it.
 void busy() {
     const auto silence = std::chrono::milliseconds(200);
     Job job({0, 1}, {8, 4 << 20, 8}, 1, silence);

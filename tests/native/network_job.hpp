@@ -1,4 +1,4 @@
-// What the tests of the transports share: ranks as threads, each with its own fabric, in which the
+// Jobs for the tests of the transports: ranks as threads, each with its own fabric, in which the
 // ranks of other hosts are remote.
 #pragma once
 
@@ -49,7 +49,7 @@ inline std::unique_ptr<Wire> make_wire(std::int32_t rank, const std::vector<bool
                                      silence);
 }
 
-// host_of: of each rank. Ranks of one host share a segment.
+// host_of: the host of each rank. Ranks of one host share a segment.
 struct Job {
     std::vector<int> host_of;
     FabricShape shape;
@@ -133,7 +133,7 @@ struct Job {
     }
 };
 
-// Pumps, until the condition holds; dies when it doesn't within the timeout.
+// Pumps until the condition holds; aborts if it doesn't within the timeout.
 inline void pump_until(Fabric& fabric, const std::function<bool()>& condition) {
     const auto end = Clock::now() + std::chrono::seconds(static_cast<int>(kTimeout));
     while (!condition()) {
@@ -151,7 +151,7 @@ inline void settle(Fabric& fabric) {
     pump_until(fabric, [&] { return fabric.is_settled(); });
 }
 
-// The messages of one connection: the same on both sides.
+// The messages of a connection, equal on both sides.
 class Stream {
 public:
     Stream(std::int32_t src, std::int32_t dst, std::int32_t channel, std::size_t slot_bytes)
@@ -185,7 +185,7 @@ private:
     std::byte byte_at(std::size_t i) const {
         return static_cast<std::byte>(seed_ + 31 * i + i / 251);
     }
-    // Some are empty, some as long as a slot, many short.
+    // Some are empty, some fill a slot, many are short.
     void draw() {
         seed_ = static_cast<std::uint32_t>(random_());
         const auto kind = random_() % 8;
@@ -244,7 +244,7 @@ struct ReceivingEnd {
     }
 };
 
-// Every rank sends `messages` to every other one on every channel, and checks what it receives.
+// Every rank sends `messages` to every other rank on every channel, and checks those it receives.
 inline void live(Job& job, std::int32_t rank, std::int32_t channels, int messages) {
     Fabric& fabric = job.fabric(rank);
     const auto slot_bytes = static_cast<std::size_t>(job.shape.fifo.slot_bytes);

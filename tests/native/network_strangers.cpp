@@ -1,4 +1,4 @@
-// Who may connect, and what comes in.
+// Connections from strangers, and malformed frames.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 
 namespace sley::test {
 
-// What connects to a rank's listener, and what it sends there.
+// A client that connects to a rank's listener and sends any bytes.
 int dial(const std::string& address) {
     char host[64];
     unsigned port = 0;
@@ -25,7 +25,7 @@ int dial(const std::string& address) {
     return fd;
 }
 
-// What a rank says first. `secret_bytes`: how many of the secret's it knows.
+// The first frame of a rank. `secret_bytes`: the number of bytes of the secret that are right.
 void greet(int fd, std::int32_t peer, const Secret& secret, std::size_t secret_bytes) {
     struct {
         char magic[4] = {'s', 'l', 'e', 'y'};
@@ -38,8 +38,8 @@ void greet(int fd, std::int32_t peer, const Secret& secret, std::size_t secret_b
     CHECK(write(fd, &greeting, sizeof greeting) == sizeof greeting);
 }
 
-// Strangers hold up nobody: one who says nothing, one who speaks another language, one who knows
-// all but the secret, and one who looks for another rank.
+// Strangers delay no rank: a silent one, one with another protocol, one that knows all but the
+// secret, and one that wants another rank.
 void strangers() {
     Job job({0, 1}, {1, 8, 1}, 1);
     const auto all = job.meeting();
@@ -154,7 +154,7 @@ struct Nowhere final : FrameSink {
     std::byte bytes[64];
 };
 
-// Frames that cannot be right end the connection, whatever they are.
+// A malformed frame of any kind ends the connection.
 void garbage() {
     const auto frame = [](FrameKind kind, std::int32_t index, std::uint32_t bytes,
                           std::uint64_t number) {

@@ -1,5 +1,5 @@
 // The transports without Python, for the sanitizers. The first argument names the case, the second
-// the wire. Exits with 1, and says where, at the first thing that is wrong.
+// the wire. Prints the first difference, and exits with 1.
 #include <mutex>
 #include <stdexcept>
 
@@ -97,7 +97,7 @@ void credits() {
     CHECK(refused);
 }
 
-// What a rank is at, and its host's beats, are seen on the other host; a failure is heard by all.
+// The other host sees a rank's position and its host's heartbeats; all ranks learn of a failure.
 void states() {
     Job job({0, 0, 1, 1}, {1, 8, 1}, 1);
     job.connect();
@@ -131,7 +131,7 @@ void states() {
     pump_until(job.fabric(3), [&] { return job.fabric(3).control().has_left(0); });
 }
 
-// A rank that closes is no failure; one that ends without is.
+// A rank that ends is a failure, unless it closed the fabric before.
 void ends() {
     Job job({0, 1, 2}, {1, 8, 1}, 1);
     job.connect();

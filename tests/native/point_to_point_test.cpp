@@ -1,6 +1,6 @@
-// Point-to-point messages without Python, for the sanitizers: random traffic, then what must not
-// block, and what must fail. Says what went wrong and exits with 1. Arguments: the first seed and
-// the number of random worlds.
+// Point-to-point messages without Python, for the sanitizers: random traffic, then cases that must
+// not block, and cases that must fail. Prints the first difference and exits with 1. Arguments: the
+// first seed and the number of random worlds.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -24,7 +24,7 @@ std::vector<std::byte> bytes_of(std::size_t size, int value) {
     return std::vector<std::byte>(size, static_cast<std::byte>(value));
 }
 
-// Threads of one rank talk to the others at the same time, each waiting in its own call.
+// Threads of one rank exchange messages with the others at the same time, each waiting in its call.
 void test_threads_of_a_rank() {
     World world(2, kUsual);
     world.run([&](std::int32_t rank) {
@@ -47,7 +47,7 @@ void test_threads_of_a_rank() {
     });
 }
 
-// A peer that takes nothing must not keep others from being served.
+// A peer that receives nothing must not delay messages to others.
 void test_peers_do_not_block_one_another() {
     World world(3, kUsual);
     const auto large = bytes_of(100000, 1);
@@ -62,7 +62,7 @@ void test_peers_do_not_block_one_another() {
     require(pending->wait(kLong), "until it does");
 }
 
-// An earlier message of another tag is taken aside, however large.
+// An earlier message of another tag is moved to memory of its own, however large.
 void test_tags_overtake() {
     World world(2, kUsual);
     const auto large = bytes_of(100000, 1), small = bytes_of(10, 2);
@@ -77,7 +77,7 @@ void test_tags_overtake() {
     require(rest == large, "the earlier message waits in memory of its own");
 }
 
-// A message that nobody asked for is left where it is, whatever else its receiver does.
+// A message without a receive stays in its FIFO, whatever else its receiver does.
 void test_unwanted_messages_wait_in_the_fifo() {
     World world(3, kUsual);
     auto data = bytes_of(8, 1), other = bytes_of(8, 0);
@@ -94,7 +94,7 @@ void test_unwanted_messages_wait_in_the_fifo() {
     require(sends[5]->wait(kLong), "and all in the end");
 }
 
-// Data in the heap are the sender's again when they have been read, which is seen without slots.
+// Once data in the heap have been read, the sender may overwrite them; no slot is needed for this.
 void test_heap_data_are_read_in_place(std::int64_t bytes) {
     World world(2, {1, 64, 8});
     const auto size = static_cast<std::size_t>(bytes);
@@ -110,7 +110,7 @@ void test_heap_data_are_read_in_place(std::int64_t bytes) {
     require(in[size - 1] == std::byte{252}, "it was read in place");
 }
 
-// Whether the messages still lie in the FIFOs or have been taken into memory of their own.
+// Whether the messages are still in the FIFOs, or in memory of their own.
 void test_any_source_is_fair(bool taken) {
     World world(3, kUsual);
     auto data = bytes_of(8, 1);
@@ -124,7 +124,7 @@ void test_any_source_is_fair(bool taken) {
     require(from[1] == 2 && from[2] == 2, "sources take turns");
 }
 
-// A message to another host leaves though its sender, and its receiver, do nothing more.
+// A message to another host arrives although its sender and its receiver make no further calls.
 void test_what_is_sent_leaves() {
     World world(2, kUsual, true);
     auto data = bytes_of(8, 1), in = bytes_of(8, 0);
@@ -137,7 +137,7 @@ void test_what_is_sent_leaves() {
     while (!world.fabric[1]->is_settled()) std::this_thread::yield();
 }
 
-// Of two receives that a message fits, the one that was posted first takes it.
+// Of two receives that match a message, the one posted first receives it.
 void test_receives_take_turns(std::int32_t first, std::int32_t second) {
     World world(2, kUsual);
     auto data = bytes_of(8, 1), in = bytes_of(8, 0);
@@ -212,7 +212,7 @@ void test_receives_stall(std::int32_t src, bool now) {
     require(patient->outcome().status == Status::kAborted, "as aborted");
 }
 
-// Sends that nobody takes stall, staged and pulled.
+// Sends without a receive stall, staged and pulled.
 void test_sends_stall() {
     for (const bool pulled : {false, true}) {
         World world(2, kUsual);
@@ -223,7 +223,7 @@ void test_sends_stall() {
     }
 }
 
-// The time of an operation runs while it is its turn and nothing moves.
+// An operation's timeout runs while it is first in its queue and no data move.
 void test_turns_are_not_stalls() {
     World world(2, kUsual);
     auto in = bytes_of(8, 0), data = bytes_of(8, 1);

@@ -27,7 +27,7 @@ using Random = std::mt19937_64;
 template <class T>
 constexpr bool is_half = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
 
-// ---- what the kernels promise, one element at a time ----
+// ---- the specification, one element at a time ----
 
 template <class T>
 T one_nan(T value) {
@@ -84,7 +84,7 @@ T from_bits(std::uint64_t bits) {
     return value;
 }
 
-// Magnitudes that matter; `exponent` and `fraction` are the widths of the type's fields.
+// Magnitudes at the limits; `exponent` and `fraction` are the widths of the type's fields.
 std::uint64_t special_float(Random& random, int exponent, int fraction) {
     const std::uint64_t one = 1, infinity = ((one << exponent) - 1) << fraction;
     const std::uint64_t half = ((one << (exponent - 1)) - 1) << fraction;  // the bits of 1
@@ -148,7 +148,7 @@ T get(const Bytes& bytes, std::size_t at) {
     return value;
 }
 
-// Arrays start at an offset in their buffers and are followed by bytes that must stay.
+// Arrays start at an offset in their buffers; the bytes behind them must not change.
 constexpr std::size_t kAfter = 96;
 
 template <class T>
@@ -207,7 +207,7 @@ void check_divide(const std::vector<Variant>& variants, Random& random, int type
     }
 }
 
-// All values of a 16-bit type with some others.
+// All values of a 16-bit type, each combined with some others.
 template <class T>
 void check_all_halves(const std::vector<Variant>& variants, Random& random, int type) {
     constexpr std::size_t n = 1 << 16;

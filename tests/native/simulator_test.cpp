@@ -88,7 +88,7 @@ Simulator simulator_of(SimulatorPlan plan, std::int32_t connections, bool remote
                      settings);
 }
 
-// Everybody sends, then passes on what it receives, `hops` times in all.
+// Every rank sends, then forwards what it receives, `hops` times in all.
 void check_rings() {
     constexpr std::int32_t ranks = 5, hops = 4;
     for (int variant = 0; variant < 64; ++variant) {
@@ -137,7 +137,7 @@ void check_rings() {
     }
 }
 
-// Two blocks that wait for one, and a message; then a wait that nobody ends.
+// Two blocks that wait for one, and a message; then a wait that never ends.
 void check_waits_and_hangs() {
     SimulatorSettings settings;
     settings.tile_bytes = settings.last_tile_bytes = 100;
@@ -152,12 +152,12 @@ void check_waits_and_hangs() {
     for (std::size_t b = 0; b < ends.size(); ++b) expect(near(result.end_us[b], ends[b]), "ends");
     auto circle = simulator_of(plan_of({{{kNone, kNone, {1}}}, {{kNone, kNone, {0}}}}, false), 0,
                                false, settings, 5, 0);
-    expect(circle.run().stuck == std::vector<std::int32_t>({0, 1}), "a circle of waits");
+    expect(circle.run().stuck == std::vector<std::int32_t>({0, 1}), "a cycle of waits");
     auto lonely = simulator_of(plan_of({{{kNone, 0}}, {}}, true), 1, true, settings, 5, 0);
-    expect(lonely.run().stuck == std::vector<std::int32_t>({0}), "a message that nobody sends");
+    expect(lonely.run().stuck == std::vector<std::int32_t>({0}), "a message without a send");
 }
 
-// All flows rise together until each has met its cap or a full resource.
+// The rates of all flows rise together until each reaches its cap or a full resource.
 std::vector<double> filled(const FlowClasses& classes, const std::vector<double>& capacity,
                            const std::vector<std::int32_t>& kinds) {
     std::vector<double> rate(kinds.size()), left = capacity;

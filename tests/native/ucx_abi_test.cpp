@@ -79,7 +79,7 @@ SAME_PLACE(OwnHandler, id, ucp_am_handler_param_t, id);
 SAME_PLACE(OwnHandler, callback, ucp_am_handler_param_t, cb);
 SAME_PLACE(OwnHandler, argument, ucp_am_handler_param_t, arg);
 
-// Functions: as many arguments, each as large and of the same sort, and such a result.
+// Functions: the number of arguments, and the size and sort of each and of the result, are equal.
 template <class A, class B>
 constexpr bool is_alike() {
     if constexpr (std::is_void_v<A> || std::is_void_v<B>) {

@@ -1,5 +1,5 @@
-// How calls go: what a trial prefers, and that ranks as threads go the same way without waiting.
-// Exits with 1 at the first thing that is wrong.
+// Ways of copying: which one a trial prefers, and that ranks as threads take the same way without
+// waiting for each other. Exits with 1 at the first difference.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +20,7 @@ void expect(bool holds, const char* what) {
     std::exit(1);
 }
 
-// So many calls, which take so many seconds each way; those that went each.
+// Makes calls that take `seconds` by each way; returns the number of calls by each.
 std::vector<int> tried(Trial& trial, const std::vector<double>& seconds, int calls) {
     std::vector<int> went(seconds.size());
     for (int i = 0; i < calls; ++i) {
@@ -42,9 +42,9 @@ void check_trials() {
     expect(lost < 0.025 * 2.5 * 5000, "trials cost more than they may");
 
     // The machine changes: the way that was the fastest takes four times as long.
-    expect(tried(trial, {4, 3, 10}, 40)[1] >= 20, "what has become slow is still preferred");
+    expect(tried(trial, {4, 3, 10}, 40)[1] >= 20, "a way that became slow is still preferred");
 
-    // One that is late now and then, and so slow whichever way it goes.
+    // Some calls are late, and therefore slow by any way.
     Trial noisy(2);
     std::mt19937 random(7);
     int wrong = 0;
@@ -57,10 +57,10 @@ void check_trials() {
     expect(wrong < 4000, "the slower way was preferred");
 
     Trial two(2);
-    expect(tried(two, {2, 1, 0}, 100)[2] == 0, "a way that there isn't");
+    expect(tried(two, {2, 1, 0}, 100)[2] == 0, "a third way of two");
 }
 
-// What a call is for `Ways`: nobody ends it before everybody has begun it, but some run ahead.
+// A call as `Ways` sees it: no rank ends it before all have begun it, but ranks may run ahead.
 class Meeting {
 public:
     explicit Meeting(int ranks) : begun_(static_cast<std::size_t>(ranks)) {}
@@ -91,10 +91,11 @@ void check_agreement(int ranks, int calls) {
         Ways ways(control);
         std::mt19937 sizes(1), times(2);
         for (int i = 0; i < calls; ++i) {
-            // Numbers that are 128 apart are told of each other's ways.
-            const std::uint64_t alike = sizes() % 256, there_are = 2 + alike / 128;
-            const auto way = ways.begin(alike, there_are);
-            expect(static_cast<std::size_t>(way) < there_are, "a way that the call can't go");
+            // Calls whose numbers are 128 apart share an entry.
+            const std::uint64_t alike = sizes() % 256, ways_of_call = 2 + alike / 128;
+            const auto way = ways.begin(alike, ways_of_call);
+            expect(static_cast<std::size_t>(way) < ways_of_call,
+                   "a way that the call doesn't have");
             went[static_cast<std::size_t>(rank)].push_back(way);
             meeting.begin(rank);
             meeting.end(rank);
@@ -106,8 +107,8 @@ void check_agreement(int ranks, int calls) {
     for (auto& thread : threads) thread.join();
     bool any[kWays] = {};
     for (const auto way : went[0]) any[static_cast<std::size_t>(way)] = true;
-    expect(any[0] && any[1] && any[2], "not all ways were gone");
-    for (const auto& of_rank : went) expect(of_rank == went[0], "ranks went different ways");
+    expect(any[0] && any[1] && any[2], "some way was never taken");
+    for (const auto& of_rank : went) expect(of_rank == went[0], "ranks took different ways");
 }
 
 void check_only() {
@@ -118,7 +119,7 @@ void check_only() {
     for (int i = 0; i < 20; ++i) {
         expect(ways.begin(5, 3) == Way::kAttached, "not the only way");
         ways.end(1);
-        expect(ways.begin(5, 2) == Way::kCached, "a way that can't be gone");
+        expect(ways.begin(5, 2) == Way::kCached, "an impossible way");
         ways.end(1);
     }
 }
