@@ -46,7 +46,6 @@ MODULES: dict[str, str | None] = {
     "collectives": None,
     "graph": None,
     "faults": None,
-    "invariants": None,
     "routes": None,
     "sizes": None,
 }

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sley.ir.dag import InstructionDag
-from sley.ir.invariants import order_faults
 from sley.passes.channels import assign_channels
 from sley.passes.dependencies import dependencies
 from sley.passes.fuse import fuse
 from sley.passes.order import order
+from support.invariants import order_faults
 from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, random_transfers, random_trees
 from support.written_programs import written

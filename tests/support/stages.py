@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import sley
 from sley.ir.dag import Blocks, ChunkDag, InstructionDag, Order
 from sley.ir.faults import Fault
-from sley.ir.invariants import (
+from sley.ir.program import Program
+from support.invariants import (
     block_faults,
     chunk_faults,
     instruction_faults,
     order_faults,
     program_faults,
 )
-from sley.ir.program import Program
 
 T = TypeVar("T")
 

@@ -13,13 +13,6 @@ from hypothesis import strategies as st
 
 import sley
 from sley.ir.dag import Blocks, Order
-from sley.ir.invariants import (
-    block_faults,
-    chunk_faults,
-    instruction_faults,
-    order_faults,
-    program_faults,
-)
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.lang import ChunkProgram
@@ -28,6 +21,13 @@ from sley.passes.dependencies import dependencies
 from sley.passes.emit import emit
 from sley.passes.fuse import fuse
 from support.examples import examples
+from support.invariants import (
+    block_faults,
+    chunk_faults,
+    instruction_faults,
+    order_faults,
+    program_faults,
+)
 from support.random_options import random_options
 from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, random_transfers, random_trees
