@@ -271,7 +271,7 @@ def equations() -> str:
                 topology = cluster(2, 8, gamma)
                 found = estimate(made, AT, topology)
                 simulated = simulator(kind, level, (2, 8), 1, gamma, False)(AT).time_us
-                three = (found.algorithm_us, found.stage_us, found.task_us)
+                three = (found.algorithm.time_us, found.stage.time_us, found.task.time_us)
                 own = three[("algorithm", "stage4", "task").index(level)]
                 rows.append(
                     (

@@ -47,7 +47,7 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
                   std::vector<std::int64_t>(rows, kNone), std::vector<double>(rows),
                   std::vector<double>(rows)};
     result_.moved_bytes.assign(settings_.links, 0);
-    result_.load_bytes.assign(settings_.links * settings_.bins, 0);
+    result_.load_bytes.assign(settings_.links * kBins, 0);
     result_.bin_us = 1.0 / 64;
 }
 
@@ -326,12 +326,11 @@ void Simulator::record(std::int32_t link, double from, double to, double bytes) 
     double& bin_us = result_.bin_us;
     std::vector<double>& load_bytes = result_.load_bytes;
     result_.moved_bytes[link] += bytes;
-    const std::int64_t bins = settings_.bins;
-    while (to >= bin_us * static_cast<double>(bins)) {
-        for (std::int64_t k = 0; k < bins; ++k) {
+    while (to >= bin_us * static_cast<double>(kBins)) {
+        for (std::int64_t k = 0; k < kBins; ++k) {
             for (std::int32_t l = 0; l < settings_.links; ++l) {
                 const auto at = [&](std::int64_t bin) {
-                    return bin < bins ? load_bytes[bin * settings_.links + l] : 0.0;
+                    return bin < kBins ? load_bytes[bin * settings_.links + l] : 0.0;
                 };
                 load_bytes[k * settings_.links + l] = at(2 * k) + at(2 * k + 1);
             }

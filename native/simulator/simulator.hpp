@@ -13,6 +13,7 @@
 namespace sley {
 
 constexpr std::int32_t kNone = -1;
+constexpr std::int64_t kBins = 256;  // of time, for the load of links
 
 // A plan as the simulator's input. One row an instruction, block after block.
 struct SimulatorPlan {
@@ -42,7 +43,6 @@ struct SimulatorSettings {
     double overhead_bytes = 0;  // of every part, besides its data
     double launch_us = 0, wait_us = 0, decode_us = 0;
     std::int32_t links = 0;  // the load of resources 0 to links - 1 is recorded
-    std::int64_t bins = 256;
 };
 
 // One row an execution, `instruction * tiles + tile`.

@@ -120,7 +120,7 @@ void check_rings() {
         const double bytes = hops * (100.0 * static_cast<double>(settings.tiles - 1) + 40);
         for (std::int32_t link = 0; link < ranks; ++link) {
             double sum = 0;
-            for (std::int64_t k = 0; k < settings.bins; ++k) {
+            for (std::int64_t k = 0; k < kBins; ++k) {
                 sum += result.load_bytes[static_cast<std::size_t>(k * ranks + link)];
             }
             expect(near(sum, result.moved_bytes[static_cast<std::size_t>(link)]), "loads");

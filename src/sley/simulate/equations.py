@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
@@ -28,20 +27,6 @@ from sley.simulate.turns import Turns
 
 _SAME = 1e-9
 """Relative difference up to which times are equal."""
-
-Number = TypeVar("Number", float, FloatArray)
-
-
-def conflict_us(
-    task_us: Number, z: Number, gamma_us: Number, penalty: Number, tiles: int = 1
-) -> Number:
-    """Equation (1) in the form that (4) uses: n (z (alpha + c beta) + gamma L(z)).
-
-    task_us: alpha + c beta. z: the rate of the active tasks over the link's capacity. gamma_us,
-    penalty: gamma and L(z). tiles: n. The paper's (1) has gamma L(z) once, its (4) for every task
-    of every micro-batch.
-    """
-    return tiles * (z * task_us + gamma_us * penalty)
 
 
 @dataclass(frozen=True)
@@ -85,7 +70,9 @@ class Estimates:
     size_bytes: the size of the call, as nccl-tests counts it.
     tiles: n, the number of micro-batches.
     stages: K, the number of stages in (4).
-    algorithm, stage, task: the three levels.
+    algorithm: T_A (equation 3): one tile after another.
+    stage: T_S (equation 4): stages in parallel, each one tile after another.
+    task: T_P (equation 5): each task with all its tiles.
     """
 
     size_bytes: int
@@ -94,21 +81,6 @@ class Estimates:
     algorithm: LevelEstimate
     stage: LevelEstimate
     task: LevelEstimate
-
-    @property
-    def algorithm_us(self) -> float:
-        """T_A (equation 3): one tile after another."""
-        return self.algorithm.time_us
-
-    @property
-    def stage_us(self) -> float:
-        """T_S (equation 4): stages in parallel, each one tile after another."""
-        return self.stage.time_us
-
-    @property
-    def task_us(self) -> float:
-        """T_P (equation 5): each task with all its tiles."""
-        return self.task.time_us
 
 
 def estimate(
@@ -280,15 +252,16 @@ class _Tasks:
         return self._rows_of(np.add(*self._parts_us(mine)))
 
     def contended_us(self, mine: BoolArray) -> tuple[FloatArray, FloatArray]:
-        """float64 (instructions, 2) each: z_k (alpha + c beta), and gamma L(z_k), on each link."""
+        """float64 (instructions, 2) each: z_k (alpha + c beta), and gamma L(z_k), on each link:
+        equation (1) for one tile. The paper's (1) has gamma L(z) once for all tiles, its (4) for
+        each tile, as here."""
         alpha_us, data_us = self._parts_us(mine)
         z = self._demand(np.ones_like(mine))[:, None]
         longer = np.maximum(1, z) / np.maximum(1, self._demand(mine))[:, None]
         gamma_us = self.topology.model.contention * longer * data_us
-        none = np.zeros_like(data_us)
         return (
-            self._rows_of(conflict_us(alpha_us + data_us, longer, none, none)),
-            self._rows_of(conflict_us(none, none, gamma_us, np.maximum(0, z - 1))),
+            self._rows_of(longer * (alpha_us + data_us)),
+            self._rows_of(gamma_us * np.maximum(0, z - 1)),
         )
 
     def slowest(
