@@ -18,14 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import sley
-
-
-def blocks(plan: sley.Plan) -> int:
-    """The largest number of thread blocks on a rank."""
-    return int(np.bincount(plan.block_rank).max())
 
 
 def idle(plan: sley.Plan) -> float:
@@ -56,16 +49,16 @@ def measure(path: Path, topology: sley.Topology | None) -> dict[str, Any]:
     options: dict[str, Any] = {"schedule": "hpds", "topology": topology}
     connection = sley.compile(program, **options)
     state = sley.compile(program, allocate="state", **options)
-    least = fewest(program, blocks(state), topology) or state
+    least = fewest(program, state.blocks_per_rank, topology) or state
     return {
         "file": path.stem,
         "ranks": imported.collective.ranks,
         "transfers": len(program.transfers),
-        "before": blocks(imported),
-        "connection": blocks(connection),
-        "state": blocks(state),
+        "before": imported.blocks_per_rank,
+        "connection": connection.blocks_per_rank,
+        "state": state.blocks_per_rank,
         "idle_state": idle(state),
-        "fewest": blocks(least),
+        "fewest": least.blocks_per_rank,
         "idle_fewest": idle(least),
         "growth": 0.0
         if least.estimate is None

@@ -39,17 +39,12 @@ class Case:
     algorithm: str
     plan: sley.Plan
 
-    @property
-    def blocks(self) -> int:
-        """The largest number of thread blocks on a rank."""
-        return int(np.bincount(self.plan.block_rank).max())
-
 
 @cache
 def case(algorithm: str, ranks: int, protocol: Protocol, blocks: int) -> Case:
     """An AllReduce in place with the most instances that need at most `blocks` blocks on a rank."""
     one = _compiled(algorithm, ranks, protocol, 1)
-    instances = max(1, blocks // Case(algorithm, one).blocks)
+    instances = max(1, blocks // one.blocks_per_rank)
     return Case(algorithm, _compiled(algorithm, ranks, protocol, instances))
 
 

@@ -108,7 +108,7 @@ class Call:
             "engine": engine.value,
             "launching": launching.value + (" in a graph" if graph else ""),
             "ranks": ranks,
-            "blocks": case.blocks,
+            "blocks": case.plan.blocks_per_rank,
             "threads": threads,
             "slots": wiring.slots,
             "slot_bytes": wiring.slot_bytes,

@@ -135,7 +135,7 @@ def run(
     idle = {exits: found.idle(to_exit=exits) for exits in (True, False)}
     return Run(
         time_us=found.time_us,
-        blocks=int(np.bincount(found.plan.block_rank).max()),
+        blocks=found.plan.blocks_per_rank,
         links=_mean(used[used > 0]),
         nvlinks=_mean(used[(used > 0) & inside]),
         cards=_mean(used[(used > 0) & ~inside]),

@@ -74,7 +74,7 @@ def measure(gpus: int, schedule: str) -> dict[str, Any]:
         "instructions": len(plan.instructions),
         "waits": len(plan.waits),
         "sub_pipelines": plan.pipelines,
-        "blocks_per_rank": int((plan.rank_block[1:] - plan.rank_block[:-1]).max()),
+        "blocks_per_rank": plan.blocks_per_rank,
         "seconds": seconds,
         "peak_MB": memory,
     }

@@ -75,7 +75,7 @@ def test_what_is_chosen_is_what_its_options_make(table: sley.Choices) -> None:
         plan = sley.compile(choice.program, choice.options, topology=NDV4)
         assert plan.instructions == choice.plan.instructions
         assert sley.verify(choice.plan).slots == choice.plan.slots
-        assert choice.blocks_per_rank == np.bincount(choice.plan.block_rank).max()
+        assert choice.plan.blocks_per_rank == np.bincount(choice.plan.block_rank).max()
         assert choice.end.time_us == sley.simulate(plan, choice.end_bytes).time_us
         assert 0 < choice.end.of_bound <= 1
 
@@ -85,13 +85,13 @@ def test_small_calls_take_ll_and_large_ones_simple() -> None:
     first, last = choices.ranges[0], choices.ranges[-1]
     assert first.plan.protocol is sley.Protocol.LL
     assert last.plan.protocol is sley.Protocol.SIMPLE
-    assert last.blocks_per_rank > first.blocks_per_rank
+    assert last.plan.blocks_per_rank > first.plan.blocks_per_rank
 
 
 def test_equally_fast_ones_are_told_by_their_blocks() -> None:
     # At 1 KB latency is all that counts, and instances bring less than the tie.
     choice = sley.choose(RING, "1K", NDV4, protocol="LL", instances=[8, 4, 2]).ranges[0]
-    assert choice.blocks_per_rank == 2
+    assert choice.plan.blocks_per_rank == 2
     assert choice.runner_up is not None
     assert choice.runner_up.slower >= -TIE
 
@@ -111,7 +111,7 @@ def test_a_slower_network_changes_the_choice() -> None:
     again = sley.choose(RING, "64K", NDV4, protocol="LL", model=slow, **BY_CONNECTION)
     other = again.ranges[0]
     assert other.begin.time_us > usual.begin.time_us
-    assert other.blocks_per_rank > usual.blocks_per_rank
+    assert other.plan.blocks_per_rank > usual.plan.blocks_per_rank
 
 
 @given(
@@ -171,10 +171,10 @@ def test_blocks_given_by_hand_are_kept() -> None:
 def test_more_blocks_than_fit_on_a_gpu_are_left_out() -> None:
     crowding: dict[str, Any] = {"schedule": "hpds", "protocol": "Simple"}
     choice = sley.choose(ALL_PAIRS, "256K", NDV4, **crowding).ranges[0]
-    assert 56 <= choice.blocks_per_rank <= 108
+    assert 56 <= choice.plan.blocks_per_rank <= 108
     # The least that this one takes is 14 for each instance; so much has to be enough.
     crowded = sley.choose(ALL_PAIRS, "256K", NDV4, instances=[16], **crowding).ranges[0]
-    assert crowded.blocks_per_rank > 108
+    assert crowded.plan.blocks_per_rank > 108
 
 
 @pytest.mark.parametrize("interpreter", [False, True])

@@ -110,7 +110,7 @@ def test_blocks_are_as_many_as_fit(modules: Any) -> None:
     plans = modules["kernels_plans"]
     for algorithm in plans.ALGORITHMS:
         case = plans.case(algorithm, 4, Protocol.SIMPLE, 16)
-        assert 16 - 5 < case.blocks <= 16
+        assert 16 - 5 < case.plan.blocks_per_rank <= 16
     assert {plans.level(name).plan.collective.ranks for name in plans.LEVELS} == {8}
 
 

@@ -140,7 +140,7 @@ def _cells(choices: Choices, place: int) -> tuple[str, ...]:
         choice.algorithm,
         choice.plan.protocol.value,
         *(str(_word(value)) for value in (o.schedule, o.allocate, o.channels, o.instances)),
-        str(choice.blocks_per_rank),
+        str(choice.plan.blocks_per_rank),
         f"{choice.begin.time_us:.1f}",
         f"{choice.end.time_us:.1f}",
         f"{choice.end.algbw_GBps:.2f}",
@@ -179,7 +179,7 @@ def _range_json(choice: Choice) -> dict[str, Any]:
         **ends,
         "algorithm": choice.algorithm,
         "options": _options_json(choice.options),
-        "blocks_per_rank": choice.blocks_per_rank,
+        "blocks_per_rank": choice.plan.blocks_per_rank,
         "runner_up": other
         and {
             "algorithm": other.algorithm,

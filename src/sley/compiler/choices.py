@@ -63,7 +63,6 @@ class Choice:
     begin, end: predictions for the first and the last size, both in the range.
     program, options: the candidate.
     plan: its plan, verified.
-    blocks_per_rank: the largest number of thread blocks of a rank.
     runner_up: the next best candidate, or None.
     """
 
@@ -72,7 +71,6 @@ class Choice:
     program: Program
     options: Options
     plan: Plan
-    blocks_per_rank: int
     runner_up: RunnerUp | None
 
     @property

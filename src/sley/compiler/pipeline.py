@@ -11,7 +11,6 @@ from sley.compiler.options import Options
 from sley.errors.compiler import C307, C309
 from sley.ir.plan import Plan
 from sley.ir.program import Program
-from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import Allocation, LoopOrder, Protocol, Schedule
 from sley.passes.allocate import allocate
@@ -71,7 +70,7 @@ def build(
     check_kinds(program, topology)
     whole, loop_order, fusion = _derive_ways(options)
     merges = options.allocate is Allocation.STATE or options.max_blocks is not None
-    if merges and gives_blocks(program):
+    if merges and program.transfers.by_hand.any():
         raise C309.error(
             at=program.sources.whole,
             expected="thread blocks left to the compiler",
@@ -131,12 +130,6 @@ def _costs(options: Options, loop_order: LoopOrder) -> Costs:
     instructions before the next one starts."""
     costs = options.costs or Costs()
     return replace(costs, tiles=1) if loop_order is LoopOrder.TILE else costs
-
-
-def gives_blocks(program: Program) -> bool:
-    """Whether a program requests thread blocks."""
-    t = program.transfers
-    return bool(((t.send_block != NONE) | (t.recv_block != NONE)).any())
 
 
 def check_kinds(program: object, topology: object) -> None:

@@ -152,7 +152,7 @@ class _Search:
         return _Row(size_bytes, self._simplest(_equal(times)), times)
 
     def _simplest(self, indices: Iterable[int]) -> int:
-        return min(indices, key=lambda i: (self.candidates[i].blocks, i))
+        return min(indices, key=lambda i: (self.candidates[i].plan.blocks_per_rank, i))
 
     def _between(self, before: _Row, after: _Row) -> list[_Row]:
         """Rows between two with different winners, down to neighbouring sizes."""
@@ -194,7 +194,6 @@ class _Search:
             program=chosen.program,
             options=chosen.options,
             plan=chosen.plan,
-            blocks_per_rank=chosen.blocks,
             runner_up=runner_up,
         )
 

@@ -13,7 +13,7 @@ import numpy as np
 from sley import files
 from sley.bounds import Bounds
 from sley.compiler.options import Options
-from sley.compiler.pipeline import build, gives_blocks
+from sley.compiler.pipeline import build
 from sley.errors import SleyError
 from sley.errors.compiler import C304
 from sley.formats import FORMATS, Target
@@ -118,7 +118,7 @@ def _fitting_schedules(fixed: Options, _program: Program) -> tuple[Schedule, ...
 
 
 def _fitting_allocations(_fixed: Options, program: Program) -> tuple[Allocation, ...]:
-    return (Allocation.CONNECTION,) if gives_blocks(program) else tuple(Allocation)
+    return (Allocation.CONNECTION,) if program.transfers.by_hand.any() else tuple(Allocation)
 
 
 def _fitting_channels(_fixed: Options, program: Program) -> tuple[int, ...]:
@@ -149,8 +149,7 @@ _FITTING: Mapping[str, Callable[[Options, Program], tuple[Any, ...]]] = {
 def _leaves_channels(program: Program) -> bool:
     """Whether the compiler may choose the channel of any transfer."""
     t = program.transfers
-    by_hand = (t.send_block != NONE) | (t.recv_block != NONE)
-    return bool(((t.channel == NONE) & (t.src != t.dst) & ~by_hand).any())
+    return bool(((t.channel == NONE) & (t.src != t.dst) & ~t.by_hand).any())
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,6 @@ class Candidate:
     """A plan that may be chosen.
 
     index: lower for simpler candidates.
-    blocks: the largest number of thread blocks of a rank.
     least: the lower bound of its times.
     """
 
@@ -208,7 +206,6 @@ class Candidate:
     program: Program
     options: Options
     plan: Plan
-    blocks: int
     least: LeastTime
     simulator: Simulator
 
@@ -241,17 +238,17 @@ def candidates(
             refused = refused or problem
             if problem is None:
                 found.setdefault(digest(plan), (program, options, plan))
-            if blocks_per_rank(plan) >= _limit(options):  # more instances only need more blocks
+            if plan.blocks_per_rank >= _limit(options):  # more instances only need more blocks
                 break
         done += len(series)
         progress(done, total)
     if not found and refused is not None:
         raise refused
-    fewest = min(blocks_per_rank(plan) for _, _, plan in found.values())
+    fewest = min(plan.blocks_per_rank for _, _, plan in found.values())
     kept = (
         (program, options, plan)
         for program, options, plan in found.values()
-        if blocks_per_rank(plan) <= max(_limit(options), fewest)
+        if plan.blocks_per_rank <= max(_limit(options), fewest)
     )
     # All are for one collective, whose bounds don't depend on how finely a program cuts it.
     bounds = Bounds.of(programs[0].collective, topology)
@@ -261,7 +258,6 @@ def candidates(
             program=program,
             options=options,
             plan=plan,
-            blocks=blocks_per_rank(plan),
             least=LeastTime.of(plan, topology, interpreter=interpreter),
             simulator=Simulator(plan, topology, interpreter=interpreter, bounds=bounds),
         )
@@ -295,11 +291,6 @@ class _Plans:
             self._checked.add(id(program))
             self._known[key] = build(program, options, topology=self._topology, verify=verify)
         return replace(self._known[key], protocol=protocol, slots=slots)
-
-
-def blocks_per_rank(plan: Plan) -> int:
-    """The largest number of thread blocks of a rank."""
-    return int(np.diff(plan.rank_block).max(initial=0))
 
 
 def _problem(plan: Plan, target: Target | None) -> SleyError | None:

@@ -175,6 +175,11 @@ class Plan(Value):
         )
 
     @cached_property
+    def blocks_per_rank(self) -> int:
+        """The number of blocks of the rank with the most."""
+        return int(np.diff(self.rank_block).max(initial=0))
+
+    @cached_property
     def block(self) -> IntArray:
         """int32 (instructions,): the block of each instruction."""
         return frozen_array(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from sley.ir.collective import Collective, Layout
 from sley.ir.sources import Sources
-from sley.ir.tables import ByteArray, IntArray, Table, Value
+from sley.ir.tables import NONE, BoolArray, ByteArray, IntArray, Table, Value
 from sley.ir.topology import Topology
 from sley.ir.words import Protocol
 
@@ -46,6 +48,11 @@ class Transfers(Table):
     recv_block: IntArray
     step: IntArray
     source: IntArray
+
+    @property
+    def by_hand(self) -> BoolArray:
+        """bool (transfers,): whether the program requests a thread block for it."""
+        return np.asarray((self.send_block != NONE) | (self.recv_block != NONE))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -36,8 +36,7 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
     """
     t = dag.program.transfers
     lanes = int(t.lane.max(initial=0)) + 1
-    by_hand = (t.send_block != NONE) | (t.recv_block != NONE)
-    requested = np.where((t.channel == NONE) & by_hand, 0, t.channel)
+    requested = np.where((t.channel == NONE) & t.by_hand, 0, t.channel)
     logical = np.where(requested != NONE, requested, t.src_index // t.count % channels)
     if forward is None:
         forward = np.full(len(t), NONE, np.int32)
@@ -46,7 +45,7 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
     chains = _chains(forward, requested)
     # Chains that cannot choose come first, so that the others choose around them.
     chains.sort(key=lambda chain: requested[chain].max() == NONE)
-    binding = _Binding(dag, lanes, channels, by_hand)
+    binding = _Binding(dag, lanes, channels)
     for chain in chains:
         fixed = int(requested[chain].max())
         start = int(logical[chain[0]]) if fixed == NONE else fixed
@@ -114,9 +113,7 @@ class _Bound:
 class _Binding:
     """The search for channels, chain after chain."""
 
-    def __init__(
-        self, dag: ChunkDag, lanes: int, channels: int, by_hand: NDArray[np.bool_]
-    ) -> None:
+    def __init__(self, dag: ChunkDag, lanes: int, channels: int) -> None:
         t, ranks = dag.program.transfers, dag.program.collective.ranks
         self._channels = channels
         self._limit = MAX_CHANNELS // lanes
@@ -124,7 +121,7 @@ class _Binding:
         self._receive = ((dst * ranks + src) * lanes + t.lane).tolist()
         self._send = ((src * ranks + dst) * lanes + t.lane).tolist()
         self._bound: defaultdict[int, _Bound] = defaultdict(_Bound)
-        for row in np.flatnonzero(by_hand).tolist():
+        for row in np.flatnonzero(t.by_hand).tolist():
             bound = self._bound[max(int(t.channel[row]), 0)]
             if t.send_block[row] != NONE:
                 bound.send_block[self._send[row]] = int(t.send_block[row])

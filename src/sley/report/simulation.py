@@ -139,7 +139,6 @@ def idle_parts(simulation: Simulation) -> tuple[FloatArray, FloatArray]:
 
 def _block_lines(s: Simulation) -> list[str]:
     blocks = len(s.blocks)
-    per_rank = int(np.bincount(s.plan.block_rank).max(initial=0))
     lines = ["", f"{'thread blocks':<{_WIDTH}} {'average':>8} {'worst':>8}"]
     if not blocks:
         return ["", _pair("thread blocks", "none")]
@@ -157,7 +156,7 @@ def _block_lines(s: Simulation) -> list[str]:
             f"{name:<{_WIDTH}} {part.mean():>8.1%} {part[worst]:>8.1%}  "
             f"{block_label(s, int(worst))}"
         )
-    lines.append(_pair("blocks", f"{blocks}, at most {per_rank} on a rank"))
+    lines.append(_pair("blocks", f"{blocks}, at most {s.plan.blocks_per_rank} on a rank"))
     return lines
 
 
@@ -306,12 +305,11 @@ def comparison_table(columns: Sequence[tuple[str, Sequence[Simulation]]]) -> lis
 
 
 def _comparison_row(s: Simulation, first: Simulation, name: str) -> str:
-    blocks = int(np.bincount(s.plan.block_rank).max(initial=0))
     idle = idle_parts(s)
     used = s.utilisation[busiest_links(s)]
     used = used if len(used) else np.zeros(1)
     return (
         f"{size_text(s.size_bytes):>8}  {name}  {s.time_us:>11.1f}  {s.algbw_GBps:>8.2f}  "
-        f"{first.time_us / s.time_us:>6.3f}  {s.of_bound:>7.1%}  {blocks:>6}  "
+        f"{first.time_us / s.time_us:>6.3f}  {s.of_bound:>7.1%}  {s.plan.blocks_per_rank:>6}  "
         f"{idle[0].mean():>7.1%} {idle[1].mean():>8.1%}  {used.mean():>6.1%} {used.max():>6.1%}"
     )

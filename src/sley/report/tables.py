@@ -135,7 +135,6 @@ def _verdict(measurements: Sequence[Measurement]) -> str:
 def plan_summary(plan: Plan) -> dict[str, object]:
     """The properties of a plan as plain values."""
     c = plan.collective
-    blocks = np.bincount(plan.block_rank, minlength=c.ranks)
     steps = np.diff(plan.block_offset)
     operations = np.bincount(plan.instructions.op, minlength=len(Op))
     scheduled: dict[str, object] = {}
@@ -154,7 +153,7 @@ def plan_summary(plan: Plan) -> dict[str, object]:
         "slots": plan.slots,
         "per_chunk": plan.per_chunk,
         "channels": plan.channels,
-        "blocks_per_rank": int(blocks.max(initial=0)),
+        "blocks_per_rank": plan.blocks_per_rank,
         "instructions": len(plan.instructions),
         "instructions_per_block": int(steps.max(initial=0)),
         "waits": len(plan.waits),

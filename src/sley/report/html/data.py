@@ -90,7 +90,7 @@ def _plan(s: Simulation) -> Values:
         "topology": s.topology.name,
         "ranks": plan.collective.ranks,
         "blocks": len(s.blocks),
-        "blocks_per_rank": int(np.bincount(plan.block_rank).max(initial=0)),
+        "blocks_per_rank": plan.blocks_per_rank,
         "instructions": len(plan.instructions),
         "protocol": plan.protocol.value,
         "order": plan.loop_order.value,
