@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ class Routes:
             kind = np.maximum.reduceat(topology.links.kind[path.target], path.offset[:-1])
         return cls(c, path, kind)
 
-    @property
+    @cached_property
     def remote(self) -> NDArray[np.bool_]:
         """bool (connections,): those with a second hop, from card to card."""
         return np.asarray(self.kind == LinkKind.NETWORK)
