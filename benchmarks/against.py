@@ -14,12 +14,13 @@ import argparse
 import json
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from common import machine
 
 HERE = Path(__file__).resolve().parents[1]
 COMPILE = ("all-pairs-allreduce-32", "ring-allreduce-256", "hierarchical-allreduce-128x8")
@@ -115,17 +116,21 @@ def main() -> None:
     parts = options.only.split(",")
     if unknown := [part for part in parts if part not in PARTS]:
         parser.error(f"{', '.join(unknown)}: none of {', '.join(PARTS)}")
-    rows = []
+    facts = machine.facts()
+    if not options.json:
+        print(machine.text(facts))
+        print(f"medians of {options.rounds} rounds: {options.other}, this checkout, new / old")
+    rows: list[dict[str, Any]] = []
     for name, old, new in compare(parts, options.other.resolve(), options.rounds):
         rows.append({"case": name, "old_s": old, "new_s": new, "ratio": new / old})
         if not options.json:
             print(f"{name:60}{old:12.6f} s{new:12.6f} s{new / old:8.2f}", flush=True)
     if options.json:
-        print(json.dumps({"other": str(options.other), "rows": rows}, indent=1))
+        print(json.dumps({"machine": facts, "other": str(options.other), "rows": rows}, indent=1))
     else:
         print(f"median of new / old over {len(rows)} rows: ", end="")
         print(f"{statistics.median(row['ratio'] for row in rows):.3f}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

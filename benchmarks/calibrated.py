@@ -12,10 +12,10 @@ have the same order.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import statistics
 from itertools import combinations
+
+from common import machine
 
 import sley
 from sley import jobs
@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     ranks = parser.parse_args().ranks
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {ranks} ranks")
+    print(machine.text(machine.facts()), f"{ranks} ranks", sep=", ")
     found = calibrate(ranks)
     for name in ("launch_us", "copy_us", "round_us", "small_us", "large_us", "alone_us"):
         print(f"  {name:<10} {getattr(found, name):>10.2f}")

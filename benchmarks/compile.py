@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from common import machine
+from common.processes import peak_MB, run_apart
 
 if TYPE_CHECKING:
     import sley
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
 TIMES = ("trace", "passes", "verify", "total")
 TIMEOUT_S = 1800
 
@@ -118,39 +116,6 @@ def measure(name: str) -> dict[str, float]:
     }
 
 
-def peak_MB() -> float:  # noqa: N802 - the unit's own spelling
-    """The peak memory of this process."""
-    # Linux counts kilobytes, macOS bytes.
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
-
-
-def run_apart(
-    script: str, *arguments: str, timeout_s: float | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Runs a script in a separate process, which finds this checkout's sley. Raises
-    subprocess.TimeoutExpired."""
-    path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    return subprocess.run(
-        [sys.executable, script, *arguments],
-        env=os.environ | {"PYTHONPATH": path} | environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-
-
-def measure_apart(script: str, *arguments: str, **environment: str) -> dict[str, Any]:
-    """What a script measures in a separate process. Raises SystemExit with its errors if it
-    fails."""
-    done = run_apart(script, "--measure", *arguments, **environment)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
-
-
 def run_case(name: str, runs: int) -> dict[str, Any]:
     """The medians over `runs` processes, or the error."""
     results = []
@@ -169,23 +134,6 @@ def run_case(name: str, runs: int) -> dict[str, Any]:
     met = all(limit is None or row[word] <= limit for word, limit in limits)
     targets = {"target_s": case.target_s, "target_MB": case.target_MB}
     return {"case": name, **row, **targets, "met": met}
-
-
-def machine() -> dict[str, Any]:
-    """The properties of the machine that the times depend on."""
-    import numpy as np
-
-    model = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        model = lines[0].split(":", 1)[1].strip() if lines else model
-    return {
-        "cpu": model or platform.machine(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
 
 
 HEAD = (
@@ -217,9 +165,10 @@ def main() -> int:
     if options.measure:
         print(json.dumps(measure(options.measure)))
         return 0
-    rows, info = [], machine()
+    rows, facts = [], machine.facts()
     if not options.json:
-        print(", ".join(f"{k} {v}" for k, v in info.items()), "(seconds)")
+        print(machine.text(facts))
+        print("times in seconds")
         print(HEAD)
     for name in [options.case] if options.case else CASES:
         rows.append(run_case(name, max(options.runs, 1)))
@@ -227,7 +176,7 @@ def main() -> int:
             print(line(rows[-1]), flush=True)
     imports = [row["import"] for row in rows if "import" in row]
     if options.json:
-        print(json.dumps({"machine": info, "cases": rows}, indent=2))
+        print(json.dumps({"machine": facts, "cases": rows}, indent=2))
     elif imports:
         print(f"import sley: {statistics.median(imports):.3f} s")
     return 0 if all("error" not in row for row in rows) else 1

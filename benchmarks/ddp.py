@@ -17,9 +17,9 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
+from common.machine import text
+from common.tables import ms_text, ratio_text, table
 from cpu_peers import machine
-from cpu_peers.tables import ms_text, ratio_text
-from papers_common import table
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -97,8 +97,7 @@ def main() -> None:
     head = ("width", "parameters", "sley, ms", "gloo, ms", "gloo / sley", "loss", "losses apart")
     rows = [row(int(width), options) for width in options.width.split(",")]
     if dist.get_rank() == 0:
-        print("\n".join(f"{name}: {value}" for name, value in machine.facts().items()))
-        print(f"ranks: {dist.get_world_size()}\n")
+        print(text(machine.facts()), f"{dist.get_world_size()} ranks\n", sep="\n")
         print(table(head, rows))
     dist.destroy_process_group()
 

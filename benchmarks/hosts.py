@@ -20,7 +20,6 @@ Rank 0 prints the tables, and writes all times as JSON to benchmarks/results.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -33,15 +32,16 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from common.machine import text
+from common.results import RESULTS, save
+from common.sizes import read_sizes
+from common.tables import ms_text, ratio_text, table
 from cpu_peers import machine
-from cpu_peers.tables import ms_text, ratio_text
-from papers_common import table
 
 import sley
 from sley.communicator import Communicator, Network, Settings, TorchStore
-from sley.ir.sizes import size_in_bytes, size_text
+from sley.ir.sizes import size_text
 
-RESULTS = Path(__file__).resolve().parent / "results"
 TIMEOUT_S = 60.0
 ENOUGH_S = 0.2
 """The smallest total time of the calls of one turn."""
@@ -168,19 +168,14 @@ def find(times: Sequence[Times], **wanted: Any) -> Times | None:
     return next((t for t in times if all(getattr(t, k) == v for k, v in wanted.items())), None)
 
 
-def sizes(text: str) -> list[int]:
-    found = [size_in_bytes(part) for part in text.split(",")]
-    if None in found:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of sizes such as 1M,16M")
-    return [size for size in found if size is not None]
-
-
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     made.add_argument("--gbps", type=float, required=True, help="of one interface, Gbit/s")
     made.add_argument("--nics", action="append", required=True, help="interfaces: eth0,eth1")
-    made.add_argument("--sizes", type=sizes, default=sizes("1M,16M,64M"))
-    made.add_argument("--next-sizes", type=sizes, default=sizes("16M"), help="of AllToNext")
+    made.add_argument("--sizes", type=read_sizes, default=read_sizes("1M,16M,64M"))
+    made.add_argument(
+        "--next-sizes", type=read_sizes, default=read_sizes("16M"), help="of AllToNext"
+    )
     made.add_argument("--networks", default="tcp,ucx")
     made.add_argument("--rounds", type=int, default=5)
     made.add_argument("--note", default="", help="kept with the results")
@@ -255,6 +250,7 @@ def main() -> None:
         for size_bytes in options.next_sizes:
             times += measure("AllToNext", shifts, size_bytes, options.rounds)
     if dist.get_rank() == 0:
+        print(text(facts), f"{hosts} hosts, {dist.get_world_size()} ranks\n", sep="\n")
         print(report(times, hosts, options.gbps))
         results = {
             "machine": facts,
@@ -263,11 +259,9 @@ def main() -> None:
             "ranks": dist.get_world_size(),
             "times": [asdict(t) for t in times],
         }
-        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         most = max(len(nics.split(",")) for nics in options.nics)
-        name = f"hosts-{hosts}x{dist.get_world_size() // hosts}-{most}-interfaces-{stamp}.json"
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / name).write_text(json.dumps(results, indent=1) + "\n")
+        name = f"hosts-{hosts}x{dist.get_world_size() // hosts}-{most}-interfaces"
+        save(results, options.output, name)
     dist.destroy_process_group()
 
 

@@ -17,19 +17,21 @@ import argparse
 import gc
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import kernels_nccl
 import kernels_plans as plans
+from common.machine import facts
+from common.results import RESULTS
+from common.results import save as save_results
+from common.sizes import read_sizes
 from kernels_report import pages
 from kernels_runs import Call, Copy, Data
 from kernels_timing import Runnable, Timer, in_turn, timer_of, words
@@ -39,9 +41,7 @@ from sley.errors import SleyError
 from sley.ir.sizes import size_text
 from sley.ir.words import Protocol
 
-RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("sley", "numpy", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "torch")
-UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 SWEPT_BLOCKS = (1, 2, 4, 8, 16, 32)
 SWEPT_THREADS = (128, 256, 512, 1024)
@@ -53,23 +53,11 @@ Making = Callable[[], Runnable]
 
 
 def sizes(text: str) -> list[int]:
-    """Sizes from "1K,1M", or from "1K:256M:4": first, last, factor."""
-    if ":" in text:
-        first, last, factor = text.split(":")
-        found = [size(first)]
-        while found[-1] * int(factor) <= size(last):
-            found.append(found[-1] * int(factor))
-        return found
-    return [size(part) for part in text.split(",")]
-
-
-def size(text: str) -> int:
-    """A number of bytes from a text such as "64K"."""
-    unit = UNITS.get(text[-1].upper(), 1)
-    number = int(text[:-1] if unit > 1 else text) * unit
-    if number < 4 or number % 4:
+    """Sizes of arrays of float32, in bytes, as `read_sizes` reads them."""
+    found = read_sizes(text)
+    if any(size % 4 for size in found):
         raise argparse.ArgumentTypeError(f"{text} is not a number of float32 elements")
-    return number
+    return found
 
 
 def protocols(text: str) -> list[Protocol]:
@@ -251,20 +239,7 @@ RUNNERS = {"engines": engines, "peers": peers, "levels": levels, "sweep": sweep}
 
 def machine(b: Benchmark) -> dict[str, Any]:
     """The time, the machine and the versions."""
-    found: dict[str, Any] = {
-        "device": b.device.name,
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-        "timing": b.timer.how,
-    }
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
+    found = {"device": b.device.name, "timing": b.timer.how, **facts(PACKAGES)}
     if b.is_cuda:
         found |= _cuda_facts(b.device)
     return found
@@ -301,13 +276,9 @@ def save(b: Benchmark) -> Path:
         "left_out": b.left_out,
         "seconds": round(b.seconds, 1),
     }
-    b.options.out.mkdir(parents=True, exist_ok=True)
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     name = "".join(c if c.isalnum() else "-" for c in b.device.name.split(" (")[0]).lower()
-    path: Path = b.options.out / f"kernels-{name}-{stamp}.json"
-    path.write_text(json.dumps(results, indent=1) + "\n")
     print(pages(results))
-    return path
+    return save_results(results, b.options.out, f"kernels-{name}")
 
 
 def parser() -> argparse.ArgumentParser:

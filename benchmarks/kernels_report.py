@@ -6,15 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from common.tables import MISSING, table
 from kernels_plans import ALGORITHMS, LEVELS
-from papers_common import table
 
 from sley.ir.sizes import size_text
 
 Row = dict[str, Any]
 
 PROTOCOLS = ("Simple", "LL", "LL128", "Direct")
-MISSING = "-"
 
 
 def pages(results: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from common import tables
 from measured_files import (
     AMD_TIMES,
     AMD_XML,
@@ -53,15 +54,8 @@ Row = Sequence[object]
 
 
 def table(head: Row, rows: Iterable[Row]) -> str:
-    """A table in Markdown, with numbers aligned at the right."""
-    rows = list(rows)
-    right = [all(_is_number(row[i]) for row in rows) for i in range(len(head))]
-    lines = [head, ["---:" if r else "---" for r in right], *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
-
-
-def _is_number(cell: object) -> bool:
-    return str(cell).strip("+-% *.0123456789,") == ""
+    """The lines of a table in Markdown, with numbers aligned at the right."""
+    return tables.table(head, rows, align_numbers=True) + "\n"
 
 
 def us(time_us: float) -> str:

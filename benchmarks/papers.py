@@ -14,7 +14,8 @@ from pathlib import Path
 import papers_levels as levels
 import papers_mscclang
 import papers_resccl as resccl
-from papers_common import EVEN, NEAR, POINTS, claims, table
+from common.tables import table
+from papers_common import EVEN, NEAR, POINTS, claims
 
 import sley
 from sley.ir.sizes import size_text

@@ -1,10 +1,12 @@
-"""Common parts of both papers' sections: sweeps over sizes, verdicts, rows and tables."""
+"""Parts of both papers' sections: times over sizes, ratios, verdicts, and the table of claims."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from common.tables import table
 
 import sley
 from sley.ir.sizes import size_text
@@ -44,14 +46,6 @@ def nearness(ours: float, paper: float) -> str:
     return "yes" if abs(ours / paper - 1) <= NEAR else "in part"
 
 
-def sizes(first: int, last: int, factor: int = 2) -> list[int]:
-    """Sizes from first to last, each a factor larger."""
-    found = [first]
-    while found[-1] * factor <= last:
-        found.append(found[-1] * factor)
-    return found
-
-
 def times(
     plan: sley.Plan, over: Iterable[int], topology: sley.Topology | None = None, **settings: Any
 ) -> Times:
@@ -84,12 +78,6 @@ def span(ratio: Mapping[int, float]) -> str:
     """The range of ratios, and the sizes of its ends."""
     low, high = (f(ratio, key=lambda s: ratio[s]) for f in (min, max))
     return f"{ratio[low]:.2f}x ({size_text(low)}) to {ratio[high]:.2f}x ({size_text(high)})"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def claims(rows: Iterable[Row]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from common.sizes import powers
 from nccl_tuner import A100, ring_allreduce_us
-from papers_common import GB, KB, MB, Row, Times, best, nearness, peak, ratios, sizes, span, times
+from papers_common import GB, KB, MB, Row, Times, best, nearness, peak, ratios, span, times
 
 import sley
 from sley.ir.words import FIFO_PROTOCOLS
@@ -106,7 +107,7 @@ def up_to(over_picked: dict[int, float], over_best: dict[int, float]) -> str:
 
 def ring_on_one_node() -> list[Row]:
     topology, program = sley.topologies.ndv4(), sley.algorithms.ring_allreduce
-    small = [*sizes(32 * KB, 2 * MB), 3 * MB]
+    small = [*powers(32 * KB, 2 * MB), 3 * MB]
     large = [64 * MB, 256 * MB, GB]
     both = small + large
     one = program(8, channels=1, in_place=True)
@@ -142,7 +143,7 @@ def ring_on_one_node() -> list[Row]:
 
 
 def all_pairs_on_one_node() -> list[Row]:
-    topology, over = sley.topologies.ndv4(), sizes(KB, MB)
+    topology, over = sley.topologies.ndv4(), powers(KB, MB)
     ring = sley.algorithms.ring_allreduce(8, channels=1, in_place=True)
     nccl = Nccl.of(ring, topology, over, instances=NCCL_PARTS, channels=NCCL_PARTS)
     pairs = sley.algorithms.all_pairs_allreduce(8, in_place=True)
@@ -161,7 +162,7 @@ def all_pairs_on_one_node() -> list[Row]:
 
 
 def dgx2() -> list[Row]:
-    topology, over = sley.topologies.dgx2(nodes=1), sizes(KB, MB, 4)
+    topology, over = sley.topologies.dgx2(nodes=1), powers(KB, MB, 4)
     ring = sley.algorithms.ring_allreduce(16, channels=1, in_place=True)
     nccl = best(runs(ring, topology, over, instances=[12], interpreter=False))
     pairs = sley.algorithms.all_pairs_allreduce(16, in_place=True)
@@ -180,7 +181,7 @@ def dgx2() -> list[Row]:
 
 def hierarchical() -> list[Row]:
     topology = sley.topologies.ndv4(nodes=2)
-    small, large = sizes(KB, 16 * MB, 4), [2 * GB, 4 * GB]
+    small, large = powers(KB, 16 * MB, 4), [2 * GB, 4 * GB]
     both = small + large
     rings = sley.algorithms.multi_ring_allreduce(2, 8, in_place=True)
     tree = sley.algorithms.double_binary_tree_allreduce(16, in_place=True)
@@ -269,7 +270,7 @@ def all_to_all() -> list[Row]:
 
 
 def all_to_next() -> list[Row]:
-    topology, over = sley.topologies.ndv4(nodes=3), sizes(KB, GB, 4)
+    topology, over = sley.topologies.ndv4(nodes=3), powers(KB, GB, 4)
     direct = sley.algorithms.direct_alltonext(24)
     base = best(
         runs(direct, topology, over, instances=[1], protocols=["Simple"], interpreter=False)

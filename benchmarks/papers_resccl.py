@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from papers_common import NEAR, POINTS, Row, nearness, peak, span, table
+from common.tables import table
+from papers_common import NEAR, POINTS, Row, nearness, peak, span
 from papers_levels import (
     AT,
     GAMMA,

@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from compile import machine, measure_apart, peak_MB
+from common import machine
+from common.processes import measure_apart, peak_MB
 
 T = TypeVar("T")
 
@@ -150,11 +151,10 @@ def main() -> None:
         for gpus in options.gpus
     }
     if options.json:
-        print(
-            json.dumps({"machine": machine(), "schedule": options.schedule, "rows": rows}, indent=2)
-        )
+        found = {"machine": machine.facts(), "schedule": options.schedule, "rows": rows}
+        print(json.dumps(found, indent=2))
         return
-    print(", ".join(f"{k} {v}" for k, v in machine().items()))
+    print(machine.text(machine.facts()))
     print(f"HM AllReduce, {NODE} GPUs a node, {options.schedule}, thread blocks by state")
     print("\n".join(table(rows)))
 

@@ -17,7 +17,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from compile import machine, measure_apart, peak_MB
+from common import machine
+from common.processes import measure_apart, peak_MB
 
 NODE = 8
 SIZE = "256M"
@@ -103,7 +104,7 @@ def main() -> None:
         print(json.dumps(measure(CASES[options.measure])))
         return
     if not options.json:
-        print(", ".join(f"{k} {v}" for k, v in machine().items()))
+        print(machine.text(machine.facts()))
         heads = "".join(f"{f'{t} s':>12}" for t in TIMES)
         print(f"{'case':15}{'instructions':>11}{'executions':>13}{heads}{'MB':>8}")
     rows = {}
@@ -112,7 +113,7 @@ def main() -> None:
         if not options.json:
             print(line(name, rows[name]), flush=True)
     if options.json:
-        print(json.dumps({"machine": machine(), "rows": rows}, indent=2))
+        print(json.dumps({"machine": machine.facts(), "rows": rows}, indent=2))
 
 
 if __name__ == "__main__":

@@ -38,15 +38,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from common.results import RESULTS, save
+from common.sizes import read_sizes
+from common.tables import ms_text
+
 from cpu_peers import machine, mpi
 from cpu_peers.cells import FLOAT32_BYTES, Cell, Collective, Engine, Row, cells
 from cpu_peers.group import Group, GroupError
 from cpu_peers.launch import commands
 from cpu_peers.measuring import measure
-from cpu_peers.tables import ms_text, pages
-from sley.ir.sizes import size_in_bytes, size_text
+from cpu_peers.tables import pages
+from sley.ir.sizes import size_text
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 SIZES = "1K,32K,1M,16M,128M"
 RANKS = "2,4,8"
 SPARE = 1.3
@@ -144,15 +147,6 @@ def some_of(kinds: type[E], text: str) -> list[E]:
     return [by_name[name] for name in dict.fromkeys(names)]
 
 
-def sizes(text: str) -> list[int]:
-    """Numbers of bytes from a text such as "1K,16M"."""
-    found = [size_in_bytes(part) for part in text.split(",")]
-    whole = [size for size in found if size is not None]
-    if len(whole) < len(found):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes such as {SIZES}")
-    return whole
-
-
 def ranks(text: str) -> list[int]:
     """Numbers of ranks from a text such as "2,4"."""
     parts = text.split(",")
@@ -176,7 +170,7 @@ def parser() -> argparse.ArgumentParser:
         help="of AllReduce,AllGather,ReduceScatter,AllToAll",
     )
     made.add_argument("--ranks", type=ranks, default=ranks(RANKS), help=RANKS)
-    made.add_argument("--sizes", type=sizes, default=sizes(SIZES), help=SIZES)
+    made.add_argument("--sizes", type=read_sizes, default=read_sizes(SIZES), help=SIZES)
     made.add_argument("--repeat", type=int, default=7, help="rounds whose median is taken")
     made.add_argument("--seconds", type=float, default=0.08, help="of an engine in one round")
     made.add_argument("--time-limit", type=float, default=1800.0, help="seconds of the whole run")
@@ -241,10 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         comparison.left_out.append("the rest: interrupted")
     results = results_of(comparison, facts, quietness.others())
-    options.output.mkdir(parents=True, exist_ok=True)
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    path = options.output / f"cpu-peers-{facts['cores']}-cores-{stamp}.json"
-    path.write_text(json.dumps(results, indent=1) + "\n")
+    path = save(results, options.output, f"cpu-peers-{facts['cores']}-cores")
     print(pages(results))
     print(f"written: {path}", file=sys.stderr)
     return 0 if comparison.is_whole() else 1

@@ -14,6 +14,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.machine import cores
+
 from cpu_peers import mpi
 from cpu_peers.cells import Engine
 
@@ -53,11 +55,6 @@ def commands(
     if ranks > cores():
         return [Command([*start, *end, "multiple"], {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"})]
     return [Command([*start, *end])]
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _python(engine: Engine, rank: int, ranks: int, folder: Path, huge_pages: bool) -> Command:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 import resource
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cpu_peers.launch import cores
+import common.machine
+from common.machine import line_of
 
 PACKAGES = ("sley", "torch", "numpy")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -18,35 +17,16 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 def facts() -> dict[str, Any]:
     """The machine and the versions; the MPIs' ranks report their own versions."""
-    found: dict[str, Any] = {
-        "processor": _line_of("/proc/cpuinfo", "model name"),
-        "cores": cores(),
-        "memory": _line_of("/proc/meminfo", "MemTotal"),
-        "system": platform.platform(),
+    return common.machine.facts(PACKAGES) | {
+        "memory": line_of("/proc/meminfo", "MemTotal"),
         "huge pages": HUGE_PAGES.read_text().strip() if HUGE_PAGES.exists() else "unknown",
-        "python": platform.python_version(),
-        "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         "load before": f"{os.getloadavg()[0]:.2f}",
     }
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
-def _line_of(file: str, key: str) -> str:
-    for line in Path(file).read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == key:
-            return value.strip()
-    return "unknown"
 
 
 def free_bytes() -> int:
     """The available memory: free, or used for caches that can be dropped."""
-    return int(_line_of("/proc/meminfo", "MemAvailable").split()[0]) * 1024
+    return int(line_of("/proc/meminfo", "MemAvailable").split()[0]) * 1024
 
 
 class Quietness:

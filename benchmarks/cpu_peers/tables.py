@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from papers_common import table
+from common.tables import MISSING, ms_text, ratio_text, table
 
 from cpu_peers.aims import AIMS, Verdict, verdict
 from cpu_peers.cells import Cell, Collective, Engine, Row, Times, cell_of
 from sley.ir.sizes import size_text
-
-MISSING = "-"
 
 
 def pages(results: dict[str, Any]) -> str:
@@ -28,19 +26,6 @@ def pages(results: dict[str, Any]) -> str:
     parts += [(found.aim.text, _aim(found)) for found in verdicts]
     parts.append(("Left out", _left_out(rows, results["left_out"])))
     return "\n\n".join(f"## {title}\n\n{text}" for title, text in parts if text) + "\n"
-
-
-def ms_text(ms: float | None) -> str:
-    """A time in ms, with three digits."""
-    if ms is None:
-        return MISSING
-    digits = next((d for d, least in enumerate((100, 10, 1, 0.1, 0.01)) if ms >= least), 5)
-    return f"{ms:.{digits}f}"
-
-
-def ratio_text(ratio: float | None) -> str:
-    """A ratio of times, rounded down: 0.999 is not 1.00."""
-    return MISSING if ratio is None else f"{int(ratio * 100 + 1e-9) / 100:.2f}"
 
 
 def _facts(results: dict[str, Any]) -> str:
