@@ -25,9 +25,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILT = ROOT / "build" / "gpu"
-NEEDED = {
-    "scikit_build_core": "scikit-build-core",
-    "nanobind": "nanobind",
+BUILD_NEEDS = {"scikit_build_core": "scikit-build-core", "nanobind": "nanobind"}
+NEEDS = {
     "numpy": "numpy",
     "numba": "numba",
     "scipy": "scipy",
@@ -59,9 +58,10 @@ def steps(kernels: Sequence[str], out: Path) -> dict[str, list[str]]:
     }
 
 
-def missing() -> list[str]:
-    """The packages that are not installed in this Python."""
-    return [package for module, package in NEEDED.items() if not _is_there(module)]
+def missing(chosen: Sequence[str]) -> list[str]:
+    """The packages that the chosen steps need and that are not installed in this Python."""
+    needs = BUILD_NEEDS | NEEDS if "build" in chosen else NEEDS
+    return [package for module, package in needs.items() if not _is_there(module)]
 
 
 def _is_there(module: str) -> bool:
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = set(chosen) - set(commands)
     if unknown:
         parser.error(f"--only: {', '.join(sorted(unknown))} of {', '.join(commands)}")
-    lacking = missing()
+    lacking = missing(chosen)
     if lacking:
         print(f"This Python lacks: {', '.join(lacking)}", file=sys.stderr)
         return 1
