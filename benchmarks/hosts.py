@@ -241,6 +241,8 @@ def main() -> None:
     facts, times = machine.facts(), []
     with ExitStack() as opened:
         sums, shifts, hosts = engines_of(options, opened)
+        if hosts < 2:
+            raise SystemExit("all ranks are on one host; the benchmark needs at least 2 hosts")
         for engine in sums:
             check_sum(engine)
         for engine in shifts:
