@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <utility>
 
 namespace sley {
@@ -11,19 +12,25 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Waits for other ranks, maybe only briefly; the call's status if it must end, `late` if it does
+// because no rank moves.
+std::optional<Status> wait(Control& control, Patience& patience, Status late) {
+    switch (patience.wait()) {
+        case Patience::Verdict::kWait: return {};
+        case Patience::Verdict::kAborted: return Status::kAborted;
+        case Patience::Verdict::kTimedOut: break;
+    }
+    control.fail(Failure::kStalled, control.rank());
+    return late;
+}
+
 Status meet_all(Control& control, Fabric& fabric, Patience& patience, Outcome& outcome) {
     const auto epoch = control.arrive();
     for (;;) {
         outcome.rank = control.find_absent(epoch);
         if (outcome.rank < 0) return Status::kDone;
         fabric.progress();
-        switch (patience.wait()) {
-            case Patience::Verdict::kWait: break;
-            case Patience::Verdict::kAborted: return Status::kAborted;
-            case Patience::Verdict::kTimedOut:
-                control.fail(Failure::kStalled, control.rank());
-                return Status::kAbsent;
-        }
+        if (const auto end = wait(control, patience, Status::kAbsent)) return *end;
     }
 }
 
@@ -44,13 +51,7 @@ Status meet_records(Control& control, Fabric& fabric, Patience& patience,
                 patience.reset();
                 continue;
             }
-            switch (patience.wait()) {
-                case Patience::Verdict::kWait: break;
-                case Patience::Verdict::kAborted: return Status::kAborted;
-                case Patience::Verdict::kTimedOut:
-                    control.fail(Failure::kStalled, control.rank());
-                    return Status::kStalled;
-            }
+            if (const auto end = wait(control, patience, Status::kStalled)) return *end;
         }
     }
     return Status::kDone;
@@ -80,13 +81,7 @@ Status run_once(Engine& engine, Patience& patience) {
             patience.reset();
             continue;
         }
-        switch (patience.wait()) {
-            case Patience::Verdict::kWait: break;
-            case Patience::Verdict::kAborted: return Status::kAborted;
-            case Patience::Verdict::kTimedOut:
-                control.fail(Failure::kStalled, control.rank());
-                return Status::kStalled;
-        }
+        if (const auto end = wait(control, patience, Status::kStalled)) return *end;
     }
 }
 
