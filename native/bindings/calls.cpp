@@ -86,7 +86,7 @@ void define_ticket(nb::module_& m) {
     nb::class_<Ticket>(m, "Ticket", "The end of a call that runs in another thread.")
         .def("is_done", &Ticket::is_done, "Whether the call has ended, successfully or not.")
         .def("wait", &Ticket::wait, "timeout_s"_a, nb::call_guard<Unlocked>(),
-             "Waits, without limit if below 0; returns whether the call has ended.")
+             "Waits; returns whether the call has ended.")
         .def("on_done", &call_when_done, "then"_a,
              "Calls `then` at the end, in the thread that ends the call; at once if it has ended.")
         .def("keep", &keep_alive, "object"_a, "Keeps an object alive until the end.")

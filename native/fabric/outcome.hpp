@@ -43,15 +43,11 @@ public:
         return done_;
     }
 
-    // Waits for at most `timeout_s`, without limit if below 0; returns whether the call has ended.
+    // Waits for at most `timeout_s`; returns whether the call has ended.
     bool wait(double timeout_s) {
         std::unique_lock lock(mutex_);
-        const auto done = [this] { return done_; };
-        if (timeout_s < 0) {
-            ended_.wait(lock, done);
-            return true;
-        }
-        return ended_.wait_for(lock, std::chrono::duration<double>(timeout_s), done);
+        return ended_.wait_for(lock, std::chrono::duration<double>(timeout_s),
+                               [this] { return done_; });
     }
 
     // Only after the end.

@@ -92,11 +92,8 @@ Outcome PointToPoint::perform(Operation&& operation) {
 
 bool PointToPoint::wait(Ticket& ticket, double timeout_s) {
     if (ticket.is_done()) return true;
-    auto until = Clock::time_point::max();
-    if (timeout_s >= 0) {
-        const std::chrono::duration<double> timeout(timeout_s);
-        until = Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout);
-    }
+    const std::chrono::duration<double> timeout(timeout_s);
+    const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout);
     auto lock = enter();
     ++synchronous_;
     drive(lock, [&] { return ticket.is_done() || Clock::now() >= until; }, until);

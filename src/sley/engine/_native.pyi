@@ -200,7 +200,7 @@ class Ticket:
         """Whether the call has ended, successfully or not."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits, without limit if below 0; returns whether the call has ended."""
+        """Waits; returns whether the call has ended."""
 
     def on_done(self, then: Callable[[], None]) -> None:
         """
