@@ -108,9 +108,8 @@ FifoSender& Fabric::sender(std::int32_t dst, std::int32_t index) {
     auto& end = senders_[number(rank(), index)];
     if (!end) {
         reserve(rank(), index);
-        const auto memory = fifo(rank(), index);
-        if (is_remote(dst)) transport_->open_sender(dst, index, memory);
-        end = std::make_unique<FifoSender>(memory, state(dst).bell);
+        if (is_remote(dst)) transport_->open_sender(dst, index);
+        end = std::make_unique<FifoSender>(fifo(rank(), index), state(dst).bell);
     }
     return *end;
 }
@@ -120,9 +119,8 @@ FifoReceiver& Fabric::receiver(std::int32_t src, std::int32_t index) {
     auto& end = receivers_[number(src, index)];
     if (!end) {
         reserve(src, index);
-        const auto memory = fifo(src, index);
-        if (is_remote(src)) transport_->open_receiver(src, index, memory);
-        end = std::make_unique<FifoReceiver>(memory, state(src).bell);
+        if (is_remote(src)) transport_->open_receiver(src, index);
+        end = std::make_unique<FifoReceiver>(fifo(src, index), state(src).bell);
     }
     return *end;
 }

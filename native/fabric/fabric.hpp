@@ -47,9 +47,8 @@ class Transport {
 public:
     virtual ~Transport() = default;
     // This rank will send to another host's rank on its own FIFO `index`, or receive on the peer's.
-    virtual void open_sender(std::int32_t peer, std::int32_t index, const FifoMemory& memory) = 0;
-    virtual void open_receiver(std::int32_t peer, std::int32_t index,
-                               const FifoMemory& memory) = 0;
+    virtual void open_sender(std::int32_t peer, std::int32_t index) = 0;
+    virtual void open_receiver(std::int32_t peer, std::int32_t index) = 0;
     // Moves what can be moved without waiting; returns whether anything was.
     virtual bool progress() = 0;
     // Whether the other hosts have been sent all that was published or consumed here: between calls

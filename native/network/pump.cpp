@@ -59,15 +59,15 @@ Pump::Incoming& Pump::incoming(Peer& peer, std::int32_t index) {
     return peer.incoming[found->second];
 }
 
-void Pump::open_sender(std::int32_t peer_rank, std::int32_t index, const FifoMemory& memory) {
+void Pump::open_sender(std::int32_t peer_rank, std::int32_t index) {
     const std::lock_guard lock(mutex_);
     Peer& to = peer(peer_rank);
     if (to.outgoing_of.try_emplace(index, to.outgoing.size()).second) {
-        to.outgoing.push_back({index, memory});
+        to.outgoing.push_back({index, fabric_.fifo(fabric_.rank(), index)});
     }
 }
 
-void Pump::open_receiver(std::int32_t peer_rank, std::int32_t index, const FifoMemory&) {
+void Pump::open_receiver(std::int32_t peer_rank, std::int32_t index) {
     const std::lock_guard lock(mutex_);
     incoming(peer(peer_rank), index);
 }

@@ -29,8 +29,8 @@ public:
     const std::string& address() const { return address_; }
     void connect(const Meeting& meeting);
 
-    void open_sender(std::int32_t peer, std::int32_t index, const FifoMemory& memory) override;
-    void open_receiver(std::int32_t peer, std::int32_t index, const FifoMemory& memory) override;
+    void open_sender(std::int32_t peer, std::int32_t index) override;
+    void open_receiver(std::int32_t peer, std::int32_t index) override;
     // Throws std::length_error for a message that is longer than a slot.
     bool progress() override;
     bool is_settled() override;

@@ -101,21 +101,22 @@ private:
 
 class WireEnd : public Transport {
 public:
-    WireEnd(std::shared_ptr<Wire> wire, std::int32_t rank) : wire_(std::move(wire)), rank_(rank) {}
+    WireEnd(std::shared_ptr<Wire> wire, const Fabric& fabric)
+        : wire_(std::move(wire)), fabric_(fabric) {}
 
-    void open_sender(std::int32_t peer, std::int32_t, const FifoMemory& memory) override {
-        wire_->open(rank_, peer, true, memory);
+    void open_sender(std::int32_t peer, std::int32_t index) override {
+        wire_->open(fabric_.rank(), peer, true, fabric_.fifo(fabric_.rank(), index));
     }
-    void open_receiver(std::int32_t peer, std::int32_t, const FifoMemory& memory) override {
-        wire_->open(peer, rank_, false, memory);
+    void open_receiver(std::int32_t peer, std::int32_t index) override {
+        wire_->open(peer, fabric_.rank(), false, fabric_.fifo(peer, index));
     }
-    bool progress() override { return wire_->progress(rank_); }
-    bool is_settled() override { return wire_->is_settled(rank_); }
+    bool progress() override { return wire_->progress(fabric_.rank()); }
+    bool is_settled() override { return wire_->is_settled(fabric_.rank()); }
     Failure loss_of(std::int32_t) const override { return Failure::kNone; }
 
 private:
     std::shared_ptr<Wire> wire_;
-    std::int32_t rank_;
+    const Fabric& fabric_;
 };
 
 struct World {
@@ -137,7 +138,8 @@ struct World {
                 if (other != static_cast<std::size_t>(r)) regions[other] = {};
             }
             fabric.push_back(std::make_shared<Fabric>(shape, r, regions, heaps));
-            if (apart) fabric.back()->set_transport(std::make_shared<WireEnd>(wire, r));
+            auto& own = *fabric.back();
+            if (apart) own.set_transport(std::make_shared<WireEnd>(wire, own));
             messages.push_back(std::make_unique<PointToPoint>(fabric.back(), 1, 0));
         }
     }
