@@ -6,12 +6,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <exception>
 #include <memory>
 #include <new>
 #include <stdexcept>
-#include <system_error>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -117,62 +114,6 @@ Report run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32
     return to_report(outcome);
 }
 
-// Runs all ranks as threads of this process; a rank that throws fails the job, so none waits for
-// it.
-std::vector<Outcome> run_all(const std::vector<std::shared_ptr<Engine>>& engines,
-                             const std::vector<Call>& calls, double timeout_s) {
-    std::vector<Outcome> outcomes(engines.size());
-    std::vector<std::exception_ptr> thrown(engines.size());
-    std::vector<std::thread> threads;
-    const auto body = [&](std::size_t i) {
-        try {
-            outcomes[i] = run_call(*engines[i], calls[i], 1, timeout_s, true);
-        } catch (...) {
-            thrown[i] = std::current_exception();
-            engines[i]->fabric().control().fail(Failure::kDied, static_cast<std::int32_t>(i));
-        }
-    };
-    std::exception_ptr no_thread;
-    try {
-        for (std::size_t i = 1; i < engines.size(); ++i) threads.emplace_back(body, i);
-        if (!engines.empty()) body(0);
-    } catch (const std::system_error&) {
-        no_thread = std::current_exception();
-        const auto rank = static_cast<std::int32_t>(threads.size()) + 1;
-        engines[0]->fabric().control().fail(Failure::kDied, rank);
-    }
-    for (auto& thread : threads) thread.join();
-    if (no_thread) std::rethrow_exception(no_thread);
-    for (const auto& error : thrown) {
-        if (error) std::rethrow_exception(error);
-    }
-    for (const auto& outcome : outcomes) {
-        if (outcome.status == Status::kNoMemory) throw std::bad_alloc();
-    }
-    return outcomes;
-}
-
-std::vector<Report> run_threads(std::vector<std::shared_ptr<Engine>> engines, std::int64_t count,
-                                std::int32_t type, std::int32_t op, std::vector<Bytes> inputs,
-                                std::vector<Bytes> outputs, double timeout_s) {
-    if (inputs.size() != engines.size() || outputs.size() != engines.size()) {
-        throw std::invalid_argument("each rank needs one input and one output");
-    }
-    std::vector<Call> calls;
-    for (std::size_t i = 0; i < engines.size(); ++i) {
-        calls.push_back(call_on(count, type, op, inputs[i], outputs[i]));
-        engines[i]->check(calls.back());
-    }
-    std::vector<Outcome> outcomes;
-    {
-        const Unlocked unlocked;
-        outcomes = run_all(engines, calls, timeout_s);
-    }
-    std::vector<Report> reports;
-    for (const auto& outcome : outcomes) reports.push_back(to_report(outcome));
-    return reports;
-}
-
 // Lets the kernel kill this process when the thread that forked it ends. On other systems than
 // Linux, the process ends with its command socket.
 void die_with_parent() {
@@ -211,9 +152,6 @@ void define_engine(nb::module_& m) {
              "place, input is the rank's data and output is empty. ValueError for memory of a "
              "wrong size, SlotTooSmall, MemoryError.")
         .def_prop_ro("tally", &Engine::tally, "The calls so far.");
-    m.def("run_threads", &run_threads, "engines"_a, "count"_a, "dtype"_a, "op"_a, "inputs"_a,
-          "outputs"_a, "timeout_s"_a,
-          "Runs the engines of all ranks, each in a thread; OSError if there are too few threads.");
     m.def("check_program", &check_program, "wiring"_a, "program"_a,
           "ProgramFault for an invalid program.");
     m.def("die_with_parent", &die_with_parent,

@@ -62,10 +62,10 @@ void define_segment(nb::module_& m) {
     nb::class_<Segment>(m, "Segment", "Memory of this process or shared with others.")
         .def_static(
             "create",
-            [](std::size_t bytes, bool shared) {
-                return std::make_shared<Segment>(Segment::create(bytes, shared));
+            [](std::size_t bytes) {
+                return std::make_shared<Segment>(Segment::create(bytes, true));
             },
-            "bytes"_a, "shared"_a, "Memory, all zeros; OSError if there is too little.")
+            "bytes"_a, "Shared memory, all zeros; OSError if there is too little.")
         .def_static(
             "sparse",
             [](std::size_t bytes) {

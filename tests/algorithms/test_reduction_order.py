@@ -12,7 +12,7 @@ import pytest
 import sley
 from sley.algorithms import CATALOG, build
 from sley.ir.words import ReduceOp
-from sley.jobs import execute
+from support.rank_threads import execute
 
 Array = np.ndarray[Any, Any]
 NODES, GPUS, RANKS, COUNT = 3, 4, 12, 12 * 5 + 7
@@ -32,7 +32,7 @@ def run(name: str, in_place: bool, data: Array, op: ReduceOp = ReduceOp.SUM) -> 
         {"nodes": NODES, "gpus": GPUS} if "nodes" in CATALOG[name].parameters else {"ranks": RANKS}
     )
     plan = sley.compile(build(name, **sizes, in_place=in_place))
-    return execute(plan, list(data), reduce_op=op, processes=False)
+    return execute(plan, list(data), reduce_op=op)
 
 
 def summed(data: Array, order: Iterable[int]) -> Array:
@@ -138,7 +138,7 @@ def test_reduce_scatter_sums_in_order_starting_with_the_own_rank() -> None:
     data = np.concatenate([values()] * 2, axis=1)[:, : RANKS * 10]
     for in_place in (False, True):
         plan = sley.compile(build("all-pairs-reducescatter", ranks=RANKS, in_place=in_place))
-        outputs = execute(plan, list(data), processes=False)
+        outputs = execute(plan, list(data))
         for rank, output in enumerate(outputs):
             part = data[:, rank * 10 : rank * 10 + 10]
             assert output.tobytes() == summed(part, from_own(rank)).tobytes()

@@ -9,8 +9,9 @@ import pytest
 
 import sley
 from sley.ir.words import ReduceOp
-from sley.jobs import Settings, execute
+from sley.jobs import Settings
 from support.algorithm_cases import cases_in_a_place, label, program
+from support.rank_threads import execute
 
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -86,7 +87,10 @@ def test_an_algorithm_gives_the_result_of_its_collective(
     for slots in (1, 8):
         plan = sley.compile(built, slots=slots)
         outputs = execute(
-            plan, inputs, Settings(slots=slots), reduce_op=ReduceOp.SUM, processes=False
+            plan,
+            inputs,
+            Settings(slots=slots),
+            reduce_op=ReduceOp.SUM,
         )
         for rank, wanted in enumerate(expected(c, blocks)):
             if promised(c, rank):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import sley
 from sley.algorithms import TwoLevel
 from sley.errors import SleyError
-from sley.jobs import execute
+from support.rank_threads import execute
 
 METHODS = ("allreduce", "one_step_allreduce", "allgather", "reducescatter", "broadcast", "reduce")
 ROOTED = ("broadcast", "reduce")
@@ -65,7 +65,7 @@ def test_all_ranks_of_uneven_hosts_have_the_same_bits() -> None:
     random = np.random.default_rng(3)
     data = [(random.standard_normal(50) * 1e3**k).astype(np.float32) for k in range(-3, 3)]
     for built in (TwoLevel(hosts).allreduce(), TwoLevel(hosts).one_step_allreduce(in_place=True)):
-        outputs = execute(sley.compile(built), data, processes=False)
+        outputs = execute(sley.compile(built), data)
         assert len({output.tobytes() for output in outputs}) == 1
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from sley import devices, jobs
+from sley import devices
 from sley.cli import main
 from sley.codegen import Engine
 from sley.devices.execute import GuardedMemory
@@ -27,6 +27,7 @@ from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.errors.devices import K510
 from sley.report.tables import ratio
+from support import rank_threads
 from support.examples import examples
 from support.plan_edits import with_columns
 
@@ -163,7 +164,7 @@ def test_execute_gives_what_processes_give(
     inputs = [((np.arange(count) + r) % 5 + first).astype(kind.array) for r in range(3)]
     kept = [array.copy() for array in inputs]
     common: dict[str, Any] = {"dtype": dtype, "count": count, "reduce_op": reduce_op}
-    expected = jobs.execute(plan, inputs, processes=False, **common)
+    expected = rank_threads.execute(plan, inputs, **common)
     found = sley.execute(
         plan, inputs, devices=devices, engine=engine, slot_bytes=64, timeout_s=10, **common
     )
@@ -182,7 +183,7 @@ def test_execute_takes_ranks_without_input_and_parts_of_data() -> None:
                 np.arange(s.data if in_place else s.input, dtype=np.int32) + 100 * rank
                 for rank, s in enumerate(sizes)
             ]
-            expected = jobs.execute(plan, inputs, count=7, processes=False)
+            expected = rank_threads.execute(plan, inputs, count=7)
             found = sley.execute(plan, inputs, count=7, devices="threads")
             assert [a.tolist() for a in found] == [a.tolist() for a in expected]
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import sley
 from sley.ir.program import Transfers
-from sley.jobs import execute
 from support.examples import examples
 from support.random_options import random_options
 from support.random_programs import MANY_TILES, RandomProgram, random_programs, run
+from support.rank_threads import execute
 
 RUNS = examples(100)
 """Of those that run plans."""
@@ -65,7 +65,7 @@ def test_instances_leave_every_element_where_the_program_puts_it() -> None:
         promised = np.concatenate([ones[:border], ones[border:] + tens[border:]])
         for instances in (1, 2, 3):
             plan = sley.compile(half, instances=instances)
-            for output in execute(plan, [ones, tens], count=count, processes=False):
+            for output in execute(plan, [ones, tens], count=count):
                 assert output.tolist() == promised.tolist(), (count, instances)
 
 

@@ -11,9 +11,9 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.devices import Engine, Executor, Settings, ThreadsDevice
-from sley.jobs import execute
 from support.device_calls import Call, threads
 from support.process_ranks import Meeting, Order, apart, numbers, run, together
+from support.rank_threads import execute
 
 PROTOCOLS = pytest.mark.parametrize("protocol", sley.Protocol, ids=lambda p: p.name.lower())
 
@@ -30,7 +30,7 @@ def check_results(order: Order, results: dict[int, list[dict[int, Any]]], calls:
     plan = order.plan
     for number, count in enumerate(order.counts[:calls]):
         inputs = [numbers(rank, count) for rank in range(plan.collective.ranks)]
-        expected = execute(plan, inputs, processes=False)
+        expected = execute(plan, inputs)
         for rows in results.values():
             for rank, output in rows[number].items():
                 np.testing.assert_array_equal(output, expected[rank])

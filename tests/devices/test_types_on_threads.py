@@ -11,9 +11,9 @@ import sley
 from sley.algorithms import build
 from sley.devices import Engine
 from sley.engine.types import DATA_TYPES
-from sley.jobs import execute
 from support.bfloat16 import bfloat16_values
 from support.device_calls import executor
+from support.rank_threads import execute
 
 PROTOCOLS = list(sley.Protocol)
 RANKS, COUNT = 3, 1003
@@ -55,7 +55,7 @@ def check(
     plan = sley.compile(ring, protocol=protocol)
     data = numbers(dtype)
     with np.errstate(all="ignore"):
-        expected = execute(plan, data, dtype=dtype, reduce_op=op, processes=False)
+        expected = execute(plan, data, dtype=dtype, reduce_op=op)
     executor(plan, engine=engine)(data, dtype=dtype, reduce_op=op)
     for got, promised in zip(data, expected, strict=True):
         # Of NaNs only that they are: machine.md says nothing about their bits.
@@ -90,7 +90,7 @@ def test_a_local_reduction_reads_and_combines_like_a_message(
     data = numbers(dtype)
     outputs = [np.zeros_like(a) for a in data]
     with np.errstate(all="ignore"):
-        expected = execute(plan, data, dtype=dtype, processes=False)
+        expected = execute(plan, data, dtype=dtype)
     on = executor(plan, engine=Engine.INTERPRETED)
     on(data, outputs, dtype=dtype)
     for got, promised in zip(outputs, expected, strict=True):

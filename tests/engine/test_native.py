@@ -26,7 +26,7 @@ def test_sley_is_imported_without_its_compiled_parts() -> None:
 def test_a_missing_engine_is_r512(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sley.engine._native", None)
     with pytest.raises(SleyError) as caught:
-        native.Segment.create(1, False)
+        native.Segment.create(1)
     assert caught.value.code == "R512"
 
 

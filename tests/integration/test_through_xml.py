@@ -13,6 +13,7 @@ from sley import jobs
 from sley.engine.measure import Sweep
 from sley.formats import TARGETS, msccl_xml
 from sley.ir.plan import Plan
+from support import rank_threads
 from support.algorithm_cases import cases_in_a_place, in_turn, label, program
 from support.files_of_others import OTHERS
 
@@ -53,7 +54,7 @@ def test_every_algorithm_runs_the_same_through_xml(
     sley.verify(back, per_chunk=True)
     for count in (1, 37):
         inputs = random_inputs(plan, count)
-        one, other = (jobs.execute(p, inputs, processes=False) for p in (plan, back))
+        one, other = (rank_threads.execute(p, inputs) for p in (plan, back))
         assert promised(plan, one, count) == promised(plan, other, count)
 
 

@@ -17,7 +17,7 @@ from sley.ir.collectives import AllReduce, AllToAll, Broadcast, Custom
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op, ReduceOp
 from sley.jobs import Settings, execute
-from support import small_plans
+from support import rank_threads, small_plans
 from support.bfloat16 import bfloat16_values
 
 BINARY = {
@@ -37,7 +37,7 @@ def threads(
     plan: Plan, inputs: list[Any], *, settings: dict[str, int] | None = None, **options: Any
 ) -> list[Any]:
     told = Settings(timeout_s=10, **settings or {})
-    return execute(plan, inputs, told, processes=False, **options)
+    return rank_threads.execute(plan, inputs, told, **options)
 
 
 @pytest.mark.parametrize("op", BINARY, ids=lambda op: op.name)

@@ -23,7 +23,7 @@ from sley.errors import SleyError
 from sley.ir.words import LoopOrder
 from sley.jobs import Job, Settings, execute
 from sley.jobs.commands import Run
-from support import small_plans
+from support import rank_threads, small_plans
 
 FLOAT32 = DATA_TYPES["float32"]
 SHM = Path("/dev/shm")
@@ -61,13 +61,10 @@ def nothing_left_in_shared_memory() -> object:
         assert not list(SHM.glob(f"sley-{os.getpid()}-*"))
 
 
-@pytest.mark.parametrize("processes", [False, True])
-def test_a_stall_names_its_instructions(processes: bool) -> None:
+def test_a_stall_names_its_instructions() -> None:
     start = time.monotonic()
     error = failing(
-        lambda: execute(
-            small_plans.stalling(3), [np.ones(6)] * 3, Settings(timeout_s=0.4), processes=processes
-        )
+        lambda: execute(small_plans.stalling(3), [np.ones(6)] * 3, Settings(timeout_s=0.4))
     )
     assert error.code == "R502"
     assert time.monotonic() - start < 5
@@ -80,13 +77,12 @@ def test_a_stall_names_its_instructions(processes: bool) -> None:
         assert f"waits for a message from rank {rank} on channel 0" in text
 
 
-@pytest.mark.parametrize("processes", [False, True])
-def test_a_stall_names_slots_and_waits(processes: bool) -> None:
+def test_a_stall_names_slots_and_waits() -> None:
     plan, inputs = small_plans.stalling_for_a_slot(), [np.ones(4), np.ones(4)]
-    text = str(failing(lambda: execute(plan, inputs, Settings(timeout_s=0.4), processes=processes)))
+    text = str(failing(lambda: execute(plan, inputs, Settings(timeout_s=0.4))))
     assert "step 1 (send) waits for a free slot to rank 1 on channel 0 (all 1 taken)" in text
     assert "block 1, step 0 (recv) waits for rank 1, block 0, step 0 (recv)" in text
-    outputs = execute(plan, inputs, Settings(slots=3), processes=processes)
+    outputs = execute(plan, inputs, Settings(slots=3))
     np.testing.assert_array_equal(outputs[1], inputs[0])
 
 
@@ -100,9 +96,9 @@ def test_a_long_plan_is_not_a_stall() -> None:
     plan = hand.plan(small_plans.AllReduce(2), loop_order=LoopOrder.INSTRUCTION)
     inputs = [np.ones(1 << 16, np.float32)] * 2
     start = time.monotonic()
-    execute(plan, inputs, Settings(slot_bytes=64), processes=False)
+    rank_threads.execute(plan, inputs, Settings(slot_bytes=64))
     took = time.monotonic() - start
-    execute(plan, inputs, Settings(slot_bytes=64, timeout_s=took / 4), processes=False)
+    rank_threads.execute(plan, inputs, Settings(slot_bytes=64, timeout_s=took / 4))
 
 
 @pytest.mark.parametrize("victim", [0, 2])
@@ -260,5 +256,5 @@ def test_a_job_closed_during_a_call_ends_it() -> None:
 
 def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sley.engine._native", None)
-    error = failing(lambda: execute(small_plans.stalling(), [np.ones(4)] * 2, processes=False))
+    error = failing(lambda: execute(small_plans.stalling(), [np.ones(4)] * 2))
     assert error.code == "R512"

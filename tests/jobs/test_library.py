@@ -14,7 +14,8 @@ from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
-from sley.jobs import Settings, execute, run
+from sley.jobs import Settings, run
+from support.rank_threads import execute
 
 
 def wrong(plan: Plan, count: int, dtype: str, op: ReduceOp, slots: int, slot_bytes: int) -> int:
@@ -33,7 +34,6 @@ def wrong(plan: Plan, count: int, dtype: str, op: ReduceOp, slots: int, slot_byt
         dtype=dtype,
         count=count,
         reduce_op=op,
-        processes=False,
     )
     for buffer, output in zip(buffers, outputs, strict=True):
         buffer.output[:] = output

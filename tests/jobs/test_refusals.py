@@ -16,7 +16,7 @@ from sley.ir.plan import Plan
 from sley.ir.tables import Edges
 from sley.ir.words import Op, ReduceOp
 from sley.jobs import Job, Settings, execute, run
-from support import small_plans
+from support import rank_threads, small_plans
 
 PLAN = small_plans.ring_allreduce(3, fused=False, width=2)
 INPUTS = [np.ones(60, np.float32)] * 3
@@ -32,7 +32,7 @@ def told(options: dict[str, Any]) -> dict[str, Any]:
 
 def refusal(code: str, plan: Plan = PLAN, inputs: Any = None, **options: Any) -> str:
     with pytest.raises(SleyError) as caught:
-        execute(plan, INPUTS if inputs is None else inputs, processes=False, **told(options))
+        execute(plan, INPUTS if inputs is None else inputs, **told(options))
     assert caught.value.code == code
     return str(caught.value)
 
@@ -88,7 +88,7 @@ def test_random_mutations_never_leave_memory() -> None:
         column = columns[generator.integers(len(columns))]
         plan = mutated(row, column, int(generator.integers(-2, 10)))
         try:
-            execute(plan, INPUTS, Settings(timeout_s=0.05), processes=False)
+            rank_threads.execute(plan, INPUTS, Settings(timeout_s=0.05))
         except SleyError as error:
             assert error.code in ("R510", "R502")
 
@@ -175,7 +175,7 @@ def test_fewer_slots_than_the_plan_was_made_for_are_refused() -> None:
 
 def test_a_slot_too_small_for_an_element_of_each_chunk_is_refused() -> None:
     assert "slot_bytes >= 8" in refusal("R506", slot_bytes=7)
-    execute(PLAN, INPUTS, Settings(slot_bytes=8), processes=False)
+    rank_threads.execute(PLAN, INPUTS, Settings(slot_bytes=8))
 
 
 @pytest.mark.parametrize(
@@ -205,16 +205,14 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, Any]) -> Non
     assert next(iter(options)) in refusal("R514", **options)
 
 
-@pytest.mark.parametrize("processes", [False, True])
-def test_the_longest_timeout_is_waited_for(processes: bool) -> None:
-    outputs = execute(PLAN, INPUTS, Settings(timeout_s=LONGEST_TIMEOUT_S), processes=processes)
+def test_the_longest_timeout_is_waited_for() -> None:
+    outputs = execute(PLAN, INPUTS, Settings(timeout_s=LONGEST_TIMEOUT_S))
     np.testing.assert_array_equal(outputs[0], np.full(60, 3.0))
 
 
-@pytest.mark.parametrize("processes", [False, True])
-def test_numbers_of_numpy_are_numbers(processes: bool) -> None:
+def test_numbers_of_numpy_are_numbers() -> None:
     options = {"slots": np.int64(3), "slot_bytes": np.int32(64), "timeout_s": np.float32(5)}
-    outputs = execute(PLAN, INPUTS, count=np.int32(60), processes=processes, **told(options))
+    outputs = execute(PLAN, INPUTS, count=np.int32(60), **told(options))
     np.testing.assert_array_equal(outputs[0], np.full(60, 3.0))
 
 
@@ -252,28 +250,26 @@ def test_the_size_of_numpy_numbers_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("slots", [10**12, 1 << 62])
-def test_too_little_memory_for_threads_is_told(slots: int) -> None:
+def test_too_little_memory_for_connections_is_told(slots: int) -> None:
     assert "the slots of 3 connections" in refusal("R507", slots=slots)
 
 
-@pytest.mark.parametrize("processes", [False, True])
-def test_too_little_memory_for_outputs_is_told(processes: bool) -> None:
+def test_too_little_memory_for_outputs_is_told() -> None:
     """Ranks without inputs, whose outputs are as long as `count` says."""
     plan = small_plans.Hand().plan(Custom("nothing", 2, 0, 1, lambda rank, index: None))
     nothing = [np.zeros(0, np.float32)] * 2
     for count in (1 << 45, 1 << 61, 1 << 62):
         with pytest.raises(SleyError) as caught:
-            execute(plan, nothing, count=count, processes=processes)
+            execute(plan, nothing, count=count)
         assert caught.value.code == "R507"
         assert f"{8 * count:,} bytes" in str(caught.value)
 
 
-@pytest.mark.parametrize("processes", [False, True])
-def test_too_little_memory_for_scratch_is_told(processes: bool) -> None:
+def test_too_little_memory_for_scratch_is_told() -> None:
     plan = small_plans.scratch_allreduce(2)
     plan = replace(plan, scratch_chunks=np.full(2, 2**31 - 1))
     with pytest.raises(SleyError) as caught:
-        execute(plan, [np.zeros(1 << 16)] * 2, processes=processes)
+        execute(plan, [np.zeros(1 << 16)] * 2)
     assert caught.value.code == "R507"
     assert f"{2 * (2**31 - 1) * 8 << 16:,}"[:9] in str(caught.value)
 
@@ -293,7 +289,7 @@ def test_the_engine_itself_refuses_memory_of_a_wrong_size() -> None:
 
     loaded = load(PLAN, None, 1024)
     wiring = loaded.wiring
-    fabric = wiring.fabric(wiring.memory(shared=False), 0)
+    fabric = wiring.fabric(wiring.memory(), 0)
     engine = loaded.programs[0].engine(fabric, wiring)
     nothing = np.zeros(0, np.uint8)
     for size in (0, 239, 241):
@@ -317,7 +313,7 @@ def test_the_engine_itself_refuses_connections(column: str, connection: Any) -> 
     found = getattr(program, column)
     broken = replace(program, **{column: np.where(found >= 0, np.int32(connection), found)})
     with pytest.raises(native.ProgramFault, match="connection"):
-        broken.engine(wiring.fabric(wiring.memory(shared=False), 0), wiring)
+        broken.engine(wiring.fabric(wiring.memory(), 0), wiring)
 
 
 def test_the_engine_itself_refuses_two_blocks_on_one_connection() -> None:
@@ -329,4 +325,4 @@ def test_the_engine_itself_refuses_two_blocks_on_one_connection() -> None:
     middle = int(np.flatnonzero(program.send >= 0)[1])
     broken = replace(program, block_offset=np.insert(program.block_offset, 1, middle))
     with pytest.raises(native.ProgramFault, match="two thread blocks"):
-        broken.engine(wiring.fabric(wiring.memory(shared=False), 0), wiring)
+        broken.engine(wiring.fabric(wiring.memory(), 0), wiring)

@@ -17,6 +17,7 @@ from sley.ir.words import Protocol
 from sley.selection import plans as module
 from sley.selection.kinds import Request
 from sley.selection.plans import Plans, ReadyPlan
+from support import rank_threads
 from support.call_cases import hosts_of
 
 HOSTS = hosts_of(4)
@@ -241,7 +242,7 @@ def test_programs_are_compiled_with_the_options_given() -> None:
 
 def run(chosen: ReadyPlan) -> np.ndarray[Any, Any]:
     data = [np.arange(10.0) * rank for rank in range(4)]
-    return sley.jobs.execute(chosen.plan, data, processes=False)[3]
+    return rank_threads.execute(chosen.plan, data)[3]
 
 
 def test_user_plans_run() -> None:

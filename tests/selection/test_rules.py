@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import sley
 from sley.errors import SleyError
 from sley.ir.words import Protocol
-from sley.jobs import execute
 from sley.rendezvous.hosts import Hosts
 from sley.selection.kinds import (
     CALLS,
@@ -24,6 +23,7 @@ from sley.selection.kinds import (
 )
 from sley.selection.rules import Limits, ladder, select
 from support.call_cases import hosts_of, inputs, outputs, requests, some_hosts
+from support.rank_threads import execute
 
 CHANNELS = 3
 """The most that any plan of the library may need."""
@@ -48,7 +48,7 @@ def test_every_call_has_a_plan_that_does_what_it_asks(request: Request, elements
     assert plan.topology is None
     data = inputs(wanted, elements)
     for output, right in zip(
-        execute(plan, data, count=elements, processes=False),
+        execute(plan, data, count=elements),
         outputs(wanted, data, elements),
         strict=True,
     ):

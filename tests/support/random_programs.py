@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import sley
 from sley.ir.plan import Plan
 from sley.ir.program import Program
-from sley.jobs import Settings, execute
+from sley.jobs import Settings
+from support.rank_threads import execute
 
 SCHEDULES = [sley.Schedule.MSCCL, sley.Schedule.HPDS, sley.Schedule.ROUND_ROBIN]
 """The schedules that a plan can have."""
@@ -194,7 +195,7 @@ def run(random: RandomProgram, plan: Plan, count: int, timeout_s: float = 20.0) 
     size = -(-random.chunks // random.cut) * count
     inputs = [numbers.integers(-99, 99, size) for _ in range(random.ranks)]
     settings = Settings(slot_bytes=SMALL_SLOT, timeout_s=timeout_s)
-    outputs = execute(plan, inputs, settings, count=count, processes=False)
+    outputs = execute(plan, inputs, settings, count=count)
     for (rank, index), value in random.promised.items():
         parts = [inputs[r][random.chunk(i, count)] * n for (r, i), n in value.items()]
         found = outputs[rank][random.chunk(index, count)]

@@ -20,9 +20,10 @@ from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Builder
-from sley.jobs import Settings, execute
+from sley.jobs import Settings
 from sley.lang import ChunkProgram
 from support.random_programs import SMALL_SLOT
+from support.rank_threads import execute
 
 Cell = tuple[int, int]
 """A rank and a chunk of its data buffer."""
@@ -159,7 +160,6 @@ def run(random: RandomTransfers, plan: Plan, tiles: int, slack: int = 0) -> None
         [_given(c, rank, values, elements) for rank, values in enumerate(inputs)],
         Settings(slot_bytes=SMALL_SLOT, timeout_s=20.0),
         count=elements * c.chunks,
-        processes=False,
     )
     for rank in range(c.ranks):
         expected = c.expected[c.output_offset[rank] : c.output_offset[rank + 1]]

@@ -7,8 +7,8 @@ import pytest
 
 import sley
 from sley.ir.words import Op
-from sley.jobs import execute
 from sley.verify.result import _Values
+from support.rank_threads import execute
 from support.small_plans import IN, OUT, SCRATCH, Hand
 
 
@@ -19,7 +19,7 @@ def remarks(plan: sley.Plan) -> list[tuple[str, str, str]]:
 
 def outputs(plan: sley.Plan, data: list[np.ndarray]) -> list[np.ndarray]:
     """Each rank's output by the engine, and by kernels on threads."""
-    return [*execute(plan, data, processes=False), *sley.execute(plan, data, devices="threads")]
+    return [*execute(plan, data), *sley.execute(plan, data, devices="threads")]
 
 
 def exchange(op: Op, source: tuple[int, int]) -> Hand:
@@ -50,7 +50,7 @@ def test_what_nothing_has_written_may_be_read_where_it_reaches_no_promised_chunk
     plan = hand.plan(own(1), scratch=1)
     assert remarks(plan) == [("V210", "by_hand.py:1, rank 0, block 0, step 0 (send)", found)]
     numbers = [np.array([5]), np.array([7])]
-    assert execute(plan, numbers, processes=False)[1].tolist() == [7]
+    assert execute(plan, numbers)[1].tolist() == [7]
 
 
 def test_what_was_made_of_nothing_holds_nothing_until_it_is_overwritten() -> None:

@@ -21,8 +21,8 @@ class Segment:
     """Memory of this process or shared with others."""
 
     @staticmethod
-    def create(bytes: int, shared: bool) -> Segment:
-        """Memory, all zeros; OSError if there is too little."""
+    def create(bytes: int) -> Segment:
+        """Shared memory, all zeros; OSError if there is too little."""
 
     @staticmethod
     def sparse(bytes: int) -> Segment:
@@ -181,11 +181,6 @@ class Engine:
     @property
     def tally(self) -> Tally:
         """The calls so far."""
-
-def run_threads(engines: Sequence[Engine], count: int, dtype: int, op: int, inputs: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], outputs: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], timeout_s: float) -> list[tuple[int, float, int, int, list[tuple[int, int, int, int]]]]:
-    """
-    Runs the engines of all ranks, each in a thread; OSError if there are too few threads.
-    """
 
 def check_program(wiring: Wiring, program: RankProgram) -> None:
     """ProgramFault for an invalid program."""

@@ -53,10 +53,10 @@ class Wiring:
             *self._room(),
         )
 
-    def memory(self, *, shared: bool) -> native.Segment:
-        """Memory of that layout; R507 if memory runs out."""
+    def memory(self) -> native.Segment:
+        """Shared memory of that layout; R507 if memory runs out."""
         size_bytes = self.shape().bytes
-        return allocate(lambda: native.Segment.create(size_bytes, shared), *self._room())
+        return allocate(lambda: native.Segment.create(size_bytes), *self._room())
 
     def fabric(self, memory: native.Segment, rank: int) -> native.Fabric:
         """The connections in `memory`, for `rank`."""

@@ -1,4 +1,4 @@
-"""Jobs: one plan on worker processes (or threads) of this machine, over shared memory.
+"""Jobs: one plan on worker processes of this machine, over shared memory.
 
 execute.py               entry points: one run on given arrays; runs over sizes, timed and checked
 job.py, group.py         the launcher: persistent workers, deaths, errors

@@ -64,7 +64,7 @@ class Job:
         self.plan = plan
         self.timeout_s = settings.timeout_s
         self._loaded = load(plan, settings.slots, settings.slot_bytes)
-        memory = self._loaded.wiring.memory(shared=True)
+        memory = self._loaded.wiring.memory()
         self._fabric = self._loaded.wiring.fabric(memory, 0)  # to watch the ranks' progress
         self._lock = threading.Lock()
         self._unusable = ""
@@ -101,10 +101,13 @@ class Job:
         reduce_op: ReduceOp = ReduceOp.SUM,
     ) -> list[Array]:
         """Run the plan once on `inputs`; arguments and result as for `jobs.execute`."""
-        checked = check_inputs(self.plan, inputs, dtype, count, reduce_op)
-        check_slot(self._loaded, checked.dtype)
+        return self.execute_checked(check_inputs(self.plan, inputs, dtype, count, reduce_op))
+
+    def execute_checked(self, inputs: Inputs) -> list[Array]:
+        """Run the plan once on validated inputs."""
+        check_slot(self._loaded, inputs.dtype)
         with self._call():
-            return self._execute(checked)
+            return self._execute(inputs)
 
     def time_us(self, count: int, sweep: Sweep) -> float:
         """See `sley.engine.measure.Bench`: each rank's average time after a barrier, averaged over
@@ -181,7 +184,7 @@ class Job:
         spans, total = inputs.spans()
         scratch = scratch_elements(self.plan, inputs.count) * inputs.dtype.size_bytes
         self._request(total + scratch)
-        segment = allocate(lambda: native.Segment.create(total, True), "the buffers", total)
+        segment = allocate(lambda: native.Segment.create(total), "the buffers", total)
         memory = segment.array
         inputs.store(memory)
         for rank, pair in enumerate(spans):
