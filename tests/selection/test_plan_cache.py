@@ -20,7 +20,7 @@ from sley.ir.tables import Edges, Table
 from sley.selection import plan_cache
 from sley.selection.kinds import Request
 from sley.selection.plans import Plans
-from sley.selection.rules import Selection, select
+from sley.selection.rules import Selection, ladder
 from support.call_cases import hosts_of, requests
 from support.random_programs import RandomProgram, random_programs
 
@@ -94,8 +94,8 @@ def test_plans_for_a_topology_have_no_bytes() -> None:
         encode(plan)
 
 
-def a_selection(size: int = 1 << 20) -> Selection:
-    return select(Request("all_reduce", hosts_of(4), size, True))
+def a_selection(rung: int = -1) -> Selection:
+    return ladder("all_reduce", hosts_of(4), in_place=True)[rung]
 
 
 class Builder:
@@ -121,7 +121,7 @@ def test_the_second_time_nothing_is_built(folder: Path) -> None:
 def test_everything_that_a_plan_comes_from_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     builder, selection = Builder(), a_selection()
     plan_cache.cached_plan(selection, 4, builder)
-    plan_cache.cached_plan(a_selection(64), 4, builder)
+    plan_cache.cached_plan(a_selection(0), 4, builder)
     plan_cache.cached_plan(
         replace(selection, options=replace(selection.options, instances=2)), 4, builder
     )

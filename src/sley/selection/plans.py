@@ -131,13 +131,6 @@ class Plans:
         rung = self._rung(kind, size_bytes, in_place, root)
         return rung.ready or self._ready(rung)
 
-    def plan_for(self, request: Request) -> Plan:
-        """The plan for a call. Errors: as `find`."""
-        check_call(request.kind, request.ranks, request.size_bytes, request.root)
-        return self.find(
-            request.kind, request.size_bytes, in_place=request.in_place, root=request.root
-        ).plan
-
     def register(
         self,
         source: Source,
@@ -188,6 +181,7 @@ class Plans:
     def considered(self, request: Request) -> list[str]:
         """Which plan runs for a call and why, and why others don't, a line for each. Errors: as
         `find`."""
+        check_call(request.kind, request.ranks, request.size_bytes, request.root)
         rung = self._rung(request.kind, request.size_bytes, request.in_place, request.root)
         ready = rung.ready or self._ready(rung)
         lines = [

@@ -1,7 +1,7 @@
 """Rules: which algorithm runs for a call, by kind, hosts and size, with the reasons in words.
 
-`ladder` lists the ranges of sizes of a kind of call, `select` finds the one of a call. Nothing is
-compiled here. The sizes at which one algorithm replaces another were measured: `Limits`.
+`ladder` lists the ranges of sizes of a kind of call. Nothing is compiled here. The sizes at which
+one algorithm replaces another were measured: `Limits`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sley.ir.program import Program
 from sley.ir.words import Protocol
 from sley.lang import ChunkProgram, trace
 from sley.rendezvous.hosts import Hosts
-from sley.selection.kinds import BARRIER, CALLS, Request, check_call, collective_of
+from sley.selection.kinds import BARRIER, CALLS, check_call, collective_of
 
 _STAGED = Options(protocol=Protocol.SIMPLE, fusion=False)
 _PULLED = Options(protocol=Protocol.DIRECT, fusion=False)
@@ -422,17 +422,6 @@ def ladder(
         )
         begin = (step.end_bytes or 0) + 1
     return tuple(rungs)
-
-
-def select(request: Request, limits: Limits | None = None) -> Selection:
-    """The selection for a call. Errors: N650."""
-    check_call(request.kind, request.ranks, request.size_bytes, request.root)
-    rungs = ladder(
-        request.kind, request.hosts, in_place=request.in_place, root=request.root, limits=limits
-    )
-    return next(
-        rung for rung in rungs if rung.end_bytes is None or request.size_bytes <= rung.end_bytes
-    )
 
 
 def _local_copy(kind: str, in_place: bool) -> Program:
