@@ -108,8 +108,8 @@ def test_a_refusal_in_place_of_an_exchange_reaches_the_others() -> None:
 
 @pytest.mark.usefixtures("little_grace")
 def test_an_exchange_names_the_rank_that_does_not_come() -> None:
-    outcomes = meet(LocalStore(), 3)
-    said = on_threads([lambda o=o: o.exchange(b"", SHORT_S) for o in outcomes[:2]])
+    outcomes = meet(LocalStore(), 3, timeout_s=2 * SHORT_S)
+    said = on_threads([lambda o=o: o.exchange(b"") for o in outcomes[:2]])
     assert codes(said) == ["N601"] * 2
     assert "rank 2" in str(said[0])
     close(outcomes)
@@ -165,7 +165,6 @@ def test_ranks_are_bound_to_the_interfaces_of_their_host_in_turn(
     outcomes = meet(LocalStore(), 6, hosts=[0, 1, 1, 1, 0, 0], environ={"SLEY_NICS": "^eth1"})
     bound = ["eth0", "eth0", "eth2", "eth0", "eth2", "eth0"]
     assert [on.nic.name for on in outcomes] == bound
-    assert [outcomes[3].nic_of(rank).name for rank in range(6)] == bound
     close(outcomes)
 
 
@@ -243,8 +242,6 @@ def test_a_rank_without_an_interface_does_not_keep_the_others_waiting() -> None:
         ({"ranks": "2"}, "N603"),
         ({"name": ""}, "R514"),
         ({"timeout_s": 0}, "R514"),
-        ({"segments": lambda: [-1]}, "R514"),
-        ({"segments": lambda: [0] * 65}, "R514"),
         ({"store": {}}, "N605"),
     ],
 )

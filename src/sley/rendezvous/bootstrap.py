@@ -20,15 +20,7 @@ from sley.errors.runtime import R514
 from sley.ir.words import is_integer
 from sley.rendezvous.gather import Deadline, Member, all_gather, refuse
 from sley.rendezvous.hosts import Description, Hosts, Process
-from sley.rendezvous.local import (
-    MOST_DESCRIPTORS,
-    Host,
-    Peers,
-    exchange_descriptors,
-    listen,
-    spare_descriptor,
-)
-from sley.rendezvous.nics import Nic
+from sley.rendezvous.local import Host, Peers, exchange_descriptors, listen, spare_descriptor
 from sley.rendezvous.stores import Store
 
 _SECRET_BYTES = 32
@@ -70,26 +62,22 @@ class Rendezvous:
         self.secret, self.job = secret, job_of(secret)
         self.descriptions = descriptions
         self.hosts = Hosts.of([description.process.host for description in descriptions])
-        self.nic = self.nic_of(member.rank)
+        nics = descriptions[member.rank].nics
+        # A host's ranks are bound to its interfaces in turn.
+        self.nic = nics[self.hosts.local[member.rank] % len(nics)]
         self.sockets: dict[int, socket.socket] = peers.sockets
         self.fds: dict[int, tuple[int, ...]] = peers.fds
         self._member, self._peers, self._deadline = member, peers, deadline
         self._exchanges = 0
         _OPEN.add(self)
 
-    def nic_of(self, rank: int) -> Nic:
-        """The network interface of a rank: a host's ranks are bound to its interfaces in turn."""
-        nics = self.descriptions[rank].nics
-        return nics[self.hosts.local[rank] % len(nics)]
+    def exchange(self, value: bytes) -> list[bytes]:
+        """The values of all ranks, by rank; all ranks call it, in the same order, within the rest
+        of `bootstrap`'s timeout.
 
-    def exchange(self, value: bytes, timeout_s: float | None = None) -> list[bytes]:
-        """The values of all ranks, by rank; all ranks call it, in the same order.
-
-        timeout_s: by default, the rest of `bootstrap`'s timeout.
         Errors: N601 with the ranks that are missing, N605, N608 where a rank refuses.
         """
-        deadline = self._deadline if timeout_s is None else Deadline.after(timeout_s)
-        return all_gather(self._member, self._topic(), value, deadline)
+        return all_gather(self._member, self._topic(), value, self._deadline)
 
     def refuse(self, error: SleyError) -> None:
         """Replaces an exchange: tells the other ranks that this one can't continue, so that they
@@ -174,7 +162,6 @@ def bootstrap(
             listener = opened.enter_context(listen())
             own = Description.here(rank, listener.getsockname().hex(), settings, environ)
             descriptors = segments()
-        _check_descriptors(descriptors)
         secret, descriptions = _exchange_descriptions(member, start, own, deadline)
         _check_agreement(descriptions, what)
         hosts = Hosts.of([one.process.host for one in descriptions])
@@ -228,19 +215,6 @@ def _check(store: Any, rank: Any, ranks: Any, name: Any) -> None:
     check_place(rank, ranks)
     if not (isinstance(name, str) and name):
         raise R514.error(expected="a communicator's name", found=f"{name!r}")
-
-
-def _check_descriptors(descriptors: Sequence[int]) -> None:
-    """Refuses descriptors that can't be passed to other processes. Errors: R514."""
-    if len(descriptors) > MOST_DESCRIPTORS:
-        raise R514.error(
-            expected=f"at most {MOST_DESCRIPTORS} descriptors a rank", found=f"{len(descriptors)}"
-        )
-    for fd in descriptors:
-        try:
-            os.fstat(fd)
-        except (OSError, TypeError):
-            raise R514.error(expected="open descriptors", found=f"{fd!r}") from None
 
 
 def check_place(rank: Any, ranks: Any) -> None:

@@ -29,7 +29,7 @@ from sley.errors.remote import diagnostic_from_json, telling
 from sley.rendezvous.gather import GRACE_S, Deadline, missing_error
 from sley.rendezvous.hosts import Description
 
-MOST_DESCRIPTORS = 64
+_MOST_DESCRIPTORS = 64
 """How many descriptors a rank may pass to others; the kernel passes 253 at once."""
 
 _HEADER = struct.Struct("<i32s")
@@ -132,7 +132,7 @@ def exchange_descriptors(
 ) -> Peers:
     """Exchanges descriptors among the ranks of the host, which all call it.
 
-    fds: this rank's, at most MOST_DESCRIPTORS; the caller keeps owning them. Errors: N601, N609,
+    fds: this rank's, at most 64; the caller keeps owning them. Errors: N601, N609,
     N610.
     """
     peers = Peers()
@@ -356,7 +356,7 @@ def _receive(sock: socket.socket) -> _Message:
     """The next message. Errors: ConnectionError at the end, and for an invalid message."""
     fds = array.array("i")
     # Not socket.recv_fds, which in Python 3.11 ignores the flags.
-    room = socket.CMSG_SPACE(MOST_DESCRIPTORS * fds.itemsize)
+    room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * fds.itemsize)
     data, parts, flags, _ = sock.recvmsg(_MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC)
     for level, kind, part in parts:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
