@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
@@ -103,27 +104,27 @@ def connect(
         return None
     wire = _agree(rendezvous, network)
     nics = rendezvous.descriptions[rendezvous.rank].nics
-    own = rendezvous.hosts.local[rendezvous.rank] % len(nics)
-    place = Place(detail=f"{rendezvous.name}, rank {rendezvous.rank}")
-    with telling(rendezvous.refuse):
-        try:
-            transport = wire.open(fabric, nics, own, timeout_s)
-        except OSError as error:
-            raise N628.error(
-                at=place,
-                expected=f"to be reachable over {', '.join(nic.name for nic in nics)}",
-                found=str(error),
-            ) from error
+    names = ", ".join(nic.name for nic in nics)
+    with telling(rendezvous.refuse), _unreachable(rendezvous, f"to be reachable over {names}"):
+        transport = wire.open(fabric, nics, nics.index(rendezvous.nic), timeout_s)
     addresses_of_all = rendezvous.exchange(transport.address)
-    try:
+    with _unreachable(rendezvous, f"to reach the ranks of other hosts over {rendezvous.nic.name}"):
         transport.connect(addresses_of_all, rendezvous.secret, timeout_s)
-    except OSError as error:
-        raise N628.error(
-            at=place,
-            expected=f"to reach the ranks of other hosts over {rendezvous.nic.name}",
-            found=str(error),
-        ) from error
     return transport
+
+
+@contextmanager
+def _unreachable(rendezvous: Rendezvous, expected: str) -> Iterator[None]:
+    """Turns errors of the system into N628."""
+    try:
+        yield
+    except OSError as error:
+        at = _place(rendezvous)
+        raise N628.error(at=at, expected=expected, found=str(error)) from error
+
+
+def _place(rendezvous: Rendezvous) -> Place:
+    return Place(detail=f"{rendezvous.name}, rank {rendezvous.rank}")
 
 
 def _agree(rendezvous: Rendezvous, network: Network) -> Wire:
@@ -145,7 +146,7 @@ def _agree(rendezvous: Rendezvous, network: Network) -> Wire:
             return NETWORKS[candidate]
         reasons.setdefault(candidate, f"rank {absent[0]} has no {candidate.name}")
     raise N629.error(
-        at=Place(detail=f"{rendezvous.name}, rank {rendezvous.rank}"),
+        at=_place(rendezvous),
         expected=f"{network.name} on every rank",
         found="; ".join(reasons.values()),
     )
