@@ -11,7 +11,7 @@ from sley import formats
 from sley.devices import kernel_files
 from sley.errors import Place
 from sley.errors.compiler import C309
-from sley.formats import Format, Target, by_suffix, target_among, target_named, write_file
+from sley.formats import Format, Target, by_suffix, target_named, write_file
 from sley.ir.plan import Plan
 from sley.verify import verify
 
@@ -52,9 +52,7 @@ def save(
     given = {word: value for word, value in settings.items() if value is not None}
     known = form.settings
     if form.targets:
-        default, *_ = form.targets
-        own = {one.name: one for one in form.targets}
-        given["target"] = target_among(own, target or default, type(default))
+        given["target"] = target_named(target or form.targets[0])
         known = (*known, "target")
     elif target is not None:
         given["target"] = target

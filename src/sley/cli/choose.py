@@ -83,6 +83,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     separated by commas, and each is tried. By default, suitable values of protocol, schedule,
     allocation, channels and instances are tried.
     """
+    runtime = target or "executor"
     if output is not None:
         check_folder(output)
     phases = Phases(verbose, quiet=as_json)
@@ -91,8 +92,6 @@ def choose_command(  # as many parameters as options; click passes each by name
     cluster = topology_of(topology)
     selections = [prefer_in_place(Selection(one, in_place=in_place)) for one in what]
     programs = [program_or_lifted(one, cluster, phases) for one in selections]
-    if output is not None:
-        target = target or "executor"
     with progress_bar(quiet=as_json) as bar, phases("choosing"):
         task = bar.add_task("choosing", total=None)
         choices = choose(
@@ -101,20 +100,20 @@ def choose_command(  # as many parameters as options; click passes each by name
             cluster,
             interpreter=simulating.interpreter,
             model=simulating.model(cluster),
-            target=target,
+            target=target if output is None else runtime,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             **options,
         )
     paths: list[Path] = []
     if output is not None:
         with phases("writing"):
-            paths = choices.save(output, target=target or "executor")
+            paths = choices.save(output, target=runtime)
     if as_json:
         print_json(_json(choices, paths) | {"seconds": phases.seconds})
         return
     click.echo("\n".join(_table(choices)))
     for path in paths:
-        click.echo(f"{'written':<23}{path} for {target}")
+        click.echo(f"{'written':<23}{path} for {runtime}")
     phases.report()
 
 

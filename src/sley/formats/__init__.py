@@ -32,7 +32,6 @@ __all__ = [
     "check",
     "check_folder",
     "read",
-    "target_among",
     "target_named",
     "write_file",
 ]

@@ -30,3 +30,10 @@ def size_text(size_bytes: int) -> str:
         if size_bytes and size_bytes % _UNITS[unit] == 0:
             return f"{size_bytes // _UNITS[unit]}{unit}"
     return str(size_bytes)
+
+
+def sizes_text(begin_bytes: int, end_bytes: int | None) -> str:
+    """A short text of a range of sizes, both ends included; without an end if that is None."""
+    if end_bytes is None:
+        return f"{size_text(begin_bytes)} and more" if begin_bytes else "all sizes"
+    return f"{size_text(begin_bytes)} to {size_text(end_bytes)}"

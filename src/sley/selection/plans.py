@@ -14,7 +14,7 @@ from sley.compiler import Options, compile
 from sley.errors import Diagnostic
 from sley.formats.plan_bytes import digest
 from sley.ir.plan import Plan
-from sley.ir.sizes import size_text
+from sley.ir.sizes import size_text, sizes_text
 from sley.rendezvous.hosts import Hosts
 from sley.selection.kinds import Request, check_call
 from sley.selection.plan_cache import cached_plan, refusal
@@ -187,7 +187,8 @@ class Plans:
         lines = [
             f"{request.kind} of {size_text(request.size_bytes)} on {request.ranks} ranks: "
             f"{ready.plan.name} ({ready.plan.protocol.value}, {ready.origin}), "
-            f"{_range_text(rung.selection)}: {rung.selection.reason}"
+            f"{sizes_text(rung.selection.begin_bytes, rung.selection.end_bytes)}: "
+            f"{rung.selection.reason}"
         ]
         lines += [f"not {line}" for line in rung.selection.refused]
         for user_plan in (*self._registered, *self._folder.plans):
@@ -308,10 +309,3 @@ def _why_not(user_plan: UserPlan, request: Request) -> str:
     if not user_plan.covers(request.size_bytes):
         return f"it is for {user_plan.sizes}"
     return "another user plan takes precedence"
-
-
-def _range_text(selection: Selection) -> str:
-    begin, end = selection.begin_bytes, selection.end_bytes
-    if end is None:
-        return f"{size_text(begin)} and more" if begin else "all sizes"
-    return f"{size_text(begin)} to {size_text(end)}"

@@ -25,7 +25,7 @@ from sley.errors.selection import N651, N652, N653, N654, N656
 from sley.formats import READERS, read
 from sley.ir.plan import Plan
 from sley.ir.program import Program
-from sley.ir.sizes import size_in_bytes, size_text
+from sley.ir.sizes import size_in_bytes, sizes_text
 from sley.ir.tables import NONE
 from sley.ir.words import is_integer
 from sley.lang import rescclang
@@ -83,9 +83,7 @@ class UserPlan:
     @property
     def sizes(self) -> str:
         """The sizes in words."""
-        if self.max_bytes is None:
-            return f"{size_text(self.min_bytes)} and more" if self.min_bytes else "all sizes"
-        return f"{size_text(self.min_bytes)} to {size_text(self.max_bytes)}"
+        return sizes_text(self.min_bytes, self.max_bytes)
 
     def is_for(self, kind: str, *, in_place: bool, root: int) -> bool:
         """Whether it can run such calls, of some size."""

@@ -7,7 +7,7 @@
 
 from sley.formats.format import Format
 from sley.formats.msccl_xml.reader import read
-from sley.formats.msccl_xml.targets import EXECUTOR, MSCCL, RCCL, SUFFIX
+from sley.formats.msccl_xml.targets import SUFFIX, TARGETS
 from sley.formats.msccl_xml.writer import check, write
 from sley.ir.words import Allocation, LoopOrder
 
@@ -19,7 +19,7 @@ FORMAT = Format(
     write=write,
     read=read,
     check=check,
-    targets=(EXECUTOR, RCCL, MSCCL),
+    targets=tuple(TARGETS.values()),
     # The runtimes run all steps of a block for one tile before the next tile, and a block has one
     # send peer and one receive peer.
     needs={

@@ -113,5 +113,5 @@ EXECUTOR = XmlTarget(
 RCCL = replace(EXECUTOR, name="rccl", blocks=64, channels=128, operations=_UNFUSED)
 """AMD's RCCL in its MSCCL mode, which parses fused operations, but then fails the call."""
 
-TARGETS: Mapping[str, XmlTarget] = MappingProxyType({t.name: t for t in (MSCCL, EXECUTOR, RCCL)})
-"""All targets, by name."""
+TARGETS: Mapping[str, XmlTarget] = MappingProxyType({t.name: t for t in (EXECUTOR, RCCL, MSCCL)})
+"""All targets, by name; the first one is the default."""
