@@ -93,14 +93,14 @@ def cluster_of(
     nodes: int,
     *,
     name: str,
-    racks: Racks | None = None,
-    model: CostModel | None = None,
-    in_network: bool = False,
+    racks: Racks | None,
+    model: CostModel,
+    in_network: bool,
 ) -> Topology:
     """A cluster of identical nodes, joined through their cards. A single node gets neither cards
     nor a network.
 
-    racks: the network's racks; by default one switch without bottlenecks.
+    racks: the network's racks; None is one switch without bottlenecks.
     Errors: C308, T602, T603.
     """
     most = MAX_RANKS // node.gpus

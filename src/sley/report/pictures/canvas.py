@@ -253,10 +253,10 @@ def text_height(lines: int = 1, size_pt: float = TEXT_PT) -> float:
     return lines * _HEIGHT * size_pt / _POINTS_PER_INCH
 
 
-def box_size(text: Sequence[str], size_pt: float = TEXT_PT) -> tuple[float, float]:
+def box_size(text: Sequence[str]) -> tuple[float, float]:
     """Width and height of a box around lines of text, in inches."""
-    widest = max((text_width(line, size_pt) for line in text), default=0.0)
-    return widest + 0.14, text_height(len(text), size_pt) + 0.08
+    widest = max((text_width(line) for line in text), default=0.0)
+    return widest + 0.14, text_height(len(text)) + 0.08
 
 
 def heading(
