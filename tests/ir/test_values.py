@@ -18,7 +18,7 @@ import pytest
 import sley
 from sley.bounds import Bounds
 from sley.direct import pulls
-from sley.formats.msccl_xml import EXECUTOR
+from sley.formats.msccl_xml.targets import EXECUTOR
 from sley.ir.tables import Edges, Table, Value, column_types, difference
 from sley.passes.dependencies import dependencies
 

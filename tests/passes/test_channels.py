@@ -248,7 +248,7 @@ def test_lanes_never_share_a_channel() -> None:
         low = lowered(text, fusion=fusion)
         # Lane 0 is on the channels as such; the others follow, as many as are in use.
         assert low.channel.tolist() == [0, 8, 10, 9, -1, 3]
-        assert low.lanes == 3
+        assert low.chunks.program.transfers.lanes == 3
 
 
 def test_lanes_bind_connections_each_for_itself() -> None:

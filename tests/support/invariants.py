@@ -257,10 +257,8 @@ def instruction_faults(dag: InstructionDag) -> list[Fault]:
     )
     if found:
         return found
-    if dag.lanes != int(t.lane.max(initial=0)) + 1:
-        found = [Fault((), f"{int(t.lane.max(initial=0)) + 1} lanes", str(dag.lanes))]
     asked = np.where((t.lane == 0) & dag.remote, t.channel, NONE)
-    found += _faults(
+    found = _faults(
         (
             "a channel for a remote transfer and none for a local one",
             (dag.channel != NONE) != dag.remote,
@@ -456,7 +454,7 @@ def _hand_faults(dag: InstructionDag, at_src: IntArray, at_dst: IntArray) -> lis
     rank = np.where(sends, t.src[transfer], t.dst[transfer]).astype(np.int64)
     block = np.where(sends, at_src[transfer], at_dst[transfer])
     most = int(asked.max(initial=0)) + 1
-    wish = (rank * most + asked) * dag.lanes + t.lane[transfer]
+    wish = (rank * most + asked) * t.lanes + t.lane[transfer]
     wrong = ~(_agrees(wish, block) & _agrees(block, wish))
     return [
         Fault(

@@ -149,7 +149,7 @@ _FITTING: Mapping[str, Callable[[Options, Program], tuple[Any, ...]]] = {
 def _leaves_channels(program: Program) -> bool:
     """Whether the compiler may choose the channel of any transfer."""
     t = program.transfers
-    return bool(((t.channel == NONE) & (t.src != t.dst) & ~t.by_hand).any())
+    return bool(((t.channel == NONE) & t.remote & ~t.by_hand).any())
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from sley.ir.tables import (
     Value,
     frozen_array,
     offsets_of,
+    spans,
 )
 from sley.ir.words import Buffer
 
@@ -104,12 +105,18 @@ class Collective(Value):
         size = np.stack([self.input_chunks, self.output_chunks, scratch_chunks])
         return Layout(base, size, int(start[-1]))
 
+    def input_cells(self, layout: Layout) -> LongArray:
+        """int64 (input chunks of all ranks,): the cell of each input chunk."""
+        return _cells(layout, Buffer.INPUT, self.input_offset)
+
+    def output_cells(self, layout: Layout) -> LongArray:
+        """int64 (output chunks of all ranks,): the cell of each output chunk."""
+        return _cells(layout, Buffer.OUTPUT, self.output_offset)
+
     def promised_cells(self, layout: Layout) -> BoolArray:
         """bool (cells,): whether the collective promises the data of a cell of `layout`."""
-        rank = np.repeat(np.arange(self.ranks), self.output_chunks)
-        index = np.arange(len(rank)) - self.output_offset[rank]
         promised = np.zeros(layout.cells, bool)
-        promised[layout.cell(rank, Buffer.OUTPUT, index)] = self.expected != NONE
+        promised[self.output_cells(layout)] = self.expected != NONE
         return promised
 
     def refine(self, factor: int) -> Collective:
@@ -137,6 +144,12 @@ class Collective(Value):
             expected=expected.ravel(),
             values=Edges(offsets_of(np.repeat(sizes, factor)), ids.ravel()[order]),
         )
+
+
+def _cells(layout: Layout, buffer: Buffer, offset: LongArray) -> LongArray:
+    """The cells of a buffer's chunks, rank after rank. offset: (ranks + 1,), as `input_offset`."""
+    rank, index = spans(np.zeros(len(offset) - 1, np.int64), np.diff(offset))
+    return np.asarray(layout.cell(rank, buffer, index), np.int64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

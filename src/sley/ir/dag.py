@@ -82,19 +82,20 @@ class InstructionDag(Value):
     forward: int32 (transfers,), the transfer whose send is one instruction with this one's receive,
         or NONE.
     channel: int32 (transfers,), the channel of each transfer; NONE for local transfers.
-    lanes: the most parallel parts of a transfer; each lane has its own requested blocks.
     """
 
     chunks: ChunkDag
     forward: IntArray
     channel: IntArray
-    lanes: int
 
     @property
     def remote(self) -> BoolArray:
         """bool (transfers,): whether source and destination are different ranks."""
-        t = self.chunks.program.transfers
-        return np.asarray(t.src != t.dst)
+        return self.chunks.program.transfers.remote
+
+    def receives(self, order: Order) -> LongArray:
+        """The rows of an order that receive from another rank."""
+        return np.flatnonzero((order.receive != NONE) & self.remote[order.receive])
 
     @cached_property
     def connection(self) -> IntArray:

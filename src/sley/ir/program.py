@@ -50,6 +50,16 @@ class Transfers(Table):
     source: IntArray
 
     @property
+    def remote(self) -> BoolArray:
+        """bool (transfers,): whether source and destination are different ranks."""
+        return np.asarray(self.src != self.dst)
+
+    @property
+    def lanes(self) -> int:
+        """The most parallel parts of a transfer."""
+        return int(self.lane.max(initial=0)) + 1
+
+    @property
     def by_hand(self) -> BoolArray:
         """bool (transfers,): whether the program requests a thread block for it."""
         return np.asarray((self.send_block != NONE) | (self.recv_block != NONE))

@@ -43,9 +43,7 @@ class Memory:
         """The memory before the first transfer."""
         layout = collective.layout(np.zeros(collective.ranks, np.int32))
         data = np.full(layout.cells, UNWRITTEN, np.int64)
-        rank = np.repeat(np.arange(collective.ranks), collective.input_chunks)
-        index = np.arange(len(rank)) - collective.input_offset[rank]
-        data[layout.cell(rank, Buffer.INPUT, index)[collective.initial]] = INITIAL
+        data[collective.input_cells(layout)[collective.initial]] = INITIAL
         memory = cls(
             collective,
             data,

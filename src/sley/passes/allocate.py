@@ -130,17 +130,11 @@ def _reorder(
     receives = order.receive != NONE
     pipeline[order.receive[receives]] = order.pipeline[receives]
     again = whole_transfers(dag, sequence, pipeline)
-    row = np.full(2 * len(dag.forward), NONE)
-    row[_halves_of(order)] = np.arange(len(order))
+    row = order.row_of_half(len(dag.forward))
     none = np.zeros(len(blocks.rank), np.int64)
-    return again, number_blocks(blocks.rank, none, blocks.instruction_block[row[_halves_of(again)]])
-
-
-def _halves_of(order: Order) -> LongArray:
-    """int64 (rows,): 2t for a row that sends transfer t, 2t + 1 for one that receives it or copies
-    or reduces locally."""
-    sends = order.send != NONE
-    return np.where(sends, 2 * order.send.astype(np.int64), 2 * order.receive.astype(np.int64) + 1)
+    sends = again.send != NONE
+    half = 2 * np.where(sends, again.send, again.receive).astype(np.int64) + ~sends
+    return again, number_blocks(blocks.rank, none, blocks.instruction_block[row[half]])
 
 
 def _by_state(dag: InstructionDag, draft: _Draft) -> Blocks:

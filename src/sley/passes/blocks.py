@@ -35,17 +35,12 @@ def assign_blocks(dag: InstructionDag, order: Order) -> Blocks:
     block_of_end = block_of_group.ravel()[group]
     _check_peers(dag, ends, block_of_end)
     instruction_block = np.full(len(order), NONE, np.int64)
-    receives, sends = _remote_receives(dag, order), order.send != NONE
+    receives, sends = dag.receives(order), order.send != NONE
     instruction_block[receives] = block_of_end[ends.receive_end[order.receive[receives]]]
     instruction_block[sends] = block_of_end[ends.send_end[order.send[sends]]]
     rank, number = blocks[0], blocks[1]
     rank, number = _place_local(dag, order, instruction_block, rank, number)
     return number_blocks(rank, number, instruction_block)
-
-
-def _remote_receives(dag: InstructionDag, order: Order) -> np.ndarray:
-    """The rows of the order that receive from another rank."""
-    return np.flatnonzero((order.receive != NONE) & dag.remote[order.receive])
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,7 @@ def _tied_groups(ends: _Ends) -> LongArray:
 def _hand_blocks(dag: InstructionDag, ends: _Ends, group: LongArray) -> tuple[LongArray, LongArray]:
     """The requested number (times lanes) of each group, or _NO_HAND; and its rank."""
     t = dag.chunks.program.transfers
-    groups = int(group.max(initial=NONE)) + 1
+    lanes, groups = t.lanes, int(group.max(initial=NONE)) + 1
     hand, row_of = np.full(groups, _NO_HAND), np.full(groups, NONE)
     rank = np.zeros(groups, np.int64)
     rank[group] = ends.columns[0]
@@ -101,14 +96,14 @@ def _hand_blocks(dag: InstructionDag, ends: _Ends, group: LongArray) -> tuple[Lo
         rows = np.flatnonzero((requested != NONE) & (end != NONE))
         for row in rows.tolist():
             g = group[end[row]]
-            number = int(requested[row]) * dag.lanes + int(t.lane[row])
+            number = int(requested[row]) * lanes + int(t.lane[row])
             if hand[g] not in (_NO_HAND, number):
                 sources = dag.chunks.program.sources
                 raise C303.error(
                     at=[sources.place(int(t.source[k])) for k in (row, row_of[g])],
                     expected="one block for a connection, or for two that are fused",
                     found=f"rank {rank[g]} is to use blocks {int(requested[row])} and "
-                    f"{hand[g] // dag.lanes} for one connection",
+                    f"{hand[g] // lanes} for one connection",
                 )
             hand[g], row_of[g] = number, row
     return hand, rank
@@ -164,14 +159,14 @@ def _place_local(
         if r in of_rank:
             of_rank[r].append(block)
             by_hand[r, n] = block
-    latest = [NONE] * len(ranks)
+    latest, lanes = [NONE] * len(ranks), t.lanes
     send_block, lane, src = t.send_block.tolist(), t.lane.tolist(), t.src.tolist()
     receive, block_of = order.receive.tolist(), instruction_block.tolist()
     for position, block in enumerate(block_of):
         if block == NONE:
             row = receive[position]
             r, requested = src[row], send_block[row]
-            hand = NONE if requested == NONE else requested * dag.lanes + lane[row]
+            hand = NONE if requested == NONE else requested * lanes + lane[row]
             if hand != NONE:
                 block = by_hand.get((r, hand), NONE)
             elif of_rank[r]:

@@ -35,17 +35,16 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
     forward: the result of `fuse`, or None to fuse nothing.
     """
     t = dag.program.transfers
-    lanes = int(t.lane.max(initial=0)) + 1
     requested = np.where((t.channel == NONE) & t.by_hand, 0, t.channel)
     logical = np.where(requested != NONE, requested, t.src_index // t.count % channels)
     if forward is None:
         forward = np.full(len(t), NONE, np.int32)
-        return InstructionDag(dag, forward, _number_channels(t, logical), lanes)
+        return InstructionDag(dag, forward, _number_channels(t, logical))
     forward = forward.copy()
     chains = _chains(forward, requested)
     # Chains that cannot choose come first, so that the others choose around them.
     chains.sort(key=lambda chain: requested[chain].max() == NONE)
-    binding = _Binding(dag, lanes, channels)
+    binding = _Binding(dag, channels)
     for chain in chains:
         fixed = int(requested[chain].max())
         start = int(logical[chain[0]]) if fixed == NONE else fixed
@@ -54,7 +53,7 @@ def assign_channels(dag: ChunkDag, forward: IntArray | None, channels: int = 1) 
         for receive, fits in zip(chain[:-1], fitting, strict=True):
             if not fits:
                 forward[receive] = NONE
-    return InstructionDag(dag, forward, _number_channels(t, logical), lanes)
+    return InstructionDag(dag, forward, _number_channels(t, logical))
 
 
 def _chains(forward: IntArray, requested: NDArray[Any]) -> list[list[int]]:
@@ -80,7 +79,7 @@ def _chains(forward: IntArray, requested: NDArray[Any]) -> list[list[int]]:
 def _number_channels(t: Transfers, logical: NDArray[Any]) -> IntArray:
     """int32 (transfers,): the channel of each transfer by its logical channel and lane; NONE for
     local ones."""
-    remote = np.asarray(t.src != t.dst)
+    remote = t.remote
     stride = int(logical[remote].max(initial=0)) + 1
     key = t.lane.astype(np.int64) * stride + logical
     further = distinct(key[remote & (t.lane > 0)])
@@ -113,8 +112,9 @@ class _Bound:
 class _Binding:
     """The search for channels, chain after chain."""
 
-    def __init__(self, dag: ChunkDag, lanes: int, channels: int) -> None:
+    def __init__(self, dag: ChunkDag, channels: int) -> None:
         t, ranks = dag.program.transfers, dag.program.collective.ranks
+        lanes = t.lanes
         self._channels = channels
         self._limit = MAX_CHANNELS // lanes
         src, dst = t.src.astype(np.int64), t.dst.astype(np.int64)

@@ -20,7 +20,7 @@ def fuse(dag: ChunkDag, widest: int | None = None) -> IntArray:
     widest: the most chunks of a transfer that may be fused; None for any number.
     """
     t = dag.program.transfers
-    remote = np.asarray(t.src != t.dst)
+    remote = t.remote
     later = np.flatnonzero(remote & (dag.origin != NONE))
     earlier = dag.origin[later]
     fits = remote[earlier] & (t.lane[later] == t.lane[earlier])

@@ -23,7 +23,7 @@ def check_links(program: Program, topology: Topology) -> None:
             found=f"{topology.ranks} ranks",
         )
     t = program.transfers
-    missing = np.flatnonzero((t.src != t.dst) & ~topology.are_linked(t.src, t.dst))
+    missing = np.flatnonzero(t.remote & ~topology.are_linked(t.src, t.dst))
     if len(missing):
         row = int(missing[0])
         src, dst = int(t.src[row]), int(t.dst[row])
@@ -58,8 +58,6 @@ class Links:
 def used_links(program: Program, topology: Topology | None) -> Links:
     """The links that a program uses; without a topology all ranks are in one node."""
     t, ranks = program.transfers, program.collective.ranks
-    lanes = int(t.lane.max(initial=0)) + 1
-    remote = np.asarray(t.src != t.dst)
     key = t.src.astype(np.int64) * ranks + t.dst
     second = np.full(len(t), NONE, np.int64)
     crosses = np.zeros(len(t), bool)
@@ -69,8 +67,8 @@ def used_links(program: Program, topology: Topology | None) -> Links:
         sender, receiver = topology.nic[t.src], topology.nic[t.dst]
         key = np.where(crosses, ranks * ranks + sender, key)
         second = np.where(crosses, ranks * ranks + cards + receiver, NONE)
-    first = np.where(remote, key * lanes + t.lane, NONE)
-    second = np.where(second != NONE, second * lanes + t.lane, NONE)
+    first = np.where(t.remote, key * t.lanes + t.lane, NONE)
+    second = np.where(second != NONE, second * t.lanes + t.lane, NONE)
     keys = np.concatenate([first, second])
     link, used = np.full(len(keys), NONE, np.int32), keys != NONE
     link[used] = numbering(keys[used], int(keys.max(initial=NONE)) + 1)[1]

@@ -24,9 +24,10 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
 
     row: the row of the plan of each row of the order.
     """
-    before, after = _candidates(dag, order, blocks)
+    at = order.row_of_half(len(dag.forward))
+    before, after = _candidates(dag, order, blocks, at)
     block = blocks.instruction_block
-    sender = _senders(dag, order)
+    sender = _senders(dag, order, at)
     arrives, count = sender != NONE, len(blocks.rank)
     kept = np.zeros(len(before), np.int8)
     _keep(
@@ -47,10 +48,14 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
     return Edges.from_pairs(len(order), row[after[chosen]], row[before[chosen]])
 
 
-def _candidates(dag: InstructionDag, order: Order, blocks: Blocks) -> tuple[IntArray, IntArray]:
+def _candidates(
+    dag: InstructionDag, order: Order, blocks: Blocks, at: LongArray
+) -> tuple[IntArray, IntArray]:
     """Dependencies between blocks as rows of the order (before, after), by ascending `after`, then
-    by descending `before`: so the waits that imply a wait come before it."""
-    at = order.row_of_half(len(dag.forward))
+    by descending `before`: so the waits that imply a wait come before it.
+
+    at: int64 (2 * transfers,), `Order.row_of_half`.
+    """
     d = dag.chunks.dependencies
     before = at[2 * d.before.astype(np.int64) + d.before_at_dst]
     after = at[2 * d.after.astype(np.int64) + d.after_at_dst]
@@ -66,13 +71,12 @@ def _candidates(dag: InstructionDag, order: Order, blocks: Blocks) -> tuple[IntA
     return before[sort].astype(np.int32), after[sort].astype(np.int32)
 
 
-def _senders(dag: InstructionDag, order: Order) -> IntArray:
-    """int32 (rows,): the row that sends the message that each row receives, or NONE."""
-    sent_at, sender = np.full(len(dag.forward), NONE), np.full(len(order), NONE, np.int32)
-    sends = np.flatnonzero(order.send != NONE)
-    sent_at[order.send[sends]] = sends
-    receives = np.flatnonzero((order.receive != NONE) & dag.remote[order.receive])
-    sender[receives] = sent_at[order.receive[receives]]
+def _senders(dag: InstructionDag, order: Order, at: LongArray) -> IntArray:
+    """int32 (rows,): the row that sends the message that each row receives, or NONE. at: as for
+    `_candidates`."""
+    sender = np.full(len(order), NONE, np.int32)
+    receives = dag.receives(order)
+    sender[receives] = at[2 * order.receive[receives].astype(np.int64)]
     return sender
 
 

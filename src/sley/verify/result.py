@@ -20,7 +20,6 @@ from sley.ir.words import (
     REDUCES,
     SENDS,
     WRITES_DESTINATION,
-    Buffer,
     Op,
 )
 
@@ -106,7 +105,7 @@ class _Replay:
         inputs.weight[present] = fresh.reshape(-1, _LANES)
         inputs.number[present] = 1
         memory = _Values.nothing(layout.cells)
-        memory[_input_cells(plan)[present]] = inputs[present]
+        memory[c.input_cells(layout)[present]] = inputs[present]
         # Both ends of a message find it by the receive's row.
         size = np.where(RECEIVES[t.op], t.count, 0)
         named = np.where(READS_SOURCE[t.op], t.src_buffer, 0)
@@ -150,23 +149,6 @@ class _Replay:
         return value
 
 
-def _input_cells(plan: Plan) -> np.ndarray:
-    """The cell of each input chunk."""
-    c = plan.collective
-    rank = np.repeat(np.arange(c.ranks), c.input_chunks)
-    return np.asarray(
-        plan.layout.cell(rank, Buffer.INPUT, np.arange(len(rank)) - c.input_offset[rank])
-    )
-
-
-def _output_cells(plan: Plan) -> np.ndarray:
-    """The cell of each output chunk."""
-    c = plan.collective
-    rank = np.repeat(np.arange(c.ranks), c.output_chunks)
-    index = np.arange(len(rank)) - c.output_offset[rank]
-    return np.asarray(plan.layout.cell(rank, Buffer.OUTPUT, index))
-
-
 def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]:
     c = plan.collective
     owner = c.values.source
@@ -175,7 +157,7 @@ def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]
     )
     np.add.at(wanted.weight, owner, replay.inputs.weight[c.values.target])
     places = np.flatnonzero(c.expected != NONE)
-    cells = _output_cells(plan)[places]
+    cells = c.output_cells(plan.layout)[places]
     got, promised = replay.memory[cells], wanted[c.expected[places]]
     wrong = (got.number != promised.number) | (got.weight != promised.weight).any(axis=1)
     if not wrong.any():
@@ -260,7 +242,7 @@ def _trace_back(
                 reader[cell] = row
     empty_reads: dict[int, int] = {}
     result: dict[int, Counter[int] | None] = {int(cell): Counter() for cell in cells}
-    input_of = {cell: i for i, cell in enumerate(_input_cells(plan).tolist())}
+    input_of = {cell: i for i, cell in enumerate(plan.collective.input_cells(layout).tolist())}
     for cell, wanted in cell_wanted.items():
         source = input_of.get(cell, NONE)
         is_empty = source == NONE or not plan.collective.initial[source]
