@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from sley.communicator.network import Network
-from sley.engine.limits import SLOT_BYTES, TIMEOUT_S, check_settings, whole
+from sley.engine.limits import TIMEOUT_S, check_timeout, whole
 from sley.errors import SleyError
 from sley.errors.runtime import R514
 from sley.ir.choices import member
@@ -57,17 +57,11 @@ class Settings:
     use_cache: bool = True
 
     def __post_init__(self) -> None:
-        slot_bytes = SLOT_BYTES if self.slot_bytes is None else self.slot_bytes
-        check_settings(self.slots, slot_bytes, self.timeout_s)
-        for name, value, least, most in (
-            ("slots", self.slots, 2, _MOST_SLOTS),
-            ("slot_bytes", slot_bytes, 64, _MOST_SLOT_BYTES),
-            ("channels", self.channels, 1, _MOST_CHANNELS),
-        ):
-            if not least <= whole(value, name, least) <= most:
-                raise R514.error(
-                    expected=f"{name} from {least} to {most}", found=f"{name}={value!r}"
-                )
+        check_timeout(self.timeout_s)
+        whole(self.slots, "slots", 2, _MOST_SLOTS)
+        if self.slot_bytes is not None:
+            whole(self.slot_bytes, "slot_bytes", 64, _MOST_SLOT_BYTES)
+        whole(self.channels, "channels", 1, _MOST_CHANNELS)
         if not isinstance(self.plan_dir, str | os.PathLike | None):
             raise _bad("plan_dir", "as the path of a folder", self.plan_dir)
         for name, flag in (("cma", self.cma), ("use_cache", self.use_cache)):

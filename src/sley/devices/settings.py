@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 
 from sley.codegen import Engine
-from sley.engine.limits import TIMEOUT_S, check_settings, whole
+from sley.engine.limits import TIMEOUT_S, check_timeout, whole
 from sley.errors.runtime import R514
 from sley.ir.choices import member
 
@@ -59,10 +59,11 @@ class Settings:
     launching: Launching = Launching.TOGETHER
 
     def __post_init__(self) -> None:
-        slot_bytes = 1 if self.slot_bytes is None else self.slot_bytes
-        check_settings(self.slots, slot_bytes, self.timeout_s)
-        # Kernels count the bytes of a message in 32 bits.
-        _at_most(slot_bytes, _MOST_SLOT_BYTES, "slot_bytes")
+        if self.slots is not None:
+            whole(self.slots, "slots", 1, _MOST_SLOTS)
+        if self.slot_bytes is not None:  # kernels count the bytes of a message in 32 bits
+            whole(self.slot_bytes, "slot_bytes", 1, _MOST_SLOT_BYTES)
+        check_timeout(self.timeout_s)
         if whole(self.threads, "threads", _WARP) % _WARP or self.threads > _MOST_THREADS:
             raise R514.error(
                 expected=f"threads to be a multiple of {_WARP} up to {_MOST_THREADS}",
@@ -76,16 +77,11 @@ class Settings:
 
         plan_slots: the plan's own number. Errors: R514.
         """
-        slots = max(plan_slots if self.slots is None else int(self.slots), 1)
-        _at_most(slots, _MOST_SLOTS, "slots")
+        slots = plan_slots if self.slots is None else int(self.slots)
+        slots = whole(max(slots, 1), "slots", 1, _MOST_SLOTS)
         slot_bytes = _room(connections * slots) if self.slot_bytes is None else self.slot_bytes
         is_enough = slots >= plan_slots
         return 1 << (slots - 1).bit_length() if is_enough else slots, _align(slot_bytes)
-
-
-def _at_most(number: int, most: int, name: str) -> None:
-    if number > most:
-        raise R514.error(expected=f"{name} to be at most {most:,}", found=f"{name}={number:,}")
 
 
 def _align(slot_bytes: int) -> int:

@@ -21,22 +21,20 @@ LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
 """A year. The engine's clock counts nanoseconds in 64 bits."""
 
 
-def whole(value: object, name: str, least: int) -> int:
-    """The setting named `name` as an int; R514 unless it is an integer from `least` to LARGEST."""
+def whole(value: object, name: str, least: int, most: int = LARGEST) -> int:
+    """The setting named `name` as an int; R514 unless it is an integer from `least` to `most`."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         number = int(value)
-        if least <= number <= LARGEST:
+        if least <= number <= most:
             return number
+    end = "2**62" if most == LARGEST else f"{most:,}"
     raise R514.error(
-        expected=f"{name} to be an integer from {least} to 2**62", found=f"{name}={value!r}"
+        expected=f"{name} to be an integer from {least} to {end}", found=f"{name}={value!r}"
     )
 
 
-def check_settings(slots: int | None, slot_bytes: int, timeout_s: float) -> None:
-    """R514 for settings outside their ranges."""
-    if slots is not None:
-        whole(slots, "slots", 1)
-    whole(slot_bytes, "slot_bytes", 1)
+def check_timeout(timeout_s: float) -> None:
+    """R514 unless `timeout_s` is a positive number of seconds, at most a year."""
     if not (isinstance(timeout_s, numbers.Real) and 0 < timeout_s <= LONGEST_TIMEOUT_S):
         raise R514.error(
             expected=f"timeout_s above 0 and at most {LONGEST_TIMEOUT_S:.0f}, a year",

@@ -13,7 +13,7 @@ from typing import Any
 from sley.engine import native
 from sley.engine.arguments import Inputs, check_inputs
 from sley.engine.check import Promise
-from sley.engine.limits import SLOT_BYTES, TIMEOUT_S, check_settings, check_slot, whole
+from sley.engine.limits import SLOT_BYTES, TIMEOUT_S, check_slot, check_timeout, whole
 from sley.engine.measure import Sweep
 from sley.engine.memory import BEYOND, allocate, no_memory
 from sley.engine.native import LARGEST
@@ -49,7 +49,10 @@ class Settings:
     timeout_s: float = TIMEOUT_S
 
     def __post_init__(self) -> None:
-        check_settings(self.slots, self.slot_bytes, self.timeout_s)
+        if self.slots is not None:
+            whole(self.slots, "slots", 1)
+        whole(self.slot_bytes, "slot_bytes", 1)
+        check_timeout(self.timeout_s)
 
 
 class Job:
