@@ -199,25 +199,15 @@ class Communicator:
             check_writable("run", array)
         spans = [span(array) for array in given]
         count = own_count_of(plan, self.rank, [array.size for array in given], count)
-        call = Call(
-            OWN,
-            *spans[0],
-            *spans[-1],
-            count * words_of(data, element),
-            element,
-            reduction(op),
-            plan=plan,
-        )
+        count *= words_of(data, element)
+        call = Call(OWN, *spans[0], *spans[-1], count, element, reduction(op), plan=plan)
         return self.endpoint.submit(call, is_async=is_async, owners=given)
 
     def send(self, data: Array, dst: int, tag: int = 0, *, is_async: bool = False) -> Work:
         """Sends an array to a rank, which receives one of the same size with the same tag."""
         check_arrays("send", (data,))
         check_tag(tag)
-        address, size_bytes = span(data)
-        return self.endpoint.send_memory(
-            address, size_bytes, dst, tag, is_async=is_async, owners=(data,)
-        )
+        return self.endpoint.send_memory(*span(data), dst, tag, is_async=is_async, owners=(data,))
 
     def recv(
         self, out: Array, src: int | None = None, tag: int = 0, *, is_async: bool = False
@@ -226,10 +216,7 @@ class Communicator:
         check_arrays("recv", (out,))
         check_writable("recv", out)
         check_tag(tag)
-        address, size_bytes = span(out)
-        return self.endpoint.recv_memory(
-            address, size_bytes, src, tag, is_async=is_async, owners=(out,)
-        )
+        return self.endpoint.recv_memory(*span(out), src, tag, is_async=is_async, owners=(out,))
 
     def barrier(self, *, is_async: bool = False) -> Work:
         """Ends when all ranks have called it."""
@@ -254,21 +241,9 @@ class Communicator:
         gives_all = at_root and bool(row.input_of) and out is data
         if out is not None and has_output and not gives_all:
             check_writable(kind, out)
-        source, source_bytes = span(data)
-        target, target_bytes = span(out)
         sizes = [0 if array is None else array.size for array in (data, out)]
         count = count_of(kind, self.ranks, *sizes, at_root=at_root) * words_of(given[0], element)
-        call = Call(
-            kind,
-            source,
-            source_bytes,
-            target,
-            target_bytes,
-            count,
-            element,
-            reduction(op),
-            root,
-        )
+        call = Call(kind, *span(data), *span(out), count, element, reduction(op), root)
         return self.endpoint.submit(call, is_async=is_async, owners=given)
 
 

@@ -95,9 +95,8 @@ class CallRunner:
         root: int = 0,
     ) -> dist.Work:
         """A collective whose input and output are the same `tensor`, at `memory`."""
-        address, size_bytes = memory.address, memory.size_bytes
         count = tensor.numel() * element.parts
-        call = Call(kind, address, size_bytes, address, size_bytes, count, element.dtype, op, root)
+        call = Call(kind, *memory.place, *memory.place, count, element.dtype, op, root)
         return self._run(call, opts, [tensor], memory)
 
     def run(
@@ -127,17 +126,7 @@ class CallRunner:
             is_in_place = row.has_place_of_rank and not row.roles  # on all ranks, or on none
             if source_own != target_own or not is_in_place:
                 source = copy_of(inputs)
-        call = Call(
-            kind,
-            source.address,
-            source.size_bytes,
-            target.address,
-            target.size_bytes,
-            count,
-            element.dtype,
-            op,
-            root,
-        )
+        call = Call(kind, *source.place, *target.place, count, element.dtype, op, root)
         return self._run(call, opts, outputs, source, target)
 
     def all_to_all(
@@ -157,14 +146,7 @@ class CallRunner:
         if count == 0:  # with nothing to wait for, this rank would not notice other ranks' messages
             return self._exchange(opts, sources, targets, [output], None)
         call = Call(
-            "all_to_all",
-            source.address,
-            source.size_bytes,
-            target.address,
-            target.size_bytes,
-            count,
-            element.dtype,
-            may_be_unplanned=True,
+            "all_to_all", *source.place, *target.place, count, element.dtype, may_be_unplanned=True
         )
         number = self.sequence_number
 
@@ -210,16 +192,14 @@ class CallRunner:
     ) -> list[Part]:
         """Starts the messages of an AllToAll with this number; copies the rank's own part."""
         tag = ALL_TO_ALL_TAG - number
-        others = [rank for rank in range(self.ranks) if rank != self.rank]
-        own = sources[self.rank]
-        ctypes.memmove(targets[self.rank].address, own.address, own.size_bytes)
+        ctypes.memmove(targets[self.rank].address, *sources[self.rank].place)
         send, receive = self.endpoint.send_memory, self.endpoint.recv_memory
-        parts: list[Part] = []
-        for peers, memories, start in ((others, targets, receive), (others, sources, send)):
-            for rank in peers:
-                memory = memories[rank]
-                parts.append(start(memory.address, memory.size_bytes, rank, tag, is_async=True))
-        return parts
+        return [
+            start(*memory.place, rank, tag, is_async=True)
+            for start, memories in ((receive, targets), (send, sources))
+            for rank, memory in enumerate(memories)
+            if rank != self.rank
+        ]
 
     def _run(
         self,

@@ -25,6 +25,11 @@ class Memory:
     owner: object
     unpack: Callable[[], None] | None = None
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Address and bytes, as the endpoint's calls take them."""
+        return self.address, self.size_bytes
+
     def overlaps(self, other: Memory) -> bool:
         """Whether the two overlap."""
         return (
