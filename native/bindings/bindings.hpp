@@ -25,8 +25,9 @@ void define_calls(nanobind::module_& m);
 void define_messages(nanobind::module_& m);
 void define_network(nanobind::module_& m);
 
-// A call without memory. Throws std::invalid_argument.
-Call make_call(std::int64_t count, std::int32_t type, std::int32_t op);
+// A call without a record. Throws std::invalid_argument.
+Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, std::byte* input,
+               std::int64_t input_bytes, std::byte* output, std::int64_t output_bytes);
 
 // An outcome for Python, as plain values that can be pickled: (status, seconds, rank, bytes,
 // [(instruction, tile, reason, target)]).

@@ -6,7 +6,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
-#include <utility>
 
 #include "bindings/bindings.hpp"
 #include "engine/calls.hpp"
@@ -17,48 +16,37 @@ using namespace nb::literals;
 namespace sley {
 namespace {
 
-// A call on memory given by address and bytes.
-struct Submission {
-    std::shared_ptr<Engine> engine;
-    Call call;
-};
-
-Submission make_submission(std::shared_ptr<Engine> engine, std::int64_t count, std::int32_t type,
-                           std::int32_t op, Address input, std::int64_t input_bytes, Address output,
-                           std::int64_t output_bytes, std::uint64_t what,
-                           std::uint64_t unplanned) {
-    Call call = make_call(count, type, op);
-    call.memory[kInput] = at(input);
-    call.memory[kOutput] = at(output);
-    call.bytes[kInput] = input_bytes;
-    call.bytes[kOutput] = output_bytes;
+Call make_recorded(std::int64_t count, std::int32_t type, std::int32_t op, Address input,
+                   std::int64_t input_bytes, Address output, std::int64_t output_bytes,
+                   std::uint64_t what, std::uint64_t unplanned) {
+    Call call = make_call(count, type, op, at(input), input_bytes, at(output), output_bytes);
     call.record = {0, what, static_cast<std::uint64_t>(count), unplanned};
-    return {std::move(engine), call};
+    return call;
 }
 
-Problem run_now(Owned<Calls>& calls, std::shared_ptr<Engine> engine, std::int64_t count,
+Problem run_now(Owned<Calls>& calls, const std::shared_ptr<Engine>& engine, std::int64_t count,
                 std::int32_t type, std::int32_t op, Address input, std::int64_t input_bytes,
                 Address output, std::int64_t output_bytes, std::uint64_t what,
                 std::uint64_t unplanned, double timeout_s, std::int64_t iterations) {
-    const auto s = make_submission(std::move(engine), count, type, op, input, input_bytes, output,
-                                   output_bytes, what, unplanned);
+    const auto call = make_recorded(count, type, op, input, input_bytes, output, output_bytes,
+                                    what, unplanned);
     Outcome outcome;
     {
         const Waiting waiting;
-        outcome = calls->run(s.engine, s.call, timeout_s, iterations);
+        outcome = calls->run(engine, call, timeout_s, iterations);
     }
     raise_if_interrupted();
     return problem_of(outcome);
 }
 
-std::shared_ptr<Ticket> submit(Owned<Calls>& calls, std::shared_ptr<Engine> engine,
+std::shared_ptr<Ticket> submit(Owned<Calls>& calls, const std::shared_ptr<Engine>& engine,
                                std::int64_t count, std::int32_t type, std::int32_t op,
                                Address input, std::int64_t input_bytes, Address output,
                                std::int64_t output_bytes, std::uint64_t what,
                                std::uint64_t unplanned, double timeout_s) {
-    const auto s = make_submission(std::move(engine), count, type, op, input, input_bytes, output,
-                                   output_bytes, what, unplanned);
-    return calls->submit(s.engine, s.call, timeout_s);
+    const auto call = make_recorded(count, type, op, input, input_bytes, output, output_bytes,
+                                    what, unplanned);
+    return calls->submit(engine, call, timeout_s);
 }
 
 void call_when_done(Ticket& ticket, nb::typed<nb::callable, void()> then) {

@@ -91,19 +91,12 @@ void check_program(const Wiring& wiring, const RankProgram& program) {
                   attribute<std::int32_t>(wiring, "ranks"), make_connections(wiring));
 }
 
-Call call_on(std::int64_t count, std::int32_t type, std::int32_t op, const Bytes& input,
-             const Bytes& output) {
-    Call call = make_call(count, type, op);
-    call.memory[kInput] = reinterpret_cast<std::byte*>(input.data());
-    call.memory[kOutput] = reinterpret_cast<std::byte*>(output.data());
-    call.bytes[kInput] = static_cast<std::int64_t>(input.size());
-    call.bytes[kOutput] = static_cast<std::int64_t>(output.size());
-    return call;
-}
-
 Report run_one(Engine& engine, std::int64_t count, std::int32_t type, std::int32_t op,
                Bytes input, Bytes output, std::int64_t iterations, double timeout_s) {
-    const auto call = call_on(count, type, op, input, output);
+    const auto call = make_call(count, type, op, reinterpret_cast<std::byte*>(input.data()),
+                                static_cast<std::int64_t>(input.size()),
+                                reinterpret_cast<std::byte*>(output.data()),
+                                static_cast<std::int64_t>(output.size()));
     engine.check(call);
     Outcome outcome;
     {
@@ -124,11 +117,13 @@ void die_with_parent() {
 
 }  // namespace
 
-Call make_call(std::int64_t count, std::int32_t type, std::int32_t op) {
+Call make_call(std::int64_t count, std::int32_t type, std::int32_t op, std::byte* input,
+               std::int64_t input_bytes, std::byte* output, std::int64_t output_bytes) {
     if (type < 0 || type >= kDataTypes || op < 0 || op >= kReduceOps) {
         throw std::invalid_argument("an unknown type or operation");
     }
-    return {count, static_cast<DataType>(type), static_cast<ReduceOp>(op), {}, {}, {}};
+    return {count, static_cast<DataType>(type), static_cast<ReduceOp>(op),
+            {input, output}, {input_bytes, output_bytes}, {}};
 }
 
 void define_engine(nb::module_& m) {

@@ -143,9 +143,6 @@ void define_fabrics(nb::module_& m) {
         .def_prop_ro(
             "beats", [](Fabric& self) { return self.control().beats(); },
             "The number of rounds in which a rank moved something, summed over all ranks.")
-        .def_prop_ro(
-            "failed", [](Fabric& self) { return self.control().failed(); },
-            "Whether any rank has failed.")
         .def(
             "fail",
             [](Fabric& self, std::int32_t rank) { self.control().fail(Failure::kDied, rank); },

@@ -25,11 +25,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-template <class Duration>
-Duration to_duration(double seconds) {
-    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
-
 std::vector<bool> remote_ranks(const Fabric& fabric) {
     std::vector<bool> remote;
     for (std::int32_t r = 0; r < fabric.shape().ranks(); ++r) remote.push_back(fabric.is_remote(r));

@@ -28,6 +28,11 @@ inline void pause_cpu() {
 #endif
 }
 
+template <class Duration>
+Duration to_duration(double seconds) {
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
 // Cores that this process may use.
 inline int cores() {
     static const int number = [] {

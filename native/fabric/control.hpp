@@ -235,8 +235,7 @@ public:
         : control_(control),
           call_(call),
           rest_(control.bell(), control.ranks(), control.has_remote()),
-          timeout_(std::chrono::duration_cast<Clock::duration>(
-              std::chrono::duration<double>(timeout_s))),
+          timeout_(to_duration<Clock::duration>(timeout_s)),
           glances_(std::min<Clock::duration>(kLookInterval, timeout_ / 8)) {}
 
     void reset() { rest_.reset(); }

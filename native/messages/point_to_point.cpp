@@ -92,8 +92,7 @@ Outcome PointToPoint::perform(Operation&& operation) {
 
 bool PointToPoint::wait(Ticket& ticket, double timeout_s) {
     if (ticket.is_done()) return true;
-    const std::chrono::duration<double> timeout(timeout_s);
-    const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout);
+    const auto until = Clock::now() + to_duration<Clock::duration>(timeout_s);
     auto lock = enter();
     ++synchronous_;
     drive(lock, [&] { return ticket.is_done() || Clock::now() >= until; }, until);

@@ -219,8 +219,7 @@ void Pump::close(double wait_s) {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
     fabric_.control().close();
-    const auto wait = std::chrono::duration<double>(wait_s);
-    const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
+    const auto end = Clock::now() + to_duration<Clock::duration>(wait_s);
     const auto is_informed = [this](const Peer& peer) {
         const bool is_done = is_settled(peer) || fabric_.control().failed();
         return wire_->is_lost(peer.rank) || (is_done && peer.sent_state == state_.number);

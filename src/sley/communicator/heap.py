@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 import weakref
@@ -109,7 +110,5 @@ def empty(shape: int | tuple[int, ...], dtype: str | DTypeLike = "float32") -> A
     if not all(is_integer(size) and 0 <= size <= LARGEST for size in sizes):
         raise R514.error(expected="shape as integers from 0 on", found=f"shape={shape!r}")
     kind = data_type(dtype if isinstance(dtype, str) else np.dtype(dtype).name)
-    elements = 1
-    for size in sizes:
-        elements *= int(size)
+    elements = math.prod(map(int, sizes))
     return heap().empty(elements * kind.size_bytes).view(kind.array).reshape(sizes)

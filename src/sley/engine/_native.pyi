@@ -102,10 +102,6 @@ class Fabric:
         The number of rounds in which a rank moved something, summed over all ranks.
         """
 
-    @property
-    def failed(self) -> bool:
-        """Whether any rank has failed."""
-
     def fail(self, rank: int) -> None:
         """Records that `rank` died; then every waiting rank gives up."""
 

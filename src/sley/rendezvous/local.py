@@ -132,8 +132,7 @@ def exchange_descriptors(
 ) -> Peers:
     """Exchanges descriptors among the ranks of the host, which all call it.
 
-    fds: this rank's, at most 64; the caller keeps owning them. Errors: N601, N609,
-    N610.
+    fds: this rank's, at most 64; the caller keeps owning them. Errors: N601, N609, N610.
     """
     peers = Peers()
     try:
