@@ -91,15 +91,15 @@ def all_holds(plan: Plan, in_buffer: BoolArray, level: IntArray) -> Edges:
     run. Conflicting accesses to a chunk are ordered, so those of higher level are later; later
     writes are already ordered after the first one.
     """
-    t, layout = plan.instructions, plan.layout
+    t = plan.instructions
     writes = WRITES_DESTINATION[t.op]
     parts = []
-    for mask, buffer, index in (
-        (writes, t.dst_buffer, t.dst_index),
-        (in_buffer & ~writes, t.src_buffer, t.src_index),
+    for mask, cells_of in (
+        (writes, plan.destination_cells),
+        (in_buffer & ~writes, plan.source_cells),
     ):
         rows = np.flatnonzero(mask)
-        owner, cell = spans(layout.cell(plan.rank[rows], buffer[rows], index[rows]), t.count[rows])
+        owner, cell = spans(cells_of(rows), t.count[rows])
         parts.append((rows[owner], cell))
     row, cell = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = ordered_by(cell, level[row], row)

@@ -50,8 +50,7 @@ def overlap_faults(plan: Plan) -> list[Fault]:
     but are not the same: elements of one range are read and written one by one."""
     t, layout = plan.instructions, plan.layout
     both = np.flatnonzero(READS_SOURCE[t.op] & WRITES_DESTINATION[t.op])
-    source = layout.cell(plan.rank[both], t.src_buffer[both], t.src_index[both])
-    target = layout.cell(plan.rank[both], t.dst_buffer[both], t.dst_index[both])
+    source, target = plan.source_cells(both), plan.destination_cells(both)
     overlaps = (np.abs(source - target) < t.count[both]) & (source != target)
     return [
         Fault(
@@ -67,11 +66,9 @@ def overlap_faults(plan: Plan) -> list[Fault]:
 def own_operands(plan: Plan, op: Op) -> LongArray:
     """Rows of a plan without faults whose operation is `op`, a local one, with one range as source
     and destination. A copy of that kind changes nothing."""
-    t, layout = plan.instructions, plan.layout
-    rows = np.flatnonzero(t.op == op)
-    source = layout.cell(plan.rank[rows], t.src_buffer[rows], t.src_index[rows])
-    target = layout.cell(plan.rank[rows], t.dst_buffer[rows], t.dst_index[rows])
-    return np.asarray(rows[source == target], np.int64)
+    rows = np.flatnonzero(plan.instructions.op == op)
+    same = plan.source_cells(rows) == plan.destination_cells(rows)
+    return np.asarray(rows[same], np.int64)
 
 
 def _table_faults(plan: Plan) -> list[Fault]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sley.errors import Place, counted
 from sley.ir.collective import Collective, Layout
@@ -134,10 +136,22 @@ class Plan(Value):
             f"{self.protocol.value}, {counted(self.slots, 'slot')})"
         )
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """The cell of every chunk."""
         return self.collective.layout(self.scratch_chunks)
+
+    def source_cells(self, rows: NDArray[Any]) -> LongArray:
+        """int64 (rows,): the first cell of the source of each of the instructions `rows`."""
+        t = self.instructions
+        cells: LongArray = self.layout.cell(self.rank[rows], t.src_buffer[rows], t.src_index[rows])
+        return cells
+
+    def destination_cells(self, rows: NDArray[Any]) -> LongArray:
+        """int64 (rows,): the first cell of the destination of each of the instructions `rows`."""
+        t = self.instructions
+        cells: LongArray = self.layout.cell(self.rank[rows], t.dst_buffer[rows], t.dst_index[rows])
+        return cells
 
     @property
     def channels(self) -> int:

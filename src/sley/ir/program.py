@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from sley.ir.collective import Collective, Layout
 from sley.ir.sources import Sources
-from sley.ir.tables import NONE, BoolArray, ByteArray, IntArray, Table, Value
+from sley.ir.tables import NONE, BoolArray, ByteArray, IntArray, LongArray, Table, Value
 from sley.ir.topology import Topology
 from sley.ir.words import Protocol
 
@@ -86,10 +87,24 @@ class Program(Value):
     sources: Sources
     topology: Topology | None = None
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """The cell of every chunk."""
         return self.collective.layout(self.scratch_chunks)
+
+    @property
+    def source_cells(self) -> LongArray:
+        """int64 (transfers,): the first cell that each transfer reads."""
+        t = self.transfers
+        cells: LongArray = self.layout.cell(t.src, t.src_buffer, t.src_index)
+        return cells
+
+    @property
+    def destination_cells(self) -> LongArray:
+        """int64 (transfers,): the first cell that each transfer writes."""
+        t = self.transfers
+        cells: LongArray = self.layout.cell(t.dst, t.dst_buffer, t.dst_index)
+        return cells
 
     def __repr__(self) -> str:
         return f"Program({self.name}: {self.collective}, {len(self.transfers)} transfers)"

@@ -58,9 +58,9 @@ def dependencies(program: Program) -> ChunkDag:
 
 
 def _accesses(program: Program) -> _Accesses:
-    t, layout = program.transfers, program.layout
-    read_by, read = spans(layout.cell(t.src, t.src_buffer, t.src_index), t.count)
-    written_by, written = spans(layout.cell(t.dst, t.dst_buffer, t.dst_index), t.count)
+    t = program.transfers
+    read_by, read = spans(program.source_cells, t.count)
+    written_by, written = spans(program.destination_cells, t.count)
     cell = np.concatenate([read, written])
     transfer = np.concatenate([read_by, written_by])
     at_dst = np.repeat([False, True], [len(read), len(written)])

@@ -71,12 +71,11 @@ def whole_transfers(dag: InstructionDag, sequence: NDArray[Any], pipeline: NDArr
 def chunk_groups(program: Program) -> IntArray:
     """int32 (transfers,): the chunk that each transfer belongs to, numbered from 0 in the order of
     the lowest index that any of its transfers writes."""
-    t, layout = program.transfers, program.layout
-    count = t.count
-    reader, read = spans(layout.cell(t.src, t.src_buffer, t.src_index), count)
-    _, written = spans(layout.cell(t.dst, t.dst_buffer, t.dst_index), count)
+    t, owner = program.transfers, np.full(program.layout.cells, NONE)
+    reader, read = spans(program.source_cells, t.count)
+    _, written = spans(program.destination_cells, t.count)
     parent = np.arange(len(t), dtype=np.int32)
-    _join(len(read), reader.astype(np.int32), read, written, np.full(layout.cells, NONE), parent)
+    _join(len(read), reader.astype(np.int32), read, written, owner, parent)
     roots, group = np.unique(parent, return_inverse=True)
     lowest = np.full(len(roots), np.iinfo(np.int32).max)
     np.minimum.at(lowest, group, t.dst_index)

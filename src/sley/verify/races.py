@@ -51,16 +51,16 @@ def conflicts(plan: Plan, level: IntArray) -> tuple[LongArray, LongArray, LongAr
     so are all other conflicts. A copy of chunks onto themselves doesn't change them and counts as a
     read.
     """
-    t, layout = plan.instructions, plan.layout
+    t = plan.instructions
     changes = WRITES_DESTINATION[t.op]
     changes[own_operands(plan, Op.COPY)] = False
     reads, writes = np.flatnonzero(READS_SOURCE[t.op]), np.flatnonzero(changes)
     parts = []
-    for rows, buffer, index, writes_it in (
-        (reads, t.src_buffer, t.src_index, False),
-        (writes, t.dst_buffer, t.dst_index, True),
+    for rows, start, writes_it in (
+        (reads, plan.source_cells(reads), False),
+        (writes, plan.destination_cells(writes), True),
     ):
-        owner, cells = spans(layout.cell(plan.rank[rows], buffer[rows], index[rows]), t.count[rows])
+        owner, cells = spans(start, t.count[rows])
         parts.append((rows[owner], cells, np.full(len(cells), writes_it)))
     row, cell, write = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = ordered_by(cell, level[row], row, write)

@@ -195,15 +195,11 @@ def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]
 
 def _last_writers(plan: Plan, order: np.ndarray, cells: np.ndarray) -> dict[int, int]:
     """The last instruction that writes each of `cells`."""
-    t, wanted, writer = plan.instructions, set(cells.tolist()), {}
+    t = plan.instructions
     rows = order[WRITES_DESTINATION[t.op[order]]]
-    start = plan.layout.cell(plan.rank[rows], t.dst_buffer[rows], t.dst_index[rows])
-    owner, cell = spans(start, t.count[rows])
+    owner, cell = spans(plan.destination_cells(rows), t.count[rows])
     hit = np.isin(cell, cells)
-    for k, row in zip(cell[hit].tolist(), rows[owner[hit]].tolist(), strict=True):
-        if k in wanted:
-            writer[k] = row
-    return writer
+    return dict(zip(cell[hit].tolist(), rows[owner[hit]].tolist(), strict=True))
 
 
 def _trace_back(

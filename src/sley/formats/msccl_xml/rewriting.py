@@ -211,12 +211,10 @@ def unfuse(plan: Plan, operations: frozenset[Op]) -> Plan:
 
 def _overlaps(plan: Plan, fused: NDArray[np.bool_]) -> NDArray[np.int8]:
     """int8 (rows,): the _Overlap of each fused instruction; APART for the others."""
-    t, layout = plan.instructions, plan.layout
+    t = plan.instructions
     overlap = np.full(len(t), _Overlap.APART, np.int8)
     both = np.flatnonzero(fused & WRITES_DESTINATION[t.op] & (t.op != Op.RECV_COPY_SEND))
-    rank = plan.rank[both]
-    src = layout.cell(rank, t.src_buffer[both], t.src_index[both])
-    dst = layout.cell(rank, t.dst_buffer[both], t.dst_index[both])
+    src, dst = plan.source_cells(both), plan.destination_cells(both)
     overlap[both[np.abs(src - dst) < t.count[both]]] = _Overlap.PARTLY
     overlap[both[src == dst]] = _Overlap.SAME
     return overlap

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,7 +101,7 @@ class _Accesses:
         not stored."""
         t = plan.instructions
         passes_on = np.isin(t.op, [Op.RECV_COPY_SEND, Op.RECV_REDUCE_COPY_SEND])
-        source, target = (t.src_buffer, t.src_index), (t.dst_buffer, t.dst_index)
+        source, target = plan.source_cells, plan.destination_cells
         return cls._sorted(
             position,
             [
@@ -114,14 +115,12 @@ class _Accesses:
 
     def with_results(self, plan: Plan, in_place: BoolArray, position: LongArray) -> _Accesses:
         """These, and accesses to the results of `recv_reduce_send` that overwrite an operand."""
-        t = plan.instructions
-        source = (t.src_buffer, t.src_index)
         return self._sorted(
             position,
             [
                 self,
-                _ranges(plan, in_place, source, 0, write=True),
-                _ranges(plan, in_place, source, 1, write=False),
+                _ranges(plan, in_place, plan.source_cells, 0, write=True),
+                _ranges(plan, in_place, plan.source_cells, 1, write=False),
             ],
         )
 
@@ -149,16 +148,15 @@ class _Accesses:
 def _ranges(
     plan: Plan,
     chosen: BoolArray,
-    operand: tuple[np.ndarray, np.ndarray],
+    cells_of: Callable[[LongArray], LongArray],
     part: int,
     *,
     write: bool,
 ) -> _Accesses:
-    """The accesses of the `chosen` instructions to one operand, in their event 0 or 1 (`part`)."""
+    """The accesses of the `chosen` instructions to one operand, in their event 0 or 1 (`part`).
+    cells_of: its first cells, of instructions."""
     rows = np.flatnonzero(chosen)
-    buffer, index = operand
-    start = plan.layout.cell(plan.rank[rows], buffer[rows], index[rows])
-    owner, cell = spans(start, plan.instructions.count[rows])
+    owner, cell = spans(cells_of(rows), plan.instructions.count[rows])
     return _Accesses(cell, 2 * rows[owner] + part, np.full(len(cell), write))
 
 
