@@ -14,9 +14,8 @@ from sley.bounds.mixed import mixed
 from sley.bounds.needs import Collect, Everywhere, Exchange, Mixed, Needs, Spread, needs_of
 from sley.bounds.spread import spread
 from sley.errors.compiler import C305
-from sley.errors.simulation import S702
 from sley.ir.collective import Collective
-from sley.ir.sizes import size_in_bytes
+from sley.ir.sizes import checked_size
 from sley.ir.tables import Value
 from sley.ir.topology import Topology
 
@@ -82,9 +81,7 @@ class Bounds(Value):
     def at(self, size_bytes: int | str) -> Bound:
         """The bound for a call of `size_bytes`, as nccl-tests counts it: a number of bytes, or a
         text such as "64M". Errors: S702."""
-        size = size_in_bytes(size_bytes)
-        if size is None:
-            raise S702.error(expected="a positive number of bytes", found=repr(size_bytes))
+        size = checked_size(size_bytes)
         latency_us, latency_reason = self._latency
         return Bound(
             size,

@@ -64,6 +64,6 @@ def _summary(program: Program) -> dict[str, object]:
         "chunks": c.chunks,
         "in_place": c.in_place,
         "transfers": len(t),
-        "local_transfers": int(np.count_nonzero(t.src == t.dst)),
+        "local_transfers": int(np.count_nonzero(~t.remote)),
         "scratch_chunks": int(program.scratch_chunks.max(initial=0)),
     }

@@ -16,7 +16,7 @@ from sley.errors.simulation import S702
 from sley.formats import Target, target_named
 from sley.ir.cost_model import CostModel
 from sley.ir.program import Program
-from sley.ir.sizes import size_in_bytes
+from sley.ir.sizes import checked_size
 from sley.ir.topology import Topology
 from sley.verify import verify
 
@@ -239,13 +239,9 @@ def _check_programs(programs: Program | Sequence[Program]) -> list[Program]:
 def _sort_sizes(sizes: int | str | Sequence[int | str]) -> list[int]:
     """The sizes in ascending order. Errors: S702."""
     several = [sizes] if isinstance(sizes, str) or not isinstance(sizes, Iterable) else list(sizes)
-    found = [size_in_bytes(size) for size in several]
-    for size, given in zip(found, several, strict=True):
-        if size is None:
-            raise S702.error(expected="a positive number of bytes", found=repr(given))
-    if not found:
+    if not several:
         raise S702.error(expected="at least one size", found="none")
-    return sorted({size for size in found if size is not None})
+    return sorted({checked_size(size) for size in several})
 
 
 def _add_sizes(sizes: list[int]) -> list[int]:

@@ -16,7 +16,7 @@ MOST_OF_A_KIND = 5
 
 
 class Problems:
-    """The problems so far. full: whether no more will be reported."""
+    """The problems so far."""
 
     def __init__(self) -> None:
         self._found: list[Diagnostic] = []
@@ -31,22 +31,12 @@ class Problems:
 
     @property
     def full(self) -> bool:
+        """Whether no more will be reported."""
         return self.room == 0
 
-    def add(
-        self,
-        rule: Rule,
-        at: Place | Sequence[Place],
-        *,
-        expected: str,
-        found: str,
-        remedy: str = "",
-        notes: Sequence[str] = (),
-    ) -> None:
+    def add(self, rule: Rule, at: Place | Sequence[Place], *, expected: str, found: str) -> None:
         """Adds a problem."""
-        self._found.append(
-            rule.diagnostic(at=at, expected=expected, found=found, remedy=remedy, notes=notes)
-        )
+        self._found.append(rule.diagnostic(at=at, expected=expected, found=found))
 
     def ordered(self) -> tuple[Diagnostic, ...]:
         """The problems in the order of their places, at most MOST_REPORTED, and of one rule at most

@@ -43,6 +43,11 @@ class Vertices(Table):
     kind: ByteArray
     node: IntArray
 
+    @property
+    def ranks(self) -> int:
+        """The number of GPUs."""
+        return int((self.kind == VertexKind.GPU).sum())
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TopologyLinks(Table):

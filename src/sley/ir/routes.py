@@ -27,8 +27,7 @@ def find_unreachable(vertices: int, src: IntArray, dst: IntArray) -> BoolArray:
 def nearest_cards(vertices: Vertices, links: TopologyLinks) -> LongArray:
     """int64 (ranks,): the vertex of each rank's network card, or NONE: one of the nearest cards of
     its node; ranks with the same nearest cards are spread over them."""
-    ranks = int((vertices.kind == VertexKind.GPU).sum())
-    graph = _Graph(vertices, links)
+    ranks, graph = vertices.ranks, _Graph(vertices, links)
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank in range(ranks):
         groups.setdefault(graph.cards_near(rank), []).append(rank)
@@ -46,8 +45,7 @@ class Pairs:
     """
 
     def __init__(self, vertices: Vertices, links: TopologyLinks, *, cards: bool) -> None:
-        kind, n = vertices.kind, len(vertices)
-        ranks = int((kind == VertexKind.GPU).sum())
+        kind, n, ranks = vertices.kind, len(vertices), vertices.ranks
         gpu = kind == VertexKind.GPU
         inner = ~gpu if cards else ~gpu & (kind < VertexKind.NIC)
         src, dst = links.src.astype(np.int64), links.dst.astype(np.int64)

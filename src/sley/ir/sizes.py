@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from sley.errors.simulation import S702
 from sley.ir.words import is_integer
 
 MAX_BYTES = 2**60
@@ -22,6 +23,14 @@ def size_in_bytes(size: object) -> int | None:
         return None
     number = int(size)  # type: ignore[call-overload]
     return number if 0 < number <= MAX_BYTES else None
+
+
+def checked_size(size: object) -> int:
+    """`size_in_bytes`. Errors: S702 instead of None."""
+    found = size_in_bytes(size)
+    if found is None:
+        raise S702.error(expected="a positive number of bytes", found=repr(size))
+    return found
 
 
 def size_text(size_bytes: int) -> str:

@@ -57,8 +57,7 @@ class Topology(Value):
     shared_memory: bool = False
 
     def __post_init__(self) -> None:
-        kind, t = self.vertices.kind, self.links
-        ranks = int((kind == VertexKind.GPU).sum())
+        kind, t, ranks = self.vertices.kind, self.links, self.vertices.ranks
         if not 1 <= ranks <= MAX_RANKS or (kind[:ranks] != VertexKind.GPU).any():
             expected = f"1 to {MAX_RANKS} GPUs, before all other vertices"
             raise T601.error(expected=expected, found=f"{self.name}: {counted(ranks, 'GPU')}")
@@ -96,7 +95,7 @@ class Topology(Value):
     @cached_property
     def ranks(self) -> int:
         """The number of GPUs."""
-        return int((self.vertices.kind == VertexKind.GPU).sum())
+        return self.vertices.ranks
 
     @property
     def nodes(self) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from sley.errors.compiler import C304
 from sley.ir.program import Program, Transfers
+from sley.ir.tables import spans
 from sley.ir.words import MAX_NUMBER
 
 
@@ -30,8 +31,7 @@ def parallelize(program: Program, instances: int = 1) -> Program:
             expected=f"instances whose least common multiple is at most {MAX_NUMBER}",
             found=f"{sorted(set(parts.tolist()))}, which cut every chunk into {factor} parts",
         )
-    row = np.repeat(np.arange(len(t)), parts)
-    lane = np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
+    row, lane = spans(np.zeros(len(t), np.int64), parts)
     count = t.count.astype(np.int64)[row] * factor // parts[row]
     columns = {name: getattr(t, name)[row] for name in Transfers.column_names()}
     columns["src_index"] = columns["src_index"].astype(np.int64) * factor + lane * count

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.errors import Place
-from sley.errors.simulation import S701, S702, S704
+from sley.errors.simulation import S704
 from sley.ir.connections import Connections
 from sley.ir.fabric import LinkKind
 from sley.ir.plan import Plan
-from sley.ir.sizes import size_in_bytes
+from sley.ir.sizes import checked_size
 from sley.ir.tables import NONE, BoolArray, FloatArray, IntArray, distinct
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer
-from sley.simulate.inputs import Routes, Tiling, latencies
+from sley.simulate.inputs import Routes, Tiling, choose_topology, latencies
 from sley.simulate.turns import Turns
 
 _SAME = 1e-9
@@ -112,12 +111,7 @@ def estimate(
     from 0; by default each channel is a stage.
     Errors: S701, S702, S703, S704, S706, C301, C305.
     """
-    chosen = topology or plan.topology
-    if chosen is None:
-        raise S701.error(at=Place(detail=plan.name), expected="a topology", found="none")
-    size = size_in_bytes(size_bytes)
-    if size is None:
-        raise S702.error(expected="a positive number of bytes", found=repr(size_bytes))
+    chosen, size = choose_topology(plan, topology), checked_size(size_bytes)
     stage = _stages(plan, stages)
     tasks = _Tasks.of(plan, chosen, size)
     every = np.ones(len(plan.instructions), bool)

@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.errors import SleyError
+from sley.errors import Place, SleyError
 from sley.errors.compiler import C301, C305
-from sley.errors.simulation import S706
+from sley.errors.simulation import S701, S706
 from sley.ir.connections import Connections
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
@@ -37,6 +37,14 @@ for _op, _traffic in {
     Op.RECV_REDUCE_COPY_SEND: (3, 1),
 }.items():
     _LOCAL[_op], _SENT[_op] = _traffic
+
+
+def choose_topology(plan: Plan, topology: Topology | None) -> Topology:
+    """The given topology, by default the one that the plan was compiled for. Errors: S701."""
+    chosen = topology or plan.topology
+    if chosen is None:
+        raise S701.error(at=Place(detail=plan.name), expected="a topology", found="none")
+    return chosen
 
 
 @dataclass(frozen=True)

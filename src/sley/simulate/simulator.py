@@ -12,15 +12,15 @@ from sley.bounds import Bounds
 from sley.errors import Place, counted
 from sley.errors.compiler import C307
 from sley.errors.runtime import R512
-from sley.errors.simulation import S701, S702, S703, S704, S705
+from sley.errors.simulation import S703, S704, S705
 from sley.ir.cost_model import CostModel
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
-from sley.ir.sizes import size_in_bytes
+from sley.ir.sizes import checked_size
 from sley.ir.tables import NONE, FloatArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, is_integer
-from sley.simulate.inputs import Inputs, Tiling
+from sley.simulate.inputs import Inputs, Tiling, choose_topology
 from sley.simulate.result import BlockTimes, Cause, Executions, LinkLoad, Simulation
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ class Simulator:
         for word, flag in (("interpreter", interpreter), ("executions", executions)):
             if not isinstance(flag, (bool, np.bool_)):
                 raise S704.error(expected=f"{word} as True or False", found=f"{word}={flag!r}")
-        chosen = topology or plan.topology
-        if chosen is None:
-            raise S701.error(at=Place(detail=plan.name), expected="a topology", found="none")
+        chosen = choose_topology(plan, topology)
         if slots is not None and not (is_integer(slots) and plan.slots <= slots <= MAX_NUMBER):
             expected = f"slots from {plan.slots}, for which the plan was ordered, to {MAX_NUMBER}"
             raise S704.error(expected=expected, found=f"slots={slots!r}")
@@ -74,9 +72,7 @@ class Simulator:
     def __call__(self, size_bytes: int | str) -> Simulation:
         """One call of `size_bytes`, as nccl-tests counts them: bytes, or a text such as "64M".
         Errors: S702, S703, S705."""
-        size = size_in_bytes(size_bytes)
-        if size is None:
-            raise S702.error(expected="a positive number of bytes", found=repr(size_bytes))
+        size = checked_size(size_bytes)
         plan, model = self.plan, self.topology.model
         cut = Tiling.of(plan, model, size)
         rows = cut.tiles * len(plan.instructions)

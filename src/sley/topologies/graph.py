@@ -37,7 +37,7 @@ def _lines(topology: Topology) -> Iterator[str]:
     yield f"shared_memory = {str(topology.shared_memory).lower()}"
     yield "# kind and node"
     yield "vertices = ["
-    words = [kind.name.lower() for kind in VertexKind]
+    words = list(_VERTEX_WORDS)
     v = topology.vertices
     for kind, node in zip(v.kind.tolist(), v.node.tolist(), strict=True):
         yield f'  ["{words[kind]}"],' if node == NONE else f'  ["{words[kind]}", {node}],'
@@ -45,7 +45,7 @@ def _lines(topology: Topology) -> Iterator[str]:
     yield "# source, destination, kind, nominal_GBps, GBps, and latency_us where it differs from"
     yield "# the model's"
     yield "links = ["
-    words = [kind.name.lower() for kind in LinkKind]
+    words = list(_LINK_WORDS)
     columns = [getattr(topology.links, name).tolist() for name in TopologyLinks.column_names()]
     for src, dst, kind, nominal, reached, latency in zip(*columns, strict=True):
         own = "" if latency == NONE else f", {latency!r}"
@@ -115,7 +115,7 @@ def _link(top: Section, index: int, row: Any, vertices: int) -> tuple[float, ...
         raise top.refuse(key, f"two of the vertices 0 to {vertices - 1}", row, T608)
     if not isinstance(kind, str) or kind not in _LINK_WORDS:
         raise top.refuse(key, f"one of {', '.join(_LINK_WORDS)} as kind", row)
-    if not all(is_real(n) and not isinstance(n, bool) for n in numbers):
+    if not all(map(is_real, numbers)):
         raise top.refuse(key, _LINK, row)
     nominal, reached, latency = [*map(float, numbers), float(NONE)][:3]
     if not (np.isfinite([nominal, reached, latency]).all() and nominal > 0 < reached):

@@ -104,7 +104,7 @@ class Section:
     def number(self, key: str, default: Any = _MISSING) -> float:
         """A real number. Errors: T607."""
         found = self.value(key, "a number", default)
-        if isinstance(found, bool) or not is_real(found):
+        if not is_real(found):
             raise self.refuse(key, "a number", found)
         return float(found)
 

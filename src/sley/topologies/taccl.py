@@ -10,15 +10,15 @@ from typing import Any
 from sley.errors import Diagnostic, Place
 from sley.errors.topology import T602, T607
 from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_real
-from sley.topologies.assumptions import note_assumption
+from sley.topologies.assumptions import SINGLE_NODE, note_assumption
 from sley.topologies.machine import Machine
 from sley.topologies.node import Link, Node, Rate
 from sley.topologies.reading import Section
 
 _SIZE = re.compile(r"(?:^|[-_])([1-9][0-9]{0,3}) ?(KB|MB|GB|K|M|G)(?:$|[-_.])", re.IGNORECASE)
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 _TIME_UNIT_US = {2**10: 0.01, 2**15: 0.1, 2**20: 1.0}
 """The unit of time in TACCL's own profiles, by the size of the chunk. They scale times to whole
 numbers (alpha is 0.3 us in all of them)."""
@@ -67,11 +67,12 @@ class _Profile:
         place = Place(self._top.file)
         for text in (Path(self._top.file).stem, self._name):
             found = _SIZE.search(text)
-            if found:
-                size = int(found[1]) * _UNITS[found[2][0].upper()]
+            words = found[1] + found[2] if found else ""
+            size = size_in_bytes(words)
+            if size is not None:
                 if size in _TIME_UNIT_US:
                     return size, _TIME_UNIT_US[size]
-                assumption = f"times in us for chunks of {found[1]}{found[2]}"
+                assumption = f"times in us for chunks of {words}"
                 note_assumption(self._notes, place, assumption)
                 return size, 1.0
         assumption = "chunks of 1 MB and times in us, as neither name contains a size"
@@ -87,7 +88,7 @@ class _Profile:
 
     def _rate(self, key: str, beta: Any, alpha_us: float) -> Rate:
         """The rate of a link: the chunk's size over beta."""
-        if isinstance(beta, bool) or not is_real(beta):
+        if not is_real(beta):
             raise self._top.refuse(key, "a number", beta)
         time_us = float(beta) * self._unit_us
         if not 0 < time_us < 1e15:
@@ -120,7 +121,7 @@ class _Profile:
         self._top.items("invbws", [])
         for dst, row in enumerate(linked):
             for src, used in enumerate(row):
-                if isinstance(used, bool) or not is_real(used) or used < 0:
+                if not is_real(used) or used < 0:
                     raise self._top.refuse(f"links[{dst}][{src}]", "a number from 0", used)
                 if src != dst and used:
                     rate = self._rate(f"betas[{dst}][{src}]", betas[dst][src], alpha_us)
@@ -142,9 +143,7 @@ class _Profile:
         if top.value("nics_per_node", "", -1) == -1:
             for key in ("remote_alpha", "remote_beta"):
                 top.value(key, "", None)
-            note_assumption(
-                self._notes, top.place(), "a single node, as there are no network cards"
-            )
+            note_assumption(self._notes, top.place(), SINGLE_NODE)
             return
         count = top.count("nics_per_node", MAX_RANKS)
         if node.gpus % count:
