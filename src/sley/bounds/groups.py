@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.ir.fabric import VertexKind
-from sley.ir.tables import FloatArray, IntArray, LongArray
+from sley.ir.tables import FloatArray, IntArray, LongArray, inverse
 from sley.ir.topology import Topology
 
 
@@ -95,9 +95,7 @@ def representatives(
     inside = node >= 0
     order = np.lexsort((np.arange(vertices), node))
     first = np.searchsorted(node[order], node)
-    place = np.empty(vertices, np.int64)
-    place[order] = np.arange(vertices)
-    place = np.where(inside, place - first, -1 - np.arange(vertices))
+    place = np.where(inside, inverse(order) - first, -1 - np.arange(vertices))
     links = topology.links
     rows: dict[int, list[tuple[float, ...]]] = {}
     marks = np.full(vertices, -1, np.int64)

@@ -221,6 +221,13 @@ def ordered_by(*columns: NDArray[Any]) -> LongArray:
     return np.argsort(key, kind="stable")
 
 
+def inverse(order: NDArray[Any]) -> LongArray:
+    """int64 (rows,): the place of each row in `order`, which contains every row once."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place
+
+
 def numbering(keys: NDArray[Any], limit: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """The distinct keys, ascending, and the place of each key among them: as `np.unique`, without
     sorting if `limit` is not much larger than the number of keys.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sley.errors.compiler import C302, C303
 from sley.ir.dag import Blocks, InstructionDag, Order
-from sley.ir.tables import NONE, LongArray, numbering
+from sley.ir.tables import NONE, LongArray, inverse, numbering
 
 _NO_HAND = np.iinfo(np.int32).max
 
@@ -193,6 +193,5 @@ def number_blocks(
     first = np.full(len(rank), len(instruction_block))
     np.minimum.at(first, instruction_block, np.arange(len(instruction_block)))
     order = np.lexsort((first, number, rank))
-    position = np.empty(len(order), np.int64)
-    position[order] = np.arange(len(order))
-    return Blocks(rank[order].astype(np.int32), position[instruction_block].astype(np.int32))
+    new = inverse(order)[instruction_block]
+    return Blocks(rank[order].astype(np.int32), new.astype(np.int32))

@@ -13,6 +13,7 @@ from sley.ir.tables import (
     BoolArray,
     LongArray,
     distinct,
+    inverse,
     neighbouring_writes,
     ordered_by,
     spans,
@@ -68,8 +69,6 @@ def _accesses(program: Program) -> _Accesses:
     order = ordered_by(cell, transfer, at_dst)
     cell, transfer, at_dst = cell[order], transfer[order], at_dst[order]
     last_write, next_write = neighbouring_writes(cell, at_dst)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
     return _Accesses(
         cell=cell,
         transfer=transfer,
@@ -77,7 +76,7 @@ def _accesses(program: Program) -> _Accesses:
         combines=at_dst & (t.kind[transfer] == TransferKind.REDUCE),
         last_write=last_write,
         next_write=next_write,
-        place=place,
+        place=inverse(order),
     )
 
 

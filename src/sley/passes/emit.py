@@ -6,7 +6,7 @@ import numpy as np
 
 from sley.ir.dag import Blocks, InstructionDag, Order
 from sley.ir.plan import Instructions, Plan
-from sley.ir.tables import NONE, offsets_of
+from sley.ir.tables import NONE, inverse, offsets_of
 from sley.ir.words import LoopOrder, Op, Protocol, TransferKind
 from sley.passes.waits import assign_waits
 
@@ -25,8 +25,6 @@ def emit(
     position = np.argsort(blocks.instruction_block, kind="stable")
     program = dag.chunks.program
     counts = np.bincount(blocks.instruction_block, minlength=len(blocks.rank))
-    row = np.empty(len(position), np.int64)
-    row[position] = np.arange(len(position))
     return Plan(
         name=program.name,
         collective=program.collective,
@@ -36,7 +34,7 @@ def emit(
         instructions=_instructions(dag, order, position),
         block_rank=blocks.rank,
         block_offset=offsets_of(counts),
-        waits=assign_waits(dag, order, blocks, row),
+        waits=assign_waits(dag, order, blocks, inverse(position)),
         scratch_chunks=program.scratch_chunks,
         sources=program.sources,
         per_chunk=per_chunk,

@@ -27,7 +27,7 @@ import numpy as np
 
 from sley.ir.dag import InstructionDag, Order
 from sley.ir.graph import levels
-from sley.ir.tables import NONE, Edges, IntArray
+from sley.ir.tables import NONE, Edges, IntArray, inverse
 
 
 def order(dag: InstructionDag, slots: int, *, per_chunk: bool = False) -> Order:
@@ -52,9 +52,7 @@ def _priorities(dag: InstructionDag, halves: Edges) -> IntArray:
         ),
     )
     depth, reverse = levels(graph), levels(graph.reversed())
-    rank = np.empty(2 * len(transfers), np.int32)
-    rank[np.lexsort((-reverse, depth))] = np.arange(2 * len(transfers))
-    return rank
+    return inverse(np.lexsort((-reverse, depth))).astype(np.int32)
 
 
 class _Run:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from sley.ir.dag import InstructionDag, Order
 from sley.ir.program import Program
-from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of, spans
+from sley.ir.tables import NONE, Edges, IntArray, LongArray, inverse, offsets_of, spans
 from sley.ir.words import Schedule
 from sley.passes.links import Links
 from sley.passes.loops import Arcs, Loop
@@ -79,9 +79,7 @@ def chunk_groups(program: Program) -> IntArray:
     roots, group = np.unique(parent, return_inverse=True)
     lowest = np.full(len(roots), np.iinfo(np.int32).max)
     np.minimum.at(lowest, group, t.dst_index)
-    place = np.empty(len(roots), np.int32)
-    place[np.lexsort((roots, lowest))] = np.arange(len(roots))
-    return place[group]
+    return inverse(np.lexsort((roots, lowest)))[group].astype(np.int32)
 
 
 @Loop

@@ -18,7 +18,7 @@ import numpy as np
 
 from sley.errors.compiler import C304
 from sley.ir.dag import Blocks, ChunkDag, Order
-from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray
+from sley.ir.tables import NONE, Edges, FloatArray, IntArray, LongArray, inverse
 from sley.ir.words import is_integer, is_real
 from sley.passes.links import Links
 from sley.passes.loops import Arcs, Loop
@@ -109,8 +109,6 @@ class Estimator:
         """The timeline and the order of the transfers: that of `order`, or the greedy one."""
         transfers = len(self.tile_us)
         sequence = sequence_of(order, transfers)
-        place = np.empty(transfers, np.int64)
-        place[sequence] = np.arange(transfers)
         start, end = np.zeros((2, transfers))
         _run(
             transfers,
@@ -118,7 +116,7 @@ class Estimator:
             # Numba needs integers of one type, 64 bits, in the queue.
             Arcs(self.later.offset, self.later.target.astype(np.int64)),
             np.bincount(self.later.target, minlength=transfers).astype(np.int32),
-            place,
+            inverse(sequence),
             *self._needs(order, blocks),
             _Times(start, end),
             sequence,

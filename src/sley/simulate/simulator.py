@@ -17,7 +17,7 @@ from sley.ir.cost_model import CostModel
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
 from sley.ir.sizes import checked_size
-from sley.ir.tables import NONE, FloatArray, LongArray
+from sley.ir.tables import NONE, FloatArray, LongArray, inverse
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, is_integer
 from sley.simulate.inputs import Inputs, Tiling, choose_topology
@@ -166,9 +166,7 @@ def _executions(found: Result, tiles: int, *, keep: bool) -> tuple[Executions | 
         return None, critical
     end, after = found.execution_end_us, found.execution_after
     order = np.lexsort((np.arange(len(end)), end))
-    place = np.empty(len(end), np.int64)
-    place[order] = np.arange(len(end))
-    before = np.where(after[order] == NONE, NONE, place[after[order]])
+    before = np.where(after[order] == NONE, NONE, inverse(order)[after[order]])
     cause = found.execution_cause[order]
     return _rows(found, tiles, order, end[order], cause, before), critical
 

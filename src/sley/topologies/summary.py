@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.tables import inverse
 from sley.ir.topology import Topology
 
 LinkClass = tuple[LinkKind, str, float, float, float, int]
@@ -67,8 +68,7 @@ def _insides(topology: Topology) -> list[bytes]:
     t, node = topology.links, topology.vertices.node
     order = np.argsort(node, kind="stable")
     first = np.searchsorted(node[order], np.arange(topology.nodes))
-    place = np.empty(len(node), np.int64)
-    place[order] = np.arange(len(node))
+    place = inverse(order)
     inside = node >= 0
     place[inside] -= first[node[inside]]
     used = inside[t.src] & (node[t.src] == node[t.dst])

@@ -31,7 +31,7 @@ from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD, Standard
 from sley.ir.plan import Instructions, Plan
 from sley.ir.sources import Sources
-from sley.ir.tables import NONE, Edges, IntArray, offsets_of
+from sley.ir.tables import NONE, Edges, IntArray, inverse, offsets_of
 from sley.ir.words import (
     READS_SOURCE,
     RECEIVES,
@@ -254,8 +254,7 @@ def _plan(
     """The plan of the steps `kept`, blocks ordered by rank and id."""
     block_rank = raw.gpu("id")[raw.block("gpu")]
     block_order = np.lexsort((raw.block("id"), block_rank))
-    place = np.empty(len(block_order), np.int64)
-    place[block_order] = np.arange(len(block_order))
+    place = inverse(block_order)
     block = raw.step("block")[kept]
     rows = kept[np.argsort(place[block], kind="stable")]
     new_row = np.full(len(raw.steps), NONE, np.int64)

@@ -13,7 +13,7 @@ from sley.ir.connections import Messages, connection_faults
 from sley.ir.faults import LIMIT, Fault, diagnostics, faults, overlap_faults, own_operands
 from sley.ir.graph import find_cycle, levels
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, BoolArray, Edges, LongArray, neighbouring_writes, spans
+from sley.ir.tables import NONE, BoolArray, Edges, LongArray, inverse, neighbouring_writes, spans
 from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op
 
 
@@ -82,8 +82,7 @@ def _positions(plan: Plan, messages: Messages) -> LongArray:
             expected="a plan that runs to its end",
             found=f"{len(cycle)} instructions that wait for one another",
         )
-    place = np.empty(rows, np.int64)
-    place[np.argsort(level, kind="stable")] = np.arange(rows)
+    place = inverse(np.argsort(level, kind="stable"))
     return (2 * place[:, None] + np.arange(2)).ravel()
 
 
