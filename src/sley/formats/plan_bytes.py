@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from sley.errors import Place
 from sley.ir.collective import Collective
 from sley.ir.plan import Estimate, Instructions, Plan
 from sley.ir.sources import Sources
-from sley.ir.tables import Edges
+from sley.ir.tables import Edges, column_types
 from sley.ir.words import LoopOrder, Protocol
 
 FORMAT = 1
@@ -99,19 +99,9 @@ def _scalars(plan: Plan) -> dict[str, Any]:
     }
 
 
-_COLLECTIVE = (
-    "input_chunks",
-    "output_chunks",
-    "input_base",
-    "output_base",
-    "initial",
-    "expected",
-)
-
-
 def _columns(plan: Plan) -> Iterator[tuple[str, NDArray[Any]]]:
     """The names and columns of a plan, in order."""
-    for name in _COLLECTIVE:
+    for name in column_types(Collective):
         yield f"collective.{name}", getattr(plan.collective, name)
     for name in Instructions.column_names():
         yield f"instructions.{name}", getattr(plan.instructions, name)
@@ -120,14 +110,14 @@ def _columns(plan: Plan) -> Iterator[tuple[str, NDArray[Any]]]:
     for name, edges in (("values", plan.collective.values), ("waits", plan.waits)):
         yield f"{name}.offset", edges.offset
         yield f"{name}.target", edges.target
-    for name in ("block_rank", "block_offset", "scratch_chunks"):
+    for name in column_types(Plan):
         yield f"plan.{name}", getattr(plan, name)
     if plan.estimate is not None:
         yield "estimate.busy_us", plan.estimate.busy_us
 
 
 def _plan(head: dict[str, Any], columns: dict[str, NDArray[Any]]) -> Plan:
-    def of(table: str, names: tuple[str, ...] | list[str]) -> dict[str, Any]:
+    def of(table: str, names: Iterable[str]) -> dict[str, Any]:
         return {name: columns[f"{table}.{name}"] for name in names}
 
     scalars = head["plan"]
@@ -142,7 +132,7 @@ def _plan(head: dict[str, Any], columns: dict[str, NDArray[Any]]) -> Plan:
             in_place=in_place,
             root=root,
             values=Edges(**of("values", ["offset", "target"])),
-            **of("collective", _COLLECTIVE),
+            **of("collective", column_types(Collective)),
         ),
         protocol=Protocol(scalars["protocol"]),
         loop_order=LoopOrder(scalars["loop_order"]),
@@ -158,7 +148,7 @@ def _plan(head: dict[str, Any], columns: dict[str, NDArray[Any]]) -> Plan:
         estimate=None
         if times is None
         else Estimate(times[0], times[1], columns["estimate.busy_us"], times[2]),
-        **of("plan", ["block_rank", "block_offset", "scratch_chunks"]),
+        **of("plan", column_types(Plan)),
     )
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby, pairwise
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from sley.errors import SleyError
 from sley.ir.collective import Collective
 from sley.ir.collectives import Custom, standard
 from sley.ir.program import Program
-from sley.ir.tables import NONE
+from sley.ir.tables import NONE, column_types
 from sley.ir.words import Buffer, TransferKind
 
 _INDENT = "    "
@@ -178,17 +177,7 @@ def _sizes(sizes: np.ndarray) -> str:
 
 def _literal(c: Collective) -> list[str]:
     """A collective that no constructor can express, as columns."""
-    columns: dict[str, Any] = {
-        name: getattr(c, name).tolist()
-        for name in (
-            "input_chunks",
-            "output_chunks",
-            "input_base",
-            "output_base",
-            "initial",
-            "expected",
-        )
-    }
+    columns = {name: getattr(c, name).tolist() for name in column_types(Collective)}
     offset, target = c.values.offset.tolist(), c.values.target.tolist()
     return [
         "from sley.ir.tables import Edges",
