@@ -15,9 +15,6 @@ PCIE_4 = Rate(31.5, 24.0)
 PROCESSORS = Rate(16.0, 16.0)
 """A link between two processors: NCCL's figure for the first two generations of EPYC."""
 
-SINGLE_NODE = "a single node, as there are no network cards"
-"""The remark about a file without cards."""
-
 _NVLINK: dict[int, tuple[float, float]] = {
     60: (20.0, 18.0),
     70: (25.0, 20.0),

@@ -14,13 +14,7 @@ from sley.errors import Diagnostic, Place, Rule, SleyError, counted
 from sley.errors.topology import T605, T607, T608
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import MAX_RANKS
-from sley.topologies.assumptions import (
-    CARD_SHARE,
-    PROCESSORS,
-    SINGLE_NODE,
-    note_assumption,
-    nvlink_rate,
-)
+from sley.topologies.assumptions import CARD_SHARE, PROCESSORS, note_assumption, nvlink_rate
 from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
 
@@ -130,7 +124,7 @@ class _Reader:
         if cards:
             self._assume(f"cards reach {CARD_SHARE:.0%} of their speed")
         else:
-            self._assume(SINGLE_NODE)
+            self._assume("a single node, as there are no network cards")
         description = (
             f"{counted(len(self._gpus), 'GPU')}, {counted(len(cards), 'card')}, as NCCL found them"
         )

@@ -9,13 +9,7 @@ from pathlib import Path
 from sley.errors import Diagnostic, Place, counted
 from sley.errors.topology import T607, T608
 from sley.ir.fabric import LinkKind, VertexKind
-from sley.topologies.assumptions import (
-    PCIE_4,
-    PROCESSORS,
-    SINGLE_NODE,
-    note_assumption,
-    nvlink_rate,
-)
+from sley.topologies.assumptions import PCIE_4, PROCESSORS, note_assumption, nvlink_rate
 from sley.topologies.machine import Machine
 from sley.topologies.node import Node, Rate
 
@@ -49,7 +43,7 @@ def machine_from_matrix(file: str, text: str, notes: list[Diagnostic]) -> Machin
     if node.cards:
         note_assumption(notes, place, "cards of 200 Gb/s: 25 GB/s, 24 reached")
     else:
-        note_assumption(notes, place, SINGLE_NODE)
+        note_assumption(notes, place, "a single node, as there are no network cards")
     if nvlinks:
         _join_nvlinks(node, nvlinks, notes, place)
     if levels:

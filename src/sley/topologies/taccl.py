@@ -13,7 +13,7 @@ from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import is_real
-from sley.topologies.assumptions import SINGLE_NODE, note_assumption
+from sley.topologies.assumptions import note_assumption
 from sley.topologies.machine import Machine
 from sley.topologies.node import Link, Node, Rate
 from sley.topologies.reading import Section
@@ -143,7 +143,9 @@ class _Profile:
         if top.value("nics_per_node", "", -1) == -1:
             for key in ("remote_alpha", "remote_beta"):
                 top.value(key, "", None)
-            note_assumption(self._notes, top.place(), SINGLE_NODE)
+            note_assumption(
+                self._notes, top.place(), "a single node, as there are no network cards"
+            )
             return
         count = top.count("nics_per_node", MAX_RANKS)
         if node.gpus % count:
