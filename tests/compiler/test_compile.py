@@ -13,7 +13,6 @@ from sley.ir.words import RECEIVES, SENDS, Op
 from sley.lang import ChunkProgram
 from sley.report.tables import plan_table
 from support.golden import Golden
-from support.plan_edits import wait_pairs, with_waits
 
 
 def operations(plan: sley.Plan, rank: int) -> list[str]:
@@ -80,16 +79,6 @@ def test_a_write_in_between_prevents_fusion() -> None:
 
     plan = sley.compile(sley.trace(sley.Custom("mix", 3, 2, 2, promised), overwritten))
     assert "RECV_COPY_SEND" not in operations(plan, 1)
-
-
-def test_no_wait_is_redundant() -> None:
-    for n, fusion in ((3, False), (4, False), (4, True)):
-        plan = sley.compile(sley.algorithms.all_pairs_allreduce(n), fusion=fusion)
-        pairs = wait_pairs(plan)
-        assert pairs
-        for k in range(len(pairs)):
-            with pytest.raises(sley.SleyError, match="V204"):
-                sley.verify(with_waits(plan, pairs[:k] + pairs[k + 1 :]))
 
 
 def test_instances_never_share_a_channel() -> None:

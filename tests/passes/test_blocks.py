@@ -6,25 +6,18 @@ import pytest
 
 import sley
 from sley.passes.blocks import assign_blocks
-from sley.passes.channels import assign_channels
-from sley.passes.dependencies import dependencies
-from sley.passes.fuse import fuse
 from sley.passes.order import order
-from support.written_programs import written
+from support.written_programs import instruction_word, lowered
 
 
-def blocks(text: str, *, fusion: bool = True, channels: int = 1) -> list[str]:
-    """The blocks, each with its rank and the instructions that it executes, in the order: "s0"
-    sends transfer 0, "r0" receives it, "l0" does it locally, "r0+s1" is fused."""
-    dag = dependencies(written(text))
-    low = assign_channels(dag, fuse(dag) if fusion else None, channels)
+def blocks(text: str, *, fusion: bool = True) -> list[str]:
+    """The blocks, each with its rank and the words of its instructions, in their order."""
+    low = lowered(text, fusion=fusion)
     made = order(low, 2)
-    dealt = assign_blocks(low, made)
-    words = [f"{rank}:" for rank in dealt.rank.tolist()]
-    for row, block in zip(made, dealt.instruction_block.tolist(), strict=True):
-        receive = f"{'r' if low.remote[row.receive] else 'l'}{row.receive}"
-        step = "+".join(w for w in (receive, f"s{row.send}") if not w.endswith("-1"))
-        words[block] += f" {step}"
+    assigned = assign_blocks(low, made)
+    words = [f"{rank}:" for rank in assigned.rank.tolist()]
+    for row, block in zip(made, assigned.instruction_block.tolist(), strict=True):
+        words[block] += f" {instruction_word(low, row.receive, row.send)}"
     return words
 
 

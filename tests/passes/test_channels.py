@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from sley.ir.dag import InstructionDag
 from sley.passes.channels import MAX_CHANNELS, assign_channels
 from sley.passes.dependencies import dependencies
 from sley.passes.fuse import fuse
-from support.written_programs import written
-
-
-def lowered(text: str, channels: int = 1, *, fusion: bool = True) -> InstructionDag:
-    dag = dependencies(written(text, chunks=512))
-    return assign_channels(dag, fuse(dag) if fusion else None, channels)
+from support.written_programs import lowered, written
 
 
 def test_chunks_are_spread_by_their_place() -> None:

@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-from sley.ir.dag import ChunkDag
 from sley.passes.dependencies import dependencies
 from support.written_programs import written
 
 
-def edges(dag: ChunkDag) -> list[str]:
-    """The dependencies in words: "0 write > 1 read" by value, "0 read ~ 1 write" by reuse of the
-    place."""
+def edges(text: str, *, in_place: bool = False) -> list[str]:
+    """The dependencies of a text's program in words: "0 write > 1 read" by value, "0 read ~ 1
+    write" by reuse of the place."""
     words = ("read", "write")
     return [
         f"{d.before} {words[d.before_at_dst]} {'>' if d.true else '~'} "
         f"{d.after} {words[d.after_at_dst]}"
-        for d in dag.dependencies
+        for d in dependencies(written(text, in_place=in_place)).dependencies
     ]
 
 
 def test_a_read_follows_the_write_that_it_reads() -> None:
-    dag = dependencies(
-        written("""
-            0 in[0] -> 1 out[0]
-            1 out[0] -> 2 out[0]
-            1 out[1] -> 2 out[1]
-        """)
-    )
-    assert edges(dag) == ["0 write > 1 read"]
+    assert edges("""
+        0 in[0] -> 1 out[0]
+        1 out[0] -> 2 out[0]
+        1 out[1] -> 2 out[1]
+    """) == ["0 write > 1 read"]
 
 
 def test_a_write_follows_the_reads_before_it_and_through_them_the_write() -> None:
-    dag = dependencies(
-        written("""
-            0 in[0] -> 1 out[0]
-            1 out[0] -> 2 out[0]
-            1 out[0] -> 2 out[1]
-            0 in[1] -> 1 out[0]
-        """)
-    )
-    assert edges(dag) == [
+    assert edges("""
+        0 in[0] -> 1 out[0]
+        1 out[0] -> 2 out[0]
+        1 out[0] -> 2 out[1]
+        0 in[1] -> 1 out[0]
+    """) == [
         "0 write > 1 read",
         "0 write > 2 read",
         "1 read ~ 3 write",
@@ -47,59 +40,44 @@ def test_a_write_follows_the_reads_before_it_and_through_them_the_write() -> Non
 
 
 def test_a_write_follows_the_write_that_nobody_reads() -> None:
-    dag = dependencies(
-        written("""
-            0 in[0] -> 1 out[0]
-            2 in[0] -> 1 out[0]
-        """)
-    )
-    assert edges(dag) == ["0 write ~ 1 write"]
+    assert edges("""
+        0 in[0] -> 1 out[0]
+        2 in[0] -> 1 out[0]
+    """) == ["0 write ~ 1 write"]
 
 
 def test_a_reduction_reads_what_it_writes_over() -> None:
-    dag = dependencies(
-        written("""
-            0 in[0] -> 1 out[0]
-            2 in[0] +> 1 out[0]
-            3 in[0] +> 1 out[0]
-        """)
-    )
-    assert edges(dag) == ["0 write > 1 write", "1 write > 2 write"]
+    assert edges("""
+        0 in[0] -> 1 out[0]
+        2 in[0] +> 1 out[0]
+        3 in[0] +> 1 out[0]
+    """) == ["0 write > 1 write", "1 write > 2 write"]
 
 
 def test_a_reduction_waits_for_readers_of_the_sum_so_far_too() -> None:
-    dag = dependencies(
-        written("""
-            0 in[0] -> 1 out[0]
-            1 out[0] -> 3 out[0]
-            2 in[0] +> 1 out[0]
-        """)
-    )
-    assert edges(dag) == ["0 write > 1 read", "0 write > 2 write", "1 read ~ 2 write"]
+    assert edges("""
+        0 in[0] -> 1 out[0]
+        1 out[0] -> 3 out[0]
+        2 in[0] +> 1 out[0]
+    """) == ["0 write > 1 read", "0 write > 2 write", "1 read ~ 2 write"]
 
 
 def test_ranges_depend_where_they_overlap() -> None:
-    dag = dependencies(
-        written("""
-            0 in[0:2] -> 1 out[0]
-            0 in[2:4] -> 1 out[2]
-            1 out[1:3] -> 2 out[0]
-            1 out[4] -> 2 out[2]
-        """)
-    )
-    assert edges(dag) == ["0 write > 2 read", "1 write > 2 read"]
+    assert edges("""
+        0 in[0:2] -> 1 out[0]
+        0 in[2:4] -> 1 out[2]
+        1 out[1:3] -> 2 out[0]
+        1 out[4] -> 2 out[2]
+    """) == ["0 write > 2 read", "1 write > 2 read"]
 
 
 def test_both_kinds_between_the_same_accesses_are_kept() -> None:
     """Chunk 0 is written over unread, chunk 1 is added to."""
-    dag = dependencies(
-        written("""
-            0 in[0:2] -> 1 out[0]
-            2 in[0:2] +> 1 out[0]
-            0 in[0:2] -> 1 out[1]
-        """)
-    )
-    assert edges(dag) == ["0 write > 1 write", "1 write ~ 2 write"]
+    assert edges("""
+        0 in[0:2] -> 1 out[0]
+        2 in[0:2] +> 1 out[0]
+        0 in[0:2] -> 1 out[1]
+    """) == ["0 write > 1 write", "1 write ~ 2 write"]
 
 
 def test_buffers_and_ranks_are_told_apart_but_in_place_input_is_output() -> None:
@@ -108,8 +86,8 @@ def test_buffers_and_ranks_are_told_apart_but_in_place_input_is_output() -> None
         1 in[0] -> 2 out[0]
         2 scratch[0] -> 1 scratch[0]
     """
-    assert edges(dependencies(written(text))) == []
-    assert edges(dependencies(written(text, in_place=True))) == ["0 write > 1 read"]
+    assert edges(text) == []
+    assert edges(text, in_place=True) == ["0 write > 1 read"]
 
 
 def test_the_origin_is_the_one_transfer_that_wrote_exactly_this_range() -> None:

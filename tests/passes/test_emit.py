@@ -8,13 +8,10 @@ import pytest
 import sley
 from sley.ir.words import Buffer, LoopOrder, Op, Protocol
 from sley.passes.blocks import assign_blocks
-from sley.passes.channels import assign_channels
-from sley.passes.dependencies import dependencies
 from sley.passes.emit import emit
-from sley.passes.fuse import fuse
 from sley.passes.order import order
 from sley.passes.pipelines import whole_transfers
-from support.written_programs import written
+from support.written_programs import lowered, written
 
 WORDS = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch", -1: ""}
 
@@ -22,8 +19,7 @@ WORDS = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch", -1
 def emitted(
     text: str, *, fusion: bool = True, result: str = "", loop_order: LoopOrder = LoopOrder.TILE
 ) -> sley.Plan:
-    dag = dependencies(written(text, result=result))
-    low = assign_channels(dag, fuse(dag) if fusion else None)
+    low = lowered(text, fusion=fusion, result=result)
     made = order(low, 2)
     return emit(low, made, assign_blocks(low, made), Protocol.LL, 2, loop_order, per_chunk=True)
 
@@ -116,8 +112,7 @@ def test_every_instruction_says_where_it_comes_from() -> None:
 
 
 def test_sub_pipelines_go_along() -> None:
-    dag = dependencies(written("0 in[0] -> 1 out[0]\n 0 in[1] -> 1 out[1]"))
-    low = assign_channels(dag, None)
+    low = lowered("0 in[0] -> 1 out[0]\n 0 in[1] -> 1 out[1]", fusion=False)
     made = whole_transfers(low, np.array([1, 0]), np.array([4, 3]))
     blocks = assign_blocks(low, made)
     plan = emit(low, made, blocks, Protocol.SIMPLE, 2, LoopOrder.INSTRUCTION, per_chunk=False)
@@ -143,7 +138,7 @@ def test_waits_name_rows_of_the_plan() -> None:
 
 
 def test_the_plan_is_about_the_program() -> None:
-    program = written("0 in[0] -> 1 scratch[3]")
+    program = written("0 in[0] -> 1 scratch[3]", chunks=512)
     plan = emitted("0 in[0] -> 1 scratch[3]")
     assert (plan.name, plan.protocol, plan.slots) == ("written", Protocol.LL, 2)
     assert (plan.loop_order, plan.per_chunk) == (LoopOrder.TILE, True)

@@ -13,23 +13,14 @@ from sley.passes.order import order
 from support.invariants import order_faults
 from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, random_transfers, random_trees
-from support.written_programs import written
-
-
-def lowered(text: str, *, fusion: bool = True, widest: int | None = None) -> InstructionDag:
-    dag = dependencies(written(text))
-    return assign_channels(dag, fuse(dag, widest) if fusion else None)
+from support.written_programs import instruction_word, lowered
 
 
 def steps(low: InstructionDag, slots: int, *, per_chunk: bool = False) -> str:
-    """The instructions in their order: "s0" sends transfer 0, "r0" receives it, "l0" does it
-    locally, "r0+s1" is fused."""
-    words = []
-    for row in order(low, slots, per_chunk=per_chunk):
-        assert row.pipeline == -1
-        receive = f"{'r' if low.remote[row.receive] else 'l'}{row.receive}"
-        words.append("+".join(w for w in (receive, f"s{row.send}") if not w.endswith("-1")))
-    return " ".join(words)
+    """The words of the instructions, in their order."""
+    made = order(low, slots, per_chunk=per_chunk)
+    assert all(row.pipeline == -1 for row in made)
+    return " ".join(instruction_word(low, row.receive, row.send) for row in made)
 
 
 THREE = """

@@ -91,16 +91,16 @@ def test_a_wait_that_another_wait_brings_is_left_out() -> None:
     ) == ["r1 after r0", "s2 after r1"]
 
 
+ROUND_TRIP = """
+    1 in[0] -> 2 out[0]
+    2 out[0] -> 0 out[0]
+    0 out[0] -> 1 in[0]
+"""
+
+
 def test_a_wait_that_a_message_brings_is_left_out() -> None:
     """What rank 1 writes over has been read: rank 2's answer says so."""
-    assert waiting(
-        """
-            1 in[0] -> 2 out[0]
-            2 out[0] -> 0 out[0]
-            0 out[0] -> 1 in[0]
-        """,
-        fusion=False,
-    ) == ["s1 after r0", "s2 after r1"]
+    assert waiting(ROUND_TRIP, fusion=False) == ["s1 after r0", "s2 after r1"]
 
 
 def test_a_message_sent_before_brings_nothing() -> None:
@@ -114,13 +114,8 @@ def test_a_message_sent_before_brings_nothing() -> None:
 
 
 def test_a_search_that_is_too_long_leaves_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = """
-        1 in[0] -> 2 out[0]
-        2 out[0] -> 0 out[0]
-        0 out[0] -> 1 in[0]
-    """
     monkeypatch.setattr(waits, "SEARCH", 1)
-    assert "r2 after s0" in waiting(text, fusion=False)
+    assert "r2 after s0" in waiting(ROUND_TRIP, fusion=False)
 
 
 def test_no_wait_is_redundant_and_none_is_missing() -> None:

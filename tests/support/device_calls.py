@@ -64,6 +64,23 @@ def executor(plan: sley.Plan, devices: Sequence[Device] | None = None, **options
     return Executor(plan, devices or [threads()] * plan.collective.ranks, Settings(**options))
 
 
+def filled_buffers(
+    plan: sley.Plan, count: int, dtype: str, reduce_op: sley.ReduceOp
+) -> tuple[CheckedBuffers, ...]:
+    """The buffers of each rank for one call, between guard zones, with values that can be checked
+    afterwards."""
+    c = plan.collective
+    promises = [Promise.of(plan, rank) for rank in range(c.ranks)]
+    pattern = Pattern.make(DATA_TYPES[dtype], reduce_op, promises[0].width)
+    buffers = tuple(
+        CheckedBuffers(r, p, buffer_sizes(plan, r, count), count, pattern, c.in_place)
+        for r, p in enumerate(promises)
+    )
+    for one in buffers:
+        one.fill()
+    return buffers
+
+
 @dataclass(frozen=True)
 class Call:
     """The arrays of a call between guard zones, filled with what can be checked afterwards."""
@@ -81,16 +98,8 @@ class Call:
         dtype: str = "int32",
         reduce_op: sley.ReduceOp = sley.ReduceOp.SUM,
     ) -> Call:
-        c = plan.collective
-        promises = [Promise.of(plan, rank) for rank in range(c.ranks)]
-        pattern = Pattern.make(DATA_TYPES[dtype], reduce_op, promises[0].width)
-        buffers = tuple(
-            CheckedBuffers(r, p, buffer_sizes(plan, r, count), count, pattern, c.in_place)
-            for r, p in enumerate(promises)
-        )
-        for one in buffers:
-            one.fill()
-        return cls(buffers, c.in_place, count, reduce_op)
+        buffers = filled_buffers(plan, count, dtype, reduce_op)
+        return cls(buffers, plan.collective.in_place, count, reduce_op)
 
     @property
     def inputs(self) -> list[Any]:

@@ -14,21 +14,12 @@ import numpy as np
 import sley
 from sley.devices import Device, Executor, Settings
 from sley.devices.device import Memory
-from sley.engine.check import CheckedBuffers, Pattern, Promise
-from sley.engine.program import buffer_sizes
+from sley.engine.check import CheckedBuffers
 from sley.engine.types import DATA_TYPES
-
-TIMEOUT_S = 20.0
-CHUNK_BYTES = 256
-"""Room of a slot for each chunk: small calls have several tiles."""
+from support.device_calls import TIMEOUT_S, filled_buffers, small_slots
 
 _GUARD_BYTES = 512
 _GUARD_BYTE = 0x5C
-
-
-def small_slots(plan: sley.Plan) -> int:
-    """The bytes of a slot that holds CHUNK_BYTES of each chunk of the longest message."""
-    return CHUNK_BYTES * int(plan.instructions.count.max(initial=1))
 
 
 def executor(plan: sley.Plan, device: Device, **options: Any) -> Executor:
@@ -102,15 +93,7 @@ class Call:
         reduce_op: sley.ReduceOp = sley.ReduceOp.SUM,
         shift: int = 0,
     ) -> Call:
-        c = plan.collective
-        promises = [Promise.of(plan, rank) for rank in range(c.ranks)]
-        pattern = Pattern.make(DATA_TYPES[dtype], reduce_op, promises[0].width)
-        checked = tuple(
-            CheckedBuffers(r, p, buffer_sizes(plan, r, count), count, pattern, c.in_place)
-            for r, p in enumerate(promises)
-        )
-        for one in checked:
-            one.fill()
+        checked = filled_buffers(plan, count, dtype, reduce_op)
         arrays = tuple(
             (
                 OnDevice(device, one.memory[0].array, dtype, shift),
@@ -118,7 +101,7 @@ class Call:
             )
             for one in checked
         )
-        return cls(checked, arrays, c.in_place, count, reduce_op)
+        return cls(checked, arrays, plan.collective.in_place, count, reduce_op)
 
     def start(self, on: Executor, **options: Any) -> None:
         """Calls the executor."""

@@ -15,10 +15,14 @@ import numpy as np
 
 import sley
 from sley.errors import Place
+from sley.ir.dag import InstructionDag
 from sley.ir.program import Program, Transfers
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer, TransferKind
+from sley.passes.channels import assign_channels
+from sley.passes.dependencies import dependencies
+from sley.passes.fuse import fuse
 
 _PLACE = r"(\d+) (in|out|scratch)"
 _LINE = re.compile(rf"{_PLACE}\[(\d+)(?::(\d+))?\] ([-+])> {_PLACE}\[(\d+)\]((?: \w+ \d+)*)")
@@ -64,6 +68,21 @@ def written(text: str, *, chunks: int = 8, in_place: bool = False, result: str =
             whole=Place("written"),
         ),
     )
+
+
+def lowered(
+    text: str, channels: int = 1, *, fusion: bool = True, result: str = ""
+) -> InstructionDag:
+    """The instructions of a text's program, with their channels."""
+    dag = dependencies(written(text, chunks=512, result=result))
+    return assign_channels(dag, fuse(dag) if fusion else None, channels)
+
+
+def instruction_word(low: InstructionDag, receive: int, send: int) -> str:
+    """An instruction in a word: "s0" sends transfer 0, "r0" receives it, "l0" does it locally,
+    "r0+s1" is fused."""
+    first = f"{'r' if low.remote[receive] else 'l'}{receive}"
+    return "+".join(word for word in (first, f"s{send}") if not word.endswith("-1"))
 
 
 def _row(line: str, number: int) -> dict[str, int]:
