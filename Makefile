@@ -1,11 +1,11 @@
-# Everything here sets itself up. It needs Python 3.11 or newer, make and a C++ compiler;
-# CMake and Ninja come with the build where the machine has none. It all goes into $(VENV).
+# Every target sets up what it needs in $(VENV). It requires Python 3.11 or newer, make and a C++
+# compiler; the build installs CMake and Ninja if the machine has none.
 
 PYTHON ?= python3
 VENV ?= .venv
-JOBS ?= 3  # a third of the tests wait for something: on two cores, three processes use both
+JOBS ?= 3  # a third of the tests wait: three processes keep two cores busy
 
-# Bytecode is kept: without it, each of the many processes of the tests compiles sley anew.
+# Without bytecode each of the many processes of the tests would compile sley again.
 export PYTHONDONTWRITEBYTECODE :=
 
 BIN := $(VENV)/bin
@@ -26,7 +26,7 @@ demo: $(VENV)/.runtime ## run an AllReduce between real processes on this machin
 test: $(VENV)/.dev ## run the tests; JOBS=N sets the number of processes
 	@$(BIN)/python -m pytest --quiet -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
-slow: $(VENV)/.dev ## run all tests, the slow ones too, with 5000 random examples each
+slow: $(VENV)/.dev ## run all tests, including the slow ones, with 5000 random examples each
 	@$(BIN)/python -m pytest --quiet -n $(JOBS) --dist worksteal -m "" --hypothesis-profile=slow $(PYTEST_ARGS)
 
 gpu: $(VENV)/.dev ## test and measure kernels on this machine's GPU; results in benchmarks/results
@@ -46,31 +46,31 @@ types: $(VENV)/.dev ## check the types
 imports: $(VENV)/.dev ## check which package imports which
 	@$(BIN)/lint-imports --no-logo
 
-# Not --quiet: with it, mkdocs doesn't count the warnings that --strict is about.
+# Not --quiet, with which mkdocs --strict ignores warnings.
 docs: $(VENV)/.dev ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-pages: $(VENV)/.dev ## write the generated pages of the documentation anew
+pages: $(VENV)/.dev ## regenerate the generated pages of the documentation
 	@$(BIN)/python docs/generate.py
 
-update-golden: $(VENV)/.dev ## write the expected files of the tests anew; review them with git diff
+update-golden: $(VENV)/.dev ## regenerate the expected files of the tests; review them with git diff
 	@$(BIN)/python -m pytest --quiet --update-golden $(PYTEST_ARGS)
 
-check: test lint types imports docs ## all that CI runs
+check: test lint types imports docs ## run all checks of CI
 
 clean: ## remove the environment and everything built
 	@rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# An editable install: Python files are used where they are, the native part is built once and
-# again when one of its inputs changes.
+# An editable install: Python files are used in place, and the native part is rebuilt when one of its
+# inputs changes.
 $(VENV)/.runtime: $(VENV)/.created $(BUILD_INPUTS)
 	@echo "installing sley into $(VENV)"
 	@$(PIP) install --editable .
 	@touch $@
 
-# The tools alone, from the extra `dev`: installing `.[dev]` would build the native part again.
+# Only the tools of the extra `dev`: installing `.[dev]` would build the native part again.
 $(VENV)/.dev: $(VENV)/.runtime
 	@echo "installing the tools for development into $(VENV)"
 	@$(BIN)/python -c 'import tomllib; \

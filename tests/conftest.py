@@ -15,7 +15,7 @@ from support.golden import Golden
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "build" / "cache"
-"""What tests compile: by content, so that workers share it, and the next run what has stayed."""
+"""The cache of compiled files, by their content: processes and later runs share unchanged files."""
 
 MOST_CACHE_BYTES = 1 << 30
 
@@ -29,14 +29,14 @@ settings.load_profile("ci")  # --hypothesis-profile=slow overrides it
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """What a failed comparison of two values says: where they differ first."""
+    """The explanation of a failed comparison of two values: the first difference."""
     if op == "==" and isinstance(left, Value) and type(left) is type(right):
         return [f"two values of {type(left).__name__} differ", difference(left, right)]
     return None
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begins with an empty cache where years of changes have filled it."""
+    """Deletes the cache when years of changes have filled it."""
     if "PYTEST_XDIST_WORKER" in os.environ or not CACHE.is_dir():
         return
     if sum(path.stat().st_size for path in CACHE.rglob("*")) > MOST_CACHE_BYTES:
@@ -57,11 +57,12 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """The folder of real inputs, which not everybody has: SLEY_DATA, or ../shared/data."""
+    """The folder of real inputs, which are not part of the project: SLEY_DATA, or
+    ../shared/data."""
     named = os.environ.get("SLEY_DATA")
     folder = Path(named) if named else ROOT.parent / "shared" / "data"
     if not folder.is_dir():
         if named:
-            pytest.fail(f"SLEY_DATA names no folder: {named}")
-        pytest.skip("the real inputs are not here; SLEY_DATA names their folder")
+            pytest.fail(f"SLEY_DATA is not a folder: {named}")
+        pytest.skip("no folder of real inputs; set SLEY_DATA")
     return folder

@@ -7,12 +7,12 @@ import pytest
 import sley
 from sley.passes.blocks import assign_blocks
 from sley.passes.order import order
-from support.written_programs import instruction_word, lowered
+from support.written_programs import instruction_word, lower
 
 
 def blocks(text: str, *, fusion: bool = True) -> list[str]:
     """The blocks, each with its rank and the words of its instructions, in their order."""
-    low = lowered(text, fusion=fusion)
+    low = lower(text, fusion=fusion)
     made = order(low, 2)
     assigned = assign_blocks(low, made)
     words = [f"{rank}:" for rank in assigned.rank.tolist()]

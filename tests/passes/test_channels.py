@@ -5,7 +5,7 @@ from __future__ import annotations
 from sley.passes.channels import MAX_CHANNELS, assign_channels
 from sley.passes.dependencies import dependencies
 from sley.passes.fuse import fuse
-from support.written_programs import lowered, written
+from support.written_programs import lower, program_of
 
 
 def test_chunks_are_spread_by_their_place() -> None:
@@ -18,8 +18,8 @@ def test_chunks_are_spread_by_their_place() -> None:
         1 in[0] -> 1 scratch[0]
     """
     for fusion in (True, False):
-        assert lowered(text, fusion=fusion).channel.tolist() == [0, 0, 0, 0, 0, -1]
-        assert lowered(text, 2, fusion=fusion).channel.tolist() == [0, 1, 0, 0, 1, -1]
+        assert lower(text, fusion=fusion).channel.tolist() == [0, 0, 0, 0, 0, -1]
+        assert lower(text, 2, fusion=fusion).channel.tolist() == [0, 1, 0, 0, 1, -1]
 
 
 def test_a_channel_that_is_asked_for_is_kept() -> None:
@@ -28,7 +28,7 @@ def test_a_channel_that_is_asked_for_is_kept() -> None:
         0 in[1] -> 1 out[1]
     """
     for fusion in (True, False):
-        assert lowered(text, 2, fusion=fusion).channel.tolist() == [5, 1]
+        assert lower(text, 2, fusion=fusion).channel.tolist() == [5, 1]
 
 
 def test_a_block_by_hand_without_a_channel_is_on_channel_0() -> None:
@@ -39,11 +39,11 @@ def test_a_block_by_hand_without_a_channel_is_on_channel_0() -> None:
         0 in[5] -> 1 out[5]
     """
     for fusion in (True, False):
-        assert lowered(text, 2, fusion=fusion).channel.tolist() == [0, 0, 1, 1]
+        assert lower(text, 2, fusion=fusion).channel.tolist() == [0, 0, 1, 1]
 
 
 def test_a_fused_chain_is_on_the_channel_of_its_first_chunk() -> None:
-    low = lowered(
+    low = lower(
         """
             0 in[1] -> 1 out[2]
             1 out[2] -> 2 out[4]
@@ -56,13 +56,13 @@ def test_a_fused_chain_is_on_the_channel_of_its_first_chunk() -> None:
 
 
 def test_without_fusion_every_transfer_is_on_its_own() -> None:
-    low = lowered("0 in[1] -> 1 out[2]\n 1 out[2] -> 2 out[4]", 2, fusion=False)
+    low = lower("0 in[1] -> 1 out[2]\n 1 out[2] -> 2 out[4]", 2, fusion=False)
     assert low.channel.tolist() == [1, 0]
     assert low.forward.tolist() == [-1, -1]
 
 
 def test_a_channel_that_is_asked_for_anywhere_in_a_chain_is_that_of_all() -> None:
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]
         1 out[0] -> 2 out[0]   channel 3
         2 out[0] -> 3 out[0]
@@ -72,7 +72,7 @@ def test_a_channel_that_is_asked_for_anywhere_in_a_chain_is_that_of_all() -> Non
 
 
 def test_a_chain_is_cut_where_two_channels_asked_for_meet() -> None:
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]    channel 1
         1 out[0] -> 2 out[0]
         2 out[0] -> 3 out[0]   channel 2
@@ -81,7 +81,7 @@ def test_a_chain_is_cut_where_two_channels_asked_for_meet() -> None:
     """)
     assert low.channel.tolist() == [1, 1, 2, 2, 2]
     assert low.forward.tolist() == [1, -1, 3, 4, -1]
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]
         1 out[0] -> 2 out[0]   channel 1
         2 out[0] -> 3 out[0]
@@ -92,8 +92,9 @@ def test_a_chain_is_cut_where_two_channels_asked_for_meet() -> None:
 
 
 def test_what_fusion_chose_stays_as_it_is() -> None:
-    dag = dependencies(written("0 in[0] -> 1 out[0] channel 1\n 1 out[0] -> 2 out[0]"))
-    apart = dependencies(written("0 in[0] -> 1 out[0] channel 1\n 1 out[0] -> 2 out[0] channel 2"))
+    apart = dependencies(
+        program_of("0 in[0] -> 1 out[0] channel 1\n 1 out[0] -> 2 out[0] channel 2")
+    )
     forward = fuse(dag)
     assert assign_channels(apart, forward).forward.tolist() == [-1, -1]
     assert forward.tolist() == [1, -1]
@@ -109,16 +110,16 @@ def test_a_chain_that_binds_a_connection_otherwise_takes_another_channel() -> No
         4 in[4] -> 1 out[4]
         1 out[4] -> 2 out[4]
     """
-    low = lowered(text)
+    low = lower(text)
     assert low.channel.tolist() == [0, 0, 1, 1, 1, 1]
     assert (low.forward >= 0).sum() == 3
     # The channels that are there anyway come first, from the chunk's own on.
-    assert lowered(text, 3).channel.tolist() == [0, 0, 2, 2, 1, 1]
-    assert lowered(text.replace("[2]", "[0]"), 2).channel.tolist()[2:4] == [1, 1]
+    assert lower(text, 3).channel.tolist() == [0, 0, 2, 2, 1, 1]
+    assert lower(text.replace("[2]", "[0]"), 2).channel.tolist()[2:4] == [1, 1]
 
 
 def test_chains_of_the_same_connections_share_a_channel() -> None:
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]
         1 out[0] -> 2 out[0]
         0 in[1] -> 1 out[1]
@@ -129,7 +130,7 @@ def test_chains_of_the_same_connections_share_a_channel() -> None:
 
 
 def test_a_chain_fits_with_all_its_hops_or_goes_elsewhere() -> None:
-    low = lowered("""
+    low = lower("""
         2 in[0] -> 3 out[0]
         3 out[0] -> 5 out[0]
         0 in[1] -> 1 out[1]
@@ -142,7 +143,7 @@ def test_a_chain_fits_with_all_its_hops_or_goes_elsewhere() -> None:
 
 
 def test_chains_that_cannot_choose_come_first() -> None:
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]
         1 out[0] -> 2 out[0]
         0 in[1] -> 1 out[1]    channel 0
@@ -157,7 +158,7 @@ def test_a_chain_that_fits_nowhere_is_cut() -> None:
         f"0 in[{k}] -> 1 out[{k}]\n 1 out[{k}] -> {k + 2} out[{k}]\n"
         for k in range(MAX_CHANNELS + 2)
     )
-    low = lowered(lines, 2)
+    low = lower(lines, 2)
     assert sorted(low.channel.tolist()[:-4:2]) == list(range(MAX_CHANNELS))
     assert low.channel.tolist()[-4:] == [0, 0, 1, 1]
     assert low.forward.tolist()[-4:] == [-1, -1, -1, -1]
@@ -165,7 +166,7 @@ def test_a_chain_that_fits_nowhere_is_cut() -> None:
 
 
 def test_a_chain_on_a_channel_by_hand_is_cut_where_it_does_not_fit() -> None:
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]    channel 0
         1 out[0] -> 2 out[0]   channel 0
         0 in[1] -> 1 out[1]    channel 0
@@ -180,13 +181,13 @@ def test_a_chain_on_a_channel_by_hand_is_cut_where_it_does_not_fit() -> None:
 
 def test_a_block_by_hand_is_no_place_for_a_chain_with_another_end() -> None:
     """The block by hand, on channel 0, receives from rank 0 and does not send to rank 2."""
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]    recv_block 0
         0 in[1] -> 1 out[1]
         1 out[1] -> 2 out[1]
     """)
     assert low.channel.tolist() == [0, 1, 1]
-    low = lowered("""
+    low = lower("""
         1 in[0] -> 2 out[0]    send_block 0
         0 in[1] -> 1 out[1]
         1 out[1] -> 2 out[1]
@@ -195,7 +196,7 @@ def test_a_block_by_hand_is_no_place_for_a_chain_with_another_end() -> None:
 
 
 def test_a_block_by_hand_is_one_of_its_channel_and_of_its_end_alone() -> None:
-    low = lowered(
+    low = lower(
         """
             0 in[0] -> 1 out[0]    recv_block 0 channel 1
             0 in[1] -> 1 out[1]
@@ -204,13 +205,13 @@ def test_a_block_by_hand_is_one_of_its_channel_and_of_its_end_alone() -> None:
         2,
     )
     assert low.channel.tolist() == [1, 0, 0]
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]    recv_block 0
         2 in[1] -> 0 out[1]
         0 out[1] -> 1 out[1]
     """)
     assert low.channel.tolist() == [0, 0, 0]
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]    send_block 0
         0 in[1] -> 1 out[1]
         1 out[1] -> 2 out[1]
@@ -219,7 +220,7 @@ def test_a_block_by_hand_is_one_of_its_channel_and_of_its_end_alone() -> None:
 
 
 def test_a_chain_may_use_a_block_by_hand_that_has_both_its_ends() -> None:
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]    recv_block 3
         1 in[0] -> 2 out[0]    send_block 3
         0 in[1] -> 1 out[1]
@@ -239,7 +240,7 @@ def test_lanes_never_share_a_channel() -> None:
         0 in[4] -> 1 out[4]    channel 3
     """
     for fusion in (True, False):
-        low = lowered(text, fusion=fusion)
+        low = lower(text, fusion=fusion)
         # Lane 0 is on the channels as such; the others follow, as many as are in use.
         assert low.channel.tolist() == [0, 8, 10, 9, -1, 3]
         assert low.chunks.program.transfers.lanes == 3
@@ -250,7 +251,7 @@ def test_lanes_bind_connections_each_for_itself() -> None:
         "0 in[1] -> 1 out[1] lane 1\n 1 out[1] -> 3 out[1] lane 1",
         "3 in[1] -> 1 out[1] lane 1\n 1 out[1] -> 2 out[1] lane 1",
     ):
-        low = lowered(f"0 in[0] -> 1 out[0]\n 1 out[0] -> 2 out[0]\n {other}")
+        low = lower(f"0 in[0] -> 1 out[0]\n 1 out[0] -> 2 out[0]\n {other}")
         assert low.channel.tolist() == [0, 0, 1, 1]
         assert low.forward.tolist() == [1, -1, 3, -1]
 
@@ -260,6 +261,6 @@ def test_lanes_share_the_most_channels_that_there_are() -> None:
         f"0 in[{k}] -> 1 out[{k}] lane {k % 2}\n 1 out[{k}] -> {k + 2} out[{k}] lane {k % 2}\n"
         for k in range(MAX_CHANNELS + 4)
     )
-    low = lowered(lines)
+    low = lower(lines)
     assert low.channel.max() == MAX_CHANNELS - 1
     assert (low.forward >= 0).sum() == MAX_CHANNELS

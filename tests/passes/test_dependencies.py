@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sley.passes.dependencies import dependencies
-from support.written_programs import written
+from support.written_programs import program_of
 
 
 def edges(text: str, *, in_place: bool = False) -> list[str]:
@@ -13,7 +13,7 @@ def edges(text: str, *, in_place: bool = False) -> list[str]:
     return [
         f"{d.before} {words[d.before_at_dst]} {'>' if d.true else '~'} "
         f"{d.after} {words[d.after_at_dst]}"
-        for d in dependencies(written(text, in_place=in_place)).dependencies
+        for d in dependencies(program_of(text, in_place=in_place)).dependencies
     ]
 
 
@@ -92,7 +92,7 @@ def test_buffers_and_ranks_are_told_apart_but_in_place_input_is_output() -> None
 
 def test_the_origin_is_the_one_transfer_that_wrote_exactly_this_range() -> None:
     dag = dependencies(
-        written("""
+        program_of("""
             0 in[0:2] -> 1 out[0]
             1 out[0:2] -> 2 out[0]
             1 out[0] -> 2 out[4]
@@ -110,7 +110,7 @@ def test_the_origin_is_the_one_transfer_that_wrote_exactly_this_range() -> None:
 
 def test_a_wide_write_is_not_the_origin_of_a_narrow_read_at_its_start() -> None:
     dag = dependencies(
-        written("""
+        program_of("""
             0 in[0:2] -> 1 out[0]
             1 out[0] -> 2 out[0]
             0 in[0:2] -> 1 out[2]
@@ -122,7 +122,7 @@ def test_a_wide_write_is_not_the_origin_of_a_narrow_read_at_its_start() -> None:
 
 def test_readers_are_counted_reductions_included() -> None:
     dag = dependencies(
-        written("""
+        program_of("""
             0 in[0:2] -> 1 out[0]
             1 out[0] -> 2 out[0]
             1 out[0:2] -> 3 out[0]
@@ -134,7 +134,7 @@ def test_readers_are_counted_reductions_included() -> None:
 
 
 def test_kept_is_what_is_still_there_and_promised() -> None:
-    program = written(
+    program = program_of(
         """
             0 in[0] -> 1 out[0]
             0 in[0] -> 1 out[0]
@@ -152,5 +152,5 @@ def test_kept_is_what_is_still_there_and_promised() -> None:
 
 
 def test_kept_in_place_is_seen_by_either_name() -> None:
-    program = written("0 in[0] -> 1 in[3]", result="1 out[3]", in_place=True)
+    program = program_of("0 in[0] -> 1 in[3]", result="1 out[3]", in_place=True)
     assert dependencies(program).kept.tolist() == [True]

@@ -11,7 +11,7 @@ from sley.passes.blocks import assign_blocks
 from sley.passes.emit import emit
 from sley.passes.order import order
 from sley.passes.pipelines import whole_transfers
-from support.written_programs import lowered, written
+from support.written_programs import lower, program_of
 
 WORDS = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch", -1: ""}
 
@@ -19,7 +19,7 @@ WORDS = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "scratch", -1
 def emitted(
     text: str, *, fusion: bool = True, result: str = "", loop_order: LoopOrder = LoopOrder.TILE
 ) -> sley.Plan:
-    low = lowered(text, fusion=fusion, result=result)
+    low = lower(text, fusion=fusion, result=result)
     made = order(low, 2)
     return emit(low, made, assign_blocks(low, made), Protocol.LL, 2, loop_order, per_chunk=True)
 
@@ -112,7 +112,7 @@ def test_every_instruction_says_where_it_comes_from() -> None:
 
 
 def test_sub_pipelines_go_along() -> None:
-    low = lowered("0 in[0] -> 1 out[0]\n 0 in[1] -> 1 out[1]", fusion=False)
+    low = lower("0 in[0] -> 1 out[0]\n 0 in[1] -> 1 out[1]", fusion=False)
     made = whole_transfers(low, np.array([1, 0]), np.array([4, 3]))
     blocks = assign_blocks(low, made)
     plan = emit(low, made, blocks, Protocol.SIMPLE, 2, LoopOrder.INSTRUCTION, per_chunk=False)
@@ -138,7 +138,7 @@ def test_waits_name_rows_of_the_plan() -> None:
 
 
 def test_the_plan_is_about_the_program() -> None:
-    program = written("0 in[0] -> 1 scratch[3]", chunks=512)
+    program = program_of("0 in[0] -> 1 scratch[3]", chunks=512)
     plan = emitted("0 in[0] -> 1 scratch[3]")
     assert (plan.name, plan.protocol, plan.slots) == ("written", Protocol.LL, 2)
     assert (plan.loop_order, plan.per_chunk) == (LoopOrder.TILE, True)

@@ -6,12 +6,12 @@ import pytest
 
 from sley.passes.dependencies import dependencies
 from sley.passes.fuse import fuse
-from support.written_programs import written
+from support.written_programs import program_of
 
 
 def fused(text: str, widest: int | None = None) -> dict[int, int]:
     """The transfers whose receive is fused, each with the one whose send it is fused with."""
-    forward = fuse(dependencies(written(text)), widest).tolist()
+    forward = fuse(dependencies(program_of(text)), widest).tolist()
     return {row: after for row, after in enumerate(forward) if after >= 0}
 
 

@@ -13,7 +13,7 @@ from sley.passes.order import order
 from support.invariants import order_faults
 from support.random_programs import RandomProgram, random_programs
 from support.random_transfers import RandomTransfers, random_transfers, random_trees
-from support.written_programs import instruction_word, lowered
+from support.written_programs import instruction_word, lower
 
 
 def steps(low: InstructionDag, slots: int, *, per_chunk: bool = False) -> str:
@@ -31,14 +31,14 @@ THREE = """
 
 
 def test_sends_come_before_receives_as_far_as_the_slots_allow() -> None:
-    low = lowered(THREE)
+    low = lower(THREE)
     assert steps(low, 3) == steps(low, 8) == "s0 s1 s2 r0 r1 r2"
     assert steps(low, 2) == "s0 s1 r0 s2 r1 r2"
     assert steps(low, 1) == "s0 r0 s1 r1 s2 r2"
 
 
 def test_connections_have_slots_each_for_itself() -> None:
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]
         0 in[1] -> 2 out[1]
         1 in[2] -> 0 out[2]
@@ -48,7 +48,7 @@ def test_connections_have_slots_each_for_itself() -> None:
 
 
 def test_what_is_deeper_comes_later_and_the_longer_path_first() -> None:
-    low = lowered(
+    low = lower(
         """
             1 in[0] -> 2 out[0]
             0 in[0] -> 1 out[0]
@@ -60,7 +60,7 @@ def test_what_is_deeper_comes_later_and_the_longer_path_first() -> None:
 
 
 def test_equals_are_in_the_order_of_the_program() -> None:
-    low = lowered("""
+    low = lower("""
         2 in[0] -> 3 out[0]
         0 in[0] -> 1 out[0]
         1 in[0] -> 2 out[0]
@@ -70,7 +70,7 @@ def test_equals_are_in_the_order_of_the_program() -> None:
 
 def test_a_transfer_is_sent_only_when_its_receive_waits_for_nothing() -> None:
     """Otherwise its message could stand before one that the receiver needs first."""
-    low = lowered(
+    low = lower(
         """
         0 in[0] -> 1 out[0]
         2 in[0] -> 1 out[1]
@@ -83,7 +83,7 @@ def test_a_transfer_is_sent_only_when_its_receive_waits_for_nothing() -> None:
 
 
 def test_messages_are_received_in_the_order_in_which_they_are_sent() -> None:
-    low = lowered(
+    low = lower(
         """
         2 in[0] -> 0 out[0]
         0 out[0] -> 1 out[0]
@@ -100,7 +100,7 @@ def test_messages_are_received_in_the_order_in_which_they_are_sent() -> None:
 
 
 def test_a_fused_instruction_receives_and_sends_at_once() -> None:
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]
         1 out[0] -> 2 out[0]
         1 in[1] -> 1 out[1]
@@ -109,7 +109,7 @@ def test_a_fused_instruction_receives_and_sends_at_once() -> None:
 
 
 def test_a_fused_instruction_waits_for_a_slot_of_its_send() -> None:
-    low = lowered("""
+    low = lower("""
         1 in[1] -> 2 out[1]
         0 in[0] -> 1 out[0]
         1 out[0] -> 2 out[0]
@@ -118,7 +118,7 @@ def test_a_fused_instruction_waits_for_a_slot_of_its_send() -> None:
 
 
 def test_a_fused_instruction_waits_for_what_its_receiver_waits_for() -> None:
-    low = lowered("""
+    low = lower("""
         2 out[1] -> 3 out[0]
         0 in[0] -> 1 out[0]
         1 out[0] -> 2 out[1]
@@ -137,7 +137,7 @@ TWO_RELAYS = """
 
 def test_a_fused_instruction_that_cannot_run_is_taken_apart() -> None:
     """Each relay waits for a slot that the other one's message takes, so one receives first."""
-    low = lowered(TWO_RELAYS)
+    low = lower(TWO_RELAYS)
     assert low.forward.tolist() == [1, -1, 3, -1]
     assert steps(low, 2) == "s0 s2 r0+s1 r2+s3 r1 r3"
     assert steps(low, 1) == "s0 s2 r0 r2+s3 s1 r1 r3"
@@ -146,7 +146,7 @@ def test_a_fused_instruction_that_cannot_run_is_taken_apart() -> None:
 
 def test_what_waits_behind_an_instruction_taken_apart_is_not_forgotten() -> None:
     """Message 1, alone by now, waits for the slot that its fused instruction waited for."""
-    low = lowered(TWO_RELAYS + "1 in[5] -> 2 out[5]\n 2 out[5] -> 1 out[5]")
+    low = lower(TWO_RELAYS + "1 in[5] -> 2 out[5]\n 2 out[5] -> 1 out[5]")
     assert low.forward.tolist() == [1, -1, 3, -1, 5, -1]
     assert steps(low, 1) == "s0 s2 r0 s4 r2 r4+s5 s3 r3 r5 s1 r1"
 
@@ -154,7 +154,7 @@ def test_what_waits_behind_an_instruction_taken_apart_is_not_forgotten() -> None
 def test_a_fused_instruction_waits_until_its_message_is_the_oldest_and_its_receiver_ready() -> None:
     """Transfer 5 may be received once rank 2 has sent on what it writes over; 8 may be earlier, but
     its message stands behind."""
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]
         5 in[0] -> 6 out[0]
         6 out[0] -> 2 out[0]
@@ -170,7 +170,7 @@ def test_a_fused_instruction_waits_until_its_message_is_the_oldest_and_its_recei
 
 
 def test_wide_messages_take_a_slot_for_each_chunk_where_they_do() -> None:
-    low = lowered("""
+    low = lower("""
         0 in[0:2] -> 1 out[0]
         0 in[2] -> 1 out[2]
         0 in[3] -> 1 out[3]
@@ -178,7 +178,7 @@ def test_wide_messages_take_a_slot_for_each_chunk_where_they_do() -> None:
     assert steps(low, 3) == steps(low, 3, per_chunk=True).replace("s1 r0 s2", "s1 s2 r0")
     assert steps(low, 3, per_chunk=True) == "s0 s1 r0 s2 r1 r2"
     assert steps(low, 2, per_chunk=True) == "s0 r0 s1 r1 s2 r2"
-    low = lowered("""
+    low = lower("""
         0 in[0:2] -> 1 out[0]
         0 in[2:4] -> 1 out[2]
         0 in[4:6] -> 1 out[4]
@@ -188,7 +188,7 @@ def test_wide_messages_take_a_slot_for_each_chunk_where_they_do() -> None:
 
 
 def test_a_message_wider_than_the_slots_is_received_before_anything_else_happens() -> None:
-    low = lowered("""
+    low = lower("""
         0 in[1:4] -> 1 out[1]
         0 in[0] -> 2 out[0]
     """)
@@ -197,7 +197,7 @@ def test_a_message_wider_than_the_slots_is_received_before_anything_else_happens
 
 
 def test_a_message_wider_than_the_slots_goes_alone_and_is_received_at_once() -> None:
-    low = lowered("""
+    low = lower("""
         0 in[0] -> 1 out[0]
         0 in[1:4] -> 1 out[1]
         0 in[4] -> 1 out[4]

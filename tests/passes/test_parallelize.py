@@ -7,7 +7,7 @@ import pytest
 import sley
 from sley.ir.program import Program
 from sley.passes.parallelize import parallelize
-from support.written_programs import written
+from support.written_programs import program_of
 
 
 def parts(program: Program) -> list[tuple[int, ...]]:
@@ -18,12 +18,12 @@ def parts(program: Program) -> list[tuple[int, ...]]:
 
 
 def test_a_transfer_becomes_neighbouring_parts_of_equal_size() -> None:
-    cut = parallelize(written("0 in[1:3] -> 1 out[3]"), 2)
+    cut = parallelize(program_of("0 in[1:3] -> 1 out[3]"), 2)
     assert parts(cut) == [(0, 0, 2, 6, 2), (0, 1, 4, 8, 2)]
 
 
 def test_parts_differ_where_the_numbers_of_instances_do() -> None:
-    program = written("""
+    program = program_of("""
         0 in[0] -> 1 out[0]    instances 2
         0 in[1] -> 1 out[1]    instances 3
         0 in[2] -> 1 out[2]
@@ -45,7 +45,7 @@ def test_parts_differ_where_the_numbers_of_instances_do() -> None:
 
 
 def test_all_memory_is_cut_as_finely() -> None:
-    program = written("0 in[0] -> 1 scratch[2]  instances 3")
+    program = program_of("0 in[0] -> 1 scratch[2]  instances 3")
     cut = parallelize(program, 2)
     assert cut.scratch_chunks.tolist() == [0, 18]
     assert cut.collective.input_chunks.tolist() == [48, 48]
@@ -54,7 +54,7 @@ def test_all_memory_is_cut_as_finely() -> None:
 
 def test_what_is_asked_for_stays_with_every_part() -> None:
     asked = "channel 3 send_block 1 recv_block 2 step 5"
-    cut = parallelize(written(f"0 in[0] +> 1 out[0]  instances 2 {asked}"))
+    cut = parallelize(program_of(f"0 in[0] +> 1 out[0]  instances 2 {asked}"))
     for row in cut.transfers:
         assert (row.kind, row.src, row.dst) == (1, 0, 1)
         assert (row.channel, row.send_block, row.recv_block, row.step) == (3, 1, 2, 5)
@@ -62,12 +62,12 @@ def test_what_is_asked_for_stays_with_every_part() -> None:
 
 
 def test_what_needs_no_cut_stays_as_it_is() -> None:
-    program = written("0 in[0] -> 1 out[0]")
+    program = program_of("0 in[0] -> 1 out[0]")
     assert parallelize(program) is program
 
 
 def test_parts_that_cut_chunks_too_finely_are_refused() -> None:
-    program = written("""
+    program = program_of("""
         0 in[0] -> 1 out[0]    instances 7
         0 in[1] -> 1 out[1]    instances 11
         0 in[2] -> 1 out[2]    instances 13
@@ -75,7 +75,7 @@ def test_parts_that_cut_chunks_too_finely_are_refused() -> None:
     """)
     with pytest.raises(sley.SleyError, match=r"C304[^E]*7, 11, 13, 17"):
         parallelize(program)
-    just_fits = written("0 in[0] -> 1 out[0]  instances 64")
+    just_fits = program_of("0 in[0] -> 1 out[0]  instances 64")
     assert len(parallelize(just_fits, 64).transfers) == 4096
     with pytest.raises(sley.SleyError, match="C304"):
         parallelize(just_fits, 65)

@@ -10,13 +10,13 @@ import sley
 from sley.passes import waits
 from support.plan_edits import wait_pairs, with_waits
 from support.random_programs import RandomProgram, random_programs
-from support.written_programs import written
+from support.written_programs import program_of
 
 
 def waiting(text: str, **options: object) -> list[str]:
     """The waits of a program: "s1 after r0" where the send of transfer 1 waits for the receive of
     transfer 0, both of one rank; "l" is a local operation."""
-    plan = sley.compile(written(text), verify=False, **options)  # type: ignore[arg-type]
+    plan = sley.compile(program_of(text), verify=False, **options)  # type: ignore[arg-type]
     t = plan.instructions
 
     def word(row: int) -> str:

@@ -256,14 +256,14 @@ def test_processes_meet_and_notice_the_end_of_one_another(tmp_path: Path) -> Non
     with Ranks(tmp_path, 3) as ranks:
         for rank in range(3):
             expected = {other: b"%d" % other for other in range(3) if other != rank}
-            assert ranks.said(rank) == ("met", expected)
+            assert ranks.message(rank) == ("met", expected)
         assert list(tmp_path.iterdir()) == []
         ranks.processes[2].kill()
-        assert ranks.said(0) == ("ended", 2)
+        assert ranks.message(0) == ("ended", 2)
         ranks.processes[0].kill()
-        assert ranks.said(1) == ("ended", 0)
+        assert ranks.message(1) == ("ended", 0)
         ranks.pipes[1].send("enough")
-        assert ranks.said(1) is None
+        assert ranks.message(1) is None
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_a_process_that_dies_on_the_way_is_an_error_on_the_others(
         for rank in range(3):
             if rank == dying:
                 continue
-            word, code, text = ranks.said(rank)
+            word, code, text = ranks.message(rank)
             assert word == "error"
             assert code in ("N601", "N608", "N609")
             assert re.search(rf"ranks? [\d, ]*\b{dying}\b", text)

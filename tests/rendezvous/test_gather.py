@@ -23,7 +23,6 @@ from support.meeting import (
     codes,
     little_grace,  # noqa: F401
     on_threads,
-    until,
 )
 
 HERE = Process.here({})
@@ -103,7 +102,7 @@ def test_a_second_process_of_a_rank_is_told_so_and_the_others_go_on() -> None:
     first = on_threads  # the rank's own process comes first, and waits
 
     def second() -> Any:
-        until(lambda: store.has("topic", 1, 0))
+        wait_until(lambda: store.has("topic", 1, 0))
         with pytest.raises(SleyError) as caught:
             all_gather(member(store, 1, 2), "topic", b"1", Deadline.after(TIMEOUT_S))
         return caught.value, all_gather(
@@ -190,7 +189,7 @@ def test_who_comes_a_little_later_than_a_failure_learns_of_it() -> None:
     store, why = LocalStore(), R507.error(expected="5 GB", found="4 GB")
 
     def late() -> Any:
-        until(lambda: not store.has("topic", 1, 0))  # rank 1 has its answer
+        wait_until(lambda: not store.has("topic", 1, 0))  # rank 1 has its answer
         return all_gather(member(store, 2, 3), "topic", b"", Deadline.after(TIMEOUT_S))
 
     store.put("topic", 1, 0, b"")

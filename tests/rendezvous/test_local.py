@@ -25,7 +25,6 @@ from support.meeting import (
     meet,
     nothing_stays_open,  # noqa: F401  # for every test here
     segment,
-    until,
 )
 
 
@@ -116,7 +115,7 @@ def test_many_silent_strangers_do_not_use_up_the_descriptors(
     def many() -> None:
         for _ in range(20):
             strangers.extend(_stranger(None, []))
-        until(lambda: sum(map(_is_sent_away, strangers)) >= len(strangers) - 4)
+        wait_until(lambda: sum(map(_is_sent_away, strangers)) >= len(strangers) - 4)
 
     connecting(many)
     outcomes = meet(LocalStore(), 2)

@@ -16,7 +16,7 @@ from sley.report.bins import block_bins
 from sley.report.html import html_report
 from sley.report.html.data import simulation_data
 from sley.report.html.page import embed
-from support.browser import opened
+from support.browser import open_page
 from support.made_simulations import mesh_simulation, ring_simulation
 
 FIGURES = (
@@ -34,7 +34,7 @@ def checked(html, tmp_path, fragment="", script=""):
     """The opened page, after a check that it has neither errors nor empty figures."""
     path = tmp_path / "page.html"
     path.write_text(html.replace("</body>", f"<script>{script}</script></body>"))
-    page = opened(path, tmp_path, fragment)
+    page = open_page(path, tmp_path, fragment)
     assert page.page("data-errors") == ""
     assert page.page("data-ready") == "yes"
     assert page.console == []

@@ -28,7 +28,7 @@ def sizes(name: str) -> list[dict[str, int]]:
 
 
 def cases() -> list[tuple[str, dict[str, Any]]]:
-    """(name, what to build it with)."""
+    """(name, arguments of `build`) of every algorithm and size."""
     return [
         (name, {**size, "in_place": in_place})
         for name in CATALOG
@@ -38,7 +38,7 @@ def cases() -> list[tuple[str, dict[str, Any]]]:
 
 
 def cases_in_a_place() -> list[tuple[str, dict[str, Any]]]:
-    """Those of `cases` with every size once, in place and out of place in turn."""
+    """The cases of `cases` with every size once, alternating between in place and out of place."""
     found = []
     for number, name in enumerate(CATALOG):
         own = [case for case in cases() if case[0] == name]
@@ -50,9 +50,9 @@ def cases_in_a_place() -> list[tuple[str, dict[str, Any]]]:
 def in_turn(
     options: Sequence[T], among: Sequence[tuple[str, dict[str, Any]]] | None = None
 ) -> list[tuple[str, dict[str, Any], T]]:
-    """(name, what to build it with, one of `options`): every case of every algorithm, with the
-    options in turn, so that every algorithm meets each of them. Where the turns begin differs from
-    algorithm to algorithm, so that every size and both places do as well."""
+    """(name, arguments of `build`, one of `options`): every case of every algorithm, with the
+    options in turn, so that every algorithm meets each option. The first option differs between
+    algorithms, so that every size and placement meets each option too."""
     found = []
     for number, name in enumerate(CATALOG):
         own = [parameters for known, parameters in among or cases() if known == name]
@@ -62,7 +62,7 @@ def in_turn(
 
 
 def label(case: object) -> str:
-    """The part of a test's name that a case, or options, are."""
+    """The part of a test's name that stands for a case or options."""
     if not isinstance(case, dict):
         return str(case)
     if "in_place" not in case:

@@ -1,4 +1,4 @@
-"""bfloat16, which NumPy doesn't have, as float32."""
+"""bfloat16: values of a type that NumPy lacks, as float32."""
 
 from __future__ import annotations
 

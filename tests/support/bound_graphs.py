@@ -1,4 +1,4 @@
-"""Small random topologies, and what can be found out about them by trying everything."""
+"""Small random topologies, and exhaustive searches of their cuts and paths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ RATES = (1.0, 2.0, 3.0, 5.0, 12.5, 48.5)
 
 @st.composite
 def topologies(draw: st.DrawFn, most_gpus: int = 5, most_switches: int = 2) -> Topology:
-    """GPUs and switches on a ring both ways, with further links; some go one way alone."""
+    """GPUs and switches on a ring in both directions, with further links, some in one direction
+    only."""
     gpus = draw(st.integers(2, most_gpus))
     switches = draw(st.integers(0, most_switches))
     nodes = draw(st.sampled_from([1, 1, 2]))
@@ -50,7 +51,7 @@ def vertex_sets(topology: Topology) -> list[set[int]]:
 
 
 def backwards(topology: Topology) -> Topology:
-    """The same with every link turned round."""
+    """The same topology with every link reversed."""
     links = topology.links
     turned = type(links)(
         links.dst, links.src, links.kind, links.nominal_GBps, links.GBps, links.latency_us
@@ -68,7 +69,7 @@ def partitions(items: list[int]) -> list[list[set[int]]]:
 
 
 def simple_ways(topology: Topology, src: int, dst: int) -> list[list[int]]:
-    """Every way between two vertices that meets none twice, as rows of the links."""
+    """Every path between two vertices that visits none twice, as rows of the links."""
     after: dict[int, list[tuple[int, int]]] = {}
     for row, link in enumerate(topology.links):
         after.setdefault(link.src, []).append((link.dst, row))

@@ -1,4 +1,4 @@
-"""A headless Chromium, where there is one."""
+"""Browser: pages in a headless Chromium, if one is installed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 class Opened:
     """A page after its scripts have run.
 
-    dom: its elements as text.
-    console: what Chromium's log says of the page.
+    dom: its elements as text. console: Chromium's log of the page.
     """
 
     dom: str
     console: list[str]
 
     def attribute(self, id_: str, name: str) -> str | None:
-        """An attribute of the element with an id; None without either."""
+        """An attribute of the element with an id; None if either is missing."""
         tag = re.search(rf'<[a-z]+ [^>]*\bid="{id_}"[^>]*>', self.dom)
         found = re.search(rf' {name}="([^"]*)"', tag[0]) if tag else None
         return unescape(found[1]) if found else None
@@ -36,19 +35,19 @@ class Opened:
         return bool(tag and re.search(r" hidden(=|[ >])", tag[0]))
 
     def page(self, name: str) -> str | None:
-        """An attribute of the page itself."""
+        """An attribute of the page's root element."""
         found = re.search(rf'<html[^>]* {name}="([^"]*)"', self.dom)
         return unescape(found[1]) if found else None
 
     def text(self, id_: str) -> str:
-        """The text of an element without elements of its own kind inside."""
+        """The text of an element without nested elements of its kind."""
         found = re.search(rf'<([a-z]+)[^>]*\bid="{id_}"[^>]*>(.*?)</\1>', self.dom, re.DOTALL)
         return unescape(re.sub(r"<[^>]*>", " ", found[2])) if found else ""
 
 
-def opened(page: Path, folder: Path, fragment: str = "") -> Opened:
-    """A page as a headless Chromium has it after five seconds of its own time; skips where there
-    is no Chromium."""
+def open_page(page: Path, folder: Path, fragment: str = "") -> Opened:
+    """A page in a headless Chromium after five seconds of virtual time; skips the test without
+    Chromium."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is on the path")

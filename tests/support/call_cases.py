@@ -1,4 +1,4 @@
-"""Calls for tests of the selection: hosts of all shapes, data, and what must come out."""
+"""Calls for tests of the selection: hosts of all shapes, inputs, and expected outputs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Array = np.ndarray[Any, Any]
 
 
 def hosts_of(*sizes: int) -> Hosts:
-    """Hosts with so many ranks each, one after the other."""
+    """Hosts with the given numbers of ranks, with consecutive ranks."""
     return Hosts.of([str(host) for host, size in enumerate(sizes) for _ in range(size)])
 
 
 @st.composite
 def some_hosts(draw: st.DrawFn, most: int = 9) -> Hosts:
-    """Ranks spread over hosts in any way."""
+    """Ranks distributed over hosts at random."""
     ranks = draw(st.integers(1, most))
     return Hosts.of(draw(st.lists(st.sampled_from("abc"), min_size=ranks, max_size=ranks)))
 
@@ -41,7 +41,7 @@ def requests(draw: st.DrawFn, most: int = 9) -> Request:
 
 
 def inputs(collective: Collective, count: int) -> list[Array]:
-    """What the runtime takes for a collective, every rank's input with values of its own."""
+    """The runtime's inputs for a collective, with different values on every rank."""
     random, c = np.random.default_rng(count), collective
     data = []
     for rank in range(c.ranks):
@@ -57,8 +57,8 @@ def inputs(collective: Collective, count: int) -> list[Array]:
 
 
 def outputs(collective: Collective, data: list[Array], count: int) -> list[Array | None]:
-    """Every rank's output by the collective's own words: of each chunk the sum of the chunks that
-    it is made of; None for a rank of which it promises nothing. One chunk a block."""
+    """Every rank's output by the definition of the collective: each chunk is the sum of the chunks
+    that it is made of; None for a rank without promised output. A block has one chunk."""
     c = collective
     base = c.input_base if c.in_place else np.zeros(c.ranks, int)
     parts = [

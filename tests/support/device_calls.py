@@ -1,4 +1,4 @@
-"""Calls of executors on threads of this machine, checked against what a collective promises."""
+"""Calls of executors on threads of this machine, checked against the collective's promise."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from sley.engine.types import DATA_TYPES
 TIMEOUT_S = 20.0
 
 CHUNK_BYTES = 256
-"""Room of a slot for each chunk: two lines of LL128, so that small calls have several tiles."""
+"""The bytes of a slot for each chunk: two lines of LL128, so that small calls have several
+tiles."""
 
 
 @cache
 def threads(number: int = 0) -> ThreadsDevice:
-    """A device that these tests share. Its compiler doesn't optimise, and reads the headers of the
-    system once: they compile many texts, and make small calls."""
+    """A device that these tests share. Its compiler doesn't optimise, and includes a precompiled
+    header of the system's headers: the tests compile many texts and make small calls."""
     return ThreadsDevice(number, flags=["-O0", *_read_before()])
 
 
 @cache
 def _read_before() -> list[str]:
-    """Options with which the compiler, where it is GCC, includes the headers of the system as it
-    has read them before."""
+    """Options with which GCC includes a precompiled header of the system's headers; none with
+    another compiler."""
     version = _version(_compiler())
     if "Free Software Foundation" not in version:
         return []
@@ -59,7 +60,7 @@ def small_slots(plan: sley.Plan) -> int:
 
 
 def executor(plan: sley.Plan, devices: Sequence[Device] | None = None, **options: Any) -> Executor:
-    """An executor with all ranks on the shared device, unless told otherwise."""
+    """An executor with all ranks on the shared device, or on `devices`."""
     options = {"slot_bytes": small_slots(plan), "timeout_s": TIMEOUT_S} | options
     return Executor(plan, devices or [threads()] * plan.collective.ranks, Settings(**options))
 
@@ -83,7 +84,8 @@ def filled_buffers(
 
 @dataclass(frozen=True)
 class Call:
-    """The arrays of a call between guard zones, filled with what can be checked afterwards."""
+    """The arrays of a call between guard zones, filled with values that can be checked
+    afterwards."""
 
     buffers: tuple[CheckedBuffers, ...]
     in_place: bool
@@ -103,12 +105,12 @@ class Call:
 
     @property
     def inputs(self) -> list[Any]:
-        """For each rank its input, in place its data."""
+        """The input of each rank; in place, its data."""
         return [b.memory[0].array for b in self.buffers]
 
     @property
     def outputs(self) -> list[Any] | None:
-        """For each rank its output; None in place."""
+        """The output of each rank; None in place."""
         return None if self.in_place else [b.memory[1].array for b in self.buffers]
 
     def start(self, on: Executor, **options: Any) -> None:
@@ -116,7 +118,8 @@ class Call:
         on(self.inputs, self.outputs, count=self.count, reduce_op=self.reduce_op, **options)
 
     def wrong(self) -> int:
-        """Wrong elements of all outputs, and elements written outside the buffers."""
+        """The number of wrong elements in all outputs, and of elements written outside the
+        buffers."""
         return sum(b.count_wrong() for b in self.buffers)
 
 
@@ -126,7 +129,7 @@ def wrong(
     dtype: str = "int32",
     reduce_op: sley.ReduceOp = sley.ReduceOp.SUM,
 ) -> int:
-    """Makes a call; how many elements are wrong after it."""
+    """Makes a call, and returns the number of wrong elements after it."""
     call = Call.of(on.plan, count, dtype, reduce_op)
     call.start(on)
     return call.wrong()

@@ -1,10 +1,10 @@
-"""A machine for plans with direct messages, in plain Python: docs/machine.md to the letter, with
-every freedom that it leaves used against the plan.
+"""A machine for plans with direct messages, in plain Python: docs/machine.md, using every freedom
+that it leaves against the plan.
 
 Tiles hold symbolic values: an input chunk is a random number, a reduction the sum. An execution
-takes several steps, between which anything else may happen: begin, read, write, give back, publish.
-What a pulled message consists of is looked up at the sender when the receiver reads, and must be
-there unchanged until it gives it back.
+takes several steps, with arbitrary other steps between them: begin, read, write, give back,
+publish. The receiver reads the content of a pulled message at the sender; it must stay unchanged
+there until the receiver gives it back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sley.ir.words import (
 
 
 class HangError(AssertionError):
-    """No block can go on."""
+    """No block can make a step."""
 
 
 class TornError(AssertionError):
@@ -42,13 +42,13 @@ class TornError(AssertionError):
 
 
 class WrongError(AssertionError):
-    """An output chunk doesn't hold what is promised."""
+    """An output chunk doesn't hold the promised value."""
 
 
 @dataclass
 class Connection:
-    """published, consumed: how many messages; slots: of staged messages the values, by slot;
-    sent: the send and the tile of those that are on the way."""
+    """published, consumed: numbers of messages. slots: the values of staged messages, by slot.
+    sent: the send and the tile of each message in flight."""
 
     published: int = 0
     consumed: int = 0
@@ -58,7 +58,8 @@ class Connection:
 
 @dataclass
 class Block:
-    """A thread block: what it still has to do, the execution it is at, and how far."""
+    """A thread block: its remaining executions, its current execution, and the next step of
+    that."""
 
     todo: Iterator[tuple[int, int]]
     at: tuple[int, int] | None = None
@@ -69,8 +70,8 @@ class Block:
 class Machine:
     """One run of a plan.
 
-    bounded: whether a pulled message waits for a free slot as well; the page leaves that open.
-    slots: those of each connection; the plan's own by default.
+    bounded: whether a pulled message waits for a free slot as well; docs/machine.md leaves this
+    open. slots: of each connection; by default the plan's.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Machine:
         self.target = layout.cell(rank, np.maximum(t.dst_buffer, 0), t.dst_index).tolist()
         self.lies = layout.cell(rank, np.maximum(pulls.buffer, 0), pulls.index).tolist()
         self.finished = [0] * len(t)
-        self.taken = [0] * len(t)  # of each send, tiles whose message has been consumed
+        self.taken = [0] * len(t)  # for each send, the number of consumed tiles
         ends: dict[tuple[int, int, int], Connection] = {}
         self.out, self.into = (
             [
@@ -128,9 +129,10 @@ class Machine:
         return memory
 
     def run(self, random: Random, slow: int = NONE) -> None:
-        """Runs to the end, one step of one block at a time, in any order; then compares.
+        """Runs to the end, one step of one block at a time, in random order; then compares the
+        outputs.
 
-        slow: a block that does a step only when no other can.
+        slow: a block that makes a step only if no other block can.
         """
         while True:
             busy = [b for b, block in enumerate(self.blocks) if block.at is not None]
@@ -148,7 +150,7 @@ class Machine:
         self._compare()
 
     def _can_go_on(self, block: Block) -> bool:
-        """Whether a block has something to do: only the beginning of an execution waits."""
+        """Whether a block can make a step: only the beginning of an execution waits."""
         if block.at is None:
             return False
         if block.phase:
@@ -193,7 +195,7 @@ class Machine:
             block.values = list(operands[0])
 
     def _message(self, row: int, tile: int) -> list[int | None]:
-        """What a receive takes: what lies at the sender, or in the slot."""
+        """The values that a receive reads: at the sender, or in the slot."""
         send = self.send_of[row]
         if self.pulls.pulled[send]:
             self._check_unchanged(send, tile)

@@ -1,4 +1,4 @@
-"""The MSCCL XML files of other tools and vendors that tests run, where they are at hand."""
+"""The MSCCL XML files of other tools and vendors that tests run, if they are installed."""
 
 OTHERS = (
     "amd_32",

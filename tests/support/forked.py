@@ -1,5 +1,5 @@
-"""Processes of tests, forked by a server that has imported before what they need: sley and PyTorch
-take a second or two. They begin with the environment and the folder that the server had."""
+"""Processes of tests, forked by a server that has imported sley and PyTorch, because these imports
+take a second or two. The processes inherit the server's environment and folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Golden files: what a test expects, kept as a file that people read and review."""
+"""Golden files: expected results as files that people read and review."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 
 class Golden:
-    """Compares with the files of one folder, or writes them anew.
+    """Compares values with the files of one folder, or updates the files.
 
-    A test calls ``golden("ring.xml", text)``; with ``--update-golden`` the file is written
+    A test calls ``golden("ring.xml", text)``; with ``--update-golden`` this writes the file
     instead, for review with git diff.
     """
 

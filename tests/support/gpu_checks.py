@@ -1,7 +1,7 @@
 """Calls on a device's memory, checked through copies on the host.
 
-test_gpu_*.py run them on a GPU, test_checks_on_threads.py on threads, so that the checks themselves
-are known to work.
+test_gpu_*.py run them on a GPU, and test_checks_on_threads.py on threads, which tests the checks
+themselves.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def part(device: Device, memory: Memory, start: int, dtype: str, elements: int) 
 
 @dataclass
 class OnDevice:
-    """An array of the host's, in a device's memory between guard zones. shift: by how many elements
-    it lies off an alignment of 256 bytes."""
+    """An array of the host, in a device's memory between guard zones. shift: its distance in
+    elements from an alignment of 256 bytes."""
 
     device: Device
     host: np.ndarray[Any, Any]
@@ -58,13 +58,14 @@ class OnDevice:
 
     @property
     def array(self) -> Any:
-        """The array on the device; None without elements."""
+        """The array on the device; None if it has no elements."""
         if not len(self.host):
             return None
         return part(self.device, self.memory, self._start, self.dtype, len(self.host))
 
     def fetch(self) -> int:
-        """Copies it back to the host; how many bytes of the guard zones are no longer theirs."""
+        """Copies the array back to the host, and returns the number of changed bytes in the guard
+        zones."""
         image = np.empty(self.memory.size_bytes, np.uint8)
         self.device.read(self.memory, 0, image)
         end = self._start + self.host.nbytes
@@ -75,7 +76,7 @@ class OnDevice:
 
 @dataclass(frozen=True)
 class Call:
-    """The arrays of a call, filled with what can be checked afterwards."""
+    """The arrays of a call, filled with values that can be checked afterwards."""
 
     checked: tuple[CheckedBuffers, ...]
     arrays: tuple[tuple[OnDevice, OnDevice], ...]
@@ -110,23 +111,23 @@ class Call:
         on(inputs, outputs, count=self.count, reduce_op=self.reduce_op, **options)
 
     def wrong(self) -> int:
-        """Wrong elements of all outputs, and bytes written outside the arrays."""
+        """The number of wrong elements in all outputs, and of bytes written outside the arrays."""
         outside = sum(array.fetch() for pair in self.arrays for array in pair)
         return outside + sum(one.count_wrong() for one in self.checked)
 
 
 def wrong(on: Executor, device: Device, count: int, **options: Any) -> int:
-    """Makes a call; how many elements are wrong after it."""
+    """Makes a call, and returns the number of wrong elements after it."""
     call = Call.of(on.plan, device, count, **options)
     if all(first.array is None for first, _ in call.arrays):
-        return 0  # a call without any element has no type
+        return 0  # the type of a call without elements is unknown
     call.start(on)
     return call.wrong()
 
 
 class Sums:
-    """int32 data of an AllReduce in place, call upon call. With an odd number of ranks each call
-    multiplies by an odd number, modulo 2^32: whatever goes wrong in one call is seen after all."""
+    """int32 data of successive calls of an AllReduce in place. With an odd number of ranks each
+    call multiplies by an odd number, modulo 2^32, so that an error in any call stays visible."""
 
     def __init__(self, device: Device, ranks: int, count: int) -> None:
         assert ranks % 2
@@ -140,7 +141,7 @@ class Sums:
         return [one.array for one in self._on_device]
 
     def wrong(self, calls: int) -> int:
-        """Wrong elements after so many calls."""
+        """The number of wrong elements after this number of calls."""
         outside = sum(one.fetch() for one in self._on_device)
         factor = pow(self.ranks, calls - 1, 2**32)
         total = self._inputs.astype(np.int64).sum(axis=0)

@@ -1,4 +1,4 @@
-"""The plans that the tests on devices run: all of the library, and those that get stuck."""
+"""The plans of the tests on devices: the whole library, and plans that hang."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cases() -> list[tuple[str, dict[str, Any]]]:
 
 
 def named(case: tuple[str, dict[str, Any]]) -> str:
-    """A case's part of a test's name."""
+    """The part of a test's name that stands for a case."""
     return f"{case[0]}-{label(case[1])}"
 
 
@@ -37,7 +37,7 @@ def compiled(case: tuple[str, dict[str, Any]], protocol: sley.Protocol) -> sley.
 
 
 def counts(plan: sley.Plan) -> list[int]:
-    """Odd sizes: several tiles with some elements left over; fewer elements than chunks; many."""
+    """Counts of elements: several tiles and a remainder, fewer elements than chunks, many."""
     chunks = plan.collective.chunks
     return [150 * chunks + min(3, chunks - 1), 1, 20011]
 
@@ -52,7 +52,7 @@ def ring(
 
 
 def hanging() -> sley.Plan:
-    """A ring of three ranks that all receive before they send, which no proof lets pass."""
+    """A ring of three ranks that all receive before they send, which the verifier refuses."""
     plan = ring(3)
     for first in plan.block_offset[:-1]:
         plan = swapped(plan, int(first), int(first) + 1)

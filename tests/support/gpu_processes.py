@@ -1,10 +1,9 @@
-"""Ranks in processes of their own, on one device; and how a test steers them.
+"""Ranks in separate processes on one device, and their control by a test.
 
     python gpu_processes.py DEVICE RANK RANKS PROTOCOL ENGINE TIMEOUT_S
 
-is the process of a rank. It writes one JSON object a line: {"exchange": ...} asks for what all
-ranks have exchanged, {"done": ...} says what became of a call. The test hands out what was
-exchanged.
+runs a rank. It writes one JSON object on each line: {"exchange": ...} requests the exchanged values
+of all ranks, {"done": ...} gives the outcome of a call. The test distributes the exchanged values.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any
 HERE = Path(__file__).parent
 COUNT = 1003
 START_S = 120.0
-"""How long processes may take to start and to compile their kernels."""
+"""The longest time for processes to start and to compile their kernels."""
 
 
 class Ranks:
@@ -64,11 +63,11 @@ class Ranks:
             process.wait()
 
     def start(self, rank: int) -> None:
-        """Lets a rank make a call; doesn't wait."""
+        """Starts a call on a rank, without waiting for it."""
         self._say(rank, {"command": "call"})
 
     def answer(self, rank: int, timeout_s: float = START_S) -> dict[str, Any]:
-        """What became of a rank's call."""
+        """The outcome of a rank's call."""
         return self._answers[rank].get(timeout=timeout_s)
 
     def call(self) -> list[dict[str, Any]]:
@@ -78,12 +77,12 @@ class Ranks:
         return [self.answer(rank) for rank in range(len(self._processes))]
 
     def kill(self, rank: int) -> None:
-        """Ends a process, without a chance to tell anybody."""
+        """Kills a process, so that it can't notify its peers."""
         self._processes[rank].kill()
         self._processes[rank].wait()
 
     def stop(self, rank: int) -> None:
-        """Stops a process; it stays."""
+        """Suspends a process."""
         self._processes[rank].send_signal(signal.SIGSTOP)
 
     def _say(self, rank: int, message: dict[str, Any]) -> None:
@@ -118,7 +117,7 @@ def _exchange(message: bytes) -> list[bytes]:
     """The executor's exchange, through the test's process."""
     print(json.dumps({"exchange": message.hex()}), flush=True)
     while "exchanged" not in (answer := json.loads(sys.stdin.readline())):
-        _commands.append(answer)  # it came before its turn
+        _commands.append(answer)  # an answer that arrived early
     return [bytes.fromhex(text) for text in answer["exchanged"]]
 
 
@@ -126,7 +125,7 @@ _commands: list[dict[str, Any]] = []
 
 
 def _next_commands() -> Iterator[dict[str, Any]]:
-    """Commands, until the test ends."""
+    """Runs commands until the test ends."""
     while True:
         while _commands:
             yield _commands.pop(0)

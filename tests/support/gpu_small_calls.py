@@ -1,8 +1,9 @@
 """Small calls for compute-sanitizer, which makes kernels some hundred times slower.
 
-    compute-sanitizer --tool memcheck python tests/gpu/gpu_small_calls.py [threads]
+    compute-sanitizer --tool memcheck python tests/support/gpu_small_calls.py [threads]
 
-Two ranks with a block each, all protocols, both engines; ends with 1 if anything is wrong.
+Two ranks have one block each, with all protocols and both engines; exits with 1 if a result is
+wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Simulations for tests of reports: real plans, run by a few lines of arithmetic."""
+"""Simulations for tests of reports: real plans with times from a few lines of arithmetic."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def simulated(plan: Plan, topology: sley.Topology, size_bytes: int, tiles: int) 
 
 
 class _Run:
-    """Executes instructions as soon as what they wait for has ended."""
+    """Executes each instruction as soon as those that it waits for have ended."""
 
     def __init__(self, plan: Plan, tile_bytes: float) -> None:
         self.plan, self.tile_bytes = plan, tile_bytes
@@ -132,7 +132,7 @@ class _Run:
         self.rows.append((row, tile, turn, start, start + moving, cause, after, block))
 
     def executions(self) -> tuple[Executions, list[int]]:
-        """The table, and for each row the row before it on its way through the run."""
+        """The table of executions, and for each row its predecessor on the path through the run."""
         rows = sorted(self.rows, key=lambda r: (r[4], r[3], r[0]))
         at = {(r[0], r[1]): number for number, r in enumerate(rows)}
         last: dict[int, int] = {}

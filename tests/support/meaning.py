@@ -1,4 +1,4 @@
-"""What a call brings about, in NumPy's words."""
+"""The results of calls, computed by NumPy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _REDUCE = {
 
 
 def results(kind: str, data: list[Data], op: ReduceOp, root: int) -> list[Data | None]:
-    """What each rank has in the end, for the data that each has given; None where nothing is
-    promised."""
+    """Each rank's output for the ranks' inputs; None where nothing is promised."""
     ranks = len(data)
     total = _REDUCE[op](np.stack(data), axis=0)
     if kind == "all_reduce":

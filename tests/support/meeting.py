@@ -1,4 +1,4 @@
-"""Ranks that meet: as threads of one process, or as processes; and what became of each."""
+"""Ranks that meet as threads of one process or as processes, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from sley.rendezvous.stores import FolderStore, Store
 from support.forked import PROCESSES
 
 TIMEOUT_S = 30.0
-"""Longer than anything takes that is to succeed."""
+"""A timeout longer than any successful step."""
 
 SHORT_S = 0.5
-"""How long ranks wait for one that isn't there."""
+"""The timeout of ranks that wait for a missing one."""
 
 PATIENCE_S = 60.0
 
 
 def on_threads(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What each call returns, or the error of sley that it raises; all at once, in threads."""
+    """Runs all calls at once in threads; returns the result of each, or the SleyError that it
+    raises."""
     outcomes: list[Any] = [None] * len(calls)
 
     def run(number: int) -> None:
@@ -64,8 +65,8 @@ def meet(
     environ: Mapping[str, str] | None = None,
     **options: Any,
 ) -> list[Any]:
-    """Ranks as threads: a Rendezvous or an error for each of `who` (all). hosts: of each rank, the
-    number of the host that it pretends to be on."""
+    """Meets with ranks as threads; returns a Rendezvous or an error for each rank of `who` (by
+    default all). hosts: for each rank the number of its simulated host."""
 
     def call(rank: int) -> Callable[[], Rendezvous]:
         host = {} if hosts is None else {"SLEY_HOST_ID": str(hosts[rank])}
@@ -77,7 +78,7 @@ def meet(
 
 
 def codes(outcomes: Sequence[Any]) -> list[str]:
-    """The codes of errors; empty where there was none."""
+    """The code of each error; empty for a success."""
     return [outcome.code if isinstance(outcome, SleyError) else "" for outcome in outcomes]
 
 
@@ -88,14 +89,14 @@ def close(outcomes: Sequence[Any]) -> None:
 
 
 def descriptors() -> dict[str, str]:
-    """What this process has open, and somebody still refers to."""
+    """The open descriptors of this process, after a garbage collection."""
     gc.collect()
     found = {}
     for link in Path("/proc/self/fd").iterdir():
         try:
             found[link.name] = str(link.readlink())
         except FileNotFoundError:
-            continue  # that of the listing itself
+            continue  # the descriptor of the listing
     return found
 
 
@@ -105,7 +106,7 @@ def content(fd: int) -> bytes:
 
 @contextmanager
 def segment(text: str) -> Iterator[int]:
-    """A descriptor of memory that holds a text."""
+    """A descriptor of memory that contains a text."""
     fd = os.memfd_create("segment")
     try:
         os.write(fd, text.encode())
@@ -119,9 +120,9 @@ def die(*_: Any) -> None:
 
 
 class Ranks:
-    """Ranks as processes that meet over a folder, each with a segment that holds its number.
+    """Ranks as processes that meet over a folder, each with a segment that contains its number.
 
-    dying: a rank, and the function of the module bootstrap at which it kills itself.
+    dying: a rank, and the function of the module bootstrap in which it kills itself.
     """
 
     def __init__(
@@ -155,9 +156,9 @@ class Ranks:
         for pipe in self.pipes:
             pipe.close()
 
-    def said(self, rank: int) -> Any:
-        """The next that a rank says; None at its end."""
-        assert self.pipes[rank].poll(PATIENCE_S), f"rank {rank} says nothing"
+    def message(self, rank: int) -> Any:
+        """The next message of a rank; None at its end."""
+        assert self.pipes[rank].poll(PATIENCE_S), f"rank {rank} sends nothing"
         try:
             return self.pipes[rank].recv()
         except (EOFError, ConnectionResetError):
@@ -173,8 +174,8 @@ def _rank(
     environ: Mapping[str, str],
     pipe: Any,
 ) -> None:
-    """Says ("met", texts of segments by rank) or ("error", code, text); then, for each connection
-    that ends, ("ended", rank); ends when it is told anything."""
+    """Sends ("met", texts of segments by rank) or ("error", code, text), and ("ended", rank) for
+    each connection that ends; returns after any message from the test."""
     if dies_at:
         setattr(bootstrapping, dies_at, die)
     try:
@@ -208,24 +209,24 @@ def _rank(
                 pipe.send(("ended", peer))
 
 
-def until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < end, "it doesn't come"
+        assert time.monotonic() < end, "the condition does not hold in time"
         time.sleep(0.005)
 
 
 @pytest.fixture
 def little_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that miss a rank for good go on answering for a moment only."""
+    """Makes threads that have lost a rank answer for only a short time."""
     for module in (gather, local):
         monkeypatch.setattr(module, "GRACE_S", 0.8)
 
 
 @pytest.fixture(autouse=True)
 def nothing_stays_open() -> Iterator[None]:
-    """For modules that import it: every test closes what it opens."""
-    resource_tracker.ensure_running()  # which Python starts with the first process, and keeps
+    """In modules that import it, every test must close all descriptors that it opens."""
+    resource_tracker.ensure_running()  # both stay open after the first process
     forkserver.ensure_running()
     before = descriptors()
     yield

@@ -1,6 +1,6 @@
-"""ResCCL's passes once more: dictionaries and sets, straight from the paper, as slow as they come.
+"""ResCCL's passes as plain reference code: dictionaries and sets, as in the paper.
 
-Programs are taken as they are after `parallelize`; a transfer is its row.
+The input is a program after `parallelize`; a transfer is named by its row.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Cell = tuple[int, str, int]
 
 @dataclass
 class Graph:
-    """A program's transfers with what they depend on (data and communication).
+    """A program's transfers with their dependencies on data and communication.
 
-    before: the earlier transfers that each must come after. links: the links that each needs.
-    crosses: whether each goes from node to node. group: the chunk of each (G[C] in algorithm 1).
+    before: the earlier transfers that each must follow. links: the links that each needs. crosses:
+    whether each connects two nodes. group: the chunk of each (G[C] in algorithm 1).
     """
 
     program: Program
@@ -91,7 +91,7 @@ class Graph:
 
 
 class Schedule:
-    """What is left of the graph G, and the sub-pipelines so far (lines 3-5 of algorithm 1)."""
+    """The rest of the graph G, and the sub-pipelines so far (lines 3-5 of algorithm 1)."""
 
     def __init__(self, g: Graph) -> None:
         self.g = g
@@ -107,11 +107,11 @@ class Schedule:
         self.used = set()
 
     def contribute(self, chunk: int) -> bool:
-        """Lines 10-23 but for the flag and the priority: whether the chunk had a transfer to put
-        into the current sub-pipeline.
+        """Lines 10-23 without the flag and the priority; returns whether the chunk added a transfer
+        to the current sub-pipeline.
 
-        The paper leaves open in which order the nodes of G[C] are looked at: here, and in sley,
-        those come first that have been without data dependency for longest.
+        The paper leaves the order of the nodes of G[C] open: here, and in sley, those whose data
+        dependencies ended first come first.
         """
         position, before = self.taken, self.g.before
         ready = [n for n in self.left[chunk] if before[n] <= position.keys()]
@@ -145,8 +145,8 @@ def hpds(g: Graph) -> list[set[int]]:
 
 
 def round_robin(g: Graph) -> list[set[int]]:
-    """The same with a circular queue of the chunks that have transfers left: whose turn it was
-    goes to its end, and the next sub-pipeline goes on where this one stopped."""
+    """Algorithm 1 with a circular queue of the chunks that have transfers left: after its turn a
+    chunk goes to the end, and the next sub-pipeline continues at the front."""
     schedule = Schedule(g)
     circle = deque(schedule.left)
     while any(schedule.left.values()):
@@ -163,7 +163,7 @@ def round_robin(g: Graph) -> list[set[int]]:
 
 @dataclass
 class Clock:
-    """When links and blocks are free again, and when each transfer is at work."""
+    """The times at which links and blocks become free, and the start and end of each transfer."""
 
     links: dict[Hashable, float] = field(default_factory=dict)
     blocks: dict[int, float] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class Clock:
 
 @dataclass
 class Times:
-    """The costs of the transfers: of a hop, and of a tile."""
+    """The costs of transfers: of a hop, and of a tile."""
 
     graph: Graph
     costs: sley.Costs
@@ -188,7 +188,8 @@ class Times:
         return count * (self.costs.tile_bytes / (rate * 1000))
 
     def begin(self, t: int, clock: Clock, blocks: Sequence[int]) -> float:
-        """When the transfer could start, by what it depends on, its links and its blocks."""
+        """The earliest start of the transfer after its dependencies, and on its links and
+        blocks."""
         return max(
             0.0,
             *(clock.start[p] + self.latency(p) + self.tile(p) for p in self.graph.before[t]),
@@ -198,7 +199,7 @@ class Times:
         )
 
     def do(self, t: int, begin: float, clock: Clock, blocks: Sequence[int]) -> None:
-        """The transfer at work from `begin`."""
+        """Executes the transfer from `begin` on."""
         last = max((clock.end[p] for p in self.graph.before[t]), default=0.0)
         end = max(
             begin + self.latency(t) + self.costs.tiles * self.tile(t),
@@ -222,7 +223,7 @@ def sequence(order: Order) -> list[int]:
 
 
 def ends(order: Order, blocks: Blocks) -> tuple[dict[int, int], dict[int, int], set[int]]:
-    """The block that sends each transfer, the block that receives it, and which are sent by the
+    """The block that sends each transfer, the block that receives it, and the transfers sent by an
     instruction that receives another."""
     at_src, at_dst, forwarded = {}, {}, set()
     rows = zip(
@@ -239,7 +240,8 @@ def ends(order: Order, blocks: Blocks) -> tuple[dict[int, int], dict[int, int], 
 
 
 def timeline(times: Times, order: Order, blocks: Blocks) -> Clock:
-    """The transfers one after the other, each as soon as everything that it needs is free."""
+    """The times of the transfers in order, each as soon as its dependencies, links and blocks
+    allow."""
     at_src, at_dst, forwarded = ends(order, blocks)
     clock = Clock()
     for t in sequence(order):

@@ -1,7 +1,7 @@
-"""The simulator once more, straight from docs/simulation.md, as slow as it comes.
+"""The simulator as plain reference code, from docs/simulation.md.
 
-Blocks are generators that say what they wait for. At every event all of them are asked whether
-they can go on, and all rates are found anew.
+Blocks are generators that yield the condition they wait for. At every event all conditions are
+tested and all rates computed again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sley.ir.tables import NONE
 from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, LoopOrder, Op
 
 NEAR = 1e-12
-"""What ends so close together, as a part of the time since the call, ends at one moment: the rest
-is rounding."""
+"""Ends that differ by less than this share of the time since the call are simultaneous: the
+difference is rounding."""
 
 Key = tuple[int, int, int]
 Resource = tuple[str, int]
@@ -31,8 +31,8 @@ Resource = tuple[str, int]
 
 @dataclass
 class Flow:
-    """Bytes that are moved. most: the rate that it never exceeds, bytes a us. behind: what its
-    block could move. uses: how many times it crosses each resource."""
+    """Bytes in flight. most: its largest rate, in bytes a us. behind: the rate of its block. uses:
+    the number of its crossings of each resource."""
 
     left: float
     most: float
@@ -43,8 +43,8 @@ class Flow:
 
 @dataclass
 class Pause:
-    """What a process waits for: a moment, a flow, or that something is true. of: which of the
-    block's times counts it."""
+    """A process's wait for a moment, a flow or a condition. of: which of the block's times counts
+    it."""
 
     of: str
     until_us: float | None = None
@@ -54,8 +54,8 @@ class Pause:
 
 @dataclass
 class Wire:
-    """A connection. used: how many of its slots are taken. arrived: how many parts the receiver
-    may take. queue: parts in the sender's FIFO, before the second hop."""
+    """A connection. used: the number of slots in use. arrived: the number of parts that the
+    receiver may take. queue: parts in the sender's FIFO, before the second hop."""
 
     links: list[int]
     kind: LinkKind
@@ -72,10 +72,10 @@ class Wire:
 
 @dataclass
 class Naive:
-    """One call of a plan on a topology: `run` fills what stands last.
+    """One call of a plan on a topology; `run` fills the fields from `times` on.
 
-    times: of each block, what it was busy with. execution: turn, start and end of each
-    instruction on each tile. moved: bytes on each link. stuck: instructions that never end.
+    times: of each block, by its activity. execution: turn, start and end of each instruction on
+    each tile. moved: bytes on each link. stuck: instructions that never end.
     """
 
     plan: sley.Plan
@@ -134,7 +134,7 @@ class Naive:
         return NEAR * max(self.now, 1000.0)
 
     def run(self) -> Naive:
-        """Plays the call from launch to the end, or until nothing moves any more."""
+        """Simulates the call from launch to the end, or until no block can continue."""
         blocks = len(self.plan.block_rank)
         self.now = self.topology.model.launch_us[self.plan.protocol]
         self.times = [Counter() for _ in range(blocks)]
@@ -168,7 +168,7 @@ class Naive:
         since: dict[int, float],
         blocks: int,
     ) -> bool:
-        """Lets every process go on that can; whether one did."""
+        """Resumes every process that can continue; returns whether there was one."""
         moved = False
         while self.events and self.events[0][0] <= self.now + self.near_us:
             heapq.heappop(self.events)[2]()
@@ -203,7 +203,7 @@ class Naive:
 
     @property
     def _at(self) -> list[int]:
-        """The instruction that each block has come to."""
+        """The current instruction of each block."""
         plan = self.plan
         at = []
         for b in range(len(plan.block_rank)):
@@ -279,7 +279,7 @@ class Naive:
         wire.used -= share
 
     def _flow(self, i: int, size: float, sends: Wire | None) -> Flow:
-        """What one part of an instruction moves, and over what."""
+        """The bytes and links of one part of an instruction."""
         model, row, rank = self.topology.model, self.rows[i], int(self.plan.rank[i])
         reads = 2 if REDUCES[row.op] else 1
         writes = 1 if WRITES_DESTINATION[row.op] else 0
@@ -317,7 +317,7 @@ class Naive:
             self._later(wire.latency_us, lambda: self._arrive(wire))
 
     def _capacity(self, resource: Resource, behind: float) -> float:
-        """Bytes a us, when blocks that could move so many are at it."""
+        """The rate in bytes a us with this number of active blocks."""
         kind, number = resource
         model = self.topology.model
         if kind == "memory":
@@ -327,7 +327,7 @@ class Naive:
 
 
 def share_out(flows: list[Flow], capacity: Callable[[Resource, float], float]) -> None:
-    """Max-min fair rates by filling: all rise together until a flow or a resource is full."""
+    """Max-min fair rates by filling: all rates rise together until a flow or a resource is full."""
     on: dict[Resource, list[Flow]] = {}
     for flow in flows:
         flow.rate = 0.0
@@ -357,12 +357,12 @@ def naive(
     interpreter: bool = False,
     slots: int | None = None,
 ) -> Naive:
-    """A call, played to its end."""
+    """A call, simulated to its end."""
     return Naive(plan, topology, size_bytes, interpreter, slots).run()
 
 
 def columns(found: Naive) -> dict[str, np.ndarray]:
-    """A block's times as the simulator names them."""
+    """A block's times with the simulator's names."""
     words = ("moving", "waiting", "message", "slot", "overhead")
     table = {f"{w}_us": np.array([t[w] for t in found.times]) for w in words}
     return table | {"end_us": np.array(found.end_us)}

@@ -1,8 +1,7 @@
-"""Programs in C++ that tests build of the compiled sources, out of objects kept by content.
+"""C++ programs that tests build from the compiled sources, with objects cached by content.
 
-An object is compiled once for its text, the headers that it includes, its flags and the compiler:
-programs with a source in common share it, also between the processes of a test run, and the next
-run finds those that nothing has changed.
+The key of an object is its text, the headers that it includes, its flags and the compiler:
+programs, processes and runs share unchanged objects.
 """
 
 from __future__ import annotations
@@ -38,12 +37,13 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _FLAGS = ("-std=c++17", "-pthread")
 _BREAKABLE = "-DSLEY_RELEASE_MAY_BREAK"
 _LEVELS = {"thread": "-O1", "address,undefined": "-Og"}
-"""Higher ones take longer to compile than they save in the runs."""
+"""The level of optimisation for each sanitizer; higher levels take longer to compile than they save
+in runs."""
 
 
 @cache
 def compiler() -> str:
-    """The system's C++ compiler; skips where there is none."""
+    """The system's C++ compiler; skips the test if there is none."""
     found = next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), None)
     if found is None:
         pytest.skip("no C++ compiler")
@@ -57,7 +57,7 @@ def _version() -> str:
 
 @cache
 def _check_sanitizers(sanitizers: str, folder: Path) -> None:
-    """Skips where the run-time library of `sanitizers` is missing or does not work."""
+    """Skips the test if the run-time library of `sanitizers` is missing or does not work."""
     source, program = folder / "probe.cpp", folder / "probe"
     source.write_text("int main() {}\n")
     command = [compiler(), f"-fsanitize={sanitizers}", source, "-o", program]
@@ -68,7 +68,7 @@ def _check_sanitizers(sanitizers: str, folder: Path) -> None:
 
 
 def link(folder: Path, sources: Sequence[Path], *flags: str) -> Path:
-    """The program of some sources, in `folder`."""
+    """Builds the program of some sources in `folder`."""
     program = folder / "program"
     objects = [_compiled(source, flags) for source in sources]
     _call([compiler(), *_FLAGS, *flags, *map(str, objects), "-ldl", "-o", str(program)])
@@ -76,19 +76,19 @@ def link(folder: Path, sources: Sequence[Path], *flags: str) -> Path:
 
 
 def sanitized(folder: Path, sanitizers: str, test: str, of: Sequence[Path], *flags: str) -> Path:
-    """The program of a test and some sources with `sanitizers`; skips where these don't work.
+    """Builds a test's program with `sanitizers`; skips the test if these don't work.
 
-    With the variable SLEY_BREAK_RELEASE one for threads publishes without release.
+    With the variable SLEY_BREAK_RELEASE a program for threads publishes without release.
     """
     _check_sanitizers(sanitizers, folder)
     options = (_LEVELS[sanitizers], "-g1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all")
     if sanitizers == "thread":
-        options += (_BREAKABLE, "-Wno-tsan")  # it knows no fences, and says so
+        options += (_BREAKABLE, "-Wno-tsan")  # GCC warns that this sanitizer ignores fences
     return link(folder, [TESTS / test, *of], *options, *flags)
 
 
 def run(program: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program; a first data race ends it."""
+    """Runs a program; the first data race ends it."""
     everything = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"} | environment
     command = [str(program), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=everything)
@@ -112,7 +112,7 @@ def _compiled(source: Path, flags: Sequence[str]) -> Path:
 
 
 def _headers(source: Path) -> list[Path]:
-    """The files that a source includes by name, directly or by way of others."""
+    """The files that a source includes by name, directly or indirectly."""
     found: dict[Path, None] = {}
     waiting = [source]
     while waiting:

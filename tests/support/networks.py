@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces with a cable between them, which can be cut."""
+"""Two simulated hosts: network namespaces joined by a cable that can be cut."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def is_possible() -> bool:
 
 
 class Cable:
-    """The two ends: namespaces with the interface eth0, 10.88.0.1 and 10.88.0.2."""
+    """A cable: two namespaces with the interface eth0, 10.88.0.1 and 10.88.0.2."""
 
     def __init__(self) -> None:
         self.names = [f"sley-{os.getpid()}-{end}" for end in "ab"]
 
     def cut(self) -> None:
-        """Nothing comes through any more, and nobody is told."""
+        """Cuts the cable without notifying either end."""
         _ip("-n", self.names[0], "link", "set", "eth0", "down")
 
     def environ(self, rank: int) -> dict[str, str]:
-        """Of a rank whose host is one of the two."""
+        """The environment of a rank, whose host is one of the two."""
         return {"SLEY_NICS": "eth0", "SLEY_HOST_ID": self.names[rank]}
 
     def enter(self, rank: int) -> None:
-        """Moves this process to a rank's host, as `ip netns exec` does: /sys shows the network of
-        whoever has mounted it."""
+        """Moves this process to a rank's host, as `ip netns exec` does; it mounts /sys again,
+        because /sys shows the network of the process that mounted it."""
         c = ctypes.CDLL(None, use_errno=True)
         with Path(f"/run/netns/{self.names[rank]}").open() as namespace:
             _succeed(c.setns(namespace.fileno(), CLONE_NEWNET))
@@ -50,7 +50,7 @@ class Cable:
 
 @contextmanager
 def cable() -> Iterator[Cable]:
-    """Two hosts, until the end."""
+    """Two hosts, removed at the end."""
     made = Cable()
     here, there = made.names
     try:
@@ -61,7 +61,7 @@ def cable() -> Iterator[Cable]:
         for number, name in enumerate(made.names, 1):
             _ip("-n", name, "address", "add", f"10.88.0.{number}/24", "dev", "eth0")
             _ip("-n", name, "link", "set", "eth0", "up")
-        for name in made.names:  # the kernel takes its time to notice the cable
+        for name in made.names:  # the kernel reports the link late
             while "state UP" not in _ip("-n", name, "link", "show", "eth0"):
                 time.sleep(0.05)
         yield made

@@ -1,8 +1,8 @@
-"""The code blocks of a page of documentation: found, executed, compared.
+"""Pages: the code blocks of a page of documentation, found, executed and compared.
 
 Blocks are fenced with three backticks and a word. Two HTML comments, on a line before a block,
-change what is asked of it: ``<!-- not compared -->`` (the output varies, as timings do) and
-``<!-- exit code 1 -->`` (the last command of a console block ends with that code).
+change its test: ``<!-- not compared -->`` (the output varies, as timings do) and ``<!-- exit code 1
+-->`` (the last command of a console block ends with that code).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _PATIENCE_S = 300.0
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its word, the line of its opening fence, its text, comments before it.
+    """A fenced block: its word, the line of its opening fence, its text, the comments before it.
 
-    follows: whether nothing but blank lines and comments stands between it and the block before.
+    follows: whether only blank lines and comments separate it from the block before.
     """
 
     word: str
@@ -62,8 +62,8 @@ class WrongPageError(AssertionError):
 
 
 class WrongOutputError(WrongPageError):
-    """A page shows another output than there is; first, last: the lines that show it (last is
-    first - 1 where nothing is shown)."""
+    """A page shows a wrong output. first, last: the lines of the output (last is first - 1 if the
+    page shows none)."""
 
     def __init__(self, place: str, first: int, shown: str, printed: str) -> None:
         super().__init__(f"{place}\nthe page shows:\n{shown}\nbut it printed:\n{printed}")
@@ -113,10 +113,10 @@ def commands(block: Block) -> list[Command]:
 
 
 def run_page(page: str, name: str, folder: Path) -> int:
-    """Execute a page's blocks in `folder`, in sequence and in one namespace.
+    """Executes a page's blocks in `folder`, in sequence and in one namespace.
 
-    Gives the number of blocks and commands executed; raises WrongPageError where the page is wrong,
-    and what the code raises.
+    Returns the number of blocks and commands; raises WrongPageError if the page is wrong, and the
+    errors of the code.
     """
     namespace: dict[str, Any] = {"__name__": "__main__"}
     printed: str | None = None
@@ -139,7 +139,7 @@ def run_page(page: str, name: str, folder: Path) -> int:
 
 
 def _execute(block: Block, name: str, namespace: dict[str, Any]) -> str:
-    # Empty lines before the code give its lines the numbers that they have on the page.
+    # Empty lines before the code make its line numbers those of the page.
     code = compile("\n" * block.line + block.text, name, "exec")
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -166,7 +166,7 @@ def _run_console(block: Block, name: str) -> int:
 
 
 def _done(command: str) -> tuple[int | None, str]:
-    """The exit code of a command, and what it prints. One with a pipe is the shell's."""
+    """The exit code and the output of a command. A shell runs a command with a pipe."""
     environment = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
     if "|" in command:
         path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
@@ -192,7 +192,7 @@ def _done(command: str) -> tuple[int | None, str]:
 
 
 def _run_sley(words: list[str], folder: Path, environment: dict[str, str], output: str) -> None:
-    """The command `words`, in a process of its own."""
+    """Runs the command `words` in a separate process."""
     os.chdir(folder)
     os.environ.update(environment)
     file = os.open(output, os.O_WRONLY)
@@ -208,8 +208,8 @@ def _compare(place: str, first: int, shown: str, printed: str) -> None:
 
 
 def update_page(path: Path, name: str, folder: Path) -> None:
-    """Write the outputs that a page shows anew, one after the other, since an output that grows
-    moves the lines that later ones name."""
+    """Updates the outputs of a page, one after the other, because a longer output moves the lines
+    of later ones."""
     while True:
         try:
             with tempfile.TemporaryDirectory(dir=folder) as fresh:

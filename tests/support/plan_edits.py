@@ -1,4 +1,4 @@
-"""Edits on plans, for tests that damage them."""
+"""Edits of plans, for tests that damage them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def with_columns(plan: Plan, row: int, **values: int) -> Plan:
 
 
 def as_nop(plan: Plan, row: int) -> Plan:
-    """The plan with an instruction that does nothing any more (its waits stay)."""
+    """The plan with an instruction replaced by a nop that keeps its waits."""
     return with_columns(plan, row, op=0, count=0, send_peer=NONE, recv_peer=NONE, channel=NONE)
 
 
@@ -38,7 +38,7 @@ def wait_pairs(plan: Plan) -> list[tuple[int, int]]:
 
 
 def swapped(plan: Plan, one: int, other: int) -> Plan:
-    """The plan with two instructions in each other's place, their waits with them."""
+    """The plan with two instructions and their waits exchanged."""
     order = np.arange(len(plan.instructions))
     order[[one, other]] = other, one
     columns = {n: getattr(plan.instructions, n)[order] for n in Instructions.column_names()}
@@ -47,8 +47,7 @@ def swapped(plan: Plan, one: int, other: int) -> Plan:
 
 
 def moved_to_block(plan: Plan, row: int, block: int, step: int) -> Plan:
-    """The plan with an instruction taken out of its block and put into another one of the rank,
-    as its `step`-th."""
+    """The plan with an instruction moved into another block of its rank, as step `step`."""
     rows = list(range(len(plan.instructions)))
     rows.remove(row)
     start = int(plan.block_offset[block])

@@ -1,6 +1,6 @@
-"""Ranks in processes of their own, or in threads that pretend to be: exchanges, and what they do.
+"""Ranks in separate processes, or in threads that simulate them: their exchanges and calls.
 
-A module of its own, since new processes import what they run.
+This is a separate module because new processes import their functions.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from support.device_calls import threads
 from support.forked import PROCESSES
 
 TIMEOUT_S = 1.0
-"""How long an instruction waits for a rank that is gone."""
+"""The timeout of an instruction that waits for a lost rank."""
 
 PATIENCE_S = 60.0
 
 
 @dataclass
 class Meeting:
-    """An exchange among threads of one process, each as one of `members` processes."""
+    """An exchange among threads of one process, each of which stands for one of `members`
+    processes."""
 
     members: int
     said: list[bytes] = field(default_factory=list)
@@ -38,7 +39,7 @@ class Meeting:
         self.said = [b""] * self.members
 
     def exchange(self, member: int) -> Callable[[bytes], Sequence[bytes]]:
-        """What member number `member` calls."""
+        """The exchange of member number `member`."""
 
         def call(message: bytes) -> list[bytes]:
             self.said[member] = message
@@ -51,7 +52,7 @@ class Meeting:
 
 
 def apart(plan: sley.Plan, members: Sequence[Sequence[int]], **options: Any) -> list[Executor]:
-    """An executor for each of `members`, the ranks of one "process", all in this process."""
+    """An executor for each of `members`, the ranks of one simulated process."""
     meeting, made = Meeting(len(members)), [None] * len(members)
     settings = Settings(**options)
 
@@ -64,7 +65,7 @@ def apart(plan: sley.Plan, members: Sequence[Sequence[int]], **options: Any) -> 
 
 
 def together(calls: Sequence[Callable[[], None]]) -> None:
-    """Runs the calls in threads; raises what the first of them raised."""
+    """Runs the calls in threads; raises the first error."""
     errors: list[BaseException | None] = [None] * len(calls)
 
     def run(number: int) -> None:
@@ -85,8 +86,8 @@ def together(calls: Sequence[Callable[[], None]]) -> None:
 
 @dataclass(frozen=True)
 class Order:
-    """What the processes do. plan: of an AllReduce. members: the ranks of each. counts: the calls
-    that all make, one after the other. killed: the process that ends before the last one."""
+    """The calls of the processes. plan: of an AllReduce. members: the ranks of each process.
+    counts: of the successive calls. killed: the process that ends before the last call."""
 
     plan: sley.Plan
     engine: Engine
@@ -101,7 +102,7 @@ def numbers(rank: int, count: int) -> Any:
 
 
 def process(order: Order, member: int, pipe: Connection) -> None:
-    """One of the processes: says ("exchange", bytes), ("error", text) and ("results", arrays)."""
+    """Runs one process: sends ("exchange", bytes), ("error", text) and ("results", arrays)."""
 
     def exchange(message: bytes) -> Sequence[bytes]:
         pipe.send(("exchange", message))
@@ -125,8 +126,8 @@ def process(order: Order, member: int, pipe: Connection) -> None:
 
 
 def _call(on: Executor, count: int, *, die: bool) -> dict[int, Any]:
-    """An AllReduce in arrays that other processes can read; each rank's output. With `die` the
-    process kills itself where it would make the call."""
+    """Runs an AllReduce in arrays that other processes can read; returns each rank's output. With
+    `die` the process kills itself instead of making the call."""
     inputs = outputs = on.empty("int64", count)
     for rank in on.ranks:
         inputs[rank][:] = numbers(rank, count)
@@ -141,8 +142,8 @@ def _call(on: Executor, count: int, *, die: bool) -> dict[int, Any]:
 
 @dataclass
 class Report:
-    """What became of the processes. results: by process, for each call that ended, outputs by rank.
-    errors: by process. codes: with which each ended."""
+    """The outcome of the processes. results: of each process, the outputs of every finished call by
+    rank. errors: by process. codes: the exit codes."""
 
     results: dict[int, list[dict[int, Any]]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
@@ -150,7 +151,7 @@ class Report:
 
 
 def run(order: Order) -> Report:
-    """Starts the processes, hands on what they exchange, and waits for their ends."""
+    """Starts the processes, forwards their exchanges, and waits for their ends."""
     pipes, children, report = [], [], Report()
     for member in range(len(order.members)):
         ours, theirs = PROCESSES.Pipe()

@@ -21,12 +21,12 @@ from support.random_transfers import random_transfers, random_trees
 
 MOST_BYTES = 2**24
 MOST_EXECUTIONS = 600
-"""What the plain simulator plays in well under a second."""
+"""The most executions that the plain simulator handles in well under a second."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call to be simulated, and how."""
+    """One call and the parameters of its simulation."""
 
     plan: Plan
     topology: Topology
@@ -35,7 +35,7 @@ class Call:
     slots: int
 
     def simulated(self, **others: Any) -> sley.Simulation:
-        """The call, simulated with all executions kept."""
+        """Simulates the call and keeps all executions."""
         said = {"interpreter": self.interpreter, "slots": self.slots, "executions": True}
         return sley.simulate(self.plan, self.size_bytes, self.topology, **(said | others))
 
@@ -46,7 +46,7 @@ def rates() -> st.SearchStrategy[float]:
 
 @dataclass
 class _Cluster:
-    """A topology in the making."""
+    """A topology under construction."""
 
     draw: st.DrawFn
     node: np.ndarray
@@ -54,7 +54,7 @@ class _Cluster:
     latency_us: tuple[float, ...]
 
     def both(self, src: Any, dst: Any, kind: LinkKind) -> None:
-        """Links there and back, with a rate and a latency of their own in each direction."""
+        """Adds links in both directions, each with a separate rate and latency."""
         for a, b in ((src, dst), (dst, src)):
             for x, y in zip(*np.broadcast_arrays(np.atleast_1d(a), b), strict=True):
                 rate = self.draw(rates())
@@ -80,7 +80,7 @@ class _Cluster:
         return leaves
 
     def outside(self, places: list[np.ndarray]) -> None:
-        """Gives every node cards, one for all or several, and joins them, in racks or not."""
+        """Adds one or several cards to every node, and joins them, with or without racks."""
         racks = self.builder.add(VertexKind.NETWORK, [NONE] * self.draw(st.integers(1, 2)))
         kind = self.draw(st.sampled_from([LinkKind.NETWORK] * 3 + [LinkKind.PCIE]))
         if len(racks) > 1:
@@ -94,11 +94,11 @@ class _Cluster:
 
 @st.composite
 def clusters(draw: st.DrawFn, ranks: int) -> Topology:
-    """Nodes with switches, meshes or PCIe trees, joined through cards of their own or shared
-    ones, in which every rank is linked to every other."""
+    """Nodes with switches, meshes or PCIe trees, joined by separate or shared cards; every rank
+    reaches every other."""
     nodes = draw(st.integers(1, min(ranks, 3)))
     node = np.array(draw(st.permutations(range(ranks)))) % nodes
-    # All links have a latency of their own, none has, or some have.
+    # All, none or some of the links have an explicit latency.
     own = draw(st.sampled_from([(NONE,), (NONE,), (0.3, 1.1), (NONE, 0.0, 0.7)]))
     cluster = _Cluster(draw, node, Builder("random", node), own)
     places = [cluster.inside(n) for n in range(nodes)]
@@ -146,7 +146,7 @@ def models(draw: st.DrawFn, plan: Plan, size_bytes: int) -> CostModel:
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Plans by hand that send early and receive late, and compiled ones of every kind."""
+    """Random plans that send early and receive late, and compiled plans of every kind."""
     protocol = draw(st.sampled_from(list(sley.Protocol)))
     if draw(st.booleans()):
         plan = replace(random_plan(draw(st.integers(0, 10**6))), protocol=protocol)

@@ -1,4 +1,4 @@
-"""Random options of the compiler: all that `compile` takes, in combinations that it allows."""
+"""Random options of the compiler: all arguments of `compile`, in valid combinations."""
 
 from __future__ import annotations
 

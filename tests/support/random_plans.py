@@ -1,4 +1,4 @@
-"""Random right plans that no compiler made: blocks that send early and receive late."""
+"""Random correct plans without a compiler: blocks that send early and receive late."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sley.ir.tables import NONE, Edges, offsets_of
 from sley.ir.words import READS_SOURCE, RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op
 
 BLOCKS = 2
-"""Blocks of each rank; block b works on channel b."""
+"""The number of blocks of each rank; block b uses channel b."""
 
 SCRATCH = 3
-"""Chunks of scratch of each rank."""
+"""The number of scratch chunks of each rank."""
 
 LARGEST = 64
-"""Inputs that a value may be the sum of: sums that double on and on say nothing more."""
+"""The most inputs in the sum of a value: larger sums test nothing new."""
 
 Place = tuple[int, int]
 Value = Counter[tuple[int, int]]
@@ -43,8 +43,8 @@ class Row:
 
 @dataclass
 class PlanMaker:
-    """Runs a plan while it makes it up: whatever it says was possible at that moment, and every
-    two conflicting instructions of a rank stand in one block or wait for one another."""
+    """Executes a plan while it draws it: every instruction was possible when it was drawn, and two
+    conflicting instructions of a rank are in one block or ordered by a wait."""
 
     random: Random
     ranks: int
@@ -63,8 +63,8 @@ class PlanMaker:
                 self.memory[rank, (Buffer.INPUT, index)] = Counter({(rank, index): 1})
 
     def plan(self, steps: int) -> Plan:
-        """A plan of up to `steps` instructions and what it takes to empty all connections; its
-        collective promises some of what is in the outputs then."""
+        """A plan of up to `steps` instructions and the receives that empty all connections; its
+        collective promises some of the final outputs."""
         for _ in range(steps):
             self._step(finishing=False)
         while any(self.wires.values()):
@@ -217,7 +217,7 @@ class PlanMaker:
 
 
 def random_plan(seed: int) -> Plan:
-    """A right plan of 2-4 ranks with a connection in every direction and channel."""
+    """A correct plan of 2-4 ranks with a connection in every direction and channel."""
     random = Random(seed)
     maker = PlanMaker(
         random, random.randint(2, 4), random.randint(2, 4), in_place=random.random() < 0.5

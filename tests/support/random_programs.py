@@ -1,4 +1,4 @@
-"""Random valid programs, and what executing their operations one after the other gives."""
+"""Random valid programs, and the results of executing their operations in sequence."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from sley.jobs import Settings
 from support.rank_threads import execute
 
 SCHEDULES = [sley.Schedule.MSCCL, sley.Schedule.HPDS, sley.Schedule.ROUND_ROBIN]
-"""The schedules that a plan can have."""
+"""The schedules of compiled plans."""
 
 BUFFERS = ("in", "out", "scratch")
 
 SMALL_SLOT = 1024
-"""Bytes: so that even a few elements make several tiles."""
+"""The bytes of a slot: small, so that even a few elements make several tiles."""
 
 MANY_TILES = 6000
-"""Elements of a chunk: at least 46 tiles in such slots, more than any random plan can swallow."""
+"""The elements of a chunk: at least 46 tiles in such slots, more than the slots of any random plan
+hold."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One copy or reduce, scalars throughout."""
+    """One copy or reduce of scalars."""
 
     kind: str
     src: tuple[int, str, int]
@@ -40,10 +41,10 @@ class Operation:
 
 @dataclass(frozen=True)
 class RandomProgram:
-    """A random program, and its operations as they were drawn.
+    """A random program, and its operations as drawn.
 
-    chunks: of each buffer of a rank. cut: chunks of a block. promised: what an output chunk,
-    (rank, index), must hold by the promise of the program's collective.
+    chunks: of each buffer of a rank. cut: chunks of a block. promised: the value of an output
+    chunk, (rank, index), that the program's collective promises.
     """
 
     operations: tuple[Operation, ...]
@@ -55,7 +56,7 @@ class RandomProgram:
     promised: dict[tuple[int, int], Counter[tuple[int, int]]]
 
     def chunk(self, index: int, count: int) -> slice:
-        """Where a chunk lies in a buffer whose blocks have `count` elements (docs/machine.md)."""
+        """The place of a chunk in a buffer whose blocks have `count` elements (docs/machine.md)."""
         block, within = divmod(index, self.cut)
         start = block * count
         return slice(start + within * count // self.cut, start + (within + 1) * count // self.cut)
@@ -95,9 +96,9 @@ def random_programs(
     draw: st.DrawFn, *, max_operations: int = 40, directives: bool = True
 ) -> RandomProgram:
     """Programs of 2-6 ranks and up to `max_operations` operations with counts 1-4, between
-    different indices, local and remote, in and out of place, with hand-set channels and parallel
-    parts. The collective promises what sequential execution leaves in the outputs, but for chunks
-    that it leaves at another position of their block."""
+    different indices, local and remote, in and out of place, with explicit channels and parallel
+    parts. The collective promises the outputs of sequential execution, except for chunks at another
+    position of their block."""
     ranks = draw(st.integers(2, 6))
     chunks = draw(st.integers(2, 5))
     cut = draw(st.sampled_from([1, 1, 2, 3, chunks]))
@@ -142,8 +143,8 @@ def _operation(
     earlier: list[Operation],
     directives: bool,
 ) -> Operation | None:
-    """An operation that is possible now, or None. Half of them carry on what an earlier one
-    wrote, so that there are chains to fuse."""
+    """A possible operation, or None. Half of them forward a result of an earlier operation, so that
+    there are chains to fuse."""
     if earlier and draw(st.booleans()):
         last = draw(st.sampled_from(earlier[-6:]))
         src, count = last.dst, last.count
@@ -167,7 +168,7 @@ def _operation(
     if same_memory and abs(src[2] - dst[2]) < count:
         return None
     if kind == "reduce" and _size(model, src, dst, count) > 64:
-        return None  # multiplicities that double on and on say nothing more
+        return None  # larger multiplicities test nothing new
     return Operation(kind, src, dst, count, channel, instances)
 
 
@@ -189,8 +190,8 @@ def _say(p: sley.lang.ChunkProgram, operations: list[Operation]) -> None:
 
 
 def run(random: RandomProgram, plan: Plan, count: int, timeout_s: float = 20.0) -> None:
-    """Runs the plan on random numbers, `count` elements a block, and compares the outputs with
-    what sequential execution leaves there."""
+    """Runs the plan on random numbers, with `count` elements in a block, and compares the outputs
+    with those of sequential execution."""
     numbers = np.random.default_rng(count)
     size = -(-random.chunks // random.cut) * count
     inputs = [numbers.integers(-99, 99, size) for _ in range(random.ranks)]

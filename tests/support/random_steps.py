@@ -1,4 +1,4 @@
-"""One call of any kind, with the memory that it is about."""
+"""One call of any kind, with its memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = [
     "scatter",
 ]
 REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
-PARTS = {"reduce_scatter", "all_to_all", "scatter"}  # of these, a rank gives a part for each rank
+PARTS = {"reduce_scatter", "all_to_all", "scatter"}  # a rank's input has a part for each rank
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def make(step: Step, size: int) -> Any:
 
 
 def begin(comm: Communicator, step: Step, given: Any) -> tuple[Any, Any]:
-    """Starts a step; the work, and the array in which its result will be."""
+    """Starts a step; returns the work and the array of its result."""
     n, rank, later = step.count, comm.rank, {"is_async": step.is_async}
     data = make(step, len(given))
     data[:] = given

@@ -1,9 +1,8 @@
-"""Random valid programs in the transfer language, and what doing their steps in order gives.
+"""Random valid programs in the transfer language, and the results of their steps in sequence.
 
-`random_transfers` draws any transfers at all, in place, where a collective of one's own promises
-what they leave. Out of place only the standard collectives have a meaning, so
-`random_trees` draws algorithms for those: for each chunk a tree up, a tree down, and transfers
-beside them that change nothing in the end.
+`random_transfers` draws arbitrary transfers in place; a custom collective promises their result.
+Out of place only the standard collectives have a meaning, so `random_trees` draws algorithms for
+these: for each chunk a tree up, a tree down, and further transfers that don't change the result.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ STANDARD = (sley.AllReduce, sley.AllGather, sley.ReduceScatter, sley.Broadcast, 
 
 @dataclass(frozen=True)
 class Move:
-    """One ``p.transfer``, scalars throughout."""
+    """One ``p.transfer`` of scalars."""
 
     src: int
     dst: int
@@ -52,13 +51,13 @@ class Move:
         return (self.dst, self.chunk)
 
     def conflicts(self, other: Move) -> bool:
-        """Whether one of the two writes what the other touches."""
+        """Whether one of the two moves writes a place that the other accesses."""
         return self.writes in (other.reads, other.writes) or other.writes == self.reads
 
 
 @dataclass(frozen=True)
 class RandomTransfers:
-    """A random program. moves: as they are said, in any order. topology: None for any."""
+    """A random program. moves: in any order. topology: None for any."""
 
     moves: tuple[Move, ...]
     collective: sley.Collective
@@ -67,7 +66,8 @@ class RandomTransfers:
 
 
 def say(p: ChunkProgram, moves: Sequence[Move]) -> None:
-    """Says the moves one after the other; neighbours of one kind in one line, as arrays."""
+    """Traces the moves one after the other; adjacent moves of one kind become one line, as
+    arrays."""
     start = 0
     while start < len(moves):
         first = moves[start]
@@ -92,8 +92,8 @@ def say(p: ChunkProgram, moves: Sequence[Move]) -> None:
 
 
 def in_lines(moves: Sequence[Move]) -> Callable[[ChunkProgram], None]:
-    """The moves as a function that says each of them on a line of its own: move k on line k + 1 of
-    the file "moves.py"."""
+    """The moves as a function with each on a separate line: move k on line k + 1 of the file
+    "moves.py"."""
     text = "\n".join(
         f"p.transfer({m.src}, {m.dst}, {m.step}, {m.chunk}, {m.type!r})" for m in moves
     )
@@ -104,9 +104,9 @@ def in_lines(moves: Sequence[Move]) -> Callable[[ChunkProgram], None]:
 def run_steps(
     collective: sley.Collective, moves: Sequence[Move], inputs: Sequence[np.ndarray], elements: int
 ) -> list[np.ndarray]:
-    """The outputs of all ranks, by doing the steps one after the other on int64 arrays.
+    """The outputs of all ranks, by executing the steps in sequence on int64 arrays.
 
-    A step reads everything before it writes anything. inputs: for each rank its input buffer.
+    A step reads everything before it writes. inputs: the input buffer of each rank.
     """
     data: dict[Cell, np.ndarray] = {}
     for rank, values in enumerate(inputs):
@@ -134,19 +134,19 @@ def run_steps(
 
 
 def input_base(c: sley.Collective, rank: int) -> int:
-    """Where the input lies in the data buffer (ResCCL's numbering)."""
+    """The place of the input in the data buffer (ResCCL's numbering)."""
     return rank * c.chunks if c.name == "allgather" else 0
 
 
 def output_base(c: sley.Collective, rank: int) -> int:
-    """Where the output lies in the data buffer."""
+    """The place of the output in the data buffer."""
     return rank * c.chunks if c.name == "reducescatter" else 0
 
 
 def run(random: RandomTransfers, plan: Plan, tiles: int, slack: int = 0) -> None:
     """Runs the plan on random numbers, in `tiles` micro-batches, and compares with the steps.
 
-    slack: how many elements a chunk has less than fill the last of them.
+    slack: the number of elements by which a chunk doesn't fill its last tile.
     """
     c = random.collective
     parts = plan.collective.chunks // c.chunks
@@ -168,7 +168,7 @@ def run(random: RandomTransfers, plan: Plan, tiles: int, slack: int = 0) -> None
 
 
 def _given(c: sley.Collective, rank: int, values: np.ndarray, elements: int) -> np.ndarray:
-    """What the caller hands over: the input, in place where it lies in the rank's data."""
+    """The caller's arrays: the input, in place within the rank's data."""
     if not c.in_place:
         return values
     data = np.full(int(c.data_chunks[rank]) * elements, 12345)
@@ -191,14 +191,14 @@ def clusters(draw: st.DrawFn, ranks: int) -> sley.Topology | None:
 
 
 def _places(draw: st.DrawFn, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """A node for each rank, and one of two cards of that node."""
+    """A topology with a node for each rank, and one of that node's two cards."""
     node = np.array(draw(st.lists(st.integers(0, 2), min_size=ranks, max_size=ranks)))
     card = np.array(draw(st.lists(st.integers(0, 1), min_size=ranks, max_size=ranks)))
     return node, node * 2 + card
 
 
 def _placed(name: str, linked: np.ndarray, node: np.ndarray, card: np.ndarray) -> sley.Topology:
-    """Ranks in nodes, with cards beside them, and direct links between any of them."""
+    """A topology of ranks in nodes, with cards, and direct links between any ranks."""
     builder = Builder(name, node)
     cards, first = np.unique(card, return_index=True)
     nics = builder.add(VertexKind.NIC, node[first])
@@ -212,8 +212,9 @@ def _placed(name: str, linked: np.ndarray, node: np.ndarray, card: np.ndarray) -
 def random_transfers(
     draw: st.DrawFn, *, max_transfers: int = 40, directives: bool = True
 ) -> RandomTransfers:
-    """Programs of 2-6 ranks and up to `max_transfers` transfers, in place, several in a step, with
-    gaps between the steps, said in any order. The collective promises what the steps leave."""
+    """Programs of 2-6 ranks and up to `max_transfers` transfers, in place, with several in a step,
+    gaps between the steps, and lines in any order. The collective promises the result of the
+    steps."""
     ranks = draw(st.integers(2, 6))
     chunks = draw(st.integers(1, 5))
     sizes = st.lists(st.integers(1, chunks), min_size=ranks, max_size=ranks)
@@ -245,7 +246,7 @@ def _move(
     earlier: list[Move],
     directives: bool,
 ) -> Move | None:
-    """A transfer that is possible now, or None. Half of them carry on what an earlier one wrote."""
+    """A possible transfer, or None. Half of them forward a result of an earlier one."""
     if earlier and draw(st.booleans()):
         src, chunk = draw(st.sampled_from(earlier[-6:])).writes
     else:
@@ -263,7 +264,7 @@ def _move(
 
 
 def _with_steps(draw: st.DrawFn, moves: list[Move]) -> list[Move]:
-    """The moves, which mean something in this order, with steps that mean the same."""
+    """The moves in this order, with steps of the same meaning."""
     most = draw(st.sampled_from([0, 2]))
     done: list[Move] = []
     for m in moves:
@@ -286,9 +287,9 @@ def _said(
 
 @st.composite
 def random_trees(draw: st.DrawFn) -> RandomTransfers:
-    """Right algorithms for the standard collectives, in and out of place, over random links: each
-    chunk goes up a random tree, down a random tree, or both, and now and then to places that are
-    overwritten later, or that nobody asks for."""
+    """Correct algorithms for the standard collectives, in and out of place, over random links: each
+    chunk moves up a random tree, down a random tree, or both, and sometimes to places that are
+    overwritten later or not promised."""
     ranks = draw(st.integers(2, 6))
     build = draw(st.sampled_from(STANDARD))
     in_place = draw(st.booleans())
@@ -312,7 +313,7 @@ def random_trees(draw: st.DrawFn) -> RandomTransfers:
 
 
 def _links(draw: st.DrawFn, ranks: int) -> np.ndarray:
-    """Ranks in a tree with links both ways, and some links one way."""
+    """Ranks in a tree with links in both directions, and some links in one direction."""
     linked = np.zeros((ranks, ranks), bool)
     for rank in range(1, ranks):
         other = draw(st.integers(0, rank - 1))
@@ -324,7 +325,7 @@ def _links(draw: st.DrawFn, ranks: int) -> np.ndarray:
 
 
 def _tree(draw: st.DrawFn, linked: np.ndarray, top: int) -> list[tuple[int, int]]:
-    """Links of a random tree from `top`, each after the one that leads to it."""
+    """The links of a random tree from `top`, each after its parent's."""
     inside, edges = [top], []
     while len(inside) < len(linked):
         possible = [
@@ -338,10 +339,10 @@ def _tree(draw: st.DrawFn, linked: np.ndarray, top: int) -> list[tuple[int, int]
 def _tree_moves(
     draw: st.DrawFn, linked: np.ndarray, chunk: int, top: int, *, up: bool, down: bool
 ) -> list[Move]:
-    """The moves of one chunk, in an order in which they mean something, with step 0.
+    """The moves of one chunk, in a meaningful order, with step 0.
 
-    A rank's copy is *free* from when nobody needs it until the result arrives: after it has gone
-    up the tree, or from the start where nothing goes up. Until then, noise may come in.
+    A rank's copy is *free* from its last use until the result arrives: after its move up the tree,
+    or from the start without such a move. Until then, noise may overwrite it.
     """
     holders = set(range(len(linked))) if up else {top}
     final, free = set() if up else {top}, set() if up else set(range(len(linked))) - {top}

@@ -1,7 +1,7 @@
 """Processes that are the ranks of a group, for checks that run on all of them.
 
-The processes live as long as the checks go well: PyTorch takes seconds to load. A check is a
-function of a module that the processes can import; it raises where something is wrong.
+The processes live until a check fails, because PyTorch takes seconds to load. A check is a function
+of an importable module; it raises an error if a result is wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHECK_TIMEOUT_S = 120.0
 
 
 class RankPool:
-    """`ranks` processes, each of them that rank of the default group, with more `environment`."""
+    """`ranks` processes, each a rank of the default group, with additional `environment`."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class RankPool:
         self._pipes: list[Connection] = []
 
     def run(self, check: Any, *arguments: Any) -> list[Any]:
-        """What `check(*arguments)` returns on each rank; AssertionError with the text of what went
-        wrong on the first rank that raised, after which the processes are new ones."""
+        """The results of `check(*arguments)` on each rank. Raises AssertionError with the text of
+        the first rank's error; then new processes replace the old ones."""
         if not self._processes:
             self._start()
         for pipe in self._pipes:
@@ -119,7 +119,7 @@ def _serve(
             answer = None, traceback.format_exc()
         try:
             pipe.send(answer)
-        except BrokenPipeError:  # another rank has failed already
+        except BrokenPipeError:  # another rank has already failed
             break
     if dist.is_initialized():
         dist.destroy_process_group()

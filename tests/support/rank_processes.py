@@ -1,4 +1,4 @@
-"""Communicators whose ranks are processes, for what threads can't show: deaths, signals, leaks."""
+"""Communicators whose ranks are processes, for tests of deaths, signals and leaks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ GIVEN_UP_S = 60.0
 
 @dataclass(frozen=True)
 class End:
-    """How a rank ended: what its function returned, or the text of its error, or by itself
-    (exit)."""
+    """How a rank ended: the result of its function, the text of its error, or its exit code."""
 
     value: Any = None
     error: str = ""
@@ -30,7 +29,7 @@ class End:
 
 @dataclass
 class Started:
-    """Processes at work; `pids` by rank."""
+    """Running processes. pids: by rank."""
 
     processes: list[Any]
     pipes: list[Connection]
@@ -40,13 +39,13 @@ class Started:
         return [process.pid for process in self.processes]
 
     def wait_for(self, *ranks: int) -> None:
-        """Returns when these ranks have ended, or when they should have."""
+        """Waits for the ends of these ranks, at most until the timeout."""
         deadline = time.monotonic() + GIVEN_UP_S
         for rank in ranks:
             self.pipes[rank].poll(max(0.0, deadline - time.monotonic()))
 
     def ends(self, within_s: float = GIVEN_UP_S) -> list[End]:
-        """How each rank ended; those that do not in time are killed, and fail the test."""
+        """How each rank ended; kills those that do not end in time, which fails the test."""
         deadline = time.monotonic() + within_s
         ends: list[End | None] = [None] * len(self.pipes)
         while any(end is None for end in ends) and time.monotonic() < deadline:
@@ -75,7 +74,8 @@ def start(
     enter: Callable[[int], None] | None = None,
     folder: str | None = None,
 ) -> Started:
-    """Starts `function(comm, *arguments)` on so many ranks; enter: what each does before."""
+    """Starts `function(comm, *arguments)` on this number of ranks. enter: each process calls it
+    first."""
     folder = folder or tempfile.mkdtemp(prefix="sley-test-")
     settings = settings or Settings(timeout_s=10, use_cache=False)
     processes, pipes = [], []

@@ -1,4 +1,4 @@
-"""Elements of the ranks' tensors, which every rank can work out for all, and comparisons."""
+"""Elements of the ranks' tensors, which every rank can compute for all, and comparisons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 
 def values(rank: int, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    """The elements of `rank`: small whole numbers, whose sums are exact in every type."""
+    """The elements of `rank`: small integers, whose sums are exact in every type."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     numbers = torch.randint(0, 4, shape, generator=generator)
     if dtype.is_complex:

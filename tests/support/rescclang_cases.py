@@ -1,4 +1,4 @@
-"""Texts of ResCCLang: the paper's, bad ones with what they must be refused with, random ones."""
+"""Texts of ResCCLang: the paper's, invalid ones with the expected refusals, random ones."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ NICPerNode=8):
                     step = nNodes * (nGpusperNode - 1) + 2 * nNodes - 2 + baseStep
                     transfer(srcRank, dstRank, step, (srcRank + baseStep * nGpusperNode) % nChunks, recv)
 """  # noqa: E501
-"""HM AllReduce (ResCCL, figure 16) as printed, with lines 9 to 12 mended by appendix A."""
+"""HM AllReduce (ResCCL, figure 16) as printed, with lines 9 to 12 corrected by appendix A."""
 
 ANY_SIZE = FIGURE_16.replace("nNodes = 4", "nNodes = nRanks / GPUPerNode").replace(
     "nGpusperNode = 8", "nGpusperNode = GPUPerNode"
 )
-"""The same for any cluster."""
+"""The same algorithm for any cluster."""
 
 
 def _body(*lines: str) -> str:
@@ -63,7 +63,7 @@ def _head(parameters: str) -> str:
 AG = 'OpType="Allgather"'
 
 BAD: dict[str, tuple[str, str, int, int]] = {
-    # what is wrong: text, code, line, column
+    # by mistake: text, code, line, column
     "nothing": ("", "L113", 1, 1),
     "comments alone": ("# one\n\n  # two\n", "L113", 4, 1),
     "another beginning": ("RescclAlgo(nRanks=4):\n    x = 1\n", "L145", 1, 1),
@@ -219,7 +219,7 @@ BAD: dict[str, tuple[str, str, int, int]] = {
 }
 
 LOOPS: dict[str, tuple[str, list[bool]]] = {
-    # what is peculiar: text, and whether each loop is independent
+    # by property: text, and whether each loop is independent
     "a value carried within independent turns": (
         _body(
             "for n in range(3):",
@@ -335,17 +335,17 @@ LOOPS: dict[str, tuple[str, list[bool]]] = {
         [True, True],
     ),
 }
-"""Loops whose iterations at once are easily got wrong."""
+"""Loops whose vectorised execution is error-prone."""
 
 RANKS = 3
-"""Ranks of the random programs, few so that some of their transfers are right."""
+"""The number of ranks of the random programs: small, so that some of their transfers are valid."""
 
 _STATE, _TURNS = ("a", "b", "c", "d"), ("i", "j", "k", "l")
 
 
 @st.composite
 def _expressions(draw: st.DrawFn, known: tuple[str, ...], depth: int) -> str:
-    """Mostly of names that have a value, and mostly small."""
+    """Expressions, mostly of defined names and with small values."""
     kind = draw(st.integers(0, 9))
     if depth == 0 or kind < 4:
         names = known if draw(st.integers(0, 40)) else _STATE + _TURNS
@@ -377,7 +377,7 @@ def _ranges(draw: st.DrawFn, known: tuple[str, ...]) -> str:
 
 @st.composite
 def _blocks(draw: st.DrawFn, known: tuple[str, ...], depth: int) -> list[str]:
-    """Lines of a block, in which all that can go wrong at run time sometimes does."""
+    """Lines of a block, with every possible error at run time."""
     lines: list[str] = []
     for _ in range(draw(st.integers(1, 4))):
         kind = draw(st.integers(0, 5 if depth else 3))
@@ -388,7 +388,7 @@ def _blocks(draw: st.DrawFn, known: tuple[str, ...], depth: int) -> list[str]:
         elif kind < 4:
             lines.append(draw(_transfers(known)))
         else:
-            # Mostly a name of its own, or no loop would be independent of those around it.
+            # Mostly a new name, so that some loops are independent of those around them.
             name = _TURNS[depth] if draw(st.integers(0, 5)) else draw(st.sampled_from(_STATE))
             lines.append(f"for {name} in range({draw(_ranges(known))}):")
             lines += [f"    {line}" for line in draw(_blocks((*known, name), depth - 1))]
@@ -397,7 +397,7 @@ def _blocks(draw: st.DrawFn, known: tuple[str, ...], depth: int) -> list[str]:
 
 @st.composite
 def programs(draw: st.DrawFn) -> str:
-    """Texts that parse, with loops in loops, values carried between turns and read after loops."""
+    """Valid texts with nested loops, values carried between iterations and read after loops."""
     known = tuple(draw(st.lists(st.sampled_from(_STATE), unique=True, min_size=1)))
     lines = [f"{name} = {draw(st.integers(0, 3))}" for name in known]
     return "\n    ".join([HEAD.strip(), *lines, *draw(_blocks(known, 3))])

@@ -1,7 +1,7 @@
-"""Calls on threads whose kernels are compiled with a sanitizer: a program of its own, since the
-sanitizer's library must be there before everything else.
+"""Calls on threads with kernels compiled for a sanitizer: a separate program, because the
+sanitizer's library must be loaded first.
 
-python sanitized.py PROTOCOL:PLANS[:ENGINE],... FLAG...
+    python sanitized.py PROTOCOL:PLANS[:ENGINE],... FLAG...
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from support.algorithm_cases import sizes
 from support.device_calls import executor, wrong
 
 START = "== "
-"""Begins the line before what the sanitizer says about a case."""
+"""The start of the line before the sanitizer's messages about a case."""
 
 
 def plans(name: str, protocol: str) -> Iterator[tuple[sley.Plan, tuple[Engine, ...]]]:
-    """Plans, and the engines to run them. "tiles": tile by tile, one block a rank. "tasks":
+    """Plans, and the engines that run them. "tiles": tile by tile, one block a rank. "tasks":
     instruction by instruction, in blocks that wait for one another. "holds": blocks that wait until
-    others have read what lies there. "library": every algorithm, in the interpreter."""
+    others have read a place. "library": every algorithm, in the interpreter."""
     if name == "library":
         for algorithm in CATALOG:
             size = sizes(algorithm)[min(2, len(sizes(algorithm)) - 1)]

@@ -1,4 +1,4 @@
-"""Plans made by hand, so that the engine is tested without the compiler."""
+"""Plans written by hand, so that the engine is tested without the compiler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILE = "by_hand.py"
 
 @dataclass
 class Hand:
-    """Blocks of instructions written down one by one; `line` of a row is its number, from 1."""
+    """Blocks of explicit instructions; `line` of a row is its number, from 1."""
 
     blocks: dict[tuple[int, int], list[dict[str, Any]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -139,8 +139,8 @@ def ring_allreduce(
 def scratch_allreduce(
     ranks: int, *, loop_order: LoopOrder = LoopOrder.TILE, width: int = 1, slots: int = 1
 ) -> Plan:
-    """Out of place: everybody sends its input to everybody; one block a peer, and one that waits
-    for them and reduces. Receives go to scratch."""
+    """Out of place: every rank sends its input to every other; one block for each peer, and one
+    that waits for these and reduces. Messages are received into scratch."""
     hand = Hand()
     for rank in range(ranks):
         peers = [p for p in range(ranks) if p != rank]
@@ -162,7 +162,7 @@ def scratch_allreduce(
 
 
 def direct_allgather(ranks: int, *, in_place: bool, chunks: int = 1) -> Plan:
-    """Everybody sends its part to everybody; one block a peer."""
+    """Every rank sends its part to every other; one block for each peer."""
     hand = Hand()
     for rank in range(ranks):
         if not in_place:
@@ -175,7 +175,7 @@ def direct_allgather(ranks: int, *, in_place: bool, chunks: int = 1) -> Plan:
 
 
 def stalling(ranks: int = 2) -> Plan:
-    """Everybody receives before it sends."""
+    """Every rank receives before it sends."""
     hand = Hand()
     for rank in range(ranks):
         hand.add(rank, 0, Op.RECV, dst=(OUT, 0), of=(rank - 1) % ranks)

@@ -1,4 +1,4 @@
-"""Random calls on random groups for a long time: what they bring about, and what they leave."""
+"""Random calls on random groups for a long time: their results, and leaks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from support.random_steps import KINDS, PARTS, REDUCING, Step, begin
 
 TYPES = ("float32", "float64", "float16", "int8", "int32", "int64")
 ROUND, GROUPS = 20, 3
-"""Calls after each new group, and groups until all are closed again."""
+"""The number of calls after each new group, and of groups until all are closed again."""
 
 
 @dataclass
 class Holding:
-    """What a process holds: memory that is its own, descriptors, threads."""
+    """A process's resources: private memory, descriptors, threads."""
 
     own_bytes: int = 0
     descriptors: int = 0
@@ -36,7 +36,7 @@ class Holding:
     def now(cls) -> Holding:
         gc.collect()
         if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-            trim(0)  # what is free may lie between what isn't, and then stays resident
+            trim(0)  # free memory between blocks in use would stay resident
         itself = Path("/proc/self")
         _, resident, shared, *_ = map(int, (itself / "statm").read_text().split())
         fds, threads = (len(list((itself / what).iterdir())) for what in ("fd", "task"))
@@ -45,7 +45,7 @@ class Holding:
 
 @dataclass
 class Soaked:
-    """What a rank did and held, after each round."""
+    """A rank's calls and resources, after each round."""
 
     calls: int = 0
     groups: int = 0
@@ -53,7 +53,7 @@ class Soaked:
 
 
 def drawn(rng: random.Random, number: int) -> Step:
-    """A call on so many ranks; most are small, a few have megabytes."""
+    """A call on this number of ranks; most are small, a few have megabytes."""
     kind = rng.choice(KINDS)
     largest = 4 << 20
     count = int(2 ** rng.uniform(0, np.log2(largest / 8 / number))) - 1
@@ -70,14 +70,14 @@ def drawn(rng: random.Random, number: int) -> Step:
 
 
 def data_of(seed: int, step: Step, number: int) -> list[Any]:
-    """The data of every rank, which all know."""
+    """The data of every rank, which all ranks can compute."""
     size = step.count * (number if step.kind in PARTS else 1)
     base = np.random.default_rng(seed).integers(1, 4, size)
     return [(base + rank) % 3 + 1 for rank in range(number)]
 
 
 def one_call(comm: Communicator, rng: random.Random) -> None:
-    """A call, and what it should have brought about."""
+    """Makes a call, and checks its results."""
     step, seed = drawn(rng, comm.ranks), rng.randrange(2**31)
     given = data_of(seed, step, comm.ranks)
     work, out = begin(comm, step, given[comm.rank].astype(step.dtype))
@@ -88,7 +88,7 @@ def one_call(comm: Communicator, rng: random.Random) -> None:
 
 
 def message(comm: Communicator, rng: random.Random) -> None:
-    """A message along a ring of the ranks."""
+    """Sends a message along a ring of the ranks."""
     size, tag = int(2 ** rng.uniform(0, 20)), rng.randrange(100)
     data, out = np.full(size, comm.rank, np.uint8), np.zeros(size, np.uint8)
     work = comm.send(data, (comm.rank + 1) % comm.ranks, tag, is_async=True)
@@ -98,13 +98,13 @@ def message(comm: Communicator, rng: random.Random) -> None:
 
 
 def members(rng: random.Random, ranks: int) -> list[int]:
-    """A group of two or more of the ranks, in any order."""
+    """A random group of two or more of the ranks, in any order."""
     return rng.sample(range(ranks), rng.randint(2, ranks))
 
 
 def soak(world: Communicator, folder: str, seconds: float, seed: int) -> Soaked:
-    """Calls until the time is over, on groups that all ranks draw alike. Groups come and go; what
-    the process holds is looked at when there is none."""
+    """Makes calls until the time is over, on groups that all ranks draw alike. Groups are opened
+    and closed; the process's resources are measured while there is none."""
     rng, soaked, until = random.Random(seed), Soaked(), time.monotonic() + seconds
     over = np.zeros(1, np.int8)
     while not over[0]:
@@ -116,7 +116,7 @@ def soak(world: Communicator, folder: str, seconds: float, seed: int) -> Soaked:
 
 
 def _life(world: Communicator, folder: str, rng: random.Random, soaked: Soaked) -> None:
-    """Some groups, one after another, and calls on all of them."""
+    """Opens some groups, one after another, and makes calls on all of them."""
     with ExitStack() as opened:
         groups: list[Communicator | None] = [world]
         for _ in range(GROUPS):
@@ -128,7 +128,8 @@ def _life(world: Communicator, folder: str, rng: random.Random, soaked: Soaked) 
 
 
 def _one_turn(groups: list[Communicator | None], rng: random.Random, soaked: Soaked) -> None:
-    """A call or a message on one of the groups; every rank draws, its members make it."""
+    """A call or a message on one of the groups: every rank draws it, the group's members make
+    it."""
     group = rng.choice(groups)
     own = random.Random(rng.randrange(2**31))
     if group is not None:

@@ -1,4 +1,4 @@
-"""What the passes of one compilation make, as the compiler's phases show it."""
+"""The results of the passes of one compilation, from the compiler's phases."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stages:
-    """The values of one compilation, up to the plan. order, blocks: those of the last pass that
-    makes them. values: what every pass made, by its name."""
+    """The values of one compilation, up to the plan. order, blocks: from the last pass that makes
+    them. values: the result of every pass, by its name."""
 
     dag: ChunkDag
     lowered: InstructionDag
@@ -35,7 +35,7 @@ class Stages:
 
     @classmethod
     def of(cls, program: Program, **options: Any) -> Stages:
-        """options: as `sley.compile` takes them; the plan is not proven."""
+        """options: those of `sley.compile`. The plan is not verified."""
         values: dict[str, Any] = {}
 
         def phase(name: str, work: Callable[[], T], /) -> T:
@@ -51,7 +51,7 @@ class Stages:
         return cls(values["dependencies"], values["channels"], order, blocks, plan, values)
 
     def faults(self) -> list[Fault]:
-        """Those of the first value that has any."""
+        """The faults of the first value that has any."""
         slots, per_chunk = self.plan.slots, self.plan.per_chunk
         return (
             program_faults(self.dag.program)

@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """`ranks` communicators, each on a thread of its own.
+    """`ranks` communicators, each in a separate thread.
 
-    environs: of each rank, for those that pretend to be on hosts of their own.
+    environs: of each rank, to simulate several hosts.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Ranks:
         self.comms: list[Communicator] = self._each(make)
 
     def each(self, function: Callable[[Communicator], T]) -> list[T]:
-        """What `function` gives on each rank; the first error, once all have ended."""
+        """The results of `function` on each rank; raises the first error when all have ended."""
         return self._each(lambda rank: function(self.comms[rank]))
 
     def errors(self, function: Callable[[Communicator], Any]) -> list[BaseException | None]:
-        """What `function` raises on each rank."""
+        """The error that `function` raises on each rank."""
 
         def caught(comm: Communicator) -> BaseException | None:
             try:

@@ -32,7 +32,7 @@ _OPEN = dict.fromkeys(("channel", "send_block", "recv_block", "step"), NONE)
 Promise = Callable[[int, int], Iterable[tuple[int, int]] | None]
 
 
-def written(text: str, *, chunks: int = 8, in_place: bool = False, result: str = "") -> Program:
+def program_of(text: str, *, chunks: int = 8, in_place: bool = False, result: str = "") -> Program:
     """The program of a text.
 
     chunks: of input and output on each rank. result: the output chunks that the collective
@@ -70,11 +70,9 @@ def written(text: str, *, chunks: int = 8, in_place: bool = False, result: str =
     )
 
 
-def lowered(
-    text: str, channels: int = 1, *, fusion: bool = True, result: str = ""
-) -> InstructionDag:
+def lower(text: str, channels: int = 1, *, fusion: bool = True, result: str = "") -> InstructionDag:
     """The instructions of a text's program, with their channels."""
-    dag = dependencies(written(text, chunks=512, result=result))
+    dag = dependencies(program_of(text, chunks=512, result=result))
     return assign_channels(dag, fuse(dag) if fusion else None, channels)
 
 

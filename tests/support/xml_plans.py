@@ -1,4 +1,4 @@
-"""Plans and files made by hand, for the tests of the formats."""
+"""Plans and files written by hand, for the tests of the formats."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def plan_of(
 
 
 def exchange(in_place: bool = True) -> Plan:
-    """AllReduce of two ranks: each sends its half's other part, reduces, and sends the result."""
+    """AllReduce of two ranks: each sends the other's half, reduces its own, and sends the
+    result."""
 
     def rank(own: int) -> list[list[Step]]:
         peer = 1 - own
@@ -122,7 +123,7 @@ def many_waits() -> Plan:
 
 
 def same_meaning(a: Plan, b: Plan) -> bool:
-    """Whether two plans have the same instructions, waits and memory, whatever their lines."""
+    """Whether two plans have the same instructions, waits and memory, regardless of their lines."""
     columns = [
         n
         for n in a.instructions.column_names()
@@ -172,7 +173,7 @@ deps="-1" hasdep="0"/>
   </gpu>
 </algo>
 """
-"""A right file; its lines are counted on by the tests that break it."""
+"""A valid file; tests that break it rely on its line numbers."""
 
 
 def broken(line: int, old: str, new: str) -> str:
