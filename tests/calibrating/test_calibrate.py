@@ -1,4 +1,4 @@
-"""Calibration: what is made of measurements, and that they can be made here."""
+"""Calibration: its parameters from given measurements, and measurements on this machine."""
 
 from __future__ import annotations
 

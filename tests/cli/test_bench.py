@@ -1,4 +1,4 @@
-"""sley bench: the table, the document, how it ends."""
+"""sley bench: the table, the document, exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sley draw: pictures of every kind, and what it refuses."""
+"""sley draw: pictures of every kind, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line on schedules, thread blocks, texts of ResCCLang, and files lifted anew."""
+"""The command line: schedules, thread blocks, texts of ResCCLang, and lifted files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plans with LL and LL128 wait for: messages order nothing for them but their own words."""
+"""Order of memory with LL and LL128: a message orders only its own words."""
 
 from __future__ import annotations
 

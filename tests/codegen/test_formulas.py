@@ -1,4 +1,4 @@
-"""Formulas: what is written down gives back the numbers."""
+"""Formulas: their text evaluates to the original numbers."""
 
 from __future__ import annotations
 

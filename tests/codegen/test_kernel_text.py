@@ -1,4 +1,4 @@
-"""The generated text: what people read, and how it grows."""
+"""The generated text: golden files, and its growth with the plan."""
 
 from __future__ import annotations
 

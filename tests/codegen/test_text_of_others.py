@@ -1,4 +1,4 @@
-"""What others wrote stays in comments, and large tables out of constant memory."""
+"""Text from other sources stays in comments, and large tables stay out of constant memory."""
 
 from __future__ import annotations
 

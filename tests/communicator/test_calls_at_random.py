@@ -1,5 +1,5 @@
-"""Random calls between threads: every kind, type, reduction, size, in and out of place, private and
-in the heap, now and later."""
+"""Random calls between threads: every kind, type, reduction and size, in and out of place, in
+private memory and in the heap, blocking and not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What goes wrong on one rank ends in an error on every rank that lives, which names it."""
+"""Failures of calls: an error on one rank becomes an error on every live rank, and names the
+rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends a call between hosts: a rank that dies or stands still, and a cable that is cut."""
+"""Failures of calls between hosts: a rank that dies or stops, and a cable that is cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The heap: blocks come and go, and nobody is given another's."""
+"""The heap: blocks are allocated and freed, and never overlap."""
 
 from __future__ import annotations
 

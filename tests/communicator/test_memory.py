@@ -1,4 +1,4 @@
-"""What a communicator holds of memory, and gives back."""
+"""The memory that a communicator uses and frees."""
 
 from __future__ import annotations
 

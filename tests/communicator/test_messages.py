@@ -1,4 +1,4 @@
-"""Messages between ranks, statistics, and what a communicator says of itself."""
+"""Messages between ranks, statistics, and the text of a communicator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers may do wrong: refused with a code where it can be told, and harmless where not."""
+"""Misuse by callers: refused with a code where it can be detected, and harmless elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which network carries messages between hosts, and what is said where a rank lacks one."""
+"""The choice of the network between hosts, and the errors if a rank lacks one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans that come with their call, whatever they bring about."""
+"""User plans given with a call, including plans of custom collectives."""
 
 from __future__ import annotations
 

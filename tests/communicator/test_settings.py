@@ -1,4 +1,4 @@
-"""Settings: what is taken from the environment, and what is refused."""
+"""Settings: values from the environment, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that live long: nothing wrong, nothing left behind."""
+"""Long-lived ranks: correct results and no leaks."""
 
 from __future__ import annotations
 

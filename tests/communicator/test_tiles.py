@@ -1,4 +1,4 @@
-"""Room of slots and tiles: messages under way on a host fit its caches."""
+"""Sizes of slots and tiles: the messages in flight on a host fit its caches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An AllToAll that some ranks do by messages, without a plan: the others hear of it, and nothing is
-done."""
+"""An AllToAll that some ranks run by messages, without a plan: all ranks refuse it, and no data
+moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that waits leaves its core to others."""
+"""A waiting rank yields its core to others."""
 
 from __future__ import annotations
 

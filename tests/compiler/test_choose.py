@@ -1,4 +1,4 @@
-"""Choosing by simulation: the fastest plan for each size, and a table without gaps."""
+"""Choosing by simulation: the fastest plan for each size, and a table that covers all sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compile, costs and clusters refuse, and with which code."""
+"""Refusals of compile, costs and clusters, with their codes."""
 
 from __future__ import annotations
 

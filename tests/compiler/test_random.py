@@ -1,7 +1,7 @@
-"""Random programs: whatever the options, the plan means what the program meant.
+"""Random programs: with all options, the plan means what the program means.
 
-The verifier's word is held against execution throughout: what it accepts runs right, and what it
-says hangs does hang.
+Each verdict of the verifier is compared with an execution: an accepted plan runs correctly, and a
+plan reported to hang does hang.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Random transfers: whatever the schedule and the thread blocks, the plan does what the steps say.
+"""Random transfers: with every schedule and allocation, the plan does what the steps mean.
 
-Plans of whole transfers (hpds, round-robin) are held to more: they never hang, in either loop
-order, at any number of slots.
+Plans of whole transfers (hpds, round-robin) must also never hang, in either loop order, with any
+number of slots.
 """
 
 from __future__ import annotations

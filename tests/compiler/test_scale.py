@@ -1,4 +1,4 @@
-"""Large programs compile and are proven; how fast is a matter of benchmarks/compile.py."""
+"""Large programs compile and are verified; benchmarks/compile.py measures the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of an executor, and how much memory it takes until then."""
+"""The end of an executor, and its memory until then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels as machine code for GPUs, made without one: every protocol and type, no spills."""
+"""Kernels as machine code for GPUs, compiled without one: every protocol and type, no spills."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The GPU side of devices, on machines without a GPU: NVRTC's work, and the host's side over a
-stand-in for the driver (tests/devices/fake_driver)."""
+"""The GPU side of devices, on machines without a GPU: NVRTC's compilations, and the host's side
+over a stand-in for the driver (tests/devices/fake_driver)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks in several processes: they reach one another's memory, and notice when one is gone."""
+"""Ranks in several processes: they access one another's memory, and detect a dead process."""
 
 from __future__ import annotations
 

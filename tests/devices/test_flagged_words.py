@@ -1,4 +1,4 @@
-"""Words that carry flags: a message is taken only where all of it is there."""
+"""Words that carry flags: a message is taken only when all of its words have arrived."""
 
 from __future__ import annotations
 

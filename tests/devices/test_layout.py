@@ -1,4 +1,4 @@
-"""The structures that the host packs are those that kernels read, field by field."""
+"""The structures that the host packs match those that kernels read, field by field."""
 
 from __future__ import annotations
 

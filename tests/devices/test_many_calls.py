@@ -1,4 +1,4 @@
-"""Calls one after the other, beside one another, on several devices: nothing mixes."""
+"""Successive calls, concurrent calls, and calls on several devices: none affects another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs and plans, options, counts and arrays: kernels on threads do what is promised."""
+"""Random programs, plans, options, counts and arrays: kernels on threads do what is promised."""
 
 from __future__ import annotations
 

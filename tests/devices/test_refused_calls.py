@@ -1,4 +1,4 @@
-"""What executors refuse, and with what: plans, settings, devices, arrays."""
+"""Refusals of executors, with their codes: plans, settings, devices, arrays."""
 
 from __future__ import annotations
 

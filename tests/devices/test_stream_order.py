@@ -1,4 +1,4 @@
-"""In which order things run: calls on several streams, launches of a call, streams themselves."""
+"""The order of execution: calls on several streams, launches of a call, streams themselves."""
 
 from __future__ import annotations
 

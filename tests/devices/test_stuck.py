@@ -1,4 +1,4 @@
-"""Calls that can't end: they give up in time, and say which instruction waits for what."""
+"""Calls that can't end: they time out, and name each waiting instruction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads as a device: memory of which a piece is used."""
+"""Threads as a device: arrays of a part of its memory."""
 
 from __future__ import annotations
 

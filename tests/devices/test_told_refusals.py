@@ -1,4 +1,5 @@
-"""What one of several processes refuses, all refuse: nobody waits for it, and they can go on."""
+"""Refusals of one of several processes: all processes refuse the call, none waits, and all can go
+on."""
 
 from __future__ import annotations
 

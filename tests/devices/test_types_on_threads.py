@@ -1,4 +1,4 @@
-"""Every element type and reduction, bit for bit as the CPU runtime has them."""
+"""Every element type and reduction: bit for bit the results of the CPU runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Direct messages: what is pulled and what is held runs right on a machine that uses every freedom
+"""Direct messages: pulled messages and holds are right on a machine that uses every freedom
 (`direct_machine`), every hold is needed, and messages are staged where holds would hang."""
 
 from __future__ import annotations

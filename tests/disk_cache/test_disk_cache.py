@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: found again, never half a file, never in the way."""
+"""The cache of compiled files: hits, no partial files, and no failures of callers."""
 
 from __future__ import annotations
 

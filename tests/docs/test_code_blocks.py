@@ -1,4 +1,4 @@
-"""The documentation's code blocks do what the pages say."""
+"""The code blocks of the documentation do what the pages show."""
 
 from __future__ import annotations
 

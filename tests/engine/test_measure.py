@@ -1,4 +1,4 @@
-"""The measuring loop, on benches that say what was asked of them."""
+"""The measuring loop, on benches that record its requests."""
 
 from __future__ import annotations
 

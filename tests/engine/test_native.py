@@ -1,4 +1,4 @@
-"""The compiled parts are loaded when they are first needed, and not before."""
+"""The compiled parts are loaded at their first use, not before."""
 
 from __future__ import annotations
 

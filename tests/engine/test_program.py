@@ -1,4 +1,4 @@
-"""What a plan is as a program: facts of the whole plan."""
+"""A plan as a program of the engine: facts about the whole plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors that one process tells to the others: nothing of them is lost on the way."""
+"""Errors sent from one process to another: no part is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are wrong, or meant to harm: a coded diagnostic at the right line, never a crash."""
+"""Invalid and malicious files: a coded diagnostic at the right line, never a crash."""
 
 import time
 

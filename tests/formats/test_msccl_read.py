@@ -1,4 +1,4 @@
-"""Reading MSCCL XML: what plan a file gives, and what is remarked on it."""
+"""Reading MSCCL XML: the plan of a file, and remarks on it."""
 
 import time
 from pathlib import Path

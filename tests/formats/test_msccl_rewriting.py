@@ -1,4 +1,4 @@
-"""Rewriting plans for MSCCL XML: nops left out, fused instructions taken apart."""
+"""Rewriting plans for MSCCL XML: nops removed, fused instructions split."""
 
 from dataclasses import replace
 

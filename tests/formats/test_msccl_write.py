@@ -1,4 +1,4 @@
-"""Writing MSCCL XML: what stands in the file for each target, and what is refused."""
+"""Writing MSCCL XML: the file for each target, and refusals."""
 
 from __future__ import annotations
 

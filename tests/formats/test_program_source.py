@@ -1,4 +1,4 @@
-"""Program source: the text of a program gives the program again."""
+"""Program source: the text of a program traces to the same program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU of these tests; without one they are skipped, and say why."""
+"""The GPU of these tests; without one they are skipped with the reason."""
 
 from __future__ import annotations
 

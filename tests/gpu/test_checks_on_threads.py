@@ -1,4 +1,4 @@
-"""The checks of tests/gpu, run on threads: they find what is wrong, and pass what is right."""
+"""The checks of tests/gpu, run on threads: they fail on wrong results, and pass right ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Call upon call, streams, CUDA graphs, and the arrays of other libraries."""
+"""Successive calls, streams, CUDA graphs, and the arrays of other libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can't be run on a GPU, and a GPU that stays usable."""
+"""Refused and failing calls on a GPU, which stays usable."""
 
 from __future__ import annotations
 

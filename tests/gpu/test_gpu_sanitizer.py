@@ -1,4 +1,4 @@
-"""Kernels under NVIDIA's compute-sanitizer, where it is installed."""
+"""Kernels under NVIDIA's compute-sanitizer, if it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole transfers from text, library and files of others: scheduled, merged, proven, run."""
+"""Whole transfers from texts, the library and files of others: scheduled, merged, verified, run."""
 
 from __future__ import annotations
 

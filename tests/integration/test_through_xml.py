@@ -1,4 +1,4 @@
-"""Plans through MSCCL XML and back, and other tools' files: they run right."""
+"""Plans written to MSCCL XML and read back, and other tools' files: they run correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A word as the member of an enumeration: by value in any case, else the caller's rule."""
+"""A word as the member of an enumeration: by its value in any case; otherwise the caller's rule."""
 
 import pytest
 

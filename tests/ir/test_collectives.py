@@ -1,4 +1,4 @@
-"""Collectives by their words: what each output chunk must hold, and what is one memory."""
+"""Collectives by their words: the promise of each output chunk, and shared memory."""
 
 from __future__ import annotations
 

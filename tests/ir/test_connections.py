@@ -1,5 +1,5 @@
-"""Connections, messages and their faults beside a twin of dictionaries, on right plans and damaged
-ones."""
+"""Connections, messages and their faults, compared with a twin of dictionaries, on right and
+damaged plans."""
 
 from __future__ import annotations
 

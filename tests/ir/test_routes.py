@@ -1,4 +1,4 @@
-"""Routes: ranks are linked where there is a way for a transfer, and nowhere else."""
+"""Routes: two ranks are linked exactly where a path for a transfer exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `execute` computes: types, operations, counts, loop orders, slots, in and out of place."""
+"""The results of `execute`: types, operations, counts, loop orders, slots, in and out of place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures while a plan runs: stalls, killed and stopped ranks. Nothing hangs, nothing is left."""
+"""Failures while a plan runs: stalls, killed and stopped ranks. None hangs or leaks."""
 
 from __future__ import annotations
 

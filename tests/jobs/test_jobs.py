@@ -1,4 +1,4 @@
-"""Jobs and measurements: many calls, sizes, the table's conventions, and the check itself."""
+"""Jobs and measurements: many calls, sizes, the conventions of the table, and the check itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every algorithm of the library, compiled and run on threads, checked as a measurement is."""
+"""Every algorithm of the library, compiled and run on threads, with checked results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused before it runs: plans that would leave their memory, wrong inputs, settings."""
+"""Refusals before a run: plans that would access memory out of bounds, wrong inputs, settings."""
 
 from __future__ import annotations
 

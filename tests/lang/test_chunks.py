@@ -1,4 +1,4 @@
-"""The chunk language: what programs become."""
+"""The chunk language: the transfers of programs."""
 
 from __future__ import annotations
 

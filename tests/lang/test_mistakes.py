@@ -1,4 +1,4 @@
-"""Mistakes in chunk programs: each ends in a coded diagnostic that names the user's line."""
+"""Mistakes in chunk programs: each is a coded diagnostic that names the user's line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ResCCLang's text: the paper's program, refusals with their places, the fast run and the plain."""
+"""ResCCLang's text: the paper's program, refusals with their places, vectorised and plain
+execution."""
 
 from __future__ import annotations
 

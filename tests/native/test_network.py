@@ -1,6 +1,6 @@
-"""The transports between hosts: over TCP, and over UCX where its library is found.
+"""The transports between hosts: over TCP, and over UCX if its library is found.
 
-`SLEY_TEST_UCX` may name a libucp.so.0, with UCX's headers beside its folder in include/.
+`SLEY_TEST_UCX` may name a libucp.so.0, with UCX's headers in include/ beside its folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every kernel that reduces or copies, of every variant that this CPU can run."""
+"""Every kernel that reduces or copies, in every variant that this CPU can run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stubs by which strict typing reaches C++ say what the extension modules have."""
+"""The stubs through which mypy knows the extension modules match these modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allocate: as many thread blocks as ResCCL counts, none of them asked for two things at a time."""
+"""Allocate: the numbers of thread blocks are ResCCL's, and no block has two tasks at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks: which thread block executes each instruction."""
+"""Blocks: the thread block of each instruction."""
 
 from __future__ import annotations
 

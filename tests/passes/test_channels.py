@@ -1,4 +1,4 @@
-"""Channels: on which channel each transfer is, and which stay fused."""
+"""Channels: the channel of each transfer, and which transfers stay fused."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def test_a_chain_is_cut_where_two_channels_asked_for_meet() -> None:
 
 
 def test_what_fusion_chose_stays_as_it_is() -> None:
-    apart = dependencies(
-        program_of("0 in[0] -> 1 out[0] channel 1\n 1 out[0] -> 2 out[0] channel 2")
-    )
+    text = "0 in[0] -> 1 out[0] channel 1\n 1 out[0] -> 2 out[0]"
+    dag = dependencies(program_of(text))
+    apart = dependencies(program_of(f"{text} channel 2"))
     forward = fuse(dag)
     assert assign_channels(apart, forward).forward.tolist() == [-1, -1]
     assert forward.tolist() == [1, -1]

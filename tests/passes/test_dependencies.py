@@ -1,4 +1,4 @@
-"""Dependencies: which access to memory comes before which, and what becomes of a value."""
+"""Dependencies: the order of accesses to memory, and the use of each value."""
 
 from __future__ import annotations
 

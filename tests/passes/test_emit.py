@@ -1,4 +1,4 @@
-"""Emit: which instructions a plan's blocks list, and with which operands."""
+"""Emit: the instructions of a plan's blocks, and their operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuse: which receive becomes one instruction with which send."""
+"""Fuse: the receive and the send of each fused instruction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lift: the program means what the plan means, and is no longer than it has to be."""
+"""Lift: the program means what the plan means, and has no superfluous transfers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links: which transfers share one, with and without a topology."""
+"""Links: the transfers that share a link, with and without a topology."""
 
 from __future__ import annotations
 

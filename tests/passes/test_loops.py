@@ -1,6 +1,6 @@
-"""Loops: the plain function and the compiled one give the same, for every loop in the passes.
+"""Loops: the plain and the compiled function of every loop in the passes give the same result.
 
-Numba compiles each once on a machine and keeps the result on disk.
+Numba compiles each function once on a machine and caches the result on disk.
 """
 
 from __future__ import annotations

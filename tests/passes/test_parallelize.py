@@ -1,4 +1,4 @@
-"""Parallelize: into which parts transfers are cut."""
+"""Parallelize: the parts of transfers."""
 
 from __future__ import annotations
 

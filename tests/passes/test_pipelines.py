@@ -1,4 +1,4 @@
-"""Pipelines: held against algorithm 1 of ResCCL done by the letter, and against what it is for."""
+"""Pipelines: compared with plain code of ResCCL's algorithm 1, and with its aims."""
 
 from __future__ import annotations
 

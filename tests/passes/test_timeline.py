@@ -1,4 +1,4 @@
-"""Timeline: small ones worked out by hand, any others held against the plain rules."""
+"""Timeline: small ones calculated by hand, others compared with the plain rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits: which instructions of a rank wait for one another, and that no wait is implied."""
+"""Waits: the waits between instructions of a rank, none of them redundant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison with another commit: medians of runs in turn, on made-up checkouts."""
+"""The comparison with another commit: medians of alternating runs, on simulated checkouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison with gloo and MPIs: what it computes, without any of them."""
+"""The comparison with gloo and MPIs: its computations, without running any of them."""
 
 from __future__ import annotations
 

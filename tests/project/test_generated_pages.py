@@ -1,4 +1,4 @@
-"""The generated pages of the documentation are those that the code gives."""
+"""The generated pages of the documentation match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""benchmarks/hosts.py: what its tables say of times."""
+"""benchmarks/hosts.py: the tables of given times."""
 
 from __future__ import annotations
 

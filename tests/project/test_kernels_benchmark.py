@@ -1,4 +1,4 @@
-"""The benchmark of kernels: it runs on threads with tiny sizes, and reckons right."""
+"""The benchmark of kernels: it runs on threads with tiny sizes, and its computations are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions behind docs/measurements.md: formulas, readers, and how a page comes about."""
+"""The functions behind docs/measurements.md: formulas, readers, and the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks meet, on one host or several, and whatever goes wrong is an error on all that live."""
+"""Ranks meet on one or several hosts; every failure is an error on all live ranks."""
 
 from __future__ import annotations
 

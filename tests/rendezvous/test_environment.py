@@ -1,4 +1,4 @@
-"""What launchers put into the environment becomes a rank and a store, or an error that says why."""
+"""The environment of launchers becomes a rank and a store, or an error with the reason."""
 
 from __future__ import annotations
 

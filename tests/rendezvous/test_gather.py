@@ -1,4 +1,4 @@
-"""All ranks get all values, or the same failure, which names who is to blame; nothing remains."""
+"""All ranks get all values, or the same failure, which names its cause; nothing leaks."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from support.meeting import (
     codes,
     little_grace,  # noqa: F401
     on_threads,
+    wait_until,
 )
 
 HERE = Process.here({})

@@ -1,4 +1,4 @@
-"""Which ranks share a host, which processes live, and which network interfaces there are."""
+"""Which ranks share a host, which processes live, and the network interfaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strangers at the local sockets, and what the system refuses, end in errors and never in hangs."""
+"""Strangers at the local sockets and failures of the system cause errors, never hangs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from support.meeting import (
     meet,
     nothing_stays_open,  # noqa: F401  # for every test here
     segment,
+    wait_until,
 )
 
 

@@ -1,4 +1,4 @@
-"""Stores keep the first message for a reader, who may wait for it and deletes it."""
+"""Stores keep the first message; its reader may wait for it, and deletes it."""
 
 from __future__ import annotations
 

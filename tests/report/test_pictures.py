@@ -1,4 +1,4 @@
-"""Tests that pictures are complete, readable, and always the same bytes."""
+"""Tests that pictures are complete, readable and deterministic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled plans on disk: the same again, never half a one, never somebody else's."""
+"""Compiled plans on disk: equal plans, no partial files, and none of another user."""
 
 from __future__ import annotations
 

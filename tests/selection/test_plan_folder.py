@@ -1,4 +1,5 @@
-"""A folder of user plans: what fits is used, and what is wrong is reported and stops no other."""
+"""A folder of user plans: matching plans are used; invalid ones are reported and affect no
+others."""
 
 from __future__ import annotations
 

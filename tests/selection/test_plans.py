@@ -1,4 +1,4 @@
-"""The plans of a communicator: found quickly, made once, and own ones before the library's."""
+"""The plans of a communicator: found quickly, made once, and user plans before the library's."""
 
 from __future__ import annotations
 

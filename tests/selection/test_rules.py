@@ -1,4 +1,4 @@
-"""Which plan runs for which call: always one that is right, and the one that the rules name."""
+"""The plan for each call: always a correct one, and the one that the rules name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event loop against a plain simulator: whatever the plan, the cluster and the cost model."""
+"""The event loop, compared with a plain simulator on random plans, clusters and cost models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Small simulations, worked out by hand: times in us from the call, which takes 10 to launch.
+"""Small simulations, calculated by hand: times in us from the call, which takes 10 to launch.
 
-A block moves 10,000 bytes a us, so a chunk of 80,000 bytes takes 8 us. LL announces 2 us later
-what Simple announces after a fence of 4 us; the network takes 8 us.
+A block moves 10,000 bytes a us, so a chunk of 80,000 bytes takes 8 us. LL announces 2 us later what
+Simple announces after a fence of 4 us; the network takes 8 us.
 """
 
 from __future__ import annotations

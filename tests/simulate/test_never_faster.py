@@ -1,4 +1,4 @@
-"""No simulation is faster than the bound: every algorithm on every machine that comes with sley."""
+"""No simulation is faster than the bound: every algorithm on every machine that sley includes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions that the simulator refuses, and what it says then."""
+"""Refusals of the simulator, and their texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every simulation, whatever the plan, the cluster and the cost model."""
+"""Properties of every simulation, with random plans, clusters and cost models."""
 
 from __future__ import annotations
 

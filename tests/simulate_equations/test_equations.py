@@ -1,4 +1,5 @@
-"""Equations (1) to (6) of ResCCL, by hand on small plans, and what must hold for all."""
+"""Equations (1) to (6) of ResCCL: calculated by hand on small plans, and properties of all
+plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/papers.md is what benchmarks/papers.py writes, as far as that is quick to say."""
+"""docs/papers.md is the output of benchmarks/papers.py: its quick parts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """PyTorch's own tests of collectives and DDP, as far as the installed package has them.
 
-They are written for gloo, NCCL, MPI and UCC, and are told by the environment which backend to
-test. Here four processes run one test after another, each with a new default group, and those that
-are for one of these backends alone, too. Tests that find no GPU say so themselves.
+They are written for gloo, NCCL, MPI and UCC, and read the backend from the environment. Here four
+processes run one test after another, each with a new default group, including tests for only one of
+these backends. Tests that need a GPU skip themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every collective, against what it should give, computed from all ranks' inputs."""
+"""Every collective, compared with the result computed from all ranks' inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users see when ranks fail, are late, or don't agree."""
+"""The errors that users see when ranks fail, are late, or don't agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the communicator doesn't serve: gloo, and refusals."""
+"""Calls that the communicator doesn't support: gloo, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups: their names, several at once, destroyed and made again, with other devices."""
+"""Groups: names, several at once, destroyed and made again, with other devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of tensors: rows of elements, with copies where they are needed and nowhere else."""
+"""Memory of tensors: rows of elements, with copies only where they are needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How PyTorch comes to know the backend, and what a group is made with."""
+"""The registration of the backend with PyTorch, and the arguments of a new group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training on several ranks: the losses are those of gloo."""
+"""Training on several ranks: the losses equal those of gloo."""
 
 from __future__ import annotations
 

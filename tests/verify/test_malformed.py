@@ -1,4 +1,4 @@
-"""Malformed plans: tables that contradict one another end in V201, whatever else is wrong."""
+"""Malformed plans: tables that contradict one another give V201, whatever else is wrong."""
 
 from __future__ import annotations
 

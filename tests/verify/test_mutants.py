@@ -1,8 +1,8 @@
-"""Mutants: a right plan with one thing damaged must be refused.
+"""Mutants: a correct plan with one damage must be refused.
 
-Each kind is a function from a plan to damaged plans. For every kind there are hand-picked plans in
-which every one of its mutants is wrong; and on random programs every mutant that the verifier lets
-pass must run right (`test_accepted_mutants_run_right`).
+Each kind is a function from a plan to damaged plans. Each has chosen plans of which every mutant is
+wrong; on random programs every mutant that the verifier accepts must run correctly
+(`test_accepted_mutants_run_right`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What does nothing for the result is a remark, as long as it does nothing to the result."""
+"""Instructions without effect on the result give a remark and leave the result unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans written out by hand that one condition of the verifier alone refuses."""
+"""Plans written by hand that exactly one condition of the verifier refuses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A stand-in for NVIDIA's driver (libcuda.cpp says what it is), and tests that run over it.
+"""A stand-in for NVIDIA's driver (libcuda.cpp describes it), and tests that use it.
 
-The tests of a file of cases run in a process of their own, whose libcuda.so.1 is the stand-in: a
-process loads one driver and keeps it.
+The tests of a file of cases run in a separate process, whose libcuda.so.1 is the stand-in: a
+process can load only one driver.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Executors on CudaDevices over the stand-in, whose kernels are the same plan's for CPUs.
+"""Executors on CudaDevices over the stand-in, which runs the same plan's kernels for CPUs.
 
-So everything runs but the GPU: the text is compiled by NVRTC, loaded and launched through the
-driver's interface, and what the launch is handed goes to a kernel that really uses it.
+This tests everything except the GPU: NVRTC compiles the text, the driver's interface loads and
+launches it, and the arguments of the launch go to a kernel that uses them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CudaDevice over the stand-in: launches, streams, captures, and the caller's arrays.
 
-These run in a process of their own; tests/devices/test_cuda.py starts it and reports each case.
+These run in a separate process; tests/devices/test_cuda.py starts it and reports each case.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the cases share."""
+"""Fixtures that the cases share."""
 
 from __future__ import annotations
 
