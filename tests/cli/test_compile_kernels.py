@@ -101,7 +101,7 @@ def test_a_name_from_elsewhere_stays_in_its_comment(tmp_path: Path) -> None:
     assert (tmp_path / "kernels.cu").read_text("utf-8").startswith("// Kernels of mine: ")
 
 
-def test_what_is_not_proven_is_not_written(tmp_path: Path) -> None:
+def test_an_unproven_plan_is_not_written(tmp_path: Path) -> None:
     plan = ring(fusion=False)
     row = int(np.flatnonzero(plan.instructions.op == sley.Op.RECV_REDUCE_COPY)[0])
     damaged = with_columns(plan, row, op=int(sley.Op.RECV), src_buffer=-1, src_index=-1)
@@ -109,7 +109,7 @@ def test_what_is_not_proven_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_file_has_no_place_for_is_refused(tmp_path: Path) -> None:
+def test_options_that_a_kind_of_file_lacks_are_refused(tmp_path: Path) -> None:
     plan, kernels, xml = ring(), tmp_path / "kernels.cu", tmp_path / "plan.xml"
     assert code_of(lambda: sley.save(plan, kernels, target="rccl")) == "C309"
     assert code_of(lambda: sley.save(plan, kernels, min_bytes=4)) == "C309"

@@ -131,7 +131,7 @@ def test_ranks_go_evenly_and_in_order(ranks: int, wanted: list[int]) -> None:
         "cuda:4",
     ],
 )
-def test_what_names_no_device_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_device_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sley.devices.cuda.CudaDevice", FakeGpu)
     assert code_of(lambda: open_devices(text, 2)) == "K510"
 
@@ -226,7 +226,7 @@ def test_run_counts_what_a_wrong_plan_leaves() -> None:
     assert right.wrong == 0
 
 
-def test_what_is_written_outside_an_array_is_noticed() -> None:
+def test_a_write_outside_an_array_is_detected() -> None:
     memory = GuardedMemory(ThreadsDevice(), 400)
     kind = DATA_TYPES["int32"]
     memory.write(np.arange(10, dtype=np.int32))

@@ -70,12 +70,12 @@ def test_memory_that_came_back_is_given_to_the_system() -> None:
 
 
 @pytest.mark.parametrize("shape", [-1, 1.5, (3, -1), "3", None])
-def test_what_is_no_shape_is_refused(shape: object) -> None:
+def test_an_invalid_shape_is_refused(shape: object) -> None:
     with pytest.raises(SleyError, match="R514"):
         sley.empty(shape)  # type: ignore[arg-type]
 
 
-def test_what_is_no_type_is_refused() -> None:
+def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(SleyError, match="R504"):
         sley.empty(3, "complex64")
 

@@ -98,7 +98,7 @@ def test_a_root_without_its_array_is_refused() -> None:
 @pytest.mark.parametrize(
     ("rank", "ranks"), [(2, 2), (-1, 2), (10**6, 2), (0, 0), (0, 2**31), ("0", 1), (0, None)]
 )
-def test_what_is_no_rank_is_refused(rank: Any, ranks: Any) -> None:
+def test_an_invalid_rank_is_refused(rank: Any, ranks: Any) -> None:
     with pytest.raises(SleyError, match="N603"):
         Communicator(LocalStore(), rank, ranks)
 

@@ -38,7 +38,7 @@ def table() -> sley.Choices:
     return sley.choose([RING, ALL_PAIRS], SIZES, NDV4, **SMALL)
 
 
-def test_nothing_that_was_tried_is_faster(table: sley.Choices) -> None:
+def test_no_tried_plan_is_faster_than_the_chosen_one(table: sley.Choices) -> None:
     chosen = [sley.simulate(table.plan_for(size), size).time_us for size in SIZES]
     space = Space({"instances": (1, 8), "channels": (1,)})
     for program in (RING, ALL_PAIRS):

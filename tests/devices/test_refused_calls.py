@@ -61,11 +61,11 @@ def test_devices_for_other_ranks_are_refused(devices: list[int]) -> None:
 
 
 @pytest.mark.parametrize("devices", [None, threads(), "threads", ["threads"] * 2, [threads(), 3]])
-def test_what_is_no_device_is_refused(devices: Any) -> None:
+def test_a_value_other_than_a_device_is_refused(devices: Any) -> None:
     refused("R503", lambda: Executor(plan_of(), devices))
 
 
-def test_what_is_no_plan_or_exchange_is_refused() -> None:
+def test_values_other_than_a_plan_and_an_exchange_are_refused() -> None:
     program: Any = build("ring-allreduce", ranks=RANKS)
     refused("R514", lambda: Executor(program, [threads()] * RANKS), "Program")
     no_function: Any = 3
@@ -238,7 +238,7 @@ def test_bytes_in_another_order_are_refused() -> None:
     [None, 5, np.zeros(()), (a for a in zeros(8, 8))],
     ids=["nothing", "number", "scalar", "generator"],
 )
-def test_what_is_no_list_of_arrays_is_refused(given: Any) -> None:
+def test_a_value_other_than_a_list_of_arrays_is_refused(given: Any) -> None:
     refused("R503", lambda: interpreted(plan_of())(given), "2 data arrays")
 
 
@@ -279,18 +279,18 @@ def test_types_that_no_kernel_knows_are_refused(dtype: str) -> None:
     refused("R504", lambda: on([np.zeros(8, dtype)] * 2), "rank 0")
 
 
-def test_what_is_no_array_is_refused() -> None:
+def test_a_value_other_than_an_array_is_refused() -> None:
     on = interpreted(plan_of())
     for given in ([0] * 8, "zeros", 3.5, object()):
         refused("K504", lambda given=given: on([given, given]), "rank 0")
 
 
-def test_what_is_no_reduction_is_refused() -> None:
+def test_an_invalid_reduction_is_refused() -> None:
     refused("R504", lambda: interpreted(plan_of())(zeros(8, 8), reduce_op=9))
 
 
 @pytest.mark.parametrize("count", [-1, 2.0, True, "8", 2**63])
-def test_what_is_no_count_is_refused(count: Any) -> None:
+def test_an_invalid_count_is_refused(count: Any) -> None:
     refused("R514", lambda: interpreted(plan_of())(zeros(8, 8), count=count))
 
 
@@ -308,7 +308,7 @@ def test_arrays_of_another_type_or_too_large_are_refused() -> None:
     refused("K507", lambda: on.empty("int32", 2**62))
 
 
-def test_what_is_no_stream_is_refused() -> None:
+def test_a_value_other_than_a_stream_is_refused() -> None:
     refused("K517", lambda: interpreted(plan_of())(zeros(8, 8), streams="x"), "'x'")
 
 

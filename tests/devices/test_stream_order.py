@@ -93,7 +93,7 @@ def test_everybody_who_waits_for_a_stream_waits() -> None:
     assert not any(one.is_alive() for one in waiting)
 
 
-def test_what_went_wrong_on_a_stream_shows() -> None:
+def test_an_error_on_a_stream_is_reported() -> None:
     stream = threads().stream()
     stream.start(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):

@@ -153,7 +153,7 @@ def test_an_executor_that_one_process_refuses_is_refused_on_all(
     check_refused(code, 0, [lambda: make(0, **options), lambda: make(1)])
 
 
-def test_what_several_refuse_is_one_error() -> None:
+def test_refusals_of_several_processes_are_one_error() -> None:
     rows = [
         R503.diagnostic(
             at=[Place("a.py", 3, 4, "rank 0"), Place(detail="rank 1")],

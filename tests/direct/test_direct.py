@@ -226,7 +226,9 @@ def test_the_first_writer_of_each_chunk_is_held() -> None:
     assert list(zip(found.holds.source, found.holds.target, strict=True)) == [(1, 0)]
 
 
-def test_what_lies_in_no_buffer_is_staged_and_fused_messages_lie_where_they_were_written() -> None:
+def test_a_message_outside_buffers_is_staged_and_a_fused_one_is_pulled_from_where_it_was_written() -> (
+    None
+):
     plan = sley.compile(build("ring-allreduce", ranks=4, in_place=True), protocol="direct")
     found, t = check(plan, Random(0)), plan.instructions
     assert set(t.op[SENDS[t.op] & ~found.pulled].tolist()) == {Op.RECV_REDUCE_SEND}

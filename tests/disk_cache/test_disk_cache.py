@@ -120,7 +120,7 @@ def test_an_entry_that_never_ends_is_made_anew(
 
 
 @WAYS
-def test_what_cannot_be_read_is_made_anew(way: Way, folder: Path) -> None:
+def test_an_unreadable_file_is_replaced(way: Way, folder: Path) -> None:
     builder = Builder()
     way(builder)
     (file,) = folder.iterdir()
@@ -159,7 +159,7 @@ def test_a_full_disk_keeps_nothing(way: Way, monkeypatch: pytest.MonkeyPatch, fo
 
 
 @WAYS
-def test_what_building_raises_is_passed_on_and_leaves_nothing(way: Way, folder: Path) -> None:
+def test_an_error_of_building_reaches_the_caller_and_leaves_no_file(way: Way, folder: Path) -> None:
     class Failing(Builder):
         def bytes(self) -> bytes:
             raise ValueError("it does not compile")

@@ -38,6 +38,6 @@ def test_a_missing_event_loop_is_r512(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.code == "R512"
 
 
-def test_what_the_engine_does_not_have_is_an_attribute_error() -> None:
+def test_an_unknown_name_of_the_engine_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="teapot"):
         native.teapot  # type: ignore[attr-defined]  # noqa: B018

@@ -59,7 +59,7 @@ def test_a_failure_to_tell_hides_no_error() -> None:
     assert caught.value.code == "R503"
 
 
-def test_nothing_is_told_where_nothing_fails() -> None:
+def test_no_error_is_sent_without_a_failure() -> None:
     told: list[SleyError] = []
     with telling(told.append):
         pass

@@ -14,7 +14,7 @@ from sley.formats.msccl_xml.targets import RCCL
 from support.xml_plans import VALID, exchange, same_meaning
 
 
-def test_what_is_saved_can_be_loaded(tmp_path: Path) -> None:
+def test_a_saved_file_can_be_loaded(tmp_path: Path) -> None:
     path = tmp_path / "plan.xml"
     save(exchange(), path, target="msccl", min_bytes=8)
     assert same_meaning(load(path), exchange())

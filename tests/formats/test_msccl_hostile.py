@@ -120,12 +120,12 @@ NOT_XML = [
 
 
 @pytest.mark.parametrize("text", NOT_XML)
-def test_what_is_not_xml_is_refused(text: str) -> None:
+def test_a_file_without_xml_is_refused(text: str) -> None:
     assert refused(text).code == "F401"
 
 
 @pytest.mark.parametrize("path", ["no-such-file.xml", "", "/", "a\0b"])
-def test_what_cannot_be_opened_is_refused(path: str) -> None:
+def test_a_path_that_cannot_be_opened_is_refused(path: str) -> None:
     assert refused(path).code == "F404"
 
 

@@ -305,7 +305,7 @@ TOO_MUCH = [
 
 
 @pytest.mark.parametrize(("code", "target", "make", "words"), TOO_MUCH)
-def test_what_the_target_cannot_run_is_refused(code, target, make, words: str) -> None:
+def test_a_plan_that_the_target_cannot_run_is_refused(code, target, make, words: str) -> None:
     error = refused(make(), target)
     assert error.code == code
     assert words in str(error)
@@ -330,7 +330,7 @@ def test_what_the_target_cannot_run_is_refused(code, target, make, words: str) -
         ("executor", lambda: local(1023, 3)),
     ],
 )
-def test_what_just_fits_is_written(target: str, make) -> None:
+def test_a_plan_at_the_limits_of_the_target_is_written(target: str, make) -> None:
     msccl_xml.read(msccl_xml.write(make(), target))
 
 

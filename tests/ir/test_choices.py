@@ -14,7 +14,7 @@ def test_a_member_is_found_by_itself_and_by_its_word_in_any_case(value: object) 
 
 
 @pytest.mark.parametrize("value", [None, 1, "", "fast", Schedule.MSCCL, ["ll"]], ids=repr)
-def test_what_names_no_member_is_refused_by_the_rule_of_the_caller(value: object) -> None:
+def test_an_unknown_word_is_refused_by_the_rule_of_the_caller(value: object) -> None:
     with pytest.raises(SleyError) as caught:
         member(Protocol, value, "SLEY_PROTOCOL", C304, at=Place("here.py", 3))
     (said,) = caught.value.diagnostics

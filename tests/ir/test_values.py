@@ -81,7 +81,7 @@ def test_a_value_comes_back_equal_and_read_only(name: str) -> None:
             assert not getattr(again, column).flags.writeable
 
 
-def test_what_a_value_caches_does_not_travel_with_it() -> None:
+def test_cached_properties_are_not_pickled() -> None:
     topology = sley.topologies.ndv4(nodes=1)
     size = len(pickle.dumps(topology))
     topology.paths([0], [1])

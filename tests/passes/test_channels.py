@@ -91,7 +91,7 @@ def test_a_chain_is_cut_where_two_channels_asked_for_meet() -> None:
     assert low.forward.tolist() == [1, 2, -1, -1]
 
 
-def test_what_fusion_chose_stays_as_it_is() -> None:
+def test_the_fused_transfers_are_not_changed_in_place() -> None:
     text = "0 in[0] -> 1 out[0] channel 1\n 1 out[0] -> 2 out[0]"
     dag = dependencies(program_of(text))
     apart = dependencies(program_of(f"{text} channel 2"))

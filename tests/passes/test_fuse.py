@@ -23,7 +23,7 @@ def test_a_relay_is_one_chain() -> None:
     """) == {0: 1, 1: 2}
 
 
-def test_what_was_reduced_is_sent_on_as_well() -> None:
+def test_a_reduction_and_its_send_are_fused() -> None:
     assert fused("""
         0 in[0] +> 1 in[0]
         1 in[0] -> 2 out[0]
@@ -96,7 +96,9 @@ def test_of_equally_long_paths_the_earlier_line_is_taken() -> None:
         ("recv_block 1", "recv_block 2", True),
     ],
 )
-def test_what_the_program_asks_for_must_agree(received: str, sent: str, together: bool) -> None:
+def test_transfers_are_fused_only_if_their_explicit_options_agree(
+    received: str, sent: str, together: bool
+) -> None:
     text = f"0 in[0] -> 1 out[0] {received}\n 1 out[0] -> 2 out[0] {sent}"
     assert fused(text) == ({0: 1} if together else {})
 

@@ -39,7 +39,7 @@ from support.stages import Stages
     st.one_of(random_transfers(max_transfers=24), random_trees(), random_programs()),
     random_options(),
 )
-def test_what_the_passes_make_has_no_faults(
+def test_the_values_of_the_passes_have_no_faults(
     random: RandomProgram | RandomTransfers, options: dict[str, Any]
 ) -> None:
     assert not program_faults(random.program)

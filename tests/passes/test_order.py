@@ -47,7 +47,7 @@ def test_connections_have_slots_each_for_itself() -> None:
     assert steps(low, 1) == "s0 s1 s2 s3 r0 r1 r2 r3"
 
 
-def test_what_is_deeper_comes_later_and_the_longer_path_first() -> None:
+def test_deeper_instructions_come_later_and_longer_paths_first() -> None:
     low = lower(
         """
             1 in[0] -> 2 out[0]
@@ -135,7 +135,7 @@ TWO_RELAYS = """
 """
 
 
-def test_a_fused_instruction_that_cannot_run_is_taken_apart() -> None:
+def test_a_fused_instruction_that_cannot_run_is_split() -> None:
     """Each relay waits for a slot that the other one's message takes, so one receives first."""
     low = lower(TWO_RELAYS)
     assert low.forward.tolist() == [1, -1, 3, -1]
@@ -144,7 +144,7 @@ def test_a_fused_instruction_that_cannot_run_is_taken_apart() -> None:
     assert low.forward.tolist() == [1, -1, 3, -1]
 
 
-def test_what_waits_behind_an_instruction_taken_apart_is_not_forgotten() -> None:
+def test_a_message_that_waits_behind_a_split_instruction_is_ordered() -> None:
     """Message 1, alone by now, waits for the slot that its fused instruction waited for."""
     low = lower(TWO_RELAYS + "1 in[5] -> 2 out[5]\n 2 out[5] -> 1 out[5]")
     assert low.forward.tolist() == [1, -1, 3, -1, 5, -1]

@@ -52,7 +52,7 @@ def test_all_memory_is_cut_as_finely() -> None:
     assert cut.collective.ranks == 2
 
 
-def test_what_is_asked_for_stays_with_every_part() -> None:
+def test_every_part_keeps_the_options_of_its_transfer() -> None:
     asked = "channel 3 send_block 1 recv_block 2 step 5"
     cut = parallelize(program_of(f"0 in[0] +> 1 out[0]  instances 2 {asked}"))
     for row in cut.transfers:
@@ -61,7 +61,7 @@ def test_what_is_asked_for_stays_with_every_part() -> None:
         assert row.instances == 1, "a part is cut no further"
 
 
-def test_what_needs_no_cut_stays_as_it_is() -> None:
+def test_a_program_without_instances_is_returned_unchanged() -> None:
     program = program_of("0 in[0] -> 1 out[0]")
     assert parallelize(program) is program
 

@@ -105,7 +105,7 @@ def test_without_a_master_mpi_is_used(
         ({**TORCHRUN, "WORLD_SIZE": "0"}, "N603", "WORLD_SIZE=0"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(environ: dict[str, str], code: str, words: str) -> None:
+def test_missing_and_wrong_values_are_named(environ: dict[str, str], code: str, words: str) -> None:
     with pytest.raises(SleyError) as caught:
         from_environment(environ)
     assert caught.value.code == code

@@ -125,7 +125,7 @@ def test_a_second_process_of_a_rank_is_told_so_and_the_others_go_on() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_what_a_killed_process_left_behind_is_replaced(rank: int) -> None:
+def test_the_messages_of_a_killed_process_are_replaced(rank: int) -> None:
     store = LocalStore()
     dead = dataclasses.replace(HERE, started=HERE.started - 1)
     assert dead.is_gone()
@@ -186,7 +186,7 @@ def test_one_refusal_ends_it_for_all(refusing: int) -> None:
     assert len(store) == 0
 
 
-def test_who_comes_a_little_later_than_a_failure_learns_of_it() -> None:
+def test_a_rank_that_comes_after_a_failure_gets_its_error() -> None:
     store, why = LocalStore(), R507.error(expected="5 GB", found="4 GB")
 
     def late() -> Any:

@@ -118,7 +118,7 @@ def test_the_second_time_nothing_is_built(folder: Path) -> None:
     assert len(list(folder.iterdir())) == 1
 
 
-def test_everything_that_a_plan_comes_from_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_a_plan_has_every_input(monkeypatch: pytest.MonkeyPatch) -> None:
     builder, selection = Builder(), a_selection()
     plan_cache.cached_plan(selection, 4, builder)
     plan_cache.cached_plan(a_selection(0), 4, builder)

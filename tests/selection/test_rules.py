@@ -184,7 +184,7 @@ def test_each_kind_of_call_has_its_collective() -> None:
         ("broadcast", 1, -1, "-1"),
     ],
 )
-def test_what_is_no_call_is_refused(kind: str, size: int, root: int, text: str) -> None:
+def test_an_invalid_call_is_refused(kind: str, size: int, root: int, text: str) -> None:
     with pytest.raises(SleyError) as caught:
         Plans(hosts_of(4), cache=False).considered(Request(kind, hosts_of(4), size, False, root))
     assert caught.value.code == "N650"

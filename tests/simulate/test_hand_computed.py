@@ -182,7 +182,7 @@ def test_two_blocks_share_the_rate_of_a_link() -> None:
     assert moved[1, 0] == (10, 28)
 
 
-def test_what_one_flow_cannot_use_others_get() -> None:
+def test_other_flows_get_the_rate_that_one_flow_cannot_use() -> None:
     # Into rank 1 go 2 GB/s, out of rank 0 come 12: the others get 5 each.
     topology = star(4, ROUND, 12, 2, 100, 100)
     moved = spans(simulated(two_blocks(1, 2, 3, ranks=4), 1, topology))

@@ -60,7 +60,7 @@ def test_a_simulation_without_a_topology_is_refused() -> None:
         "9" * 15 + "G",
     ],
 )
-def test_what_is_no_size_is_refused(size: Any) -> None:
+def test_an_invalid_size_is_refused(size: Any) -> None:
     assert repr(size) in refused("S702", message(), size, PAIR)
     with pytest.raises(sley.SleyError, match="S702"):
         Simulator(message(), PAIR)(size)

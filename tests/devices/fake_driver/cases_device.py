@@ -212,7 +212,7 @@ def test_host_memory_is_zeroed_and_goes_with_its_last_array(
 
 
 @given(st.integers(0, 300), st.binary(max_size=300))
-def test_what_was_written_is_read(offset: int, data: bytes) -> None:
+def test_written_bytes_are_read_back(offset: int, data: bytes) -> None:
     device = CudaDevice.open(0)
     memory = device.allocate(600)
     device.write(memory, offset, np.frombuffer(data, np.uint8))

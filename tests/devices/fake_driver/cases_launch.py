@@ -94,7 +94,7 @@ def test_kernels_run_in_order_on_streams_of_every_form(
 
 
 @pytest.mark.parametrize("stream", ["default", True, -1, 1.5, SimpleNamespace(ptr="0")])
-def test_what_is_no_stream_is_refused(device: CudaDevice, stream: object) -> None:
+def test_a_value_other_than_a_stream_is_refused(device: CudaDevice, stream: object) -> None:
     program = device.build(TEXT, ["twice"])
     refused("K517", device.launch, program, Launch("twice", bytes(8), 1, 32, True), stream)
     refused("K517", device.synchronize, stream)
@@ -335,7 +335,7 @@ def test_arrays_that_their_library_does_not_lend_are_refused(
 
 
 @pytest.mark.parametrize("array", [[1.0], 3, "text", None, SimpleNamespace()])
-def test_what_is_no_array_is_refused(device: CudaDevice, array: object) -> None:
+def test_a_value_other_than_an_array_is_refused(device: CudaDevice, array: object) -> None:
     assert "the input" in str(refused("K519", device.view, array, what="the input"))
 
 
