@@ -226,7 +226,7 @@ def test_the_first_writer_of_each_chunk_is_held() -> None:
     assert list(zip(found.holds.source, found.holds.target, strict=True)) == [(1, 0)]
 
 
-def test_a_message_outside_buffers_is_staged_and_a_fused_one_is_pulled_from_where_it_was_written() -> (
+def test_messages_outside_buffers_are_staged_and_fused_ones_pulled_where_they_were_written() -> (
     None
 ):
     plan = sley.compile(build("ring-allreduce", ranks=4, in_place=True), protocol="direct")
