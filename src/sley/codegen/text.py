@@ -54,7 +54,7 @@ def _head(operands: Operands, kinds: Kinds) -> str:
     blocks = int((kinds.kind != NONE).sum())
     order = "tile by tile" if plan.loop_order is LoopOrder.TILE else "instruction by instruction"
     return (
-        f"// {_one_line(f'{plan.name}: {plan.collective}')}\n"
+        f"// {one_line(f'{plan.name}: {plan.collective}')}\n"
         f"// {plan.protocol.value}, {counted(plan.slots, 'slot')}, {order}; "
         f"{counted(blocks, 'thread block')} of {counted(len(kinds.members), 'kind')}\n"
         f"{_LEGEND}"
@@ -154,7 +154,7 @@ class _Function:
                 pipeline = at
             source = self._source(rows)
             if source and source != last_source:
-                lines.append(f"// {_one_line(source)}")
+                lines.append(f"// {one_line(source)}")
                 last_source = source
             lines += self._conditions(rows)
             lines.append(self._call(step, rows))
@@ -235,6 +235,6 @@ def _shorten(words: list[str]) -> str:
     return ", ".join(words if rest <= 0 else [*words[:_NAMES], f"{rest} more"])
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Text for a comment: without line breaks, and without a continuation into the next line."""
     return "".join(c if c.isprintable() and c != "\\" else "?" for c in text)

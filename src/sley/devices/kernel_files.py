@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from importlib.metadata import version
 
 import numpy as np
 
 from sley.codegen import KERNELS, Engine, Kernels, Platform, Variant
+from sley.codegen.text import one_line
 from sley.devices.settings import THREADS
 from sley.devices.tables import RANKS
 from sley.engine.limits import whole
@@ -69,8 +69,8 @@ def write(
     kernels = Kernels.of(plan)
     blocks = int(np.count_nonzero(kernels.kinds.kind != NONE))
     head = _HEAD.format(
-        name=_one_line(plan.name if name is None else name),
-        collective=_one_line(c.name),
+        name=one_line(plan.name if name is None else name),
+        collective=one_line(c.name),
         ranks=c.ranks,
         protocol=plan.protocol.value,
         order=plan.loop_order.value,
@@ -83,11 +83,6 @@ def write(
         launch=_LAUNCHES[platform].format(run=KERNELS[0], blocks=blocks, threads=threads),
     )
     return head + kernels.source(Engine.GENERATED, Variant(platform, kind.number, op, threads))
-
-
-def _one_line(text: str) -> str:
-    """`text` with all characters replaced that are unsafe in a comment; names come from files."""
-    return re.sub(r"[^ -\[\]-~]", "?", text)
 
 
 FORMATS = (
