@@ -18,7 +18,7 @@ from sley.errors.communicator import N603, N604, N605
 from sley.errors.remote import telling
 from sley.errors.runtime import R514
 from sley.ir.words import is_integer
-from sley.rendezvous.gather import Deadline, Member, all_gather, refuse
+from sley.rendezvous.gather import Deadline, Member, all_gather, name_ranks, refuse
 from sley.rendezvous.hosts import Description, Hosts, Process
 from sley.rendezvous.local import Host, Peers, exchange_descriptors, listen, spare_descriptor
 from sley.rendezvous.stores import Store
@@ -27,9 +27,6 @@ _SECRET_BYTES = 32
 _JOB_DIGITS = 32
 
 _MOST_RANKS = 1 << 16
-
-_NAMED = 8
-"""How many ranks a message names."""
 
 
 class Rendezvous:
@@ -231,11 +228,10 @@ def _check_agreement(descriptions: Sequence[Description], what: str) -> None:
     for key in sorted({key for one in descriptions for key in one.agreed}):
         others = [r for r, one in enumerate(descriptions) if one.agreed.get(key) != first.get(key)]
         if others:
-            named = ", ".join(map(str, others[:_NAMED])) + (" ..." if others[_NAMED:] else "")
             raise N604.error(
                 expected=f"{key} {first.get(key)} on all ranks of {what}, as on rank 0 "
                 f"({descriptions[0].process.host_name})",
                 found=f"{key} {descriptions[others[0]].agreed.get(key)} on "
-                f"{'rank' if len(others) == 1 else 'ranks'} {named} "
+                f"{name_ranks(others)} "
                 f"({descriptions[others[0]].process.host_name})",
             )

@@ -36,7 +36,7 @@ _PROTOCOL = 1
 """The number of the messages' format, raised when it changes."""
 
 _NAMED = 16
-"""How many missing ranks a message names."""
+"""How many ranks a message names."""
 
 
 @dataclass(frozen=True)
@@ -271,12 +271,16 @@ class _Gather:
 
 def missing_error(ranks: Sequence[int], of: int, what: str) -> SleyError:
     """The error that names missing ranks, among `of`."""
+    return N601.error(
+        expected=f"{of} ranks in {what}", found=f"no sign of {name_ranks(ranks)} in time"
+    )
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Ranks for messages: "rank 3", "ranks 0, 2"; of many only the first, and how many more."""
     named = ", ".join(map(str, ranks[:_NAMED]))
     more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
-    word = "rank" if len(ranks) == 1 else "ranks"
-    return N601.error(
-        expected=f"{of} ranks in {what}", found=f"no sign of {word} {named}{more} in time"
-    )
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {named}{more}"
 
 
 def _process(claim: _Message) -> Process:
