@@ -251,6 +251,7 @@ def test_progress_reaches_its_end() -> None:
         (lambda: sley.choose("ring", "1M", NDV4), "C307"),
         (lambda: sley.choose([RING, "ring"], "1M", NDV4), "C307"),
         (lambda: sley.choose(RING, "1M", "ndv4"), "C307"),
+        (lambda: sley.choose(RING, "1M", "ndv4", model=NDV4.model), "C307"),
         (lambda: sley.choose(RING, [], NDV4), "S702"),
         (lambda: sley.choose(RING, [1024, -1], NDV4), "S702"),
         (lambda: sley.choose(RING, 1.5, NDV4), "S702"),

@@ -67,7 +67,6 @@ def build(
 
     Errors: C3xx for a program or options that can't be compiled, V2xx if `verify` refuses the plan.
     """
-    check_kinds(program, topology)
     whole, loop_order, fusion = _derive_ways(options)
     merges = options.allocate is Allocation.STATE or options.max_blocks is not None
     if merges and program.transfers.by_hand.any():

@@ -70,7 +70,7 @@ def choose(
     one with the fewest thread blocks, then the one with the simplest options. Only choices are
     verified. Errors: C304, C307, C311, C313, S702, and those of `compile`.
     """
-    ordered_programs = _check_programs(programs)
+    ordered_programs = _check_programs(programs, topology)
     cluster = topology or ordered_programs[0].topology
     if cluster is None:
         raise C311.error(expected="a topology to choose on", found="none")
@@ -218,15 +218,16 @@ def _middle(low: int, high: int) -> int | None:
     return middle if low < middle < high else None
 
 
-def _check_programs(programs: Program | Sequence[Program]) -> list[Program]:
-    """The programs, all of them for one collective. Errors: C304, C307, C313."""
+def _check_programs(programs: Program | Sequence[Program], topology: object) -> list[Program]:
+    """The programs, all of them for one collective. Errors: C304, C307 for them or the topology,
+    C313."""
     given = [programs] if isinstance(programs, Program) else programs
     if not isinstance(given, (list, tuple)):
         given = [given]  # type: ignore[list-item]
     if not given:
         raise C304.error(expected="a program to choose options for", found="none")
     for program in given:
-        check_kinds(program, None)
+        check_kinds(program, topology)
     first = given[0].collective
     for program in given[1:]:
         c = program.collective
