@@ -125,6 +125,11 @@ def test_what_a_kind_of_file_does_not_have_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_target_of_no_format_is_refused() -> None:
+    with pytest.raises(SleyError, match="F440"):
+        files.check(exchange(), Target("mscclpp", ".json"))
+
+
 def test_a_plan_is_checked_as_its_target_runs_it() -> None:
     program = sley.algorithms.hierarchical_allreduce(4, 4, in_place=True)
     plan = sley.compile(program)

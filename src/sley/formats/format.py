@@ -94,7 +94,9 @@ def by_suffix(path: str | os.PathLike[str], table: Mapping[str, V]) -> V:
     return table[suffix]
 
 
-def target_among(targets: Mapping[str, T], target: str | Target, kind: type[T]) -> T:
+def target_among(
+    targets: Mapping[str, T], target: str | Target, kind: type[T] | tuple[type[T], ...]
+) -> T:
     """The target of this name; one of the right kind passes through. Errors: F440."""
     if isinstance(target, kind):
         return target
