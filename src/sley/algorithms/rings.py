@@ -35,25 +35,25 @@ def ring_reduce_scatter(
     offset: ArrayLike,
     count: int,
     *,
-    buffer: str,
-    source: str,
-    channels: Sequence[int | None],
+    buffer: str = "in",
+    source: str | None = None,
+    channels: Sequence[int | None] = (None,),
 ) -> None:
     """Reduces part k over each ring to its member k. Part k has `count` chunks from
     ``offset + k * count`` (MSCCLang, figure 3b).
 
     offset: one for all rings, or one for each. buffer: the buffer of the sums. source: the buffer
-    of the contributions; another one than `buffer` is not changed. channels: the channels that the
-    parts use in turn.
+    of the contributions, by default `buffer`; another one is not changed. channels: the channels
+    that the parts use in turn.
     """
     rings = np.atleast_2d(ranks)
     size = rings.shape[1]
     for part, channel in _spread(size, channels):
         index = _places(rings, offset, part, count)
-        c = p.chunk(rings[:, (part + 1) % size].ravel(), source, index, count)
+        c = p.chunk(rings[:, (part + 1) % size].ravel(), source or buffer, index, count)
         for step in range(1, size):
             following = rings[:, (part + step + 1) % size].ravel()
-            own = accumulator(p, following, source, buffer, index, count)
+            own = accumulator(p, following, source or buffer, buffer, index, count)
             c = own.reduce(c, channel=channel)
 
 
@@ -63,8 +63,8 @@ def ring_all_gather(
     offset: ArrayLike,
     count: int,
     *,
-    buffer: str,
-    channels: Sequence[int | None],
+    buffer: str = "in",
+    channels: Sequence[int | None] = (None,),
 ) -> None:
     """Copies part k of member k to every member of each ring. Part k has `count` chunks from
     ``offset + k * count`` of `buffer` (MSCCLang, figure 3b).
