@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import sley
 from sley.communicator import Communicator
+from sley.communicator.heap import empty
 from sley.errors import SleyError
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
@@ -63,6 +65,43 @@ def test_messages_staged_in_one_place_are_not_mixed() -> None:
 
         with Ranks(size) as ranks:
             np.testing.assert_array_equal(np.concatenate(ranks.each(part)), data)
+
+
+def test_data_are_not_overwritten_before_a_later_message_has_read_them() -> None:
+    """Rank 1 reads rank 0's second chunk after rank 2's late message; rank 0 receives into it."""
+    expected = {
+        (0, 0): [(0, 0)],
+        (0, 1): [(1, 2)],
+        (1, 0): [(0, 0)],
+        (1, 1): [(2, 0), (0, 1)],
+        (1, 2): [(1, 2)],
+        (2, 0): [(2, 0)],
+    }
+    sizes = [2, 3, 1]
+    collective = sley.Custom(
+        "late-read", 3, sizes, sizes, lambda rank, index: expected[rank, index], in_place=True
+    )
+
+    def body(p: ChunkProgram) -> None:
+        p.chunk(0, "in", 0).copy(1, "in", 0)
+        late = p.chunk(2, "in", 0).copy(1, "in", 1)
+        late.reduce(p.chunk(0, "in", 1))
+        p.chunk(1, "in", 2).copy(0, "in", 1)
+
+    plan = sley.compile(trace(collective, body, name="late-read"), protocol="direct")
+
+    def run(comm: Communicator) -> Any:
+        data = empty(sizes[comm.rank] * COUNT, np.int32)
+        data[:] = 10**comm.rank
+        if comm.rank == 2:
+            time.sleep(0.1)
+        comm.run(plan, data)
+        return data.reshape(-1, COUNT)
+
+    with Ranks(3) as ranks:
+        first, second, _ = ranks.each(run)
+    assert (first.T == [1, 10]).all()
+    assert (second.T == [1, 101, 10]).all()
 
 
 def test_plans_take_turns_with_calls() -> None:
