@@ -152,17 +152,17 @@ def test_a_rank_that_left_is_named() -> None:
     assert ends[1].error == ""
 
 
-def finishes_early(comm: Communicator) -> Any:
-    """The root of a broadcast may go as soon as its own part is done."""
-    data = np.full(1000, comm.rank, np.float32)
-    comm.broadcast(data, 0)
-    if comm.rank != 0:
+def closes_early(comm: Communicator) -> Any:
+    """Rank 0 sends its part and closes, while rank 1 waits for the late part of rank 2."""
+    if comm.rank == 2:
         time.sleep(0.1)
-    return float(data.sum())
+    out = np.zeros(300 if comm.rank == 1 else 0, np.float32)
+    comm.gather(np.full(100, comm.rank, np.float32), out, root=1)
+    return float(out.sum())
 
 
 def test_a_rank_that_is_done_may_close_while_others_work() -> None:
-    assert [end.value for end in start(3, finishes_early).ends()] == [0.0, 0.0, 0.0]
+    assert [end.value for end in start(3, closes_early).ends()] == [0.0, 300.0, 0.0]
 
 
 def after_a_failure(comm: Communicator) -> list[str]:
