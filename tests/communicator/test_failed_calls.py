@@ -243,8 +243,8 @@ def test_an_error_names_two_calls_that_differ(calls: list[tuple[int, int, int]],
 def test_a_communicator_can_be_made_again_after_a_failure(tmp_path: Any) -> None:
     folder = str(tmp_path)
     coded(start(3, differs, "size", folder=folder).ends(), "N622")
-    ends = start(3, finishes_early, folder=folder).ends()
-    assert [end.value for end in ends] == [0.0, 0.0, 0.0]
+    ends = start(3, closes_early, folder=folder).ends()
+    assert [end.value for end in ends] == [0.0, 300.0, 0.0]
 
 
 def starves(comm: Communicator) -> None:
