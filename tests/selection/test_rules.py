@@ -135,6 +135,19 @@ def test_each_call_gets_the_algorithm_of_its_rule(
     assert names(kind, *sizes) == expected
 
 
+@pytest.mark.parametrize("sizes", [(2,), (4,), (1, 1, 1), (4, 4), (4, 3)])
+def test_one_step_reads_as_much_as_its_limit_allows(sizes: tuple[int, ...]) -> None:
+    limits = Limits()
+    rung = ladder("all_reduce", hosts_of(*sizes), limits=limits)[0]
+    program = rung.program()
+    t = program.transfers
+    chunks_read = np.bincount(t.dst[t.remote], weights=t.count[t.remote]).max()
+    blocks_read = chunks_read / program.collective.chunks
+    assert rung.end_bytes is not None
+    assert rung.end_bytes * blocks_read <= limits.one_step_bytes
+    assert (rung.end_bytes + 1) * blocks_read > limits.one_step_bytes
+
+
 def test_ranks_that_alternate_between_hosts_know_their_hosts() -> None:
     hosts = Hosts.of(["a", "b"] * 3)
     rung = ladder("all_reduce", hosts)[-1]
