@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -237,6 +238,12 @@ def test_list_names_every_algorithm() -> None:
     listed = {row["name"] for row in json.loads(sley("list", "--json").stdout)}
     assert {"ring-allreduce", "two-step-alltoall"} <= listed
     assert all(name in sley("list").stdout for name in listed)
+
+
+def test_list_prints_options_that_exist() -> None:
+    printed = set(re.findall(r"--[\w-]+", sley("list").stdout))
+    assert {"--ranks", "--stage-channels", "--in-place"} <= printed
+    assert printed <= set(re.findall(r"--[\w-]+", sley("compile", "--help").stdout))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

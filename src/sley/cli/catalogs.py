@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
-from sley.cli.options import json_option
+from sley.cli.options import flag, json_option
 from sley.cli.output import Command, print_json
 from sley.errors.catalog import all_rules
 
@@ -34,7 +34,7 @@ def list_command(as_json: bool) -> None:
         return
     width = max(map(len, CATALOG))
     for a in CATALOG.values():
-        options = " ".join(f"--{p}" for p in a.parameters)
+        options = " ".join(map(flag, (*a.parameters, "in_place")))
         click.echo(f"{a.name:<{width}}  {a.summary}  [{options}]")
 
 
