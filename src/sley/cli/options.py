@@ -17,6 +17,7 @@ from sley.compiler import Options
 from sley.compiler.options import kinds
 from sley.engine.types import DATA_TYPES
 from sley.ir.sizes import size_in_bytes
+from sley.ir.words import Schedule
 
 E = TypeVar("E", bound=Enum)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,11 +69,12 @@ class NameOrFile(click.ParamType[str]):
 
 
 class Member(click.ParamType[E]):
-    """A member of an enumeration by its value, in upper or lower case."""
+    """A member of an enumeration by its value, in upper or lower case; not one of `excluded`."""
 
-    def __init__(self, kind: type[E]) -> None:
+    def __init__(self, kind: type[E], excluded: Iterable[Enum] = ()) -> None:
         self._kind = kind
-        self._choice = click.Choice([str(m.value) for m in kind], case_sensitive=False)
+        words = [str(m.value) for m in kind if m not in excluded]
+        self._choice = click.Choice(words, case_sensitive=False)
         self.name = kind.__name__.lower()
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
@@ -171,7 +173,8 @@ def flag(word: str) -> str:
 def compiler_options(*, several: bool = False) -> Callable[[F], F]:
     """Adds the options of the compiler; None by default.
 
-    several: whether each takes several values; its help then names no default.
+    several: whether each takes several values; its help then names no default, and `auto`, which
+        chooses one value by the size, is not among them.
     """
 
     def decorate(command: F) -> F:
@@ -183,7 +186,9 @@ def compiler_options(*, several: bool = False) -> Callable[[F], F]:
                 name = f"{flag(word)}/{flag(f'no_{word}')}"
                 command = click.option(name, word, default=None, help=line)(command)
             else:
-                one: click.ParamType[Any] = Member(kind) if issubclass(kind, Enum) else click.INT
+                one: click.ParamType[Any] = click.INT
+                if issubclass(kind, Enum):
+                    one = Member(kind, (Schedule.AUTO,) if several else ())
                 kind_of_value = Several(one) if several else one
                 command = click.option(flag(word), type=kind_of_value, help=line)(command)
         return command
