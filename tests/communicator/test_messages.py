@@ -138,8 +138,8 @@ def test_errors_of_calls_have_the_remedy_that_fits(call: Any, remedy: str) -> No
     ("call", "found"),
     [
         (lambda c: c.all_reduce(np.ones((4, 4))[:, 1]), "strides"),
-        (lambda c: c.all_gather(np.zeros(1), np.zeros(3)), "1 elements in, 3 out"),
-        (lambda c: c.reduce_scatter(np.zeros(3), np.zeros(1)), "3 elements in, 1 out"),
+        (lambda c: c.all_gather(np.zeros(1), np.zeros(3)), "1 element in, 2 out, for all_ga"),
+        (lambda c: c.reduce_scatter(np.zeros(3), np.zeros(1)), "a multiple of 2 elements, for"),
         (lambda c: c.all_to_all(np.zeros(3), np.zeros(3)), "3 elements in, 3 out"),
         (lambda c: c.all_gather(np.zeros(2, np.float32), np.zeros(2)), "float32 and float64"),
         (lambda c: c.all_reduce(np.zeros(2), dtype="bfloat16"), "float64"),

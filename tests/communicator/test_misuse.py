@@ -61,7 +61,6 @@ REFUSED: dict[str, Callable[[Communicator], Any]] = {
     ),
     "part of an element": lambda c: c.all_to_all(np.zeros(3, complex), np.zeros(3, complex)),
     "read-only input": lambda c: c.run(WRITES_INPUT, read_only(), np.zeros(2 * N, np.float32)),
-    "no plan": lambda c: c.run("ring", np.ones(N)),  # type: ignore[arg-type]
 }
 
 

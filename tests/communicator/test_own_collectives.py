@@ -150,20 +150,22 @@ def test_a_plan_for_other_ranks_or_slots_is_refused() -> None:
 
 
 def test_arrays_that_do_not_fit_an_own_plan_are_refused() -> None:
-    plan = sley.compile(sley.algorithms.direct_alltonext(2))
+    program = sley.algorithms.direct_alltonext(2)
+    plan = sley.compile(program)
     inside = sley.compile(sley.algorithms.direct_alltonext(2, in_place=True))
     data, out = np.ones(6), np.ones(5)
     with Ranks(2) as ranks:
 
         def refused(comm: Communicator) -> None:
-            for bad in (
-                lambda: comm.run(plan, data, out),
-                lambda: comm.run(plan, data),
-                lambda: comm.run(inside, data, data.copy()),
-                lambda: comm.run(plan, data, data),
-                lambda: comm.run(inside, data, count=5),
+            for bad, found in (
+                (lambda: comm.run(plan, data, out), "N627"),
+                (lambda: comm.run(plan, data), "N627(?s:.*)remedy:   Give `out`, too."),
+                (lambda: comm.run(inside, data, data.copy()), "N627(?s:.*)remedy:   Leave `out` o"),
+                (lambda: comm.run(plan, data, data), "N627"),
+                (lambda: comm.run(inside, data, count=5), "N627"),
+                (lambda: comm.run(program, data, out), "C307"),  # type: ignore[arg-type]
             ):
-                with pytest.raises(SleyError, match="N627"):
+                with pytest.raises(SleyError, match=found):
                     bad()
 
         ranks.each(refused)

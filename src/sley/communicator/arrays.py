@@ -90,15 +90,20 @@ def count_of(kind: str, ranks: int, source: int, target: int, *, at_root: bool) 
     """Elements of one part, from those of the rank's input and output. Where only the root has a
     buffer, other ranks may give an array of its size, or none."""
     row = CALLS[kind]
+    parts_in, parts_out = (ranks if p else 1 for p in (row.input_parts, row.output_parts))
     sides = [
-        (source, ranks if row.input_parts else 1, at_root or not row.input_of),
-        (target, ranks if row.output_parts else 1, at_root or not row.output_of),
+        (source, parts_in, at_root or not row.input_of),
+        (target, parts_out, at_root or not row.output_of),
     ]
-    count = next(size // parts for size, parts, has_it in sides if has_it)
+    size, parts = next((size, parts) for size, parts, has_it in sides if has_it)
+    count = size // parts
     if not all(size == parts * count or (not size and not has_it) for size, parts, has_it in sides):
+        expected = f"{counted(parts_in * count, 'element')} in, {parts_out * count} out"
+        if size % parts:
+            expected = f"a multiple of {parts} elements"
         raise N627.error(
-            expected=f"arrays that fit a {kind} over {ranks} ranks",
-            found=f"{source} elements in, {target} out",
+            expected=f"{expected}, for {kind} over {ranks} ranks",
+            found=f"{counted(source, 'element')} in, {target} out",
         )
     return count
 
@@ -107,11 +112,12 @@ def own_count_of(plan: Plan, rank: int, elements: Sequence[int], count: int | No
     """Elements of a block of a call with its own plan, from those of the rank's arrays."""
     if rank >= plan.collective.ranks:
         return 0  # refused with the plan
-    expected = ("data",) if plan.collective.in_place else ("data", "out")
-    if len(elements) != len(expected):
+    in_place, has_out = plan.collective.in_place, len(elements) == 2
+    if in_place == has_out:
         raise N627.error(
-            expected=f"{' and '.join(expected)} for {plan.collective}",
-            found=counted(len(elements), "array"),
+            expected=f"{'data alone' if in_place else 'data and out'} for {plan.collective}",
+            found="data and out" if has_out else "data alone",
+            remedy="Leave `out` out: the plan is in place." if in_place else "Give `out`, too.",
         )
     return arguments.count_of(arguments.parts_of(plan, rank, elements), count, N627)
 

@@ -24,6 +24,7 @@ from sley.communicator.settings import Settings
 from sley.communicator.stats import CallStats
 from sley.engine.types import Array, reduction
 from sley.errors.calls import N627
+from sley.errors.compiler import C307
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 from sley.rendezvous.hosts import Hosts
@@ -188,12 +189,11 @@ class Communicator:
 
         data, out: the rank's input and output, whole blocks as in `sley.execute`; empty where the
         rank has none. In place, `data` is all of the rank's data, and `out` is None. count:
-        elements of a block, for a rank without data. Errors: N651, N652, V2xx.
+        elements of a block, for a rank without data. Errors: C307, N627, N651, N652, V2xx.
         """
         given = (data,) if out is None else (data, out)
         if not isinstance(plan, Plan):
-            found, remedy = type(plan).__name__, "Give a Plan; sley.compile makes one of a program."
-            raise N627.error(expected="a plan to run", found=found, remedy=remedy)
+            raise C307.error(expected="a Plan", found=type(plan).__name__)
         element = type_of("run", given, dtype, reduces=plan.reduces)
         for array in given if plan.writes_input else given[-1:]:
             check_writable("run", array)
