@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypedDict, Unpack
 
 from numpy.typing import NDArray
@@ -11,9 +11,12 @@ from sley import devices as on_devices
 from sley import jobs
 from sley.codegen import Engine
 from sley.devices import Device, Launching, open_devices
+from sley.engine.limits import whole
 from sley.engine.measure import Measurement, Sweep
+from sley.errors import did_you_mean
 from sley.errors.runtime import R514
 from sley.ir.plan import Plan
+from sley.ir.sizes import text_in_bytes
 from sley.ir.words import ReduceOp
 from sley.verify import verify
 
@@ -31,10 +34,14 @@ class RunSettings(TypedDict, total=False):
     launching: Launching | str
 
 
+_NAMES = ("dtype", "reduce_op", *RunSettings.__annotations__)
+"""The settings that both functions have, for messages."""
+
+
 # More than eight parameters: the public function takes the fields of Sweep and Settings by name.
 def run(
     plan: Plan,
-    sizes_bytes: Sequence[int],
+    sizes_bytes: int | str | Sequence[int | str],
     *,
     devices: str | Sequence[Device] | None = None,
     ranks_per_device: int | None = None,
@@ -48,7 +55,8 @@ def run(
 ) -> list[Measurement]:
     """Proves a plan and runs it for several sizes; measures and checks each.
 
-    sizes_bytes, dtype, reduce_op, iterations, warmup, check: the fields of
+    sizes_bytes: one size or several, as numbers of bytes or texts such as "64K".
+    dtype, reduce_op, iterations, warmup, check: the fields of
         `sley.engine.measure.Sweep`.
     devices: the names of devices ("threads", "cuda", "cuda:0,1"), with `ranks_per_device` ranks on
         each (`sley.devices.open_devices`); or the device of each rank; or None for processes of
@@ -59,7 +67,7 @@ def run(
     Errors: V2xx, R5xx, K5xx.
     """
     verify(plan)
-    sweep = Sweep(sizes_bytes, dtype, reduce_op, iterations, warmup, check)
+    sweep = Sweep(_checked_sizes(sizes_bytes), dtype, reduce_op, iterations, warmup, check)
     place = _place(plan, devices, ranks_per_device, settings)
     if isinstance(place, jobs.Settings):
         return jobs.run(plan, sweep, place, progress=progress)
@@ -90,6 +98,12 @@ def execute(
     return on_devices.execute(plan, inputs, *place, dtype=dtype, count=count, reduce_op=reduce_op)
 
 
+def _checked_sizes(sizes: int | str | Sequence[int | str]) -> list[int]:
+    """The bytes of one size or of several. Errors: R514."""
+    several = [sizes] if isinstance(sizes, str) or not isinstance(sizes, Iterable) else sizes
+    return [whole(text_in_bytes(size), "size", 0) for size in several]
+
+
 def _place(
     plan: Plan,
     devices: str | Sequence[Device] | None,
@@ -97,8 +111,14 @@ def _place(
     settings: RunSettings,
 ) -> jobs.Settings | tuple[Sequence[Device], on_devices.Settings]:
     """The settings for processes, or the device of each rank and the settings for devices. Errors:
-    R514 for settings that only devices have."""
+    R514 for settings that only devices have, or that don't exist."""
     given: dict[str, Any] = {**settings}
+    for name in given.keys() - RunSettings.__annotations__.keys():
+        raise R514.error(
+            expected=f"settings among {', '.join(_NAMES)}",
+            found=f"{name}={given[name]!r}",
+            remedy=did_you_mean(name, _NAMES) or "Use one of these names, or leave it out.",
+        )
     if isinstance(devices, str):
         devices = open_devices(devices, plan.collective.ranks, ranks_per_device)
     elif ranks_per_device is not None:

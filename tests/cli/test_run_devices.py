@@ -247,8 +247,21 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
     assert code_of(lambda: sley.run(plan, [64], ranks_per_device=2)) == "R514"
     assert code_of(lambda: sley.run(plan, [64], devices=devices, ranks_per_device=2)) == "R514"
     assert code_of(lambda: sley.execute(plan, inputs, devices="threads", engine="fast")) == "R514"
+    assert code_of(lambda: sley.run(plan, [64], op="sum")) == "R514"  # type: ignore[call-arg]
+    assert code_of(lambda: sley.run(plan, [64], devices="threads", slot=2)) == "R514"  # type: ignore[call-arg]
     assert code_of(lambda: sley.execute(plan, inputs, devices=devices[:2])) == "R503"
     assert code_of(lambda: sley.run(plan, [64], devices="threads", iterations=0)) == "R514"
+
+
+@pytest.mark.parametrize("sizes", [["1K", 2048], "3K", 3072, np.array([3072])])
+def test_sizes_are_numbers_or_texts_alone_or_in_a_list(sizes: Any) -> None:
+    found = sley.run(ring(), sizes, devices="threads", iterations=1)
+    assert [m.size_bytes // 1020 for m in found] == ([1, 2] if len(found) == 2 else [3])
+
+
+@pytest.mark.parametrize("sizes", [1e3, "1 apple", ["1K", None]])
+def test_sizes_of_no_number_are_refused(sizes: Any) -> None:
+    assert code_of(lambda: sley.run(ring(), sizes, devices="threads")) == "R514"
 
 
 def test_more_memory_than_there_is_is_refused() -> None:

@@ -342,6 +342,8 @@ def test_a_plan_at_the_limits_of_the_target_is_written(target: str, make) -> Non
         {"max_bytes": 0},
         {"max_bytes": 1 << 63},
         {"name": "\x00"},
+        {"min_bytes": "1 apple"},
+        {"max_bytes": 1.5},
         {"name": "\ud800"},
         {"name": "x" * 256},
         {"name": '"' * 50},
@@ -354,6 +356,12 @@ def test_arguments_that_no_file_can_hold_are_refused(options: dict[str, object])
 
 def test_fewer_than_one_thread_is_refused() -> None:
     assert refused(exchange(), "msccl", threads=0).code == "F451"
+    assert refused(exchange(), "msccl", threads="256").code == "F451"
+
+
+def test_sizes_may_be_texts() -> None:
+    text = msccl_xml.write(exchange(), "msccl", min_bytes="64K", max_bytes="1MB")
+    assert text == msccl_xml.write(exchange(), "msccl", min_bytes=1 << 16, max_bytes=1 << 20)
 
 
 @pytest.mark.parametrize("target", ["nccl", "", "MSCCL"])

@@ -83,14 +83,14 @@ F409 = Rule(
     why="Nothing can be proven about the algorithm without the values that the ranks must have at "
     "the end.",
     example='coll="allredcue"; coll="alltoallv", whose sizes are known only at the call',
-    instead="Correct the name, or pass the collective: read(file, collective=...).",
+    instead="Correct the name, or pass the collective: sley.load(file, collective=...).",
 )
 F410 = Rule(
     "F410",
     "collective-needed",
     what='The file has coll="custom", and the caller does not pass the collective.',
     why="The file contains only the steps of each GPU, not the intended result.",
-    example='read("alltonext.xml"), where the file has coll="custom"',
+    example='sley.load("alltonext.xml"), where the file has coll="custom"',
     instead="Pass it: sley.load(file, collective=sley.AllToNext(ranks=16, chunks=2)), or with "
     "--collective FILE.py a program for this collective.",
 )
@@ -200,7 +200,7 @@ F424 = Rule(
     "other-collective",
     what="The passed collective does not have as many ranks as the file has GPUs.",
     why="The file's algorithm is only for its own number of ranks.",
-    example='read(file, collective=AllReduce(ranks=4)), where the file has ngpus="8"',
+    example='sley.load(file, collective=sley.AllReduce(ranks=4)), where the file has ngpus="8"',
     instead="Pass a collective for the file's ranks.",
 )
 F430 = Rule(
@@ -242,7 +242,7 @@ F434 = Rule(
     what="Remark: sley assumed a value that the file does not contain.",
     why="MSCCL XML has no root, and `inplace` may be missing, or allow both.",
     example='coll="broadcast", without a root in the file',
-    instead="Pass the value: read(file, root=..., in_place=...).",
+    instead="Pass the value: sley.load(file, root=..., in_place=...).",
 )
 F435 = Rule(
     "F435",
@@ -257,8 +257,8 @@ F440 = Rule(
     "unknown-target",
     what="A file's target is not msccl, executor or rccl.",
     why="The targets differ in limits, spellings and supported operations.",
-    example='write(plan, "nccl")',
-    instead='Name one of them: write(plan, "executor").',
+    example='sley.save(plan, "plan.xml", target="nccl")',
+    instead='Name one of them: sley.save(plan, "plan.xml", target="executor").',
 )
 F441 = Rule(
     "F441",
@@ -286,7 +286,7 @@ F443 = Rule(
     "no-such-collective",
     what="The target does not have the plan's collective under this name with the same meaning.",
     why="A runtime selects a file by the call's collective, and runs it whatever it computes.",
-    example='write(plan of AllToNext, "executor"), which has no custom collectives',
+    example="sley.save of an AllToNext for the executor, which has no custom collectives",
     instead='Write for "msccl", which has custom collectives, or use a standard collective.',
 )
 F444 = Rule(
@@ -358,8 +358,8 @@ F451 = Rule(
     what="A name is not XML text or too long, a size is negative, or min_bytes is greater than "
     "max_bytes.",
     why="The runtimes' parsers cut longer values, and never select an empty range of sizes.",
-    example="write(plan, target, min_bytes=2048, max_bytes=1024)",
-    instead="Correct the value; you can pass a name: write(plan, target, name=...).",
+    example='sley.save(plan, "plan.xml", min_bytes=2048, max_bytes=1024)',
+    instead="Correct the value; you can pass a name: sley.save(plan, path, name=...).",
 )
 F452 = Rule(
     "F452",
@@ -377,7 +377,7 @@ F453 = Rule(
     what="A plan with the protocol Direct is to be written as MSCCL XML, which has only Simple, LL "
     "and LL128.",
     why="Its runtimes copy every message through a FIFO; they can't read a peer's buffer.",
-    example='write(sley.compile(ring, protocol="direct"), "msccl")',
+    example='sley.save(sley.compile(ring, protocol="direct"), "plan.xml")',
     instead="Compile the program with another protocol: --protocol simple, or "
     'sley.compile(..., protocol="simple").',
 )
@@ -387,7 +387,7 @@ F460 = Rule(
     what="The suffix of a file's name is not a known format: .xml is MSCCL XML, .cu and .cpp are "
     "kernels, which can only be written.",
     why="sley does not guess a format from the text.",
-    example='save(plan, "plan.txt")',
+    example='sley.save(plan, "plan.txt")',
     instead="Give the file a name that ends in .xml, or .cu for kernels.",
 )
 F461 = Rule(
@@ -396,6 +396,6 @@ F461 = Rule(
     what="The folder does not exist, or the file cannot be written there.",
     why="sley writes the file in a temporary place and then moves it, so that it is complete or "
     "absent.",
-    example='save(plan, "no-such-folder/plan.xml")',
+    example='sley.save(plan, "no-such-folder/plan.xml")',
     instead="Create the folder, or check the permissions and the space on the disk.",
 )

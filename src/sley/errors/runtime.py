@@ -134,7 +134,7 @@ R513 = Rule(
 R514 = Rule(
     "R514",
     "bad-setting",
-    what="A setting of a run is outside its range.",
+    what="A setting of a run does not exist, or is outside its range.",
     why="Sizes and numbers of elements, iterations, slots and bytes are integers and not negative, "
     "a timeout is positive, and none exceeds the engine's limits.",
     example="sley.run(plan, [-1], iterations=0)",

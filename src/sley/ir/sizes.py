@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from sley.errors.simulation import S702
 from sley.ir.words import is_integer
@@ -23,6 +24,11 @@ def size_in_bytes(size: object) -> int | None:
         return None
     number = int(size)  # type: ignore[call-overload]
     return number if 0 < number <= MAX_BYTES else None
+
+
+def text_in_bytes(size: object) -> Any:
+    """`size_in_bytes` of a text that is a size; other values as they are."""
+    return (size_in_bytes(size) or size) if isinstance(size, str) else size
 
 
 def checked_size(size: object) -> int:

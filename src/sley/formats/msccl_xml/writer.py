@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -26,8 +27,9 @@ from sley.formats.msccl_xml.words import (
 from sley.formats.problems import Problems
 from sley.ir.collectives import standard
 from sley.ir.plan import Plan
+from sley.ir.sizes import text_in_bytes
 from sley.ir.tables import NONE
-from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
+from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op, is_integer
 
 _NOT_XML_TEXT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _IN_ATTRIBUTE = {'"': "&quot;", "\t": "&#9;", "\n": "&#10;", "\r": "&#13;"}
@@ -54,27 +56,28 @@ def write(
     target: str | Target,
     *,
     name: str | None = None,
-    min_bytes: int = 0,
-    max_bytes: int | None = None,
+    min_bytes: int | str = 0,
+    max_bytes: int | str | None = None,
     threads: int | None = None,
 ) -> str:
     """The MSCCL XML of a plan, for a target (msccl, executor, rccl). It depends on the arguments
     alone.
 
     name: the algorithm's name; the plan's by default.
-    min_bytes, max_bytes: the least and the greatest size for the algorithm, both included; None is
-        no limit.
+    min_bytes, max_bytes: the least and the greatest size for the algorithm, both included, as a
+        number or a text such as "64K"; None is no limit.
     threads: threads of a block, for targets that read it.
     Errors: F440 to F453, with up to 20 problems at once.
     """
     target = target_among(TARGETS, target, XmlTarget)
     problems = Problems()
     name = plan.name if name is None else name
-    _check_arguments(target, name, min_bytes, max_bytes, threads, problems)
+    least, most = text_in_bytes(min_bytes), text_in_bytes(max_bytes)
+    _check_arguments(target, name, least, most, threads, problems)
     parts = _parts(plan, target, problems)
     limit = target.no_limit_bytes
-    if max_bytes is not None:
-        limit = max_bytes if target.max_is_inclusive else max_bytes + 1
+    if most is not None:
+        limit = most if target.max_is_inclusive else most + 1
     header = {
         "name": name,
         "proto": plan.protocol.value,
@@ -84,7 +87,7 @@ def write(
         "coll": parts.word,
         "inplace": int(plan.collective.in_place),
         "outofplace": int(not plan.collective.in_place),
-        "minBytes": min_bytes,
+        "minBytes": least,
         "maxBytes": limit,
     }
     if threads is not None:
@@ -133,8 +136,8 @@ def _collective(plan: Plan, target: XmlTarget, problems: Problems) -> tuple[str,
 def _check_arguments(
     target: XmlTarget,
     name: str,
-    min_bytes: int,
-    max_bytes: int | None,
+    min_bytes: Any,
+    max_bytes: Any,
     threads: int | None,
     problems: Problems,
 ) -> None:
@@ -151,21 +154,22 @@ def _check_arguments(
             found=f"{len(_attribute(name).encode())}",
         )
     greatest = _LARGEST_BYTES if max_bytes is None else max_bytes
-    if not 0 <= min_bytes <= greatest <= _LARGEST_BYTES or greatest < 1:
+    are_sizes = is_integer(min_bytes) and is_integer(greatest)
+    if not are_sizes or not 0 <= min_bytes <= greatest <= _LARGEST_BYTES or greatest < 1:
         problems.add(
             F451,
             at,
             expected=f"0 <= min_bytes <= max_bytes, max_bytes from 1 to {_LARGEST_BYTES}",
-            found=f"min_bytes={min_bytes}, max_bytes={max_bytes}",
+            found=f"min_bytes={min_bytes!r}, max_bytes={max_bytes!r}",
         )
-    if threads is not None and (threads < 1 or not target.takes_threads):
+    if threads is not None and not (target.takes_threads and is_integer(threads) and threads >= 1):
         problems.add(
             F451,
             at,
             expected="threads of at least 1, for a target that reads it"
             if target.takes_threads
             else f"no threads: {target.name} doesn't read it",
-            found=f"threads={threads}",
+            found=f"threads={threads!r}",
         )
 
 
