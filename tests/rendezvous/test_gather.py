@@ -92,6 +92,76 @@ def test_everybody_names_the_ranks_that_are_missing(absent: list[int]) -> None:
     assert len(store) == 0
 
 
+class BrokenStore(LocalStore):
+    """Raises after the write with a number, counted from 1."""
+
+    def __init__(self, write: int, error: BaseException) -> None:
+        super().__init__()
+        self.write, self.error = write, error
+
+    def _put(self, key: str, value: bytes) -> bytes:
+        present = super()._put(key, value)
+        self.write -= 1
+        if self.write == 0:
+            raise self.error
+        return present
+
+
+@pytest.mark.usefixtures("little_grace")
+def test_of_a_rank_0_that_dies_between_its_answers_no_other_rank_is_accused() -> None:
+    store = LocalStore()
+    dead = dataclasses.replace(HERE, started=HERE.started - 1)
+    claim = {"protocol": 1, "token": "x", "ranks": 3, "process": dataclasses.asdict(dead)}
+    store.put("topic", 0, 0, json.dumps({**claim, "failure": None}).encode() + b"\0")
+    (outcome,) = gathered(store, [2], 3, SHORT_S)  # rank 1 has its answer: no message is left
+    assert outcome.diagnostics[0].found == "no sign of rank 0 in time"
+
+
+@pytest.mark.usefixtures("little_grace")
+def test_of_a_rank_0_that_takes_a_message_and_leaves_no_other_rank_is_accused() -> None:
+    store = LocalStore()
+
+    def leave() -> None:
+        wait_until(lambda: store.has("topic", 2, 0))
+        store.delete("topic", 2, 0)
+
+    outcome, _ = on_threads(
+        [
+            lambda: all_gather(member(store, 2, 3), "topic", b"2", Deadline.after(SHORT_S)),
+            leave,
+        ]
+    )
+    assert outcome.diagnostics[0].found == "no sign of rank 0 in time"
+
+
+@pytest.mark.parametrize("answer", [1, 2])
+def test_an_interrupted_rank_0_still_answers_all_ranks(answer: int) -> None:
+    ranks = 4
+    store = BrokenStore(ranks + answer, KeyboardInterrupt())  # each rank has written a message
+
+    def interrupted() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            all_gather(member(store, 0, ranks), "topic", b"0", Deadline.after(TIMEOUT_S))
+
+    others = [
+        lambda r=r: all_gather(
+            member(store, r, ranks), "topic", b"%d" % r, Deadline.after(TIMEOUT_S)
+        )
+        for r in range(1, ranks)
+    ]
+    values = on_threads([interrupted, *others])[1:]
+    assert values == [[b"0", b"1", b"2", b"3"]] * (ranks - 1)
+    assert len(store) == 0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_exception_directly_after_a_write_leaves_no_message(rank: int) -> None:
+    store = BrokenStore(1, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        all_gather(member(store, rank, 2), "topic", b"", Deadline.after(TIMEOUT_S))
+    assert len(store) == 0
+
+
 @pytest.mark.usefixtures("little_grace")
 def test_many_missing_ranks_are_counted() -> None:
     (outcome,) = gathered(LocalStore(), [0], 100, SHORT_S)

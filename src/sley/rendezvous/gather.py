@@ -130,16 +130,19 @@ class _Gather:
             "failure": error and error.diagnostics[0].to_json(),
         }
         claim = _Message(header, value)
-        self._claim(claim.encode())
+        message = claim.encode()
         try:
+            self._claim(message)
             if self.rank != 0:
                 return self._answer_of_rank_0(claim)
             values = self._collect(claim)
+            self.store.delete(self.topic, 0, 0)
         except BaseException:
             with contextlib.suppress(SleyError):  # the first error is the one to raise
-                self.store.delete(self.topic, self.rank, 0)
+                # The message that is there may be of another process with this rank.
+                if self.store.get(self.topic, self.rank, 0, 0.0) == message:
+                    self.store.delete(self.topic, self.rank, 0)
             raise
-        self.store.delete(self.topic, 0, 0)
         return values
 
     def _claim(self, message: bytes) -> None:
@@ -160,15 +163,23 @@ class _Gather:
         data = self.store.get(about, 0, self.rank, self.deadline.left_s)
         if data is None:
             # Look for absent ranks before those that wait no longer leave, too.
-            absent = self._absent(range(self.member.ranks))
+            absent = self._absent()
             data = self.store.get(about, 0, self.rank, GRACE_S)
         if data is None:
-            raise self._missing_error(self._absent(absent) or [0])
+            raise self._missing_error([0] if self._has_lost_rank_0() else absent or [0])
         self.store.delete(about, 0, self.rank)
         answer = _Message.decode(data)
         if answer.header["failure"]:
             raise SleyError([diagnostic_from_json(answer.header["failure"])])
         return _cut(answer.body, answer.header["sizes"])
+
+    def _has_lost_rank_0(self) -> bool:
+        """Whether rank 0 came, but ended before it answered this rank. It has then deleted the
+        messages of the ranks that it answered: these are not absent."""
+        if not self.store.has(self.topic, self.rank, 0):
+            return True  # only rank 0 deletes this rank's message
+        claim = self.store.get(self.topic, 0, 0, 0.0)
+        return claim is not None and _process(_Message.decode(claim)).is_gone()
 
     def _collect(self, own: _Message) -> list[bytes]:
         claims, waiting = {0: own}, list(range(1, self.member.ranks))
@@ -226,12 +237,20 @@ class _Gather:
         self._wait_until_read(claims, end)
 
     def _answer(self, claims: Mapping[int, _Message], answer: _Message) -> None:
+        """Answers ranks: all of them, even if an exception comes between two answers (Ctrl-C)."""
         data = answer.encode()
+        problem: BaseException | None = None
         for rank, claim in claims.items():
-            if rank != 0:
+            if rank == 0:
+                continue
+            try:
                 # Delete the claim first: with the answer, the rank may make its next claim.
                 self.store.delete(self.topic, rank, 0)
                 self.store.put(self._about(claim), 0, rank, data)
+            except BaseException as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
 
     def _wait_until_read(self, claims: Mapping[int, _Message], end: Deadline) -> None:
         """Waits until the others have read their answers: the store may end with this process."""
@@ -262,8 +281,9 @@ class _Gather:
             remedy=why.remedy,
         )
 
-    def _absent(self, ranks: Sequence[int]) -> list[int]:
-        return [r for r in ranks if r != self.rank and not self.store.has(self.topic, r, 0)]
+    def _absent(self) -> list[int]:
+        """The ranks without an unread message for rank 0."""
+        return [r for r in range(self.member.ranks) if not self.store.has(self.topic, r, 0)]
 
     def _missing_error(self, ranks: Sequence[int]) -> SleyError:
         return missing_error(ranks, self.member.ranks, self.member.what)
