@@ -57,23 +57,23 @@ bool Layout::has_one_more(std::int64_t cell) const {
 
 void Layout::load_tail() {
     if (cut_.left_over == 0) return;
-    move_tail(kInput, true);
-    move_tail(kOutput, true);
+    const auto item = static_cast<std::size_t>(cut_.item);
+    for (const auto memory : {kInput, kOutput}) {
+        for (std::int64_t cell = 0; cell < program_.cells[memory]; ++cell) {
+            if (!has_one_more(cell)) continue;
+            std::memcpy(tail_element(memory, cell), last_element(memory, cell), item);
+        }
+    }
 }
 
 void Layout::store_tail() {
     if (cut_.left_over == 0) return;
-    if (program_.in_place || program_.writes_input) move_tail(kInput, false);
-    move_tail(kOutput, false);
-}
-
-void Layout::move_tail(Memory memory, bool load) {
     const auto item = static_cast<std::size_t>(cut_.item);
-    for (std::int64_t cell = 0; cell < program_.cells[memory]; ++cell) {
-        if (!has_one_more(cell)) continue;
-        std::byte* outside = base_[memory] + (first_element(cell) + cut_.chunk) * cut_.item;
-        std::byte* inside = tail_[memory] + cell * cut_.item;
-        std::memcpy(load ? inside : outside, load ? outside : inside, item);
+    for (const auto memory : {kInput, kOutput}) {
+        for (const auto cell : program_.written[memory]) {
+            if (!has_one_more(cell)) continue;
+            std::memcpy(last_element(memory, cell), tail_element(memory, cell), item);
+        }
     }
 }
 

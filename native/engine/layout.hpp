@@ -58,12 +58,13 @@ public:
     }
 
     std::byte* address(Memory memory, std::int64_t cell, std::int64_t tile) const {
-        if (is_tail(tile)) return tail_[memory] + cell * cut_.item;
+        if (is_tail(tile)) return tail_element(memory, cell);
         const auto first = memory == kScratch ? cell * cut_.chunk : first_element(cell);
         return base_[memory] + (first + tile * cut_.tile) * cut_.item;
     }
 
-    // Copy the tail's elements from the caller's memory and back.
+    // Copy the tail's elements from the caller's memory, and back those of cells that the rank
+    // writes: the memory of others may be read-only.
     void load_tail();
     void store_tail();
     // Divides sums into averages.
@@ -77,7 +78,13 @@ private:
         return elements + block * cut_.left_over + index * cut_.left_over / program_.chunks;
     }
     bool has_one_more(std::int64_t cell) const;
-    void move_tail(Memory memory, bool load);
+    // The last element of a chunk that has one more, and its place in the tail.
+    std::byte* last_element(Memory memory, std::int64_t cell) const {
+        return base_[memory] + (first_element(cell) + cut_.chunk) * cut_.item;
+    }
+    std::byte* tail_element(Memory memory, std::int64_t cell) const {
+        return tail_[memory] + cell * cut_.item;
+    }
 
     const Program& program_;
     std::vector<std::uint64_t>& scratch_;

@@ -31,6 +31,7 @@ public:
         for (std::int64_t row = 0; row < rows_; ++row) build_instruction(row);
         find_payloads();
         find_final();
+        find_written();
         return std::move(program_);
     }
 
@@ -116,7 +117,6 @@ private:
         if (writes_destination(in.op)) {
             std::tie(in.dst_memory, in.dst_cell) =
                 operand(row, "destination", c_.dst_buffer[row], c_.dst_index[row]);
-            program_.writes_input |= !c_.in_place && in.dst_memory == kInput;
         }
         if (sends(in.op)) {
             in.send = end_of(row, c_.send[row], true);
@@ -250,6 +250,21 @@ private:
             if (!writes_destination(in.op)) continue;
             const auto first = is_read[in.dst_memory].begin() + in.dst_cell;
             in.is_final = std::find(first, first + in.count, true) == first + in.count;
+        }
+    }
+
+    void find_written() {
+        for (const auto memory : {kInput, kOutput}) {
+            std::vector<bool> is_written(static_cast<std::size_t>(program_.cells[memory]));
+            for (const auto& in : program_.instructions) {
+                if (!writes_destination(in.op) || in.dst_memory != memory) continue;
+                std::fill_n(is_written.begin() + in.dst_cell, in.count, true);
+            }
+            for (std::int32_t cell = 0; cell < program_.cells[memory]; ++cell) {
+                if (is_written[static_cast<std::size_t>(cell)]) {
+                    program_.written[memory].push_back(cell);
+                }
+            }
         }
     }
 

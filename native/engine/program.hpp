@@ -123,7 +123,8 @@ struct Program {
     bool in_place;
     bool tile_major;
     bool all_pullable, reduces, needs_all;
-    bool writes_input = false;  // although out of place
+    // The cells of kInput and of kOutput that instructions of the rank write, ascending.
+    std::vector<std::int32_t> written[2];
 
     // The elements of a memory (kInput or kOutput) in a call of `count`.
     std::int64_t elements(Memory memory, std::int64_t count) const {

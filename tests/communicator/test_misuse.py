@@ -7,6 +7,7 @@ import mmap
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -84,6 +85,39 @@ def test_read_only_memory_may_be_read() -> None:
         first, second = group.each(read)
         assert (first == 1).all()
         assert (second == 2).all()
+
+
+def unwritable(count: int) -> np.ndarray[Any, Any]:
+    """Ones, in memory that the kernel lets nobody write."""
+    values = np.ones(count, np.float32)
+    with tempfile.TemporaryFile() as file:
+        file.write(values)
+        file.flush()
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), np.float32)
+
+
+def _broadcast_in_two(p: ChunkProgram) -> None:
+    for chunk in range(2):
+        p.chunk(0, "in", chunk).copy(1, "out", chunk)
+
+
+IN_TWO = trace(sley.Broadcast(2, 2, 0, in_place=True), _broadcast_in_two, name="in-two")
+
+
+def reads(comm: Communicator, kind: str, count: int) -> list[float]:
+    comm.plans.register(IN_TWO)
+    reader = {"broadcast": 0, "reduce": 1}[kind]
+    data = unwritable(count) if comm.rank == reader else np.zeros(count, np.float32)
+    getattr(comm, kind)(data, 0)
+    return sorted({float(x) for x in data})
+
+
+@pytest.mark.parametrize("count", [5, 100003])
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_memory_that_a_rank_only_reads_is_not_written(kind: str, count: int) -> None:
+    """Chunks of different lengths, whose last elements the engine handles on their own."""
+    ends = start(2, reads, kind, count).ends()
+    assert [end.value for end in ends] == [[1.0], [1.0]], ends
 
 
 def test_a_root_without_its_array_is_refused() -> None:
