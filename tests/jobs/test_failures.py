@@ -22,6 +22,7 @@ from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import LoopOrder
 from sley.jobs import Job, Settings, execute
+from sley.jobs import job as jobs
 from sley.jobs.commands import Run
 from support import rank_threads, small_plans
 
@@ -133,6 +134,27 @@ def test_a_stopped_rank_ends_the_call() -> None:
         assert error.code in ("R502", "R513")
         assert time.monotonic() - start < 8
     assert gone(pids)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda job: job.execute([np.ones(6)] * 3),
+        lambda job: job.time_us(2, Sweep([])),
+    ],
+    ids=["execute", "measure"],
+)
+def test_a_rank_stopped_between_calls_is_noticed_after_the_timeout(
+    call: Callable[[Job], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_GRACE_S", 0.5)
+    with Job(small_plans.ring_allreduce(3, fused=True), Settings(timeout_s=0.4)) as job:
+        os.kill(job.pids[1], signal.SIGSTOP)
+        start = time.monotonic()
+        error = failing(lambda: call(job))
+        assert error.code == "R513"
+        assert "within 1 s" in str(error)
+        assert time.monotonic() - start < 8
 
 
 def test_a_stalled_job_is_unusable() -> None:

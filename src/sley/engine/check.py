@@ -161,14 +161,13 @@ class Promise:
 
 
 class GuardedBuffer:
-    """Memory of `elements` elements with a guard zone on either side."""
+    """Memory of `elements` elements, not initialized, with a guard zone on either side."""
 
     def __init__(self, elements: int, dtype: DataType) -> None:
         size = elements * dtype.size_bytes
         self._memory = np.empty(size + 2 * GUARD_BYTES, np.uint8)
         self._memory[:GUARD_BYTES] = self._memory[GUARD_BYTES + size :] = GUARD_BYTE
         self.array: Array = self._memory[GUARD_BYTES : GUARD_BYTES + size].view(dtype.array)
-        clear(self.array)
 
     def count_overwritten(self) -> int:
         """The number of bytes of the guard zones that changed."""

@@ -128,6 +128,12 @@ class Job:
             self._run(count, sweep.kind, sweep.reduce_op, 1)
             return sum(self._ask_all(CountWrong(), _START_S).values())
 
+    @property
+    def _patience_s(self) -> float:
+        """How long a rank may be silent. It times out by itself after at most 1.25 times its
+        timeout."""
+        return 1.25 * self.timeout_s + _GRACE_S
+
     def _start(self) -> list[int]:
         for program in self._loaded.programs:
             promise = Promise.of(self.plan, program.rank)
@@ -169,7 +175,7 @@ class Job:
         self._request(elements * dtype.size_bytes)
         for rank in range(ranks):
             self._group.send(rank, Allocate(sizes[rank], count, dtype.name, reduce_op, in_place))
-        self._collect(_START_S)
+        self._collect(self._patience_s)
 
     def _request(self, size_bytes: int) -> None:
         """Record the memory that the ranks will allocate; R507 if its size overflows."""
@@ -192,7 +198,7 @@ class Job:
         inputs.store(memory)
         for rank, pair in enumerate(spans):
             self._group.send(rank, Attach(total, pair), segment.fd)
-        self._collect(_START_S)
+        self._collect(self._patience_s)
         self._run(inputs.count, inputs.dtype, inputs.reduce_op, 1)
         return inputs.outputs(memory)
 
@@ -200,8 +206,7 @@ class Job:
         self, count: int, dtype: DataType, reduce_op: ReduceOp, iterations: int
     ) -> dict[int, Outcome]:
         command = Run(count, dtype.name, reduce_op, iterations, self.timeout_s)
-        # The ranks time out by themselves after at most 1.25 times their timeout.
-        reports = self._ask_all(command, 1.25 * self.timeout_s + _GRACE_S)
+        reports = self._ask_all(command, self._patience_s)
         outcomes = {rank: Outcome.of(report) for rank, report in reports.items()}
         error = failure(self._loaded, outcomes, self.timeout_s)
         if error is not None:
