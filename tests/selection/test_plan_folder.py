@@ -117,8 +117,9 @@ def test_plans_for_other_groups_are_no_mistake(tmp_path: Path) -> None:
         ('["ring.py"]\noptions = 3', "a table with protocol"),
         ('["ring.py"]\noptions = { protocoll = "Direct" }', "Did you mean protocol"),
         ('"ring.py" = 3', "a table with min_bytes"),
-        ("ring.py", "a file in TOML"),
-        ("\xff", "a file in TOML"),
+        ("ring.py\n", "plans.toml:1:8"),
+        ("a." * 16000 + "a = 1", "keys of up to 32 parts"),
+        ("\xff", "a text file in UTF-8"),
     ],
 )
 def test_mistakes_in_the_table_are_named(tmp_path: Path, table: str, text: str) -> None:

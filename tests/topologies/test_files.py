@@ -129,6 +129,7 @@ def test_the_model_reads_parameters_by_protocol(tmp_path: Path) -> None:
 
 REFUSED = {
     "not toml": ("T605", "x.toml:2:", "\ngpus = = 3\n"),
+    "long key": ("T605", "x.toml", "a." * 16000 + "a = 1\n"),
     "no name": ("T607", "name", "gpus = 2\n" + SWITCH),
     "gpus": ("T607", "gpus", 'name = "x"\ngpus = "eight"\n'),
     "no gpus": ("T607", "gpus", 'name = "x"\ngpus = 0\n'),

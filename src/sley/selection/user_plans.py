@@ -13,7 +13,6 @@ An invalid file is reported, and doesn't disable the others; an invalid plans.to
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from sley.ir.words import is_integer
 from sley.lang import rescclang
 from sley.lang.files import program_of_file
 from sley.selection.kinds import kinds_of
+from sley.text_files import text_of, toml_tables
 from sley.verify import verify
 
 Source: TypeAlias = Plan | Program | str | os.PathLike[str]
@@ -289,17 +289,11 @@ def _table(path: Path, files: set[str]) -> tuple[dict[str, Any] | None, list[Dia
     it the plans' sizes are unknown."""
     at = Place(str(path))
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as problem:  # bad TOML, UTF-8: ValueErrors
-        if isinstance(problem, FileNotFoundError) and not path.is_symlink():
+        table = toml_tables(str(path), text_of(path, N653), N653)
+    except SleyError as error:
+        if isinstance(error.__cause__, FileNotFoundError) and not path.is_symlink():
             return {}, []
-        unread = N653.diagnostic(
-            at=at,
-            expected="a file in TOML",
-            found=str(problem),
-            remedy=_UNTIL_THEN,
-        )
-        return None, [unread]
+        return None, [replace(d, remedy=_UNTIL_THEN) for d in error.diagnostics]
     problems = [
         N653.diagnostic(
             at=at,

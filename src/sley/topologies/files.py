@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +13,14 @@ from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.compiler import C307, C308
 from sley.errors.topology import T601, T605, T609
 from sley.ir.topology import Topology
+from sley.text_files import text_of, toml_tables
 from sley.topologies.graph import graph_from, graph_text
 from sley.topologies.library import base_tables
 from sley.topologies.machine import Machine, machine_from
 from sley.topologies.nccl_xml import machine_from_xml
 from sley.topologies.nvidia_smi import is_matrix, machine_from_matrix
-from sley.topologies.reading import at_place, text_of
+from sley.topologies.reading import at_place
 from sley.topologies.taccl import machine_from_taccl
-
-_LINE_AND_COLUMN = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
 
 @dataclass(frozen=True)
@@ -58,11 +55,11 @@ def read(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
     if not isinstance(path, str | os.PathLike):
         raise C307.error(expected="the path of a file", found=repr(path)[:60])
     path = Path(path)
-    file, text = str(path), text_of(path)
+    file, text = str(path), text_of(path, T605)
     notes: list[Diagnostic] = []
     suffix, start = path.suffix.lower(), text.lstrip()[:1]
     if suffix == ".toml":
-        tables = toml_tables(file, text)
+        tables = toml_tables(file, text, T605)
         if "vertices" in tables or "links" in tables:
             if nodes is not None:
                 found = f"nodes={nodes} for {file}"
@@ -97,26 +94,6 @@ def save(topology: Topology, path: str | os.PathLike[str]) -> None:
     except UnicodeEncodeError as error:
         raise T601.error(expected="a name in Unicode", found=ascii(topology.name)) from error
     Path(path).write_bytes(content)
-
-
-_DEEP_KEY = re.compile(r"(?:[^\s.=]+[ \t]*\.[ \t]*){32}")
-
-
-def toml_tables(file: str, text: str) -> dict[str, Any]:
-    """The tables of TOML text. Errors: T605."""
-    if _DEEP_KEY.search(text):
-        # tomllib's time and memory grow with the square of the number of a key's parts.
-        raise T605.error(at=Place(file), expected="keys of up to 32 parts", found="a longer key")
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        place = _LINE_AND_COLUMN.search(str(error))
-        line, column = (int(place[1]), int(place[2])) if place else (0, 0)
-        raise T605.error(
-            at=Place(file, line, column),
-            expected="TOML",
-            found=_LINE_AND_COLUMN.sub("", str(error)),
-        ) from error
 
 
 def _json_tables(file: str, text: str) -> Mapping[str, Any]:

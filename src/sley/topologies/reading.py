@@ -5,33 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from sley.errors import Place, Rule, SleyError, did_you_mean
-from sley.errors.topology import T602, T605, T606, T607
+from sley.errors.topology import T602, T606, T607
 from sley.ir.words import is_integer, is_real
 from sley.topologies.node import Rate
 
-MAX_FILE_BYTES = 64 << 20
 _SHOWN = 60
 _MISSING = object()
-
-
-def text_of(path: Path) -> str:
-    """The text of a file. Errors: T605."""
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise T605.error(
-                at=Place(str(path)), expected=f"at most {MAX_FILE_BYTES} bytes", found="more"
-            )
-        return content.decode("utf-8-sig").replace("\r\n", "\n")
-    except (OSError, ValueError) as error:
-        raise T605.error(
-            at=Place(str(path)), expected="a text file in UTF-8", found=str(error)
-        ) from error
 
 
 def excerpt(value: object) -> str:

@@ -1,0 +1,54 @@
+"""Text files: reads text and TOML from users' files, which it refuses if they are too large."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from sley.errors import Place, Rule
+
+MAX_FILE_BYTES = 64 << 20
+
+_MOST_PARTS = 32
+"""The most parts of a TOML key: tomllib's time and memory grow with the square of their number."""
+
+# A key begins a line, or follows a bracket or a comma. Possessive quantifiers and few beginnings
+# keep the search's time proportional to the text's length.
+_PART = r"""(?:"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|[A-Za-z0-9_-]++)"""
+_LONG_KEY = re.compile(
+    rf"(?:^|[\[{{,])[ \t]*+(?:{_PART}[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}", re.MULTILINE
+)
+
+_LINE_AND_COLUMN = re.compile(r" \(at line (\d+), column (\d+)\)$")
+
+
+def text_of(path: Path, rule: Rule) -> str:
+    """The text of a file. Errors: `rule`, caused by the OSError or ValueError."""
+    at = Place(str(path))
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise rule.error(at=at, expected=f"at most {MAX_FILE_BYTES} bytes", found="more")
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except (OSError, ValueError) as error:
+        raise rule.error(at=at, expected="a text file in UTF-8", found=str(error)) from error
+
+
+def toml_tables(file: str, text: str, rule: Rule) -> dict[str, Any]:
+    """The tables of the TOML text in `file`. Errors: `rule`."""
+    if _LONG_KEY.search(text):
+        expected = f"keys of up to {_MOST_PARTS} parts"
+        raise rule.error(at=Place(file), expected=expected, found="a longer key")
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
+        place = _LINE_AND_COLUMN.search(str(error))
+        line, column = (int(place[1]), int(place[2])) if place else (0, 0)
+        raise rule.error(
+            at=Place(file, line, column),
+            expected="TOML",
+            found=_LINE_AND_COLUMN.sub("", str(error)),
+        ) from error
