@@ -25,6 +25,12 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert Settings.from_environment(copies="cached").copies is Copies.CACHED
 
 
+def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TIMEOUT_S", "CMA", "COPIES", "NETWORK", "PLAN_DIR"):
+        monkeypatch.setenv(f"SLEY_{name}", "")
+    assert Settings.from_environment() == Settings()
+
+
 @pytest.mark.parametrize("name", ["TIMEOUT_S", "CMA", "COPIES", "NETWORK"])
 def test_a_variable_that_means_nothing_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"SLEY_{name}", "fast")
@@ -46,6 +52,7 @@ def test_a_variable_that_means_nothing_is_named(name: str, monkeypatch: pytest.M
         {"copies": "fast"},
         {"network": 3},
         {"plan_dir": 3},
+        {"plan_dir": ""},
     ],
     ids=str,
 )

@@ -97,6 +97,27 @@ def test_a_bad_file_does_not_disable_the_others(tmp_path: Path) -> None:
     assert sorted(set(files)) == ["a.py", "b.xml", "c.resccl", "d.py", "e.py"]
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("SystemExit(3)", "SystemExit: 3"),
+        ("type('Own', (BaseException,), {})('why')", "Own: why"),
+        ("type('Mute', (Exception,), {'__str__': lambda error: 1 / 0})()", "Mute"),
+    ],
+)
+def test_whatever_a_file_raises_is_reported(tmp_path: Path, error: str, words: str) -> None:
+    (tmp_path / "a.py").write_text(f"raise {error}")
+    (problem,) = plans(tmp_path).problems
+    assert (problem.code, problem.found) == ("L114", words)
+    assert problem.places[0].line == 1
+
+
+def test_ctrl_c_while_a_file_runs_is_not_a_problem_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        plans(tmp_path)
+
+
 def test_plans_for_other_groups_are_no_mistake(tmp_path: Path) -> None:
     (tmp_path / "eight.py").write_text(PROGRAM.format(ranks=8))
     found = plans(tmp_path)
@@ -163,6 +184,17 @@ def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
         found = plans(folder)
         assert codes(found) == ["N653"]
         assert name(found, "all_reduce") == "one-step-allreduce"
+
+
+@pytest.mark.parametrize("folder", ["", "\0", b"plans", 5], ids=repr)
+def test_a_path_that_names_no_folder_is_reported(
+    folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ring.py").write_text(PROGRAM.format(ranks=4))
+    monkeypatch.chdir(tmp_path)
+    found = plans(folder)
+    assert codes(found) == ["N653"]
+    assert name(found, "all_reduce", in_place=True) != "own-ring"
 
 
 def test_registered_plans_come_before_those_of_the_folder(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class Settings:
         if self.slot_bytes is not None:
             whole(self.slot_bytes, "slot_bytes", 64, _MOST_SLOT_BYTES)
         whole(self.channels, "channels", 1, _MOST_CHANNELS)
-        if not isinstance(self.plan_dir, str | os.PathLike | None):
+        if not isinstance(self.plan_dir, str | os.PathLike | None) or self.plan_dir == "":
             raise _bad("plan_dir", "as the path of a folder", self.plan_dir)
         for name, flag in (("cma", self.cma), ("use_cache", self.use_cache)):
             if not isinstance(flag, bool):

@@ -45,19 +45,28 @@ def _run(path: Path) -> dict[str, object]:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         return runpy.run_path(str(path), run_name="__sley__")
-    except SleyError:
+    except (SleyError, KeyboardInterrupt):
         raise
     except SyntaxError as error:
         place = Place(error.filename or str(path), error.lineno or 0, error.offset or 0)
         raise L114.error(at=place, expected="Python", found=str(error.msg)) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # SystemExit, and exceptions that the file defines
         raise L114.error(
             at=_own_line(path, error),
             expected="code that runs to its end",
-            found=f"{type(error).__name__}: {error}",
+            found=_words(error),
         ) from error
     finally:
         sys.path.pop(0)
+
+
+def _words(error: BaseException) -> str:
+    """The exception's type and, unless its own `__str__` fails, its message."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:
+        return name
 
 
 def _own_line(path: Path, error: BaseException) -> Place:

@@ -252,21 +252,17 @@ class PlanFolder:
 def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolder:
     """The user plans of a folder, by the names of their files. Files whose names begin with "_" or
     "." are skipped: they are modules that programs import."""
-    place = Path(folder)
     try:
-        files = sorted(
-            path
-            for path in place.iterdir()
-            if path.suffix.lower() in _LOADERS and path.name[0] not in "._"
-        )
-    except OSError as problem:
+        files = _plan_files(folder)
+    except (OSError, TypeError, ValueError) as problem:
         wrong = N653.diagnostic(
-            at=Place(str(place)),
+            at=Place(str(folder)),
             expected="a readable folder",
-            found=problem.strerror or str(problem),
+            found=getattr(problem, "strerror", None) or str(problem),
             remedy="Give the path of a folder, or leave SLEY_PLAN_DIR out.",
         )
         return PlanFolder(problems=(wrong,))
+    place = Path(folder)
     table, problems = _table(place / _TABLE, {path.name for path in files})
     if table is None:
         return PlanFolder(problems=tuple(problems))
@@ -282,6 +278,18 @@ def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolde
             else:
                 problems += error.diagnostics
     return PlanFolder(tuple(plans), tuple(problems), tuple(others))
+
+
+def _plan_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """The files with plans in a folder, by name. OSError, TypeError or ValueError for other
+    things than the path of a readable folder."""
+    if not os.fspath(folder):
+        raise ValueError("an empty path")  # Path would take it for the current folder
+    return sorted(
+        path
+        for path in Path(folder).iterdir()
+        if path.suffix.lower() in _LOADERS and path.name[0] not in "._"
+    )
 
 
 def _table(path: Path, files: set[str]) -> tuple[dict[str, Any] | None, list[Diagnostic]]:
