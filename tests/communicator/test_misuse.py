@@ -120,6 +120,58 @@ def test_memory_that_a_rank_only_reads_is_not_written(kind: str, count: int) -> 
     assert [end.value for end in ends] == [[1.0], [1.0]], ends
 
 
+def _reduce_on_another(p: ChunkProgram, root: int, index: int) -> None:
+    total = p.chunk(1 - root, "in", index).reduce(p.chunk(root, "in", index))
+    for buffer in ("scratch", "out"):  # read twice, so that it is written
+        total.copy(root, buffer, 0)
+
+
+def _reduces_on_another(p: ChunkProgram) -> None:
+    _reduce_on_another(p, 0, 0)
+
+
+def _reduces_on_others(p: ChunkProgram) -> None:
+    for rank in range(2):
+        _reduce_on_another(p, rank, rank)
+
+
+def reduce_read_only(comm: Communicator) -> None:
+    comm.reduce(read_only(), root=0)
+
+
+def reduce_scatter_read_only(comm: Communicator) -> None:
+    data = np.ones(2 * N, np.float32)
+    out = data[comm.rank * N : (comm.rank + 1) * N]
+    data.flags.writeable = False
+    comm.reduce_scatter(data, out)
+
+
+@pytest.mark.parametrize(
+    ("program", "call"),
+    [
+        (
+            trace(sley.Reduce(2, 1, 0, in_place=True), _reduces_on_another, name="on-another"),
+            reduce_read_only,
+        ),
+        (
+            trace(sley.ReduceScatter(2, 1, in_place=True), _reduces_on_others, name="on-others"),
+            reduce_scatter_read_only,
+        ),
+    ],
+    ids=["reduce", "reduce_scatter"],
+)
+def test_read_only_memory_that_the_plan_writes_is_refused(
+    program: sley.Program, call: Callable[[Communicator], None]
+) -> None:
+    with Ranks(2) as group:
+        group.each(lambda comm: comm.plans.register(program))
+        errors = group.errors(lambda comm: call(comm) if comm.rank == 1 else None)
+        assert isinstance(errors[1], SleyError)
+        assert errors[1].code == "N627", errors
+        assert program.name in str(errors[1])
+        group.each(lambda comm: comm.barrier())
+
+
 def test_a_root_without_its_array_is_refused() -> None:
     def rootless(comm: Communicator) -> None:
         comm.scatter(None, np.ones(N), root=comm.rank)

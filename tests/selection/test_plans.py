@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import sley
 from sley.errors import SleyError
 from sley.ir.words import Protocol
+from sley.lang import ChunkProgram, trace
 from sley.selection import plans as module
 from sley.selection.kinds import Request
 from sley.selection.plans import Plans, ReadyPlan
@@ -190,6 +191,15 @@ def wrong_plan() -> sley.Plan:
     return sley.Plan(**{**vars_of(plan), "waits": waits})
 
 
+def _reduces_in_input(p: ChunkProgram) -> None:
+    total = p.chunk(0, "in", 0).reduce(p.chunk(1, "in", 0))
+    for rank in range(2):
+        total.copy(rank, "out", 0)
+
+
+WRITES_INPUT = trace(sley.AllReduce(2, 1), _reduces_in_input, name="reduces-in-input")
+
+
 @pytest.mark.parametrize(
     ("source", "options", "code"),
     [
@@ -218,6 +228,17 @@ def test_a_plan_that_is_refused_changes_nothing(
         made.register(source, **options)
     assert caught.value.code == code
     assert made.find("all_reduce", 10, in_place=True) is chosen
+
+
+def test_a_user_plan_may_not_write_its_input() -> None:
+    """A call with an `out` must not change its `data`."""
+    made = Plans(hosts_of(2), cache=False)
+    for source in (WRITES_INPUT, sley.compile(WRITES_INPUT)):
+        with pytest.raises(SleyError) as caught:
+            made.register(source)
+        assert caught.value.code == "N657"
+        assert "test_plans.py" in str(caught.value), "the line that writes"
+    assert made.find("all_reduce", 10).origin == "compiled"
 
 
 def test_user_plans_are_proven() -> None:

@@ -38,6 +38,7 @@ class Call:
         the root alone). In place they overlap as the collective defines.
     count: elements of one block: of the whole buffer for all_reduce, broadcast and reduce, of one
         rank's part for the others.
+    input_is_read_only, output_is_read_only: whether the plan must not write it.
     may_be_unplanned: for an AllToAll, whether other ranks may do it by messages, without a plan
         (`Endpoint.skip_plan`). If one does, the call does nothing, and `Work.is_unplanned` is True.
     """
@@ -53,6 +54,8 @@ class Call:
     root: int = 0
     plan: Plan | None = None
     may_be_unplanned: bool = False
+    input_is_read_only: bool = False
+    output_is_read_only: bool = False
 
 
 def record_of(kind: str, dtype: DataType, op: ReduceOp, root: int, digest: bytes) -> int:

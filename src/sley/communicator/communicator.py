@@ -195,7 +195,7 @@ class Communicator:
         if not isinstance(plan, Plan):
             raise C307.error(expected="a Plan", found=type(plan).__name__)
         element = type_of("run", given, dtype, reduces=plan.reduces)
-        for array in given if plan.writes_input else given[-1:]:
+        for array in given if plan.input_writes.size else given[-1:]:
             check_writable("run", array)
         spans = [span(array) for array in given]
         count = own_count_of(plan, self.rank, [array.size for array in given], count)
@@ -243,7 +243,18 @@ class Communicator:
             check_writable(kind, out)
         sizes = [0 if array is None else array.size for array in (data, out)]
         count = count_of(kind, self.ranks, *sizes, at_root=at_root) * words_of(given[0], element)
-        call = Call(kind, *span(data), *span(out), count, element, reduction(op), root)
+        input_is_read_only = data is not None and not data.flags.writeable
+        call = Call(
+            kind,
+            *span(data),
+            *span(out),
+            count,
+            element,
+            reduction(op),
+            root,
+            input_is_read_only=input_is_read_only,
+            output_is_read_only=input_is_read_only and out is data,
+        )
         return self.endpoint.submit(call, is_async=is_async, owners=given)
 
 

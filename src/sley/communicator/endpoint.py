@@ -36,7 +36,7 @@ from sley.engine.program import Loaded, Pullable, load
 from sley.errors import Place, SleyError
 from sley.errors.calls import N623, N627, N632
 from sley.ir.plan import Plan
-from sley.ir.words import Protocol, is_integer
+from sley.ir.words import WRITES_DESTINATION, Buffer, Protocol, is_integer
 from sley.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
 from sley.rendezvous.hosts import Hosts
 from sley.rendezvous.stores import Store
@@ -59,11 +59,17 @@ _MOST_KEYS = 4096
 
 @dataclass(frozen=True)
 class LoadedPlan:
-    """A plan on this rank: as the engine loads it, and the engine."""
+    """A plan on this rank: as the engine loads it, and the engine.
+
+    writes_input: whether any rank writes to its input where that isn't its output, too.
+    writes_memory: whether this rank writes to its input or output.
+    """
 
     ready: ReadyPlan
     loaded: Loaded
     engine: native.Engine
+    writes_input: bool
+    writes_memory: bool
 
 
 def load_plan(
@@ -76,7 +82,16 @@ def load_plan(
     index = (wiring.dst * stride(settings) + wiring.channel).astype(np.int32)
     tile = tile_bytes(loaded, hosts, settings)
     loaded = replace(loaded, wiring=replace(wiring, index=index, slot_bytes=tile))
-    return LoadedPlan(ready, loaded, loaded.programs[rank].engine(fabric, loaded.wiring))
+    program = loaded.programs[rank]
+    return LoadedPlan(
+        ready,
+        loaded,
+        program.engine(fabric, loaded.wiring),
+        writes_input=bool(plan.input_writes.size),
+        writes_memory=bool(
+            (WRITES_DESTINATION[program.op] & (program.dst_buffer != Buffer.SCRATCH)).any()
+        ),
+    )
 
 
 def _pullable(plan: Plan) -> Pullable | None:
@@ -278,6 +293,14 @@ class Endpoint:
         which = call.kind if call.plan is None else id(call.plan)
         key = (which, call.count, call.dtype.number, int(call.op), in_place, call.root)
         loaded, record = self._ready.get(key) or self._make_ready(key, call, in_place)
+        if (call.input_is_read_only and loaded.writes_input) or (
+            call.output_is_read_only and loaded.writes_memory
+        ):
+            raise N627.error(
+                expected=f"an array that {call.kind} may write to, as the plan "
+                f"{loaded.ready.plan.name} does",
+                found="a read-only one",
+            )
         arguments = (
             loaded.engine,
             call.count,

@@ -72,3 +72,14 @@ N656 = Rule(
     example='plans.register("ring.py", min_bytes="1M", max_bytes="64K")',
     instead='Give sizes of at least 0, such as 65536 or "64K", the smaller one first.',
 )
+N657 = Rule(
+    "N657",
+    "plan-overwrites-input",
+    what="A registered plan for calls out of place writes to its input.",
+    why="A call out of place leaves its input as it was: `comm.all_reduce(data, out=out)` doesn't "
+    "change `data`, which may be read-only.",
+    example='total = p.chunk(0, "in", 0).reduce(p.chunk(1, "in", 0))  # of an AllReduce with '
+    "in_place=False",
+    instead="Copy the chunk to the output or to scratch first, and reduce there; or give the "
+    "collective in_place=True, for calls in place. `comm.run` accepts the plan as it is.",
+)

@@ -169,10 +169,15 @@ class Plan(Value):
         return bool(REDUCES[self.instructions.op].any())
 
     @cached_property
-    def writes_input(self) -> bool:
-        """Whether any instruction writes to an input buffer."""
-        t = self.instructions
-        return bool((WRITES_DESTINATION[t.op] & (t.dst_buffer == Buffer.INPUT)).any())
+    def input_writes(self) -> IntArray:
+        """The rows of the instructions that write to the input of their rank, ascending; in place,
+        only where it isn't also the output."""
+        t, c = self.instructions, self.collective
+        rows = np.flatnonzero(WRITES_DESTINATION[t.op] & (t.dst_buffer != Buffer.SCRATCH))
+        first, rank = self.destination_cells(rows), self.rank[rows]
+        output = self.layout.cell(rank, Buffer.OUTPUT, 0)
+        is_within = (first >= output) & (first + t.count[rows] <= output + c.output_chunks[rank])
+        return frozen_array(rows[~is_within], np.int32)
 
     @cached_property
     def rank_block(self) -> LongArray:

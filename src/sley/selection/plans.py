@@ -149,8 +149,8 @@ class Plans:
         slots (Protocol SIMPLE), while DIRECT reads them in place. in_place, root: for files that
         don't define them; by default such a file is used in place and out of place if it can be.
 
-        Returns a line for each plan. Errors: N651, N652, N654, N656, and those of the file, the
-        compiler and the proof; then nothing changes.
+        Returns a line for each plan. Errors: N651, N652, N654, N656, N657, and those of the file,
+        the compiler and the proof; then nothing changes.
         """
         plan_request = PlanRequest(
             size_of_request("min_bytes", min_bytes),

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from sley.compiler import Options, compile
-from sley.errors import Diagnostic, Place, SleyError, did_you_mean
-from sley.errors.selection import N651, N652, N653, N654, N656
+from sley.errors import Diagnostic, Place, SleyError, counted, did_you_mean
+from sley.errors.selection import N651, N652, N653, N654, N656, N657
 from sley.formats import READERS, read
 from sley.ir.plan import Plan
 from sley.ir.program import Program
@@ -101,7 +101,7 @@ def user_plans(source: Source, request: PlanRequest, capacity: Capacity) -> list
     """Proven plans of a source: one; or, if a file doesn't define whether it runs in place, one in
     place and one out of place, as far as these are possible.
 
-    Errors: N651, N652, N654, N656, and those of the file, the compiler and the proof.
+    Errors: N651, N652, N654, N656, N657, and those of the file, the compiler and the proof.
     """
     if isinstance(source, (Plan, Program)):
         return [_user_plan(source, source.name, request, capacity)]
@@ -166,7 +166,8 @@ _LOADERS: dict[str, Callable[[Path, PlanRequest], tuple[Plan | Program, PlanRequ
 def _user_plan(
     loaded: Plan | Program, origin: str, request: PlanRequest, capacity: Capacity
 ) -> UserPlan:
-    """Compiles or proves a plan, and checks that it fits. Errors: N651, N652, N656, C3xx, V2xx."""
+    """Compiles or proves a plan, and checks that it fits. Errors: N651, N652, N656, N657, C3xx,
+    V2xx."""
     least, most = request.min_bytes or 0, request.max_bytes
     if least < 0 or (most is not None and most < least):
         raise N656.error(
@@ -191,6 +192,12 @@ def _user_plan(
     else:
         plan = loaded
         prove(plan, capacity, origin)
+    if plan.input_writes.size and not c.in_place:
+        raise N657.error(
+            at=[Place(origin), plan.place(plan.input_writes[0])],
+            expected="a plan that leaves its input as it is",
+            found=f"{counted(len(plan.input_writes), 'write')} to it",
+        )
     return UserPlan(plan, origin, kinds, least, most)
 
 
