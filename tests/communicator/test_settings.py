@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sley.communicator import Copies, Network, Settings
+from sley.communicator.stats import log_to_stderr
 from sley.errors import SleyError
 
 
@@ -38,6 +39,13 @@ def test_a_variable_that_means_nothing_is_named(name: str, monkeypatch: pytest.M
         Settings.from_environment()
     assert caught.value.code == "R514"
     assert caught.value.diagnostics[0].remedy.endswith("leave it out.")
+
+
+def test_an_unknown_level_of_the_log_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLEY_DEBUG", "loud")
+    with pytest.raises(SleyError, match="SLEY_DEBUG='loud'") as caught:
+        log_to_stderr()
+    assert caught.value.code == "R514"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from sley.errors.runtime import R507, R514
 from sley.rendezvous import gather
 from sley.rendezvous.gather import Deadline, Member, all_gather, refuse
 from sley.rendezvous.hosts import Process
-from sley.rendezvous.stores import LocalStore
+from sley.rendezvous.stores import FolderStore, LocalStore, Store
 from support.meeting import (
     SHORT_S,
     TIMEOUT_S,
@@ -29,13 +30,11 @@ from support.meeting import (
 HERE = Process.here({})
 
 
-def member(store: LocalStore, rank: int, ranks: int, process: Process = HERE) -> Member:
+def member(store: Store, rank: int, ranks: int, process: Process = HERE) -> Member:
     return Member(store, rank, ranks, process, "the group")
 
 
-def gathered(
-    store: LocalStore, who: list[int], ranks: int, timeout_s: float = TIMEOUT_S
-) -> list[Any]:
+def gathered(store: Store, who: list[int], ranks: int, timeout_s: float = TIMEOUT_S) -> list[Any]:
     return on_threads(
         [
             lambda r=r: all_gather(
@@ -160,6 +159,12 @@ def test_an_exception_directly_after_a_write_leaves_no_message(rank: int) -> Non
     with pytest.raises(KeyboardInterrupt):
         all_gather(member(store, rank, 2), "topic", b"", Deadline.after(TIMEOUT_S))
     assert len(store) == 0
+
+
+@pytest.mark.usefixtures("little_grace")
+def test_the_store_is_named_if_ranks_are_missing(tmp_path: Path) -> None:
+    for outcome in gathered(FolderStore(tmp_path), [0, 1], 3, SHORT_S):
+        assert outcome.diagnostics[0].notes == (f"the ranks meet in FolderStore('{tmp_path}')",)
 
 
 @pytest.mark.usefixtures("little_grace")

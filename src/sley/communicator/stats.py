@@ -8,6 +8,8 @@ import sys
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
+from sley.errors.runtime import R514
+
 logger = logging.getLogger("sley")
 
 _LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "DEBUG": logging.DEBUG}
@@ -43,8 +45,16 @@ class CallStats(NamedTuple):
 
 
 def log_to_stderr() -> None:
-    """Logs to standard error at the level that SLEY_DEBUG names (WARN, INFO, DEBUG)."""
-    level = _LEVELS.get(os.environ.get("SLEY_DEBUG", "").upper())
+    """Logs to standard error at the level that SLEY_DEBUG names (WARN, INFO, DEBUG). Errors: R514
+    for another word."""
+    word = os.environ.get("SLEY_DEBUG", "")
+    level = _LEVELS.get(word.upper())
+    if word and level is None:
+        raise R514.error(
+            expected=f"SLEY_DEBUG to be one of {', '.join(_LEVELS)}",
+            found=f"SLEY_DEBUG={word!r}",
+            remedy="Give one of these words, or leave it out.",
+        )
     if level is None or any(isinstance(h, _Handler) for h in logger.handlers):
         return
     handler = _Handler(sys.stderr)

@@ -286,13 +286,16 @@ class _Gather:
         return [r for r in range(self.member.ranks) if not self.store.has(self.topic, r, 0)]
 
     def _missing_error(self, ranks: Sequence[int]) -> SleyError:
-        return missing_error(ranks, self.member.ranks, self.member.what)
+        notes = [f"the ranks meet in {self.store!r}"]
+        return missing_error(ranks, self.member.ranks, self.member.what, notes)
 
 
-def missing_error(ranks: Sequence[int], of: int, what: str) -> SleyError:
+def missing_error(ranks: Sequence[int], of: int, what: str, notes: Sequence[str] = ()) -> SleyError:
     """The error that names missing ranks, among `of`."""
     return N601.error(
-        expected=f"{of} ranks in {what}", found=f"no sign of {name_ranks(ranks)} in time"
+        expected=f"{of} ranks in {what}",
+        found=f"no sign of {name_ranks(ranks)} in time",
+        notes=notes,
     )
 
 

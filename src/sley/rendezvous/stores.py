@@ -55,6 +55,9 @@ class KeyValueStore(ABC):
     can't use it, and the store prints a warning when the wait times out.
     """
 
+    def __repr__(self) -> str:
+        return type(self).__name__
+
     @abstractmethod
     def _put(self, key: str, value: bytes) -> bytes:
         """Stores the value unless the key has one; returns the key's value. Atomic."""
@@ -113,6 +116,9 @@ class TorchStore(KeyValueStore):
             )
         self._store = store
 
+    def __repr__(self) -> str:
+        return f"TorchStore({type(self._store).__name__})"
+
     def _put(self, key: str, value: bytes) -> bytes:
         return bytes(self._call("compare_set", key, "", value))
 
@@ -148,6 +154,9 @@ class FolderStore(KeyValueStore):
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._failure(error) from error
+
+    def __repr__(self) -> str:
+        return f"FolderStore({str(self._folder)!r})"
 
     def _put(self, key: str, value: bytes) -> bytes:
         path = self._path(key)
@@ -234,6 +243,9 @@ class MpiStore:
         self._rank: int = comm.Get_rank()
         self._ranks: int = comm.Get_size()
         self._sent: list[Any] = []
+
+    def __repr__(self) -> str:
+        return "MpiStore"
 
     def put(self, topic: str, src: int, dst: int, value: bytes) -> bytes:
         if dst == self._rank:
