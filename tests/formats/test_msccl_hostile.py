@@ -124,6 +124,11 @@ def test_a_file_without_xml_is_refused(text: str) -> None:
     assert refused(text).code == "F401"
 
 
+@pytest.mark.parametrize("text", ["<algo><gpu></algo>", "<algo>\ud800</algo>"])
+def test_broken_xml_is_the_only_problem_named(text: str) -> None:
+    assert [d.code for d in refused(text).diagnostics] == ["F401"]
+
+
 @pytest.mark.parametrize("path", ["no-such-file.xml", "", "/", "a\0b"])
 def test_a_path_that_cannot_be_opened_is_refused(path: str) -> None:
     assert refused(path).code == "F404"

@@ -38,6 +38,10 @@ class Problems:
         """Adds a problem."""
         self._found.append(rule.diagnostic(at=at, expected=expected, found=found))
 
+    def keep_only(self, rule: Rule) -> None:
+        """Drops the problems of other rules."""
+        self._found = [problem for problem in self._found if problem.rule is rule]
+
     def ordered(self) -> tuple[Diagnostic, ...]:
         """The problems in the order of their places, at most MOST_REPORTED, and of one rule at most
         MOST_OF_A_KIND, the last of which has the number of the others in its notes."""

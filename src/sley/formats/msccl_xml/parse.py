@@ -131,11 +131,9 @@ class _Parser:
         except expat.ExpatError as problem:
             at = Place(self.file, problem.lineno, problem.offset + 1)
             found = expat.ErrorString(problem.code)
-            self.problems.add(F401, at, expected="well-formed XML", found=found)
-            self._whole = False
+            self._not_xml(at, expected="well-formed XML", found=found)
         except (LookupError, ValueError) as problem:
-            self.problems.add(F401, self._place(), expected="text in UTF-8", found=str(problem))
-            self._whole = False
+            self._not_xml(self._place(), expected="text in UTF-8", found=str(problem))
         except _ParsingEndsError:
             self._whole = False
         if self.header is None or not self._whole:
@@ -151,6 +149,13 @@ class _Parser:
             tuple(self.ignored.values()),
         )
         return raw, self.problems
+
+    def _not_xml(self, at: Place, *, expected: str, found: str) -> None:
+        """Adds F401, without the problems of attributes so far; a misplaced element may be the
+        cause."""
+        self.problems.keep_only(F405)
+        self.problems.add(F401, at, expected=expected, found=found)
+        self._whole = False
 
     def _feed(self, piece: bytes, last: bool) -> None:
         before = self._events
