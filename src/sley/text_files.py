@@ -33,7 +33,10 @@ def text_of(path: Path, rule: Rule) -> str:
         if len(content) > MAX_FILE_BYTES:
             raise rule.error(at=at, expected=f"at most {MAX_FILE_BYTES} bytes", found="more")
         return content.decode("utf-8-sig").replace("\r\n", "\n")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        expected, remedy = "a file that can be read", "Check the path and the permissions."
+        raise rule.error(at=at, expected=expected, found=str(error), remedy=remedy) from error
+    except ValueError as error:
         raise rule.error(at=at, expected="a text file in UTF-8", found=str(error)) from error
 
 

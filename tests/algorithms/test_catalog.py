@@ -88,7 +88,7 @@ def test_build_passes_all_arguments_to_the_algorithm() -> None:
         ("ring-allreduce", {"nodes": "2", "gpus": "2"}, "L102", "'2'"),
         ("ring-allreduce", {"ranks": 4, "channels": 0}, "L111", "channels=0"),
         ("hierarchical-allreduce", {"nodes": 2, "gpus": 2, "node_instances": 0}, "L111", "0"),
-        ("binomial-reduce", {"ranks": 4, "root": 4}, "L101", "root=4"),
+        ("binomial-reduce", {"ranks": 4, "root": 4}, "L101", "ranks as root."),
         ("binomial-broadcast", {"ranks": 4, "root": -1}, "L101", "root=-1"),
         ("binomial-broadcast", {"ranks": 4, "root": "0"}, "L101", "root='0'"),
         ("flat-gather", {"ranks": 4, "root": 4}, "L101", "root=4"),

@@ -90,15 +90,19 @@ def test_a_syntax_error_is_told_with_file_and_line(tmp_path: Path) -> None:
     result = sley("compile", program)
     assert result.exit_code == 1
     assert f"{program}:2" in result.stderr
+    assert f"python {program} shows the whole traceback" in result.stderr
 
 
 def test_a_file_without_a_program_or_with_two_is_refused(tmp_path: Path) -> None:
     assert "L113" in sley("compile", written(tmp_path / "none.py", "x = 1\n")).stderr
     two = written(tmp_path / "two.py", GOOD + GOOD.replace("exchange", "again"))
-    assert "L115" in sley("compile", two).stderr
+    refused = sley("compile", two).stderr
+    assert "L115" in refused
+    assert f"Select one: sley compile {two}:exchange" in refused
     assert sley("compile", f"{two}:again").exit_code == 0
     assert "L115" in sley("compile", f"{two}:other").stderr
     assert "L117" in sley("compile", tmp_path / "missing.py").stderr
+    assert "FILE.py, FILE.resccl or FILE.xml" in sley("compile", "foo.txt").stderr
     prints = written(tmp_path / "prints.py", "print('hello')\n" + GOOD)
     assert json.loads(sley("compile", prints, "--json").stdout)["ok"] is True
 
@@ -232,6 +236,8 @@ def test_explain_knows_every_code() -> None:
         assert result.exit_code == 0
         assert code in result.stdout
     assert set(json.loads(sley("explain", "--json").stdout)) == set(all_rules())
+    listed = [line.split()[0] for line in sley("explain").stdout.splitlines()]
+    assert listed == sorted(all_rules())
 
 
 def test_list_names_every_algorithm() -> None:

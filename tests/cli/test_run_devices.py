@@ -359,6 +359,7 @@ def test_an_unknown_device_is_refused_with_a_suggestion() -> None:
     assert result.exit_code == 1
     assert "K510" in result.stderr
     assert "Did you mean threads?" in result.stderr
+    assert "sley run and sley.run use processes" in command("run", *RING, "--device", "g").stderr
 
 
 def test_bench_times_and_checks_both_engines_in_turn() -> None:

@@ -256,6 +256,22 @@ def test_impossible_collectives_are_refused(make: Callable[[], object], code: st
 
 
 @pytest.mark.parametrize(
+    ("make", "remedy"),
+    [
+        (lambda: sley.program(rank_negative), "Give the collective to the decorator."),  # type: ignore[arg-type]
+        (lambda: sley.Custom("c", 2, 1, 1, lambda r, i: (0, 0)), "Return a list of pairs"),  # type: ignore
+        (lambda: sley.Broadcast(2, root=2), "Give one of these ranks as root."),
+        (lambda: sley.SendRecv(3, src=1, dst=1), "Give two different ranks."),
+        (lambda: sley.Custom("c", 2, 1, 1, lambda rank, index: [(2, 0)]), "Name a rank and one"),
+    ],
+)
+def test_the_remedy_fits_the_argument(make: Callable[[], object], remedy: str) -> None:
+    with pytest.raises(sley.SleyError) as caught:
+        make()
+    assert caught.value.diagnostics[0].remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
     "make", [sley.AllToAll, sley.Gather, sley.Scatter, lambda n: sley.Custom("c", n, 1, 1, keep)]
 )
 def test_chunks_that_change_their_numbers_have_no_data_buffer(

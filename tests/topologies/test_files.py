@@ -242,6 +242,10 @@ def test_files_that_are_no_topology_are_refused(tmp_path: Path) -> None:
         with pytest.raises(sley.SleyError) as caught:
             topologies.load(tmp_path / path)
         assert caught.value.code == code
+    with pytest.raises(sley.SleyError, match=r"remedy:   Check the path"):
+        topologies.load(tmp_path / "none.xml")
+    with pytest.raises(sley.SleyError, match=r'T605(?s:.*)find\("ndv4:2"\) is its topology'):
+        topologies.load("ndv4:2")
 
 
 JUNK = st.sampled_from([None, -1, 0, 1.5, "x", [], {}, [[]], [1], True, 2**70, float("nan"), ["a"]])

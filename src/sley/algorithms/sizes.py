@@ -43,6 +43,7 @@ def check_root(algorithm: str, root: int, ranks: int) -> None:
             at=Place(detail=algorithm),
             expected=f"a rank from 0 to {ranks - 1}",
             found=f"root={root!r}",
+            remedy="Give one of these ranks as root.",
         )
 
 

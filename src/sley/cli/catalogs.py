@@ -61,7 +61,7 @@ def explain_command(code: str | None, as_json: bool) -> None:
         if as_json:
             print_json({rule.code: rule.name for rule in rules.values()})
         else:
-            click.echo("\n".join(f"{rule.code}  {rule.name}" for rule in rules.values()))
+            click.echo("\n".join(f"{code}  {rules[code].name}" for code in sorted(rules)))
         return
     rule = rules.get(code.upper())
     if rule is None:

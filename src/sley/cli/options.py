@@ -210,7 +210,9 @@ def plan_options(command: F) -> F:
         "--in-place/--out-of-place", "in_place", default=None, help="Alias input and output or not."
     )
     @click.option(
-        "--stage-channels", type=_Numbers(), help="A channel for each stage (hm-...): 0,1,2."
+        "--stage-channels",
+        type=_Numbers(),
+        help="A channel for each stage (sley list shows which algorithms have stages): 0,1,2.",
     )
     @click.option("--rings", type=POSITIVE, help="Rings (multi-ring-...). [one for each GPU]")
     @click.option(

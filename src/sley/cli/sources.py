@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -13,6 +14,7 @@ from sley.algorithms import CATALOG, build
 from sley.cli.options import Selection, flag
 from sley.cli.output import Phases, report_notes
 from sley.compiler import Options, compile
+from sley.errors.language import L120
 from sley.formats import READERS, Format, read
 from sley.ir.plan import Plan
 from sley.ir.program import Program
@@ -136,6 +138,12 @@ def _trace(selection: Selection) -> Program:
     if _suffix(selection) == ".resccl":
         _refuse_sizes(selection, ("root", "stage_channels", "rings", "node_instances"))
         return rescclang.load(what, in_place=bool(selection.in_place), **_header(selection))
+    if what not in CATALOG and (Path(what).suffix or len(Path(what).parts) > 1):
+        raise L120.error(
+            expected="a name that `sley list` prints, FILE.py, FILE.resccl or FILE.xml",
+            found=what,
+            remedy="Give the file one of these endings, by its format.",
+        )
     return build(
         what,
         ranks=selection.ranks,

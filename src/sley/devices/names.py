@@ -94,5 +94,8 @@ def _parse(text: str) -> tuple[str, list[int] | None]:
 def _unknown(text: str, part: str) -> Exception:
     remedy = did_you_mean(part.partition(":")[0], (THREADS, CUDA))
     return K510.error(
-        expected=_FORM, found=f"{text!r}", remedy=remedy or "Name devices in that form."
+        expected=_FORM,
+        found=f"{text!r}",
+        remedy=remedy
+        or "Name devices in that form. Without devices, sley run and sley.run use processes.",
     )

@@ -43,7 +43,8 @@ N623 = Rule(
     why="A call needs every rank. A rank may close its communicator when all its own calls have "
     "ended.",
     example="if comm.rank == 1:\n    comm.close()\ncomm.all_reduce(x)",
-    instead="Close the communicator on all ranks after the last call.",
+    instead="Close the communicator on all ranks after the last call. If another rank raised an "
+    "exception inside `with`, which closes it, that rank's output names the cause.",
 )
 N624 = Rule(
     "N624",

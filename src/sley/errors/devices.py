@@ -10,9 +10,10 @@ K501 = Rule(
     why="The extra `cuda` installs the packages. The driver (libcuda.so.1) is part of the system "
     "and never of a package; containers get it from the host. A process that was forked after its "
     "parent had used CUDA can't use CUDA.",
-    example='sley.devices.cuda.CudaDevice.open(0)  # after pip install "sley", without the extra',
-    instead='`pip install "sley[cuda]"` for the packages; for the driver, a machine on which '
-    "`nvidia-smi` works (docker: --gpus all); start processes with `spawn`, not `fork`.",
+    example="sley.devices.cuda.CudaDevice.open(0)  # after `pip install .`, without the extra",
+    instead='`pip install ".[cuda]"` in the clone of sley for the packages; for the driver, a '
+    "machine on which `nvidia-smi` works (docker: --gpus all); start processes with `spawn`, not "
+    "`fork`.",
 )
 K502 = Rule(
     "K502",

@@ -7,8 +7,9 @@ B901 = Rule(
     "no-torch",
     what="PyTorch, which sley.torch requires, is not installed or cannot be loaded.",
     why="PyTorch is large, and the rest of sley does not need it; the extra `torch` installs it.",
-    example='import sley.torch  # after pip install "sley", without the extra',
-    instead='`pip install "sley[torch]"`, or install PyTorch 2.9 or newer for this Python.',
+    example="import sley.torch  # after `pip install .`, without the extra",
+    instead='`pip install ".[torch]"` in the clone of sley, or install PyTorch 2.9 or newer for '
+    "this Python.",
 )
 B902 = Rule(
     "B902",

@@ -30,8 +30,8 @@ V203 = Rule(
     "in its block and for its waits. Nothing else decides whether a plan hangs: the network is "
     "determinate, so the plan hangs always or never.",
     example="rank 0 sends three chunks before it receives one, and so does rank 1, with 2 slots",
-    instead="Let receives come earlier in their blocks, use more blocks or channels, compile with "
-    "--slots for the available slots, or use a protocol with more slots.",
+    instead="Let receives come earlier in their blocks, use more blocks or channels, compile for "
+    "the available slots (slots=, --slots), or use a protocol with more slots.",
 )
 V204 = Rule(
     "V204",
@@ -58,7 +58,8 @@ V206 = Rule(
     why="A chunk must be exactly the input chunk, or the reduction of exactly the input chunks, in "
     "the postcondition (MSCCLang 3.2). A reduction counts every rank once.",
     example="an AllReduce over 4 ranks in which rank 3 never sends",
-    instead="Route the missing inputs to the chunk, each of them once.",
+    instead="Let the chunk receive exactly the expected inputs, each of them once: add the missing "
+    "ones, and remove those that are too much.",
 )
 V208 = Rule(
     "V208",

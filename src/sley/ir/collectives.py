@@ -62,6 +62,7 @@ def _check(
                 at=Place(detail=name),
                 expected=f"a rank from 0 to {ranks - 1}",
                 found=f"{word}={rank}",
+                remedy=f"Give one of these ranks as {word}.",
             )
 
 
@@ -297,6 +298,7 @@ def SendRecv(
             at=Place(detail="SendRecv"),
             expected="two different ranks",
             found=f"src={src}, dst={dst}",
+            remedy="Give two different ranks.",
         )
     return _build(
         "sendrecv",
@@ -533,6 +535,7 @@ def _custom_parts(
             at=Place(detail=name),
             expected="input chunks as (rank, index) pairs, at least one, or None",
             found=f"{parts!r} for out[{index}] of rank {rank}",
+            remedy="Return a list of pairs, [(0, 0)] for one chunk, or None for no promise.",
         )
     return pairs
 
@@ -556,6 +559,7 @@ def _input_id(name: str, inputs: np.ndarray, start: np.ndarray, rank: int, index
             at=Place(detail=name),
             expected="input chunks (rank, index) that exist",
             found=f"({rank}, {index})",
+            remedy="Name a rank and one of its input chunks.",
         )
     return int(start[rank]) + index
 

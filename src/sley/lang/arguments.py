@@ -13,9 +13,9 @@ from sley.ir.words import is_integer
 from sley.lang.recorder import caller_place
 
 
-def refuse(rule: Rule, expected: str, found: str) -> NoReturn:
+def refuse(rule: Rule, expected: str, found: str, remedy: str = "") -> NoReturn:
     """Raises `rule` at the user's own line."""
-    raise rule.error(at=caller_place(), expected=expected, found=found)
+    raise rule.error(at=caller_place(), expected=expected, found=found, remedy=remedy)
 
 
 def broadcast(size: int | None, **values: ArrayLike) -> tuple[tuple[Any, ...], int]:

@@ -73,7 +73,8 @@ def program(
 def _check_collective(collective: object) -> None:
     if not isinstance(collective, Collective):
         expected = "a collective, as in @sley.program(sley.AllReduce(ranks=8))"
-        refuse(L112, expected, repr(collective))
+        remedy = "Give the collective to the decorator."
+        refuse(L112, expected, repr(collective), remedy)
 
 
 def trace(

@@ -6,6 +6,7 @@ import os
 import runpy
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 from sley.errors import Place, SleyError
@@ -29,12 +30,18 @@ def program_of_file(path: str | os.PathLike[str], name: str = "") -> Program:
             found="a file without a program",
         )
     if name and name not in programs:
-        expected = f"one of {', '.join(programs)}"
-        raise L115.error(at=Place(str(path)), expected=expected, found=name)
+        raise _which_program(path, programs, f"one of {', '.join(programs)}", name)
     if not name and len({id(p) for p in programs.values()}) > 1:
         found = f"{len(programs)} programs: {', '.join(programs)}"
-        raise L115.error(at=Place(str(path)), expected="one program", found=found)
+        raise _which_program(path, programs, "one program", found)
     return programs[name] if name else next(iter(programs.values()))
+
+
+def _which_program(
+    path: Path, programs: Mapping[str, Program], expected: str, found: str
+) -> SleyError:
+    remedy = f"Select one: sley compile {path}:{next(iter(programs))}"
+    return L115.error(at=Place(str(path)), expected=expected, found=found, remedy=remedy)
 
 
 def _run(path: Path) -> dict[str, object]:
@@ -42,6 +49,7 @@ def _run(path: Path) -> dict[str, object]:
     if not path.is_file():
         found = "a folder" if path.is_dir() else "nothing there"
         raise L117.error(at=Place(str(path)), expected="a Python file", found=found)
+    remedy = f"Correct the named line; python {path} shows the whole traceback."
     sys.path.insert(0, str(path.resolve().parent))
     try:
         return runpy.run_path(str(path), run_name="__sley__")
@@ -49,12 +57,15 @@ def _run(path: Path) -> dict[str, object]:
         raise
     except SyntaxError as error:
         place = Place(error.filename or str(path), error.lineno or 0, error.offset or 0)
-        raise L114.error(at=place, expected="Python", found=str(error.msg)) from error
+        raise L114.error(
+            at=place, expected="Python", found=str(error.msg), remedy=remedy
+        ) from error
     except BaseException as error:  # SystemExit, and exceptions that the file defines
         raise L114.error(
             at=_own_line(path, error),
             expected="code that runs to its end",
             found=_words(error),
+            remedy=remedy,
         ) from error
     finally:
         sys.path.pop(0)

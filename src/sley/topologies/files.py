@@ -15,7 +15,7 @@ from sley.errors.topology import T601, T605, T609
 from sley.ir.topology import Topology
 from sley.text_files import text_of, toml_tables
 from sley.topologies.graph import graph_from, graph_text
-from sley.topologies.library import base_tables
+from sley.topologies.library import base_tables, machine_names
 from sley.topologies.machine import Machine, machine_from
 from sley.topologies.nccl_xml import machine_from_xml
 from sley.topologies.nvidia_smi import is_matrix, machine_from_matrix
@@ -55,6 +55,13 @@ def read(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
     if not isinstance(path, str | os.PathLike):
         raise C307.error(expected="the path of a file", found=repr(path)[:60])
     path = Path(path)
+    if str(path).partition(":")[0] in machine_names() and not path.exists():
+        raise T605.error(
+            at=Place(str(path)),
+            expected="a file",
+            found="the name of a machine",
+            remedy=f'sley.topologies.find("{path}") is its topology.',
+        )
     file, text = str(path), text_of(path, T605)
     notes: list[Diagnostic] = []
     suffix, start = path.suffix.lower(), text.lstrip()[:1]

@@ -143,13 +143,21 @@ def _describe(
         f"{plan.label(here)} {_reason(plan, messages, holds, here, there)} {plan.label(there)}"
         for here, there in zip(rows, rows[1:] + rows[:1], strict=True)
     ]
+    by_chunk = bool(events.parts.max() > 1)
     return V203.diagnostic(
         at=[plan.place(rows[0])],
         expected=f"no cycle of waits with {counted(slots, 'slot')} a connection",
         found=f"{len(rows)} instructions that wait for one another"
-        + (", where every chunk of a message takes a slot" if events.parts.max() > 1 else ""),
+        + (", where every chunk of a message takes a slot" if by_chunk else ""),
+        remedy=_PER_CHUNK if by_chunk else "",
         notes=shortened(notes),
     )
+
+
+_PER_CHUNK = (
+    "Compile the plan for such connections, with sley.compile(..., per_chunk=True); "
+    "sley compile -o FILE.xml does so."
+)
 
 
 def _reason(plan: Plan, messages: Messages, holds: Edges | None, here: int, there: int) -> str:

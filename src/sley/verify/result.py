@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -180,9 +180,10 @@ def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]
         differences.append((promise, _difference(c, value, exact.get(cell))))
     row = _last_writers(plan, order, cells[some[:1]]).get(int(cells[some[0]]), NONE)
     whole = plan.sources.whole
+    program = replace(whole, detail="the program") if whole.file else whole
     return [
         V206.diagnostic(
-            at=[whole] if row == NONE else [plan.place(row), whole],
+            at=[whole] if row == NONE else [plan.place(row), program],
             expected=differences[0][0],
             found=differences[0][1],
             notes=[

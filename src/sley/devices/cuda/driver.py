@@ -82,7 +82,7 @@ def module(name: str) -> Any:
         raise K501.error(
             expected="the packages cuda-core, cuda-bindings and nvidia-cuda-nvrtc",
             found=str(error),
-            remedy='`pip install "sley[cuda]"`',
+            remedy='`pip install ".[cuda]"` in the clone of sley',
         ) from None
 
 
