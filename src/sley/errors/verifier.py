@@ -58,8 +58,7 @@ V206 = Rule(
     why="A chunk must be exactly the input chunk, or the reduction of exactly the input chunks, in "
     "the postcondition (MSCCLang 3.2). A reduction counts every rank once.",
     example="an AllReduce over 4 ranks in which rank 3 never sends",
-    instead="Let the chunk receive exactly the expected inputs, each of them once: add the missing "
-    "ones, and remove those that are too much.",
+    instead="Let exactly the expected inputs reach the chunk, each of them once.",
 )
 V208 = Rule(
     "V208",
