@@ -301,8 +301,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "writer: the greatest size is one byte less for some targets",
         "formats",
-        "limit = max_bytes if target.max_is_inclusive else max_bytes + 1",
-        "limit = max_bytes",
+        "limit = most if target.max_is_inclusive else most + 1",
+        "limit = most",
     ),
     _fault(
         "writer: runs of reductions are one too long",
