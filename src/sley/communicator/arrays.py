@@ -50,11 +50,12 @@ def check_writable(kind: str, out: Array) -> None:
         raise N627.error(expected=f"an array that {kind} may write to", found="a read-only one")
 
 
-def check_root(root: Any, ranks: int) -> None:
-    """Refuses a root that is not a rank."""
+def check_root(root: Any, ranks: int) -> int:
+    """The root as an int. Refuses one that is not a rank."""
     if not (is_integer(root) and 0 <= root < ranks):
         found, remedy = f"root={root!r}", "Give a rank of the communicator."
         raise N627.error(expected=f"a root from 0 to {ranks - 1}", found=found, remedy=remedy)
+    return int(root)
 
 
 def check_tag(tag: Any) -> None:

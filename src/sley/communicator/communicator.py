@@ -158,7 +158,7 @@ class Communicator:
         is_async: bool = False,
     ) -> Work:
         """Puts all ranks' data into the root's `out`, by rank; other ranks' `out` is ignored."""
-        out = _of_root("gather", out) if self.rank == root else None
+        out = _of_root("gather", out) if self.rank == check_root(root, self.ranks) else None
         return self._call("gather", data, out, dtype, ReduceOp.SUM, root, is_async)
 
     def scatter(
@@ -171,7 +171,7 @@ class Communicator:
         is_async: bool = False,
     ) -> Work:
         """Puts part r of the root's `data` into rank r's `out`; other ranks' `data` is ignored."""
-        data = _of_root("scatter", data) if self.rank == root else None
+        data = _of_root("scatter", data) if self.rank == check_root(root, self.ranks) else None
         return self._call("scatter", data, out, dtype, ReduceOp.SUM, root, is_async)
 
     def run(
@@ -233,7 +233,7 @@ class Communicator:
         root: int,
         is_async: bool,
     ) -> Work:
-        check_root(root, self.ranks)
+        root = check_root(root, self.ranks)
         given = tuple(array for array in (data, out) if array is not None)
         row, at_root = CALLS[kind], self.rank == root
         element = type_of(kind, given, dtype, reduces=row.reduces)
