@@ -54,6 +54,7 @@ REFUSED: dict[str, Callable[[Communicator], Any]] = {
     "read-only receive": lambda c: c.recv(read_only(), 1 - c.rank),
     "root too large": lambda c: c.broadcast(np.ones(N), 2),
     "root of no kind": lambda c: c.reduce(np.ones(N), [0]),  # type: ignore[arg-type]
+    "roots": lambda c: c.gather(np.ones(N), np.ones(2 * N), np.zeros(2, int)),  # type: ignore[arg-type]
     "negative tag": lambda c: c.send(np.ones(N), 1 - c.rank, -1),
     "tag of no kind": lambda c: c.send(np.ones(N), 1 - c.rank, "1"),  # type: ignore[arg-type]
     "shifted": lambda c: c.all_reduce((a := np.ones(2 * N))[:N], out=a[1 : N + 1]),
@@ -170,6 +171,37 @@ def test_read_only_memory_that_the_plan_writes_is_refused(
         assert errors[1].code == "N627", errors
         assert program.name in str(errors[1])
         group.each(lambda comm: comm.barrier())
+
+
+@pytest.mark.parametrize("integer", [np.int8, np.uint8, np.int32, np.uint64])
+def test_a_root_may_be_an_integer_of_numpy(integer: Callable[[int], Any]) -> None:
+    def rooted(comm: Communicator) -> Any:
+        root, data, all_data = integer(1), np.full(N, comm.rank), np.zeros(2 * N, int)
+        comm.gather(data, all_data, root)
+        comm.broadcast(data, root)
+        return np.append(data, all_data)
+
+    with Ranks(2) as group:
+        first, second = group.each(rooted)
+        assert (first == [1] * N + [0] * 2 * N).all()
+        assert (second == [1] * N + [0] * N + [1] * N).all()
+
+
+@pytest.mark.parametrize("timeout_s", ["a", [1], float("nan")])
+def test_a_wait_takes_a_number_of_seconds(timeout_s: Any) -> None:
+    def waits(comm: Communicator) -> None:
+        works = [comm.barrier(is_async=True), comm.barrier()]
+        works.append(comm.recv(np.ones(N), 1 - comm.rank, is_async=True))
+        for work in works:
+            with pytest.raises(SleyError, match="R514"):
+                work.wait(timeout_s)
+        assert not works[-1].wait(np.float32(0.01))
+        comm.barrier()
+        comm.send(np.ones(N), 1 - comm.rank)
+        assert works[-1].wait(float("inf"))
+
+    with Ranks(2) as group:
+        group.each(waits)
 
 
 def test_a_root_without_its_array_is_refused() -> None:

@@ -61,11 +61,12 @@ def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made.stats()) == 5
 
 
-def test_unknown_kinds_and_roots_are_refused() -> None:
+def test_unknown_kinds_sizes_and_roots_are_refused() -> None:
     made = plans()
-    for kind, root in (("allreduce", 0), ("reduce", 4)):
+    calls = [("allreduce", 1, 0), ("reduce", 1, 4), ("all_reduce", -3, 0), ("all_reduce", "1K", 0)]
+    for kind, size_bytes, root in calls:
         with pytest.raises(SleyError) as caught:
-            made.find(kind, 1, root=root)
+            made.find(kind, size_bytes, root=root)  # type: ignore[arg-type]
         assert caught.value.code == "N650"
 
 
@@ -206,6 +207,8 @@ WRITES_INPUT = trace(sley.AllReduce(2, 1), _reduces_in_input, name="reduces-in-i
         (ring(ranks=8), {}, "N651"),
         (sley.algorithms.direct_alltonext(4), {}, "N651"),
         (ring(), {"in_place": False}, "N651"),
+        (ring(ranks=8), {"in_place": "a"}, "R514"),
+        (ring(), {"root": "a"}, "R514"),
         (sley.algorithms.binomial_broadcast(4, root=2), {"root": 1}, "N651"),
         (sley.compile(ring(), slots=9), {}, "N652"),
         (sley.compile(sley.algorithms.ring_allreduce(4, channels=4, in_place=True)), {}, "N652"),

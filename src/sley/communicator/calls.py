@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Final
 
 from sley.engine import native
 from sley.engine.outcomes import Report, Status
 from sley.engine.types import DATA_TYPES, DataType
 from sley.errors import SleyError
+from sley.errors.runtime import R514
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import ReduceOp
@@ -132,7 +135,9 @@ class Work:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits for the end of the call, and raises its error; False if it has not ended within
-        `timeout_s`: then it continues."""
+        `timeout_s`: then it continues. Errors: those of the call, R514."""
+        if timeout_s is not None and (not isinstance(timeout_s, Real) or math.isnan(timeout_s)):
+            raise R514.error(expected="timeout_s in seconds", found=f"timeout_s={timeout_s!r}")
         ticket = self._ticket  # another thread may take it away
         if ticket is not None:
             if not self._await(ticket, timeout_s):
@@ -158,7 +163,7 @@ class Work:
 
     def _await(self, ticket: native.Ticket, timeout_s: float | None) -> bool:
         """Waits in pieces, so that Python's signal handlers can run between them."""
-        end = None if timeout_s is None else time.monotonic() + timeout_s
+        end = None if timeout_s is None else time.monotonic() + float(timeout_s)
         while not self._await_briefly(ticket, _PIECE_S if end is None else _left_s(end)):
             if end is not None and time.monotonic() >= end:
                 return False

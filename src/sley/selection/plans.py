@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 from sley.compiler import Options, compile
 from sley.errors import Diagnostic
+from sley.errors.runtime import R514
 from sley.formats.plan_bytes import digest
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text, sizes_text
+from sley.ir.words import is_integer
 from sley.rendezvous.hosts import Hosts
 from sley.selection.kinds import Request, check_call
 from sley.selection.plan_cache import cached_plan, refusal
@@ -128,6 +130,7 @@ class Plans:
     ) -> ReadyPlan:
         """The plan for a call; `Request` explains the arguments. After the first call of a range
         it is a lookup in a table. Errors: N650, and those of the compiler."""
+        check_call(kind, self._capacity.ranks, size_bytes, root)
         rung = self._rung(kind, size_bytes, in_place, root)
         return rung.ready or self._ready(rung)
 
@@ -149,9 +152,14 @@ class Plans:
         slots (Protocol SIMPLE), while DIRECT reads them in place. in_place, root: for files that
         don't define them; by default such a file is used in place and out of place if it can be.
 
-        Returns a line for each plan. Errors: N651, N652, N654, N656, N657, and those of the file,
-        the compiler and the proof; then nothing changes.
+        Returns a line for each plan. Errors: N651, N652, N654, N656, N657, R514, and those of the
+        file, the compiler and the proof; then nothing changes.
         """
+        if in_place not in (None, True, False):
+            expected = "in_place as True, False or None"
+            raise R514.error(expected=expected, found=f"in_place={in_place!r}")
+        if not (root is None or is_integer(root)):
+            raise R514.error(expected="root as a rank or None", found=f"root={root!r}")
         plan_request = PlanRequest(
             size_of_request("min_bytes", min_bytes),
             size_of_request("max_bytes", max_bytes),
@@ -218,6 +226,7 @@ class Plans:
         ]
 
     def _rung(self, kind: str, size_bytes: int, in_place: bool, root: int) -> _Rung:
+        root = int(root)  # a small integer of NumPy would overflow in what is computed from it
         table = self._tables.get((kind, in_place, root)) or self._table(kind, in_place, root)
         return table.rungs[bisect_left(table.ends, size_bytes)]
 
