@@ -101,7 +101,15 @@ def execute(
 def _checked_sizes(sizes: int | str | Sequence[int | str]) -> list[int]:
     """The bytes of one size or of several. Errors: R514."""
     several = [sizes] if isinstance(sizes, str) or not isinstance(sizes, Iterable) else sizes
-    return [whole(text_in_bytes(size), "size", 0) for size in several]
+    found = [text_in_bytes(size) for size in several]
+    for size in found:
+        if isinstance(size, str):
+            raise R514.error(
+                expected="sizes as numbers of bytes, or as texts such as 64K, 16M or 1GiB",
+                found=repr(size),
+                remedy="Give such a text, or a number.",
+            )
+    return [whole(size, "size", 0) for size in found]
 
 
 def _place(

@@ -264,6 +264,11 @@ def test_sizes_of_no_number_are_refused(sizes: Any) -> None:
     assert code_of(lambda: sley.run(ring(), sizes, devices="threads")) == "R514"
 
 
+def test_a_text_of_no_size_is_refused_with_the_form_of_sizes() -> None:
+    with pytest.raises(SleyError, match="texts such as 64K"):
+        sley.run(ring(), ["1 apple"], devices="threads")
+
+
 def test_more_memory_than_there_is_is_refused() -> None:
     plan = ring()
     for size in (1 << 45, 1 << 62):
