@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from sley.communicator import Communicator, LocalStore, Settings
+from sley.communicator.heap import empty
+from sley.errors import SleyError
 from support import rank_processes
 from support.soak import Holding
+from support.threads_group import Ranks
 
 RANKS = 4
 MIB = 1 << 20
@@ -47,15 +50,25 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-def segments() -> int:
-    """How many segments this process has open."""
+def descriptors() -> list[str]:
+    """The files that this process has open, sorted."""
     names = []
     for fd in Path("/proc/self/fd").iterdir():
         try:
             names.append(str(fd.readlink()))
         except FileNotFoundError:  # that of the folder itself
             continue
-    return sum("memfd:sley" in name for name in names)
+    return sorted(names)
+
+
+def segments() -> int:
+    """How many segments this process has open."""
+    return sum("memfd:sley" in name for name in descriptors())
+
+
+def mappings() -> int:
+    """How many segments this process has mapped."""
+    return Path("/proc/self/maps").read_text().count("memfd:sley")
 
 
 @pytest.mark.usefixtures("no_collector")
@@ -71,3 +84,36 @@ def test_a_closed_communicator_leaves_no_segment_to_the_collector() -> None:
         del comm
         found.append(segments())
     assert found == found[:1] * len(found)
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_closed_communicator_that_is_kept_holds_nothing() -> None:
+    empty(1)  # the heap stays for ever
+    before = descriptors(), mappings()
+    group = Ranks(3)
+    group.each(lambda comm: comm.all_reduce(np.ones(1000, np.float32)))
+    group.each(lambda comm: comm.barrier(is_async=True).wait())
+    assert mappings() > before[1]
+    group.close()
+    assert (descriptors(), mappings()) == before
+
+
+def test_a_closed_communicator_refuses_calls_and_has_no_statistics() -> None:
+    data = np.ones(10)
+    group = Ranks(2)
+    group.each(lambda comm: comm.all_reduce(data.copy()))
+    group.close()
+    comm = group.comms[0]
+    comm.close()
+    comm.abort()
+    comm.endpoint.set_timeout(1.0)
+    assert comm.stats() == []
+    for call in (
+        lambda: comm.all_reduce(data),
+        lambda: comm.barrier(is_async=True),
+        lambda: comm.send(data, 1),
+        lambda: comm.recv(data),
+        comm.endpoint.skip_plan,
+    ):
+        with pytest.raises(SleyError, match="N623"):
+            call()

@@ -180,7 +180,9 @@ def test_statistics_may_be_read_while_another_thread_adds_a_plan(
 
     with Ranks(2) as group:
         group.each(calls)
-        plans = group.comms[0].endpoint._loaded
+        core = group.comms[0].endpoint._core
+        assert core is not None
+        plans = core.loaded
 
         def added(**fields: Any) -> CallStats:  # as the other thread's first call would
             plans["added", bytes([len(plans)])] = next(iter(plans.values()))

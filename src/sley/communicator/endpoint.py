@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -72,6 +72,22 @@ class LoadedPlan:
     writes_memory: bool
 
 
+@dataclass(frozen=True)
+class _Core:
+    """The engine's objects of an open communicator, and the plans that it has loaded. A call keeps
+    them until it returns, even if another thread closes the communicator meanwhile.
+
+    loaded: by kind of call and digest. ready: for each call, its plan and its record.
+    """
+
+    fabric: native.Fabric
+    calls: native.Calls
+    messages: Messages
+    failures: Failures
+    loaded: dict[tuple[str, bytes], LoadedPlan] = field(default_factory=dict)
+    ready: dict[_Key, tuple[LoadedPlan, int]] = field(default_factory=dict)
+
+
 def load_plan(
     ready: ReadyPlan, fabric: native.Fabric, rank: int, hosts: Hosts, settings: Settings
 ) -> LoadedPlan:
@@ -120,10 +136,9 @@ class Endpoint:
         rank, ranks = int(rank), int(ranks)
         settings = Settings.from_environment() if settings is None else settings
         self.rank, self.ranks, self.name, self.settings = rank, ranks, name, settings
-        self._closing = contextlib.ExitStack()
         memory = Memory(rank, ranks, settings)
         with contextlib.ExitStack() as opened:
-            self._rendezvous: Rendezvous = opened.enter_context(
+            rendezvous = opened.enter_context(
                 bootstrap(
                     store,
                     rank,
@@ -135,15 +150,20 @@ class Endpoint:
                     environ=environ,
                 )
             )
-            self.hosts: Hosts = self._rendezvous.hosts
-            self._fabric = memory.fabric(self._rendezvous)
-            self._fabric.watch(self._processes_to_watch(opened))
-            self._transport = connect(
-                self._fabric, self._rendezvous, settings.network, settings.timeout_s
-            )
-            self._calls = native.Calls(self._fabric)
-            self._failures = Failures(self._fabric, rank, name)
-            self._messages = Messages(self._fabric, settings, self._failures)
+            self.hosts: Hosts = rendezvous.hosts
+            fabric = memory.fabric(rendezvous)
+            fabric.watch(_processes_to_watch(rendezvous, opened))
+            transport = connect(fabric, rendezvous, settings.network, settings.timeout_s)
+            if transport is not None:
+                opened.callback(transport.close, _SETTLE_S)
+            failures = Failures(fabric, rank, name)
+            messages = Messages(fabric, settings, failures)
+            opened.callback(messages.close)
+            calls = native.Calls(fabric)
+            opened.callback(calls.close)
+            opened.callback(fabric.close)
+            opened.callback(fabric.settle, _SETTLE_S)
+            self._core: _Core | None = _Core(fabric, calls, messages, failures)
             self.plans = Plans(
                 self.hosts,
                 slots=settings.slots,
@@ -152,14 +172,12 @@ class Endpoint:
                 cache=settings.use_cache,
             )
             self._closing = opened.pop_all()
-        if settings.copies is Copies.ATTACHED and not self._fabric.is_attached:
+        if settings.copies is Copies.ATTACHED and not fabric.is_attached:
             logger.warning(
                 "%s: copies are CACHED: not all ranks let the others read their memory", name
             )
         for problem in self.plans.problems:
             logger.warning("%s: %s", name, problem)
-        self._loaded: dict[tuple[str, bytes], LoadedPlan] = {}
-        self._ready: dict[_Key, tuple[LoadedPlan, int]] = {}
         self._registrations = 0
         self._is_closed = self._is_inherited = False
         OPEN.add(self)
@@ -172,27 +190,30 @@ class Endpoint:
         is_async: the communicator's thread runs it; otherwise it has ended on return. owners: of
         the call's memory, kept alive until it has ended. Errors: N62x, N65x; `Work.wait` raises
         those of an asynchronous call."""
-        loaded, record, arguments = self._arguments(call)
+        core = self._check_open()
+        loaded, record, arguments = self._arguments(core, call)
         if is_async:
-            ticket = self._calls.submit(*arguments)
-            work = Work(ticket, lambda report: self._error(loaded, record, call, report), owners)
-            self._failures.latest = work
+            ticket = core.calls.submit(*arguments)
+            work = Work(
+                ticket, lambda report: self._error(core, loaded, record, call, report), owners
+            )
+            core.failures.latest = work
             return work
-        is_planned = self._run(loaded, record, call, arguments, 1)
+        is_planned = self._run(core, loaded, record, call, arguments, 1)
         return DONE if is_planned else DONE_UNPLANNED
 
     def skip_plan(self) -> None:
         """Counts an AllToAll that this rank does by messages, without a plan. Ranks that make the
         call with `Call.may_be_unplanned` notice it."""
-        self._check_open()
-        self._calls.skip(UNPLANNED)
+        self._check_open().calls.skip(UNPLANNED)
 
     def time_us(self, call: Call, iterations: int) -> float:
         """The mean time of `iterations` equal calls back to back on this rank, without Python
         between them. Errors: as `submit`."""
-        loaded, record, arguments = self._arguments(call)
+        core = self._check_open()
+        loaded, record, arguments = self._arguments(core, call)
         before = loaded.engine.tally.seconds
-        self._run(loaded, record, call, arguments, whole(iterations, "iterations", 1))
+        self._run(core, loaded, record, call, arguments, whole(iterations, "iterations", 1))
         return (loaded.engine.tally.seconds - before) / iterations * 1e6
 
     def send_memory(
@@ -206,8 +227,9 @@ class Endpoint:
         owners: tuple[object, ...] = (),
     ) -> Work:
         """Sends memory to a rank; it may be overwritten when the work is done. Errors: N62x."""
+        core = self._check_open()
         self._check_peer(dst)
-        return self._messages.send(address, size_bytes, dst, tag, is_async, owners)
+        return core.messages.send(address, size_bytes, dst, tag, is_async, owners)
 
     def recv_memory(
         self,
@@ -221,21 +243,27 @@ class Endpoint:
     ) -> Work:
         """Receives into memory, from a rank or (None) from any; `Work.source` names the sender.
         Errors: N62x."""
+        core = self._check_open()
         if src is None:
             src = ANY
         else:
             self._check_peer(src)
-        return self._messages.recv(address, size_bytes, src, tag, is_async, owners)
+        return core.messages.recv(address, size_bytes, src, tag, is_async, owners)
 
     def set_timeout(self, timeout_s: float) -> None:
         """Sets `Settings.timeout_s` for all later calls."""
         self.settings = replace(self.settings, timeout_s=timeout_s)
-        self._messages.timeout_s = timeout_s
+        core = self._core
+        if core is not None:
+            core.messages.timeout_s = timeout_s
 
     def stats(self) -> list[CallStats]:
-        """Statistics of this rank's calls: a row for each plan that has run."""
-        rows = []
-        for (kind, _), loaded in list(self._loaded.items()):  # other threads may add plans
+        """Statistics of this rank's calls: a row for each plan that has run; none after closing."""
+        rows: list[CallStats] = []
+        core = self._core
+        if core is None:
+            return rows
+        for (kind, _), loaded in list(core.loaded.items()):  # other threads may add plans
             plan, selection = loaded.ready.plan, loaded.ready.selection
             tally = loaded.engine.tally
             if tally.calls == 0:
@@ -262,37 +290,33 @@ class Endpoint:
 
     def abort(self) -> None:
         """Ends every call in progress, on all ranks; all further calls fail."""
-        if not self._is_closed:
-            self._fabric.abort()
+        core = self._core
+        if core is not None and not self._is_closed:
+            core.fabric.abort()
 
     def close(self) -> None:
         """Leaves the communicator; closing twice does nothing. Calls in progress end with N623."""
-        if self._is_closed:
+        core = self._core
+        if core is None or self._is_closed:
             return
-        self._check_thread()
+        self._check_thread(core)
         self._is_closed = True
         OPEN.discard(self)
-        self._fabric.settle(_SETTLE_S)
-        self._fabric.close()
-        self._calls.close()
-        self._messages.close()
-        if self._transport is not None:
-            self._transport.close(_SETTLE_S)
-        self._failures.latest = None
-        self._loaded.clear()
-        self._ready.clear()
-        self._closing.close()
+        try:
+            self._closing.close()
+        finally:
+            core.failures.latest = None
+            self._core = None
 
-    def _arguments(self, call: Call) -> tuple[LoadedPlan, int, _Arguments]:
+    def _arguments(self, core: _Core, call: Call) -> tuple[LoadedPlan, int, _Arguments]:
         """The plan of a call, its record, and the engine's arguments."""
-        self._check_open()
         if self.plans.registrations != self._registrations:
             self._registrations = self.plans.registrations
-            self._ready.clear()
+            core.ready.clear()
         in_place = is_in_place(call, self.rank)
         which = call.kind if call.plan is None else id(call.plan)
         key = (which, call.count, call.dtype.number, int(call.op), in_place, call.root)
-        loaded, record = self._ready.get(key) or self._make_ready(key, call, in_place)
+        loaded, record = core.ready.get(key) or self._make_ready(core, key, call, in_place)
         if (call.input_is_read_only and loaded.writes_input) or (
             call.output_is_read_only and loaded.writes_memory
         ):
@@ -313,16 +337,18 @@ class Endpoint:
         )
         return loaded, record, arguments
 
-    def _make_ready(self, key: _Key, call: Call, in_place: bool) -> tuple[LoadedPlan, int]:
+    def _make_ready(
+        self, core: _Core, key: _Key, call: Call, in_place: bool
+    ) -> tuple[LoadedPlan, int]:
         ready = self._plan_for(call, in_place)
-        loaded = self._loaded.get((call.kind, ready.digest))
+        loaded = core.loaded.get((call.kind, ready.digest))
         if loaded is None:
-            loaded = load_plan(ready, self._fabric, self.rank, self.hosts, self.settings)
-            self._loaded[call.kind, ready.digest] = loaded
-        if len(self._ready) >= _MOST_KEYS:
-            self._ready.clear()
+            loaded = load_plan(ready, core.fabric, self.rank, self.hosts, self.settings)
+            core.loaded[call.kind, ready.digest] = loaded
+        if len(core.ready) >= _MOST_KEYS:
+            core.ready.clear()
         found = loaded, record_of(call.kind, call.dtype, call.op, call.root, ready.digest)
-        self._ready[key] = found
+        core.ready[key] = found
         return found
 
     def _plan_for(self, call: Call, in_place: bool) -> ReadyPlan:
@@ -338,13 +364,14 @@ class Endpoint:
         return ready
 
     def _error(
-        self, loaded: LoadedPlan, record: int, call: Call, report: Report | None
+        self, core: _Core, loaded: LoadedPlan, record: int, call: Call, report: Report | None
     ) -> SleyError | None:
         words = describe_record(record, call.count)
-        return self._failures.error(report, words, self.settings.timeout_s, loaded=loaded.loaded)
+        return core.failures.error(report, words, self.settings.timeout_s, loaded=loaded.loaded)
 
     def _run(
         self,
+        core: _Core,
         loaded: LoadedPlan,
         record: int,
         call: Call,
@@ -352,20 +379,21 @@ class Endpoint:
         iterations: int,
     ) -> bool:
         """Runs a call in this thread, to its end; False if another rank does it without a plan."""
-        self._check_thread()
-        report = self._calls.run(*arguments, iterations)
+        self._check_thread(core)
+        report = core.calls.run(*arguments, iterations)
         if report is None:
             return True
         if report[0] == Status.UNPLANNED:
             return False
-        self._failures.look_at_latest()
-        error = self._error(loaded, record, call, report)
+        core.failures.look_at_latest()
+        error = self._error(core, loaded, record, call, report)
         if error is not None:
             raise error
         return True
 
-    def _check_open(self) -> None:
-        if self._is_closed:
+    def _check_open(self) -> _Core:
+        core = self._core
+        if core is None or self._is_closed:
             raise N623.error(
                 at=Place(detail=f"{self.name}, rank {self.rank}"),
                 expected="a communicator that is open",
@@ -373,9 +401,10 @@ class Endpoint:
                 if self._is_inherited
                 else "this rank has closed it",
             )
+        return core
 
-    def _check_thread(self) -> None:
-        if self._calls.is_own_thread():
+    def _check_thread(self, core: _Core) -> None:
+        if core.calls.is_own_thread():
             raise N632.error(
                 at=Place(detail=f"{self.name}, rank {self.rank}"),
                 expected="a thread of the caller's",
@@ -383,7 +412,6 @@ class Endpoint:
             )
 
     def _check_peer(self, rank: int) -> None:
-        self._check_open()
         if not (is_integer(rank) and 0 <= rank < self.ranks):
             raise N627.error(
                 expected=f"a rank from 0 to {self.ranks - 1}",
@@ -391,19 +419,22 @@ class Endpoint:
                 remedy="Give a rank of the communicator.",
             )
 
-    def _processes_to_watch(self, opened: contextlib.ExitStack) -> list[tuple[int, int]]:
-        """Descriptors that become readable when a process on this host ends, and its rank."""
-        watched = [(sock.fileno(), rank) for rank, sock in self._rendezvous.sockets.items()]
-        own = self._rendezvous.descriptions[self.rank].process
-        for rank in self._rendezvous.fds:
-            process = self._rendezvous.descriptions[rank].process
-            if process.namespace != own.namespace or process.is_gone():
-                continue
-            with contextlib.suppress(OSError):
-                fd = os.pidfd_open(process.pid)
-                opened.callback(os.close, fd)
-                watched.append((fd, rank))
-        return watched
+
+def _processes_to_watch(
+    rendezvous: Rendezvous, opened: contextlib.ExitStack
+) -> list[tuple[int, int]]:
+    """Descriptors that become readable when a process on this host ends, and its rank."""
+    watched = [(sock.fileno(), rank) for rank, sock in rendezvous.sockets.items()]
+    own = rendezvous.descriptions[rendezvous.rank].process
+    for rank in rendezvous.fds:
+        process = rendezvous.descriptions[rank].process
+        if process.namespace != own.namespace or process.is_gone():
+            continue
+        with contextlib.suppress(OSError):
+            fd = os.pidfd_open(process.pid)
+            opened.callback(os.close, fd)
+            watched.append((fd, rank))
+    return watched
 
 
 def _leave_to_parent() -> None:
