@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -62,6 +64,42 @@ def test_a_rank_of_another_host_that_stands_still_ends_the_call() -> None:
     ends = started.ends()
     for rank in (0, 2, 3):
         assert "N621" in ends[rank].error or "N626" in ends[rank].error, ends[rank]
+
+
+RANK_0_ENDS = """
+import os, sys, time
+import numpy as np
+from sley.communicator import Communicator, FolderStore, Settings
+rank, folder = int(sys.argv[1]), sys.argv[2]
+with Communicator(FolderStore(folder), rank, 3, settings=Settings(timeout_s=3)) as comm:
+    if rank == 0:
+        if os.fork() == 0:  # keeps the connections open
+            time.sleep(5)
+        os._exit(0)
+    comm.all_reduce(np.ones(3_000_000, np.float32))
+"""
+
+
+def test_ucx_closes_without_unfinished_sends(tmp_path: Path) -> None:
+    """With unfinished sends, UCX warns and then corrupts the heap."""
+    pytest.importorskip("libucx")
+    command = [sys.executable, "-c", RANK_0_ENDS]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store")],
+            env=os.environ
+            | {"SLEY_HOST_ID": str(rank % 2), "UCX_LOG_FILE": str(tmp_path / f"log-{rank}")},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    _, error = ranks[1].communicate(timeout=60)
+    assert ranks[1].returncode == 1, error
+    assert "N620" in error
+    assert "WARN" not in (tmp_path / "log-1").read_text()
+    ranks[2].communicate(timeout=60)
+    ranks[0].communicate(timeout=60)
 
 
 def calling(comm: Communicator) -> None:
