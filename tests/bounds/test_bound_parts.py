@@ -62,6 +62,8 @@ def test_needs_are_derived_from_the_postcondition() -> None:
             assert isinstance(needs_of(collective), kind), collective
     some = Custom("some", 3, 1, 1, lambda rank, _: [(0, 0)] if rank < 2 else [(0, 0), (1, 0)])
     assert isinstance(needs_of(some), Mixed)
+    all_but_one = Custom("all-but-one", 4, 1, 2, lambda r, i: [((r + i + 1) % 4, 0)])
+    assert isinstance(needs_of(all_but_one), Mixed)
 
 
 def test_needs_count_the_chunks_of_each_rank() -> None:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sley.cli import main
+from sley.devices.measure import CheckedData
 from sley.errors.catalog import all_rules
 
 GOOD = """
@@ -228,6 +229,16 @@ def test_run_prints_json(tmp_path: Path) -> None:
     assert row["dtype"] == "float16"
     assert row["in_place"] is None
     assert row["out_of_place"]["wrong"] == 0
+
+
+def test_wrong_elements_out_of_place_end_a_run_in_code_1(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(CheckedData, "count_wrong", lambda *_: 1)
+    program = written(tmp_path / "good.py", GOOD)
+    result = sley("run", program, "-b", "4K", "-n", "1", "--device", "threads", "--json")
+    assert result.exit_code == 1, result.output
+    assert json.loads(result.stdout)["ok"] is False
 
 
 def test_explain_knows_every_code() -> None:

@@ -75,6 +75,16 @@ def test_bad_arguments_are_refused_before_anything_is_sent(what: str) -> None:
         group.each(lambda comm: comm.all_reduce(np.ones(N)))
 
 
+def test_output_right_after_the_input_is_out_of_place() -> None:
+    def sum_up(comm: Communicator) -> bool:
+        whole = np.ones(200, np.float32)
+        comm.all_reduce(whole[:100], out=whole[100:])
+        return bool((whole[:100] == 1).all() and (whole[100:] == 2).all())
+
+    with Ranks(2) as ranks:
+        assert ranks.each(sum_up) == [True, True]
+
+
 def test_read_only_memory_may_be_read() -> None:
     def read(comm: Communicator) -> Any:
         data = read_only() if comm.rank == 0 else np.zeros(N, np.float32)

@@ -291,6 +291,18 @@ def custom(**changes: object) -> str:
     return json.dumps(tables | {"invbws": ring} | changes)
 
 
+def test_neighbouring_gpus_of_a_taccl_profile_share_a_card(tmp_path: Path) -> None:
+    n = 4
+    ring = [[int((src + 1) % n == dst) for src in range(n)] for dst in range(n)]
+    tables = {"gpus_per_node": n, "links": ring, "betas": ring, "invbws": ring}
+    text = custom(**tables, nics_per_node=2, remote_alpha=1, remote_beta=1, remote_invbw=2)
+    path = tmp_path / "c.json"
+    path.write_text(text)
+    topology = topologies.read(path, nodes=2).topology
+    cards = topology.nic[:n].tolist()
+    assert [card - cards[0] for card in cards] == [0, 0, 1, 1]
+
+
 def test_columns_of_taccl_matrices_are_sources_and_rows_destinations(tmp_path: Path) -> None:
     found = loaded(tmp_path, "c.json", custom())
     links = found.topology.links

@@ -273,6 +273,37 @@ def check_in_place() -> None:
     same(whole, torch.arange(1.0, ranks + 1) if rank == 1 else torch.full((ranks,), rank + 1.0))
 
 
+def check_lists_that_overlap() -> None:
+    """The tensor for rank k + 1 is where that from rank k arrives."""
+    ranks, rank, size = dist.get_world_size(), dist.get_rank(), 500_000
+    whole = torch.arange(ranks + 1.0).repeat_interleave(size) + 10 * rank
+    parts = list(whole.split(size))
+    dist.all_to_all(parts[1:], parts[:-1])
+    same(whole[size:], (10.0 * torch.arange(ranks) + rank).repeat_interleave(size))
+
+
+def test_lists_may_overlap(four_ranks: RankPool) -> None:
+    four_ranks.run(check_lists_that_overlap)
+
+
+def check_sizes_on_one_side() -> None:
+    """Only what rank 0 sends is unequal: it gives those sizes, ranks 2 and 3 what they receive."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    sizes = torch.full((ranks, ranks), 2)
+    sizes[0] = torch.tensor([2, 2, 4, 0])
+    sent, received = sizes[rank].tolist(), sizes[:, rank].tolist()
+    given = torch.cat([torch.full((n,), 10.0 * rank + dst) for dst, n in enumerate(sent)])
+    taken = torch.zeros(sum(received))
+    splits = [parts if len(set(parts)) > 1 else None for parts in (received, sent)]
+    assert None in splits
+    dist.all_to_all_single(taken, given, *splits)
+    same(taken, torch.cat([torch.full((n,), 10.0 * s + rank) for s, n in enumerate(received)]))
+
+
+def test_all_to_all_takes_sizes_on_one_side(four_ranks: RankPool) -> None:
+    four_ranks.run(check_sizes_on_one_side)
+
+
 def test_inputs_may_share_memory_with_outputs(four_ranks: RankPool) -> None:
     four_ranks.run(check_in_place)
 
