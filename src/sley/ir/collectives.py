@@ -587,5 +587,5 @@ def _as_standard(own: Collective, row: Standard) -> Collective:
     raise L118.error(
         at=Place(detail=own.name),
         expected=f"the buffers and results of sley.{row.build.__name__} for the name {own.name!r}",
-        found=f"others, on {counted(own.ranks, 'rank')}",
+        found=f"different ones, on {counted(own.ranks, 'rank')}",
     )

@@ -139,19 +139,20 @@ class CallRunner:
             source = copy_of([input])
         count = numel * element.parts
         size_bytes = count * element.dtype.size_bytes
-        sources, targets = (
-            [Memory(memory.address + r * size_bytes, size_bytes, memory) for r in range(self.ranks)]
-            for memory in (source, target)
-        )
+
+        def parts(of: Memory) -> list[Memory]:
+            places = (of.address + rank * size_bytes for rank in range(self.ranks))
+            return [Memory(address, size_bytes, of) for address in places]
+
         if count == 0:  # with nothing to wait for, this rank would not notice other ranks' messages
-            return self._exchange(opts, sources, targets, [output], None)
+            return self._exchange(opts, parts(source), parts(target), [output], None)
         call = Call(
             "all_to_all", *source.place, *target.place, count, element.dtype, may_be_unplanned=True
         )
         number = self.sequence_number
 
         def messages() -> Sequence[Part]:
-            return self._send_and_receive(number, sources, targets)
+            return self._send_and_receive(number, parts(source), parts(target))
 
         return self._run(call, opts, [output], source, target, unplanned=messages)
 
