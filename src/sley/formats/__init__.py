@@ -72,10 +72,10 @@ def check(plan: Plan, target: str | Target) -> None:
         of_format(plan, target)
 
 
-def write_file(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text atomically: after an error the file is unchanged. Errors: F461."""
+def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Writes a text, or bytes, atomically: after an error the file is unchanged. Errors: F461."""
     try:
-        _replace(Path(path), text)
+        _replace(Path(path), content.encode() if isinstance(content, str) else content)
     except (OSError, ValueError) as problem:
         raise F461.error(
             at=Place(str(path)), expected="a file that can be written", found=str(problem)
@@ -91,13 +91,13 @@ def check_folder(path: str | os.PathLike[str]) -> None:
         )
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, content: bytes) -> None:
     """Writes a temporary file and renames it to `path`."""
     path = path.resolve()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("x", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
+        with temporary.open("xb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

@@ -1,0 +1,53 @@
+"""Rules of policies: errors in files of the tuner, and in their use (D90x)."""
+
+from sley.errors.diagnostic import Rule
+
+D901 = Rule(
+    "D901",
+    "bad-policy",
+    what="A file is not a policy, or its contents are invalid.",
+    why="A policy is a ZIP file with the member policy.json, as `sley tune` writes it: JSON text "
+    "only, so that a file from elsewhere can't run code. Its ranges of sizes are ascending and "
+    "don't overlap, and its decisions name algorithms and options.",
+    example="SLEY_TUNER=agent.pkl",
+    instead="Write the file again with `sley tune`, or correct the named entry.",
+)
+D902 = Rule(
+    "D902",
+    "policy-of-another-format",
+    what="A policy has a format that this version of sley doesn't know.",
+    why="The format's number changes when the meaning of the file changes. A file that is half "
+    "understood would choose plans that nobody measured.",
+    example='{"format": 99, ...}',
+    instead="Train again with this version, or use the version that wrote the file.",
+)
+D903 = Rule(
+    "D903",
+    "policy-for-another-machine",
+    what="A policy was trained for other ranks, or for another machine.",
+    why="What is fastest depends on the number of ranks, on which of them share a host, and on the "
+    "machine. A policy is used only where it was trained; the number of ranks and the machine are "
+    "in the file.",
+    example="SLEY_TUNER=ndv4.zip torchrun --nproc-per-node 4 train.py",
+    instead="Train a policy here: `sley tune --live`. Without one, the communicator uses its own "
+    "rules.",
+)
+D904 = Rule(
+    "D904",
+    "policy-without-plan",
+    what="A policy chooses an algorithm that doesn't exist here or can't be compiled.",
+    why="A policy chooses among compiled and proven plans. Its algorithms are those of the library "
+    "of the version that trained it.",
+    example='{"algorithm": "star-allreduce", ...}',
+    instead="Train again with this version. Until then the default is used.",
+)
+D905 = Rule(
+    "D905",
+    "policy-not-expressible",
+    what="A policy can't be written for a runtime.",
+    why="NCCL's tuner chooses only among NCCL's own algorithms. A policy that chooses none of them "
+    "has nothing to say to NCCL.",
+    example="sley policy export all-pairs.zip --to nccl-csv",
+    instead="Train with NCCL's algorithms only (`sley tune --actions nccl`), or export the plans "
+    "(`--to package`).",
+)

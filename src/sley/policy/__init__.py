@@ -1,0 +1,13 @@
+"""Policy: which plan runs for a call, as a tuner has learned it; a lookup, without the learning.
+
+Files: policy (the values), files (reads and writes `policy.zip`).
+"""
+
+from sley.policy.files import read as read
+from sley.policy.files import write as write
+from sley.policy.policy import FORMAT as FORMAT
+from sley.policy.policy import Decision as Decision
+from sley.policy.policy import Machine as Machine
+from sley.policy.policy import Measured as Measured
+from sley.policy.policy import Policy as Policy
+from sley.policy.policy import Range as Range

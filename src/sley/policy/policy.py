@@ -1,0 +1,210 @@
+"""Policy: ranges of sizes for each collective, and what runs in each (GC3, section 12.8)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from math import log2
+from statistics import geometric_mean
+from typing import Any
+
+from sley.algorithms import CATALOG, build
+from sley.compiler import Options
+from sley.errors import Place, did_you_mean
+from sley.errors.policy import D901, D903, D904
+from sley.ir.collectives import STANDARD
+from sley.ir.program import Program
+from sley.ir.sizes import sizes_text
+
+FORMAT = 1
+"""The number of the file format."""
+
+TILES = (1.0, 0.5, 0.25, 0.125)
+"""The tiles that a decision may ask for, as shares of the runtime's own tile."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What runs for a call.
+
+    algorithm: its name in the catalog. options: how it is compiled; the open ones have the
+    compiler's defaults. tile: the tile's size as a share of the runtime's own.
+    """
+
+    algorithm: str
+    options: Options = field(default_factory=Options)
+    tile: float = 1.0
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The parameters of the algorithm that give its size: ("ranks",) or ("nodes", "gpus")."""
+        return CATALOG[self.algorithm].required
+
+    def program(self, nodes: int, gpus: int, *, in_place: bool) -> Program:
+        """The algorithm's program for nodes of GPUs. Errors: L120, and the algorithm's own."""
+        return build(self.algorithm, nodes=nodes, gpus=gpus, in_place=in_place)
+
+    def __str__(self) -> str:
+        words = [f"{word}={_word(value)}" for word, value in self.options.given().items()]
+        words += [f"tile={self.tile:g}"] if self.tile != 1 else []
+        return " ".join([self.algorithm, *words])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Times at one size, in microseconds: of the decision and of the default."""
+
+    size_bytes: int
+    time_us: float
+    default_us: float
+
+
+@dataclass(frozen=True)
+class Range:
+    """A range of sizes, both ends included (None: no end), and the decision for it.
+
+    measured: the times at sizes in the range on which the decision is based, ascending.
+    alternatives: other decisions that were nearly as fast; exploration tries only these.
+    """
+
+    begin_bytes: int
+    end_bytes: int | None
+    decision: Decision
+    measured: tuple[Measured, ...] = ()
+    alternatives: tuple[Decision, ...] = ()
+
+    @property
+    def sizes(self) -> str:
+        """The range in words."""
+        return sizes_text(self.begin_bytes, self.end_bytes)
+
+    def speedup(self) -> float | None:
+        """Time of the default over time of the decision: the geometric mean of the measured sizes.
+        None without any."""
+        if not self.measured:
+            return None
+        return geometric_mean(one.default_us / one.time_us for one in self.measured)
+
+    def expected(self, size_bytes: int) -> Measured | None:
+        """The times at the nearest measured size (by ratio), or None without any."""
+        if not self.measured:
+            return None
+        return min(self.measured, key=lambda m: abs(log2(m.size_bytes / max(size_bytes, 1))))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a policy was trained.
+
+    engine: "simulator" or "cpu", whose times it has learned. topology: its name, for people.
+    fingerprint: equal for equal machines. nodes, gpus: the nodes, and the ranks of each.
+    """
+
+    engine: str
+    topology: str
+    fingerprint: str
+    nodes: int
+    gpus: int
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.nodes * self.gpus
+
+    def check(self, here: Machine, at: Place) -> None:
+        """Refuses another machine than `here`. Errors: D903."""
+        for word in ("engine", "nodes", "gpus", "fingerprint"):
+            trained, wanted = getattr(self, word), getattr(here, word)
+            if trained != wanted:
+                raise D903.error(
+                    at=at,
+                    expected=f"a policy for {here}, {word} {wanted}",
+                    found=f"one for {self}, {word} {trained}",
+                )
+
+    def __str__(self) -> str:
+        return f"{self.topology} ({self.nodes} x {self.gpus} ranks, {self.engine})"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a tuner has learned on one machine: ranges of sizes by collective.
+
+    ranges: for each collective's name, its ranges, which are ascending and don't overlap. A call
+        in none of them runs the default of the runtime.
+    machine: where it was trained. agent: the agent that learned it. notes: facts about the training
+        as text, by name (seed, samples, version of sley).
+
+    Errors: D901 for overlapping ranges and unknown collectives, D904 for unknown algorithms and
+    those of another collective.
+    """
+
+    machine: Machine
+    ranges: Mapping[str, tuple[Range, ...]]
+    agent: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for collective, ranges in self.ranges.items():
+            if collective not in STANDARD:
+                raise D901.error(
+                    expected=f"a collective of {', '.join(STANDARD)}",
+                    found=repr(collective),
+                    remedy=did_you_mean(collective, STANDARD),
+                )
+            for one in ranges:
+                _check_range(collective, one)
+            for before, after in pairwise(ranges):
+                if before.end_bytes is None or before.end_bytes >= after.begin_bytes:
+                    raise D901.error(
+                        at=Place(detail=collective),
+                        expected="ascending ranges that don't overlap",
+                        found=f"{before.sizes} before {after.sizes}",
+                    )
+
+    @cached_property
+    def _begins(self) -> dict[str, list[int]]:
+        return {name: [one.begin_bytes for one in ranges] for name, ranges in self.ranges.items()}
+
+    def find(self, collective: str, size_bytes: int) -> Range | None:
+        """The range of a call, by bisection; None where the default runs."""
+        begins = self._begins.get(collective)
+        if begins is None:
+            return None
+        place = bisect_right(begins, size_bytes) - 1
+        if place < 0:
+            return None
+        one = self.ranges[collective][place]
+        return one if one.end_bytes is None or size_bytes <= one.end_bytes else None
+
+
+def _check_range(collective: str, one: Range) -> None:
+    """Refuses a range without sizes, or whose algorithms aren't for the collective. Errors:
+    D901, D904."""
+    place = Place(detail=f"{collective}, {one.sizes}")
+    if one.begin_bytes < 0 or (one.end_bytes is not None and one.end_bytes < one.begin_bytes):
+        raise D901.error(
+            at=place,
+            expected="a range of sizes from 0 on",
+            found=f"{one.begin_bytes} to {one.end_bytes}",
+        )
+    for decision in (one.decision, *one.alternatives):
+        known = CATALOG.get(decision.algorithm)
+        if known is None or known.collective != collective:
+            names = [a.name for a in CATALOG.values() if a.collective == collective]
+            raise D904.error(
+                at=place,
+                expected=f"one of {', '.join(names)}",
+                found=repr(decision.algorithm),
+                remedy=did_you_mean(decision.algorithm, names),
+            )
+        if decision.tile not in TILES:
+            expected = f"a tile of {', '.join(f'{tile:g}' for tile in TILES)}"
+            raise D901.error(at=place, expected=expected, found=f"{decision.tile!r}")
+
+
+def _word(value: Any) -> str:
+    return str(getattr(value, "value", value))
