@@ -59,7 +59,7 @@ FAMILIES = {
     "K": ("Kernels and devices", "Errors of kernels on GPUs, or on threads of this machine."),
     "N": ("Communicator", "Errors while ranks make a communicator, and during its calls."),
     "B": ("PyTorch backend", "Errors in collectives of torch.distributed."),
-    "D": "Policies of the tuner",
+    "D": ("Policies", "Requirements on what a tuner has learned, and on its training."),
     "T": ("Topologies", "Requirements on the description of a cluster."),
     "P": ("Pictures and reports", "Errors in the contents and files of pictures and reports."),
     "S": ("Simulation", "Requirements on the input of a simulation."),
