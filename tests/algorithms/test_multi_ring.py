@@ -109,3 +109,12 @@ def test_rings_use_disjoint_scratch() -> None:
     kept = t.dst_buffer == Buffer.SCRATCH
     first = kept & (t.kind == TransferKind.COPY)
     assert len(set(t.dst_index[first].tolist())) == 3 * (6 - 2)
+
+
+def test_a_tree_uses_one_shared_card_of_each_node() -> None:
+    program = sley.algorithms.multi_tree_allreduce(4, 8, in_place=True)
+    cards = {
+        c: {rank // 2 % 4 for pair in pairs for rank in pair}
+        for c, pairs in crossings(program, 8).items()
+    }
+    assert cards == {channel: {channel // 4} for channel in range(16)}

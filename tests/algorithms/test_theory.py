@@ -119,6 +119,22 @@ def test_double_binary_tree_takes_the_steps_and_data_of_theory(ranks: int) -> No
         assert np.count_nonzero(up & (t.channel == tree)) == ranks - 1
 
 
+@pytest.mark.parametrize(("nodes", "gpus"), [*GRIDS, (2, 8), (9, 2), (16, 3)])
+def test_multi_tree_takes_the_steps_and_data_of_theory(nodes: int, gpus: int) -> None:
+    """Between nodes, each double tree sends no more of its share than a double binary tree."""
+    built = program("multi-tree-allreduce", {"nodes": nodes, "gpus": gpus, "in_place": True})
+    assert steps(built) <= 2 * (gpus - 1) + 4 * ceil(log2(nodes))
+    assert sent(built) <= 2
+    t = built.transfers
+    between = t.src // gpus != t.dst // gpus
+    up = between & (t.kind == TransferKind.REDUCE)
+    for channel in range(2 * gpus):
+        assert np.count_nonzero(up & (t.channel == channel)) == nodes - 1
+    heads = {(int(c), int(r) % gpus) for c, r in zip(t.channel[up], t.src[up], strict=True)}
+    assert len(heads) == (2 * gpus if nodes > 1 else 0), "one head for each channel"
+    assert len({head for _, head in heads}) == (gpus if nodes > 1 else 0)
+
+
 def crossing(built: sley.Program, gpus: int) -> np.ndarray[Any, Any]:
     """The rows of the transfers between nodes."""
     t = built.transfers

@@ -177,7 +177,7 @@ def double_binary_tree_allreduce(ranks: int, *, in_place: bool = False) -> Progr
     check_sizes("double-binary-tree-allreduce", ranks=ranks)
     place = np.arange(ranks)
     mirrored = (place + 1) % ranks if ranks % 2 else ranks - 1 - place
-    pairs = list(_tree_levels(ranks))
+    pairs = list(tree_levels(ranks))
     buffer = "in" if in_place else "out"
 
     def body(p: ChunkProgram) -> None:
@@ -194,7 +194,7 @@ def double_binary_tree_allreduce(ranks: int, *, in_place: bool = False) -> Progr
     return trace(AllReduce(ranks, 2, in_place), body, name="double-binary-tree-allreduce")
 
 
-def _tree_levels(ranks: int) -> Iterator[tuple[LongArray, LongArray]]:
+def tree_levels(ranks: int) -> Iterator[tuple[LongArray, LongArray]]:
     """Children and parents of NCCL's binary tree, from the leaves up; each pair of arrays has a
     parent at most once.
 
