@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-
-from nccl_tuner import A100, H100, Generation, ring_allreduce_us
+from math import inf
 
 import sley
 from sley import Protocol, Topology, topologies
 from sley.ir.words import FIFO_PROTOCOLS
+from sley.tuning import nccl
 
 CHANNELS = 24
 """Number of NCCL's rings on these machines (MSCCLang 7.1.1: a thread block for each of 24)."""
@@ -44,7 +44,6 @@ class Point:
     where: the machines, in words.
     topology: builds the machines' topology.
     nodes, gpus: number of nodes, and of GPUs in each.
-    cards_GBps: total rate of a node's cards.
     size: size of the buffer.
     busbw_GBps: the measured bus bandwidth.
     peak: whether the source gives no size.
@@ -55,12 +54,10 @@ class Point:
     topology: Callable[[], Topology]
     nodes: int
     gpus: int
-    cards_GBps: float  # noqa: N815 - a unit
     size: str
-    busbw_GBps: float  # noqa: N815
+    busbw_GBps: float  # noqa: N815 - a unit
     peak: bool = False
     reason: str = ""
-    generation: Generation = A100
 
     @property
     def size_bytes(self) -> int:
@@ -80,15 +77,9 @@ class Point:
 
     def tuner_us(self, protocol: Protocol) -> float:
         """The time by the formula of NCCL's tuner."""
-        return ring_allreduce_us(
-            self.generation,
-            protocol,
-            self.size_bytes,
-            nodes=self.nodes,
-            gpus=self.gpus,
-            cards_GBps=self.cards_GBps,
-            channels=CHANNELS,
-        )
+        ring = nccl.Algorithm.RING
+        choice = nccl.forced("allreduce", self.topology(), self.size_bytes, ring, protocol)
+        return inf if choice is None or choice.predicted_us is None else choice.predicted_us
 
     @property
     def protocol(self) -> Protocol:
@@ -100,15 +91,10 @@ def _peaks(
     where: str,
     topology: Callable[[], Topology],
     sizes: tuple[int, int],
-    cards_GBps: float,  # noqa: N803 - a unit
-    busbw_GBps: float,  # noqa: N803
+    busbw_GBps: float,  # noqa: N803 - a unit
     reason: str = "",
-    generation: Generation = A100,
 ) -> list[Point]:
-    return [
-        Point(where, topology, *sizes, cards_GBps, size, busbw_GBps, True, reason, generation)
-        for size in PEAK_SIZES
-    ]
+    return [Point(where, topology, *sizes, size, busbw_GBps, True, reason) for size in PEAK_SIZES]
 
 
 _CURVE = "1x8 A100 (NDv4)"
@@ -118,7 +104,7 @@ _NETWORK = (
 )
 POINTS: tuple[Point, ...] = (
     *(
-        Point(_CURVE, topologies.ndv4, 1, 8, 0.0, size, busbw, reason=reason)
+        Point(_CURVE, topologies.ndv4, 1, 8, size, busbw, reason=reason)
         for size, busbw, reason in (
             (
                 "1M",
@@ -140,45 +126,38 @@ POINTS: tuple[Point, ...] = (
             ("8G", 231.6, ""),
         )
     ),
-    *_peaks("1x8 A100, of the next row's machines", topologies.ndv4, (1, 8), 0.0, 232.5),
+    *_peaks("1x8 A100, of the next row's machines", topologies.ndv4, (1, 8), 232.5),
     *_peaks(
         "2x8 A100, 4 NICs of 200 Gb/s",
         lambda: topologies.cluster(2, 8, 4),
         (2, 8),
-        96.0,
         86.0,
         _NETWORK.format("86 of 96 GB/s"),
     ),
-    *_peaks("2x8 A100, 1 NIC", lambda: topologies.cluster(2, 8, 1), (2, 8), 24.0, 24.0),
-    *_peaks("3x8 A100, 4 NICs (HDR)", lambda: topologies.cluster(3, 8, 4), (3, 8), 96.0, 96.0),
-    *_peaks("2x8 A100, 8 NICs (DGX A100)", lambda: topologies.dgx_a100(2), (2, 8), 192.0, 192.0),
+    *_peaks("2x8 A100, 1 NIC", lambda: topologies.cluster(2, 8, 1), (2, 8), 24.0),
+    *_peaks("3x8 A100, 4 NICs (HDR)", lambda: topologies.cluster(3, 8, 4), (3, 8), 96.0),
+    *_peaks("2x8 A100, 8 NICs (DGX A100)", lambda: topologies.dgx_a100(2), (2, 8), 192.0),
     *_peaks(
         "2x4 A100, 4 NICs",
         lambda: topologies.cluster(2, 4, 4),
         (2, 4),
-        96.0,
         78.0,
         _NETWORK.format("78 of 96 GB/s"),
     ),
-    *_peaks("2x4 A100, 2 NICs", lambda: topologies.cluster(2, 4, 2), (2, 4), 48.0, 45.0),
+    *_peaks("2x4 A100, 2 NICs", lambda: topologies.cluster(2, 4, 2), (2, 4), 45.0),
     *_peaks(
         "1x8 H100 (NDv5), ring",
         topologies.ndv5,
         (1, 8),
-        0.0,
         370.0,
         "the measured peak is the full rate of the links; the time of each part's fence, 3.4 us as "
         "on A100s, is a larger share of a faster block's time",
-        H100,
     ),
     *_peaks(
         "5x8 H100, 4 NICs of 400 Gb/s, ring",
         lambda: h100_four_cards(5),
         (5, 8),
-        194.0,
         190.0,
-        "",
-        H100,
     ),
 )
 """The published points; sizes are powers of two."""

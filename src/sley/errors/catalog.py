@@ -19,6 +19,7 @@ from sley.errors import (
     simulation,
     topology,
     torch,
+    tuning,
     verifier,
 )
 from sley.errors.diagnostic import Rule
@@ -35,6 +36,7 @@ _FAMILIES: tuple[ModuleType, ...] = (
     calls,
     selection,
     policy,
+    tuning,
     torch,
     topology,
     simulation,

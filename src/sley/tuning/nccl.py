@@ -1,0 +1,368 @@
+"""NCCL's choice: the algorithm, protocol and channels that NCCL chooses by itself for a call.
+
+NCCL estimates the time of ring and tree with each protocol as latency + bytes / bandwidth, and
+chooses the least. Calls without an algorithm of NCCL's are grouped sends and receives, which have
+no estimate.
+
+Source: NCCL 2.30.7, src/graph/tuning.cc (constants, formulas), src/enqueue.cc (channels for a size,
+sends and receives), src/include/comm.h (thresholds). NCCL 2.31 has the same constants in
+src/tuning/.
+
+Left out: algorithms that reduce in switches (NVLS, CollNet), which sley's plans don't use, and PAT,
+which NCCL uses only with one GPU in each node. Settings have NCCL's defaults; cards are as near to
+their GPUs as LL128 requires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from types import MappingProxyType
+
+from sley.errors import did_you_mean
+from sley.errors.tuning import D931
+from sley.ir.cost_model import ByProtocol
+from sley.ir.sizes import checked_size
+from sley.ir.topology import Topology
+from sley.ir.words import Protocol
+from sley.tuning.nccl_graphs import Graph, View
+
+PROTOCOLS = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)
+"""NCCL's protocols in its order: the first of equally fast ones is chosen."""
+
+
+class Algorithm(StrEnum):
+    """How NCCL runs a collective: one of its algorithms in its order, or sends and receives."""
+
+    TREE = "tree"
+    RING = "ring"
+    P2P = "p2p"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """NCCL's choice for a call.
+
+    algorithm, protocol: NCCL's.
+    channels: number of NCCL's channels (P2P: of one message).
+    predicted_us: NCCL's own estimate; None for sends and receives, which NCCL doesn't estimate.
+    program: name of the algorithm in sley's catalog that moves the data in the same way; None for
+        the rings of Broadcast and Reduce, which the catalog doesn't have. On several nodes with
+        several cards, rings are those of a `multi-ring-` algorithm unless NCCL uses one channel.
+    instances: number of instances of this program, built with its default arguments, that have as
+        many channels as NCCL: `multi-ring-` algorithms have a channel for each GPU of a node,
+        `multi-tree-allreduce` two. At least 1, which may be more channels than NCCL uses.
+    tile: the data that a rank forwards at once, as a share of `CostModel.tile_bytes`, which is
+        NCCL's for rings. Trees forward less: a power of two.
+    """
+
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int
+    predicted_us: float | None
+    program: str | None
+    instances: int
+    tile: float = 1.0
+
+
+def default(collective: str, topology: Topology, size_bytes: int | str) -> Choice:
+    """NCCL's choice for a collective, by its name in sley ("allreduce"), on a topology.
+
+    size_bytes: of the call, as nccl-tests counts it: bytes, or a text such as "64M".
+    Errors: D931 for collectives that NCCL doesn't run, or less than two ranks; S702 for the size.
+    """
+    view, size = _view(collective, topology), checked_size(size_bytes)
+    if collective in _MESSAGES:
+        return _sends(collective, view, size)
+    _, algorithm, protocol = min(
+        ((_estimate_us(collective, view, size, a, p), a, p) for a in _LATENCIES for p in PROTOCOLS),
+        key=lambda estimate: estimate[0],
+    )
+    return _choice(collective, view, size, algorithm, protocol)
+
+
+def forced(
+    collective: str,
+    topology: Topology,
+    size_bytes: int | str,
+    algorithm: Algorithm,
+    protocol: Protocol,
+) -> Choice | None:
+    """What NCCL uses with this algorithm, ring or tree, and protocol (NCCL_ALGO and NCCL_PROTO).
+
+    None for what NCCL doesn't use: trees for other collectives than AllReduce, LL128 without
+    NVLink, rings for grouped sends and receives. Errors: as `default`.
+    """
+    view, size = _view(collective, topology), checked_size(size_bytes)
+    if _estimate_us(collective, view, size, algorithm, protocol) == inf:
+        return None
+    return _choice(collective, view, size, algorithm, protocol)
+
+
+@dataclass(frozen=True)
+class _Latencies:
+    """An algorithm's latencies in us: of a call, and of a hop over each kind of link."""
+
+    base: ByProtocol
+    nvlink: ByProtocol
+    pcie: ByProtocol
+    network: ByProtocol
+
+
+_LATENCIES: Mapping[Algorithm, _Latencies] = MappingProxyType(
+    {
+        Algorithm.TREE: _Latencies(
+            ByProtocol(6.8, 14.0, 8.4),
+            ByProtocol(0.6, 1.25, 4.0),
+            ByProtocol(1.0, 1.9, 4.0),
+            ByProtocol(5.0, 8.5, 14.0),
+        ),
+        Algorithm.RING: _Latencies(
+            ByProtocol(6.6, 14.0, 8.4),
+            ByProtocol(0.6, 1.9, 3.4),
+            ByProtocol(1.0, 2.5, 5.7),
+            ByProtocol(2.7, 4.0, 14.0),
+        ),
+    }
+)
+
+# Rows: V100, A100, H100, B200. Columns: one node, two, more.
+_LL_GBPS = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0), (282.0, 90.0, 70.0))
+_RING_LL128_GBPS = ((20.0,) * 3, (20.0,) * 3, (36.7,) * 3, (40.0,) * 3)
+_TREE_LL128_GBPS = ((20.0,) * 3, (20.0,) * 3, (36.7, 36.7, 29.0), (55.6, 31.67, 20.0))
+_TREE_GBPS = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (38.7, 41.4, 36.0), (70.0, 42.8, 24.0))
+"""The most of LL in all (on several nodes in the row of V100s with Intel's processors, and of A100s
+with AMD's), and of the others in each channel."""
+
+_TREE_SHARES = MappingProxyType(
+    {
+        Protocol.LL: (10, 10, 10, 10, 9, 8, 7, 7, 7, 7, 6, 5, 4, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10),
+        Protocol.LL128: (10, 10, 10, 10, 10, 9, 8, 8, 8, 7, *[6] * 6, 8, *[9] * 4, 10, 10),
+        Protocol.SIMPLE: (*[9] * 7, 8, 7, 6, 6, 5, 5, 5, 5, 6, 7, 8, 7, 7, 8, 9, 9),
+    }
+)
+"""Tenths of a tree's bandwidth that it reaches with 64 bytes, 128 and so on; larger calls all."""
+
+_LL_OF_RING, _LL128_OF_RING = 0.5, 0.92
+_OF_TREE, _LL_OF_TREE = 0.92, 1 / 3.8
+_LL128_OF_TREE_WITHIN, _LL128_OF_TREE_ACROSS = 7 / 9, 120 / 128
+_OF_TREE_OF_SINGLE_GPUS = 0.85
+_SIMPLE_OVERHEADS = 3
+"""Times that Simple pays the network's overhead in each hop of a ring."""
+
+_PLATEAU_BYTES = 64
+_PLATEAU = (1.9, 1.4, 1.4, 1.4)
+"""Factor of the latency of Simple's rings on several nodes, by generation, from this number of
+bytes for each channel and rank."""
+
+_THREADS = ByProtocol(512, 640, 512)
+_THREAD_BYTES = ByProtocol(8, 8, 64)
+"""Threads of a channel, and the least bytes of each (rings with LL: for each rank) for which NCCL
+uses another channel."""
+
+_TREE_LL128_BYTES, _TREE_SIMPLE_BYTES, _RING_SIMPLE_BYTES = 576_000, 2**19, 2**21
+"""The most data that trees forward at once, and rings with Simple."""
+
+_MESSAGES = MappingProxyType(
+    {
+        "alltoall": "all-pairs-alltoall",
+        "alltonext": "direct-alltonext",
+        "gather": "flat-gather",
+        "scatter": "flat-scatter",
+    }
+)
+"""The collectives of grouped sends and receives, and their programs."""
+
+_ROOTED = ("broadcast", "reduce")
+_COLLECTIVES = ("allreduce", "allgather", "reducescatter", *_ROOTED, *_MESSAGES)
+
+_P2P_LL_BYTES = 16384
+_NVLINK_STEP_BYTES, _STEP_BYTES = 2**19, 2**17
+"""The most bytes of a message in each channel with LL, and the bytes of a step of Simple's buffer:
+over NVLink on one node, otherwise."""
+
+
+def _view(collective: str, topology: Topology) -> View:
+    if collective not in _COLLECTIVES:
+        raise D931.error(
+            expected="one of " + ", ".join(_COLLECTIVES),
+            found=repr(collective),
+            remedy=did_you_mean(str(collective), _COLLECTIVES),
+        )
+    if topology.ranks < 2:
+        raise D931.error(expected="two ranks or more", found=repr(topology))
+    return View.of(topology)
+
+
+def _choice(
+    collective: str, view: View, size: int, algorithm: Algorithm, protocol: Protocol
+) -> Choice:
+    us = _estimate_us(collective, view, size, algorithm, protocol)
+    channels = _channels(view, algorithm, protocol, size)
+    program, instances = _catalog(collective, view, algorithm, channels)
+    tile = _tree_tile(view, protocol, channels, size) if algorithm is Algorithm.TREE else 1.0
+    return Choice(algorithm, protocol, channels, us, program, instances, tile)
+
+
+def _estimate_us(
+    collective: str, view: View, size: int, algorithm: Algorithm, protocol: Protocol
+) -> float:
+    if protocol is Protocol.LL128 and not view.nvlink and view.gpus > 1:
+        return inf
+    if algorithm is Algorithm.TREE and collective == "allreduce":
+        return _tree_us(view, size, protocol)
+    if algorithm is Algorithm.RING and collective not in _MESSAGES:
+        return _ring_us(collective, view, size, protocol)
+    return inf
+
+
+def _steps(collective: str, ranks: int) -> int:
+    """The hops of a ring that each part of the data passes."""
+    if collective in _ROOTED:
+        return ranks
+    return (2 if collective == "allreduce" else 1) * (ranks - 1)
+
+
+def _ring_us(collective: str, view: View, size: int, protocol: Protocol) -> float:
+    rings, scale = view.rings, _scale(view)
+    bus = rings.channels * _rate(view, rings)
+    if protocol is Protocol.LL:
+        bus = min(bus * _LL_OF_RING, _ll_GBps(view))
+    elif protocol is Protocol.LL128:
+        per_channel = _RING_LL128_GBPS[view.generation][scale]
+        bus = min(bus * _LL128_OF_RING, rings.channels * per_channel)
+    steps = _steps(collective, view.ranks)
+    if collective in _ROOTED:
+        latency = _rooted_latency_us(view, protocol, steps)
+    else:
+        latency = _ring_latency_us(view, protocol, steps, steps // (view.ranks - 1))
+    plateau = view.nodes > 1 and collective == "allreduce" and protocol is Protocol.SIMPLE
+    if plateau and size // (view.channels * view.ranks) >= _PLATEAU_BYTES:
+        latency *= _PLATEAU[view.generation]
+    return latency + size * steps / view.ranks / (bus * 1e3)
+
+
+def _ring_latency_us(view: View, protocol: Protocol, steps: int, rounds: int) -> float:
+    """rounds: how often the data passes the ring."""
+    row = _LATENCIES[Algorithm.RING]
+    hop, network = _hop_us(view, Algorithm.RING, protocol), row.network[protocol]
+    if view.nodes > 1:
+        overhead = 2.0 if view.amd else 1.0
+        hop = max(hop, overhead * (_SIMPLE_OVERHEADS if protocol is Protocol.SIMPLE else 1))
+    if view.gpus == 1:  # nothing hides the latency of the network
+        network = _LATENCIES[Algorithm.TREE].network[protocol]
+    inter = rounds * (view.nodes - 1)
+    return row.base[protocol] + (steps - inter) * hop + inter * network
+
+
+def _rooted_latency_us(view: View, protocol: Protocol, steps: int) -> float:
+    """One hop if all rings visit the GPUs in one order, otherwise all hops."""
+    alike = view.nodes == 1 or view.cards == 1
+    chunked = protocol is Protocol.SIMPLE and not alike
+    row = _LATENCIES[Algorithm.TREE if chunked else Algorithm.RING]
+    if view.nodes > 1:
+        hop = row.network[protocol]
+    else:
+        hop = (row.nvlink if view.nvlink else row.pcie)[protocol]
+    return _LATENCIES[Algorithm.RING].base[protocol] + (1 if alike else steps) * hop
+
+
+def _tree_us(view: View, size: int, protocol: Protocol) -> float:
+    trees, scale = view.trees, _scale(view)
+    bus = trees.channels * min(_rate(view, trees) * _OF_TREE, _TREE_GBPS[view.generation][scale])
+    if protocol is Protocol.LL:
+        bus = min(bus * _LL_OF_TREE, _ll_GBps(view))
+    elif protocol is Protocol.LL128:
+        share = _LL128_OF_TREE_WITHIN if view.nodes == 1 else _LL128_OF_TREE_ACROSS
+        bus = min(bus * share, trees.channels * _TREE_LL128_GBPS[view.generation][scale])
+    if view.gpus == 1:
+        bus *= _OF_TREE_OF_SINGLE_GPUS
+    power = (size >> 6).bit_length() - 1
+    if 0 <= power < len(_TREE_SHARES[protocol]):
+        bus *= _TREE_SHARES[protocol][power] / 10
+    row = _LATENCIES[Algorithm.TREE]
+    depth = view.nodes.bit_length() - 1
+    within = (view.gpus - 1) * _hop_us(view, Algorithm.TREE, protocol)
+    latency = row.base[protocol] + 2 * (within + depth * row.network[protocol])
+    return latency + 2 * size / (bus * 1e3)
+
+
+def _hop_us(view: View, algorithm: Algorithm, protocol: Protocol) -> float:
+    """The latency of a hop within a node."""
+    row = _LATENCIES[algorithm]
+    return (row.nvlink if view.nvlink else row.pcie)[protocol]
+
+
+def _rate(view: View, graph: Graph) -> float:
+    """The rate of a channel: on two nodes that within a node."""
+    return graph.intra_GBps if view.nodes <= 2 else graph.inter_GBps
+
+
+def _scale(view: View) -> int:
+    """The column of a row of rates: one node, two, more."""
+    return min(view.nodes, 3) - 1
+
+
+def _ll_GBps(view: View) -> float:  # noqa: N802 - a unit
+    row = view.generation if view.nodes == 1 else int(view.amd)
+    return _LL_GBPS[row][_scale(view)]
+
+
+def _channels(view: View, algorithm: Algorithm, protocol: Protocol, size: int) -> int:
+    """The largest number of channels whose threads all have enough data; at least 1."""
+    least = int(_THREADS[protocol] * _THREAD_BYTES[protocol])
+    if algorithm is Algorithm.RING and protocol is Protocol.LL:
+        least *= view.ranks
+    return max(min(view.channels, size // least), 1)
+
+
+def _tree_tile(view: View, protocol: Protocol, channels: int, size: int) -> float:
+    """`Choice.tile` of a tree: halved until the data has enough pieces to fill the tree."""
+    if protocol is Protocol.LL:
+        return 1.0
+    levels = view.nodes.bit_length() - 1
+    if protocol is Protocol.LL128:
+        longest = piece = _TREE_LL128_BYTES
+        steps = (1 + levels + 0.1 * view.gpus) / view.gpus
+        limits = [(64 * steps, 2**17), (16 * steps, 2**15)]
+    else:
+        longest, piece = _RING_SIMPLE_BYTES, _TREE_SIMPLE_BYTES
+        depth = view.gpus - 1 + levels
+        limits = [(8 * depth, 2**17), (4 * depth, 2**16), (depth, 2**15)]
+    for pieces, least in limits:
+        while size // (channels * piece) < pieces and piece > least:
+            piece //= 2
+    return piece / longest
+
+
+def _catalog(
+    collective: str, view: View, algorithm: Algorithm, channels: int
+) -> tuple[str | None, int]:
+    """`Choice.program` and `Choice.instances`."""
+    if algorithm is Algorithm.TREE:
+        return "multi-tree-allreduce", max(channels // (2 * view.gpus), 1)
+    if collective in _ROOTED:
+        return None, channels
+    if view.cards > 1 and view.rings.channels > 1 and channels > 1:
+        return f"multi-ring-{collective}", max(channels // view.gpus, 1)
+    return f"ring-{collective}", channels
+
+
+def _sends(collective: str, view: View, size: int) -> Choice:
+    """The choice for grouped sends and receives. Messages between nodes always use Simple, as NCCL
+    has no buffers of LL for them."""
+    total, most = view.p2p_channels
+    message = size if collective == "alltonext" else -(-size // view.ranks)
+    least = most
+    while least * view.ranks > total and least > 1:
+        least //= 2
+    step = _NVLINK_STEP_BYTES if view.nodes == 1 and view.nvlink else _STEP_BYTES
+    smallest, largest = (step // 8, step * 32) if view.nodes == 1 else (step // 2, step)
+    channels = min(least, -(-message // smallest))
+    while -(-message // channels) > largest and channels <= most // 2:
+        channels *= 2
+    low = view.nodes == 1 and message <= channels * _P2P_LL_BYTES
+    protocol = Protocol.LL if low else Protocol.SIMPLE
+    return Choice(Algorithm.P2P, protocol, channels, None, _MESSAGES[collective], channels)
