@@ -52,6 +52,7 @@ def us(
         ("dgx2:1", (6, 20), 12),
         ("dgx1:1", (6, 20), 12),
         ("pcie-8:1", (1, 15), 2),
+        ("mi300x:1", (9, 40), 18),
         ("ndv4:2", (8, 24), 16),
         ("ndv5:2", (8, 45), 16),
         ("resccl:4", (4, 24), 8),
@@ -73,12 +74,20 @@ def test_few_fast_rings_of_newer_gpus_are_duplicated() -> None:
     view = View.of(Topology.cluster(2, 8, 4, model=model, **rates))
     assert view.rings == Graph(8, 24, 24)
     assert view.channels == 16
+    six = View.of(Topology.cluster(2, 6, model=model, **rates))
+    assert six.rings == Graph(6, 48, 48)
+    assert six.channels == 24, "four for each ring"
 
 
 def test_trees_on_two_nodes_are_faster_within_the_nodes() -> None:
     """At the busiest of 8 A100s 7 of 8 trees forward: 7 x 30 GB/s fit its 240, 7 x 48 don't."""
     assert View.of(topologies.ndv4(2)).trees == Graph(8, 30, 24)
     assert View.of(topologies.ndv4()).trees == Graph(12, 20, 20)
+
+
+def test_trees_may_be_faster_than_rings() -> None:
+    """On H100s 8 rings of 48 GB/s need more than a GPU's 370.8, 8 trees only 7 x 48."""
+    assert View.of(topologies.ndv5(2)).trees == Graph(8, 48, 48)
 
 
 def test_rings_on_one_node_take_the_times_computed_by_hand() -> None:
@@ -230,8 +239,12 @@ def test_trees_forward_less_at_once_the_smaller_the_call() -> None:
     tiles = {size: nccl.default("allreduce", two, size).tile for size in ("64K", "256K", "4M")}
     assert tiles == {"64K": 1, "256K": 1 / 32, "4M": 1 / 16}
     assert nccl.default("allreduce", two, "64M").tile == 1
-    simple = [nccl.forced("allreduce", two, size, TREE, SIMPLE) for size in ("1M", "64M", "1G")]
-    assert [choice.tile for choice in simple if choice] == [1 / 64, 1 / 16, 1 / 4]
+    halved = nccl.forced("allreduce", two, "176M", TREE, LL128)
+    assert halved is not None
+    assert halved.tile == 1 / 2, "20 pieces are fewer than 22.4"
+    sizes = ("1M", "32M", "64M", "1G")
+    simple = [nccl.forced("allreduce", two, size, TREE, SIMPLE) for size in sizes]
+    assert [choice.tile for choice in simple if choice] == [1 / 64, 1 / 32, 1 / 16, 1 / 4]
     low = [nccl.forced("allreduce", two, size, TREE, LL) for size in ("1K", "64M")]
     assert [choice.tile for choice in low if choice] == [1, 1]
 

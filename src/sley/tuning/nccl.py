@@ -259,14 +259,10 @@ def _ring_latency_us(view: View, protocol: Protocol, steps: int, rounds: int) ->
 
 def _rooted_latency_us(view: View, protocol: Protocol, steps: int) -> float:
     """One hop if all rings visit the GPUs in one order, otherwise all hops."""
+    row = _LATENCIES[Algorithm.RING]
     alike = view.nodes == 1 or view.cards == 1
-    chunked = protocol is Protocol.SIMPLE and not alike
-    row = _LATENCIES[Algorithm.TREE if chunked else Algorithm.RING]
-    if view.nodes > 1:
-        hop = row.network[protocol]
-    else:
-        hop = (row.nvlink if view.nvlink else row.pcie)[protocol]
-    return _LATENCIES[Algorithm.RING].base[protocol] + (1 if alike else steps) * hop
+    hop = row.network[protocol] if view.nodes > 1 else _hop_us(view, Algorithm.RING, protocol)
+    return row.base[protocol] + (1 if alike else steps) * hop
 
 
 def _tree_us(view: View, size: int, protocol: Protocol) -> float:
