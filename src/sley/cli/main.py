@@ -18,6 +18,7 @@ from sley.cli.compare import compare_command
 from sley.cli.compile import compile_command
 from sley.cli.draw import draw_command
 from sley.cli.lift import lift_command
+from sley.cli.policy import policy_command
 from sley.cli.run import run_command
 from sley.cli.simulate import simulate_command
 from sley.cli.topology import topology_command
@@ -54,6 +55,7 @@ for _command in (
     compare_command,
     calibrate_command,
     choose_command,
+    policy_command,
     lift_command,
     draw_command,
     explain_command,

@@ -46,8 +46,18 @@ D905 = Rule(
     "policy-not-expressible",
     what="A policy can't be written for a runtime.",
     why="NCCL's tuner chooses only among NCCL's own algorithms. A policy that chooses none of them "
-    "has nothing to say to NCCL.",
-    example="sley policy export all-pairs.zip --to nccl-csv",
+    "has nothing to say to NCCL. A plan file has its runtime's limits.",
+    example="sley policy export all-pairs.zip --to nccl-csv -o tuner.csv",
     instead="Train with NCCL's algorithms only (`sley tune --actions nccl`), or export the plans "
-    "(`--to package`).",
+    "(`--to plans`, `--to executor`).",
+)
+D906 = Rule(
+    "D906",
+    "plug-in-not-compiled",
+    what="A tuner plug-in for NCCL can't be compiled on this machine.",
+    why="NCCL loads the plug-in as a shared library. A C compiler makes it from the C text, which "
+    "needs no other file.",
+    example="CC=missing-cc sley policy export policy.zip --to nccl-plugin -o tuner.so",
+    instead="Install a C compiler (Debian: `apt install gcc`), or name one in the variable CC. Or "
+    "write the text (`-o tuner.c`), and compile it elsewhere with the command at its top.",
 )

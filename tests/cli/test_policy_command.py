@@ -1,0 +1,106 @@
+"""sley policy: export."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sley import policy as policies
+from sley.cli import main
+from sley.compiler import Options
+from sley.policy import Decision, Machine, Policy, Range, exports
+
+MACHINE = Machine("simulator", "2x2", "f00d", 2, 2)
+POLICY = Policy(
+    MACHINE,
+    {
+        "allreduce": (
+            Range(0, 4096, Decision("double-binary-tree-allreduce", Options(protocol="LL"))),
+            Range(4097, None, Decision("all-pairs-allreduce")),
+        )
+    },
+)
+DEFAULT = Policy(MACHINE, {"allreduce": (Range(4097, 99999, Decision("ring-allreduce")),)})
+
+
+def sley(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.zip"
+    policies.write(POLICY, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("to", "text"),
+    [
+        ("nccl-csv", exports.nccl_csv(POLICY).text),
+        ("ncclx-csv", exports.ncclx_csv(POLICY).text),
+        ("rccl-csv", exports.rccl_csv(POLICY).text),
+        ("nccl-plugin", exports.nccl_plugin(POLICY).text),
+    ],
+)
+def test_a_text_is_written_and_what_it_lacks_is_named(file: Path, to: str, text: str) -> None:
+    output = file.parent / "tuner.conf"
+    result = sley("policy", "export", file, "--to", to, "-o", output)
+    assert result.exit_code == 0, result.output
+    assert output.read_text() == text
+    assert "note: allreduce, 4097 and more: left out" in result.stderr
+    assert str(output) in result.stdout
+
+
+def test_nccls_own_choices_are_read_from_another_policy(file: Path) -> None:
+    default, output = file.parent / "nccl.zip", file.parent / "tuner.conf"
+    policies.write(DEFAULT, default)
+    arguments = ("policy", "export", file, "-o", output, "--default", default)
+    assert sley(*arguments, "--to", "nccl-csv").exit_code == 0
+    assert output.read_text() == exports.nccl_csv(POLICY, DEFAULT).text
+    assert sley(*arguments, "--to", "rccl-csv").exit_code == 2
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_the_plug_in_is_compiled(file: Path) -> None:
+    for name, further in (("tuner.so", ()), ("libtuner", ("--build",))):
+        output = file.parent / name
+        result = sley("policy", "export", file, "--to", "nccl-plugin", "-o", output, *further)
+        assert result.exit_code == 0, result.output
+        assert ctypes.CDLL(str(output)).ncclTunerPlugin_v7
+    assert sley("policy", "export", file, "--to", "plans", "-o", file, "--build").exit_code == 2
+
+
+@pytest.mark.parametrize(("to", "suffix"), [("plans", ".py"), ("executor", ".xml")])
+def test_plans_are_written_to_a_folder(file: Path, to: str, suffix: str) -> None:
+    folder = file.parent / to
+    said = json.loads(sley("policy", "export", file, "--to", to, "-o", folder, "--json").stdout)
+    assert said["ok"]
+    assert said["remarks"] == []
+    assert {Path(path) for path in said["files"]} == set(folder.iterdir())
+    assert (folder / f"01-double-binary-tree-allreduce-in-place{suffix}").is_file()
+    assert (folder / "plans.toml").is_file() == (to == "plans")
+
+
+@pytest.mark.parametrize("to", ["nccl-csv", "ncclx-csv", "rccl-csv", "nccl-plugin"])
+def test_a_policy_without_an_algorithm_of_nccl_writes_nothing(tmp_path: Path, to: str) -> None:
+    ranges = (Range(0, None, Decision("all-pairs-allreduce")),)
+    policies.write(Policy(MACHINE, {"allreduce": ranges}), tmp_path / "policy.zip")
+    output = tmp_path / "tuner.conf"
+    result = sley("policy", "export", tmp_path / "policy.zip", "--to", to, "-o", output)
+    assert result.exit_code == 1
+    assert "D905" in result.stderr
+    assert not output.exists()
+
+
+def test_a_file_that_is_no_policy_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "agent.pkl"
+    path.write_bytes(b"\x80\x04cposix\nsystem\n.")
+    result = sley("policy", "export", path, "--to", "nccl-csv", "-o", tmp_path / "x", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["diagnostics"][0]["code"] == "D901"

@@ -1,0 +1,82 @@
+"""Random policies, and what NCCL is to make of their decisions, written down once more."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import strategies as st
+
+from sley.algorithms import CATALOG
+from sley.compiler import Options
+from sley.policy import Decision, Machine, Policy, Range
+
+COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall")
+PROTOCOLS = (None, "LL", "LL128", "Simple", "Direct")
+LARGEST = 1 << 40
+
+
+def expected_choice(decision: Decision, gpus: int) -> tuple[str, str, int] | None:
+    """Algorithm, protocol and channels in NCCL's words; None for what NCCL doesn't have."""
+    name, o = decision.algorithm, decision.options
+    protocol = (o.protocol.value if o.protocol else "Simple").lower()
+    instances = o.instances or 1
+    if protocol == "direct":
+        return None
+    if name.startswith("ring-"):
+        return "ring", protocol, (o.channels or 1) * instances
+    if name.startswith("multi-ring-"):
+        return "ring", protocol, gpus * instances
+    if name == "double-binary-tree-allreduce":
+        return "tree", protocol, 2 * instances
+    if name == "multi-tree-allreduce":
+        return "tree", protocol, 2 * gpus * instances
+    return None
+
+
+def random_policy(seed: int, collectives: tuple[str, ...] = COLLECTIVES) -> Policy:
+    """A policy with several ranges for each collective, at least one of which NCCL has."""
+    r = random.Random(seed)
+    machine = Machine("simulator", "ndv4", "f00d", r.choice((1, 2, 3)), r.choice((2, 4, 8)))
+    ranges: dict[str, tuple[Range, ...]] = {}
+    for collective in collectives:
+        cuts = sorted({int(2 ** r.uniform(0, 40)) for _ in range(r.randrange(2, 14))})
+        names = [a.name for a in CATALOG.values() if a.collective == collective]
+        likely = [name for name in names if "ring-" in name or "-tree-" in name] or names
+        made = []
+        for begin, end in zip(cuts[::2], cuts[1::2], strict=False):
+            options = Options(
+                protocol=r.choice(PROTOCOLS),
+                channels=r.choice((None, 2)),
+                instances=r.choice((None, 1, 5)),
+            )
+            name = r.choice(likely if r.random() < 0.8 else names)
+            made.append(Range(begin, end, Decision(name, options, r.choice((1.0, 0.5, 0.125)))))
+        if made and r.random() < 0.5:
+            last = made.pop()
+            made.append(Range(last.begin_bytes, None, last.decision))
+        ranges[collective] = tuple(made)
+    sure = Range(0, None, Decision("ring-allreduce", Options(protocol="LL", instances=3)))
+    if not any(
+        expected_choice(one.decision, machine.gpus)
+        for name, found in ranges.items()
+        for one in found
+    ):
+        ranges["allreduce"] = (sure,)
+    return Policy(machine, ranges, "random")
+
+
+policies = st.integers(0, 1 << 20).map(random_policy)
+
+
+def interesting_sizes(policy: Policy, seed: int = 0) -> list[int]:
+    """Sizes at the ends of ranges, beside them, and in between."""
+    r = random.Random(seed)
+    ends = {
+        end
+        for ranges in policy.ranges.values()
+        for one in ranges
+        for end in (one.begin_bytes, one.end_bytes)
+        if end is not None
+    }
+    near = {max(end + step, 0) for end in ends for step in (-1, 0, 1)}
+    return sorted(near | {int(2 ** r.uniform(0, 42)) for _ in range(10)} | {0, 8191, 8192})
