@@ -82,11 +82,16 @@ static void *many_calls(void *context)
 
 static void nonsense(void *context)
 {
-    float cell = 1.0f;
-    int channels = 5;
+    float cell = 1.0f, costs[21];
+    int channels = 5, i;
     size_t chunk = 4096;
     float **one = (float **)(void *)&cell;
     CHECK(ncclTunerPlugin_v5.get_coll_info(context, 4, 1, 1, NULL, 7, 3, 0, NULL) == 0);
+    for (i = 0; i < 21; i++) {
+        costs[i] = 1.0f;
+    }
+    CHECK(ncclTunerPlugin_v5.get_coll_info(context, 4, 1, 1, (float **)(void *)costs, 7, 3, 0,
+                                           NULL) == 0);
     CHECK(ncclTunerPlugin_v5.get_coll_info(context, 4, 1, 1, one, 0, 0, 0, &channels) == 0);
     CHECK(ncclTunerPlugin_v5.get_coll_info(context, -2147483647, (size_t)-1, -1, one, -1, -1, -1,
                                            &channels) == 0);

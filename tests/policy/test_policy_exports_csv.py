@@ -244,6 +244,11 @@ def test_ncclx_names_the_ranges_whose_ends_it_rounds():
     ]
     assert "left out" in export.remarks[0]
     assert "rounds" in export.remarks[1]
+    gather = Policy(machine, {"allgather": (Range(1, 9999, Decision("ring-allgather")),)})
+    assert ncclx_csv(gather).remarks == (), "its sizes are multiples of the ranks"
+    nothing = Policy(machine, {"allreduce": (Range(1025, 1027, ring),)})
+    with pytest.raises(SleyError, match="multiple of 8 bytes"):
+        ncclx_csv(nothing)
 
 
 def test_what_nccl_does_not_have_is_left_out_and_named():
@@ -255,6 +260,7 @@ def test_what_nccl_does_not_have_is_left_out_and_named():
                 Range(0, 10, Decision("all-pairs-allreduce")),
                 Range(11, 20, Decision("ring-allreduce", Options(protocol=Protocol.DIRECT))),
                 Range(21, 30, Decision("ring-allreduce", Options(schedule="hpds"), 0.5)),
+                Range(31, 40, Decision("multi-tree-allreduce", tile=0.25)),
             ),
             "alltonext": (Range(0, None, Decision("direct-alltonext")),),
         },
@@ -263,6 +269,7 @@ def test_what_nccl_does_not_have_is_left_out_and_named():
         notes = " / ".join(export.remarks)
         for word in ("all-pairs-allreduce", "Direct", "direct-alltonext", "schedule", "tile=0.5"):
             assert word in notes
+        assert "31 to 40: NCCL has no tile of trees" in notes
         assert "all-pairs" not in export.text
     nothing = Policy(machine, {"allreduce": policy.ranges["allreduce"][:2]})
     for write in (nccl_csv, rccl_csv, ncclx_csv):
@@ -278,6 +285,8 @@ def test_a_title_with_line_ends_stays_a_comment():
     assert [line for line in text.splitlines() if line[0] != "#"] == [
         "allreduce,0,9,ring,simple,1,1,4"
     ]
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) < 255
 
 
 def test_the_channels_of_a_choice_are_those_of_the_plan():

@@ -7,8 +7,10 @@ import itertools
 import pytest
 
 import sley
+from sley import files
 from sley.compiler import Options
 from sley.errors import SleyError
+from sley.errors.formats import F461
 from sley.formats import read
 from sley.policy import Decision, Machine, Policy, Range
 from sley.policy.exports import write_package, write_plan_folder
@@ -54,6 +56,24 @@ def test_a_package_has_the_plans_of_the_ranges_with_their_sizes(tmp_path, target
     assert "allgather, 1K to 64K, out of place: left out, F" in notes, "the protocol Direct"
     assert "tile=0.25" in notes
     assert ("alltonext" in notes) == (target != "msccl")
+
+
+def test_a_package_has_loop_orders_that_its_runtimes_know(tmp_path):
+    decision = Decision("ring-allreduce", Options(schedule="hpds"))
+    policy = Policy(MACHINE, {"allreduce": (Range(0, None, decision),)})
+    paths, remarks = write_package(policy, tmp_path)
+    assert len(paths) == 2
+    assert remarks == ()
+
+
+def test_a_full_disk_ends_the_export(tmp_path, monkeypatch):
+    def save(*_args, **_settings):
+        raise F461.error(expected="a file that can be written", found="No space left on device")
+
+    monkeypatch.setattr(files, "save", save)
+    with pytest.raises(SleyError, match="No space left") as caught:
+        write_package(POLICY, tmp_path)
+    assert caught.value.code == "F461"
 
 
 def test_a_policy_that_a_target_can_not_run_makes_no_package(tmp_path):

@@ -21,6 +21,13 @@ from support.native_programs import SANITIZERS, run, sanitized
 from support.random_policies import expected_choice, random_policy
 
 POLICIES = [random_policy(seed) for seed in (3, 8)]
+DRIVEN = Policy(
+    Machine("simulator", "ndv4", "f00d", 2, 4),
+    {
+        "allreduce": (Range(0, None, Decision("ring-allreduce", Options(instances=2), 0.5)),),
+        "allgather": (Range(4096, 1 << 20, Decision("multi-ring-allgather", tile=0.25)),),
+    },
+)
 CALLS = 1000
 COLLECTIVES = ["broadcast", "reduce", "allgather", "reducescatter", "allreduce"]
 ALGORITHMS = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"]
@@ -194,7 +201,8 @@ def test_a_tile_divides_the_chunks_of_each_channels_part(compiler: str, version:
                 Range(10000, 99999, eighth),
                 Range(100000, (1 << 20) - 1, tree),
                 Range(1 << 20, None, whole),
-            )
+            ),
+            "allgather": (Range(1000, None, Decision("ring-allgather", half.options, 0.5)),),
         },
     )
     text = nccl_plugin(policy).text
@@ -205,15 +213,16 @@ def test_a_tile_divides_the_chunks_of_each_channels_part(compiler: str, version:
     library = ctypes.CDLL(str(cached([*FLAGS, text], ".so", build)))
     tuner, context = open_context(library, version, 4, 1)
 
-    def chunk(part, algorithm, protocol, own, channels=1):
+    def chunk(part, algorithm, protocol, own, channels=1, collective=4):
         value = c_size_t(own)
-        place = tuner.get_chunk_size(context, 4, part, algorithm, protocol, channels, byref(value))
-        assert place == 0
+        where = (context, collective, part, algorithm, protocol, channels)
+        assert tuner.get_chunk_size(*where, byref(value)) == 0
         return value.value
 
     ring, ll128, simple = 1, 1, 2
     assert chunk(500, ring, simple, 1 << 20) == 1 << 19, "4 channels of 500 bytes: a call of 2000"
-    assert chunk(2000, ring, simple, 1 << 20, channels=4) == 1 << 19
+    assert chunk(9999, ring, simple, 1 << 20, channels=4) == 1 << 19, "a call of 9996 bytes"
+    assert chunk(2**62, ring, simple, 1 << 20, collective=2) == 1 << 19, "a call of 2^64 bytes"
     assert chunk(249, ring, simple, 1 << 20) == 1 << 20, "a call of 996 bytes has no decision"
     assert chunk(500, ring, simple, 5000) == 2048, "a multiple of 4 grains of 512 bytes"
     assert chunk(500, ring, simple, 4095) == 4095, "no chunk is smaller than a grain"
@@ -221,6 +230,7 @@ def test_a_tile_divides_the_chunks_of_each_channels_part(compiler: str, version:
     assert chunk(500, 0, simple, 1 << 20) == 1 << 20, "a tree that NCCL chose itself"
     assert chunk(100000, 0, simple, 1 << 20) == 1 << 20, "the chunks of trees are NCCL's own"
     assert chunk(1 << 20, ring, simple, 1 << 20) == 1 << 20, "a decision for NCCL's own tile"
+    assert chunk(1 << 20, ring, simple, 5000) == 5000, "a decision for NCCL's own tile"
     assert chunk(2**64 - 1, ring, simple, 4096) == 4096
     assert chunk(500, ring, simple, 4096, channels=0) == 4096
 
@@ -229,7 +239,7 @@ def test_a_tile_divides_the_chunks_of_each_channels_part(compiler: str, version:
 def test_the_plug_in_is_clean(tmp_path: Path, sanitizers: str) -> None:
     driver = (Path(__file__).parent / "plugin_driver.c").read_text("utf-8")
     source = tmp_path / "driver.cpp"
-    source.write_text(nccl_plugin(POLICIES[0]).text + driver)
+    source.write_text(nccl_plugin(DRIVEN).text + driver)
     done = run(sanitized(tmp_path, sanitizers, str(source), ()))
     assert done.returncode == 0, done.stderr[-4000:]
 

@@ -121,7 +121,7 @@ def nccl_ranges(policy: Policy, runtime: str) -> tuple[tuple[NcclRange, ...], tu
     for collective, ranges in policy.ranges.items():
         for one in ranges:
             choice = nccl_choice(one.decision, policy.machine.gpus)
-            if collective not in COLLECTIVES or choice is None:
+            if choice is None:
                 remarks.append(
                     f"{_where(collective, one)}: left out, NCCL's tuner has no {one.decision}"
                 )

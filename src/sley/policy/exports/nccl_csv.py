@@ -88,7 +88,7 @@ def _default_lines(default: Policy) -> list[str]:
     """The lines of NCCL's own choices, without ranges that NCCL's tuner doesn't have."""
     place, lines = (default.machine.nodes, default.machine.ranks), []
     for collective, ranges in default.ranges.items():
-        for one in ranges if collective in COLLECTIVES else ():
+        for one in ranges:
             choice = nccl_choice(one.decision, default.machine.gpus)
             if choice is not None:
                 own = replace(choice, channels=OWN_CHANNELS)
