@@ -2,6 +2,32 @@
 
 from sley.errors.diagnostic import Rule
 
+D921 = Rule(
+    "D921",
+    "nothing-to-tune",
+    what="There are no choices for a collective on a cluster.",
+    why="A tuner chooses among the library's algorithms for a collective, on nodes with equally "
+    "many GPUs.",
+    example="sley sweep allsum --topology ndv4",
+    instead="Give a collective for which `sley list` has algorithms, and a cluster of equal nodes.",
+)
+D922 = Rule(
+    "D922",
+    "bad-sweep",
+    what="A file is not a sweep, or a sweep of something else.",
+    why="A sweep has the times of all choices for a collective on a cluster, as `sley sweep` "
+    "writes them. Its decisions, sizes and fingerprint must be those of the cluster that is tuned.",
+    example="sley tune --sweep ndv4-allreduce.npz --topology dgx2",
+    instead="Sweep again with this version and this cluster.",
+)
+D923 = Rule(
+    "D923",
+    "bad-training",
+    what="A setting of a training is out of range.",
+    why="Noise, samples, margins and seeds have limits beyond which a training means nothing.",
+    example="sley tune allreduce --topology ndv4 --samples 0",
+    instead="Give a value in the range of the message.",
+)
 D931 = Rule(
     "D931",
     "no-choice-of-nccl",

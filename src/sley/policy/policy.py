@@ -22,7 +22,7 @@ from sley.ir.sizes import sizes_text
 FORMAT = 1
 """The number of the file format."""
 
-TILES = (1.0, 0.5, 0.25, 0.125)
+TILES = tuple(0.5**power for power in range(7))
 """The tiles that a decision may ask for, as shares of the runtime's own tile."""
 
 

@@ -1,5 +1,7 @@
-"""Tuning: learns which plan and which options to use for a call.
+"""Tuning: learns which plan and which options to use for a call (DynamICCL; GC3, section 12).
 
-Files: nccl (NCCL's own choice, the baseline), nccl_graphs (the rings and trees that NCCL makes of a
-machine).
+Files: arms (the choices), nccl (NCCL's own choice, the baseline), nccl_graphs (the rings and trees
+that NCCL makes of a machine), sweep (the times of all choices, and the oracle), noise, backends
+(what measures a call), agents (what learns), gate (keeps agents from regressions), evaluate
+(learning curves).
 """

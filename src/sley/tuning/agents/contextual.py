@@ -1,0 +1,140 @@
+"""Contextual bandits: a Gaussian process over sizes and knobs, with Thompson sampling or UCB.
+
+What is measured with one arm at one size also tells something about similar arms and about the
+sizes nearby, so some tens of samples of each size suffice for hundreds of arms.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+
+from sley.ir.tables import FloatArray
+from sley.tuning.agents.agent import Agent, Prediction
+from sley.tuning.backends import Backend
+
+_OCTAVES = 4.0
+"""The distance of sizes, in factors of two, over which times relative to the default change."""
+
+_LEAST_DEVIATION = 0.02
+"""The least standard deviation of the logarithm of one measured time that is assumed."""
+
+_LEAST_AMPLITUDE = 0.05
+"""The least variance of the logarithms of the arms' times around their estimates."""
+
+_CAUTION = 0.5
+"""The deployed arm has the least mean plus this many standard deviations."""
+
+
+class Contextual(Agent):
+    """A Gaussian process of the logarithm of time over the default's time.
+
+    Its prior mean is the back end's rough estimate (`Backend.expected`); its kernel is a Matern 5/2
+    over the logarithm of the size and the arms' features, each scaled to its own deviation. Each
+    size is first measured with the default.
+    """
+
+    DEFAULTS: ClassVar[int] = 2
+    """Measurements of the default at a size before any other arm."""
+
+    def __init__(self, backend: Backend, seed: int = 0) -> None:
+        super().__init__(backend, seed)
+        deviation = backend.features.std(axis=0)
+        varies = deviation > 0
+        numbers = backend.features[:, varies]
+        # One-hot columns have their own scale: two different words are sqrt(2) apart.
+        is_word = ((numbers == 0) | (numbers == 1)).all(axis=0)
+        self._features = numbers / np.where(is_word, 1.0, deviation[varies]) / 1.5
+        self._size = np.log2(backend.sizes) / _OCTAVES
+        cells = np.arange(len(backend.sizes))
+        self._prior = backend.expected - backend.expected[cells, backend.default][:, None]
+        self._process: Any = None
+        self._offset = 0.0
+        self._is_stale = True
+
+    @abstractmethod
+    def _score(self, prediction: Prediction) -> FloatArray:
+        """float64 (arms,): the arm with the least score is measured next."""
+
+    def choose(self, cell: int) -> int:
+        default = int(self.backend.default[cell])
+        if self.tally.count[cell, default] < self.DEFAULTS:
+            return default
+        score = self._score(self.predict(cell))
+        return int(np.where(self.mask(cell), score, np.inf).argmin())
+
+    def observe(self, cell: int, arm: int, time_us: float) -> None:
+        super().observe(cell, arm, time_us)
+        self._is_stale = True
+
+    def best(self, cell: int) -> int:
+        expected = self.predict(cell)
+        careful = expected.log_time + _CAUTION * expected.deviation
+        return int(np.where(self.mask(cell), careful, np.inf).argmin())
+
+    def predict(self, cell: int) -> Prediction:
+        if self._is_stale:
+            self._fit()
+        prior = self._prior[cell]
+        if self._process is None:
+            wide = np.full(len(prior), np.sqrt(_LEAST_AMPLITUDE))
+            return Prediction(prior, wide)
+        size = np.full(len(prior), self._size[cell])
+        points = np.column_stack((size, self._features))
+        mean, deviation = self._process.predict(points, return_std=True)
+        return Prediction(mean + self._offset + prior, deviation)
+
+    def _fit(self) -> None:
+        """Conditions the process on all measured times of sizes whose default was measured."""
+        self._is_stale = False
+        tally, default = self.tally, self.backend.default
+        cells = np.arange(len(default))
+        known = tally.count[cells, default]
+        base = tally.sum[cells, default] / np.maximum(known, 1)
+        cell, arm = np.nonzero(tally.count * (known > 0)[:, None])
+        if not len(cell):
+            self._process = None
+            return
+        count = tally.count[cell, arm]
+        target = tally.sum[cell, arm] / count - base[cell] - self._prior[cell, arm]
+        self._offset = float(target.mean())
+        amplitude = max(float(target.var()), _LEAST_AMPLITUDE)
+        noise = self._deviation() ** 2
+        self._process = GaussianProcessRegressor(
+            ConstantKernel(amplitude) * Matern(nu=2.5),
+            alpha=noise / count + 1e-5,
+            optimizer=None,
+        ).fit(np.column_stack((self._size[cell], self._features[arm])), target - self._offset)
+
+    def _deviation(self) -> float:
+        """The standard deviation of one logarithm of time, from repeated measurements."""
+        count, total = self.tally.count, self.tally.sum
+        again = count > 1
+        if not again.any():
+            return _LEAST_DEVIATION
+        spread = self.tally.squares[again] - total[again] ** 2 / count[again]
+        variance = float(spread.sum() / (count[again] - 1).sum())
+        return max(float(np.sqrt(max(variance, 0.0))), _LEAST_DEVIATION)
+
+
+class Thompson(Contextual):
+    """Thompson sampling: the arm that is fastest in a sample of what the times may be."""
+
+    name = "thompson"
+
+    def _score(self, prediction: Prediction) -> FloatArray:
+        noise = self.rng.standard_normal(len(prediction.log_time))
+        return prediction.log_time + prediction.deviation * noise
+
+
+class GaussianUcb(Contextual):
+    """The arm with the least lower confidence bound."""
+
+    name = "gaussian-ucb"
+
+    def _score(self, prediction: Prediction) -> FloatArray:
+        return prediction.log_time - prediction.deviation

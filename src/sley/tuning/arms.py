@@ -1,0 +1,297 @@
+"""Arms: the choices of a tuner for one collective on one cluster (GC3, section 12.10).
+
+An arm is a compiled plan of the library, with its protocol, channels and parallel parts, and the
+size of its tiles. Nothing else can be chosen: routes, thread blocks and waits are the plan's, no
+rank has more blocks than fit on its GPU, and a program's own requests are kept (section 12.2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sley.algorithms import CATALOG
+from sley.compiler import Options, compile
+from sley.compiler.space import INSTANCES, LeastTime, Space, candidates
+from sley.errors import SleyError, did_you_mean
+from sley.errors.tuning import D921
+from sley.ir.plan import Plan
+from sley.ir.program import Program
+from sley.ir.tables import BoolArray, FloatArray, LongArray
+from sley.ir.topology import Topology
+from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
+from sley.policy import Decision
+from sley.simulate import Simulator
+from sley.simulate.inputs import Tiling
+from sley.topologies.graph import graph_text
+from sley.tuning import nccl
+
+CHANNELS = (1, 4, 8)
+"""The numbers of channels to try (GC3, section 4, axis 5)."""
+
+TILES = (1.0, 0.25)
+"""The tiles to try, as shares of the cluster's own."""
+
+ACTIONS = ("all", "nccl")
+"""The sets of algorithms to choose from: the library's, or those that NCCL has."""
+
+_OF_NCCL = (
+    "ring-allreduce",
+    "multi-ring-allreduce",
+    "multi-tree-allreduce",
+    "ring-allgather",
+    "multi-ring-allgather",
+    "ring-reducescatter",
+    "multi-ring-reducescatter",
+    "all-pairs-alltoall",
+    "direct-alltonext",
+)
+
+SIZES = tuple(1 << exponent for exponent in range(10, 31))
+"""1 KB to 1 GB."""
+
+COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "alltonext")
+"""The collectives of the paper (GC3, section 12.3)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What is known of a plan on a cluster without running it.
+
+    least: a lower bound of its times. steps: the most instructions of a thread block. moved: the
+    most data that a rank sends, as a share of the call's size.
+    """
+
+    least: LeastTime
+    steps: int
+    moved: float
+
+    @classmethod
+    def of(cls, plan: Plan, topology: Topology) -> Facts:
+        """The facts of a plan."""
+        sends, collective = plan.sends, plan.collective
+        chunks = np.bincount(plan.rank[sends], plan.instructions.count[sends], minlength=1)
+        return cls(
+            LeastTime.of(plan, topology, interpreter=False),
+            int(np.diff(plan.block_offset).max(initial=0)),
+            float(chunks.max()) / (collective.blocks * collective.chunks),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """A choice: a decision, its plan, and facts about that. index: its place among the arms."""
+
+    index: int
+    decision: Decision
+    plan: Plan
+    facts: Facts
+
+
+@dataclass(frozen=True, eq=False)
+class Arms:
+    """All choices for a collective on a cluster.
+
+    topology: as it is known. world: as it is, which is what is simulated; `in_world` changes it.
+    nodes, gpus: the grid of ranks. settings: those with which they were made.
+    """
+
+    collective: str
+    topology: Topology
+    world: Topology
+    nodes: int
+    gpus: int
+    rows: tuple[Arm, ...]
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        collective: str,
+        topology: Topology,
+        *,
+        actions: str = "all",
+        progress: Callable[[int, int], None] = lambda _done, _all: None,
+    ) -> Arms:
+        """The distinct plans that fit on the cluster's GPUs.
+
+        actions: "all" algorithms of the library that run on its number of ranks, or only those of
+        "nccl". Errors: D921, D931.
+        """
+        nodes, gpus = grid_of(topology)
+        space = Space.of(
+            Options(schedule=Schedule.MSCCL, allocate=Allocation.CONNECTION),
+            {"protocol": FIFO_PROTOCOLS, "channels": CHANNELS, "instances": INSTANCES},
+            None,
+        )
+        programs = _programs(collective, nodes, gpus, actions)
+        found = candidates(programs, topology, space, interpreter=False, progress=progress)
+        plans = {
+            Decision(
+                one.program.name,
+                Options(
+                    protocol=one.options.protocol,
+                    channels=one.options.channels,
+                    instances=one.options.instances,
+                ),
+            ): one.plan
+            for one in found
+        }
+        decisions = [
+            replace(decision, tile=tile)
+            for decision in plans
+            for tile in (TILES if decision.options.protocol is not Protocol.LL else TILES[:1])
+        ]
+        for decision in _of_nccl(collective, topology):
+            if replace(decision, tile=1.0) not in plans:
+                program = decision.program(nodes, gpus, in_place=False)
+                plans[replace(decision, tile=1.0)] = compile(
+                    program, decision.options, topology=topology
+                )
+            if decision not in decisions:
+                decisions.append(decision)
+        facts = {key: Facts.of(plan, topology) for key, plan in plans.items()}
+        rows = [
+            Arm(index, decision, plans[key], facts[key])
+            for index, decision in enumerate(decisions)
+            for key in [replace(decision, tile=1.0)]
+        ]
+        settings = (("actions", actions),)
+        return cls(collective, topology, topology, nodes, gpus, tuple(rows), settings)
+
+    def in_world(self, world: Topology) -> Arms:
+        """The same arms on a cluster that is not as it is known: with a degraded link, or with
+        other latencies. It has the same ranks."""
+        return replace(self, world=world)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The decisions, in order."""
+        return tuple(arm.decision for arm in self.rows)
+
+    def feasible(self, size_bytes: int) -> BoolArray:
+        """bool (arms,): the arms that differ at a size. Smaller tiles that cut nothing are equal to
+        larger ones, and are masked."""
+        seen: set[tuple[int, int]] = set()
+        mask = np.zeros(len(self), np.bool_)
+        for arm in self.rows:
+            model = tiled(self.topology, arm.decision.tile).model
+            key = (id(arm.plan), Tiling.of(arm.plan, model, size_bytes).tiles)
+            mask[arm.index] = key not in seen
+            seen.add(key)
+        mask[self.default(size_bytes)] = True
+        return mask
+
+    def default(self, size_bytes: int) -> int:
+        """The arm that is NCCL's own choice for a size. For sizes other than SIZES it is the one of
+        the next smaller of them if there is no arm for the size's own."""
+        near = max((size for size in SIZES if size <= size_bytes), default=SIZES[0])
+        for size in (size_bytes, near):
+            decision = _decision_of(nccl.default(self.collective, self.topology, size))
+            if decision in self.decisions:
+                return self.decisions.index(decision)
+        raise D921.error(expected=f"an arm for NCCL's choice, {decision}", found="none")
+
+    def simulator(self, index: int) -> Simulator:
+        """The simulator of an arm."""
+        arm = self.rows[index]
+        return Simulator(arm.plan, tiled(self.world, arm.decision.tile))
+
+    @cached_property
+    def features(self) -> FloatArray:
+        """float64 (arms, features): what an agent knows of the arms: logarithms of channels,
+        parallel parts, thread blocks of a rank, steps, data moved, tile; then the protocol and the
+        algorithm, one-hot."""
+        names = list(dict.fromkeys(d.algorithm for d in self.decisions))
+        numbers, words = [], []
+        for arm in self.rows:
+            o = arm.decision.options
+            counts = (o.channels, o.instances, arm.plan.blocks_per_rank, arm.facts.steps)
+            logs = [float(np.log2(max(count or 1, 1))) for count in counts]
+            numbers.append(
+                [*logs, np.log2(max(arm.facts.moved, 2**-10)), np.log2(arm.decision.tile)]
+            )
+            words.append(
+                [float(o.protocol is protocol) for protocol in Protocol]
+                + [float(arm.decision.algorithm == name) for name in names]
+            )
+        return np.column_stack((np.array(numbers), np.array(words)))
+
+    def expected(self, sizes: LongArray) -> FloatArray:
+        """float64 (sizes, arms): logarithms of rough estimates of the times in microseconds: a call
+        takes as long as its busiest block or link needs for its bytes. The steps' latencies, the
+        tiles and the waits are left for an agent to learn."""
+        least = [[arm.facts.least(size) for arm in self.rows] for size in sizes.tolist()]
+        return np.log(least)
+
+
+def grid_of(topology: Topology) -> tuple[int, int]:
+    """The nodes of a cluster, and the GPUs of each. Errors: D921 if they differ."""
+    count = np.bincount(topology.node)
+    if len(set(count.tolist())) != 1:
+        raise D921.error(
+            expected="a cluster whose nodes have equally many GPUs",
+            found=f"{topology.name} with {', '.join(map(str, count.tolist()))}",
+        )
+    return len(count), int(count[0])
+
+
+def fingerprint(topology: Topology) -> str:
+    """16 hexadecimal digits, equal for clusters with the same graph and cost model."""
+    text = graph_text(replace(topology, name=""))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def tiled(topology: Topology, tile: float) -> Topology:
+    """The cluster with tiles of another size. tile: as a share of its own."""
+    if tile == 1:
+        return topology
+    model, own = topology.model, topology.model.tile_bytes
+    scaled = replace(own, ll=own.ll * tile, ll128=own.ll128 * tile, simple=own.simple * tile)
+    return replace(topology, model=replace(model, tile_bytes=scaled))
+
+
+def _decision_of(choice: nccl.Choice) -> Decision:
+    """The decision that is a choice of NCCL's."""
+    assert choice.program is not None  # only the rings of Broadcast and Reduce have none
+    options = Options(protocol=choice.protocol, channels=1, instances=choice.instances)
+    return Decision(choice.program, options, choice.tile)
+
+
+def _of_nccl(collective: str, topology: Topology) -> list[Decision]:
+    """NCCL's own choices for SIZES."""
+    choices = (nccl.default(collective, topology, size) for size in SIZES)
+    return list(dict.fromkeys(map(_decision_of, choices)))
+
+
+def _programs(collective: str, nodes: int, gpus: int, actions: str) -> list[Program]:
+    """The programs of a collective that can run on the ranks. Errors: D921."""
+    known = [a.name for a in CATALOG.values() if a.collective == collective]
+    if not known:
+        every = list(dict.fromkeys(a.collective for a in CATALOG.values()))
+        raise D921.error(
+            expected=f"a collective of {', '.join(every)}",
+            found=repr(collective),
+            remedy=did_you_mean(collective, every),
+        )
+    if actions not in ACTIONS:
+        raise D921.error(expected=f"actions of {', '.join(ACTIONS)}", found=repr(actions))
+    if actions == "nccl":
+        known = [name for name in known if name in _OF_NCCL]
+    programs = []
+    for name in known:
+        # Some algorithms need a power of two, or more than one node or GPU in a node.
+        with contextlib.suppress(SleyError):
+            programs.append(Decision(name).program(nodes, gpus, in_place=False))
+    if not programs:
+        raise D921.error(expected=f"algorithms for {nodes} x {gpus} ranks", found="none")
+    return programs

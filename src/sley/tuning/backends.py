@@ -1,0 +1,125 @@
+"""Back ends: what runs a call with an arm, and measures its time.
+
+All have the interface `Backend`: the simulator (`Simulated`), a recorded sweep (`Recorded`) and the
+CPU runtime (`live.Live`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from sley.ir.tables import BoolArray, FloatArray, LongArray
+from sley.policy import Decision, Machine
+from sley.tuning.arms import Arms, fingerprint
+from sley.tuning.noise import Noise
+from sley.tuning.sweep import Sweep, time_at
+
+
+class Backend(Protocol):
+    """A collective on a cluster whose calls can be measured. A cell is one of its sizes.
+
+    collective: its name. machine: where it runs. sizes: int64 (cells,), ascending.
+    decisions: the arms. features: float64 (arms, features), what is known of each
+        (`Arms.features`). expected: float64 (cells, arms), the logarithm of a rough estimate of the
+        times, up to a constant for each cell.
+    mask: bool (cells, arms), the arms that may be chosen. default: int64 (cells,), the arm that
+        runs without a tuner.
+    """
+
+    @property
+    def collective(self) -> str: ...
+    @property
+    def machine(self) -> Machine: ...
+    @property
+    def sizes(self) -> LongArray: ...
+    @property
+    def decisions(self) -> Sequence[Decision]: ...
+    @property
+    def features(self) -> FloatArray: ...
+    @property
+    def expected(self) -> FloatArray: ...
+    @property
+    def mask(self) -> BoolArray: ...
+    @property
+    def default(self) -> LongArray: ...
+
+    def measure(self, cell: int, arm: int) -> float:
+        """The time of one call of a size with an arm, in microseconds."""
+        ...
+
+
+class Recorded:
+    """A recorded sweep, with noise.
+
+    changes: sweeps that replace it from a call on: ((call, sweep), ...), for drift and degraded
+    links. calls: how many calls have been measured.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        noise: Noise | None = None,
+        *,
+        seed: int = 0,
+        changes: Sequence[tuple[int, Sweep]] = (),
+    ) -> None:
+        arms = sweep.arms
+        self.sweep, self.noise = sweep, noise or Noise()
+        self.collective, self.machine = arms.collective, machine_of(arms)
+        self.sizes, self.mask, self.default = sweep.sizes, sweep.mask, sweep.default
+        self.decisions, self.features = arms.decisions, arms.features
+        self.expected = arms.expected(sweep.sizes)
+        self.calls = 0
+        self._changes = sorted(changes, key=lambda change: change[0])
+        self._rng = np.random.default_rng(seed)
+
+    @property
+    def now(self) -> Sweep:
+        """The sweep that holds at the next call."""
+        held = [sweep for call, sweep in self._changes if call <= self.calls]
+        return held[-1] if held else self.sweep
+
+    def measure(self, cell: int, arm: int) -> float:
+        true_us = float(self.now.time_us[cell, arm])
+        self.calls += 1
+        crosses = self.machine.nodes > 1
+        return true_us * self.noise.factor(int(self.sizes[cell]), crosses, self._rng)
+
+
+class Simulated:
+    """The simulator, with noise; an arm is simulated when it is first called at a size."""
+
+    def __init__(
+        self,
+        arms: Arms,
+        sizes: Sequence[int],
+        noise: Noise | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.collective, self.machine = arms.collective, machine_of(arms)
+        self.sizes = np.array(sorted(sizes), np.int64)
+        self.decisions, self.features = arms.decisions, arms.features
+        self.expected = arms.expected(self.sizes)
+        self.mask = np.stack([arms.feasible(size) for size in self.sizes.tolist()])
+        self.default = np.array([arms.default(size) for size in self.sizes.tolist()], np.int64)
+        self.noise = noise or Noise()
+        self._arms = arms
+        self._rng = np.random.default_rng(seed)
+        self._known: dict[tuple[int, int], float] = {}
+
+    def measure(self, cell: int, arm: int) -> float:
+        size_bytes = int(self.sizes[cell])
+        if (cell, arm) not in self._known:
+            self._known[cell, arm] = time_at(self._arms, arm, size_bytes)
+        crosses = self.machine.nodes > 1
+        return self._known[cell, arm] * self.noise.factor(size_bytes, crosses, self._rng)
+
+
+def machine_of(arms: Arms) -> Machine:
+    """The cluster of the arms, as policies name it."""
+    t = arms.topology
+    return Machine("simulator", t.name, fingerprint(t), arms.nodes, arms.gpus)

@@ -1,0 +1,243 @@
+"""Sweep: the times of all arms at all sizes by simulation, and with them the oracle's choice.
+
+Each size is a task for an executor of `concurrent.futures`, so a sweep uses whatever machines that
+executor has.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tomllib
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from sley.errors import Place
+from sley.errors.tuning import D922
+from sley.formats import write_file
+from sley.ir.tables import BoolArray, FloatArray, LongArray
+from sley.simulate.inputs import Tiling
+from sley.topologies.graph import graph_from, graph_text
+from sley.tuning.arms import SIZES, Arms, fingerprint, tiled
+
+HOPELESS = 2.0
+"""An arm whose lower bound is above this multiple of the best time is not simulated."""
+
+STEADY = 24
+"""Tiles from which on the time of a call grows by the same amount with each further tile: by then
+every connection has filled and emptied its slots, and the slowest of them decides."""
+
+CLOSE = 1.01
+"""Arms within this factor of the best are simulated in full before the best is named."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """The times of all arms for a collective on a cluster.
+
+    sizes: int64 (sizes,), ascending. time_us: float64 (sizes, arms). is_exact: bool (sizes, arms):
+    simulated in full; other times are extrapolated from fewer tiles, or lower bounds of arms that
+    take more than HOPELESS times as long as the best.
+    mask: bool (sizes, arms), the arms that differ from all simpler ones at a size.
+    default: int64 (sizes,), the arm that is the runtime's own choice.
+    """
+
+    arms: Arms
+    sizes: LongArray
+    time_us: FloatArray
+    is_exact: BoolArray
+    mask: BoolArray
+    default: LongArray
+
+    @cached_property
+    def best(self) -> LongArray:
+        """int64 (sizes,): the fastest arm at each size: the oracle's choice."""
+        fastest: LongArray = np.where(self.mask, self.time_us, np.inf).argmin(axis=1)
+        return fastest
+
+    @cached_property
+    def best_us(self) -> FloatArray:
+        """float64 (sizes,): the time of the fastest arm."""
+        return self.time_us[np.arange(len(self.sizes)), self.best]
+
+    @cached_property
+    def default_us(self) -> FloatArray:
+        """float64 (sizes,): the time of the default."""
+        return self.time_us[np.arange(len(self.sizes)), self.default]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the sweep as an .npz file of NumPy. Errors: F461."""
+        content = io.BytesIO()
+        facts = {
+            "collective": self.arms.collective,
+            "fingerprint": fingerprint(self.arms.world),
+            "decisions": [str(decision) for decision in self.arms.decisions],
+        }
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        np.savez_compressed(content, facts=np.array(json.dumps(facts)), **columns)
+        write_file(path, content.getvalue())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], arms: Arms) -> Sweep:
+        """The sweep of these arms from a file. No pickle is loaded. Errors: D922."""
+        place = Place(os.fspath(path))
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                facts = json.loads(str(file["facts"]))
+                columns: dict[str, Any] = {
+                    name: np.array(file[name], kind) for name, kind in _COLUMNS.items()
+                }
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            expected = "a sweep, as `sley sweep` writes it"
+            raise D922.error(at=place, expected=expected, found=str(error)) from error
+        for word, wanted in (
+            ("collective", arms.collective),
+            ("fingerprint", fingerprint(arms.world)),
+            ("decisions", [str(decision) for decision in arms.decisions]),
+        ):
+            if facts.get(word) != wanted:
+                raise D922.error(
+                    at=place,
+                    expected=f"a sweep of {arms.collective} on {arms.topology.name}",
+                    found=f"other {word}" if word == "decisions" else f"{word} {facts.get(word)}",
+                )
+        sizes, shape = len(columns["sizes"]), (len(columns["sizes"]), len(arms))
+        if columns["default"].shape != (sizes,) or any(
+            columns[name].shape != shape for name in ("time_us", "is_exact", "mask")
+        ):
+            raise D922.error(at=place, expected=f"columns of shape {shape}", found="others")
+        return cls(arms, **columns)
+
+
+_COLUMNS: Mapping[str, type] = {
+    "sizes": np.int64,
+    "time_us": np.float64,
+    "is_exact": np.bool_,
+    "mask": np.bool_,
+    "default": np.int64,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """The times of all arms at one size: a row of a `Sweep`."""
+
+    time_us: FloatArray
+    is_exact: BoolArray
+    mask: BoolArray
+    default: int
+
+
+def sweep(
+    arms: Arms,
+    sizes: Sequence[int] = SIZES,
+    *,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+) -> Sweep:
+    """The sweep of these arms. executor: runs the sizes; by default this thread does.
+
+    The best arm and the default of each size are simulated in full.
+    """
+    sizes = sorted(sizes)
+    if executor is None:
+        rows = []
+        for done, size_bytes in enumerate(sizes, 1):
+            rows.append(row_at(arms, size_bytes))
+            progress(done, len(sizes))
+    else:
+        texts = graph_text(arms.topology), graph_text(arms.world)
+        # The largest sizes take longest, so they start first.
+        tasks = {
+            executor.submit(_row, arms.collective, texts, arms.settings, size_bytes): size_bytes
+            for size_bytes in reversed(sizes)
+        }
+        found: dict[int, Row] = {}
+        for task in as_completed(tasks):
+            found[tasks[task]] = task.result()
+            progress(len(found), len(sizes))
+        rows = [found[size_bytes] for size_bytes in sizes]
+    return Sweep(
+        arms,
+        np.array(sizes, np.int64),
+        np.stack([row.time_us for row in rows]),
+        np.stack([row.is_exact for row in rows]),
+        np.stack([row.mask for row in rows]),
+        np.array([row.default for row in rows], np.int64),
+    )
+
+
+def row_at(arms: Arms, size_bytes: int) -> Row:
+    """The times of all arms at one size."""
+    mask = arms.feasible(size_bytes)
+    time_us = np.array([arm.facts.least(size_bytes) for arm in arms.rows])
+    is_exact = np.zeros(len(arms), np.bool_)
+    best = np.inf
+
+    def run(index: int) -> None:
+        time_us[index] = arms.simulator(index)(size_bytes).time_us
+        is_exact[index] = True
+
+    for index in np.flatnonzero(mask)[np.argsort(time_us[mask], kind="stable")].tolist():
+        if time_us[index] > HOPELESS * best:
+            break
+        time_us[index] = time_at(arms, index, size_bytes)
+        is_exact[index] = not _is_long(arms, index, size_bytes)
+        best = min(best, time_us[index])
+    chosen = arms.default(size_bytes)
+    for index in (chosen, *np.flatnonzero(mask & (time_us <= CLOSE * best)).tolist()):
+        if not is_exact[index]:
+            run(index)
+    return Row(time_us, is_exact, mask, chosen)
+
+
+def time_at(arms: Arms, index: int, size_bytes: int) -> float:
+    """The time of an arm in microseconds; long calls are extrapolated from two with fewer tiles."""
+    if not _is_long(arms, index, size_bytes):
+        return arms.simulator(index)(size_bytes).time_us
+    each = _tiling(arms, index, size_bytes).tile_bytes * _pieces(arms, index)
+    few, many = _steady(arms, index, each)
+    return many + (many - few) * (size_bytes / each / STEADY - 2)
+
+
+def _is_long(arms: Arms, index: int, size_bytes: int) -> bool:
+    return _tiling(arms, index, size_bytes).tiles > 2 * STEADY
+
+
+def _tiling(arms: Arms, index: int, size_bytes: int) -> Tiling:
+    model = tiled(arms.topology, arms.decisions[index].tile).model
+    return Tiling.of(arms.rows[index].plan, model, size_bytes)
+
+
+def _pieces(arms: Arms, index: int) -> int:
+    """Into how many chunks a call's size is cut."""
+    collective = arms.rows[index].plan.collective
+    return collective.blocks * collective.chunks
+
+
+@lru_cache(maxsize=4096)
+def _steady(arms: Arms, index: int, tile_bytes: float) -> tuple[float, float]:
+    """The times of calls with STEADY tiles and with twice as many. tile_bytes: of all chunks."""
+    simulator = arms.simulator(index)
+    few, many = (simulator(round(tile_bytes * tiles)).time_us for tiles in (STEADY, 2 * STEADY))
+    return few, many
+
+
+def _row(
+    collective: str, texts: tuple[str, str], settings: tuple[tuple[str, Any], ...], size: int
+) -> Row:
+    return row_at(_arms(collective, texts, settings), size)
+
+
+@lru_cache(maxsize=2)
+def _arms(collective: str, texts: tuple[str, str], settings: tuple[tuple[str, Any], ...]) -> Arms:
+    """The arms of a task, compiled once in each process. texts: of topology and world."""
+    topology, world = (graph_from("", tomllib.loads(text)) for text in texts)
+    return Arms.of(collective, topology, **dict(settings)).in_world(world)

@@ -1,0 +1,141 @@
+"""Arms and sweeps: what may be chosen, NCCL's choice among it, and the oracle."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from sley import topologies
+from sley.errors import SleyError
+from sley.ir.words import Protocol
+from sley.tuning import nccl
+from sley.tuning.arms import SIZES, Arms, grid_of
+from sley.tuning.sweep import STEADY, Sweep, sweep, time_at
+from sley.tuning.worlds import degrade_card
+
+SMALL = topologies.cluster(2, 2)
+
+
+@pytest.fixture(scope="module")
+def arms():
+    return Arms.of("alltonext", SMALL)
+
+
+@pytest.fixture(scope="module")
+def swept(arms):
+    return sweep(arms, [1 << 10, 1 << 20])
+
+
+def test_the_choice_of_nccl_is_an_arm_at_every_size():
+    collective = "allgather"
+    arms = Arms.of(collective, SMALL, actions="nccl")
+    for size in (*SIZES, 3000, 5 << 20):
+        default = arms.default(size)
+        assert arms.feasible(size)[default], "the default can't be chosen"
+        if size in SIZES:
+            wanted = nccl.default(collective, SMALL, size)
+            decision = arms.decisions[default]
+            assert decision.algorithm == wanted.program
+            assert decision.options.protocol is wanted.protocol
+            assert decision.options.instances == wanted.instances
+            assert decision.tile == wanted.tile
+
+
+def test_arms_are_distinct_and_fit_on_the_gpus(arms):
+    assert len(set(arms.decisions)) == len(arms)
+    assert all(arm.plan.blocks_per_rank <= 108 for arm in arms.rows)
+    assert arms.features.shape[0] == len(arms)
+
+
+def test_masked_arms_have_the_time_of_a_simpler_one(arms):
+    size = 1 << 20
+    mask = arms.feasible(size)
+    assert 0 < mask.sum() < len(arms)
+    for index in np.flatnonzero(~mask)[::8].tolist():
+        same = [arm.index for arm in arms.rows if arm.plan is arms.rows[index].plan]
+        time_us = time_at(arms, index, size)
+        assert any(mask[i] and time_at(arms, i, size) == pytest.approx(time_us) for i in same)
+
+
+def test_the_oracle_is_the_fastest_of_all_simulated_arms(arms, swept):
+    for place, size in enumerate(swept.sizes.tolist()):
+        times = [
+            arms.simulator(index)(size).time_us
+            for index in np.flatnonzero(swept.mask[place]).tolist()
+        ]
+        assert swept.best_us[place] == pytest.approx(min(times))
+        default = int(swept.default[place])
+        assert swept.default_us[place] == arms.simulator(default)(size).time_us
+
+
+def test_long_calls_are_extrapolated_within_a_percent(arms):
+    rows = [arm for arm in arms.rows if arm.plan.protocol is Protocol.LL][:6]
+    for arm in rows:
+        size = 32 << 20
+        exact = arms.simulator(arm.index)(size)
+        assert exact.tiles > 2 * STEADY
+        assert time_at(arms, arm.index, size) == pytest.approx(exact.time_us, rel=0.01)
+
+
+def test_an_executor_gives_the_same_sweep():
+    arms = Arms.of("alltoall", topologies.cluster(1, 2), actions="nccl")
+    swept = sweep(arms, [1 << 10, 1 << 14])
+    with ThreadPoolExecutor(2) as executor:
+        again = sweep(arms, swept.sizes.tolist(), executor=executor)
+    for name in ("sizes", "time_us", "is_exact", "mask", "default"):
+        assert (getattr(again, name) == getattr(swept, name)).all()
+
+
+def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):
+    path = tmp_path / "sweep.npz"
+    swept.save(path)
+    again = Sweep.load(path, arms)
+    assert (again.time_us == swept.time_us).all()
+    assert (again.best == swept.best).all()
+    others = (
+        Arms.of("alltonext", topologies.cluster(1, 2)),
+        Arms.of("alltoall", topologies.cluster(1, 2), actions="nccl"),
+        arms.in_world(degrade_card(SMALL)),
+    )
+    for other in others:
+        with pytest.raises(SleyError) as caught:
+            Sweep.load(path, other)
+        assert caught.value.code == "D922"
+    for content in (b"", b"\x80\x04.", path.read_bytes()[:100]):
+        (tmp_path / "bad.npz").write_bytes(content)
+        with pytest.raises(SleyError) as caught:
+            Sweep.load(tmp_path / "bad.npz", arms)
+        assert caught.value.code == "D922"
+
+
+def test_a_pickled_sweep_is_never_loaded(tmp_path, arms):
+    class Trap:
+        def __reduce__(self):
+            return (pytest.fail, ("a pickle was loaded",))
+
+    np.savez(tmp_path / "trap.npz", facts=np.array(Trap(), object))
+    with pytest.raises(SleyError) as caught:
+        Sweep.load(tmp_path / "trap.npz", arms)
+    assert caught.value.code == "D922"
+
+
+def test_arms_on_a_degraded_card_keep_their_plans_and_take_longer(arms, swept):
+    changed = arms.in_world(degrade_card(SMALL, 1, 0.25))
+    assert changed.decisions == arms.decisions
+    default = int(swept.default[1])
+    assert time_at(changed, default, 1 << 20) > 1.5 * swept.default_us[1]
+    for card, share in ((99, 0.5), (0, 0.0)):
+        with pytest.raises(SleyError) as caught:
+            degrade_card(SMALL, card, share)
+        assert caught.value.code == "D923"
+
+
+def test_unknown_collectives_and_actions_are_refused():
+    for collective, actions in (("allsum", "all"), ("allreduce", "some")):
+        with pytest.raises(SleyError) as caught:
+            Arms.of(collective, SMALL, actions=actions)
+        assert caught.value.code == "D921"
+    small = topologies.cluster(1, 2)
+    names = {d.algorithm for d in Arms.of("allreduce", small, actions="nccl").decisions}
+    assert names <= {"ring-allreduce", "multi-ring-allreduce", "multi-tree-allreduce"}
+    assert grid_of(SMALL) == (2, 2)
