@@ -1,6 +1,7 @@
 """Policy: which plan runs for a call, as a tuner has learned it; a lookup, without the learning.
 
-Files: policy (the values), files (reads and writes `policy.zip`).
+Files: policy (the values), files (reads and writes `policy.zip`), nccl_names (decisions in NCCL's
+words), exports/ (policies as files of other runtimes).
 """
 
 from sley.policy.files import read as read
