@@ -190,7 +190,7 @@ class Endpoint:
         is_async: the communicator's thread runs it; otherwise it has ended on return. owners: of
         the call's memory, kept alive until it has ended. Errors: N62x, N65x; `Work.wait` raises
         those of an asynchronous call."""
-        core = self._check_open()
+        core = self._open_core()
         loaded, record, arguments = self._arguments(core, call)
         if is_async:
             ticket = core.calls.submit(*arguments)
@@ -205,12 +205,12 @@ class Endpoint:
     def skip_plan(self) -> None:
         """Counts an AllToAll that this rank does by messages, without a plan. Ranks that make the
         call with `Call.may_be_unplanned` notice it."""
-        self._check_open().calls.skip(UNPLANNED)
+        self._open_core().calls.skip(UNPLANNED)
 
     def time_us(self, call: Call, iterations: int) -> float:
         """The mean time of `iterations` equal calls back to back on this rank, without Python
         between them. Errors: as `submit`."""
-        core = self._check_open()
+        core = self._open_core()
         loaded, record, arguments = self._arguments(core, call)
         before = loaded.engine.tally.seconds
         self._run(core, loaded, record, call, arguments, whole(iterations, "iterations", 1))
@@ -227,7 +227,7 @@ class Endpoint:
         owners: tuple[object, ...] = (),
     ) -> Work:
         """Sends memory to a rank; it may be overwritten when the work is done. Errors: N62x."""
-        core = self._check_open()
+        core = self._open_core()
         self._check_peer(dst)
         return core.messages.send(address, size_bytes, dst, tag, is_async, owners)
 
@@ -243,7 +243,7 @@ class Endpoint:
     ) -> Work:
         """Receives into memory, from a rank or (None) from any; `Work.source` names the sender.
         Errors: N62x."""
-        core = self._check_open()
+        core = self._open_core()
         if src is None:
             src = ANY
         else:
@@ -391,7 +391,7 @@ class Endpoint:
             raise error
         return True
 
-    def _check_open(self) -> _Core:
+    def _open_core(self) -> _Core:
         core = self._core
         if core is None or self._is_closed:
             raise N623.error(
