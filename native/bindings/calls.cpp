@@ -6,6 +6,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "bindings/bindings.hpp"
 #include "engine/calls.hpp"
@@ -24,7 +27,11 @@ Call make_recorded(std::int64_t count, std::int32_t type, std::int32_t op, Addre
     return call;
 }
 
-Problem run_now(Owned<Calls>& calls, const std::shared_ptr<Engine>& engine, std::int64_t count,
+Runner runner_of(std::shared_ptr<Engine> engine) { return {std::move(engine), nullptr}; }
+Runner runner_of(std::shared_ptr<Choice> choice) { return {nullptr, std::move(choice)}; }
+
+template <class Target>
+Problem run_now(Owned<Calls>& calls, const std::shared_ptr<Target>& target, std::int64_t count,
                 std::int32_t type, std::int32_t op, Address input, std::int64_t input_bytes,
                 Address output, std::int64_t output_bytes, std::uint64_t what,
                 std::uint64_t unplanned, double timeout_s, std::int64_t iterations) {
@@ -33,20 +40,81 @@ Problem run_now(Owned<Calls>& calls, const std::shared_ptr<Engine>& engine, std:
     Outcome outcome;
     {
         const Waiting waiting;
-        outcome = calls->run(engine, call, timeout_s, iterations);
+        outcome = calls->run(runner_of(target), call, timeout_s, iterations);
     }
     raise_if_interrupted();
     return problem_of(outcome);
 }
 
-std::shared_ptr<Ticket> submit(Owned<Calls>& calls, const std::shared_ptr<Engine>& engine,
+template <class Target>
+std::shared_ptr<Ticket> submit(Owned<Calls>& calls, const std::shared_ptr<Target>& target,
                                std::int64_t count, std::int32_t type, std::int32_t op,
                                Address input, std::int64_t input_bytes, Address output,
                                std::int64_t output_bytes, std::uint64_t what,
                                std::uint64_t unplanned, double timeout_s) {
     const auto call = make_recorded(count, type, op, input, input_bytes, output, output_bytes,
                                     what, unplanned);
-    return calls->submit(engine, call, timeout_s);
+    return calls->submit(runner_of(target), call, timeout_s);
+}
+
+// A Python function that any thread may call and destroy.
+class Function {
+public:
+    explicit Function(nb::callable function)
+        : function_(function.release().ptr(), [](PyObject* kept) {
+              if (is_python_ending()) return;
+              const Locked locked;
+              Py_DECREF(kept);
+          }) {}
+    nb::handle operator*() const { return function_.get(); }
+
+private:
+    std::shared_ptr<PyObject> function_;
+};
+
+using Options = std::vector<std::tuple<std::shared_ptr<Engine>, std::uint64_t>>;
+using TurnRows = std::vector<std::tuple<std::int32_t, std::int64_t>>;
+using DecideFunction = nb::typed<nb::callable, TurnRows(std::vector<double>)>;
+
+std::vector<Turn> turns_of(const TurnRows& rows) {
+    std::vector<Turn> turns;
+    for (const auto& [option, calls] : rows) turns.push_back({option, calls});
+    return turns;
+}
+
+std::shared_ptr<Choice> make_choice(const Options& options, const std::shared_ptr<Engine>& sum,
+                                    std::uint64_t what, const TurnRows& turns,
+                                    DecideFunction decide) {
+    std::vector<Option> engines;
+    for (const auto& [engine, record] : options) engines.push_back({engine, record});
+    const Function function(std::move(decide));
+    const auto next = [function](const std::vector<double>& seconds) {
+        const Locked locked;
+        try {
+            return turns_of(nb::cast<TurnRows>((*function)(seconds)));
+        } catch (nb::python_error& error) {
+            error.discard_as_unraisable("the choice of a plan by its times");
+        } catch (const nb::cast_error&) {
+        }
+        return std::vector<Turn>{};  // impossible turns
+    };
+    return std::make_shared<Choice>(std::move(engines), Option{sum, what}, turns_of(turns), next);
+}
+
+void define_choice(nb::module_& m) {
+    nb::class_<Choice>(m, "Choice",
+                       "Engines that run equal calls in turns, which all ranks change at the same "
+                       "call.")
+        .def_static("create", &make_choice, "options"_a, "sum"_a, "what"_a, "turns"_a, "decide"_a,
+                    "options: engines, each with the record of its calls. sum, what: the engine "
+                    "of an AllReduce in place that adds up the times, and its record. turns: the "
+                    "first ones, each an option's number and its calls. decide: makes the next "
+                    "turns from the sums over all ranks of the mean seconds of a call, by turn. "
+                    "ValueError for impossible turns.")
+        .def_prop_ro("current", &Choice::current,
+                     "The number of the option that runs the next call, or that failed.")
+        .def_prop_ro_static("most_turns", [](nb::handle) { return Choice::kMostTurns; },
+                            "How many turns there may be at once.");
 }
 
 void call_when_done(Ticket& ticket, nb::typed<nb::callable, void()> then) {
@@ -90,20 +158,28 @@ void define_ticket(nb::module_& m) {
 
 void define_calls(nb::module_& m) {
     define_ticket(m);
+    define_choice(m);
     nb::class_<Owned<Calls>>(m, "Calls", "The collective calls of a communicator, in order.")
         .def(nb::init<std::shared_ptr<Fabric>>(), "fabric"_a)
         .def(
             "is_own_thread", [](const Owned<Calls>& self) { return self->is_own_thread(); },
             "Whether this is the thread that runs submitted calls, which must not wait for one.")
-        .def("run", &run_now, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a, "input_bytes"_a,
-             "output"_a, "output_bytes"_a, "what"_a, "unplanned"_a, "timeout_s"_a, "iterations"_a,
+        .def("run", &run_now<Engine>, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
+             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "unplanned"_a, "timeout_s"_a,
+             "iterations"_a,
              "Runs a call `iterations` times back to back, on memory by address; returns the "
              "report of a failed call, None of a successful one. what: the call's record. "
              "unplanned: the record of ranks that do it without the plan (`skip`), in which case "
              "nothing is done; 0: none does.")
-        .def("submit", &submit, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
+        .def("run", &run_now<Choice>, "choice"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
+             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "unplanned"_a, "timeout_s"_a,
+             "iterations"_a, "Runs a call on the engines of a choice, with their records.")
+        .def("submit", &submit<Engine>, "engine"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
              "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "unplanned"_a, "timeout_s"_a,
              "Runs a call in the thread; its memory must stay.")
+        .def("submit", &submit<Choice>, "choice"_a, "count"_a, "dtype"_a, "op"_a, "input"_a,
+             "input_bytes"_a, "output"_a, "output_bytes"_a, "what"_a, "unplanned"_a, "timeout_s"_a,
+             "Runs a call on the engines of a choice, with their records.")
         .def(
             "skip", [](Owned<Calls>& self, std::uint64_t what) { self->skip(what); }, "what"_a,
             "Counts a call that this rank does without a plan.")

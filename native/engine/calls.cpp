@@ -1,6 +1,7 @@
 // The loop of a call, and the queue of calls.
 #include "engine/calls.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -148,32 +149,29 @@ void Calls::close() {
     if (thread_.joinable()) thread_.join();
 }
 
-Outcome Calls::run(const std::shared_ptr<Engine>& engine, Call call, double timeout_s,
-                   std::int64_t iterations) {
-    engine->check(call);
+Outcome Calls::run(const Runner& runner, Call call, double timeout_s, std::int64_t iterations) {
+    runner.check(call);
     {
         std::unique_lock lock(mutex_);
-        call.record.sequence = ++asked_;
-        const auto is_next = [&] { return ended_ + 1 == call.record.sequence; };
+        const auto turn = ++asked_;
+        const auto is_next = [&] { return ended_ + 1 == turn; };
         while (!changed_.wait_for(lock, kLookInterval, is_next)) {
             lock.unlock();
             fabric_->control().fail_if_interrupted();
             lock.lock();
         }
     }
-    auto outcome = run_call(*engine, call, iterations, timeout_s, false);
+    auto outcome = run_in_turn(runner, call, timeout_s, iterations);
     end_turn();
     return outcome;
 }
 
-std::shared_ptr<Ticket> Calls::submit(const std::shared_ptr<Engine>& engine, Call call,
-                                      double timeout_s) {
-    engine->check(call);
+std::shared_ptr<Ticket> Calls::submit(const Runner& runner, Call call, double timeout_s) {
+    runner.check(call);
     auto ticket = std::make_shared<Ticket>();
     {
         const std::lock_guard lock(mutex_);
-        call.record.sequence = ++asked_;
-        tasks_.push_back({engine, call, timeout_s, ticket});
+        tasks_.push_back({++asked_, false, runner, call, timeout_s, ticket});
         start();
     }
     changed_.notify_all();
@@ -185,9 +183,9 @@ void Calls::skip(std::uint64_t what) {
     record.what = what;
     {
         const std::lock_guard lock(mutex_);
-        record.sequence = ++asked_;
-        if (ended_ + 1 != record.sequence) {
-            tasks_.push_back({nullptr, {}, 0.0, nullptr});
+        const auto turn = ++asked_;
+        if (ended_ + 1 != turn) {
+            tasks_.push_back({turn, true, {}, {}, 0.0, nullptr});
             tasks_.back().call.record = record;
             start();
             return;
@@ -196,7 +194,43 @@ void Calls::skip(std::uint64_t what) {
     run_skipped(record);
 }
 
-void Calls::run_skipped(const CallRecord& record) {
+Outcome Calls::run_in_turn(const Runner& runner, Call call, double timeout_s,
+                           std::int64_t iterations) {
+    if (runner.choice) return run_choice(*runner.choice, call, timeout_s, iterations);
+    call.record.sequence = ++number_;
+    return run_call(*runner.engine, call, iterations, timeout_s, false);
+}
+
+Outcome Calls::run_choice(Choice& choice, Call call, double timeout_s, std::int64_t iterations) {
+    Outcome outcome;
+    double seconds = 0;
+    while (iterations > 0) {
+        const auto& option = choice.next();
+        const auto count = std::min(iterations, choice.left());
+        call.record.sequence = ++number_;
+        call.record.what = option.what;
+        outcome = run_call(*option.engine, call, count, timeout_s, false);
+        if (outcome.status != Status::kDone) return outcome;
+        iterations -= count;
+        seconds += outcome.seconds;
+        if (choice.note(count, outcome.seconds)) agree(choice, timeout_s);
+    }
+    outcome.seconds = seconds;
+    return outcome;
+}
+
+// If this fails, so do all further calls, with the cause; the one that has ended has not failed.
+void Calls::agree(Choice& choice, double timeout_s) {
+    auto call = choice.sum_call();
+    call.record.sequence = ++number_;
+    call.record.what = choice.sum().what;
+    call.record.count = static_cast<std::uint64_t>(call.count);
+    const auto outcome = run_call(*choice.sum().engine, call, 1, timeout_s, false);
+    if (outcome.status == Status::kDone) choice.decide();
+}
+
+void Calls::run_skipped(CallRecord record) {
+    record.sequence = ++number_;
     fabric_->control().enter(record);
     fabric_->control().leave(record);
     fabric_->progress();  // tells other hosts
@@ -225,17 +259,17 @@ void Calls::serve() {
             std::unique_lock lock(mutex_);
             changed_.wait(lock, [this] {
                 if (tasks_.empty()) return is_closing_;
-                return tasks_.front().call.record.sequence == ended_ + 1;
+                return tasks_.front().turn == ended_ + 1;
             });
             if (tasks_.empty()) return;
             task = std::move(tasks_.front());
             tasks_.pop_front();
         }
-        if (!task.engine) {
+        if (task.is_skipped) {
             run_skipped(task.call.record);
             continue;
         }
-        auto outcome = run_call(*task.engine, task.call, 1, task.timeout_s, false);
+        auto outcome = run_in_turn(task.runner, task.call, task.timeout_s, 1);
         end_turn();
         task.ticket->end(std::move(outcome));
     }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "engine/choice.hpp"
 #include "engine/engine.hpp"
 #include "fabric/outcome.hpp"
 
@@ -17,6 +18,15 @@ namespace sley {
 // a barrier with all other ranks. The call must have passed `Engine::check`.
 Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, double timeout_s,
                  bool meet);
+
+// What runs a call: an engine, or one of a choice.
+struct Runner {
+    std::shared_ptr<Engine> engine;
+    std::shared_ptr<Choice> choice;
+
+    // Throws what `Engine::check` does.
+    void check(const Call& call) const { engine ? engine->check(call) : choice->check(call); }
+};
 
 // The collective calls of a communicator, numbered from 1 and run in the order of the requests,
 // which must be the same on all ranks.
@@ -33,18 +43,18 @@ public:
 
     // Runs a call in the caller's thread when its turn has come, `iterations` times back to back.
     // Throws what `Engine::check` does.
-    Outcome run(const std::shared_ptr<Engine>& engine, Call call, double timeout_s,
-                std::int64_t iterations = 1);
+    Outcome run(const Runner& runner, Call call, double timeout_s, std::int64_t iterations = 1);
     // Runs a call in the thread. Its memory must stay until the ticket has ended.
-    std::shared_ptr<Ticket> submit(const std::shared_ptr<Engine>& engine, Call call,
-                                   double timeout_s);
+    std::shared_ptr<Ticket> submit(const Runner& runner, Call call, double timeout_s);
 
     // Counts a call that this rank does without a plan. what: of its record, which others see.
     void skip(std::uint64_t what);
 
 private:
-    struct Task {  // without an engine: a skipped call
-        std::shared_ptr<Engine> engine;
+    struct Task {
+        std::uint64_t turn;
+        bool is_skipped;
+        Runner runner;
         Call call;
         double timeout_s;
         std::shared_ptr<Ticket> ticket;
@@ -52,7 +62,11 @@ private:
 
     void start();  // the thread, with the lock held
     void serve();
-    void run_skipped(const CallRecord& record);
+    // In its turn, the call runs to its end.
+    Outcome run_in_turn(const Runner& runner, Call call, double timeout_s, std::int64_t iterations);
+    Outcome run_choice(Choice& choice, Call call, double timeout_s, std::int64_t iterations);
+    void agree(Choice& choice, double timeout_s);
+    void run_skipped(CallRecord record);
     void end_turn();
 
     std::shared_ptr<Fabric> fabric_;
@@ -61,6 +75,9 @@ private:
     std::deque<Task> tasks_;
     std::uint64_t asked_ = 0;  // calls so far
     std::uint64_t ended_ = 0;
+    // The number of the current call, which only the thread in its turn uses. A request with a
+    // choice may make several calls.
+    std::uint64_t number_ = 0;
     bool is_closing_ = false;
     std::thread thread_;
 };

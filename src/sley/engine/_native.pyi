@@ -3,7 +3,7 @@ The CPU engine of sley: shared memory, connections, and the interpreter of a ran
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Final, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -209,6 +209,24 @@ class Ticket:
     def outcome(self) -> tuple[int, float, int, int, list[tuple[int, int, int, int]]] | None:
         """After the end: the report of a failed call; None of a successful one."""
 
+class Choice:
+    """
+    Engines that run equal calls in turns, which all ranks change at the same call.
+    """
+
+    @staticmethod
+    def create(options: Sequence[tuple[Engine, int]], sum: Engine, what: int, turns: Sequence[tuple[int, int]], decide: Callable[[Sequence[float]], Sequence[tuple[int, int]]]) -> Choice:
+        """
+        options: engines, each with the record of its calls. sum, what: the engine of an AllReduce in place that adds up the times, and its record. turns: the first ones, each an option's number and its calls. decide: makes the next turns from the sums over all ranks of the mean seconds of a call, by turn. ValueError for impossible turns.
+        """
+
+    @property
+    def current(self) -> int:
+        """The number of the option that runs the next call, or that failed."""
+
+    most_turns: Final[int] = ...
+    """How many turns there may be at once."""
+
 class Calls:
     """The collective calls of a communicator, in order."""
 
@@ -219,13 +237,23 @@ class Calls:
         Whether this is the thread that runs submitted calls, which must not wait for one.
         """
 
+    @overload
     def run(self, engine: Engine, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, unplanned: int, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]]] | None:
         """
         Runs a call `iterations` times back to back, on memory by address; returns the report of a failed call, None of a successful one. what: the call's record. unplanned: the record of ranks that do it without the plan (`skip`), in which case nothing is done; 0: none does.
         """
 
+    @overload
+    def run(self, choice: Choice, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, unplanned: int, timeout_s: float, iterations: int) -> tuple[int, float, int, int, list[tuple[int, int, int, int]]] | None:
+        """Runs a call on the engines of a choice, with their records."""
+
+    @overload
     def submit(self, engine: Engine, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, unplanned: int, timeout_s: float) -> Ticket:
         """Runs a call in the thread; its memory must stay."""
+
+    @overload
+    def submit(self, choice: Choice, count: int, dtype: int, op: int, input: int, input_bytes: int, output: int, output_bytes: int, what: int, unplanned: int, timeout_s: float) -> Ticket:
+        """Runs a call on the engines of a choice, with their records."""
 
     def skip(self, what: int) -> None:
         """Counts a call that this rank does without a plan."""

@@ -1,0 +1,159 @@
+"""The watch over calls under a policy: when it compares, when it changes, and how much it tries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sley.communicator.watch import (
+    DEFAULT,
+    FIRST_CALLS,
+    MARGIN,
+    MOST_CALLS,
+    PAIRS,
+    POLICY,
+    TRIAL_CALLS,
+    WARM_CALLS,
+    Switch,
+    Turns,
+    Watch,
+)
+
+RANKS = 3
+
+
+class Run:
+    """The calls of a watch. time_us: the time of a call, by the plan's number and the call's."""
+
+    def __init__(
+        self,
+        time_us: Callable[[int, int], float],
+        *,
+        plans: int = 2,
+        default_us: float | None = 10.0,
+        explore: float = 0.0,
+    ) -> None:
+        self.switches: list[Switch] = []
+        self.watch = Watch(RANKS, plans, default_us, explore, self.switches.append)
+        self.time_us = time_us
+        self.called = dict.fromkeys(range(plans), 0)
+        self.calls = 0
+
+    def until(self, calls: int) -> Run:
+        while self.calls < calls:
+            self.turn()
+        return self
+
+    def turn(self) -> Turns:
+        """Runs the turns to their end."""
+        done = self.watch.turns
+        seconds = []
+        for number, calls in done:
+            seconds.append(self.time_us(number, self.calls) * 1e-6 * RANKS)
+            self.called[number] += min(calls, 1 << 20)
+            self.calls += min(calls, 1 << 20)
+        self.watch.decide(seconds)
+        return done
+
+
+def constant(*times: float) -> Callable[[int, int], float]:
+    return lambda number, call: times[number]
+
+
+def test_a_plan_as_fast_as_promised_is_never_compared() -> None:
+    run = Run(constant(8.0, 10.0)).until(20_000)
+    assert run.called[DEFAULT] == 0
+    assert not run.switches
+    assert run.watch.turns == [(POLICY, MOST_CALLS)]
+
+
+def test_a_plan_slower_than_the_default_is_reverted_for_good() -> None:
+    run = Run(constant(12.0, 10.0)).until(100_000)
+    call = WARM_CALLS + FIRST_CALLS + TRIAL_CALLS
+    (switch,) = run.switches
+    assert switch == Switch(call, POLICY, DEFAULT, pytest.approx(12.0), pytest.approx(10.0))
+    assert run.called[POLICY] == WARM_CALLS + FIRST_CALLS + PAIRS
+
+
+def test_without_a_measured_default_a_trial_comes_first() -> None:
+    run = Run(constant(12.0, 10.0), default_us=None)
+    run.turn()
+    assert [switch.call for switch in run.switches] == [WARM_CALLS + TRIAL_CALLS]
+
+
+def test_a_slower_default_replaces_the_promise() -> None:
+    """On a slower day than that of the training, one trial finds that the default is slower too."""
+    run = Run(constant(12.0, 15.0)).until(50_000)
+    assert not run.switches
+    assert run.called[DEFAULT] == WARM_CALLS + PAIRS
+
+
+def test_a_difference_within_the_margin_changes_nothing() -> None:
+    run = Run(constant(10.0 * (1 + MARGIN) - 0.01, 10.0), default_us=5.0).until(50_000)
+    assert not run.switches
+
+
+def test_one_late_rank_in_a_trial_does_not_revert_a_good_plan() -> None:
+    late = WARM_CALLS + WARM_CALLS + 2  # a call of the policy's plan in the first trial
+    run = Run(lambda number, call: 1e6 if call == late else 8.0 + number, default_us=None)
+    run.turn()
+    assert not run.switches
+
+
+def test_a_plan_that_becomes_slow_later_is_reverted() -> None:
+    run = Run(lambda number, call: 8.0 if number or call < 9_000 else 20.0).until(20_000)
+    (switch,) = run.switches
+    assert 9_000 < switch.call <= 9_000 + 2 * MOST_CALLS + TRIAL_CALLS
+
+
+def test_exploration_is_off_by_default() -> None:
+    run = Run(constant(8.0, 10.0, 1.0), plans=3).until(50_000)
+    assert run.called[2] == 0
+
+
+def test_exploration_finds_a_faster_alternative() -> None:
+    run = Run(constant(8.0, 10.0, 9.0, 5.0), plans=4, explore=0.1).until(20_000)
+    assert [(one.before, one.after) for one in run.switches] == [(POLICY, 3)]
+    assert run.watch.current == 3
+    assert run.called[2] > 0
+
+
+@given(
+    st.floats(0.0, 0.1),
+    st.integers(3, 5),
+    st.lists(st.floats(0.1, 100.0), min_size=64, max_size=64),
+    st.one_of(st.none(), st.floats(0.1, 100.0)),
+)
+def test_trials_of_alternatives_stay_within_the_fraction(
+    explore: float, plans: int, times: list[float], default_us: float | None
+) -> None:
+    run = Run(
+        lambda number, call: times[(7 * number + call) % len(times)],
+        plans=plans,
+        explore=explore,
+        default_us=default_us,
+    )
+    explored = 0
+    for _ in range(60):
+        current = run.watch.current
+        done = run.turn()
+        if DEFAULT not in {number for number, _ in done} and len(done) > 2:
+            explored += sum(calls for _, calls in done)
+            assert len({number for number, _ in done}) == 2
+        assert explored <= explore * run.calls
+        assert all(number == current for number, _ in done) or len(done) > 2
+        if run.watch.current == DEFAULT:
+            break
+
+
+@given(st.lists(st.floats(1e-9, 1e3), min_size=18, max_size=18), st.integers(0, 40))
+def test_equal_times_give_equal_turns(times: list[float], rounds: int) -> None:
+    """As on all ranks, whose sums are the same bits."""
+    one, other = (Watch(RANKS, 4, None, 0.1, lambda switch: None) for _ in range(2))
+    for _ in range(rounds):
+        seconds = times[: len(one.turns)]
+        assert one.decide(seconds) == other.decide(seconds)
+        assert one.current == other.current
