@@ -18,21 +18,24 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         "SLEY_COPIES": "Streamed",
         "SLEY_NETWORK": "TCP",
         "SLEY_PLAN_DIR": "plans",
+        "SLEY_TUNER": "policy.zip",
+        "SLEY_EXPLORE": "0.05",
     }.items():
         monkeypatch.setenv(name, value)
     found = Settings.from_environment(slots=16)
     assert (found.timeout_s, found.cma, found.plan_dir, found.slots) == (2.5, False, "plans", 16)
     assert (found.copies, found.network) == (Copies.STREAMED, Network.TCP)
+    assert (found.tuner, found.explore) == ("policy.zip", 0.05)
     assert Settings.from_environment(copies="cached").copies is Copies.CACHED
 
 
 def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TIMEOUT_S", "CMA", "COPIES", "NETWORK", "PLAN_DIR"):
+    for name in ("TIMEOUT_S", "CMA", "COPIES", "NETWORK", "PLAN_DIR", "TUNER", "EXPLORE"):
         monkeypatch.setenv(f"SLEY_{name}", "")
     assert Settings.from_environment() == Settings()
 
 
-@pytest.mark.parametrize("name", ["TIMEOUT_S", "CMA", "COPIES", "NETWORK"])
+@pytest.mark.parametrize("name", ["TIMEOUT_S", "CMA", "COPIES", "NETWORK", "EXPLORE"])
 def test_a_variable_that_means_nothing_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"SLEY_{name}", "fast")
     with pytest.raises(SleyError, match=f"SLEY_{name}='fast'") as caught:
@@ -61,6 +64,12 @@ def test_an_unknown_level_of_the_log_is_named(monkeypatch: pytest.MonkeyPatch) -
         {"network": 3},
         {"plan_dir": 3},
         {"plan_dir": ""},
+        {"tuner": 3},
+        {"tuner": ""},
+        {"explore": 0.11},
+        {"explore": -0.01},
+        {"explore": float("nan")},
+        {"explore": True},
     ],
     ids=str,
 )

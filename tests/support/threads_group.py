@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, TypeVar
@@ -16,23 +16,24 @@ T = TypeVar("T")
 class Ranks:
     """`ranks` communicators, each in a separate thread.
 
-    environs: of each rank, to simulate several hosts.
+    settings: of all ranks, or of each rank. environs: of each rank, to simulate several hosts.
     """
 
     def __init__(
         self,
         ranks: int,
-        settings: Settings | None = None,
+        settings: Settings | Sequence[Settings] | None = None,
         environs: list[Mapping[str, str]] | None = None,
     ) -> None:
         self.ranks = ranks
         settings = settings or Settings(timeout_s=30, use_cache=False)
+        of_rank = [settings] * ranks if isinstance(settings, Settings) else settings
         store = LocalStore()
         self._threads = [ThreadPoolExecutor(1) for _ in range(ranks)]
 
         def make(rank: int) -> Communicator:
             environ = {} if environs is None else environs[rank]
-            return Communicator(store, rank, ranks, settings=settings, environ=environ)
+            return Communicator(store, rank, ranks, settings=of_rank[rank], environ=environ)
 
         self.comms: list[Communicator] = self._each(make)
 

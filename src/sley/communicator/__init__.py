@@ -3,6 +3,9 @@
 communicator.py   collectives and messages on NumPy arrays
 arrays.py         validates a call's arrays and derives its type, count and placement
 endpoint.py       a rank's end: calls on memory, the plans loaded for them, closing
+loading.py        plans on this rank, as the engine loads them, alone or watched
+tuner.py          the policy that all ranks use, or none
+watch.py          equal calls under a policy: their trials, and their return to the default
 calls.py          a call, its record for the other ranks, and the call in progress
 messages.py       messages from one rank to another
 failures.py       a failed call's outcome as an error

@@ -23,7 +23,10 @@ from sley.selection.kinds import BARRIER, CALLS
 OWN: Final = "run"
 """A call that brings its own plan."""
 
-_NAMES = (*CALLS, OWN)
+AGREEMENT: Final = "agreement"
+"""The sum of the times of calls under a policy, which the communicator makes by itself."""
+
+_NAMES = (*CALLS, OWN, AGREEMENT)
 _NUMBER = {kind: number for number, kind in enumerate(_NAMES)}
 
 _BYTE, _ROOT, _DIGEST = 8, 20, 24
@@ -93,6 +96,8 @@ def describe_record(record: int, count: int) -> str:
     reduction = ReduceOp(op).name if op in ReduceOp.__members__.values() else f"operation {op}"
     if kind == BARRIER:
         return kind
+    if kind == AGREEMENT:
+        return "the agreement on a policy's times"
     words = [f"{kind} of {count} x {name}"]
     row = CALLS.get(kind)  # of a call with its own plan, the plan says whether it reduces
     if kind == OWN or (row is not None and row.reduces):

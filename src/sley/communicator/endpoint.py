@@ -6,14 +6,14 @@ import atexit
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
-
-import numpy as np
+from typing import Any, TypeAlias
 
 from sley.communicator.arrays import is_in_place
 from sley.communicator.calls import (
+    AGREEMENT,
     DONE,
     DONE_UNPLANNED,
     UNPLANNED,
@@ -23,25 +23,27 @@ from sley.communicator.calls import (
     record_of,
 )
 from sley.communicator.failures import Failures
-from sley.communicator.memory import WAYS, Memory, stride, tile_bytes
+from sley.communicator.loading import SUM_BYTES, LoadedPlan, WatchedPlan, load_plan, watch_plans
+from sley.communicator.memory import WAYS, Memory
 from sley.communicator.messages import ANY, Messages
 from sley.communicator.network import connect
 from sley.communicator.settings import Copies, Settings
 from sley.communicator.stats import OPEN, CallStats, log_to_stderr, logger
-from sley.direct import pulls
+from sley.communicator.tuner import Tuner
+from sley.communicator.watch import DEFAULT, Switch, Watch
 from sley.engine import native
-from sley.engine.limits import SLOT_BYTES, whole
+from sley.engine.limits import whole
 from sley.engine.outcomes import Report, Status
-from sley.engine.program import Loaded, Pullable, load
 from sley.errors import Place, SleyError
 from sley.errors.calls import N623, N627, N632
-from sley.ir.plan import Plan
-from sley.ir.words import WRITES_DESTINATION, Buffer, Protocol, is_integer
+from sley.errors.runtime import R507
+from sley.ir.words import is_integer
+from sley.policy import Decision
 from sley.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
 from sley.rendezvous.hosts import Hosts
 from sley.rendezvous.stores import Store
 from sley.selection.kinds import Request, size_of
-from sley.selection.plans import Plans, ReadyPlan
+from sley.selection.plans import Change, Plans, ReadyPlan
 
 _SETTLE_S = 2.0
 """How long closing may wait until other hosts have received what was sent."""
@@ -49,27 +51,18 @@ _SETTLE_S = 2.0
 _Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
 """A call's kind, or the id of its own plan; count, type, operation, whether in place, and root."""
 
-_Arguments: TypeAlias = "tuple[native.Engine, int, int, int, int, int, int, int, int, int, float]"
-"""Of `native.Calls.run`: the engine, count, type, operation, input and output with their sizes, the
-call's record, the record of an AllToAll by messages that may answer it (0: none), the timeout."""
+_AnyPlan: TypeAlias = LoadedPlan | WatchedPlan
+
+_Arguments: TypeAlias = "tuple[Any, int, int, int, int, int, int, int, int, int, float]"
+"""Of `native.Calls.run`: the engine or the choice, count, type, operation, input and output with
+their sizes, the call's record, the record of an AllToAll by messages that may answer it (0: none),
+the timeout."""
 
 _MOST_KEYS = 4096
 """Different calls whose plans are remembered; after more, all are looked up again."""
 
-
-@dataclass(frozen=True)
-class LoadedPlan:
-    """A plan on this rank: as the engine loads it, and the engine.
-
-    writes_input: whether any rank writes to its input where that isn't its output, too.
-    writes_memory: whether this rank writes to its input or output.
-    """
-
-    ready: ReadyPlan
-    loaded: Loaded
-    engine: native.Engine
-    writes_input: bool
-    writes_memory: bool
+_MOST_WATCHED = 1024
+"""Different calls that are watched; further ones run the default."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +70,8 @@ class _Core:
     """The engine's objects of an open communicator, and the plans that it has loaded. A call keeps
     them until it returns, even if another thread closes the communicator meanwhile.
 
-    loaded: by kind of call and digest. ready: for each call, its plan and its record.
+    loaded: by kind of call and digest. watched: of calls under a policy. ready: for each call, its
+    plan and its record. lock: held while a watch is made, so that equal calls have one.
     """
 
     fabric: native.Fabric
@@ -85,36 +79,9 @@ class _Core:
     messages: Messages
     failures: Failures
     loaded: dict[tuple[str, bytes], LoadedPlan] = field(default_factory=dict)
-    ready: dict[_Key, tuple[LoadedPlan, int]] = field(default_factory=dict)
-
-
-def load_plan(
-    ready: ReadyPlan, fabric: native.Fabric, rank: int, hosts: Hosts, settings: Settings
-) -> LoadedPlan:
-    """The rank's part of a plan, on connections of the communicator. Errors: R507, R510."""
-    plan = ready.plan
-    loaded = load(plan, None, SLOT_BYTES, _pullable(plan))
-    wiring = loaded.wiring
-    index = (wiring.dst * stride(settings) + wiring.channel).astype(np.int32)
-    tile = tile_bytes(loaded, hosts, settings)
-    loaded = replace(loaded, wiring=replace(wiring, index=index, slot_bytes=tile))
-    program = loaded.programs[rank]
-    return LoadedPlan(
-        ready,
-        loaded,
-        program.engine(fabric, loaded.wiring),
-        writes_input=bool(plan.input_writes.size),
-        writes_memory=bool(
-            (WRITES_DESTINATION[program.op] & (program.dst_buffer != Buffer.SCRATCH)).any()
-        ),
-    )
-
-
-def _pullable(plan: Plan) -> Pullable | None:
-    if plan.protocol is not Protocol.DIRECT:
-        return None
-    found = pulls(plan)
-    return Pullable(found.pulled, found.holds)
+    watched: dict[_Key, WatchedPlan] = field(default_factory=dict)
+    ready: dict[_Key, tuple[_AnyPlan, int]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Endpoint:
@@ -136,7 +103,7 @@ class Endpoint:
         rank, ranks = int(rank), int(ranks)
         settings = Settings.from_environment() if settings is None else settings
         self.rank, self.ranks, self.name, self.settings = rank, ranks, name, settings
-        memory = Memory(rank, ranks, settings)
+        memory, tuner = Memory(rank, ranks, settings), Tuner(settings)
         with contextlib.ExitStack() as opened:
             rendezvous = opened.enter_context(
                 bootstrap(
@@ -147,6 +114,7 @@ class Endpoint:
                     timeout_s=settings.timeout_s,
                     segments=memory.make,
                     agreed=settings.agreement(),
+                    offered=tuner.words,
                     environ=environ,
                 )
             )
@@ -164,20 +132,26 @@ class Endpoint:
             opened.callback(fabric.close)
             opened.callback(fabric.settle, _SETTLE_S)
             self._core: _Core | None = _Core(fabric, calls, messages, failures)
+            offered = [description.offered for description in rendezvous.descriptions]
+            policy, problems = tuner.agree(offered, self.hosts)
             self.plans = Plans(
                 self.hosts,
                 slots=settings.slots,
                 channels=settings.channels,
                 plan_dir=settings.plan_dir,
                 cache=settings.use_cache,
+                policy=policy,
+                problems=problems,
             )
             self._closing = opened.pop_all()
         if settings.copies is Copies.ATTACHED and not fabric.is_attached:
             logger.warning(
                 "%s: copies are CACHED: not all ranks let the others read their memory", name
             )
-        for problem in self.plans.problems:
-            logger.warning("%s: %s", name, problem)
+        self._problems = 0
+        self._log_problems()
+        if policy is not None and rank == 0:
+            logger.info("%s: the policy %s, for %s", name, settings.tuner, policy.machine)
         self._registrations = 0
         self._is_closed = self._is_inherited = False
         OPEN.add(self)
@@ -212,9 +186,9 @@ class Endpoint:
         between them. Errors: as `submit`."""
         core = self._open_core()
         loaded, record, arguments = self._arguments(core, call)
-        before = loaded.engine.tally.seconds
+        before = loaded.seconds()
         self._run(core, loaded, record, call, arguments, whole(iterations, "iterations", 1))
-        return (loaded.engine.tally.seconds - before) / iterations * 1e6
+        return (loaded.seconds() - before) / iterations * 1e6
 
     def send_memory(
         self,
@@ -259,34 +233,48 @@ class Endpoint:
 
     def stats(self) -> list[CallStats]:
         """Statistics of this rank's calls: a row for each plan that has run; none after closing."""
-        rows: list[CallStats] = []
         core = self._core
         if core is None:
-            return rows
+            return []
+        runs: dict[tuple[str, str, bytes], list[LoadedPlan]] = {}
         for (kind, _), loaded in list(core.loaded.items()):  # other threads may add plans
-            plan, selection = loaded.ready.plan, loaded.ready.selection
-            tally = loaded.engine.tally
-            if tally.calls == 0:
-                continue
-            size_bytes, seconds = tally.block_bytes * plan.collective.blocks, tally.seconds
-            rows.append(
-                CallStats(
-                    communicator=self.name,
-                    rank=self.rank,
-                    kind=kind,
-                    plan=selection.name,
-                    protocol=plan.protocol.value,
-                    in_place=plan.collective.in_place,
-                    begin_bytes=selection.begin_bytes,
-                    end_bytes=selection.end_bytes,
-                    calls=tally.calls,
-                    size_bytes=size_bytes,
-                    time_us=seconds / tally.calls * 1e6,
-                    algbw_GBps=size_bytes / seconds / 1e9 if seconds > 0 else 0.0,
-                    **{way.value: calls for way, calls in zip(WAYS, tally.ways, strict=True)},
-                )
-            )
-        return rows
+            runs.setdefault((kind, loaded.origin, loaded.ready.digest), []).append(loaded)
+        for (which, *_), watched in list(core.watched.items()):
+            for number, loaded in enumerate(watched.plans):
+                origin = watched.origin(number)
+                runs.setdefault((str(which), origin, loaded.ready.digest), []).append(loaded)
+        rows = [self._row(kind, origin, plans) for (kind, origin, _), plans in runs.items()]
+        return [row for row in rows if row.calls]
+
+    @property
+    def changes(self) -> list[Change]:
+        """The changes of plans under the policy, in the order in which they were made."""
+        return self.plans.changes
+
+    def _row(self, kind: str, origin: str, plans: list[LoadedPlan]) -> CallStats:
+        """The statistics of one plan, which may have several engines."""
+        plan, selection = plans[0].ready.plan, plans[0].ready.selection
+        tallies = [loaded.engine.tally for loaded in plans]
+        calls = sum(tally.calls for tally in tallies)
+        size_bytes = sum(tally.block_bytes for tally in tallies) * plan.collective.blocks
+        seconds = sum(tally.seconds for tally in tallies)
+        ways = [sum(number) for number in zip(*(tally.ways for tally in tallies), strict=True)]
+        return CallStats(
+            communicator=self.name,
+            rank=self.rank,
+            kind=kind,
+            plan=selection.name,
+            origin=origin,
+            protocol=plan.protocol.value,
+            in_place=plan.collective.in_place,
+            begin_bytes=selection.begin_bytes,
+            end_bytes=selection.end_bytes,
+            calls=calls,
+            size_bytes=size_bytes,
+            time_us=seconds / max(calls, 1) * 1e6,
+            algbw_GBps=size_bytes / seconds / 1e9 if seconds > 0 else 0.0,
+            **{way.value: number for way, number in zip(WAYS, ways, strict=True)},
+        )
 
     def abort(self) -> None:
         """Ends every call in progress, on all ranks; all further calls fail."""
@@ -308,7 +296,7 @@ class Endpoint:
             core.failures.latest = None
             self._core = None
 
-    def _arguments(self, core: _Core, call: Call) -> tuple[LoadedPlan, int, _Arguments]:
+    def _arguments(self, core: _Core, call: Call) -> tuple[_AnyPlan, int, _Arguments]:
         """The plan of a call, its record, and the engine's arguments."""
         if self.plans.registrations != self._registrations:
             self._registrations = self.plans.registrations
@@ -322,7 +310,7 @@ class Endpoint:
         ):
             raise N627.error(
                 expected=f"an array that {call.kind} may write to, as the plan "
-                f"{loaded.ready.plan.name} does",
+                f"{loaded.current.ready.plan.name} does",
                 found="a read-only one",
             )
         arguments = (
@@ -339,23 +327,90 @@ class Endpoint:
 
     def _make_ready(
         self, core: _Core, key: _Key, call: Call, in_place: bool
-    ) -> tuple[LoadedPlan, int]:
+    ) -> tuple[_AnyPlan, int]:
         ready = self._plan_for(call, in_place)
-        loaded = core.loaded.get((call.kind, ready.digest))
-        if loaded is None:
-            loaded = load_plan(ready, core.fabric, self.rank, self.hosts, self.settings)
-            core.loaded[call.kind, ready.digest] = loaded
+        loaded: _AnyPlan
+        if ready.range is None:
+            loaded = self._load(core, call.kind, ready)
+        else:
+            with core.lock:
+                loaded = core.watched.get(key) or self._watch(core, key, call, ready, in_place)
+        self._log_problems()
         if len(core.ready) >= _MOST_KEYS:
             core.ready.clear()
-        found = loaded, record_of(call.kind, call.dtype, call.op, call.root, ready.digest)
+        found = loaded, _record(call, loaded.current.ready)
         core.ready[key] = found
         return found
+
+    def _load(self, core: _Core, kind: str, ready: ReadyPlan) -> LoadedPlan:
+        loaded = core.loaded.get((kind, ready.digest))
+        if loaded is None:
+            loaded = load_plan(ready, core.fabric, *self._here())
+            core.loaded[kind, ready.digest] = loaded
+        return loaded
+
+    def _watch(
+        self, core: _Core, key: _Key, call: Call, ready: ReadyPlan, in_place: bool
+    ) -> _AnyPlan:
+        """The watch of equal calls for which the policy has chosen a plan; the default alone if
+        that is the same plan, can't be loaded, or if too many calls are watched. With its own
+        engines: their times are those of these calls."""
+        assert ready.range is not None
+        size_bytes = self._size_of(call)
+        default = self.plans.library(call.kind, size_bytes, in_place=in_place)
+        candidates = [ready]
+        if self.settings.explore > 0:
+            candidates += self.plans.alternatives(ready, in_place=in_place)
+        distinct = {one.digest: one for one in candidates if one.digest != default.digest}
+        plans = [self._try(core, one) for one in distinct.values()]
+        loaded = [one for one in plans if one is not None]
+        is_possible = loaded and loaded[0].ready is ready and len(core.watched) < _MOST_WATCHED
+        if not is_possible:
+            return self._load(core, call.kind, default)
+        loaded.insert(DEFAULT, load_plan(default, core.fabric, *self._here()))
+        expected = ready.range.expected(size_bytes)
+        watch = Watch(
+            self.ranks,
+            len(loaded),
+            None if expected is None else expected.default_us,
+            self.settings.explore,
+            _log_of(self, call.kind, size_bytes, in_place, [one.ready for one in loaded]),
+        )
+        small = self.plans.library("all_reduce", SUM_BYTES, in_place=True)
+        sums = self._load(core, AGREEMENT, small)
+        watched = watch_plans(loaded, sums, watch, lambda one: _record(call, one))
+        core.watched[key] = watched
+        return watched
+
+    def _try(self, core: _Core, ready: ReadyPlan) -> LoadedPlan | None:
+        """A plan of the policy with an engine of its own; None, with one more problem, if it can't
+        be loaded on any rank. Errors: R507, which is this rank's alone."""
+        try:
+            return load_plan(ready, core.fabric, *self._here())
+        except SleyError as error:
+            if error.code == R507.code:
+                raise
+            self.plans.note(error)
+            return None
+
+    def _here(self) -> tuple[int, Hosts, Settings]:
+        return self.rank, self.hosts, self.settings
+
+    def _size_of(self, call: Call) -> int:
+        return size_of(call.kind, self.ranks, call.count, call.dtype.size_bytes)
+
+    def _log_problems(self) -> None:
+        """Logs the problems of the plans that are new."""
+        problems = self.plans.problems
+        for problem in problems[self._problems :]:
+            logger.warning("%s: %s", self.name, problem)
+        self._problems = len(problems)
 
     def _plan_for(self, call: Call, in_place: bool) -> ReadyPlan:
         """The plan for a call; rank 0 logs why it was chosen."""
         if call.plan is not None:
             return self.plans.prove(call.plan)
-        size_bytes = size_of(call.kind, self.ranks, call.count, call.dtype.size_bytes)
+        size_bytes = self._size_of(call)
         ready = self.plans.find(call.kind, size_bytes, in_place=in_place, root=call.root)
         if self.rank == 0 and logger.isEnabledFor(logging.INFO):
             request = Request(call.kind, self.hosts, size_bytes, in_place, call.root)
@@ -364,15 +419,16 @@ class Endpoint:
         return ready
 
     def _error(
-        self, core: _Core, loaded: LoadedPlan, record: int, call: Call, report: Report | None
+        self, core: _Core, loaded: _AnyPlan, record: int, call: Call, report: Report | None
     ) -> SleyError | None:
         words = describe_record(record, call.count)
-        return core.failures.error(report, words, self.settings.timeout_s, loaded=loaded.loaded)
+        plan = loaded.current.loaded
+        return core.failures.error(report, words, self.settings.timeout_s, loaded=plan)
 
     def _run(
         self,
         core: _Core,
-        loaded: LoadedPlan,
+        loaded: _AnyPlan,
         record: int,
         call: Call,
         arguments: _Arguments,
@@ -418,6 +474,30 @@ class Endpoint:
                 found=repr(rank),
                 remedy="Give a rank of the communicator.",
             )
+
+
+def _record(call: Call, ready: ReadyPlan) -> int:
+    return record_of(call.kind, call.dtype, call.op, call.root, ready.digest)
+
+
+def _log_of(
+    endpoint: Endpoint, kind: str, size_bytes: int, in_place: bool, plans: Sequence[ReadyPlan]
+) -> Callable[[Switch], None]:
+    """A function that keeps and logs the changes of equal calls. It doesn't refer to the endpoint,
+    which the engine would keep alive."""
+    changes, name, is_first = endpoint.plans.changes, endpoint.name, endpoint.rank == 0
+    words = [str(Decision(one.selection.name, one.selection.options, one.tile)) for one in plans]
+
+    def log(switch: Switch) -> None:
+        before, after = words[switch.before], words[switch.after]
+        times = switch.before_us, switch.after_us
+        change = Change(switch.call, kind, size_bytes, in_place, before, after, *times)
+        changes.append(change)
+        if is_first:
+            level = logging.WARNING if switch.after == DEFAULT else logging.INFO
+            logger.log(level, "%s: %s", name, change)
+
+    return log
 
 
 def _processes_to_watch(

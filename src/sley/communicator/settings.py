@@ -12,6 +12,7 @@ from sley.engine.limits import TIMEOUT_S, check_timeout, whole
 from sley.errors import SleyError
 from sley.errors.runtime import R514
 from sley.ir.choices import member
+from sley.ir.words import is_real
 
 
 class Copies(Enum):
@@ -29,6 +30,7 @@ class Copies(Enum):
 
 
 _MOST_SLOTS, _MOST_SLOT_BYTES, _MOST_CHANNELS = 1 << 12, 1 << 30, 1 << 10
+_MOST_EXPLORE = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Settings:
     copies: how large messages are copied within a host; calls that can't use it are CACHED.
     network: the transport between hosts. plan_dir: a folder of user plans. use_cache: whether
         compiled plans are kept on disk.
+    tuner: the file of a policy, which is used if all ranks have it. explore: the most of a call's
+        repetitions that may try the policy's alternatives, as a fraction; at most 0.1, 0: none.
     """
 
     timeout_s: float = TIMEOUT_S
@@ -55,6 +59,8 @@ class Settings:
     network: Network = Network.AUTO
     plan_dir: str | os.PathLike[str] | None = None
     use_cache: bool = True
+    tuner: str | os.PathLike[str] | None = None
+    explore: float = 0.0
 
     def __post_init__(self) -> None:
         check_timeout(self.timeout_s)
@@ -64,6 +70,10 @@ class Settings:
         whole(self.channels, "channels", 1, _MOST_CHANNELS)
         if not isinstance(self.plan_dir, str | os.PathLike | None) or self.plan_dir == "":
             raise _bad("plan_dir", "as the path of a folder", self.plan_dir)
+        if not isinstance(self.tuner, str | os.PathLike | None) or self.tuner == "":
+            raise _bad("tuner", "as the path of a file", self.tuner)
+        if not is_real(self.explore) or not 0 <= self.explore <= _MOST_EXPLORE:
+            raise _bad("explore", f"as a number from 0 to {_MOST_EXPLORE}", self.explore)
         for name, flag in (("cma", self.cma), ("use_cache", self.use_cache)):
             if not isinstance(flag, bool):
                 raise _bad(name, "as True or False", flag)
@@ -73,10 +83,10 @@ class Settings:
     @classmethod
     def from_environment(cls, **settings: Any) -> Settings:
         """The given settings; the others come from the environment: SLEY_TIMEOUT_S, SLEY_CMA,
-        SLEY_COPIES, SLEY_NETWORK, SLEY_PLAN_DIR."""
+        SLEY_COPIES, SLEY_NETWORK, SLEY_PLAN_DIR, SLEY_TUNER, SLEY_EXPLORE."""
         found: dict[str, Any] = {}
         if timeout := os.environ.get("SLEY_TIMEOUT_S"):
-            found["timeout_s"] = _seconds(timeout)
+            found["timeout_s"] = _number("SLEY_TIMEOUT_S", timeout, "as a number of seconds")
         if cma := os.environ.get("SLEY_CMA"):
             found["cma"] = _flag("SLEY_CMA", cma)
         if copies := os.environ.get("SLEY_COPIES"):
@@ -85,6 +95,10 @@ class Settings:
             found["network"] = member(Network, network, "SLEY_NETWORK", R514)
         if folder := os.environ.get("SLEY_PLAN_DIR"):
             found["plan_dir"] = folder
+        if tuner := os.environ.get("SLEY_TUNER"):
+            found["tuner"] = tuner
+        if explore := os.environ.get("SLEY_EXPLORE"):
+            found["explore"] = _number("SLEY_EXPLORE", explore, "as a fraction")
         return cls(**(found | settings))
 
     def agreement(self) -> dict[str, str]:
@@ -113,8 +127,8 @@ def _bad(name: str, expected: str, value: object) -> SleyError:
     )
 
 
-def _seconds(text: str) -> float:
+def _number(name: str, text: str, expected: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise _bad("SLEY_TIMEOUT_S", "as a number of seconds", text) from None
+        raise _bad(name, expected, text) from None

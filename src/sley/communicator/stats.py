@@ -24,6 +24,8 @@ class CallStats(NamedTuple):
     begin_bytes, end_bytes: the sizes that the plan is for (None: no end). calls: successful ones.
     size_bytes: of all of them, as nccl-tests counts sizes. time_us: the average of a call on this
     rank, with its waits for other ranks. algbw_GBps: size_bytes / time, in 10^9 bytes a second.
+    origin: where the plan comes from: "default" (the library), "user", "policy" (the tuner), or
+    "trial" if it was only compared with the policy's plan.
     cached, streamed, attached: calls whose messages were copied that way (`settings.Copies`).
     """
 
@@ -31,6 +33,7 @@ class CallStats(NamedTuple):
     rank: int
     kind: str
     plan: str
+    origin: str
     protocol: str
     in_place: bool
     begin_bytes: int

@@ -1,4 +1,4 @@
-"""Rules of policies: errors in files of the tuner, and in their use (D90x)."""
+"""Rules of policies: errors in files of the tuner, and in their use (D90x, D94x)."""
 
 from sley.errors.diagnostic import Rule
 
@@ -60,4 +60,14 @@ D906 = Rule(
     example="CC=missing-cc sley policy export policy.zip --to nccl-plugin -o tuner.so",
     instead="Install a C compiler (Debian: `apt install gcc`), or name one in the variable CC. Or "
     "write the text (`-o tuner.c`), and compile it elsewhere with the command at its top.",
+)
+
+D941 = Rule(
+    "D941",
+    "policy-on-some-ranks",
+    what="Ranks have different policies, or some have none.",
+    why="All ranks must run the same plan for a call. So a policy is used only if every rank has "
+    "read the same one, with the same SLEY_EXPLORE, on the same kind of processor.",
+    example="SLEY_TUNER=policy.zip on one of two hosts",
+    instead="Give all ranks the same file and settings. Until then all of them use the default.",
 )

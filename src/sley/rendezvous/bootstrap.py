@@ -127,6 +127,7 @@ def bootstrap(
     timeout_s: float,
     segments: Callable[[], Sequence[int]] = tuple,
     agreed: Mapping[str, str] | None = None,
+    offered: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Rendezvous:
     """Brings the ranks of a communicator together: all of them call it.
@@ -137,6 +138,7 @@ def bootstrap(
     segments: makes the descriptors for the other ranks of the host, which the caller keeps owning.
         Its errors are passed to the other ranks.
     agreed: settings that must be the same on every rank, as sley's version must.
+    offered: words that may differ, which all ranks get (`Description.offered`).
     environ: replaces the environment for SLEY_NICS and SLEY_HOST_ID.
     Errors: N601-N605, N607-N610, R514; within `timeout_s` and gather.GRACE_S more. After an error
     nothing is left open, and all ranks may try again.
@@ -157,7 +159,8 @@ def bootstrap(
 
         with telling(tell):
             listener = opened.enter_context(listen())
-            own = Description.here(rank, listener.getsockname().hex(), settings, environ)
+            address = listener.getsockname().hex()
+            own = Description.here(rank, address, settings, environ, offered or {})
             descriptors = segments()
         secret, descriptions = _exchange_descriptions(member, start, own, deadline)
         _check_agreement(descriptions, what)

@@ -6,9 +6,10 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sley.rendezvous.nics import NICS_VARIABLE, Nic, choose_nics, interfaces
@@ -80,7 +81,7 @@ class Description:
 
     nics: network interfaces on which other hosts can reach it.
     listener: the name of its local socket in the abstract namespace, in hexadecimal digits.
-    agreed: settings that must be the same on all ranks.
+    agreed: settings that must be the same on all ranks. offered: words that may differ.
     """
 
     rank: int
@@ -88,14 +89,20 @@ class Description:
     nics: tuple[Nic, ...]
     listener: str
     agreed: Mapping[str, str]
+    offered: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def here(
-        cls, rank: int, listener: str, agreed: Mapping[str, str], environ: Mapping[str, str]
+        cls,
+        rank: int,
+        listener: str,
+        agreed: Mapping[str, str],
+        environ: Mapping[str, str],
+        offered: Mapping[str, str] = MappingProxyType({}),
     ) -> Description:
         """The description of a rank in this process. Errors: N607."""
         nics = choose_nics(interfaces(), environ.get(NICS_VARIABLE, ""))
-        return cls(rank, Process.here(environ), nics, listener, dict(agreed))
+        return cls(rank, Process.here(environ), nics, listener, dict(agreed), dict(offered))
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -110,6 +117,7 @@ class Description:
             tuple(Nic(nic["name"], tuple(nic["addresses"])) for nic in plain["nics"]),
             str(plain["listener"]),
             dict(plain["agreed"]),
+            dict(plain.get("offered", {})),  # absent in older versions
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
@@ -11,14 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from sley.compiler import Options, compile
-from sley.errors import Diagnostic
+from sley.errors import Diagnostic, Place, SleyError
+from sley.errors.policy import D904
 from sley.errors.runtime import R514
 from sley.formats.plan_bytes import digest
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text, sizes_text
 from sley.ir.words import is_integer
+from sley.policy import Decision, Policy, Range
 from sley.rendezvous.hosts import Hosts
-from sley.selection.kinds import Request, check_call
+from sley.selection.kinds import BARRIER, CALLS, Request, check_call
 from sley.selection.plan_cache import cached_plan, refusal
 from sley.selection.rules import Selection, ladder
 from sley.selection.user_plans import (
@@ -27,6 +30,8 @@ from sley.selection.user_plans import (
     PlanRequest,
     Source,
     UserPlan,
+    check_capacity,
+    check_input,
     prove,
     read_folder,
     size_of_request,
@@ -42,8 +47,10 @@ class ReadyPlan:
 
     selection: its sizes, and the reason for it.
     origin: "compiled", "disk" (from the cache), "registered" or "given" with the call.
-    digest: 16 bytes, equal on all ranks that chose the same plan.
+    digest: 16 bytes, equal on all ranks that chose the same plan and tile.
     ready_ms: how long compiling or loading took.
+    tile: the tile's size as a share of the runtime's own.
+    range: of the tuner's policy, if that chose the plan.
     """
 
     plan: Plan
@@ -51,6 +58,32 @@ class ReadyPlan:
     origin: str
     digest: bytes
     ready_ms: float
+    tile: float = 1.0
+    range: Range | None = None
+
+
+class Change(NamedTuple):
+    """A change of the plan of equal calls under a policy.
+
+    call: how many of these calls ran before it. kind, size_bytes, in_place: the calls. before,
+    after: the plans, with their options. before_us, after_us: the times of a call that led to it,
+    measured in turns: medians of the means over all ranks, in microseconds.
+    """
+
+    call: int
+    kind: str
+    size_bytes: int
+    in_place: bool
+    before: str
+    after: str
+    before_us: float
+    after_us: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind} of {size_text(self.size_bytes)}, since call {self.call}: {self.after} "
+            f"({self.after_us:.1f} us) instead of {self.before} ({self.before_us:.1f} us)"
+        )
 
 
 class PlanRow(NamedTuple):
@@ -69,10 +102,13 @@ class PlanRow(NamedTuple):
 
 @dataclass(eq=False)
 class _Rung:
-    """A range of sizes: its selection, the user plan if that is one, and the plan when ready."""
+    """A range of sizes: its selection, the user plan if that is one, the policy's range if that
+    chose it, what the library selects, and the plan when ready."""
 
     selection: Selection
     user_plan: UserPlan | None
+    range: Range | None
+    default: Selection
     ready: ReadyPlan | None = None
 
 
@@ -91,13 +127,17 @@ class Plans:
     slots, channels: those of its connections; user plans that need more are refused.
     plan_dir: a folder of user plans (SLEY_PLAN_DIR), or None.
     cache: whether compiled plans are kept on disk.
+    policy: what a tuner has learned on these hosts, or None. All ranks have the same.
 
-    problems: problems of the files of `plan_dir` and of the cache, which are then not used.
+    problems: problems of the files of `plan_dir`, of the cache and of the policy, which are then
+    not used. Those of the policy's plans are added when a call needs the plan.
     registrations: how many times `register` has succeeded.
+    changes: of plans that the policy chose, in the order in which they were made.
 
-    Within their sizes, user plans take precedence over the library's algorithms: first registered
-    ones, the latest first, then those of the folder in the order of their names. Threads may share
-    it.
+    Within their sizes, user plans take precedence over the policy and the library's algorithms:
+    first registered ones, the latest first, then those of the folder in the order of their names.
+    The policy takes precedence over the library's choice, for kinds of calls without a root.
+    Threads may share it.
     """
 
     def __init__(
@@ -108,8 +148,11 @@ class Plans:
         channels: int | None = None,
         plan_dir: str | os.PathLike[str] | None = None,
         cache: bool = True,
+        policy: Policy | None = None,
+        problems: Sequence[Diagnostic] = (),
     ) -> None:
         self._hosts = hosts
+        self._policy = policy
         self._capacity = Capacity(len(hosts.host), slots, channels)
         self._lock = threading.RLock()
         self._tables: dict[tuple[str, bool, int], _Table] = {}
@@ -123,7 +166,9 @@ class Plans:
         self.problems: tuple[Diagnostic, ...] = (
             *self._folder.problems,
             *((refused,) if refused else ()),
+            *problems,
         )
+        self.changes: list[Change] = []
 
     def find(
         self, kind: str, size_bytes: int, *, in_place: bool = False, root: int = 0
@@ -133,6 +178,34 @@ class Plans:
         check_call(kind, self._capacity.ranks, size_bytes, root)
         rung = self._rung(kind, size_bytes, in_place, root)
         return rung.ready or self._ready(rung)
+
+    def library(
+        self, kind: str, size_bytes: int, *, in_place: bool = False, root: int = 0
+    ) -> ReadyPlan:
+        """The library's plan for a call: the default, without user plans and policy. Arguments and
+        errors as of `find`."""
+        check_call(kind, self._capacity.ranks, size_bytes, root)
+        with self._lock:
+            return self._default(self._rung(kind, size_bytes, in_place, int(root)).default)
+
+    def alternatives(self, chosen: ReadyPlan, *, in_place: bool) -> list[ReadyPlan]:
+        """The plans of a policy's alternatives to a plan that it chose. `problems` tells why others
+        can't run."""
+        if chosen.range is None:
+            return []
+        found: list[ReadyPlan] = []
+        with self._lock:
+            for decision in chosen.range.alternatives:
+                try:
+                    found.append(self._tuned(chosen.range, decision, chosen.selection, in_place))
+                except SleyError as error:
+                    self.note(error)
+        return found
+
+    def note(self, error: SleyError) -> None:
+        """Adds an error to the problems, once."""
+        with self._lock:
+            self.problems += tuple(d for d in error.diagnostics if d not in self.problems)
 
     def register(
         self,
@@ -198,6 +271,11 @@ class Plans:
             f"{sizes_text(rung.selection.begin_bytes, rung.selection.end_bytes)}: "
             f"{rung.selection.reason}"
         ]
+        lines += [
+            str(change)
+            for change in list(self.changes)
+            if change[1:4] == (request.kind, request.size_bytes, request.in_place)
+        ]
         lines += [f"not {line}" for line in rung.selection.refused]
         for user_plan in (*self._registered, *self._folder.plans):
             if user_plan is not rung.user_plan:
@@ -241,7 +319,12 @@ class Plans:
                 for user_plan in (*self._registered, *self._folder.plans)
                 if user_plan.is_for(kind, in_place=in_place, root=root)
             ]
-            rungs = _overlay(fitting, library)
+            rungs = _overlay(fitting, self._ranges(kind), library)
+            for rung in rungs:
+                if rung.range is not None:
+                    rung.selection = self._selection(
+                        rung.range, rung.range.decision, rung.selection, in_place
+                    )
             ends = [
                 _NO_END if r.selection.end_bytes is None else r.selection.end_bytes for r in rungs
             ]
@@ -249,19 +332,89 @@ class Plans:
             self._tables[kind, in_place, root] = table
         return table
 
+    def _ranges(self, kind: str) -> Sequence[Range]:
+        """The policy's ranges for a kind of call."""
+        row = CALLS[kind]
+        if self._policy is None or kind == BARRIER or row.roles or self._capacity.ranks == 1:
+            return ()
+        return self._policy.ranges.get(row.name, ())
+
+    def _selection(
+        self, found: Range, decision: Decision, default: Selection, in_place: bool
+    ) -> Selection:
+        """The selection of a decision, of the sizes of the default."""
+        assert self._policy is not None
+        machine, agent = self._policy.machine, self._policy.agent
+        speedup = found.speedup()
+        reason = f"the tuner's policy{f' (agent {agent})' if agent else ''}"
+        if speedup is not None and decision == found.decision:
+            reason += f", measured {speedup:.2f} x the default"
+        sizes = {"nodes": machine.nodes, "gpus": machine.gpus}
+        return Selection(
+            name=decision.algorithm,
+            arguments=tuple(sorted({**sizes, "in_place": in_place}.items())),
+            options=decision.options,
+            reason=reason,
+            begin_bytes=default.begin_bytes,
+            end_bytes=default.end_bytes,
+            refused=(f"{default.name}: the tuner's policy takes precedence",),
+        )
+
     def _ready(self, rung: _Rung) -> ReadyPlan:
         """Compiles or loads the plan of a range, once."""
         with self._lock:
+            if rung.ready is None and rung.range is not None:
+                in_place = dict(rung.selection.arguments)["in_place"]
+                default = replace(
+                    rung.default,
+                    begin_bytes=rung.selection.begin_bytes,
+                    end_bytes=rung.selection.end_bytes,
+                )
+                try:
+                    rung.ready = self._tuned(rung.range, rung.range.decision, default, in_place)
+                except SleyError as error:
+                    self.note(error)
+                    refused = f"{rung.selection.name}, the tuner's policy: {_found(error)}"
+                    rung.selection = replace(default, refused=(refused, *default.refused))
             if rung.ready is None:
-                started = time.perf_counter()
                 if rung.user_plan is not None:
-                    plan, origin = rung.user_plan.plan, "registered"
+                    started = time.perf_counter()
+                    plan = rung.user_plan.plan
                     plan_digest = digest(plan)
+                    took = (time.perf_counter() - started) * 1e3
+                    rung.ready = ReadyPlan(plan, rung.selection, "registered", plan_digest, took)
                 else:
-                    plan, origin, plan_digest = self._library_plan(rung.selection)
-                took = (time.perf_counter() - started) * 1e3
-                rung.ready = ReadyPlan(plan, rung.selection, origin, plan_digest, took)
+                    rung.ready = self._default(rung.selection)
         return rung.ready
+
+    def _default(self, selection: Selection) -> ReadyPlan:
+        started = time.perf_counter()
+        plan, origin, plan_digest = self._library_plan(selection)
+        took = (time.perf_counter() - started) * 1e3
+        return ReadyPlan(plan, selection, origin, plan_digest, took)
+
+    def _tuned(
+        self, found: Range, decision: Decision, default: Selection, in_place: bool
+    ) -> ReadyPlan:
+        """The plan of a policy's decision. Errors: D904 if it can't run: on all ranks, which have
+        the same policy and connections."""
+        selection = self._selection(found, decision, default, in_place)
+        started = time.perf_counter()
+        try:
+            plan, origin, plan_digest = self._library_plan(selection)
+            check_capacity(plan, self._capacity, selection.name)
+            check_input(plan, selection.name)
+        except SleyError as error:
+            raise D904.error(
+                at=Place(detail=f"{decision}, for {found.sizes}"),
+                expected=error.diagnostics[0].expected,
+                found=f"{error.code}: {_found(error)}",
+            ) from error
+        if decision.tile != 1:
+            words = plan_digest + repr(decision.tile).encode()
+            plan_digest = hashlib.sha256(words).digest()[: len(plan_digest)]
+        took = (time.perf_counter() - started) * 1e3
+        return ReadyPlan(plan, selection, origin, plan_digest, took, decision.tile, found)
 
     def _library_plan(self, selection: Selection) -> tuple[Plan, str, bytes]:
         """The plan of a selection, its origin and digest; made once."""
@@ -281,21 +434,40 @@ class Plans:
         return plan, "disk" if is_cached else "compiled"
 
 
-def _overlay(user: Sequence[UserPlan], library: Sequence[Selection]) -> list[_Rung]:
-    """Ranges without gaps: the first user plan that covers a size, else the library's selection."""
+def _overlay(
+    user: Sequence[UserPlan], tuned: Sequence[Range], library: Sequence[Selection]
+) -> list[_Rung]:
+    """Ranges without gaps: the first user plan that covers a size, else the policy's range, else
+    the library's selection."""
     begins = {s.begin_bytes for s in library} | {u.min_bytes for u in user}
     begins |= {u.max_bytes + 1 for u in user if u.max_bytes is not None}
-    pieces: list[tuple[int, UserPlan | None, Selection]] = []
+    begins |= {max(one.begin_bytes, 1) for one in tuned}  # without data there is nothing to tune
+    begins |= {one.end_bytes + 1 for one in tuned if one.end_bytes is not None}
+    pieces: list[tuple[int, UserPlan | None, Range | None, Selection]] = []
     for begin in sorted(begins):
         first = next((u for u in user if u.covers(begin)), None)
         selected = next(s for s in library if s.end_bytes is None or begin <= s.end_bytes)
-        if not pieces or first is not pieces[-1][1] or not (first or selected is pieces[-1][2]):
-            pieces.append((begin, first, selected))
-    ends = [begin - 1 for begin, _, _ in pieces[1:]]
+        found = None if first else next((one for one in tuned if _covers(one, begin)), None)
+        is_same = bool(pieces) and first is pieces[-1][1] and found is pieces[-1][2]
+        if not is_same or not (first or selected is pieces[-1][3]):
+            pieces.append((begin, first, found, selected))
+    ends = [begin - 1 for begin, *_ in pieces[1:]]
     return [
-        _Rung(replace(_selection_of(first, selected), begin_bytes=begin, end_bytes=end), first)
-        for (begin, first, selected), end in zip(pieces, [*ends, None], strict=True)
+        _Rung(
+            replace(_selection_of(first, selected), begin_bytes=begin, end_bytes=end),
+            first,
+            found,
+            selected,
+        )
+        for (begin, first, found, selected), end in zip(pieces, [*ends, None], strict=True)
     ]
+
+
+def _covers(one: Range, size_bytes: int) -> bool:
+    """Whether a policy's range is for calls of this size."""
+    return max(one.begin_bytes, 1) <= size_bytes and (
+        one.end_bytes is None or size_bytes <= one.end_bytes
+    )
 
 
 def _selection_of(user_plan: UserPlan | None, selected: Selection) -> Selection:
@@ -309,6 +481,10 @@ def _selection_of(user_plan: UserPlan | None, selected: Selection) -> Selection:
         reason=f"a user plan, {user_plan.origin}, for {user_plan.sizes}",
         refused=(f"{selected.name}: a user plan takes precedence",),
     )
+
+
+def _found(error: SleyError) -> str:
+    return error.diagnostics[0].found
 
 
 def _why_not(user_plan: UserPlan, request: Request) -> str:

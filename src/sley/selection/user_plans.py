@@ -188,16 +188,11 @@ def _user_plan(
         )
     if isinstance(loaded, Program):
         plan = compile(loaded, request.options)
-        _check_capacity(plan, capacity, origin)
+        check_capacity(plan, capacity, origin)
     else:
         plan = loaded
         prove(plan, capacity, origin)
-    if plan.input_writes.size and not c.in_place:
-        raise N657.error(
-            at=[Place(origin), plan.place(plan.input_writes[0])],
-            expected="a plan that leaves its input as it is",
-            found=f"{counted(len(plan.input_writes), 'write')} to it",
-        )
+    check_input(plan, origin)
     return UserPlan(plan, origin, kinds, least, most)
 
 
@@ -210,10 +205,20 @@ def prove(plan: Plan, capacity: Capacity, origin: str) -> None:
             found=str(plan.collective),
         )
     verify(plan)
-    _check_capacity(plan, capacity, origin)
+    check_capacity(plan, capacity, origin)
 
 
-def _check_capacity(plan: Plan, capacity: Capacity, origin: str) -> None:
+def check_input(plan: Plan, origin: str) -> None:
+    """Refuses a plan out of place that writes to its input. Errors: N657."""
+    if plan.input_writes.size and not plan.collective.in_place:
+        raise N657.error(
+            at=[Place(origin), plan.place(plan.input_writes[0])],
+            expected="a plan that leaves its input as it is",
+            found=f"{counted(len(plan.input_writes), 'write')} to it",
+        )
+
+
+def check_capacity(plan: Plan, capacity: Capacity, origin: str) -> None:
     """Refuses a plan that needs more slots or channels than connections have. Errors: N652."""
     for word, needed, available in (
         ("slots", plan.slots, capacity.slots),

@@ -1,0 +1,397 @@
+"""A communicator with a policy: used, refused, watched and reverted, with right results."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sley
+from sley.communicator import Call, Communicator, Network, Settings
+from sley.communicator.watch import FIRST_CALLS, PAIRS, TRIAL_CALLS, WARM_CALLS, Watch
+from sley.compiler import Options
+from sley.engine.types import DATA_TYPES
+from sley.ir.words import ReduceOp
+from sley.policy import Decision, Measured
+from sley.selection.plans import Change
+from support.policies import PAIRS as ALL_PAIRS
+from support.policies import clock, policy_file, policy_of
+from support.rank_processes import start
+from support.threads_group import Ranks
+
+RANKS = 4
+COUNT = 500
+"""Elements of float64: 4000 bytes."""
+
+REVERTS_AT = WARM_CALLS + FIRST_CALLS + TRIAL_CALLS
+"""The call at which a plan that is slower than the default from the start is reverted."""
+
+PROMISED = (Measured(4000, 1.0, 10.0),)
+
+
+def settings_of(tuner: str | None, **more: Any) -> Settings:
+    return Settings(timeout_s=20, use_cache=False, tuner=tuner, **more)
+
+
+@pytest.fixture
+def slow_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clock, the policy's plan takes twice the time of the default."""
+    monkeypatch.setattr(Watch, "decide", clock({0: 20.0, 1: 10.0, 2: 30.0, 3: 4.0}))
+
+
+def reduce(comm: Communicator, calls: int, *, is_async: bool = False, first: int = 0) -> None:
+    """Calls, with checked results."""
+    data = [
+        np.arange(COUNT, dtype=np.float64) + 1000 * comm.rank + turn
+        for turn in range(first, first + calls)
+    ]
+    for work in [comm.all_reduce(one, is_async=is_async) for one in data]:
+        work.wait()
+    sums = RANKS * np.arange(COUNT) + 1000 * sum(range(RANKS))
+    for turn, one in enumerate(data):
+        assert (one == sums + RANKS * (first + turn)).all(), turn
+
+
+def calls_of(comm: Communicator, kind: str = "all_reduce") -> dict[str, int]:
+    return {row.origin: row.calls for row in comm.stats() if row.kind == kind}
+
+
+def test_the_policy_is_used_for_its_sizes(tmp_path: Path) -> None:
+    path = policy_file(tmp_path, policy_of(RANKS, sizes=(1000, 5000)))
+
+    def calls(comm: Communicator) -> dict[tuple[str, str, str], int]:
+        reduce(comm, 30)
+        comm.all_reduce(np.ones(COUNT, np.int64))
+        comm.all_reduce(np.ones(COUNT), ReduceOp.MAX)
+        comm.all_reduce(np.ones(COUNT), out=np.ones(COUNT))
+        comm.all_reduce(np.ones(1000))
+        comm.barrier()
+        assert not comm.plans.problems
+        found: dict[tuple[str, str, str], int] = {}
+        for row in comm.stats():  # in place and out of place
+            key = row.kind, row.plan, row.origin
+            found[key] = found.get(key, 0) + row.calls
+        return found
+
+    with Ranks(RANKS, settings_of(path)) as ranks:
+        for found in ranks.each(calls):
+            assert found == {
+                ("all_reduce", "ring-allreduce", "policy"): 33,
+                ("all_reduce", "one-step-allreduce", "default"): 1,
+                ("barrier", "one-step-allreduce", "default"): 1,
+            }
+
+
+def test_a_user_plan_is_neither_replaced_nor_watched(tmp_path: Path) -> None:
+    path = policy_file(tmp_path, policy_of(RANKS))
+
+    def calls(comm: Communicator) -> None:
+        reduce(comm, 10)
+        comm.plans.register(sley.algorithms.recursive_halving_doubling_allreduce(4, in_place=True))
+        reduce(comm, 200)
+        assert calls_of(comm) == {"policy": 10, "user": 200}
+
+    with Ranks(RANKS, settings_of(path)) as ranks:
+        ranks.each(calls)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["synchronous", "asynchronous"])
+def test_a_slow_plan_is_reverted_by_all_ranks_at_the_same_call(
+    is_async: bool, tmp_path: Path, slow_policy: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = policy_file(tmp_path, policy_of(RANKS, measured=PROMISED))
+
+    def calls(comm: Communicator) -> list[Change]:
+        reduce(comm, 150, is_async=is_async)
+        expected = {"policy": WARM_CALLS + FIRST_CALLS + PAIRS}
+        assert calls_of(comm) == expected | {"default": 150 - expected["policy"]}
+        assert comm.endpoint.changes is comm.plans.changes
+        return comm.plans.changes
+
+    with caplog.at_level("WARNING", "sley"), Ranks(RANKS, settings_of(path)) as ranks:
+        changes = ranks.each(calls)
+    (change,) = changes[0]
+    assert changes == [[change]] * RANKS
+    assert (change.call, change.kind, change.size_bytes, change.in_place) == (
+        REVERTS_AT,
+        "all_reduce",
+        4000,
+        True,
+    )
+    assert change[4:6] == ("ring-allreduce instances=2", change.after)
+    assert change.after.startswith("one-step-allreduce ")
+    assert change[6:] == pytest.approx((20.0, 10.0))
+    (record,) = caplog.records
+    assert record.getMessage().endswith(
+        f"all_reduce of 4000, since call {REVERTS_AT}: {change.after} (10.0 us) instead of "
+        "ring-allreduce instances=2 (20.0 us)"
+    )
+
+
+def test_ranks_far_ahead_of_the_others_change_at_the_same_call(
+    tmp_path: Path, slow_policy: None
+) -> None:
+    """Rank 0 has asked for all calls before the others make the first one; some ranks wait for each
+    call, others don't."""
+    path = policy_file(tmp_path, policy_of(RANKS, measured=PROMISED))
+
+    def calls(comm: Communicator) -> list[Change]:
+        data = [np.full(COUNT, float(turn)) for turn in range(200)]
+        works = []
+        if comm.rank == 0:
+            works = [comm.all_reduce(one, is_async=True) for one in data]
+            for other in range(1, RANKS):
+                comm.send(np.ones(1), other)
+        else:
+            comm.recv(np.ones(1), 0)
+            for turn, one in enumerate(data):
+                works.append(comm.all_reduce(one, is_async=turn % (comm.rank + 1) > 0))
+        for work in works:
+            work.wait()
+        assert all((one == RANKS * turn).all() for turn, one in enumerate(data))
+        return comm.plans.changes
+
+    with Ranks(RANKS, settings_of(path)) as ranks:
+        changes = ranks.each(calls)
+    assert [change.call for change in changes[0]] == [REVERTS_AT]
+    assert changes == [changes[0]] * RANKS
+
+
+def test_calls_that_callbacks_make_are_watched_too(tmp_path: Path, slow_policy: None) -> None:
+    """In the communicator's own thread, which must not wait."""
+    path = policy_file(tmp_path, policy_of(2, measured=PROMISED))
+
+    def calls(comm: Communicator) -> int:
+        data = np.ones(COUNT)
+        works: list[Any] = []
+
+        def again() -> None:
+            if len(works) < 150:
+                works.append(comm.all_reduce(data, ReduceOp.AVERAGE, is_async=True))
+                works[-1].on_done(again)
+
+        again()
+        while len(works) < 150 or not works[-1].is_done():
+            works[-1].wait(0.1)
+        assert (data == 1).all()
+        return comm.plans.changes[0].call
+
+    with Ranks(2, settings_of(path)) as ranks:
+        assert ranks.each(calls) == [REVERTS_AT] * 2
+
+
+def test_repeated_calls_change_within_the_repetition(tmp_path: Path, slow_policy: None) -> None:
+    path = policy_file(tmp_path, policy_of(RANKS, measured=PROMISED))
+
+    def calls(comm: Communicator) -> tuple[dict[str, int], int]:
+        data = np.zeros(COUNT)
+        memory = (data.ctypes.data, data.nbytes)
+        call = Call("all_reduce", *memory, *memory, COUNT, DATA_TYPES["float64"])
+        assert comm.endpoint.time_us(call, 1000) > 0
+        return calls_of(comm), comm.plans.changes[0].call
+
+    with Ranks(RANKS, settings_of(path)) as ranks:
+        policy = WARM_CALLS + FIRST_CALLS + PAIRS
+        expected = ({"policy": policy, "default": 1000 - policy}, REVERTS_AT)
+        assert ranks.each(calls) == [expected] * RANKS
+
+
+def test_exploration_takes_a_faster_alternative(tmp_path: Path, slow_policy: None) -> None:
+    slow = Decision("recursive-halving-doubling-allreduce")
+    fast = Decision("all-pairs-allreduce", Options(protocol="Simple"))  # type: ignore[arg-type]
+    path = policy_file(tmp_path, policy_of(RANKS, alternatives=[slow, fast]))
+
+    def calls(comm: Communicator) -> list[tuple[str, str, int]]:
+        reduce(comm, 1200)
+        assert [change.after.split()[0] for change in comm.plans.changes] == [fast.algorithm]
+        return sorted((row.plan, row.origin, row.calls) for row in comm.stats())
+
+    with Ranks(RANKS, settings_of(path, explore=0.1)) as ranks:
+        found = ranks.each(calls)
+    assert found == [found[0]] * RANKS
+    rows = {plan: (origin, calls) for plan, origin, calls in found[0]}
+    assert rows[fast.algorithm][0] == "policy"
+    assert rows[fast.algorithm][1] > 100
+    assert rows[slow.algorithm] == ("trial", WARM_CALLS + PAIRS)
+
+
+def test_an_all_to_all_without_a_plan_is_not_counted(tmp_path: Path, slow_policy: None) -> None:
+    policy = policy_of(RANKS, collective="alltoall", decision=ALL_PAIRS, measured=PROMISED)
+    path = policy_file(tmp_path, policy)
+
+    def calls(comm: Communicator) -> int:
+        for turn in range(160):
+            skipping = [rank for rank in range(RANKS) if turn % 20 >> rank & 1 and turn % 3 == 0]
+            if comm.rank in skipping:
+                comm.endpoint.skip_plan()
+            else:
+                data = np.arange(RANKS * 100) + 1000 * comm.rank
+                out = np.zeros_like(data)
+                spans = data.ctypes.data, data.nbytes, out.ctypes.data, out.nbytes
+                call = Call("all_to_all", *spans, 100, DATA_TYPES["int64"], may_be_unplanned=True)
+                work = comm.endpoint.submit(call, is_async=turn % 5 == 0, owners=(data, out))
+                work.wait()
+                assert work.is_unplanned is bool(skipping)
+                own = np.arange(100 * comm.rank, 100 * comm.rank + 100)
+                for rank in range(RANKS):
+                    part = out[100 * rank : 100 * rank + 100]
+                    assert (part == (0 if skipping else own + 1000 * rank)).all()
+            if turn % 5 == 0:
+                comm.barrier()
+        return comm.plans.changes[0].call
+
+    with Ranks(RANKS, settings_of(path)) as ranks:
+        assert ranks.each(calls) == [REVERTS_AT] * RANKS
+
+
+def refused(caplog: pytest.LogCaptureFixture, settings: Settings | Sequence[Settings]) -> list[str]:
+    """The codes of the problems of each rank, which it has logged once, and the default runs."""
+
+    def calls(comm: Communicator) -> str:
+        reduce(comm, 80)
+        assert calls_of(comm) == {"default": 80}
+        (problem,) = comm.plans.problems
+        return problem.code
+
+    with caplog.at_level("WARNING", "sley"), Ranks(RANKS, settings) as ranks:
+        codes = ranks.each(calls)
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == RANKS
+    assert all(sum(code in line for line in logged) == codes.count(code) for code in codes)
+    return codes
+
+
+@pytest.mark.parametrize(
+    ("machine", "word"),
+    [
+        ({"fingerprint": "f00d"}, "fingerprint"),
+        ({"nodes": 2, "gpus": 2}, "nodes"),
+        ({"gpus": 8}, "gpus"),
+        ({"engine": "simulator"}, "engine"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_policy_for_another_machine_is_refused(
+    machine: dict[str, Any], word: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = policy_file(tmp_path, policy_of(RANKS, **machine))
+    assert refused(caplog, settings_of(path)) == ["D903"] * RANKS
+    assert f"{word} " in caplog.text
+
+
+def test_a_policy_is_refused_on_ranks_in_another_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = policy_file(tmp_path, policy_of(RANKS))
+    environs = [{"SLEY_HOST_ID": host, "SLEY_NICS": "lo"} for host in "abab"]
+    with Ranks(RANKS, settings_of(path, network=Network.TCP), environs) as ranks:
+        ranks.each(lambda comm: reduce(comm, 3))
+        problems = ranks.each(lambda comm: comm.plans.problems)
+    assert [[problem.code for problem in one] for one in problems] == [["D903"]] * RANKS
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 no more", b"\x80\x04.", b"{}"])
+def test_a_file_that_is_no_policy_is_refused(
+    content: bytes | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "policy.zip"
+    if content is not None:
+        path.write_bytes(content)
+    assert refused(caplog, settings_of(str(path))) == ["D901"] * RANKS
+
+
+def test_an_algorithm_that_does_not_exist_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = policy_file(tmp_path, policy_of(RANKS))
+    with zipfile.ZipFile(path) as file:
+        text = file.read("policy.json")
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("policy.json", text.replace(b"ring-allreduce", b"star-allreduce"))
+    assert refused(caplog, settings_of(path)) == ["D904"] * RANKS
+
+
+def test_a_plan_that_does_not_fit_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wide = Decision("ring-allreduce", Options(instances=16))
+    path = policy_file(tmp_path, policy_of(RANKS, decision=wide))
+    assert refused(caplog, settings_of(path, channels=8)) == ["D904"] * RANKS
+
+
+@pytest.mark.parametrize("lacking", [0, 2])
+def test_no_rank_uses_a_policy_that_one_does_not_have(
+    lacking: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = policy_file(tmp_path, policy_of(RANKS))
+    settings = [settings_of(None if rank == lacking else path) for rank in range(RANKS)]
+    assert refused(caplog, settings) == ["D941"] * RANKS
+    assert (
+        f"no valid policy on {f'rank {lacking}' if lacking else ''}" in caplog.text or not lacking
+    )
+
+
+def test_a_rank_whose_file_is_broken_reports_that(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = policy_file(tmp_path, policy_of(RANKS))
+    settings = [settings_of(path)] * (RANKS - 1) + [settings_of(str(tmp_path / "missing.zip"))]
+    assert refused(caplog, settings) == ["D941"] * (RANKS - 1) + ["D901"]
+
+
+@pytest.mark.parametrize("what", ["policy", "explore"])
+def test_ranks_with_different_policies_use_none(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "other").mkdir()
+    path = policy_file(tmp_path, policy_of(RANKS))
+    other = policy_file(tmp_path / "other", policy_of(RANKS, sizes=(0, 1 << 30)))
+    first = settings_of(other if what == "policy" else path, explore=0.1 * (what == "explore"))
+    assert refused(caplog, [first] + [settings_of(path)] * (RANKS - 1)) == ["D941"] * RANKS
+    assert f"{what} " in caplog.text
+
+
+def dies_in_between(comm: Communicator, is_async: bool) -> None:
+    data = np.ones(COUNT)
+    for turn in range(300):
+        if comm.rank == 1 and turn == REVERTS_AT - 10:
+            os._exit(1)
+        comm.all_reduce(data, ReduceOp.MAX, is_async=is_async).wait()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_rank_that_dies_in_a_trial_is_an_error_on_the_others(
+    is_async: bool, tmp_path: Path
+) -> None:
+    path = policy_file(tmp_path, policy_of(3, measured=()))
+    ends = start(3, dies_in_between, is_async, settings=settings_of(path)).ends()
+    for end in (ends[0], ends[2]):
+        assert "N620" in end.error, end
+        assert end.seconds < 10
+
+
+def differs_in_between(comm: Communicator) -> None:
+    for turn in range(300):
+        comm.all_reduce(np.ones(COUNT + (comm.rank == 1 and turn == 20)))
+
+
+def test_another_call_on_one_rank_is_an_error_on_all(tmp_path: Path) -> None:
+    """While the plan of the calls is tried; their numbers count the agreements, too."""
+    path = policy_file(tmp_path, policy_of(3, measured=()))
+    for end in start(3, differs_in_between, settings=settings_of(path)).ends():
+        assert "N622" in end.error, end
+
+
+def test_hosts_agree_over_the_network(tmp_path: Path, slow_policy: None) -> None:
+    path = policy_file(tmp_path, policy_of(2, 2, measured=PROMISED))
+    environs = [{"SLEY_HOST_ID": host, "SLEY_NICS": "lo"} for host in "aabb"]
+    with Ranks(RANKS, settings_of(path, network=Network.TCP), environs) as ranks:
+        ranks.each(lambda comm: reduce(comm, 120))
+        changes = ranks.each(lambda comm: comm.plans.changes)
+    assert [change.call for change in changes[0]] == [REVERTS_AT]
+    assert changes == [changes[0]] * RANKS

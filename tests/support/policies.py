@@ -1,0 +1,54 @@
+"""Policies for the machine of the tests, and a clock for the calls that run under them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sley.communicator.watch import Turns, Watch
+from sley.compiler import Options
+from sley.policy import Decision, Measured, Policy, Range, write
+from sley.selection.machine import machine_here
+from support.call_cases import hosts_of
+
+RING = Decision("ring-allreduce", Options(instances=2))
+PAIRS = Decision("all-pairs-alltoall", Options(instances=2))
+GOOD = (Measured(1024, 1.0, 1e9),)
+"""Times by which any plan is faster than the default."""
+
+
+def policy_of(
+    *hosts: int,
+    decision: Decision = RING,
+    collective: str = "allreduce",
+    sizes: tuple[int, int | None] = (0, None),
+    measured: Sequence[Measured] = GOOD,
+    alternatives: Sequence[Decision] = (),
+    **machine: Any,
+) -> Policy:
+    """A policy of one range, for hosts with these numbers of ranks. machine: what differs from this
+    machine."""
+    one = Range(*sizes, decision, tuple(measured), tuple(alternatives))
+    return Policy(replace(machine_here(hosts_of(*hosts)), **machine), {collective: (one,)}, "ucb")
+
+
+def policy_file(folder: Path, policy: Policy) -> str:
+    """The path of a file with a policy."""
+    path = str(folder / "policy.zip")
+    write(policy, path)
+    return path
+
+
+def clock(time_us: Mapping[int, float]) -> Callable[[Watch, Sequence[float]], Turns]:
+    """Replaces `Watch.decide`: calls with a plan take this time, by the plan's number."""
+    decide = Watch.decide
+
+    def decide_by_clock(watch: Watch, seconds: Sequence[float]) -> Turns:
+        assert len(seconds) == len(watch.turns)
+        assert all(one > 0 for one in seconds), "each turn has taken time"
+        times = [time_us[number] * 1e-6 * watch.ranks for number, _ in watch.turns]
+        return decide(watch, times)
+
+    return decide_by_clock
