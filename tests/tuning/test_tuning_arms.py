@@ -69,9 +69,9 @@ def test_the_oracle_is_the_fastest_of_all_simulated_arms(arms, swept):
 
 
 def test_long_calls_are_extrapolated_within_a_percent(arms):
-    rows = [arm for arm in arms.rows if arm.plan.protocol is Protocol.LL][:6]
-    for arm in rows:
-        size = 32 << 20
+    rows = [arm for arm in arms.rows if arm.plan.protocol is Protocol.LL]
+    for arm in rows[::12]:
+        size = 128 << 20
         exact = arms.simulator(arm.index)(size)
         assert exact.tiles > 2 * STEADY
         assert time_at(arms, arm.index, size) == pytest.approx(exact.time_us, rel=0.01)
@@ -137,5 +137,6 @@ def test_unknown_collectives_and_actions_are_refused():
         assert caught.value.code == "D921"
     small = topologies.cluster(1, 2)
     names = {d.algorithm for d in Arms.of("allreduce", small, actions="nccl").decisions}
-    assert names <= {"ring-allreduce", "multi-ring-allreduce", "multi-tree-allreduce"}
+    assert "ring-allreduce" in names
+    assert "all-pairs-allreduce" not in names
     assert grid_of(SMALL) == (2, 2)

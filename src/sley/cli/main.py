@@ -22,6 +22,7 @@ from sley.cli.policy import policy_command
 from sley.cli.run import run_command
 from sley.cli.simulate import simulate_command
 from sley.cli.topology import topology_command
+from sley.cli.tune import sweep_command, tune_command
 from sley.cli.verify import verify_command
 
 
@@ -55,6 +56,8 @@ for _command in (
     compare_command,
     calibrate_command,
     choose_command,
+    sweep_command,
+    tune_command,
     policy_command,
     lift_command,
     draw_command,

@@ -38,3 +38,12 @@ D931 = Rule(
     example='nccl.default("allsum", topology, "1M")',
     instead="Use one of these collectives, on a topology with at least two ranks.",
 )
+D929 = Rule(
+    "D929",
+    "tuner-not-installed",
+    what="The packages that a tuner needs are not installed.",
+    why="Agents use scikit-learn, Gymnasium and stable-baselines3, which the rest of sley doesn't "
+    "need. They are the extra `tune`.",
+    example="pip install sley; sley tune allreduce --topology ndv4",
+    instead='Install the extra: pip install "sley[tune]".',
+)

@@ -1,7 +1,8 @@
 """Tuning: learns which plan and which options to use for a call (DynamICCL; GC3, section 12).
 
 Files: arms (the choices), nccl (NCCL's own choice, the baseline), nccl_graphs (the rings and trees
-that NCCL makes of a machine), sweep (the times of all choices, and the oracle), noise, backends
-(what measures a call), agents (what learns), gate (keeps agents from regressions), evaluate
-(learning curves).
+that NCCL makes of a machine), sweep (the times of all choices, and the oracle), noise, worlds
+(degraded clusters), backends (what measures a call), agents (what learns), gate (keeps agents from
+regressions), training (rounds, checkpoints, what a policy gets), online (decides for each call, and
+finds changes), evaluate (learning curves).
 """

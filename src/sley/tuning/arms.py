@@ -27,6 +27,7 @@ from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
 from sley.policy import Decision
+from sley.policy.nccl_names import NCCL_ALGORITHMS
 from sley.simulate import Simulator
 from sley.simulate.inputs import Tiling
 from sley.topologies.graph import graph_text
@@ -41,17 +42,8 @@ TILES = (1.0, 0.25)
 ACTIONS = ("all", "nccl")
 """The sets of algorithms to choose from: the library's, or those that NCCL has."""
 
-_OF_NCCL = (
-    "ring-allreduce",
-    "multi-ring-allreduce",
-    "multi-tree-allreduce",
-    "ring-allgather",
-    "multi-ring-allgather",
-    "ring-reducescatter",
-    "multi-ring-reducescatter",
-    "all-pairs-alltoall",
-    "direct-alltonext",
-)
+_OF_NCCL = frozenset({*NCCL_ALGORITHMS, "all-pairs-alltoall", "direct-alltonext"})
+"""The library's algorithms that NCCL has, or runs as grouped sends and receives."""
 
 SIZES = tuple(1 << exponent for exponent in range(10, 31))
 """1 KB to 1 GB."""

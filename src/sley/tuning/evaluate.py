@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sley.ir.tables import BoolArray, FloatArray, LongArray
-from sley.tuning.agents.agent import Agent
 from sley.tuning.backends import Recorded
 from sley.tuning.noise import Noise
 from sley.tuning.sweep import Sweep
+from sley.tuning.training import Training
 
 WORSE = 0.01
 """A choice that takes longer than the default by more than this share is a regression."""
@@ -41,9 +42,9 @@ class Curve:
         return count
 
 
-def learn(
-    agent: Agent,
+def curve(
     sweep: Sweep,
+    agent: str,
     samples: Sequence[int],
     *,
     noise: Noise | None = None,
@@ -52,27 +53,32 @@ def learn(
 ) -> Curve:
     """The learning curve of an agent on a recorded sweep.
 
-    samples: at which numbers of measurements of each size it is looked at, ascending. aside: sizes
-    (their places) that are never measured. The order of the sizes is random in each round.
+    samples: the numbers of measurements of each size at which it is looked at. aside: sizes (their
+    places) that are never measured. Errors: D923.
     """
-    backend = Recorded(sweep, noise, seed=seed)
-    rng = np.random.default_rng(seed)
-    cells = np.arange(len(sweep.sizes))
-    trained = np.setdiff1d(cells, aside)
+    training = Training(Recorded(sweep, noise, seed=seed), agent, seed=seed, aside=aside)
     chosen: list[list[int]] = []
-    for count in range(1, max(samples) + 1):
-        for cell in rng.permutation(trained).tolist():
-            arm = agent.choose(cell)
-            agent.observe(cell, arm, backend.measure(cell, arm))
-        if count in samples:
-            chosen.append([agent.best(cell) for cell in cells.tolist()])
+    for count in sorted(samples):
+        training.run(count)
+        chosen.append([training.agent.best(cell) for cell in range(len(sweep.sizes))])
+    return curve_of(agent, sweep, sorted(samples), chosen, training.cells)
+
+
+def curve_of(
+    agent: str,
+    sweep: Sweep,
+    samples: Sequence[int],
+    chosen: Sequence[Sequence[int]],
+    trained: ArrayLike,
+) -> Curve:
+    """The curve of choices on a sweep. chosen: the arms of all sizes at each of `samples`."""
     arms = np.array(chosen, np.int64)
-    time_us = sweep.time_us[cells, arms]
+    time_us = sweep.time_us[np.arange(len(sweep.sizes)), arms]
     return Curve(
-        agent.name,
-        np.array(sorted(samples), np.int64),
+        agent,
+        np.array(samples, np.int64),
         arms,
         time_us / sweep.best_us - 1,
         time_us / sweep.default_us - 1,
-        np.isin(cells, trained),
+        np.isin(np.arange(len(sweep.sizes)), trained),
     )

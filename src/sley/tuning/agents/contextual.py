@@ -23,7 +23,7 @@ _OCTAVES = 4.0
 _LEAST_DEVIATION = 0.02
 """The least standard deviation of the logarithm of one measured time that is assumed."""
 
-_LEAST_AMPLITUDE = 0.05
+_LEAST_AMPLITUDE = 0.25
 """The least variance of the logarithms of the arms' times around their estimates."""
 
 _CAUTION = 0.5
@@ -135,6 +135,8 @@ class GaussianUcb(Contextual):
     """The arm with the least lower confidence bound."""
 
     name = "gaussian-ucb"
+    WIDTH: ClassVar[float] = 2.0
+    """The radius of the bounds in standard deviations."""
 
     def _score(self, prediction: Prediction) -> FloatArray:
-        return prediction.log_time - prediction.deviation
+        return prediction.log_time - self.WIDTH * prediction.deviation

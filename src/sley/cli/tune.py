@@ -1,0 +1,413 @@
+"""sley sweep: simulates all choices of a tuner; sley tune: trains an agent to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from math import exp
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sley.cli.options import POSITIVE, common_options, size_options
+from sley.cli.output import Command, Phases, print_json, progress_bar
+from sley.cli.sources import topology_of
+from sley.errors.tuning import D929
+from sley.formats import check_folder
+from sley.ir.sizes import size_text
+from sley.ir.topology import Topology
+from sley.report.tables import table_lines
+from sley.tuning.arms import ACTIONS, COLLECTIVES, Arms
+from sley.tuning.noise import Noise
+from sley.tuning.sweep import Sweep, sweep
+
+if TYPE_CHECKING:
+    from sley.tuning.evaluate import Curve
+    from sley.tuning.training import Training
+
+_LOOKS = (20, 40, 80)
+"""The numbers of samples at which `--compare` looks at each agent."""
+
+_topology = click.option(
+    "--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file."
+)
+_collectives = click.argument("collectives", nargs=-1, type=click.Choice(COLLECTIVES))
+_actions = click.option(
+    "--actions",
+    type=click.Choice(ACTIONS),
+    default=ACTIONS[0],
+    show_default=True,
+    help="Choose among all algorithms of the library, or only among those that NCCL has.",
+)
+_jobs = click.option(
+    "-j", "--jobs", type=POSITIVE, default=1, show_default=True, help="Processes that simulate."
+)
+
+
+@click.command("sweep", cls=Command)
+@_collectives
+@_topology
+@size_options("1K", "1G")
+@_actions
+@_jobs
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write each sweep into this folder; sweeps that are there are not repeated.",
+)
+@common_options
+def sweep_command(
+    collectives: tuple[str, ...],
+    topology: str,
+    sizes: list[int],
+    actions: str,
+    jobs: int,
+    output: Path | None,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Simulate every choice of a tuner for COLLECTIVES (by default all five) on a cluster.
+
+    Prints for each size NCCL's own choice, the fastest one (the oracle), and how much faster it is.
+    """
+    cluster = _cluster(topology)
+    phases = Phases(verbose, quiet=as_json)
+    rows: list[dict[str, Any]] = []
+    with _executor(jobs) as executor:
+        for collective in collectives or COLLECTIVES:
+            found = _swept(
+                _arms(collective, cluster, actions, phases), sizes, executor, output, phases
+            )
+            rows.append(_sweep_json(found))
+            if not as_json:
+                click.echo("\n".join(_sweep_lines(found)))
+    if as_json:
+        print_json({"ok": True, "topology": cluster.name, "sweeps": rows})
+    phases.report()
+
+
+@click.command("tune", cls=Command)
+@_collectives
+@_topology
+@size_options("1K", "1G")
+@_actions
+@_jobs
+@click.option("--agent", help="The agent that learns. [thompson]")
+@click.option(
+    "--samples", type=POSITIVE, default=50, show_default=True, help="Measurements of each size."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--noise",
+    type=click.FloatRange(0, 1),
+    default=0.03,
+    show_default=True,
+    help="Standard deviation of measured times, as a share.",
+)
+@click.option(
+    "--congestion",
+    type=click.FloatRange(0, 10),
+    default=0.0,
+    show_default=True,
+    help="Share by which a shared network makes calls of 2 to 64 MB longer.",
+)
+@click.option(
+    "--sweeps",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Measure recorded sweeps in this folder, which sley sweep -o wrote, and show the regret.",
+)
+@click.option(
+    "--checkpoints",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the state of each training in this folder, and go on from what is there.",
+)
+@click.option("--compare", is_flag=True, help="Train every agent, and compare them at 20, 40, 80.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the policy."
+)
+@common_options
+def tune_command(  # as many parameters as options; click passes each by name
+    collectives: tuple[str, ...],
+    topology: str,
+    sizes: list[int],
+    actions: str,
+    jobs: int,
+    agent: str | None,
+    samples: int,
+    seed: int,
+    noise: float,
+    congestion: float,
+    sweeps: Path | None,
+    checkpoints: Path | None,
+    compare: bool,
+    output: Path | None,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Train an agent to choose for COLLECTIVES (by default all five) on a cluster, in the
+    simulator, and write what it has learned as a policy."""
+    training = _training_module()
+    if output is not None:
+        check_folder(output)
+    cluster = _cluster(topology)
+    phases = Phases(verbose, quiet=as_json)
+    disturbed = Noise(noise, congestion)
+    results: list[dict[str, Any]] = []
+    ranges: dict[str, Any] = {}
+    trained: Any = None
+    with _executor(jobs) as executor:
+        for collective in collectives or COLLECTIVES:
+            arms = _arms(collective, cluster, actions, phases)
+            recorded = None
+            if sweeps is not None or compare:
+                recorded = _swept(arms, sizes, executor, sweeps, phases)
+            if compare:
+                assert recorded is not None
+                curves = _compared(recorded, disturbed, seed, samples, phases)
+                results.append(
+                    {"collective": collective, "agents": [_curve_json(c) for c in curves]}
+                )
+                if not as_json:
+                    click.echo("\n".join(_curve_lines(collective, curves)))
+                continue
+            trained = training.Training(
+                _backend(arms, sizes, disturbed, seed, recorded),
+                agent or training.DEFAULT_AGENT,
+                seed=seed,
+            )
+            _train(trained, samples, checkpoints, phases)
+            ranges[collective] = trained.ranges()
+            results.append(_training_json(trained, recorded))
+            if not as_json:
+                click.echo("\n".join(_training_lines(trained, recorded)))
+    if output is not None and trained is not None:
+        _write(output, trained, ranges, samples)
+        if not as_json:
+            click.echo(f"{'written':<23}{output}")
+    if as_json:
+        print_json({"ok": True, "topology": cluster.name, "results": results})
+    phases.report()
+
+
+def _cluster(name: str) -> Topology:
+    """The cluster to tune."""
+    cluster = topology_of(name)
+    assert cluster is not None  # the option is required
+    return cluster
+
+
+def _training_module() -> Any:
+    """The module `sley.tuning.training`, which needs the extra `tune`. Errors: D929."""
+    try:
+        from sley.tuning import training
+    except ImportError as error:
+        expected = "the packages of sley[tune]"
+        raise D929.error(expected=expected, found=str(error)) from error
+    return training
+
+
+@contextmanager
+def _executor(jobs: int) -> Iterator[Executor | None]:
+    """Processes for simulations; None for this one alone."""
+    if jobs == 1:
+        yield None
+        return
+    # Processes that start afresh: a forked one has locks of threads that it doesn't have.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
+        yield executor
+
+
+def _arms(collective: str, cluster: Topology, actions: str, phases: Phases) -> Arms:
+    with phases(f"compiling {collective}"):
+        return Arms.of(collective, cluster, actions=actions)
+
+
+def _swept(
+    arms: Arms, sizes: list[int], executor: Executor | None, folder: Path | None, phases: Phases
+) -> Sweep:
+    """The sweep of the arms: from a file of the folder, or simulated and written there."""
+    path = None
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        words = (arms.topology.name, arms.collective, *(v for _, v in arms.settings))
+        path = folder / f"{'-'.join(map(str, words)).replace('/', '_')}.npz"
+        if path.exists():
+            found = Sweep.load(path, arms)
+            if found.sizes.tolist() == sorted(sizes):
+                return found
+    with progress_bar(quiet=phases.quiet) as bar, phases(f"sweeping {arms.collective}"):
+        task = bar.add_task(f"sweeping {arms.collective}", total=len(sizes))
+        found = sweep(arms, sizes, executor=executor, progress=_reporter(bar, task))
+    if path is not None:
+        found.save(path)
+    return found
+
+
+def _reporter(bar: Any, task: Any) -> Callable[[int, int], None]:
+    return lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _backend(arms: Arms, sizes: list[int], noise: Noise, seed: int, recorded: Sweep | None) -> Any:
+    from sley.tuning.backends import Recorded, Simulated
+
+    if recorded is not None:
+        return Recorded(recorded, noise, seed=seed)
+    return Simulated(arms, sizes, noise, seed=seed)
+
+
+def _train(training: Training, samples: int, folder: Path | None, phases: Phases) -> None:
+    """Trains, from the checkpoint if there is one, which it renews."""
+    path = None
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{training.backend.machine.topology}-{training.backend.collective}"
+        path = folder / f"{name}-{training.name}-{training.seed}.npz".replace("/", "_")
+        if path.exists():
+            with phases("resuming"):
+                training.resume(path)
+    with progress_bar(quiet=phases.quiet) as bar, phases(f"training {training.name}"):
+        task = bar.add_task(f"training {training.backend.collective}", total=samples)
+        report = _reporter(bar, task)
+
+        def progress(done: int, total: int) -> None:
+            report(done, total)
+            if path is not None:
+                training.save(path)
+
+        training.run(samples, progress)
+
+
+def _compared(
+    recorded: Sweep, noise: Noise, seed: int, samples: int, phases: Phases
+) -> list[Curve]:
+    """The curves of all agents, the default and the static table of `sley choose`."""
+    from sley.tuning.evaluate import curve
+    from sley.tuning.training import AGENTS
+
+    looks = sorted({*(look for look in _LOOKS if look <= samples), samples})
+    curves = []
+    for name in AGENTS:
+        with phases(f"training {name}"):
+            curves.append(curve(recorded, name, looks, noise=noise, seed=seed))
+    return curves
+
+
+def _write(path: Path, training: Training, ranges: Mapping[str, Any], samples: int) -> None:
+    from importlib.metadata import version
+
+    from sley.policy import Policy, write
+
+    notes = {
+        "samples": str(samples),
+        "seed": str(training.seed),
+        "sley": version("sley"),
+    }
+    write(Policy(training.backend.machine, ranges, training.name, notes), path)
+
+
+def _sweep_lines(found: Sweep) -> list[str]:
+    """The table of a sweep."""
+    rows: list[tuple[str, ...]] = [("size", "default", "us", "fastest", "us", "faster")]
+    for place, size in enumerate(found.sizes.tolist()):
+        default, best = int(found.default[place]), int(found.best[place])
+        rows.append(
+            (
+                size_text(size),
+                str(found.arms.decisions[default]),
+                f"{found.default_us[place]:.1f}",
+                str(found.arms.decisions[best]),
+                f"{found.best_us[place]:.1f}",
+                f"{found.default_us[place] / found.best_us[place]:.2f}x",
+            )
+        )
+    title = f"# {found.arms.collective} on {found.arms.topology.name}, {len(found.arms)} choices"
+    return [title, *table_lines(rows, (1, 3)), ""]
+
+
+def _training_lines(training: Training, recorded: Sweep | None) -> list[str]:
+    """The table of what an agent has learned; times are its own measurements."""
+    backend, tally = training.backend, training.agent.tally
+    head = ["size", "choice", "us", "default us", "faster"]
+    rows: list[tuple[str, ...]] = [(*head, *(["regret"] if recorded else []))]
+    for cell, size in enumerate(backend.sizes.tolist()):
+        arm, mean = training.agent.best(cell), tally.mean(cell)
+        own, default = (exp(float(mean[a])) for a in (arm, backend.default[cell]))
+        row = [size_text(size), str(backend.decisions[arm]), f"{own:.1f}", f"{default:.1f}"]
+        row.append(f"{default / own:.2f}x")
+        if recorded:
+            regret = recorded.time_us[cell, arm] / recorded.best_us[cell] - 1
+            row.append(f"{regret:.1%}")
+        rows.append(tuple(row))
+    title = (
+        f"# {backend.collective} on {backend.machine.topology}, {len(backend.decisions)} choices, "
+        f"{training.name}, {training.rounds} samples of each size"
+    )
+    return [title, *table_lines(rows, (1,)), ""]
+
+
+def _curve_lines(collective: str, curves: list[Curve]) -> list[str]:
+    """The table of a comparison."""
+    rows: list[tuple[str, ...]] = [("agent", "samples", "mean regret", "worst", "regressions")]
+    for one in curves:
+        for place, count in enumerate(one.samples.tolist()):
+            rows.append(
+                (
+                    one.agent if place == 0 else "",
+                    str(count),
+                    f"{one.regret[place].mean():.1%}",
+                    f"{one.regret[place].max():.1%}",
+                    str(int(one.regressions[place])),
+                )
+            )
+    return [f"# {collective}, regret against the oracle", *table_lines(rows, (0,)), ""]
+
+
+def _sweep_json(found: Sweep) -> dict[str, Any]:
+    return {
+        "collective": found.arms.collective,
+        "choices": len(found.arms),
+        "sizes": [
+            {
+                "size_bytes": size,
+                "default": str(found.arms.decisions[int(found.default[place])]),
+                "default_us": float(found.default_us[place]),
+                "best": str(found.arms.decisions[int(found.best[place])]),
+                "best_us": float(found.best_us[place]),
+            }
+            for place, size in enumerate(found.sizes.tolist())
+        ],
+    }
+
+
+def _training_json(training: Training, recorded: Sweep | None) -> dict[str, Any]:
+    rows = []
+    for cell, size in enumerate(training.backend.sizes.tolist()):
+        arm = training.agent.best(cell)
+        row: dict[str, Any] = {
+            "size_bytes": size,
+            "choice": str(training.backend.decisions[arm]),
+            "default": str(training.backend.decisions[int(training.backend.default[cell])]),
+        }
+        if recorded:
+            row["regret"] = float(recorded.time_us[cell, arm] / recorded.best_us[cell] - 1)
+        rows.append(row)
+    return {
+        "collective": training.backend.collective,
+        "agent": training.name,
+        "samples": training.rounds,
+        "sizes": rows,
+    }
+
+
+def _curve_json(one: Curve) -> dict[str, Any]:
+    return {
+        "agent": one.agent,
+        "samples": one.samples.tolist(),
+        "regret": one.regret.tolist(),
+        "slower": one.slower.tolist(),
+        "regressions": one.regressions.tolist(),
+    }

@@ -1,0 +1,200 @@
+"""Training: an agent measures and learns, cell by cell, and can stop and go on."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable, Sequence
+from math import isqrt
+from typing import Any
+
+import numpy as np
+
+from sley.errors import Place, did_you_mean
+from sley.errors.tuning import D922, D923
+from sley.formats import write_file
+from sley.ir.words import is_integer
+from sley.policy import Decision, Measured, Range
+from sley.tuning.agents.agent import Agent
+from sley.tuning.agents.bandits import EpsilonGreedy, Ucb
+from sley.tuning.agents.contextual import GaussianUcb, Thompson
+from sley.tuning.agents.descent import Descent
+from sley.tuning.agents.simple import Default, Random
+from sley.tuning.backends import Backend
+from sley.tuning.gate import Gate
+
+AGENTS: dict[str, type[Agent]] = {
+    kind.name: kind
+    for kind in (Thompson, GaussianUcb, Ucb, EpsilonGreedy, Descent, Random, Default)
+}
+"""The agents that learn a back end from nothing, by name; the first is the default."""
+
+DEFAULT_AGENT = Thompson.name
+MOST_SAMPLES = 100_000
+
+NEAR = 1.05
+"""Arms measured within this factor of the deployed one become its alternatives."""
+
+_MOST_ALTERNATIVES = 3
+
+
+def agent_named(name: str, backend: Backend, seed: int = 0) -> Agent:
+    """A new agent behind the safety gate. Errors: D923 for an unknown name."""
+    if name not in AGENTS:
+        raise D923.error(
+            expected=f"an agent of {', '.join(AGENTS)}",
+            found=repr(name),
+            remedy=did_you_mean(str(name), AGENTS),
+        )
+    return Gate(AGENTS[name](backend, seed))
+
+
+class Training:
+    """An agent in training: rounds in which each cell is measured once, in random order.
+
+    A checkpoint is the history of all measurements: a new agent that is given the same history is
+    in the same state, whatever kind it is. No pickle is written or read.
+
+    agent: a name of `AGENTS`. aside: cells that are not measured. Errors: D923.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        agent: str = DEFAULT_AGENT,
+        *,
+        seed: int = 0,
+        aside: Sequence[int] = (),
+    ) -> None:
+        if not is_integer(seed) or seed < 0:
+            raise D923.error(expected="a seed from 0 on", found=repr(seed))
+        self.backend, self.name, self.seed = backend, agent, int(seed)
+        self.agent = agent_named(agent, backend, self.seed)
+        self.cells = np.setdiff1d(np.arange(len(backend.sizes)), aside)
+        self.history: list[tuple[int, int, float]] = []
+        self._rng = np.random.default_rng(self.seed)
+
+    @property
+    def rounds(self) -> int:
+        """The measurements of each cell so far."""
+        return len(self.history) // len(self.cells)
+
+    def run(
+        self, samples: int, progress: Callable[[int, int], None] = lambda _done, _all: None
+    ) -> None:
+        """Trains until each cell has this many measurements. progress: called with the rounds that
+        are done, and all. Errors: D923."""
+        if not is_integer(samples) or not 1 <= samples <= MOST_SAMPLES:
+            expected = f"1 to {MOST_SAMPLES} samples of each size"
+            raise D923.error(expected=expected, found=repr(samples))
+        while self.rounds < samples:
+            for cell in self._rng.permutation(self.cells).tolist():
+                arm = self.agent.choose(cell)
+                self._learn(cell, arm, self.backend.measure(cell, arm))
+            progress(self.rounds, samples)
+
+    def _learn(self, cell: int, arm: int, time_us: float) -> None:
+        self.agent.observe(cell, arm, time_us)
+        self.history.append((cell, arm, time_us))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a checkpoint (.npz of NumPy). Errors: F461."""
+        cells, arms, times = zip(*self.history, strict=True) if self.history else ((), (), ())
+        content = io.BytesIO()
+        np.savez_compressed(
+            content,
+            facts=np.array(json.dumps(self._facts())),
+            cell=np.array(cells, np.int64),
+            arm=np.array(arms, np.int64),
+            time_us=np.array(times, np.float64),
+        )
+        write_file(path, content.getvalue())
+
+    def resume(self, path: str | os.PathLike[str]) -> None:
+        """Brings a new training into the state of a checkpoint. Errors: D922."""
+        place = Place(os.fspath(path))
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                facts = json.loads(str(file["facts"]))
+                rows = list(
+                    zip(*(file[name].tolist() for name in ("cell", "arm", "time_us")), strict=True)
+                )
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            expected = "a checkpoint, as `sley tune` writes it"
+            raise D922.error(at=place, expected=expected, found=str(error)) from error
+        for word, own in self._facts().items():
+            if not isinstance(facts, dict) or facts.get(word) != own:
+                found = facts.get(word) if isinstance(facts, dict) else facts
+                expected = f"a checkpoint of this training, {word} {str(own)[:60]}"
+                raise D922.error(at=place, expected=expected, found=str(found)[:60])
+        for start in range(0, len(rows), len(self.cells)):
+            order = self._rng.permutation(self.cells).tolist()
+            for cell, row in zip(order, rows[start : start + len(self.cells)], strict=False):
+                if row[0] != cell or row[1] != self.agent.choose(cell) or not row[2] > 0:
+                    expected = "the measurements of this training"
+                    raise D922.error(at=place, expected=expected, found=f"row {row}")
+                self._learn(*row)
+
+    def _facts(self) -> dict[str, Any]:
+        """What must be equal for a checkpoint to fit."""
+        return {
+            "agent": self.name,
+            "seed": self.seed,
+            "collective": self.backend.collective,
+            "machine": dict(vars(self.backend.machine)),
+            "sizes": self.backend.sizes.tolist(),
+            "cells": self.cells.tolist(),
+            "decisions": [str(decision) for decision in self.backend.decisions],
+        }
+
+    def ranges(self) -> tuple[Range, ...]:
+        """What the agent would deploy, as ranges of a policy: each measured size stands for those
+        around it, up to the geometric mean with the next. Sizes that keep the default have no
+        range."""
+        chosen = [self.agent.best(cell) for cell in range(len(self.backend.sizes))]
+        ranges: list[Range] = []
+        for cell, arm in enumerate(chosen):
+            if arm == int(self.backend.default[cell]):
+                continue
+            found = self._range(cell, arm)
+            last = ranges[-1] if ranges else None
+            if last and last.end_bytes == found.begin_bytes - 1 and last.decision == found.decision:
+                ranges[-1] = _join(last, found)
+            else:
+                ranges.append(found)
+        return tuple(ranges)
+
+    def _range(self, cell: int, arm: int) -> Range:
+        """The range of one size."""
+        backend, tally = self.backend, self.agent.tally
+        sizes = backend.sizes.tolist()
+        begin = 0 if cell == 0 else _between(sizes[cell - 1], sizes[cell]) + 1
+        end = None if cell == len(sizes) - 1 else _between(sizes[cell], sizes[cell + 1])
+        mean, default = tally.mean(cell), int(backend.default[cell])
+        measured: tuple[Measured, ...] = ()
+        near: list[int] = []
+        if np.isfinite(mean[[arm, default]]).all():
+            times = np.exp(mean[[arm, default]]).tolist()
+            measured = (Measured(sizes[cell], *times),)
+            close = np.argsort(mean, kind="stable")[: _MOST_ALTERNATIVES + 2].tolist()
+            near = [a for a in close if mean[a] < mean[arm] + np.log(NEAR)]
+        others = [backend.decisions[a] for a in near if a not in (arm, default)]
+        return Range(
+            begin, end, backend.decisions[arm], measured, tuple(others[:_MOST_ALTERNATIVES])
+        )
+
+
+def _between(small: int, large: int) -> int:
+    """The size in the middle of two, by ratio."""
+    return isqrt(small * large)
+
+
+def _join(first: Range, second: Range) -> Range:
+    """Two neighbours with one decision as one range."""
+    others: list[Decision] = [*first.alternatives]
+    others += [other for other in second.alternatives if other not in others]
+    measured = (*first.measured, *second.measured)
+    kept = tuple(others[:_MOST_ALTERNATIVES])
+    return Range(first.begin_bytes, second.end_bytes, first.decision, measured, kept)

@@ -1,0 +1,77 @@
+"""A small back end with known times, for tests of agents."""
+
+import numpy as np
+
+from sley.compiler import Options
+from sley.policy import Decision, Machine
+from sley.tuning.arms import Arms
+from sley.tuning.sweep import Sweep
+
+ALGORITHMS = ("ring-allreduce", "all-pairs-allreduce")
+PROTOCOLS = ("LL", "LL128", "Simple")
+INSTANCES = (1, 4, 16)
+SIZES = tuple(1 << exponent for exponent in range(10, 31, 4))
+
+
+class Known:
+    """An AllReduce whose times are a formula: latency + size / rate, without a simulation.
+
+    The best arm goes from all pairs with LL to the ring with Simple and many parallel parts. The
+    default is the ring with Simple and 4 parts. scale: factors of the arms' times, (arms,).
+    """
+
+    collective = "allreduce"
+    machine = Machine("simulator", "known", "0" * 16, 1, 8)
+
+    def __init__(self, sigma=0.03, seed=0, scale=None, sizes=SIZES):
+        self.decisions = tuple(
+            Decision(algorithm, Options(protocol=protocol, instances=instances))
+            for algorithm in ALGORITHMS
+            for protocol in PROTOCOLS
+            for instances in INSTANCES
+        )
+        self.sizes = np.array(sizes, np.int64)
+        self.mask = np.ones((len(sizes), len(self.decisions)), np.bool_)
+        self.default = np.full(len(sizes), 7, np.int64)
+        self.sigma, self._rng = sigma, np.random.default_rng(seed)
+        rows = []
+        for d in self.decisions:
+            protocol = PROTOCOLS.index(d.options.protocol.value)
+            pairs = d.algorithm == "all-pairs-allreduce"
+            latency = (5.0, 9.0, 14.0)[protocol] * (1 if pairs else 4) + d.options.instances / 4
+            rate = (50e3, 90e3, 100e3)[protocol] * (0.7 if pairs else 1.0)
+            rate *= 1 - 0.5 / d.options.instances
+            rows.append(latency + self.sizes / rate)
+        self.true_us = np.array(rows).T * (1 if scale is None else scale)
+        self.features = np.array(
+            [
+                [
+                    np.log2(d.options.instances),
+                    float(d.algorithm == ALGORITHMS[0]),
+                    *(float(d.options.protocol.value == p) for p in PROTOCOLS),
+                ]
+                for d in self.decisions
+            ]
+        )
+        self.expected = np.zeros_like(self.true_us)
+
+    def measure(self, cell, arm):
+        return float(self.true_us[cell, arm] * np.exp(self._rng.normal(0, self.sigma)))
+
+    @property
+    def best_us(self):
+        return self.true_us.min(axis=1)
+
+    def sweep(self):
+        """The same as a recorded sweep."""
+        arms = Arms.__new__(Arms)
+        for name, value in (
+            ("collective", self.collective),
+            ("nodes", 1),
+            ("gpus", 8),
+            ("decisions", self.decisions),
+            ("features", self.features),
+        ):
+            arms.__dict__[name] = value
+        exact = np.ones_like(self.mask)
+        return Sweep(arms, self.sizes, self.true_us, exact, self.mask, self.default)

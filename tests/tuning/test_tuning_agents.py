@@ -1,0 +1,169 @@
+"""Agents, their gate, and training: they find the best arms, and never deploy slower ones."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sley.errors import SleyError
+from sley.tuning.agents.simple import Table
+from sley.tuning.gate import Gate
+from sley.tuning.online import Online
+from sley.tuning.training import AGENTS, Training, agent_named
+from support.examples import examples
+from support.tuning import Known
+
+LEARNERS = [name for name in AGENTS if name != "default"]
+
+
+def regret(backend, agent):
+    cells = range(len(backend.sizes))
+    return np.array([backend.true_us[c, agent.best(c)] / backend.best_us[c] - 1 for c in cells])
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_agents_come_close_to_the_oracle_with_enough_samples(name):
+    training = Training(Known(), name)
+    training.run(120)
+    assert regret(training.backend, training.agent).mean() < 0.03
+
+
+def test_context_needs_fewer_samples_than_arms():
+    training = Training(Known(), "thompson")
+    training.run(12)  # of 18 arms
+    assert regret(training.backend, training.agent).mean() < 0.05
+
+
+def test_context_predicts_sizes_that_were_never_measured():
+    backend = Known(sizes=[1 << exponent for exponent in range(10, 25)])
+    training = Training(backend, "thompson", aside=(3, 7, 11))
+    training.run(30)
+    assert not training.agent.tally.count[[3, 7, 11]].any()
+    assert regret(backend, training.agent)[[3, 7, 11]].max() < 0.1
+
+
+@examples(30)
+@given(st.sampled_from(sorted(AGENTS)), st.integers(0, 10**6), st.floats(0.0, 0.3), st.data())
+def test_no_choice_behind_the_gate_is_slower_than_the_default(name, seed, sigma, data):
+    count = len(Known().decisions)
+    scale = np.array(data.draw(st.lists(st.floats(0.8, 3.0), min_size=count, max_size=count)))
+    scale[7] = 1.0
+    training = Training(Known(sigma, seed, scale), name, seed=seed)
+    training.run(data.draw(st.integers(1, 25)))
+    backend = training.backend
+    for cell in range(len(backend.sizes)):
+        slower = backend.true_us[cell, training.agent.best(cell)] / backend.true_us[cell, 7]
+        assert slower < 1 + max(0.01, 2 * sigma), "the gate let a slower arm through"
+
+
+def test_the_gate_stops_an_agent_that_is_always_wrong():
+    backend = Known(sigma=0.01)
+    worst = backend.true_us.argmax(axis=1)
+    gate = Gate(Table(backend, worst))
+    for _ in range(30):
+        for cell in range(len(backend.sizes)):
+            arm = gate.choose(cell)
+            gate.observe(cell, arm, backend.measure(cell, arm))
+    assert [gate.best(c) for c in range(len(backend.sizes))] == backend.default.tolist()
+
+
+def test_an_untrained_agent_deploys_the_default():
+    for name in AGENTS:
+        backend = Known()
+        agent = agent_named(name, backend)
+        assert [agent.best(c) for c in range(len(backend.sizes))] == backend.default.tolist()
+
+
+@pytest.mark.parametrize("name", sorted(AGENTS))
+def test_a_resumed_training_ends_like_one_without_a_break(tmp_path, name):
+    whole = Training(Known(), name, seed=5)
+    whole.run(8)
+    first = Training(Known(), name, seed=5)
+    first.run(4)
+    first.save(tmp_path / "half.npz")
+    second = Training(Known(), name, seed=5)
+    second.resume(tmp_path / "half.npz")
+    # The back end's own noise goes on where it was.
+    second.backend._rng = first.backend._rng
+    second.run(8)
+    assert second.history == whole.history
+    cells = range(len(whole.backend.sizes))
+    assert [second.agent.best(c) for c in cells] == [whole.agent.best(c) for c in cells]
+
+
+def test_checkpoints_of_other_trainings_and_damaged_ones_are_refused(tmp_path):
+    training = Training(Known(), "ucb", seed=1)
+    training.run(2)
+    path = tmp_path / "checkpoint.npz"
+    training.save(path)
+    content = path.read_bytes()
+    for other in (Training(Known(), "ucb", seed=2), Training(Known(), "random", seed=1)):
+        with pytest.raises(SleyError) as caught:
+            other.resume(path)
+        assert caught.value.code == "D922"
+    for damaged in (b"", b"\x80\x04.", content[: len(content) // 2]):
+        path.write_bytes(damaged)
+        with pytest.raises(SleyError) as caught:
+            Training(Known(), "ucb", seed=1).resume(path)
+        assert caught.value.code == "D922"
+
+
+def test_ranges_have_no_gaps_and_only_what_is_not_the_default():
+    training = Training(Known(sigma=0.01), "thompson")
+    training.run(40)
+    ranges = training.ranges()
+    backend = training.backend
+    for cell, size in enumerate(backend.sizes.tolist()):
+        found = [r for r in ranges if r.begin_bytes <= size and size <= (r.end_bytes or size)]
+        arm = training.agent.best(cell)
+        assert len(found) == (arm != 7)
+        if found:
+            assert found[0].decision == backend.decisions[arm]
+            assert found[0].expected(size).size_bytes == size
+            assert found[0].speedup() > 1
+    for before, after in pairwise(ranges):
+        assert before.end_bytes < after.begin_bytes
+        assert before.end_bytes + 1 == after.begin_bytes or before.decision != after.decision
+
+
+def test_bad_settings_are_refused():
+    backend = Known()
+    for make in (
+        lambda: Training(backend, "star"),
+        lambda: Training(backend, seed=-1),
+        lambda: Training(backend).run(0),
+        lambda: Gate(agent_named("ucb", backend), margin=-1),
+    ):
+        with pytest.raises(SleyError) as caught:
+            make()
+        assert caught.value.code == "D923"
+
+
+def test_a_change_of_the_machine_is_found_and_learned_again():
+    before, after = Known(sigma=0.03, seed=1), Known(sigma=0.03, seed=2)
+    best = before.true_us.argmin(axis=1)
+    for cell, arm in enumerate(best.tolist()):
+        after.true_us[cell, arm] *= 2  # what was best is slow now
+    online = Online(before, lambda: agent_named("thompson", before, 3), explore=0.0)
+    for backend, rounds in ((before, 120), (after, 200)):
+        for _ in range(rounds):
+            for cell in range(len(backend.sizes)):
+                arm = online.choose(cell)
+                online.observe(cell, arm, backend.measure(cell, arm))
+        assert regret(backend, online.agent).mean() < 0.05
+    calls = 120 * len(before.sizes)
+    assert online.changes, "the change was not found"
+    assert all(call > calls for call, _ in online.changes), "a change was found that wasn't there"
+
+
+@pytest.mark.slow
+def test_no_change_is_found_in_a_hundred_thousand_calls_of_noise():
+    backend = Known(sigma=0.05, seed=3)
+    online = Online(backend, lambda: agent_named("random", backend, 3), samples=30)
+    for call in range(100_000):
+        cell = call % len(backend.sizes)
+        arm = online.choose(cell)
+        online.observe(cell, arm, backend.measure(cell, arm))
+    assert len(online.changes) <= 1
