@@ -1,7 +1,5 @@
 """Arms and sweeps: what may be chosen, NCCL's choice among it, and the oracle."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -75,15 +73,6 @@ def test_long_calls_are_extrapolated_within_a_percent(arms):
         exact = arms.simulator(arm.index)(size)
         assert exact.tiles > 2 * STEADY
         assert time_at(arms, arm.index, size) == pytest.approx(exact.time_us, rel=0.01)
-
-
-def test_an_executor_gives_the_same_sweep():
-    arms = Arms.of("alltoall", topologies.cluster(1, 2), actions="nccl")
-    swept = sweep(arms, [1 << 10, 1 << 14])
-    with ThreadPoolExecutor(2) as executor:
-        again = sweep(arms, swept.sizes.tolist(), executor=executor)
-    for name in ("sizes", "time_us", "is_exact", "mask", "default"):
-        assert (getattr(again, name) == getattr(swept, name)).all()
 
 
 def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):

@@ -14,6 +14,8 @@ from sley.cli.options import (
     Selection,
     common_options,
     compiler_options,
+    executor_of,
+    jobs_option,
     size_options,
 )
 from sley.cli.output import Command, Phases, print_json, progress_bar
@@ -53,6 +55,7 @@ _LEFT = range(2, 6)
 )
 @compiler_options(several=True)
 @simulation_options
+@jobs_option
 @click.option(
     "--target",
     type=click.Choice(list(formats.TARGETS)),
@@ -71,6 +74,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     sizes: list[int],
     in_place: bool | None,
     simulating: Simulating,
+    jobs: int,
     target: str | None,
     output: Path | None,
     as_json: bool,
@@ -92,7 +96,11 @@ def choose_command(  # as many parameters as options; click passes each by name
     cluster = topology_of(topology)
     selections = [prefer_in_place(Selection(one, in_place=in_place)) for one in what]
     programs = [program_or_lifted(one, cluster, phases) for one in selections]
-    with progress_bar(quiet=as_json) as bar, phases("choosing"):
+    with (
+        executor_of(jobs) as executor,
+        progress_bar(quiet=as_json) as bar,
+        phases("choosing"),
+    ):
         task = bar.add_task("choosing", total=None)
         choices = choose(
             programs,
@@ -102,6 +110,7 @@ def choose_command(  # as many parameters as options; click passes each by name
             model=simulating.model(cluster),
             target=target if output is None else runtime,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
+            executor=executor,
             **options,
         )
     paths: list[Path] = []

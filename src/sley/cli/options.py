@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -327,6 +330,22 @@ def output_option(text: str, *, required: bool = False) -> Callable[[F], F]:
 def json_option(command: F) -> F:
     """Adds --json; the command gets it as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+jobs_option = click.option(
+    "-j", "--jobs", type=POSITIVE, default=1, show_default=True, help="Processes that simulate."
+)
+
+
+@contextmanager
+def executor_of(jobs: int) -> Iterator[Executor | None]:
+    """Processes that simulate; None for this one alone."""
+    if jobs == 1:
+        yield None
+        return
+    # Processes that start afresh: a forked one has locks of threads that it doesn't have.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
+        yield executor
 
 
 def common_options(command: F) -> F:

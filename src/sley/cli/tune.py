@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from math import exp
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sley.cli.options import POSITIVE, common_options, size_options
+from sley.cli.options import POSITIVE, common_options, executor_of, jobs_option, size_options
 from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.sources import topology_of
 from sley.errors.tuning import D929
@@ -42,9 +40,6 @@ _actions = click.option(
     show_default=True,
     help="Choose among all algorithms of the library, or only among those that NCCL has.",
 )
-_jobs = click.option(
-    "-j", "--jobs", type=POSITIVE, default=1, show_default=True, help="Processes that simulate."
-)
 
 
 @click.command("sweep", cls=Command)
@@ -52,7 +47,7 @@ _jobs = click.option(
 @_topology
 @size_options("1K", "1G")
 @_actions
-@_jobs
+@jobs_option
 @click.option(
     "-o",
     "--output",
@@ -77,7 +72,7 @@ def sweep_command(
     cluster = _cluster(topology)
     phases = Phases(verbose, quiet=as_json)
     rows: list[dict[str, Any]] = []
-    with _executor(jobs) as executor:
+    with executor_of(jobs) as executor:
         for collective in collectives or COLLECTIVES:
             found = _swept(
                 _arms(collective, cluster, actions, phases), sizes, executor, output, phases
@@ -95,7 +90,7 @@ def sweep_command(
 @_topology
 @size_options("1K", "1G")
 @_actions
-@_jobs
+@jobs_option
 @click.option("--agent", help="The agent that learns. [thompson]")
 @click.option(
     "--samples", type=POSITIVE, default=50, show_default=True, help="Measurements of each size."
@@ -159,7 +154,7 @@ def tune_command(  # as many parameters as options; click passes each by name
     results: list[dict[str, Any]] = []
     ranges: dict[str, Any] = {}
     trained: Any = None
-    with _executor(jobs) as executor:
+    with executor_of(jobs) as executor:
         for collective in collectives or COLLECTIVES:
             arms = _arms(collective, cluster, actions, phases)
             recorded = None
@@ -208,17 +203,6 @@ def _training_module() -> Any:
         expected = "the packages of sley[tune]"
         raise D929.error(expected=expected, found=str(error)) from error
     return training
-
-
-@contextmanager
-def _executor(jobs: int) -> Iterator[Executor | None]:
-    """Processes for simulations; None for this one alone."""
-    if jobs == 1:
-        yield None
-        return
-    # Processes that start afresh: a forked one has locks of threads that it doesn't have.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
-        yield executor
 
 
 def _arms(collective: str, cluster: Topology, actions: str, phases: Phases) -> Arms:

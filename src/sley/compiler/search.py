@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from sley.compiler.choices import Choice, Choices, Prediction, RunnerUp
 from sley.compiler.options import Options
@@ -19,6 +22,8 @@ from sley.ir.program import Program
 from sley.ir.sizes import checked_size
 from sley.ir.topology import Topology
 from sley.verify import verify
+
+T = TypeVar("T")
 
 TIE = 0.01
 """Relative difference up to which times count as equal, since the model is not more exact."""
@@ -47,6 +52,7 @@ def choose(
     model: CostModel | None = None,
     target: str | Target | None = None,
     progress: Progress | None = None,
+    executor: Executor | None = None,
     **overrides: Any,
 ) -> Choices:
     """The fastest plans for sizes on a topology, as a table of ranges without gaps.
@@ -64,6 +70,8 @@ def choose(
     target: a runtime that must be able to run the plans (msccl, executor, rccl): they are
         tile-major, per_chunk, and within its limits.
     progress: called with the number of steps that are done, and of all steps.
+    executor: simulates the sizes; by default this thread does. Each of its processes compiles the
+        candidates once.
     overrides: options by name, which take precedence over `options`; of a list each value is tried.
 
     Candidates whose times differ by 1 % or less count as equally fast; of these the choice is the
@@ -89,14 +97,33 @@ def choose(
     )
     built = max(sum(len(s) for p in ordered_programs for s in space.series(p)), 1)
     search = _Search(found)
-    table = search.table(all_sizes, lambda done: report(built + done, built + steps))
+    if executor is None:
+        tasks: _Tasks = search
+    else:
+        made = pickle.dumps((ordered_programs, cluster, space, interpreter))
+        tasks = _Remote(executor, made)
+    rows = list(_counted(tasks.rows(all_sizes), lambda done: report(built + done, built + steps)))
+    between = _counted(
+        tasks.between(list(pairwise(rows))),
+        lambda done: report(built + len(rows) + done, built + steps),
+    )
+    table = rows[:1]
+    for row, further in zip(rows[1:], between, strict=True):
+        table += [*further, row]
     return Choices(
         topology=cluster,
         interpreter=interpreter,
         ranges=tuple(search.choice(*row) for row in search.ranges(table)),
         candidates=len(found),
-        simulations=search.simulations,
+        simulations=sum(len(row.times_us) for row in table),
     )
+
+
+def _counted(found: Iterable[T], progress: Callable[[int], None]) -> Iterator[T]:
+    """Yields each, and tells the number so far."""
+    for done, one in enumerate(found, 1):
+        progress(done)
+        yield one
 
 
 @dataclass(frozen=True)
@@ -117,24 +144,29 @@ class _Row:
         return {index for index, time_us in self.times_us.items() if time_us <= most}
 
 
+class _Tasks(Protocol):
+    """What finds rows: this thread, or an executor."""
+
+    def rows(self, sizes: Sequence[int]) -> Iterable[_Row]:
+        """The row of each size."""
+        ...
+
+    def between(self, pairs: Sequence[tuple[_Row, _Row]]) -> Iterable[list[_Row]]:
+        """The rows between each two neighbours."""
+        ...
+
+
 @dataclass
 class _Search:
-    """The search among candidates. simulations: the number of simulations so far."""
+    """The search among candidates."""
 
     candidates: list[Candidate]
-    simulations: int = field(default=0)
 
-    def table(self, sizes: list[int], progress: Callable[[int], None]) -> list[_Row]:
-        """A row for each size, and rows between those with different winners."""
-        rows: list[_Row] = []
-        for done, size in enumerate(sizes, 1):
-            rows.append(self.fastest(size, self.candidates))
-            progress(done)
-        table = rows[:1]
-        for done, (before, after) in enumerate(pairwise(rows), len(sizes) + 1):
-            table += [*self._between(before, after), after]
-            progress(done)
-        return table
+    def rows(self, sizes: Sequence[int]) -> Iterator[_Row]:
+        return (self.fastest(size, self.candidates) for size in sizes)
+
+    def between(self, pairs: Sequence[tuple[_Row, _Row]]) -> Iterator[list[_Row]]:
+        return (self._between(*pair) for pair in pairs)
 
     def fastest(self, size_bytes: int, among: Iterable[Candidate]) -> _Row:
         """The best candidate for a size. Candidates whose lower bound rules out that they are the
@@ -146,7 +178,6 @@ class _Search:
             if least_us > max(first * (1 + TIE), second):
                 break
             time_us = self.candidates[index].simulator(size_bytes).time_us
-            self.simulations += 1
             times[index] = time_us
             first, second = sorted((first, second, time_us))[:2]
         return _Row(size_bytes, self._simplest(_equal(times)), times)
@@ -196,6 +227,39 @@ class _Search:
             plan=chosen.plan,
             runner_up=runner_up,
         )
+
+
+@dataclass
+class _Remote:
+    """The search in an executor. made: what the candidates are made from, pickled."""
+
+    executor: Executor
+    made: bytes
+
+    def rows(self, sizes: Sequence[int]) -> Iterator[_Row]:
+        return self.executor.map(_row_of, [self.made] * len(sizes), sizes)
+
+    def between(self, pairs: Sequence[tuple[_Row, _Row]]) -> Iterator[list[_Row]]:
+        return self.executor.map(_between_of, [self.made] * len(pairs), pairs)
+
+
+def _row_of(made: bytes, size_bytes: int) -> _Row:
+    return next(_search_of(made).rows([size_bytes]))
+
+
+def _between_of(made: bytes, pair: tuple[_Row, _Row]) -> list[_Row]:
+    return next(_search_of(made).between([pair]))
+
+
+@lru_cache(maxsize=1)
+def _search_of(made: bytes) -> _Search:
+    """The search of an executor's process, with its own candidates."""
+    programs, topology, space, interpreter = pickle.loads(made)
+    return _Search(
+        candidates(
+            programs, topology, space, interpreter=interpreter, progress=lambda _done, _all: None
+        )
+    )
 
 
 def _predict(candidate: Candidate, size_bytes: int) -> Prediction:
