@@ -93,6 +93,11 @@ std::shared_ptr<Choice> make_choice(const Options& options, const std::shared_pt
         try {
             return turns_of(nb::cast<TurnRows>((*function)(seconds)));
         } catch (nb::python_error& error) {
+            // A thread of the caller's, where signal handlers run: `run_now` raises their error.
+            if (is_interrupted) {
+                error.restore();
+                throw Choice::Interrupted();
+            }
             error.discard_as_unraisable("the choice of a plan by its times");
         } catch (const nb::cast_error&) {
         }

@@ -226,7 +226,12 @@ void Calls::agree(Choice& choice, double timeout_s) {
     call.record.what = choice.sum().what;
     call.record.count = static_cast<std::uint64_t>(call.count);
     const auto outcome = run_call(*choice.sum().engine, call, 1, timeout_s, false);
-    if (outcome.status == Status::kDone) choice.decide();
+    if (outcome.status != Status::kDone) return;
+    try {
+        choice.decide();
+    } catch (const Choice::Interrupted&) {  // as a call that ends by a signal
+        fabric_->control().fail(Failure::kGaveUp, fabric_->rank());
+    }
 }
 
 void Calls::run_skipped(CallRecord record) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -34,6 +35,9 @@ struct Turn {
 // are asked for many calls in advance. So all ranks change the engine at the same call.
 class Choice {
 public:
+    // A signal has ended the decision of this rank, in whose thread it ran.
+    class Interrupted : public std::exception {};
+
     static constexpr std::size_t kMostTurns = 32;
     using Times = std::array<double, kMostTurns>;
     // Makes the next turns from the sums over all ranks of the mean seconds of a call, by turn.
@@ -74,7 +78,7 @@ public:
                 {static_cast<std::int64_t>(sizeof(Times)), 0}, {}};
     }
     // After that call: begins the next turns. For impossible ones, the first engine runs all
-    // further calls: on all ranks, since they decide the same.
+    // further calls: on all ranks, since they decide the same. Throws Interrupted.
     void decide() {
         const auto end = times_.begin() + static_cast<std::ptrdiff_t>(turns_.size());
         try {

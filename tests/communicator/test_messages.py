@@ -11,8 +11,8 @@ import pytest
 import sley
 from sley.communicator import Communicator, Work
 from sley.communicator.heap import empty
+from sley.communicator.loading import LoadedPlan
 from sley.communicator.messages import ALL_TO_ALL_TAG
-from sley.communicator.stats import CallStats
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from support.threads_group import Ranks
@@ -182,13 +182,13 @@ def test_statistics_may_be_read_while_another_thread_adds_a_plan(
         group.each(calls)
         core = group.comms[0].endpoint._core
         assert core is not None
-        plans = core.loaded
+        plans = core.loader._loaded
 
-        def added(**fields: Any) -> CallStats:  # as the other thread's first call would
+        def added(plan: LoadedPlan) -> str:  # as the other thread's first call would
             plans["added", bytes([len(plans)])] = next(iter(plans.values()))
-            return CallStats(**fields)
+            return "default"
 
-        monkeypatch.setattr("sley.communicator.endpoint.CallStats", added)
+        monkeypatch.setattr(LoadedPlan, "origin", property(added))
         assert len(group.comms[0].stats()) == 2
 
 

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import sley
-from sley.communicator import Call, Communicator, Network, Settings
-from sley.communicator.watch import FIRST_CALLS, PAIRS, TRIAL_CALLS, WARM_CALLS, Watch
+from sley.communicator import Call, Communicator, Network, Settings, loading
+from sley.communicator.watch import FIRST_CALLS, PAIRS, TRIAL_CALLS, WARM_CALLS, Turns, Watch
 from sley.compiler import Options
 from sley.engine.types import DATA_TYPES
+from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from sley.policy import Decision, Measured
 from sley.selection.plans import Change
@@ -131,6 +132,23 @@ def test_a_slow_plan_is_reverted_by_all_ranks_at_the_same_call(
         f"all_reduce of 4000, since call {REVERTS_AT}: {change.after} (10.0 us) instead of "
         "ring-allreduce instances=2 (20.0 us)"
     )
+
+
+def test_a_reverted_plan_stays_reverted_when_plans_are_registered(
+    tmp_path: Path, slow_policy: None
+) -> None:
+    path = policy_file(tmp_path, policy_of(2, measured=PROMISED))
+
+    def calls(comm: Communicator) -> tuple[int, int]:
+        data = np.zeros(COUNT)
+        for turn in range(300):
+            if turn == 150:  # the plans of all calls are looked up again
+                comm.plans.register(sley.algorithms.ring_allgather(2))
+            comm.all_reduce(data)
+        return len(comm.plans.changes), calls_of(comm)["policy"]
+
+    with Ranks(2, settings_of(path)) as ranks:
+        assert ranks.each(calls) == [(1, WARM_CALLS + FIRST_CALLS + PAIRS)] * 2
 
 
 def test_ranks_far_ahead_of_the_others_change_at_the_same_call(
@@ -395,3 +413,75 @@ def test_hosts_agree_over_the_network(tmp_path: Path, slow_policy: None) -> None
         changes = ranks.each(lambda comm: comm.plans.changes)
     assert [change.call for change in changes[0]] == [REVERTS_AT]
     assert changes == [changes[0]] * RANKS
+
+
+def test_a_policy_cuts_data_into_smaller_tiles(tmp_path: Path) -> None:
+    path = policy_file(tmp_path, policy_of(2, decision=Decision("ring-allreduce", tile=0.25)))
+
+    def slots(comm: Communicator) -> dict[str, int]:
+        data = np.arange(300_000, dtype=np.float64)
+        comm.all_reduce(data)
+        assert (data == 2 * np.arange(300_000)).all()
+        assert comm.endpoint._core is not None
+        runs = comm.endpoint._core.loader.runs()
+        return {f"{kind} {origin}": one.loaded.wiring.slot_bytes for kind, origin, one in runs}
+
+    with Ranks(2, settings_of(path)) as ranks:
+        found = ranks.each(slots)[0]
+    assert 4 * found["all_reduce policy"] == found["all_reduce trial"]
+
+
+def test_a_plan_whose_messages_do_not_fit_the_slots_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_LARGEST_ELEMENT_BYTES", 1 << 20)
+    path = policy_file(tmp_path, policy_of(RANKS))
+    assert refused(caplog, settings_of(path)) == ["D904"] * RANKS
+    assert "bytes for one element of each chunk" in caplog.text
+
+
+def test_calls_beyond_the_most_watched_ones_run_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loading, "_MOST_WATCHED", 2)
+    path = policy_file(tmp_path, policy_of(2))
+
+    def calls(comm: Communicator) -> dict[str, int]:
+        for count in (3, 4, 5, 6, 3):
+            comm.all_reduce(data := np.ones(count))
+            assert (data == 2).all()
+        return calls_of(comm)
+
+    with caplog.at_level("WARNING", "sley"), Ranks(2, settings_of(path)) as ranks:
+        assert ranks.each(calls) == [{"policy": 3, "default": 2}] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "sley: 2 different calls use the policy; further ones use the default"
+    ] * 2
+
+
+def test_a_signal_in_the_decision_ends_the_call_on_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = policy_file(tmp_path, policy_of(2))
+    decide, decided = Watch.decide, []
+
+    def interrupted(watch: Watch, seconds: Sequence[float]) -> Turns:
+        decided.append(watch)
+        if len(decided) == 1:
+            raise KeyboardInterrupt
+        return decide(watch, seconds)
+
+    monkeypatch.setattr(Watch, "decide", interrupted)
+
+    def calls(comm: Communicator) -> str:
+        try:
+            for _ in range(200):
+                comm.all_reduce(np.ones(COUNT))
+        except KeyboardInterrupt:
+            return "interrupted"
+        except SleyError as error:
+            return error.code
+        return "nothing"
+
+    with Ranks(2, settings_of(path)) as ranks:
+        assert sorted(ranks.each(calls)) == ["N626", "interrupted"]

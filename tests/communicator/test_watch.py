@@ -71,11 +71,14 @@ def test_a_plan_as_fast_as_promised_is_never_compared() -> None:
 
 
 def test_a_plan_slower_than_the_default_is_reverted_for_good() -> None:
-    run = Run(constant(12.0, 10.0)).until(100_000)
     call = WARM_CALLS + FIRST_CALLS + TRIAL_CALLS
+    run = Run(constant(12.0, 10.0)).until(call)
     (switch,) = run.switches
     assert switch == Switch(call, POLICY, DEFAULT, pytest.approx(12.0), pytest.approx(10.0))
     assert run.called[POLICY] == WARM_CALLS + FIRST_CALLS + PAIRS
+    ((number, calls),) = run.watch.turns
+    assert number == DEFAULT
+    assert calls > 1 << 50, "no further agreement"
 
 
 def test_without_a_measured_default_a_trial_comes_first() -> None:

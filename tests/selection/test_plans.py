@@ -20,6 +20,7 @@ from sley.selection.kinds import Request
 from sley.selection.plans import Plans, ReadyPlan
 from support import rank_threads
 from support.call_cases import hosts_of
+from support.policies import policy_of
 
 HOSTS = hosts_of(4)
 
@@ -242,6 +243,20 @@ def test_a_user_plan_may_not_write_its_input() -> None:
         assert caught.value.code == "N657"
         assert "test_plans.py" in str(caught.value), "the line that writes"
     assert made.find("all_reduce", 10).origin == "compiled"
+
+
+def test_a_policy_may_not_choose_a_plan_that_writes_its_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compile_plan = module.compile
+
+    def compile_writer(program: sley.Program, options: sley.Options) -> sley.Plan:
+        return compile_plan(WRITES_INPUT if program.name == "ring-allreduce" else program, options)
+
+    monkeypatch.setattr(module, "compile", compile_writer)
+    made = Plans(hosts_of(2), cache=False, policy=policy_of(2))
+    assert made.find("all_reduce", 10).range is None
+    assert [problem.found[:5] for problem in made.problems] == ["N657:"]
 
 
 def test_user_plans_are_proven() -> None:

@@ -57,6 +57,7 @@ def test_other_calls_keep_the_default() -> None:
     )
     one = Plans(hosts_of(1), cache=False, policy=policy_of(1))
     assert one.find("all_reduce", 4096).plan.name == "local-copy"
+    assert not one.problems
 
 
 @pytest.mark.parametrize("order", ["first", "later"])

@@ -22,9 +22,11 @@ from sley.communicator.network import Network
 from sley.communicator.settings import Copies, Settings
 from sley.rendezvous.environment import Started, from_environment
 from sley.rendezvous.stores import FolderStore, LocalStore, MpiStore, Store, TorchStore
+from sley.selection.plans import Change
 
 __all__ = [
     "Call",
+    "Change",
     "Communicator",
     "Copies",
     "FolderStore",

@@ -6,14 +6,12 @@ import atexit
 import contextlib
 import logging
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from sley.communicator.arrays import is_in_place
 from sley.communicator.calls import (
-    AGREEMENT,
     DONE,
     DONE_UNPLANNED,
     UNPLANNED,
@@ -23,22 +21,19 @@ from sley.communicator.calls import (
     record_of,
 )
 from sley.communicator.failures import Failures
-from sley.communicator.loading import SUM_BYTES, LoadedPlan, WatchedPlan, load_plan, watch_plans
+from sley.communicator.loading import AnyPlan, LoadedPlan, Loader
 from sley.communicator.memory import WAYS, Memory
 from sley.communicator.messages import ANY, Messages
 from sley.communicator.network import connect
 from sley.communicator.settings import Copies, Settings
 from sley.communicator.stats import OPEN, CallStats, log_to_stderr, logger
 from sley.communicator.tuner import Tuner
-from sley.communicator.watch import DEFAULT, Switch, Watch
 from sley.engine import native
 from sley.engine.limits import whole
 from sley.engine.outcomes import Report, Status
 from sley.errors import Place, SleyError
 from sley.errors.calls import N623, N627, N632
-from sley.errors.runtime import R507
 from sley.ir.words import is_integer
-from sley.policy import Decision
 from sley.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
 from sley.rendezvous.hosts import Hosts
 from sley.rendezvous.stores import Store
@@ -51,8 +46,6 @@ _SETTLE_S = 2.0
 _Key: TypeAlias = tuple[str | int, int, int, int, bool, int]
 """A call's kind, or the id of its own plan; count, type, operation, whether in place, and root."""
 
-_AnyPlan: TypeAlias = LoadedPlan | WatchedPlan
-
 _Arguments: TypeAlias = "tuple[Any, int, int, int, int, int, int, int, int, int, float]"
 """Of `native.Calls.run`: the engine or the choice, count, type, operation, input and output with
 their sizes, the call's record, the record of an AllToAll by messages that may answer it (0: none),
@@ -61,27 +54,21 @@ the timeout."""
 _MOST_KEYS = 4096
 """Different calls whose plans are remembered; after more, all are looked up again."""
 
-_MOST_WATCHED = 1024
-"""Different calls that are watched; further ones run the default."""
-
 
 @dataclass(frozen=True)
 class _Core:
     """The engine's objects of an open communicator, and the plans that it has loaded. A call keeps
     them until it returns, even if another thread closes the communicator meanwhile.
 
-    loaded: by kind of call and digest. watched: of calls under a policy. ready: for each call, its
-    plan and its record. lock: held while a watch is made, so that equal calls have one.
+    ready: for each call, its plan and its record.
     """
 
     fabric: native.Fabric
     calls: native.Calls
     messages: Messages
     failures: Failures
-    loaded: dict[tuple[str, bytes], LoadedPlan] = field(default_factory=dict)
-    watched: dict[_Key, WatchedPlan] = field(default_factory=dict)
-    ready: dict[_Key, tuple[_AnyPlan, int]] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    loader: Loader
+    ready: dict[_Key, tuple[AnyPlan, int]] = field(default_factory=dict)
 
 
 class Endpoint:
@@ -131,7 +118,6 @@ class Endpoint:
             opened.callback(calls.close)
             opened.callback(fabric.close)
             opened.callback(fabric.settle, _SETTLE_S)
-            self._core: _Core | None = _Core(fabric, calls, messages, failures)
             offered = [description.offered for description in rendezvous.descriptions]
             policy, problems = tuner.agree(offered, self.hosts)
             self.plans = Plans(
@@ -143,6 +129,8 @@ class Endpoint:
                 policy=policy,
                 problems=problems,
             )
+            loader = Loader(fabric, rank, self.hosts, settings, self.plans, name)
+            self._core: _Core | None = _Core(fabric, calls, messages, failures, loader)
             self._closing = opened.pop_all()
         if settings.copies is Copies.ATTACHED and not fabric.is_attached:
             logger.warning(
@@ -237,12 +225,8 @@ class Endpoint:
         if core is None:
             return []
         runs: dict[tuple[str, str, bytes], list[LoadedPlan]] = {}
-        for (kind, _), loaded in list(core.loaded.items()):  # other threads may add plans
-            runs.setdefault((kind, loaded.origin, loaded.ready.digest), []).append(loaded)
-        for (which, *_), watched in list(core.watched.items()):
-            for number, loaded in enumerate(watched.plans):
-                origin = watched.origin(number)
-                runs.setdefault((str(which), origin, loaded.ready.digest), []).append(loaded)
+        for kind, origin, loaded in core.loader.runs():
+            runs.setdefault((kind, origin, loaded.ready.digest), []).append(loaded)
         rows = [self._row(kind, origin, plans) for (kind, origin, _), plans in runs.items()]
         return [row for row in rows if row.calls]
 
@@ -296,7 +280,7 @@ class Endpoint:
             core.failures.latest = None
             self._core = None
 
-    def _arguments(self, core: _Core, call: Call) -> tuple[_AnyPlan, int, _Arguments]:
+    def _arguments(self, core: _Core, call: Call) -> tuple[AnyPlan, int, _Arguments]:
         """The plan of a call, its record, and the engine's arguments."""
         if self.plans.registrations != self._registrations:
             self._registrations = self.plans.registrations
@@ -327,14 +311,14 @@ class Endpoint:
 
     def _make_ready(
         self, core: _Core, key: _Key, call: Call, in_place: bool
-    ) -> tuple[_AnyPlan, int]:
+    ) -> tuple[AnyPlan, int]:
         ready = self._plan_for(call, in_place)
-        loaded: _AnyPlan
+        loaded: AnyPlan
         if ready.range is None:
-            loaded = self._load(core, call.kind, ready)
+            loaded = core.loader.load(call.kind, ready)
         else:
-            with core.lock:
-                loaded = core.watched.get(key) or self._watch(core, key, call, ready, in_place)
+            request = self._request(call, in_place)
+            loaded = core.loader.watch(key, ready, request, lambda one: _record(call, one))
         self._log_problems()
         if len(core.ready) >= _MOST_KEYS:
             core.ready.clear()
@@ -342,62 +326,9 @@ class Endpoint:
         core.ready[key] = found
         return found
 
-    def _load(self, core: _Core, kind: str, ready: ReadyPlan) -> LoadedPlan:
-        loaded = core.loaded.get((kind, ready.digest))
-        if loaded is None:
-            loaded = load_plan(ready, core.fabric, *self._here())
-            core.loaded[kind, ready.digest] = loaded
-        return loaded
-
-    def _watch(
-        self, core: _Core, key: _Key, call: Call, ready: ReadyPlan, in_place: bool
-    ) -> _AnyPlan:
-        """The watch of equal calls for which the policy has chosen a plan; the default alone if
-        that is the same plan, can't be loaded, or if too many calls are watched. With its own
-        engines: their times are those of these calls."""
-        assert ready.range is not None
-        size_bytes = self._size_of(call)
-        default = self.plans.library(call.kind, size_bytes, in_place=in_place)
-        candidates = [ready]
-        if self.settings.explore > 0:
-            candidates += self.plans.alternatives(ready, in_place=in_place)
-        distinct = {one.digest: one for one in candidates if one.digest != default.digest}
-        plans = [self._try(core, one) for one in distinct.values()]
-        loaded = [one for one in plans if one is not None]
-        is_possible = loaded and loaded[0].ready is ready and len(core.watched) < _MOST_WATCHED
-        if not is_possible:
-            return self._load(core, call.kind, default)
-        loaded.insert(DEFAULT, load_plan(default, core.fabric, *self._here()))
-        expected = ready.range.expected(size_bytes)
-        watch = Watch(
-            self.ranks,
-            len(loaded),
-            None if expected is None else expected.default_us,
-            self.settings.explore,
-            _log_of(self, call.kind, size_bytes, in_place, [one.ready for one in loaded]),
-        )
-        small = self.plans.library("all_reduce", SUM_BYTES, in_place=True)
-        sums = self._load(core, AGREEMENT, small)
-        watched = watch_plans(loaded, sums, watch, lambda one: _record(call, one))
-        core.watched[key] = watched
-        return watched
-
-    def _try(self, core: _Core, ready: ReadyPlan) -> LoadedPlan | None:
-        """A plan of the policy with an engine of its own; None, with one more problem, if it can't
-        be loaded on any rank. Errors: R507, which is this rank's alone."""
-        try:
-            return load_plan(ready, core.fabric, *self._here())
-        except SleyError as error:
-            if error.code == R507.code:
-                raise
-            self.plans.note(error)
-            return None
-
-    def _here(self) -> tuple[int, Hosts, Settings]:
-        return self.rank, self.hosts, self.settings
-
-    def _size_of(self, call: Call) -> int:
-        return size_of(call.kind, self.ranks, call.count, call.dtype.size_bytes)
+    def _request(self, call: Call, in_place: bool) -> Request:
+        size_bytes = size_of(call.kind, self.ranks, call.count, call.dtype.size_bytes)
+        return Request(call.kind, self.hosts, size_bytes, in_place, call.root)
 
     def _log_problems(self) -> None:
         """Logs the problems of the plans that are new."""
@@ -410,16 +341,15 @@ class Endpoint:
         """The plan for a call; rank 0 logs why it was chosen."""
         if call.plan is not None:
             return self.plans.prove(call.plan)
-        size_bytes = self._size_of(call)
-        ready = self.plans.find(call.kind, size_bytes, in_place=in_place, root=call.root)
+        request = self._request(call, in_place)
+        ready = self.plans.find(call.kind, request.size_bytes, in_place=in_place, root=call.root)
         if self.rank == 0 and logger.isEnabledFor(logging.INFO):
-            request = Request(call.kind, self.hosts, size_bytes, in_place, call.root)
             for line in self.plans.considered(request):
                 logger.info("%s: %s", self.name, line)
         return ready
 
     def _error(
-        self, core: _Core, loaded: _AnyPlan, record: int, call: Call, report: Report | None
+        self, core: _Core, loaded: AnyPlan, record: int, call: Call, report: Report | None
     ) -> SleyError | None:
         words = describe_record(record, call.count)
         plan = loaded.current.loaded
@@ -428,7 +358,7 @@ class Endpoint:
     def _run(
         self,
         core: _Core,
-        loaded: _AnyPlan,
+        loaded: AnyPlan,
         record: int,
         call: Call,
         arguments: _Arguments,
@@ -478,26 +408,6 @@ class Endpoint:
 
 def _record(call: Call, ready: ReadyPlan) -> int:
     return record_of(call.kind, call.dtype, call.op, call.root, ready.digest)
-
-
-def _log_of(
-    endpoint: Endpoint, kind: str, size_bytes: int, in_place: bool, plans: Sequence[ReadyPlan]
-) -> Callable[[Switch], None]:
-    """A function that keeps and logs the changes of equal calls. It doesn't refer to the endpoint,
-    which the engine would keep alive."""
-    changes, name, is_first = endpoint.plans.changes, endpoint.name, endpoint.rank == 0
-    words = [str(Decision(one.selection.name, one.selection.options, one.tile)) for one in plans]
-
-    def log(switch: Switch) -> None:
-        before, after = words[switch.before], words[switch.after]
-        times = switch.before_us, switch.after_us
-        change = Change(switch.call, kind, size_bytes, in_place, before, after, *times)
-        changes.append(change)
-        if is_first:
-            level = logging.WARNING if switch.after == DEFAULT else logging.INFO
-            logger.log(level, "%s: %s", name, change)
-
-    return log
 
 
 def _processes_to_watch(

@@ -1,27 +1,33 @@
-"""Loading: plans on this rank, as the engine loads them, alone or watched."""
+"""Loading: plans on this rank, as the engine loads them, alone or watched under a policy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from sley.communicator.calls import AGREEMENT, record_of
 from sley.communicator.memory import stride, tile_bytes
 from sley.communicator.settings import Settings
-from sley.communicator.watch import DEFAULT, POLICY, Watch
+from sley.communicator.stats import logger
+from sley.communicator.watch import DEFAULT, POLICY, Switch, Watch
 from sley.direct import pulls
 from sley.engine import native
 from sley.engine.limits import SLOT_BYTES
 from sley.engine.program import Loaded, Pullable, load
 from sley.engine.types import DATA_TYPES
-from sley.errors import Place
+from sley.errors import Place, SleyError
 from sley.errors.policy import D904
 from sley.ir.plan import Plan
 from sley.ir.words import WRITES_DESTINATION, Buffer, Protocol, ReduceOp
+from sley.policy import Decision
 from sley.rendezvous.hosts import Hosts
-from sley.selection.plans import ReadyPlan
+from sley.selection.kinds import Request
+from sley.selection.plans import Change, Plans, ReadyPlan
 
 SUM_BYTES = 256
 """The bytes of the AllReduce that adds up times, `native.Choice.most_turns` of float64."""
@@ -88,6 +94,150 @@ class WatchedPlan:
         return sum(plan.seconds() for plan in self.plans)
 
 
+AnyPlan: TypeAlias = LoadedPlan | WatchedPlan
+
+_MOST_WATCHED = 1024
+"""Different calls that are watched; further ones run the default."""
+
+
+class Loader:
+    """The plans that a rank of an open communicator has loaded.
+
+    name: of the communicator. Threads may share it.
+    """
+
+    def __init__(
+        self,
+        fabric: native.Fabric,
+        rank: int,
+        hosts: Hosts,
+        settings: Settings,
+        plans: Plans,
+        name: str,
+    ) -> None:
+        self._fabric, self._rank, self._hosts, self._settings = fabric, rank, hosts, settings
+        self._plans, self._name = plans, name
+        self._ranks = len(hosts.host)
+        self._loaded: dict[tuple[str, bytes], LoadedPlan] = {}
+        self._watched: dict[Hashable, tuple[str, WatchedPlan]] = {}
+        self._is_full = False
+        self._lock = threading.Lock()
+
+    def load(self, kind: str, ready: ReadyPlan) -> LoadedPlan:
+        """A plan for calls of a kind, loaded once. Errors: R507, R510."""
+        loaded = self._loaded.get((kind, ready.digest))
+        if loaded is None:
+            loaded = self._load(ready)
+            self._loaded[kind, ready.digest] = loaded
+        return loaded
+
+    def watch(
+        self,
+        key: Hashable,
+        ready: ReadyPlan,
+        request: Request,
+        record: Callable[[ReadyPlan], int],
+    ) -> AnyPlan:
+        """A plan that the policy has chosen for equal calls, with their watch.
+
+        The default alone, if that is the same plan, if no rank can load the policy's, or if too
+        many calls are watched. A watch has its own engines: their times are those of these calls.
+
+        key: equal for equal calls. request: these calls. record: of calls with a plan.
+        Errors: R507, R510.
+        """
+        with self._lock:  # so that equal calls have one watch
+            if key in self._watched:
+                return self._watched[key][1]
+            kind, size_bytes, in_place = request.kind, request.size_bytes, request.in_place
+            default = self._plans.library(kind, size_bytes, in_place=in_place)
+            loaded = self._candidates(ready, default, in_place)
+            if not loaded or not self._has_room():
+                return self.load(kind, default)
+            assert ready.range is not None
+            expected = ready.range.expected(size_bytes)
+            watch = Watch(
+                self._ranks,
+                len(loaded),
+                None if expected is None else expected.default_us,
+                self._settings.explore,
+                self._log_of(request, [one.ready for one in loaded]),
+            )
+            small = self._plans.library("all_reduce", SUM_BYTES, in_place=True)
+            watched = _watch_plans(loaded, self.load(AGREEMENT, small), watch, record)
+            self._watched[key] = kind, watched
+        return watched
+
+    def runs(self) -> Iterator[tuple[str, str, LoadedPlan]]:
+        """The kind of calls and the origin of every loaded plan, and the plan."""
+        for (kind, _), loaded in list(self._loaded.items()):  # other threads may add plans
+            yield kind, loaded.origin, loaded
+        for kind, watched in list(self._watched.values()):
+            for number, loaded in enumerate(watched.plans):
+                yield kind, watched.origin(number), loaded
+
+    def _candidates(self, ready: ReadyPlan, default: ReadyPlan, in_place: bool) -> list[LoadedPlan]:
+        """The policy's plan, the default, and alternatives if they may be tried; nothing if the
+        first two are the same, or if the first can't be loaded."""
+        if ready.digest == default.digest:
+            return []
+        try:
+            loaded = [self._load(ready), self._load(default)]
+        except SleyError as error:
+            if error.code != D904.code:  # of this rank alone
+                raise
+            self._plans.refuse(ready, error)
+            return []
+        if self._settings.explore > 0:
+            known = {ready.digest, default.digest}
+            for one in self._plans.alternatives(ready, in_place=in_place):
+                if one.digest in known:
+                    continue
+                known.add(one.digest)
+                try:
+                    loaded.append(self._load(one))
+                except SleyError as error:
+                    if error.code != D904.code:
+                        raise
+                    self._plans.refuse(one, error)
+        return loaded
+
+    def _has_room(self) -> bool:
+        if len(self._watched) < _MOST_WATCHED:
+            return True
+        if not self._is_full:
+            self._is_full = True
+            logger.warning(
+                "%s: %d different calls use the policy; further ones use the default",
+                self._name,
+                _MOST_WATCHED,
+            )
+        return False
+
+    def _load(self, ready: ReadyPlan) -> LoadedPlan:
+        return load_plan(ready, self._fabric, self._rank, self._hosts, self._settings)
+
+    def _log_of(self, request: Request, plans: Sequence[ReadyPlan]) -> Callable[[Switch], None]:
+        """A function that keeps and logs the changes of equal calls. It doesn't refer to the
+        loader, which the engine would keep alive."""
+        changes, name, is_first = self._plans.changes, self._name, self._rank == 0
+        calls = request.kind, request.size_bytes, request.in_place
+        words = [
+            str(Decision(one.selection.name, one.selection.options, one.tile)) for one in plans
+        ]
+
+        def log(switch: Switch) -> None:
+            times = switch.before_us, switch.after_us
+            before, after = words[switch.before], words[switch.after]
+            change = Change(switch.call, *calls, before, after, *times)
+            changes.append(change)
+            if is_first:
+                level = logging.WARNING if switch.after == DEFAULT else logging.INFO
+                logger.log(level, "%s: %s", name, change)
+
+        return log
+
+
 def load_plan(
     ready: ReadyPlan, fabric: native.Fabric, rank: int, hosts: Hosts, settings: Settings
 ) -> LoadedPlan:
@@ -111,7 +261,7 @@ def load_plan(
     )
 
 
-def watch_plans(
+def _watch_plans(
     plans: Sequence[LoadedPlan],
     sums: LoadedPlan,
     watch: Watch,
@@ -133,6 +283,10 @@ def watch_plans(
         any(plan.writes_input for plan in plans),
         any(plan.writes_memory for plan in plans),
     )
+
+
+def _words_of(ready: ReadyPlan) -> str:
+    return str(Decision(ready.selection.name, ready.selection.options, ready.tile))
 
 
 def _tile_bytes(ready: ReadyPlan, loaded: Loaded, hosts: Hosts, settings: Settings) -> int:

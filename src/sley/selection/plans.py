@@ -199,13 +199,18 @@ class Plans:
                 try:
                     found.append(self._tuned(chosen.range, decision, chosen.selection, in_place))
                 except SleyError as error:
-                    self.note(error)
+                    self._note(error)
         return found
 
-    def note(self, error: SleyError) -> None:
-        """Adds an error to the problems, once."""
+    def refuse(self, ready: ReadyPlan, error: SleyError) -> None:
+        """Replaces a plan that the policy chose by the default, since no rank can load it; `error`
+        tells why."""
         with self._lock:
-            self.problems += tuple(d for d in error.diagnostics if d not in self.problems)
+            self._note(error)
+            for table in self._tables.values():
+                for rung in table.rungs:
+                    if rung.ready is ready:
+                        self._drop(rung, error)
 
     def register(
         self,
@@ -365,17 +370,11 @@ class Plans:
         with self._lock:
             if rung.ready is None and rung.range is not None:
                 in_place = dict(rung.selection.arguments)["in_place"]
-                default = replace(
-                    rung.default,
-                    begin_bytes=rung.selection.begin_bytes,
-                    end_bytes=rung.selection.end_bytes,
-                )
+                decision, default = rung.range.decision, _default_of(rung)
                 try:
-                    rung.ready = self._tuned(rung.range, rung.range.decision, default, in_place)
+                    rung.ready = self._tuned(rung.range, decision, default, in_place)
                 except SleyError as error:
-                    self.note(error)
-                    refused = f"{rung.selection.name}, the tuner's policy: {_found(error)}"
-                    rung.selection = replace(default, refused=(refused, *default.refused))
+                    self._drop(rung, error)
             if rung.ready is None:
                 if rung.user_plan is not None:
                     started = time.perf_counter()
@@ -415,6 +414,18 @@ class Plans:
             plan_digest = hashlib.sha256(words).digest()[: len(plan_digest)]
         took = (time.perf_counter() - started) * 1e3
         return ReadyPlan(plan, selection, origin, plan_digest, took, decision.tile, found)
+
+    def _drop(self, rung: _Rung, error: SleyError) -> None:
+        """Replaces the policy's choice for a range by the default."""
+        self._note(error)
+        default = _default_of(rung)
+        refused = f"{rung.selection.name}, the tuner's policy: {_found(error)}"
+        rung.selection = replace(default, refused=(refused, *default.refused))
+        rung.range = rung.ready = None
+
+    def _note(self, error: SleyError) -> None:
+        """Adds an error to the problems, once."""
+        self.problems += tuple(d for d in error.diagnostics if d not in self.problems)
 
     def _library_plan(self, selection: Selection) -> tuple[Plan, str, bytes]:
         """The plan of a selection, its origin and digest; made once."""
@@ -468,6 +479,12 @@ def _covers(one: Range, size_bytes: int) -> bool:
     return max(one.begin_bytes, 1) <= size_bytes and (
         one.end_bytes is None or size_bytes <= one.end_bytes
     )
+
+
+def _default_of(rung: _Rung) -> Selection:
+    """The library's selection, for the sizes of the range."""
+    sizes = rung.selection.begin_bytes, rung.selection.end_bytes
+    return replace(rung.default, begin_bytes=sizes[0], end_bytes=sizes[1])
 
 
 def _selection_of(user_plan: UserPlan | None, selected: Selection) -> Selection:
