@@ -36,6 +36,9 @@ class Part:
     def is_done(self) -> bool:
         return self._end.is_set()
 
+    def check(self) -> None:
+        self.wait(0)
+
     def on_done(self, callback: Callable[[], None]) -> None:
         if self._end.is_set():
             callback()

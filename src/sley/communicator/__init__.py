@@ -13,12 +13,14 @@ memory.py         the segments of the ranks of a host, the fabric over them, slo
 heap.py           memory that the other ranks of the host can read in place
 network.py        transports between hosts
 settings.py       settings of a communicator
+recording.py      records a program's calls as a workload
 stats.py          statistics of calls, and the log
 """
 
 from sley.communicator.calls import Call, Work
 from sley.communicator.communicator import Communicator
 from sley.communicator.network import Network
+from sley.communicator.recording import Recorder, record
 from sley.communicator.settings import Copies, Settings
 from sley.rendezvous.environment import Started, from_environment
 from sley.rendezvous.stores import FolderStore, LocalStore, MpiStore, Store, TorchStore
@@ -33,10 +35,12 @@ __all__ = [
     "LocalStore",
     "MpiStore",
     "Network",
+    "Recorder",
     "Settings",
     "Started",
     "Store",
     "TorchStore",
     "Work",
     "from_environment",
+    "record",
 ]

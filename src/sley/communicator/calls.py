@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Final
+from typing import Final, Protocol
 
 from sley.engine import native
 from sley.engine.outcomes import Report, Status
@@ -113,15 +113,23 @@ Explain = Callable[[Report | None], SleyError | None]
 _PIECE_S = 0.1
 
 
+class Waits(Protocol):
+    """What is told of waits for a call: `recording.Recorded`."""
+
+    def begin_wait(self) -> None: ...
+    def end_wait(self) -> None: ...
+
+
 class Work:
     """A call in progress. Keeps the `owners` of its memory alive until it has ended, even if this
     object is dropped.
 
     source: after a receive, the sender's rank. is_unplanned: after a call with
     `Call.may_be_unplanned`, whether another rank does it without a plan, and nothing was done.
+    recorded: notes waits for the call, if it is recorded.
     """
 
-    __slots__ = ("_error", "_explain", "_lock", "_ticket", "is_unplanned", "source")
+    __slots__ = ("_error", "_explain", "_lock", "_ticket", "is_unplanned", "recorded", "source")
 
     def __init__(
         self, ticket: native.Ticket | None, explain: Explain, owners: tuple[object, ...] = ()
@@ -132,6 +140,7 @@ class Work:
         self.source, self.is_unplanned = NONE, False
         self._error: SleyError | None = None
         self._lock = threading.Lock()
+        self.recorded: Waits | None = None
 
     def is_done(self) -> bool:
         """Whether the call has ended, successfully or not."""
@@ -143,11 +152,15 @@ class Work:
         `timeout_s`: then it continues. Errors: those of the call, R514."""
         if timeout_s is not None and (not isinstance(timeout_s, Real) or math.isnan(timeout_s)):
             raise R514.error(expected="timeout_s in seconds", found=f"timeout_s={timeout_s!r}")
+        if self.recorded is not None:
+            self.recorded.begin_wait()
         ticket = self._ticket  # another thread may take it away
         if ticket is not None:
             if not self._await(ticket, timeout_s):
                 return False
             self._finish()
+        if self.recorded is not None:
+            self.recorded.end_wait()
         if self._error is not None:
             raise self._error
         return True
@@ -157,6 +170,12 @@ class Work:
         if self.is_done():
             self._finish()
         return self._error
+
+    def check(self) -> None:
+        """Raises the error of the call, which has ended."""
+        error = self.error()
+        if error is not None:
+            raise error
 
     def on_done(self, then: Callable[[], None]) -> None:
         """Calls `then` in the thread that ends the call, or at once if it has ended."""

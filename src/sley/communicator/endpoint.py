@@ -25,6 +25,7 @@ from sley.communicator.loading import AnyPlan, LoadedPlan, Loader
 from sley.communicator.memory import WAYS, Memory
 from sley.communicator.messages import ANY, Messages
 from sley.communicator.network import connect
+from sley.communicator.recording import RECORDING
 from sley.communicator.settings import Copies, Settings
 from sley.communicator.stats import OPEN, CallStats, log_to_stderr, logger
 from sley.communicator.tuner import Tuner
@@ -143,6 +144,7 @@ class Endpoint:
         self._registrations = 0
         self._is_closed = self._is_inherited = False
         OPEN.add(self)
+        RECORDING.start()
 
     def submit(
         self, call: Call, *, is_async: bool = False, owners: tuple[object, ...] = ()
@@ -153,6 +155,8 @@ class Endpoint:
         the call's memory, kept alive until it has ended. Errors: N62x, N65x; `Work.wait` raises
         those of an asynchronous call."""
         core = self._open_core()
+        recorder = RECORDING.recorder
+        recorded = None if recorder is None else recorder.begin(self, call)
         loaded, record, arguments = self._arguments(core, call)
         if is_async:
             ticket = core.calls.submit(*arguments)
@@ -160,8 +164,12 @@ class Endpoint:
                 ticket, lambda report: self._error(core, loaded, record, call, report), owners
             )
             core.failures.latest = work
+            if recorded is not None:
+                work.recorded = recorded.overlap()
             return work
         is_planned = self._run(core, loaded, record, call, arguments, 1)
+        if recorded is not None:
+            recorded.end()
         return DONE if is_planned else DONE_UNPLANNED
 
     def skip_plan(self) -> None:
@@ -274,6 +282,7 @@ class Endpoint:
         self._check_thread(core)
         self._is_closed = True
         OPEN.discard(self)
+        RECORDING.save()
         try:
             self._closing.close()
         finally:

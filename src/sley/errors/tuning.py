@@ -1,4 +1,4 @@
-"""Rules of tuning: errors in the input of a tuner (D92x, D93x)."""
+"""Rules of tuning: errors in the input of a tuner (D92x, D93x), and in workloads (D945, D946)."""
 
 from sley.errors.diagnostic import Rule
 
@@ -46,4 +46,24 @@ D929 = Rule(
     "need. They are the extra `tune`.",
     example="pip install sley; sley tune allreduce --topology ndv4",
     instead='Install the extra: pip install "sley[tune]".',
+)
+D945 = Rule(
+    "D945",
+    "bad-workload",
+    what="A workload is invalid: its file, or one of its steps.",
+    why="A workload is a list of computations, calls and waits in the order of a rank. Its file is "
+    "TOML. Unknown entries are refused, since they would be ignored silently.",
+    example='[[step]]\ncompute_us = 20\ncollective = "allsum"\nsize = "64K"',
+    instead="Correct the named step. The collectives are those of `sley list`, the groups cluster, "
+    "node and rail; a step waits only for calls that overlap.",
+)
+D946 = Rule(
+    "D946",
+    "workload-without-times",
+    what="A workload has calls whose times are not known on this cluster.",
+    why="The time of a step is the sum of its computation and of its calls as far as nothing "
+    "overlaps them, so each call needs a time: arms for its collective on a cluster with the ranks "
+    "of its group.",
+    example='Runs.of([moe], {("allreduce", Group.CLUSTER): arms})  # moe has alltoall, too',
+    instead="Give arms for each collective and group of the workload, for as many ranks.",
 )

@@ -52,6 +52,12 @@ class _Detour:
     def is_done(self) -> bool:
         return all(part.is_done() for part in self._in_order())
 
+    def check(self) -> None:
+        for part in self._in_order():
+            part.check()
+        if self._error is not None:
+            raise self._error
+
     def on_done(self, callback: Callable[[], None]) -> None:
         self._planned.on_done(lambda: call_at_end(self._replacements(), callback))
 
