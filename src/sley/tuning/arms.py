@@ -188,7 +188,7 @@ class Arms:
         the next smaller of them if there is no arm for the size's own."""
         near = max((size for size in SIZES if size <= size_bytes), default=SIZES[0])
         for size in (size_bytes, near):
-            decision = _decision_of(nccl.default(self.collective, self.topology, size))
+            decision = decision_of(nccl.default(self.collective, self.topology, size))
             if decision in self.decisions:
                 return self.decisions.index(decision)
         raise D921.error(expected=f"an arm for NCCL's choice, {decision}", found="none")
@@ -252,7 +252,7 @@ def tiled(topology: Topology, tile: float) -> Topology:
     return replace(topology, model=replace(model, tile_bytes=scaled))
 
 
-def _decision_of(choice: nccl.Choice) -> Decision:
+def decision_of(choice: nccl.Choice) -> Decision:
     """The decision that is a choice of NCCL's."""
     assert choice.program is not None  # only the rings of Broadcast and Reduce have none
     options = Options(protocol=choice.protocol, channels=1, instances=choice.instances)
@@ -262,7 +262,7 @@ def _decision_of(choice: nccl.Choice) -> Decision:
 def _of_nccl(collective: str, topology: Topology) -> list[Decision]:
     """NCCL's own choices for SIZES."""
     choices = (nccl.default(collective, topology, size) for size in SIZES)
-    return list(dict.fromkeys(map(_decision_of, choices)))
+    return list(dict.fromkeys(map(decision_of, choices)))
 
 
 def _programs(collective: str, nodes: int, gpus: int, actions: str) -> list[Program]:
