@@ -76,6 +76,11 @@ class Recorded:
         self._changes = sorted(changes, key=lambda change: change[0])
         self._rng = np.random.default_rng(seed)
 
+    def reseed(self, seed: int) -> None:
+        """Begins anew: the noise of a seed, before the first call."""
+        self.calls = 0
+        self._rng = np.random.default_rng(seed)
+
     @property
     def now(self) -> Sweep:
         """The sweep that holds at the next call."""
@@ -110,6 +115,10 @@ class Simulated:
         self._arms = arms
         self._rng = np.random.default_rng(seed)
         self._known: dict[tuple[int, int], float] = {}
+
+    def reseed(self, seed: int) -> None:
+        """Begins anew with the noise of a seed."""
+        self._rng = np.random.default_rng(seed)
 
     def measure(self, cell: int, arm: int) -> float:
         size_bytes = int(self.sizes[cell])

@@ -1,0 +1,73 @@
+"""Exploration: how many calls of a size are used to explore (GC3, sections 12.4 and 12.7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sley.policy import Machine
+from sley.tuning.noise import SHARED
+
+SAMPLES = 50
+"""The measurements of a size after which exploration narrows."""
+
+CONSERVATIVE, NORMAL, AGGRESSIVE = 0.3, 0.7, 0.9
+"""The shares of calls that explore: where the paper found little to gain, where it says nothing,
+and where it found much. None is 1: a policy in training has to see when the default is better."""
+
+_KB, _MB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True)
+class _Regime:
+    """Calls of a collective on a range of nodes and sizes (the last included), and their share."""
+
+    collective: str
+    nodes: tuple[int, float]
+    sizes: tuple[int, float]
+    share: float
+    least_ranks: int = 1
+
+
+_ONE, _SEVERAL, _ANY = (1, 1.0), (2, float("inf")), (1, float("inf"))
+_MOST = float("inf")
+
+_REGIMES = (
+    _Regime("allreduce", _ONE, (32 * _MB + 1, _MOST), CONSERVATIVE),
+    _Regime("allreduce", _SEVERAL, (1024 * _MB + 1, _MOST), CONSERVATIVE),
+    _Regime("alltonext", _ANY, (0, 256 * _KB - 1), CONSERVATIVE),
+    _Regime("alltoall", (16, _MOST), (0, 256 * _KB - 1), CONSERVATIVE),
+    _Regime("allreduce", _ONE, (1 * _KB, 1 * _MB), AGGRESSIVE),
+    _Regime("allreduce", _SEVERAL, (0, 1 * _MB - 1), AGGRESSIVE),
+    _Regime("alltoall", _ANY, (256 * _MB, _MOST), AGGRESSIVE, least_ranks=256),
+    _Regime("alltonext", _SEVERAL, (16 * _MB + 1, _MOST), AGGRESSIVE),
+)
+
+
+def exploration(
+    collective: str,
+    machine: Machine,
+    size_bytes: int,
+    *,
+    samples: int = 0,
+    is_shared: bool = False,
+) -> float:
+    """The share of calls that explore, 0 to 1.
+
+    samples: measurements of this size so far; from SAMPLES on the share falls in proportion to
+    their inverse. is_shared: the network is shared with others; then sizes of `noise.SHARED` are
+    explored most, since their times vary most.
+    """
+    share = NORMAL
+    if is_shared and machine.nodes > 1 and SHARED[0] <= size_bytes <= SHARED[1]:
+        share = AGGRESSIVE
+    else:
+        for regime in _REGIMES:
+            if (
+                collective == regime.collective
+                and regime.nodes[0] <= machine.nodes <= regime.nodes[1]
+                and regime.sizes[0] <= size_bytes <= regime.sizes[1]
+                and machine.ranks >= regime.least_ranks
+            ):
+                share = regime.share
+                break
+    return share * min(1.0, SAMPLES / max(samples, 1))

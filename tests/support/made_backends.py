@@ -1,0 +1,47 @@
+"""A back end with few arms and given times, for tests of environments and agents."""
+
+import numpy as np
+
+from sley.compiler import Options
+from sley.ir.words import Protocol
+from sley.policy import Decision, Machine
+from sley.tuning.state import Cluster, Fabric, Site
+
+DECISIONS = (
+    Decision("ring-allreduce", Options(protocol=Protocol.SIMPLE, channels=1, instances=1)),
+    Decision("ring-allreduce", Options(protocol=Protocol.SIMPLE, channels=4, instances=1)),
+    Decision("ring-allreduce", Options(protocol=Protocol.LL, channels=1, instances=2), 0.25),
+    Decision("all-pairs-allreduce", Options(protocol=Protocol.LL, channels=1, instances=1)),
+    Decision("all-pairs-allreduce", Options(protocol=Protocol.LL, channels=1, instances=8)),
+)
+
+
+class Made:
+    """A back end of the first arms of DECISIONS. time_us: (cells, arms); sigma: the noise. The
+    default is arm 0."""
+
+    def __init__(self, time_us, *, sizes=(1 << 12, 1 << 22), sigma=0.0, mask=None, nodes=1):
+        self.time_us = np.array(time_us, float)
+        self.collective = "allreduce"
+        self.machine = Machine("simulator", "made", f"{nodes:016x}", nodes, 4)
+        self.sizes = np.array(sizes, np.int64)
+        self.decisions = DECISIONS[: self.time_us.shape[1]]
+        self.features = np.eye(len(self.decisions))
+        self.expected = np.log(self.time_us / 2)
+        self.mask = np.ones(self.time_us.shape, bool) if mask is None else np.array(mask, bool)
+        self.default = np.zeros(len(sizes), np.int64)
+        self.sigma, self.calls = sigma, 0
+        self.reseed(0)
+
+    def reseed(self, seed):
+        self._rng = np.random.default_rng(seed)
+
+    def measure(self, cell, arm):
+        assert self.mask[cell, arm], "an arm outside the mask was run"
+        self.calls += 1
+        return float(self.time_us[cell, arm] * np.exp(self._rng.normal(0, self.sigma)))
+
+    def site(self, **flags):
+        """Its site."""
+        fabric = Fabric.FLAT if self.machine.nodes == 1 else Fabric.NODES
+        return Site(self, Cluster(fabric, self.machine.nodes, 4, 2.0), **flags)

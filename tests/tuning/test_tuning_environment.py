@@ -1,0 +1,306 @@
+"""Environments of a tuner: state, reward, levels of a decision and their masks."""
+
+from math import log
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.made_backends import DECISIONS, Made
+
+from sley import topologies
+from sley.errors import SleyError
+from sley.policy import Machine
+from sley.tuning.exploration import AGGRESSIVE, CONSERVATIVE, NORMAL, SAMPLES, exploration
+from sley.tuning.levels import KEEP, TUNE, Level, Levels, Step, Vocabulary, words_of
+from sley.tuning.reward import AMPLIFIED, SMOOTHED, Call, Reward, step_reward
+from sley.tuning.state import NUMBERS, Cluster, Fabric, Site, Stream, Variance, Window, state_size
+
+gymnasium = pytest.importorskip("gymnasium", reason="environments need Gymnasium (extra tune)")
+
+from sley.tuning.environment import BASELINE, ID, MASKED, Tuning  # noqa: E402
+
+TIMES = [[40, 20, 10, 5, 50], [400, 100, 800, 600, 400]]
+
+
+def action_of(environment, arm):
+    """The actions that lead to an arm other than the default."""
+    plan, knobs = words_of(DECISIONS[arm])
+    vocabulary = environment.vocabulary
+    return TUNE, vocabulary.plans.index(plan), vocabulary.knobs.index(knobs)
+
+
+def call(environment, actions):
+    for action in actions:
+        result = environment.step(action)
+    return result
+
+
+def test_gymnasium_accepts_the_environment():
+    from gymnasium.utils.env_checker import check_env
+
+    environment = gymnasium.make(ID, sites=[Made(TIMES, sigma=0.1).site()], calls=3)
+    check_env(environment.unwrapped, skip_render_check=True)
+
+
+def test_a_tuned_call_is_rewarded_by_the_logarithm_of_its_speedup():
+    environment = Tuning([Made([TIMES[1]], sizes=[1 << 22]).site()], calls=3)
+    observation, _ = environment.reset(seed=1)
+    assert (observation["chosen"][: len(Level)] == (1, 0, 0)).all()
+    observation, reward, *_ = environment.step(TUNE)
+    assert reward == 0
+    # The lower bound is 50 us, so the default (400 us) uses the links to 1/8, and arm 1 to 1/2.
+    _, reward, ended, truncated, info = call(environment, action_of(environment, 1)[1:])
+    assert reward == pytest.approx(AMPLIFIED * log(4))
+    assert (ended, truncated) == (False, False)
+    assert info == {
+        "site": 0,
+        "size_bytes": 1 << 22,
+        "arm": 1,
+        "time_us": pytest.approx(100),
+        "default_us": pytest.approx(400),
+        "is_masked": False,
+    }
+    _, reward, _, _, info = call(environment, action_of(environment, 2))
+    assert reward == pytest.approx(log(400 / 800))
+    _, reward, ended, truncated, info = call(environment, (KEEP, 0, 0))
+    assert reward == pytest.approx(0)
+    assert info["arm"] == 0
+    assert (ended, truncated) == (False, True)
+
+
+def test_a_masked_action_runs_the_default_and_is_punished():
+    backend = Made([[4, 2]], sizes=[64])
+    environment = Tuning([backend.site()], calls=2)
+    environment.reset(seed=0)
+    environment.step(TUNE)
+    mask = environment.action_masks()
+    assert not mask.all()
+    _, reward, _, _, info = environment.step(int(np.flatnonzero(~mask)[0]))
+    assert (reward, info["arm"], info["is_masked"]) == (MASKED, 0, True)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_allowed_actions_lead_to_every_feasible_arm_and_to_no_other(data):
+    arms = data.draw(st.integers(1, len(DECISIONS)))
+    mask = data.draw(st.lists(st.booleans(), min_size=arms, max_size=arms))
+    mask[0] = True
+    backend = Made([[1 + arm for arm in range(arms)]], sizes=[4096], mask=[mask])
+    other = Made([[1] * len(DECISIONS)], sizes=[4096])
+    environment = Tuning(
+        [backend.site()], vocabulary=Vocabulary.of([backend, other]), calls=20, cells=1
+    )
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    observation, _ = environment.reset(seed=0)
+    seen, truncated = set(), False
+    while not truncated:
+        assert environment.observation_space.contains(observation)
+        assert (observation["mask"] == environment.action_masks()).all()
+        action = rng.choice(np.flatnonzero(observation["mask"]))
+        observation, _, _, truncated, info = environment.step(action)
+        if info:
+            assert not info["is_masked"]
+            seen.add(info["arm"])
+    assert seen <= set(np.flatnonzero(mask).tolist())
+    levels = Levels(environment.vocabulary, backend)
+    reached = {
+        levels.arm(plan, knobs)
+        for plan in np.flatnonzero(levels.mask(0, Step(Level.PLAN, TUNE), backend.mask[0]))
+        for knobs in np.flatnonzero(levels.mask(0, Step(Level.KNOBS, TUNE, plan), backend.mask[0]))
+    }
+    assert reached == set(np.flatnonzero(mask).tolist())
+
+
+def test_equal_seeds_give_equal_episodes():
+    def episode(seed):
+        backends = Made(TIMES, sigma=0.2), Made(TIMES, sigma=0.2, nodes=2)
+        environment = Tuning([backend.site() for backend in backends], calls=20)
+        rng = np.random.default_rng(0)
+        rows, truncated = [], False
+        observation, _ = environment.reset(seed=seed)
+        while not truncated:
+            action = rng.choice(np.flatnonzero(observation["mask"]))
+            observation, reward, _, truncated, _ = environment.step(action)
+            rows.append(np.concatenate([observation["state"], observation["window"], [reward]]))
+        return np.array(rows)
+
+    assert (episode(3) == episode(3)).all()
+    assert not (episode(3) == episode(4)).all()
+
+
+def test_a_trace_gives_the_calls_and_its_workload_the_last_reward():
+    sites = [Made(TIMES).site(), Made(TIMES, nodes=2).site()]
+    trace = [(0, 4000), (1, 1 << 23), (0, 1 << 22)]
+    environment = Tuning(sites, trace=trace, step=lambda times: 100 + sum(times))
+    environment.reset(seed=0)
+    first = call(environment, action_of(environment, 3))
+    second = call(environment, (KEEP, 0, 0))
+    third = call(environment, (KEEP, 0, 0))
+    assert [(r[4]["site"], r[4]["size_bytes"]) for r in (first, second, third)] == [
+        (0, 1 << 12),
+        (1, 1 << 22),
+        (0, 1 << 22),
+    ]
+    assert third[1] == pytest.approx(log((100 + 40 + 800) / (100 + 5 + 800)))
+    assert third[3]
+    for wrong in ([(2, 4000)], [(0, 0)]):
+        with pytest.raises(SleyError) as caught:
+            Tuning(sites, trace=wrong)
+        assert caught.value.code == "D923"
+
+
+def test_settings_of_an_environment_out_of_range_are_refused():
+    site = Made(TIMES).site()
+    for sites, setting in (([], {}), ([site], {"calls": 0}), ([site], {"cells": 1.5})):
+        with pytest.raises(SleyError) as caught:
+            Tuning(sites, **setting)
+        assert caught.value.code == "D923"
+
+
+def test_the_window_shows_the_calls_and_their_speedups():
+    environment = Tuning([Made(TIMES[:1], sizes=[1 << 12]).site()], calls=9)
+    observation, _ = environment.reset(seed=0)
+    assert not observation["window"].any()
+    call(environment, action_of(environment, 3))
+    observation, *_ = call(environment, (KEEP, 0, 0))
+    rows = observation["window"].reshape(8, -1)
+    assert rows[0] == pytest.approx([1, -8 / 5, 0, 0, 0, 1, 0, 0, 1, 0])
+    assert rows[1] == pytest.approx([1, -8 / 5, 0, 0, 0, 0, 1, 0, 0, log(8)])
+    assert not rows[2:].any()
+    # The bound is 2.5 us: the default (40 us) has a utilisation of 1/16, the other arm of 1/2.
+    utilisation = observation["state"][NUMBERS.index("utilisation")]
+    assert utilisation == pytest.approx((1 / 16 + 1 / 2) / 2)
+
+
+def test_hints_are_the_best_estimate_and_measurement_behind_each_action():
+    backend = Made(TIMES)
+    levels = Levels(Vocabulary.of([backend]), backend)
+    speedup = np.array([0.0, 0.5, np.nan, np.nan, -0.25])
+    allowed = np.array([True, True, True, False, True])
+    hints = levels.hints(0, Step(Level.PLAN, TUNE), speedup, allowed)
+    plans = levels.vocabulary.plans
+    simple = plans.index("ring-allreduce protocol=Simple")
+    pairs = plans.index("all-pairs-allreduce protocol=LL")
+    assert hints[simple] == pytest.approx([log(2), 0.5, 1])
+    assert hints[plans.index("ring-allreduce protocol=LL")] == pytest.approx([log(4), 0, 0])
+    assert hints[pairs] == pytest.approx([log(40 / 50), -0.25, 1])
+    first = levels.hints(0, Step(), speedup, allowed)
+    assert first[KEEP] == pytest.approx([0, 0, 1])
+    assert first[TUNE] == pytest.approx([log(4), 0.5, 2 / 3])
+
+
+def test_arms_outside_the_vocabulary_are_never_chosen():
+    few, many = Made([[1, 1]], sizes=[64]), Made([[1] * 5], sizes=[64])
+    levels = Levels(Vocabulary.of([few]), many)
+    assert levels.plan.tolist()[2:] == [-1, -1, -1]
+    mask = levels.mask(0, Step(Level.PLAN, TUNE), many.mask[0])
+    assert mask.tolist() == [1, 0]
+
+
+def test_topologies_are_classed_by_their_links():
+    wanted = {
+        ("ndv4", 1): Cluster(Fabric.FLAT, 1, 8, 0.0),
+        ("dgx2", 1): Cluster(Fabric.BOARDS, 1, 16, 0.0),
+        ("ndv4", 2): Cluster(Fabric.NODES, 2, 8, 2.0),
+        ("resccl", 4): Cluster(Fabric.NODES, 4, 8, 1.0),
+    }
+    for (name, nodes), cluster in wanted.items():
+        assert Cluster.of(topologies.machine(name, nodes)) == cluster
+
+
+@pytest.mark.parametrize(("congestion", "is_shared"), [(0.0, False), (0.5, True)])
+def test_a_shared_network_is_detected_from_the_variance_of_times(congestion, is_shared):
+    rng = np.random.default_rng(0)
+    backend = Made([[100, 90]], sizes=[8 << 20], nodes=2)
+    stream = Stream(backend.site(), Levels(Vocabulary.of([backend]), backend), Window())
+    assert not stream.is_shared
+    for index in range(30):
+        factor = np.exp(rng.normal(0, 0.03))
+        if rng.random() < 0.5:
+            factor *= 1 + rng.exponential(congestion)
+        stream.record(0, index % 2, 100 * factor)
+    assert stream.is_shared is is_shared
+    state = stream.state(0)
+    assert state[NUMBERS.index("is_shared")] == is_shared
+    classes = state[len(NUMBERS) : len(NUMBERS) + len(Fabric)]
+    assert classes.argmax() == (Fabric.SHARED if is_shared else Fabric.NODES)
+    assert state.shape == (state_size(stream.levels.vocabulary),)
+
+
+def test_a_sudden_change_of_the_cluster_is_no_shared_network():
+    variance = Variance()
+    for index in range(20):
+        variance.add(8 << 20, 0, 0.0 if index < 10 else 0.7)
+    assert not variance.is_shared
+    for index in range(20):
+        variance.add(1 << 10, 0, float(index))  # small calls don't count
+    assert not variance.is_shared
+
+
+def made_call(**changes):
+    fields = {
+        "key": (0,),
+        "time_us": 50.0,
+        "default_us": 100.0,
+        "utilisation": 0.9,
+        "default_utilisation": 0.6,
+        "is_default": False,
+        "is_shared": False,
+    }
+    return Call(**(fields | changes))
+
+
+def test_rewards_follow_the_rules_of_the_paper():
+    reward = Reward()
+    assert reward(made_call()) == pytest.approx(log(2))
+    low = {"utilisation": 0.4, "default_utilisation": 0.2}
+    assert reward(made_call(**low)) == pytest.approx(AMPLIFIED * log(2))
+    assert reward(made_call(**low, is_default=True)) == pytest.approx(log(2))
+    slower = {"time_us": 200.0, "utilisation": 0.1, "default_utilisation": 0.2}
+    assert reward(made_call(**slower)) == pytest.approx(-log(2))
+    assert step_reward(sum, [1, 2], [2, 4]) == pytest.approx(log(2))
+
+
+def test_rewards_on_a_shared_network_are_means_of_equal_calls():
+    reward = Reward()
+    values = [log(100 / time) for time in range(50, 50 + SMOOTHED + 2)]
+    for index, value in enumerate(values):
+        reward(made_call(key=(1,), time_us=1.0, is_shared=True))  # another arm
+        got = reward(made_call(time_us=100 / np.exp(value), is_shared=True))
+        recent = values[max(0, index + 1 - SMOOTHED) : index + 1]
+        assert got == pytest.approx(np.mean(recent))
+
+
+def test_exploration_follows_the_regimes_of_the_paper_and_narrows():
+    one, two = Machine("simulator", "", "", 1, 8), Machine("simulator", "", "", 2, 8)
+    assert exploration("allreduce", one, 64 << 20) == CONSERVATIVE
+    assert exploration("allreduce", one, 64 << 10) == AGGRESSIVE
+    assert exploration("allreduce", two, 2 << 30) == CONSERVATIVE
+    assert exploration("alltonext", two, 64 << 20) == AGGRESSIVE
+    assert exploration("alltonext", one, 1 << 10) == CONSERVATIVE
+    assert exploration("alltoall", one, 1 << 20) == NORMAL
+    large = Machine("simulator", "", "", 32, 8)
+    assert exploration("alltoall", large, 256 << 20) == AGGRESSIVE
+    assert exploration("alltoall", large, 1 << 10) == CONSERVATIVE
+    assert exploration("alltoall", two, 8 << 20, is_shared=True) == AGGRESSIVE
+    assert exploration("alltoall", one, 8 << 20, is_shared=True) == NORMAL
+    shares = [exploration("allgather", one, 64, samples=n) for n in (0, SAMPLES, 2 * SAMPLES)]
+    assert shares == [NORMAL, NORMAL, NORMAL / 2]
+
+
+def test_the_default_is_measured_when_an_episode_first_calls_a_size():
+    backend = Made([[3, 2]], sizes=[64])
+    environment = Tuning([backend.site()], calls=4)
+    environment.reset(seed=0)
+    assert backend.calls == BASELINE
+    call(environment, (KEEP, 0, 0))
+    assert backend.calls == BASELINE + 1
+
+
+def test_a_site_of_alltonext_is_a_pipeline():
+    backend = Made(TIMES)
+    topology = topologies.machine("ndv4", 1)
+    assert not Site.of(backend, topology).is_pipeline
+    backend.collective = "alltonext"
+    assert Site.of(backend, topology).is_pipeline
