@@ -28,6 +28,24 @@ D923 = Rule(
     example="sley tune allreduce --topology ndv4 --samples 0",
     instead="Give a value in the range of the message.",
 )
+D924 = Rule(
+    "D924",
+    "bad-checkpoint",
+    what="A file is not a checkpoint of the recurrent agent.",
+    why="A checkpoint has the arrays of a network and of its optimizer, and its settings as JSON. "
+    "Pickled objects and files of Stable-Baselines3 are never loaded, since they can run code.",
+    example="Checkpoint.load('model.zip')",
+    instead="Train again, or give the file that the training wrote.",
+)
+D925 = Rule(
+    "D925",
+    "other-checkpoint",
+    what="A checkpoint belongs to another training.",
+    why="A training continues only with the settings, actions and back ends that it began with, "
+    "and a trained policy can choose only among arms that its training had.",
+    example="train(sites_of_alltoall, steps, resume=checkpoint_of_allgather)",
+    instead="Resume with the same settings and back ends, or train from the beginning.",
+)
 D931 = Rule(
     "D931",
     "no-choice-of-nccl",

@@ -1,7 +1,8 @@
 """Agents: what learns from measured times, all behind the interface `Agent`.
 
 Files: agent (the interface), simple (the default, tables, random search), bandits (each size by
-itself), descent (coordinate descent), contextual (Gaussian processes).
+itself), descent (coordinate descent), contextual (Gaussian processes), recurrent (a trained
+policy, and its training), recurrent_policy (its network), checkpoint (its file).
 """
 
 from sley.tuning.agents.agent import Agent as Agent

@@ -1,0 +1,212 @@
+"""Checkpoint: a recurrent policy in training, as a file of arrays and JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sley.errors import Place, SleyError
+from sley.errors.tuning import D923, D924
+from sley.formats import write_file
+from sley.ir.tables import FloatArray
+from sley.ir.words import is_integer, is_real
+from sley.tuning.levels import Vocabulary
+
+FORMAT = 1
+"""The number of the file format."""
+
+MOST_BYTES = 64 << 20
+"""Bound on a file and on its arrays together; a policy of 64 hidden units has about 2 MB."""
+
+_MOST_WORDS = 4096
+_MOST_LENGTH = 200
+
+_LIMITS: Mapping[str, tuple[float, float]] = {
+    "seed": (0, (1 << 31) - 1),
+    "hidden": (1, 512),
+    "environments": (1, 256),
+    "calls": (1, 1024),
+    "cells": (1, 1024),
+    "epochs": (1, 100),
+    "rate": (1e-6, 1.0),
+    "entropy": (0.0, 1.0),
+    "discount": (0.0, 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a training.
+
+    hidden: the size of the LSTM's state. environments: episodes side by side. calls, cells: see
+    `Tuning`. epochs: passes of PPO over each round. rate: the learning rate. entropy: the weight of
+    the policy's entropy. discount: for each step, of which a call has three.
+
+    Errors: D923.
+    """
+
+    seed: int = 0
+    hidden: int = 64
+    environments: int = 32
+    calls: int = 32
+    cells: int = 4
+    epochs: int = 4
+    rate: float = 1e-3
+    entropy: float = 0.01
+    discount: float = 0.9
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, (least, most) = getattr(self, one.name), _LIMITS[one.name]
+            is_kind = is_integer(value) if isinstance(one.default, int) else is_real(value)
+            if not is_kind or not least <= value <= most:
+                expected = f"{one.name} from {least:g} to {most:g}"
+                raise D923.error(expected=expected, found=f"{one.name}={value!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A policy after some rounds of training.
+
+    sites: "collective fingerprint" of each back end it was trained on. rounds: how many are done.
+    weights: the policy's arrays by their names in PyTorch. moments: the optimizer's arrays, by
+    "name/exp_avg", "name/exp_avg_sq" and "name/step"; empty before the first round.
+    """
+
+    settings: Settings
+    vocabulary: Vocabulary
+    sites: tuple[str, ...]
+    rounds: int
+    weights: Mapping[str, FloatArray]
+    moments: Mapping[str, FloatArray]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes an .npz file of NumPy, without pickle. Errors: F461."""
+        facts = {
+            "format": FORMAT,
+            "settings": asdict(self.settings),
+            "plans": self.vocabulary.plans,
+            "knobs": self.vocabulary.knobs,
+            "sites": self.sites,
+            "rounds": self.rounds,
+        }
+        content = io.BytesIO()
+        arrays: dict[str, Any] = {f"weights/{name}": a for name, a in self.weights.items()}
+        arrays |= {f"moments/{name}": a for name, a in self.moments.items()}
+        np.savez_compressed(content, facts=np.array(json.dumps(facts)), **arrays)
+        write_file(path, content.getvalue())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Checkpoint:
+        """Reads a file of `save`. Nothing in it is executed; the arrays' shapes are those of the
+        network that the settings describe. Errors: D924."""
+        place = Place(os.fspath(path))
+        try:
+            arrays = _arrays(Path(path))
+            facts = json.loads(str(arrays.pop("facts")))
+            checkpoint = cls(
+                _settings(facts["settings"]),
+                Vocabulary(_words(facts["plans"]), _words(facts["knobs"])),
+                _words(facts["sites"]),
+                facts["rounds"],
+                _part(arrays, "weights/"),
+                _part(arrays, "moments/"),
+            )
+            checkpoint._check(facts["format"], arrays)
+        except SleyError as error:
+            if error.code == "D924":
+                raise
+            found = error.diagnostics[0].found
+            raise D924.error(at=place, expected="settings in range", found=found) from error
+        except Exception as error:
+            # A damaged file raises many kinds: BadZipFile, zlib.error, EOFError, ValueError of
+            # NumPy (pickles, sizes), KeyError, UnicodeDecodeError, RecursionError, MemoryError.
+            expected = "a checkpoint of the recurrent agent"
+            found = str(error)[:_MOST_LENGTH] or type(error).__name__
+            raise D924.error(at=place, expected=expected, found=found) from error
+        return checkpoint
+
+    def _check(self, format_: Any, arrays: Mapping[str, Any]) -> None:
+        """Raises ValueError for what `save` doesn't write."""
+        from sley.tuning.agents.recurrent_policy import build_policy
+
+        if not is_integer(format_) or format_ != FORMAT:
+            raise ValueError(f"format {format_!r}")
+        if not is_integer(self.rounds) or not 0 <= self.rounds < 1 << 31:
+            raise ValueError(f"rounds {self.rounds!r}")
+        own = len(self.weights) + len(self.moments)
+        if own != len(arrays):
+            raise ValueError(f"{len(arrays) - own} unknown arrays")
+        network = build_policy(self.vocabulary, self.settings.hidden)
+        shapes = {name: tuple(one.shape) for name, one in network.state_dict().items()}
+        moments = {
+            f"{name}/{kind}": () if kind == "step" else tuple(one.shape)
+            for name, one in network.named_parameters()
+            for kind in ("exp_avg", "exp_avg_sq", "step")
+        }
+        for wanted, found in ((shapes, self.weights), (moments, self.moments)):
+            if found is self.moments and not found:
+                continue
+            if wanted != {name: array.shape for name, array in found.items()}:
+                raise ValueError("arrays of other shapes than the settings describe")
+            if not all(np.isfinite(array).all() for array in found.values()):
+                raise ValueError("numbers that are not finite")
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """The arrays of a file. A directory that names more bytes than MOST_BYTES is refused, and no
+    member has more than the directory says."""
+    with path.open("rb") as stream:
+        content = stream.read(MOST_BYTES + 1)
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        if len(content) + sum(one.file_size for one in file.infolist()) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES} bytes")
+        for one in file.infolist():
+            _check_member(file, one)
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def _check_member(file: zipfile.ZipFile, one: zipfile.ZipInfo) -> None:
+    """Raises ValueError for an array whose header claims more bytes than there are: NumPy would
+    allocate them."""
+    with file.open(one) as member:
+        version = np.lib.format.read_magic(member)
+        if version != (1, 0):
+            raise ValueError(f"arrays of version {version}")
+        shape, _, kind = np.lib.format.read_array_header_1_0(member)
+        if kind.hasobject or math.prod(shape) * kind.itemsize > one.file_size:
+            raise ValueError(f"the array {one.filename} of {kind} with shape {shape}")
+
+
+def _settings(value: Any) -> Settings:
+    names = {one.name for one in fields(Settings)}
+    if not isinstance(value, dict) or set(value) != names:
+        raise ValueError(f"settings other than {', '.join(sorted(names))}")
+    return Settings(**value)
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= _MOST_WORDS:
+        raise ValueError(f"a list of 1 to {_MOST_WORDS} texts is missing")
+    if not all(isinstance(word, str) and len(word) <= _MOST_LENGTH for word in value):
+        raise ValueError(f"words that are not texts of at most {_MOST_LENGTH} characters")
+    return tuple(value)
+
+
+def _part(arrays: Mapping[str, Any], prefix: str) -> dict[str, FloatArray]:
+    """The arrays whose names begin with a prefix, without it."""
+    return {
+        name.removeprefix(prefix): np.array(array, np.float32)
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
