@@ -26,6 +26,9 @@ _LEAST_DEVIATION = 0.02
 _LEAST_AMPLITUDE = 0.25
 """The least variance of the logarithms of the arms' times around their estimates."""
 
+_GROWTH = 0.02
+"""The share by which the measurements grow before the process is conditioned on them again."""
+
 _CAUTION = 0.5
 """The deployed arm has the least mean plus this many standard deviations."""
 
@@ -54,7 +57,8 @@ class Contextual(Agent):
         self._prior = backend.expected - backend.expected[cells, backend.default][:, None]
         self._process: Any = None
         self._offset = 0.0
-        self._is_stale = True
+        self._fitted = 0  # measurements that the process knows
+        self._predicted: dict[int, Prediction] = {}
 
     @abstractmethod
     def _score(self, prediction: Prediction) -> FloatArray:
@@ -67,18 +71,19 @@ class Contextual(Agent):
         score = self._score(self.predict(cell))
         return int(np.where(self.mask(cell), score, np.inf).argmin())
 
-    def observe(self, cell: int, arm: int, time_us: float) -> None:
-        super().observe(cell, arm, time_us)
-        self._is_stale = True
-
     def best(self, cell: int) -> int:
         expected = self.predict(cell)
         careful = expected.log_time + _CAUTION * expected.deviation
         return int(np.where(self.mask(cell), careful, np.inf).argmin())
 
     def predict(self, cell: int) -> Prediction:
-        if self._is_stale:
+        if int(self.tally.count.sum()) > self._fitted * (1 + _GROWTH):
             self._fit()
+        if cell not in self._predicted:
+            self._predicted[cell] = self._predict(cell)
+        return self._predicted[cell]
+
+    def _predict(self, cell: int) -> Prediction:
         prior = self._prior[cell]
         if self._process is None:
             wide = np.full(len(prior), np.sqrt(_LEAST_AMPLITUDE))
@@ -90,7 +95,8 @@ class Contextual(Agent):
 
     def _fit(self) -> None:
         """Conditions the process on all measured times of sizes whose default was measured."""
-        self._is_stale = False
+        self._fitted = int(self.tally.count.sum())
+        self._predicted.clear()
         tally, default = self.tally, self.backend.default
         cells = np.arange(len(default))
         known = tally.count[cells, default]
