@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sley.algorithms import CATALOG
 from sley.compiler import Options
 from sley.errors import SleyError
-from sley.policy import Decision, Machine, Measured, Policy, Range, read, write
+from sley.policy import Change, Decision, Machine, Measured, Policy, Range, read, write
 from sley.policy.policy import TILES
 
 MACHINE = Machine("simulator", "ndv4:2", "f00d", 2, 8)
@@ -53,6 +53,17 @@ policies = st.builds(
     st.fixed_dictionaries({}, optional={name: ranges(name) for name in COLLECTIVES}),
     st.text(max_size=8),
     st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
+    st.lists(
+        st.builds(
+            Change,
+            st.integers(1, 1000),
+            st.sampled_from(COLLECTIVES),
+            st.integers(1, 1 << 40),
+            st.text(max_size=4),
+            st.text(max_size=4),
+        ),
+        max_size=2,
+    ).map(tuple),
 )
 
 

@@ -1,4 +1,4 @@
-"""sley policy: exports policies of the tuner to other runtimes."""
+"""sley policy: shows policies of the tuner, and exports them to other runtimes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import click
 from sley import policy as policies
 from sley.cli.options import FILE, json_option
 from sley.cli.output import Command, print_json
+from sley.errors import counted
 from sley.formats import TARGETS, check_folder, write_file
+from sley.ir.sizes import size_text
 from sley.policy import Policy, exports
 from sley.policy.exports import Export
+from sley.report.tables import table_lines
+from sley.tuning.pictures import draw_map
 
 _PLUGIN = "nccl-plugin"
 _CSV = "nccl-csv"
@@ -29,7 +33,90 @@ _PLANS = "plans"
 
 @click.group("policy")
 def policy_command() -> None:
-    """Export what a tuner has learned."""
+    """Show and export what a tuner has learned."""
+
+
+@policy_command.command("show", cls=Command)
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the decision map of all FILES, size against ranks, as .png or .svg.",
+)
+@json_option
+def show_command(files: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
+    """Print what the policies FILES decide, and draw their decision map."""
+    found = [policies.read(file) for file in files]
+    if output is not None:
+        check_folder(output)
+        draw_map(found, output)
+    if as_json:
+        print_json({"ok": True, "policies": [_policy_json(one) for one in found]})
+        return
+    for file, one in zip(files, found, strict=True):
+        click.echo("\n".join(_policy_lines(file, one)))
+    if output is not None:
+        click.echo(f"{'written':<23}{output}")
+
+
+def _policy_lines(file: Path, policy: Policy) -> list[str]:
+    """The table of a policy."""
+    notes = ", ".join(f"{name} {text}" for name, text in policy.notes.items())
+    rows: list[tuple[str, ...]] = [
+        ("collective", "sizes", "choice", "us at", "default us", "faster")
+    ]
+    for collective, ranges in policy.ranges.items():
+        for one in ranges:
+            last = one.measured[-1] if one.measured else None
+            speedup = one.speedup()
+            rows.append(
+                (
+                    collective,
+                    one.sizes,
+                    str(one.decision),
+                    f"{last.time_us:.1f} at {size_text(last.size_bytes)}" if last else "-",
+                    f"{last.default_us:.1f}" if last else "-",
+                    f"{speedup:.2f}x" if speedup else "-",
+                )
+            )
+    head = f"# {file}: {policy.machine}, agent {policy.agent}, {notes}"
+    lines = [head, *table_lines(rows, range(3))]
+    if not any(policy.ranges.values()):
+        lines = [head, "# the default everywhere"]
+    return [*lines, *_change_lines(policy), ""]
+
+
+def _change_lines(policy: Policy) -> list[str]:
+    """What the agent changed its mind about in training, and when."""
+    if not policy.changes:
+        return []
+    lines = [f"# {counted(len(policy.changes), 'change')} in training"]
+    for one in policy.changes:
+        place = f"{one.collective} {size_text(one.size_bytes)}"
+        lines.append(f"call {one.call:>6}  {place:<22} {one.before} -> {one.after}")
+    return lines
+
+
+def _policy_json(policy: Policy) -> dict[str, object]:
+    return {
+        "machine": dict(vars(policy.machine)),
+        "agent": policy.agent,
+        "notes": dict(policy.notes),
+        "ranges": {
+            collective: [
+                {
+                    "begin_bytes": one.begin_bytes,
+                    "end_bytes": one.end_bytes,
+                    "decision": str(one.decision),
+                    "faster": one.speedup(),
+                }
+                for one in ranges
+            ]
+            for collective, ranges in policy.ranges.items()
+        },
+        "changes": [dict(vars(one)) for one in policy.changes],
+    }
 
 
 @policy_command.command("export", cls=Command)

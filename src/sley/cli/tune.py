@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from math import exp
 from pathlib import Path
@@ -17,6 +17,7 @@ from sley.errors.tuning import D929
 from sley.formats import check_folder
 from sley.ir.sizes import size_text
 from sley.ir.topology import Topology
+from sley.policy import Change
 from sley.report.tables import table_lines
 from sley.tuning.arms import ACTIONS, COLLECTIVES, Arms
 from sley.tuning.noise import Noise
@@ -122,6 +123,11 @@ def sweep_command(
 )
 @click.option("--compare", is_flag=True, help="Train every agent, and compare them at 20, 40, 80.")
 @click.option(
+    "--curves",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --compare: draw the learning curves, as .png or .svg.",
+)
+@click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the policy."
 )
 @common_options
@@ -139,6 +145,7 @@ def tune_command(  # as many parameters as options; click passes each by name
     sweeps: Path | None,
     checkpoints: Path | None,
     compare: bool,
+    curves: Path | None,
     output: Path | None,
     as_json: bool,
     verbose: bool,
@@ -146,13 +153,18 @@ def tune_command(  # as many parameters as options; click passes each by name
     """Train an agent to choose for COLLECTIVES (by default all five) on a cluster, in the
     simulator, and write what it has learned as a policy."""
     training = _training_module()
-    if output is not None:
-        check_folder(output)
+    for path in filter(None, (output, curves)):
+        check_folder(path)
+    if curves is not None and (not compare or len(collectives) != 1):
+        raise click.UsageError("--curves needs --compare and one collective")
+    if compare and output is not None:
+        raise click.UsageError("--compare writes no policy")
     cluster = _cluster(topology)
     phases = Phases(verbose, quiet=as_json)
     disturbed = Noise(noise, congestion)
     results: list[dict[str, Any]] = []
     ranges: dict[str, Any] = {}
+    changes: list[Change] = []
     trained: Any = None
     with executor_of(jobs) as executor:
         for collective in collectives or COLLECTIVES:
@@ -162,12 +174,13 @@ def tune_command(  # as many parameters as options; click passes each by name
                 recorded = _swept(arms, sizes, executor, sweeps, phases)
             if compare:
                 assert recorded is not None
-                curves = _compared(recorded, disturbed, seed, samples, phases)
-                results.append(
-                    {"collective": collective, "agents": [_curve_json(c) for c in curves]}
-                )
+                found = _compared(recorded, disturbed, seed, samples, phases)
+                if curves is not None:
+                    _draw_curves(found, curves, f"{collective} on {cluster.name}")
+                agents = [_curve_json(one) for one in found]
+                results.append({"collective": collective, "agents": agents})
                 if not as_json:
-                    click.echo("\n".join(_curve_lines(collective, curves)))
+                    click.echo("\n".join(_curve_lines(collective, found)))
                 continue
             trained = training.Training(
                 _backend(arms, sizes, disturbed, seed, recorded),
@@ -176,11 +189,12 @@ def tune_command(  # as many parameters as options; click passes each by name
             )
             _train(trained, samples, checkpoints, phases)
             ranges[collective] = trained.ranges()
+            changes += trained.changes
             results.append(_training_json(trained, recorded))
             if not as_json:
                 click.echo("\n".join(_training_lines(trained, recorded)))
     if output is not None and trained is not None:
-        _write(output, trained, ranges, samples)
+        _write(output, trained, ranges, changes)
         if not as_json:
             click.echo(f"{'written':<23}{output}")
     if as_json:
@@ -280,17 +294,25 @@ def _compared(
     return curves
 
 
-def _write(path: Path, training: Training, ranges: Mapping[str, Any], samples: int) -> None:
+def _draw_curves(found: Sequence[Curve], path: Path, title: str) -> None:
+    from sley.tuning.pictures import draw_curves
+
+    draw_curves(found, path, title=title)
+
+
+def _write(
+    path: Path, training: Training, ranges: Mapping[str, Any], changes: Sequence[Change]
+) -> None:
     from importlib.metadata import version
 
     from sley.policy import Policy, write
 
     notes = {
-        "samples": str(samples),
+        "samples": str(training.rounds),
         "seed": str(training.seed),
         "sley": version("sley"),
     }
-    write(Policy(training.backend.machine, ranges, training.name, notes), path)
+    write(Policy(training.backend.machine, ranges, training.name, notes, tuple(changes)), path)
 
 
 def _sweep_lines(found: Sweep) -> list[str]:

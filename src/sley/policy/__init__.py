@@ -7,6 +7,7 @@ words), exports/ (policies as files of other runtimes).
 from sley.policy.files import read as read
 from sley.policy.files import write as write
 from sley.policy.policy import FORMAT as FORMAT
+from sley.policy.policy import Change as Change
 from sley.policy.policy import Decision as Decision
 from sley.policy.policy import Machine as Machine
 from sley.policy.policy import Measured as Measured

@@ -22,7 +22,7 @@ from sley.errors.policy import D901, D902
 from sley.formats import write_file
 from sley.ir.sizes import MAX_BYTES
 from sley.ir.words import is_integer, is_real
-from sley.policy.policy import FORMAT, Decision, Machine, Measured, Policy, Range
+from sley.policy.policy import FORMAT, Change, Decision, Machine, Measured, Policy, Range
 
 _MEMBER = "policy.json"
 MOST_BYTES = 16 << 20
@@ -162,7 +162,7 @@ def _policy(top: _Entry) -> Policy:
     format_ = top.value.get("format") if isinstance(top.value, dict) else None
     if is_integer(format_) and format_ != FORMAT:
         raise D902.error(at=top.place, expected=f"format {FORMAT}", found=f"format {format_}")
-    m = top.members(("format", "machine", "ranges"), ("agent", "notes"))
+    m = top.members(("format", "machine", "ranges"), ("agent", "notes", "changes"))
     m["format"].integer(FORMAT, FORMAT)
     place = m["machine"].members(("engine", "topology", "fingerprint", "nodes", "gpus"))
     machine = Machine(
@@ -176,10 +176,14 @@ def _policy(top: _Entry) -> Policy:
         name: tuple(_range(one) for one in entry.items())
         for name, entry in m["ranges"].named().items()
     }
-    notes = (
-        {name: entry.text() for name, entry in m["notes"].named().items()} if "notes" in m else {}
+    notes = m["notes"].named() if "notes" in m else {}
+    return Policy(
+        machine,
+        ranges,
+        m["agent"].text() if "agent" in m else "",
+        {name: note.text() for name, note in notes.items()},
+        tuple(_change(one) for one in m["changes"].items()) if "changes" in m else (),
     )
-    return Policy(machine, ranges, m["agent"].text() if "agent" in m else "", notes)
 
 
 def _range(entry: _Entry) -> Range:
@@ -191,6 +195,17 @@ def _range(entry: _Entry) -> Range:
         _decision(m["decision"]),
         tuple(_measured(one) for one in m["measured"].items()) if "measured" in m else (),
         tuple(_decision(one) for one in m["alternatives"].items()) if "alternatives" in m else (),
+    )
+
+
+def _change(entry: _Entry) -> Change:
+    m = entry.members(("call", "collective", "size_bytes", "before", "after"))
+    return Change(
+        m["call"].integer(1, MAX_BYTES),
+        m["collective"].text(),
+        m["size_bytes"].integer(1, MAX_BYTES),
+        m["before"].text(),
+        m["after"].text(),
     )
 
 
@@ -217,6 +232,7 @@ def _plain(policy: Policy) -> dict[str, Any]:
         "machine": dict(vars(policy.machine)),
         "agent": policy.agent,
         "notes": dict(policy.notes),
+        "changes": [dict(vars(one)) for one in policy.changes],
         "ranges": {
             name: [_plain_range(one) for one in ranges] for name, ranges in policy.ranges.items()
         },

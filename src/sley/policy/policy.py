@@ -130,13 +130,28 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A change of what an agent would deploy for a size, during its training.
+
+    call: the number of the call of this collective, from 1. before, after: the decisions in words.
+    """
+
+    call: int
+    collective: str
+    size_bytes: int
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
 class Policy:
     """What a tuner has learned on one machine: ranges of sizes by collective.
 
     ranges: for each collective's name, its ranges, which are ascending and don't overlap. A call
         in none of them runs the default of the runtime.
     machine: where it was trained. agent: the agent that learned it. notes: facts about the training
-        as text, by name (seed, samples, version of sley).
+        as text, by name (seed, samples, version of sley). changes: what the agent changed its mind
+        about, in order.
 
     Errors: D901 for overlapping ranges and unknown collectives, D904 for unknown algorithms and
     those of another collective.
@@ -146,6 +161,7 @@ class Policy:
     ranges: Mapping[str, tuple[Range, ...]]
     agent: str = ""
     notes: Mapping[str, str] = field(default_factory=dict)
+    changes: tuple[Change, ...] = ()
 
     def __post_init__(self) -> None:
         for collective, ranges in self.ranges.items():

@@ -16,7 +16,7 @@ from sley.errors import Place, did_you_mean
 from sley.errors.tuning import D922, D923
 from sley.formats import write_file
 from sley.ir.words import is_integer
-from sley.policy import Decision, Measured, Range
+from sley.policy import Change, Decision, Measured, Range
 from sley.tuning.agents.agent import Agent
 from sley.tuning.agents.bandits import EpsilonGreedy, Ucb
 from sley.tuning.agents.contextual import GaussianUcb, Thompson
@@ -74,6 +74,8 @@ class Training:
         self.agent = agent_named(agent, backend, self.seed)
         self.cells = np.setdiff1d(np.arange(len(backend.sizes)), aside)
         self.history: list[tuple[int, int, float]] = []
+        self.changes: list[Change] = []
+        self._deployed = [int(arm) for arm in backend.default]
         self._rng = np.random.default_rng(self.seed)
 
     @property
@@ -98,6 +100,12 @@ class Training:
     def _learn(self, cell: int, arm: int, time_us: float) -> None:
         self.agent.observe(cell, arm, time_us)
         self.history.append((cell, arm, time_us))
+        best, deployed = self.agent.best(cell), self._deployed[cell]
+        if best != deployed:
+            self._deployed[cell] = best
+            decisions, size = self.backend.decisions, int(self.backend.sizes[cell])
+            words = str(decisions[deployed]), str(decisions[best])
+            self.changes.append(Change(len(self.history), self.backend.collective, size, *words))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a checkpoint (.npz of NumPy). Errors: F461."""

@@ -1,0 +1,135 @@
+"""Pictures: the decision map of policies, and learning curves, as PNG or SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sley.errors.tuning import D923
+from sley.ir.sizes import size_text
+from sley.policy import Decision, Policy, Range
+from sley.report.pictures.canvas import check_suffix
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from sley.tuning.evaluate import Curve
+
+_DPI = 120
+_DEFAULT = "#e4e6ea"
+_SHADES = {"LL": 0.45, "LL128": 0.7, "Simple": 1.0, "Direct": 0.85}
+"""How strong an algorithm's colour is with each protocol."""
+
+_FIRST, _LAST = 10, 30
+"""Powers of two of the sizes that a map shows."""
+
+
+def draw_map(policies: Sequence[Policy], path: str | Path) -> None:
+    """Writes the decision map: size against ranks, coloured by algorithm and protocol, with the
+    number of parallel parts; grey where the default runs. A part for each collective.
+
+    policies: of different machines, a row for each. Errors: D923 without any, P802 for another
+    suffix than .png and .svg.
+    """
+    collectives = list(dict.fromkeys(name for policy in policies for name in policy.ranges))
+    if not collectives:
+        raise D923.error(expected="policies with decisions", found="none")
+    ordered = sorted(policies, key=lambda p: (p.machine.ranks, p.machine.topology))
+    figure = _figure(9.0, sum(1.3 + 0.42 * len(ordered) for _ in collectives))
+    axes = figure.subplots(len(collectives), 1, squeeze=False)[:, 0]
+    for axis, collective in zip(axes, collectives, strict=True):
+        _draw_collective(axis, collective, ordered)
+    _save(figure, path)
+
+
+def draw_curves(curves: Sequence[Curve], path: str | Path, *, title: str = "") -> None:
+    """Writes learning curves: the mean and the worst regret of each agent against the samples of
+    each size. Errors: D923 without any, P802."""
+    if not curves:
+        raise D923.error(expected="learning curves", found="none")
+    figure = _figure(9.0, 4.0)
+    axes = figure.subplots(1, 2)
+    for axis, word in zip(axes, ("mean", "worst"), strict=True):
+        for curve in curves:
+            regret = curve.regret.mean(axis=1) if word == "mean" else curve.regret.max(axis=1)
+            axis.plot(curve.samples, regret * 100, marker="o", markersize=4, label=curve.agent)
+        axis.set_yscale("symlog", linthresh=1)
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("samples of each size")
+        axis.set_ylabel(f"{word} regret, %")
+    axes[0].legend(frameon=False)
+    figure.suptitle(title)
+    _save(figure, path)
+
+
+def _draw_collective(axes: Axes, collective: str, policies: Sequence[Policy]) -> None:
+    from matplotlib.patches import Patch, Rectangle
+
+    algorithms = list(
+        dict.fromkeys(
+            one.decision.algorithm for p in policies for one in p.ranges.get(collective, ())
+        )
+    )
+    legend: dict[str, str] = {}
+    for row, policy in enumerate(policies):
+        axes.add_patch(Rectangle((_FIRST, row - 0.4), _LAST - _FIRST, 0.8, color=_DEFAULT, lw=0))
+        for one in policy.ranges.get(collective, ()):
+            left, right = _ends(one)
+            if right <= left:
+                continue
+            colour, word = _colour(one.decision, algorithms)
+            legend[word] = colour
+            axes.add_patch(
+                Rectangle((left, row - 0.4), right - left, 0.8, fc=colour, ec="white", lw=0.8)
+            )
+            parts = f"{one.decision.options.instances or 1}"
+            axes.text((left + right) / 2, row, parts, ha="center", va="center", fontsize=7)
+    patches = [Patch(color=colour, label=word) for word, colour in legend.items()]
+    patches.append(Patch(color=_DEFAULT, label="default"))
+    axes.legend(
+        handles=patches, frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5)
+    )
+    ticks = np.arange(_FIRST, _LAST + 1, 4)
+    axes.set_xticks(ticks, [size_text(1 << int(tick)) for tick in ticks])
+    labels = [f"{p.machine.topology}, {p.machine.ranks} ranks" for p in policies]
+    axes.set_yticks(range(len(policies)), labels)
+    axes.set_xlim(_FIRST, _LAST)
+    axes.set_ylim(-0.6, len(policies) - 0.4)
+    axes.set_title(f"{collective}: algorithm, protocol and parallel parts", fontsize=9, loc="left")
+
+
+def _ends(one: Range) -> tuple[float, float]:
+    """The first and the last size of a range as powers of two, within the map."""
+    left = np.log2(max(one.begin_bytes, 1))
+    right = _LAST if one.end_bytes is None else np.log2(one.end_bytes + 1)
+    return max(float(left), _FIRST), min(float(right), _LAST)
+
+
+def _colour(decision: Decision, algorithms: Sequence[str]) -> tuple[str, str]:
+    """The colour of a decision, and its line in the legend."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    protocol = decision.options.protocol.value if decision.options.protocol else "Simple"
+    pure = np.array(colormaps["tab10"](algorithms.index(decision.algorithm) % 10)[:3])
+    shade = _SHADES[protocol]
+    return to_hex(tuple(1 - shade * (1 - pure))), f"{decision.algorithm}, {protocol}"
+
+
+def _figure(width: float, height: float) -> Figure:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.rcParams.update({"svg.hashsalt": "sley", "font.size": 8.0})
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: Figure, path: str | Path) -> None:
+    suffix = check_suffix(path)
+    # Without date and version, equal pictures are equal files.
+    metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
+    figure.savefig(path, dpi=_DPI, metadata=metadata, format=suffix[1:])

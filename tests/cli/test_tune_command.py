@@ -1,0 +1,99 @@
+"""sley sweep, sley tune and sley policy show: what they print, write and refuse."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from sley.cli import main
+from sley.policy import read
+
+SMALL = ("alltonext", "--topology", "1x2", "-b", "16K", "-e", "1M", "-f", "64", "--actions", "nccl")
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(main, list(map(str, arguments)))
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_sweep_shows_the_oracle_beside_the_default(tmp_path):
+    found = json.loads(call("sweep", *SMALL, "-o", tmp_path, "--json"))
+    (swept,) = found["sweeps"]
+    assert [row["size_bytes"] for row in swept["sizes"]] == [16 << 10, 1 << 20]
+    assert all(0 < row["best_us"] <= row["default_us"] for row in swept["sizes"])
+    (file,) = tmp_path.iterdir()
+    before = file.stat().st_mtime_ns
+    table = call("sweep", *SMALL, "-o", tmp_path)
+    assert file.stat().st_mtime_ns == before, "a sweep that is there was repeated"
+    assert "16K" in table
+    assert "direct-alltonext" in table
+
+
+def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
+    policy, sweeps = tmp_path / "policy.zip", tmp_path / "sweeps"
+    arguments = ("tune", *SMALL, "--samples", 30, "--sweeps", sweeps, "--noise", 0.01)
+    found = json.loads(call(*arguments, "-o", policy, "--json"))
+    (trained,) = found["results"]
+    assert trained["agent"] == "thompson"
+    assert all(row["regret"] < 0.05 for row in trained["sizes"])
+    one = read(policy)
+    assert one.notes["samples"] == "30"
+    assert one.changes
+    for row in trained["sizes"]:
+        chosen = one.find("alltonext", row["size_bytes"])
+        assert (chosen is None) == (row["choice"] == row["default"])
+        assert chosen is None or str(chosen.decision) == row["choice"]
+    picture = tmp_path / "map.svg"
+    shown = call("policy", "show", policy, "-o", picture)
+    assert "direct-alltonext" in shown
+    assert "changes in training" in shown
+    assert picture.read_text().startswith("<?xml")
+    again = tmp_path / "again.svg"
+    call("policy", "show", policy, "-o", again)
+    assert again.read_bytes() == picture.read_bytes(), "equal policies give different pictures"
+
+
+def test_tune_goes_on_from_its_checkpoint(tmp_path):
+    arguments = ("tune", *SMALL, "--agent", "ucb", "--checkpoints", tmp_path, "--json")
+    call(*arguments, "--samples", 3)
+    (file,) = tmp_path.iterdir()
+    content = file.read_bytes()
+    found = json.loads(call(*arguments, "--samples", 3))
+    assert found["results"][0]["samples"] == 3
+    assert file.read_bytes() == content, "a training that had ended measured again"
+
+
+def test_compare_shows_every_agent_and_draws_curves(tmp_path):
+    picture = tmp_path / "curves.png"
+    table = call("tune", *SMALL, "--compare", "--samples", 5, "--curves", picture)
+    for name in ("thompson", "gaussian-ucb", "ucb", "epsilon-greedy", "descent", "random"):
+        assert name in table
+    assert picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("tune", "allsum", "--topology", "1x2"), 2, "allsum"),
+        (("tune", *SMALL, "--agent", "star"), 1, "D923"),
+        (("tune", *SMALL, "--samples", "0"), 2, "0"),
+        (("tune", *SMALL, "--compare", "-o", "p.zip"), 2, "policy"),
+        (("tune", *SMALL, "--curves", "c.png"), 2, "--compare"),
+        (("tune", *SMALL, "-o", "missing/p.zip"), 1, "F461"),
+        (("sweep", "alltonext", "--topology", "nowhere"), 1, "nowhere"),
+        (("policy", "show", "missing.zip"), 1, "D901"),
+    ],
+)
+def test_wrong_use_is_refused(tmp_path, monkeypatch, arguments, code, says):
+    monkeypatch.chdir(tmp_path)
+    assert says in call(*arguments, code=code)
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    import sys
+
+    monkeypatch.delitem(sys.modules, "sley.tuning.training", raising=False)
+    monkeypatch.delattr("sley.tuning.training", raising=False)
+    monkeypatch.setitem(sys.modules, "sley.tuning.agents.contextual", None)
+    assert "D929" in call("tune", *SMALL, code=1)
