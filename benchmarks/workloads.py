@@ -17,8 +17,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from common.tables import ratio_text, table
 
@@ -43,21 +43,27 @@ PAPER = {"inference": "1.22-1.29x", "moe": "1.10-1.89x"}
 CHANNELS = 32
 """NCCL's most channels, each of which is a thread block."""
 
-ALLREDUCE = {
-    "multi-tree-allreduce": (1, 2),
-    "hierarchical-allreduce": (1, 4, 8, 16, 24),
-    "double-binary-tree-allreduce": (1, 4, 8),
-    "multi-ring-allreduce": (1,),
+ARMS = {
+    "allreduce": {
+        "multi-tree-allreduce": ((1, 2), FIFO_PROTOCOLS),
+        "hierarchical-allreduce": ((1, 8), FIFO_PROTOCOLS),
+        "multi-ring-allreduce": ((1,), (Protocol.LL128,)),
+    },
+    "alltoall": {
+        "two-step-alltoall": ((1,), FIFO_PROTOCOLS),
+        "three-step-alltoall": ((1, 2), FIFO_PROTOCOLS),
+    },
 }
-ALLTOALL = {"two-step-alltoall": (1,), "three-step-alltoall": (1, 2, 4)}
-"""The arms for 256 GPUs: algorithms with numbers of instances; of more instances a GPU can't run
-all blocks at once, or the plan has millions of instructions."""
+"""The arms for 256 GPUs: algorithms with numbers of instances, and protocols. Left out is what
+needs more blocks than a GPU runs at once (two-level-allreduce: 134), or takes minutes to compile (a
+multi-ring plan has 1.6 million instructions)."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A row. calls: of default and oracle, at each size of the workload's most frequent collective.
-    The other times are those of a step in microseconds, each over the same computation."""
+    """A row: the times of a step in microseconds with NCCL's default, the static table, the agent
+    and the oracle. waits: the share of the default's time in which calls are waited for. calls: the
+    times of each call with the default and the oracle."""
 
     workload: str
     default_us: float
@@ -81,6 +87,7 @@ def trainings() -> list[Workload]:
     return [
         moe_training(1024, tokens=2048),
         moe_training(1024),
+        moe_training(1024, top=2),
         moe_training(2048),
         moe_training(2048, top=2),
     ]
@@ -93,16 +100,11 @@ def tables_of(
     found = {}
     for collective, group in keys:
         names = [n for n, a in CATALOG.items() if a.collective == collective]
-        few = {"allreduce": ALLREDUCE, "alltoall": ALLTOALL}[collective]
-        options = {}
+        # With the schedules and allocations of the arms; all of them take minutes to hours.
+        options: dict[str, Any] = {"schedule": "msccl", "allocate": "connection"}
         if topology.ranks > 64:
-            names = list(few)
-            options = {
-                "schedule": Schedule.MSCCL,
-                "allocate": Allocation.CONNECTION,
-                "channels": 1,
-                "instances": sorted({i for several in few.values() for i in several if i < 16}),
-            }
+            names = list(ARMS[collective])
+            options |= {"channels": 1, "instances": 1}
         programs = []
         for name in names:
             try:
@@ -117,24 +119,37 @@ def tables_of(
     return table_times(found)
 
 
-def decisions(algorithms: dict[str, tuple[int, ...]]) -> list[Decision]:
-    """The arms of algorithms with numbers of instances."""
+def decisions(collective: str) -> list[Decision]:
+    """The arms for 256 GPUs."""
     return [
         Decision(name, Options(protocol=protocol, channels=1, instances=instances), tile)
-        for name, several in algorithms.items()
+        for name, (several, protocols) in ARMS[collective].items()
         for instances in several
-        for protocol in FIFO_PROTOCOLS
+        for protocol in protocols
         for tile in ((1.0, 0.25) if protocol is not Protocol.LL else (1.0,))
     ]
 
 
-def in_few_blocks(topology: Topology) -> Callable[[Cell], float]:
-    """The times of NCCL's AllToAll in at most CHANNELS blocks, which take turns at the pairs."""
+def in_few_blocks(runs: Runs, topology: Topology) -> Runs:
+    """The same with NCCL's AllToAll in at most CHANNELS blocks, which take turns at the pairs."""
+    few_us = alltoall_in_few_blocks(topology)
+    sweeps = dict(runs.sweeps)
+    for key, sweep in runs.sweeps.items():
+        if key[0] == "alltoall":
+            time_us = sweep.time_us.copy()
+            for row, size_bytes in enumerate(sweep.sizes.tolist()):
+                time_us[row, sweep.default[row]] = few_us(size_bytes)
+            sweeps[key] = replace(sweep, time_us=time_us)
+    return Runs(sweeps)
+
+
+def alltoall_in_few_blocks(topology: Topology) -> Callable[[int], float]:
+    """The time of a size."""
     nodes = int(topology.node.max()) + 1
     program = Decision("all-pairs-alltoall").program(nodes, topology.ranks // nodes, in_place=False)
     options = Options(schedule=Schedule.HPDS, allocate=Allocation.STATE, max_blocks=CHANNELS)
     simulator = Simulator(compile(program, options, topology=topology, verify=False), topology)
-    return cache(lambda cell: simulator(cell.size_bytes).time_us)
+    return lambda size_bytes: simulator(size_bytes).time_us
 
 
 def results(
@@ -143,21 +158,15 @@ def results(
     table_us: Callable[[Cell], float],
     samples: int,
     seed: int,
-    few_us: Callable[[Cell], float] | None = None,
 ) -> list[Result]:
-    """A row for each workload. few_us: replaces the default's time of an AllToAll."""
+    """A row for each workload."""
     learned = runs.learned(Thompson, samples, seed=seed)
-
-    def default_us(cell: Cell) -> float:
-        if few_us is not None and cell.collective == "alltoall":
-            return few_us(cell)
-        return runs.time_us(cell, runs.default(cell))
-
     rows = []
     for workload in workloads:
-        default = step_time(workload, default_us)
+        default = runs.step(workload, runs.default)
         calls = [
-            f"{cell.collective} {cell.size_bytes / 2**20:.3g}M: {default_us(cell):.0f} us to "
+            f"{cell.collective} {cell.size_bytes / 2**20:.3g}M: "
+            f"{runs.time_us(cell, runs.default(cell)):.0f} us to "
             f"{runs.time_us(cell, best):.0f} us with {runs.decision(cell, best)}"
             for cell in workload.cells()
             for best in [runs.best(cell)]
@@ -189,24 +198,19 @@ def measure_moe(samples: int, seed: int) -> dict[str, list[Result]]:
     topology, workloads = topologies.ndv4(32), trainings()
     sizes = sizes_of(workloads)
     arms = {
-        (name, group): arms_of(
-            name,
-            topology,
-            decisions({"allreduce": ALLREDUCE, "alltoall": ALLTOALL}[name]),
-            sizes[name, group],
-        )
+        (name, group): arms_of(name, topology, decisions(name), sizes[name, group])
         for name, group in sizes
     }
     runs = Runs.of(workloads, arms, progress=tell)
     table_us = tables_of(list(sizes), sizes, topology)
     title = f"MoE training on 256 A100; the paper: {PAPER['moe']}"
-    few_us = in_few_blocks(topology)
+    few = in_few_blocks(runs, topology)
     return {
         f"{title}; NCCL's AllToAll with a block for each pair": results(
             workloads, runs, table_us, samples, seed
         ),
         f"{title}; NCCL's AllToAll in at most {CHANNELS} blocks": results(
-            workloads, runs, table_us, samples, seed, few_us
+            workloads, few, table_us, samples, seed
         ),
     }
 

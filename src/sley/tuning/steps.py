@@ -89,9 +89,15 @@ def arms_of(
     for size_bytes in sizes:
         wanted[decision_of(nccl.default(collective, topology, size_bytes))] = None
     plans = {}
+    verified = set[str]()
     for whole in dict.fromkeys(replace(decision, tile=1.0) for decision in wanted):
-        program = whole.program(nodes, gpus, in_place=False)
-        plan = compile(program, whole.options, topology=topology)
+        program, is_first = (
+            whole.program(nodes, gpus, in_place=False),
+            whole.algorithm not in verified,
+        )
+        # As in `sley.choose`: the first plan of a program shows whether the program is wrong.
+        plan = compile(program, whole.options, topology=topology, verify=is_first)
+        verified.add(whole.algorithm)
         plans[whole] = plan, Facts.of(plan, topology)
     rows = [
         Arm(index, decision, *plans[replace(decision, tile=1.0)])
