@@ -91,11 +91,9 @@ def arms_of(
     plans = {}
     verified = set[str]()
     for whole in dict.fromkeys(replace(decision, tile=1.0) for decision in wanted):
-        program, is_first = (
-            whole.program(nodes, gpus, in_place=False),
-            whole.algorithm not in verified,
-        )
+        program = whole.program(nodes, gpus, in_place=False)
         # As in `sley.choose`: the first plan of a program shows whether the program is wrong.
+        is_first = whole.algorithm not in verified
         plan = compile(program, whole.options, topology=topology, verify=is_first)
         verified.add(whole.algorithm)
         plans[whole] = plan, Facts.of(plan, topology)
