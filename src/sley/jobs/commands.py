@@ -15,6 +15,7 @@ from typing import Any
 
 from sley.engine.check import Promise
 from sley.engine.program import BufferSizes, RankProgram, Wiring
+from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 
 _HEADER = struct.Struct("<q")
@@ -71,10 +72,11 @@ class CountWrong:
 
 @dataclass(frozen=True)
 class Raised:
-    """The answer of a worker in which a command raised an error."""
+    """The answer of a worker in which a command raised an error. error: one with diagnostics."""
 
     text: str
     out_of_memory: bool
+    error: SleyError | None = None
 
 
 def send_message(sock: socket.socket, value: Any, fd: int | None = None) -> None:

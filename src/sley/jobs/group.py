@@ -46,10 +46,15 @@ class News:
     death: Death | None = None
 
 
-class WorkerGroup:
-    """The spawner and its workers, one a rank, which inherit the descriptor `memory_fd`."""
+JOB_WORKER = "sley.jobs.worker"
+"""The module with the `Worker` of a job."""
 
-    def __init__(self, memory_fd: int, ranks: int) -> None:
+
+class WorkerGroup:
+    """The spawner and its workers, one a rank. module: its class `Worker` is a rank. memory_fd: a
+    descriptor that they inherit; None for none."""
+
+    def __init__(self, ranks: int, module: str = JOB_WORKER, memory_fd: int | None = None) -> None:
         with contextlib.ExitStack() as local:
             try:
                 self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -59,8 +64,8 @@ class WorkerGroup:
                     local.callback(end.close)
                 self._control = control
                 self._sockets = [sock for sock, _ in pairs]
-                inherited = [memory_fd, control_end.fileno(), *(e.fileno() for _, e in pairs)]
-                self._process = _start(inherited, self._errors)
+                ends = [control_end.fileno(), *(end.fileno() for _, end in pairs)]
+                self._process = _start(module, memory_fd, ends, self._errors)
             except OSError as error:
                 raise _start_error(str(error)) from error
         self._end = weakref.finalize(
@@ -112,7 +117,9 @@ class WorkerGroup:
         return Death(dead, _how(status))
 
 
-def _start(inherited: list[int], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(
+    module: str, memory_fd: int | None, ends: list[int], errors: IO[bytes]
+) -> subprocess.Popen[bytes]:
     environment = os.environ | {
         # The workers import modules from the same places as the caller.
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -121,10 +128,11 @@ def _start(inherited: list[int], errors: IO[bytes]) -> subprocess.Popen[bytes]:
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
     }
+    arguments = [-1 if memory_fd is None else memory_fd, *ends]
     # A session of its own: Ctrl-C in a terminal is for the caller, who then ends the workers.
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "sley.jobs.worker", *map(str, inherited)],
-        pass_fds=inherited,
+        [sys.executable, "-P", "-m", JOB_WORKER, module, *map(str, arguments)],
+        pass_fds=ends if memory_fd is None else [memory_fd, *ends],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=errors,

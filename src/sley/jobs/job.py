@@ -72,7 +72,7 @@ class Job:
         self._lock = threading.Lock()
         self._unusable = ""
         self._requested = ("the connections", memory.size)
-        self._group = WorkerGroup(memory.fd, plan.collective.ranks)
+        self._group = WorkerGroup(plan.collective.ranks, memory_fd=memory.fd)
         try:
             self.pids: tuple[int, ...] = tuple(self._start())
         except BaseException:

@@ -1,8 +1,8 @@
 """The processes of a job: a spawner, and one worker a rank.
 
-The launcher starts ``python -m sley.jobs.worker`` once. This process, the spawner, imports what
-the ranks need and forks one worker for each, so that N ranks cost one start of Python. It then
-reports every worker that ends to the launcher. It has one thread, so forking is safe, and it is a
+The launcher starts ``python -m sley.jobs.worker MODULE`` once. This process, the spawner, imports
+the module, whose class `Worker` is a rank, and forks one worker for each rank, so that N ranks cost
+one start of Python. It then reports every worker that ends to the launcher. It has one thread, so forking is safe, and it is a
 new process, so the workers inherit no threads, open files or ``__main__`` of the caller.
 
 No process outlives the launcher: the spawner ends when its socket is closed (or its parent
@@ -11,13 +11,15 @@ changes), and kills the workers; the kernel kills them when the spawner dies.
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import signal
 import socket
 import sys
 import traceback
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from sley.engine.check import CheckedBuffers, Pattern
 from sley.engine.memory import is_out_of_memory
 from sley.engine.outcomes import Report
 from sley.engine.types import DATA_TYPES
+from sley.errors import SleyError
 from sley.jobs.commands import (
     Allocate,
     Attach,
@@ -41,6 +44,17 @@ from sley.jobs.commands import (
 _PARENT_CHECK_S = 1.0
 """How often the spawner checks that the launcher is alive, besides watching its socket: a child
 that the launcher forked may keep the socket open."""
+
+
+class Server(Protocol):
+    """A rank that answers commands."""
+
+    def do(self, command: Any, fd: int | None) -> Any:
+        """Carries out a command, and returns its answer."""
+
+
+Make = Callable[[Any, int], Server]
+"""Makes a rank from its first command and the descriptor of the shared memory (-1 without any)."""
 
 
 class Worker:
@@ -103,9 +117,10 @@ class Worker:
         )
 
 
-def serve(sock: socket.socket, memory_fd: int) -> None:
-    """Runs a worker: sets it up, then answers commands until the launcher closes the socket."""
-    worker: Worker | None = None
+def serve(sock: socket.socket, memory_fd: int, make: Make) -> None:
+    """Runs a worker: makes it from the first command, which it answers with its process id, then
+    answers commands until the launcher closes the socket."""
+    worker: Server | None = None
     while True:
         try:
             command, fd = receive_message(sock)
@@ -113,12 +128,13 @@ def serve(sock: socket.socket, memory_fd: int) -> None:
             return
         answer: Any = None
         try:
-            if isinstance(command, Setup):
-                worker, answer = Worker(command, memory_fd), os.getpid()
-            elif worker is not None:
+            if worker is None:
+                worker, answer = make(command, memory_fd), os.getpid()
+            else:
                 answer = worker.do(command, fd)
         except Exception as error:
-            answer = Raised(traceback.format_exc(limit=-3), is_out_of_memory(error))
+            own = error if isinstance(error, SleyError) else None
+            answer = Raised(traceback.format_exc(limit=-3), is_out_of_memory(error), own)
         finally:
             if fd is not None:
                 os.close(fd)
@@ -129,7 +145,7 @@ def serve(sock: socket.socket, memory_fd: int) -> None:
 
 
 def _become_worker(
-    spawner: int, sock: socket.socket, others: list[socket.socket], memory_fd: int
+    spawner: int, sock: socket.socket, others: list[socket.socket], memory_fd: int, make: Make
 ) -> None:
     """Runs the worker in a forked child; never returns."""
     try:
@@ -140,7 +156,7 @@ def _become_worker(
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for other in others:
             other.close()
-        serve(sock, memory_fd)
+        serve(sock, memory_fd, make)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -150,8 +166,11 @@ def _become_worker(
 class Spawner:
     """Forks the workers, reports their ends, and kills them when it ends."""
 
-    def __init__(self, control: socket.socket, ranks: list[socket.socket], memory_fd: int) -> None:
+    def __init__(
+        self, control: socket.socket, ranks: list[socket.socket], memory_fd: int, make: Make
+    ) -> None:
         self._control, self._ranks, self._memory_fd = control, ranks, memory_fd
+        self._make = make
         self._parent = os.getppid()
         self._rank_of: dict[int, int] = {}
 
@@ -168,7 +187,7 @@ class Spawner:
             pid = os.fork()
             if pid == 0:
                 others = [s for s in everything if s is not sock]
-                _become_worker(spawner, sock, others, self._memory_fd)
+                _become_worker(spawner, sock, others, self._memory_fd, self._make)
             self._rank_of[pid] = rank
         for sock in self._ranks:
             sock.close()
@@ -201,11 +220,12 @@ class Spawner:
 
 
 def main(arguments: list[str]) -> None:
-    """``worker MEMORY_FD CONTROL_FD RANK_FD...``, all inherited."""
+    """``worker MODULE MEMORY_FD CONTROL_FD RANK_FD...``, all inherited."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    memory_fd, control, *ranks = (int(a) for a in arguments)
+    make: Make = importlib.import_module(arguments[0]).Worker
+    memory_fd, control, *ranks = (int(a) for a in arguments[1:])
     sockets = [socket.socket(fileno=fd) for fd in ranks]
-    Spawner(socket.socket(fileno=control), sockets, memory_fd).run()
+    Spawner(socket.socket(fileno=control), sockets, memory_fd, make).run()
 
 
 if __name__ == "__main__":
