@@ -56,6 +56,17 @@ D931 = Rule(
     example='nccl.default("allsum", topology, "1M")',
     instead="Use one of these collectives, on a topology with at least two ranks.",
 )
+D926 = Rule(
+    "D926",
+    "wrong-result-while-tuning",
+    what="A plan gave a wrong result while a tuner measured it.",
+    why="A tuner runs every plan once at each size on test data, and compares the result with the "
+    "collective's promise, before it measures the time. All plans are proven, so either sley or "
+    "the machine is at fault.",
+    example="sley tune allreduce --live --ranks 4",
+    instead="Run the command again, and test the machine's memory. If it happens again, report it "
+    "with the plan and the size of the message.",
+)
 D929 = Rule(
     "D929",
     "tuner-not-installed",

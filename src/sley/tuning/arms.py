@@ -67,13 +67,7 @@ class Facts:
     @classmethod
     def of(cls, plan: Plan, topology: Topology) -> Facts:
         """The facts of a plan."""
-        sends, collective = plan.sends, plan.collective
-        chunks = np.bincount(plan.rank[sends], plan.instructions.count[sends], minlength=1)
-        return cls(
-            LeastTime.of(plan, topology, interpreter=False),
-            int(np.diff(plan.block_offset).max(initial=0)),
-            float(chunks.max()) / (collective.blocks * collective.chunks),
-        )
+        return cls(LeastTime.of(plan, topology, interpreter=False), steps_of(plan), moved_by(plan))
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +218,18 @@ class Arms:
         tiles and the waits are left for an agent to learn."""
         least = [[arm.facts.least(size) for arm in self.rows] for size in sizes.tolist()]
         return np.log(least)
+
+
+def steps_of(plan: Plan) -> int:
+    """The most instructions of a thread block."""
+    return int(np.diff(plan.block_offset).max(initial=0))
+
+
+def moved_by(plan: Plan) -> float:
+    """The most data that a rank sends, as a share of the call's size."""
+    sends, collective = plan.sends, plan.collective
+    chunks = np.bincount(plan.rank[sends], plan.instructions.count[sends], minlength=1)
+    return float(chunks.max()) / (collective.blocks * collective.chunks)
 
 
 def grid_of(topology: Topology) -> tuple[int, int]:

@@ -1,0 +1,288 @@
+"""Live: a back end that measures calls of a communicator on this machine.
+
+The arms are the library's plans for the CPU runtime. Each measurement compares an arm with the
+default by turns, so that the machine's state (whether cores share a cache, their clock, other
+programs), which lasts for seconds, changes both alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from statistics import median
+from types import TracebackType
+
+import numpy as np
+
+from sley.algorithms import CATALOG
+from sley.communicator import Settings
+from sley.compiler import Options, compile
+from sley.errors import Place, SleyError, did_you_mean
+from sley.errors.tuning import D921, D923, D926
+from sley.formats.plan_bytes import digest
+from sley.ir.collectives import STANDARD
+from sley.ir.plan import Plan
+from sley.ir.sizes import size_text
+from sley.ir.tables import BoolArray, FloatArray, LongArray
+from sley.ir.words import Protocol, is_integer
+from sley.policy import Decision, Machine
+from sley.rendezvous.hosts import Hosts
+from sley.selection.machine import machine_here
+from sley.selection.rules import Selection, ladder
+from sley.selection.user_plans import Capacity, check_capacity
+from sley.tuning.arms import moved_by, steps_of
+from sley.tuning.ranks import DTYPE, Ranks, Turn
+
+IN_PLACE = {"allreduce": True, "alltoall": False, "allgather": False, "reducescatter": False}
+"""The collectives that can be measured, and whether their calls are in place, as PyTorch's are."""
+
+PROTOCOLS = (Protocol.SIMPLE, Protocol.DIRECT)
+INSTANCES = (1, 2, 4)
+CHANNELS = (1, 2)
+FUSION = (None, False)
+"""The options of the arms. The CPU runtime runs LL and LL128 as Simple."""
+
+MOST_RANKS = 256
+
+FIRST_CALLS = 12
+"""Calls of a plan at a size before any that is timed: in them the communicator tries its ways of
+copying (at most two calls of each of three ways, and as many again after a bad start)."""
+
+_TIMED_US = 1000.0
+"""How long the timed calls of a turn shall take."""
+
+_MOST_CALLS = 64
+"""The most timed calls of a turn."""
+
+_PAIRS = 4
+"""Turns of each of the two arms in a measurement, whose median counts."""
+
+_LONG_US = 5000.0
+"""Calls of this time or more are compared in a single pair of turns, and not warmed up: the ranks'
+late starts are short against it."""
+
+_REFERENCE_TURNS = 5
+"""Turns of the default that give the unit of a size's times."""
+
+
+@dataclass(frozen=True, eq=False)
+class LiveArm:
+    """A choice: its decision and its plan.
+
+    has_stages: whether its program has arguments that a decision doesn't express. It is a default
+        of the library, which can only be chosen where it is the default.
+    """
+
+    decision: Decision
+    plan: Plan
+    has_stages: bool
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A size. count: elements of a block. reference_us: the time of a call with the default when
+    the size was first measured. calls: timed calls of a turn."""
+
+    count: int
+    reference_us: float
+    calls: int
+
+
+class Live:
+    """Calls of a communicator whose ranks are processes of this machine, as a `Backend`.
+
+    sizes: bytes of a call's largest buffer. algorithms: those to choose among, by default all of
+    the library. settings: of the communicator, by default those of the environment. Calls are sums
+    of float32 in memory of the ranks' own, in place for an AllReduce and else out of place.
+
+    A time is that of the slowest rank: the mean of calls back to back. It is measured as a ratio to
+    the default's time in turn, and multiplied by the default's time when the size was first
+    measured. So are the default's own times, which have the same noise. Every arm is checked at a
+    size on test data before it is measured there.
+
+    Use it as a context manager, or `close` it. arms: the choices. Errors: D921, D923; D926 for a
+    wrong result; those of `Ranks`.
+    """
+
+    def __init__(
+        self,
+        collective: str,
+        ranks: int,
+        sizes: Sequence[int],
+        *,
+        algorithms: Sequence[str] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        _check(collective, ranks, sizes)
+        hosts = Hosts.of(["here"] * ranks)
+        settings = Settings.from_environment() if settings is None else settings
+        self.collective = collective
+        self.machine: Machine = machine_here(hosts)
+        self.sizes: LongArray = np.array(sorted(set(sizes)), np.int64)
+        found = tuple(_arms(collective, hosts, settings, algorithms))
+        selections = _selections(collective, hosts)
+        by_digest = {digest(arm.plan): index for index, arm in enumerate(found)}
+        rows = [by_digest[digest(_plan_of(one))] for one in selections]
+        ends = [np.inf if one.end_bytes is None else one.end_bytes for one in selections]
+        self.arms = found
+        self.default: LongArray = np.array(rows, np.int64)[np.searchsorted(ends, self.sizes)]
+        self.decisions: tuple[Decision, ...] = tuple(arm.decision for arm in found)
+        self.mask: BoolArray = np.tile([not arm.has_stages for arm in found], (len(self.sizes), 1))
+        self.mask[np.arange(len(self.sizes)), self.default] = True
+        self.features: FloatArray = _features(found)
+        self.expected: FloatArray = np.zeros(self.mask.shape)
+        self.ranks = Ranks(ranks, settings)
+        self._numbers: dict[int, int] = {}
+        self._ready: set[tuple[int, int]] = set()
+        self._cells: dict[int, _Cell] = {}
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the ranks."""
+        self.ranks.close()
+
+    def measure(self, cell: int, arm: int) -> float:
+        """See `Backend`. Errors: D926, and those of `Ranks`."""
+        default = int(self.default[cell])
+        of_cell = self._cells.get(cell) or self._begin(cell)
+        self._prepare(cell, arm)
+        is_long = of_cell.reference_us >= _LONG_US
+        warm = 0 if is_long else 1
+        rival, own = (Turn(self._numbers[one], warm, of_cell.calls) for one in (default, arm))
+        pairs = 1 if is_long else _PAIRS
+        times_us = self.ranks.time_us([rival, own] * pairs, of_cell.count)
+        ratios: list[float] = (times_us[1::2] / times_us[::2]).tolist()
+        return of_cell.reference_us * median(ratios)
+
+    def _begin(self, cell: int) -> _Cell:
+        """Measures the default at a size for the first time."""
+        default = int(self.default[cell])
+        self._prepare(cell, default)
+        number, count = self._numbers[default], self._count(cell, default)
+        once_us = self.ranks.time_us([Turn(number, 1, 3)], count)[0]
+        calls = int(np.clip(_TIMED_US / once_us, 1, _MOST_CALLS))
+        turns = [Turn(number, 1, calls)] * _REFERENCE_TURNS
+        reference_us = float(np.median(self.ranks.time_us(turns, count)))
+        self._cells[cell] = _Cell(count, reference_us, calls)
+        return self._cells[cell]
+
+    def _prepare(self, cell: int, arm: int) -> None:
+        """Checks an arm at a size, and makes its first calls. Errors: D926."""
+        if (cell, arm) in self._ready:
+            return
+        if arm not in self._numbers:
+            self._numbers[arm] = self.ranks.load(self.arms[arm].plan)
+        number, count = self._numbers[arm], self._count(cell, arm)
+        wrong = self.ranks.count_wrong(number, count)
+        if wrong:
+            size = size_text(int(self.sizes[cell]))
+            raise D926.error(
+                at=Place(detail=f"{self.decisions[arm]}, {size}, {self.ranks.ranks} ranks"),
+                expected=f"the result of {self.collective}",
+                found=f"{wrong} wrong elements",
+            )
+        self.ranks.time_us([Turn(number, FIRST_CALLS - 1, 1)], count)
+        self._ready.add((cell, arm))
+
+    def _count(self, cell: int, arm: int) -> int:
+        """The elements of a block at a size."""
+        blocks = self.arms[arm].plan.collective.blocks
+        return int(self.sizes[cell]) // (blocks * DTYPE.size_bytes)
+
+
+def _check(collective: str, ranks: int, sizes: Sequence[int]) -> None:
+    """Errors: D921, D923."""
+    if collective not in IN_PLACE:
+        raise D921.error(
+            expected=f"a collective of {', '.join(IN_PLACE)}",
+            found=repr(collective),
+            remedy=did_you_mean(str(collective), IN_PLACE),
+        )
+    if not is_integer(ranks) or not 2 <= ranks <= MOST_RANKS:
+        raise D923.error(expected=f"2 to {MOST_RANKS} ranks", found=repr(ranks))
+    least = ranks * DTYPE.size_bytes
+    if not sizes or not all(is_integer(size) and size >= least for size in sizes):
+        found = ", ".join(map(repr, sizes)) or "none"
+        raise D923.error(expected=f"sizes of {least} bytes or more", found=found)
+
+
+def _selections(collective: str, hosts: Hosts) -> tuple[Selection, ...]:
+    """What runs without a tuner."""
+    return ladder(STANDARD[collective].call, hosts, in_place=IN_PLACE[collective])
+
+
+def _plan_of(selection: Selection) -> Plan:
+    return compile(selection.program(), selection.options)
+
+
+def _arms(
+    collective: str, hosts: Hosts, settings: Settings, algorithms: Sequence[str] | None
+) -> Iterator[LiveArm]:
+    """The distinct plans that fit the communicator's connections, then the defaults that are none
+    of them. Errors: D921."""
+    known = [one.name for one in CATALOG.values() if one.collective == collective]
+    for name in algorithms or ():
+        if name not in known:
+            remedy = did_you_mean(str(name), known)
+            expected = f"an algorithm of {', '.join(known)}"
+            raise D921.error(expected=expected, found=repr(name), remedy=remedy)
+    nodes, gpus = hosts.count, len(hosts.members[0])
+    capacity = Capacity(len(hosts.host), settings.slots, settings.channels)
+    seen: set[bytes] = set()
+    for name, instances, channels, fusion, protocol in product(
+        known if algorithms is None else algorithms, INSTANCES, CHANNELS, FUSION, PROTOCOLS
+    ):
+        options = Options(protocol=protocol, instances=instances, channels=channels, fusion=fusion)
+        decision = Decision(name, options)
+        # Some algorithms need a power of two or another machine, some programs fix their channels.
+        with contextlib.suppress(SleyError):
+            program = decision.program(nodes, gpus, in_place=IN_PLACE[collective])
+            plan = compile(program, options)
+            check_capacity(plan, capacity, name)
+            if digest(plan) not in seen:
+                seen.add(digest(plan))
+                yield LiveArm(decision, plan, has_stages=False)
+    for selection in _selections(collective, hosts):
+        plan = _plan_of(selection)
+        if digest(plan) not in seen:
+            seen.add(digest(plan))
+            decision = Decision(selection.name, selection.options)
+            yield LiveArm(decision, plan, has_stages=not _is_expressible(selection))
+
+
+def _is_expressible(selection: Selection) -> bool:
+    """Whether a decision can express a selection: its program has no arguments but its size."""
+    return set(dict(selection.arguments)) <= {"ranks", "nodes", "gpus", "in_place"}
+
+
+def _features(arms: Sequence[LiveArm]) -> FloatArray:
+    """float64 (arms, features): logarithms of channels, parallel parts, thread blocks of a rank,
+    steps and data moved; fusion and stages; the protocol and the algorithm, one-hot."""
+    names = list(dict.fromkeys(arm.decision.algorithm for arm in arms))
+    rows = []
+    for arm in arms:
+        o, plan = arm.decision.options, arm.plan
+        counts = (o.channels, o.instances, plan.blocks_per_rank, steps_of(plan))
+        rows.append(
+            [
+                *(float(np.log2(max(count or 1, 1))) for count in counts),
+                float(np.log2(max(moved_by(plan), 2**-10))),
+                float(o.fusion is not False),
+                float(arm.has_stages),
+                *(float(plan.protocol is protocol) for protocol in PROTOCOLS),
+                *(float(arm.decision.algorithm == name) for name in names),
+            ]
+        )
+    return np.array(rows)
