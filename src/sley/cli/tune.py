@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
-from sley.cli.options import POSITIVE, common_options, executor_of, jobs_option, size_options
+from sley.cli.options import (
+    POSITIVE,
+    common_options,
+    executor_of,
+    gather_options,
+    jobs_option,
+    size_options,
+)
 from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.sources import topology_of
+from sley.cli.tune_live import LIVE_COLLECTIVES, OPTIONS, LiveOptions
 from sley.errors.tuning import D929
 from sley.formats import check_folder
 from sley.ir.sizes import size_text
@@ -24,6 +34,7 @@ from sley.tuning.noise import Noise
 from sley.tuning.sweep import Sweep, sweep
 
 if TYPE_CHECKING:
+    from sley.policy import Policy
     from sley.tuning.evaluate import Curve
     from sley.tuning.training import Training
 
@@ -88,7 +99,8 @@ def sweep_command(
 
 @click.command("tune", cls=Command)
 @_collectives
-@_topology
+@click.option("--topology", help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
+@gather_options(LiveOptions, "live", OPTIONS)
 @size_options("1K", "1G")
 @_actions
 @jobs_option
@@ -133,7 +145,8 @@ def sweep_command(
 @common_options
 def tune_command(  # as many parameters as options; click passes each by name
     collectives: tuple[str, ...],
-    topology: str,
+    topology: str | None,
+    live: LiveOptions,
     sizes: list[int],
     actions: str,
     jobs: int,
@@ -150,8 +163,12 @@ def tune_command(  # as many parameters as options; click passes each by name
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Train an agent to choose for COLLECTIVES (by default all five) on a cluster, in the
-    simulator, and write what it has learned as a policy."""
+    """Train an agent to choose for COLLECTIVES (by default all that there are), and write what it
+    has learned as a policy: on a cluster in the simulator, or with --live on this machine.
+
+    A policy of this machine is for communicators of as many ranks (SLEY_TUNER).
+    """
+    live.check(collectives)
     training = _training_module()
     for path in filter(None, (output, curves)):
         check_folder(path)
@@ -159,7 +176,8 @@ def tune_command(  # as many parameters as options; click passes each by name
         raise click.UsageError("--curves needs --compare and one collective")
     if compare and output is not None:
         raise click.UsageError("--compare writes no policy")
-    cluster = _cluster(topology)
+    sizes, samples = live.sizes(sizes), live.samples(samples)
+    cluster = None if topology is None else topology_of(topology)
     phases = Phases(verbose, quiet=as_json)
     disturbed = Noise(noise, congestion)
     results: list[dict[str, Any]] = []
@@ -167,38 +185,44 @@ def tune_command(  # as many parameters as options; click passes each by name
     changes: list[Change] = []
     trained: Any = None
     with executor_of(jobs) as executor:
-        for collective in collectives or COLLECTIVES:
-            arms = _arms(collective, cluster, actions, phases)
-            recorded = None
-            if sweeps is not None or compare:
-                recorded = _swept(arms, sizes, executor, sweeps, phases)
-            if compare:
-                assert recorded is not None
-                found = _compared(recorded, disturbed, seed, samples, phases)
-                if curves is not None:
-                    _draw_curves(found, curves, f"{collective} on {cluster.name}")
-                agents = [_curve_json(one) for one in found]
-                results.append({"collective": collective, "agents": agents})
-                if not as_json:
-                    click.echo("\n".join(_curve_lines(collective, found)))
-                continue
-            trained = training.Training(
-                _backend(arms, sizes, disturbed, seed, recorded),
-                agent or training.DEFAULT_AGENT,
-                seed=seed,
-            )
-            _train(trained, samples, checkpoints, phases)
-            ranges[collective] = trained.ranges()
-            changes += trained.changes
-            results.append(_training_json(trained, recorded))
+        for collective in collectives or (COLLECTIVES if cluster else LIVE_COLLECTIVES):
+            with ExitStack() as opened:
+                recorded = None
+                if cluster is None:
+                    backend: Any = opened.enter_context(live.backend(collective, sizes, phases))
+                else:
+                    arms = _arms(collective, cluster, actions, phases)
+                    if sweeps is not None or compare:
+                        recorded = _swept(arms, sizes, executor, sweeps, phases)
+                    backend = _backend(arms, sizes, disturbed, seed, recorded)
+                if compare and recorded is not None:
+                    found = _compared(recorded, disturbed, seed, samples, phases)
+                    if curves is not None:
+                        _draw_curves(
+                            found, curves, f"{collective} on {recorded.arms.topology.name}"
+                        )
+                    agents = [_curve_json(one) for one in found]
+                    results.append({"collective": collective, "agents": agents})
+                    lines = _curve_lines(collective, found)
+                else:
+                    chosen = agent or training.DEFAULT_AGENT
+                    trained = training.Training(backend, chosen, seed=seed)
+                    _train(trained, samples, checkpoints, phases)
+                    ranges[collective] = trained.ranges()
+                    changes += trained.changes
+                    results.append(_training_json(trained, recorded))
+                    lines = _training_lines(trained, recorded)
             if not as_json:
-                click.echo("\n".join(_training_lines(trained, recorded)))
-    if output is not None and trained is not None:
-        _write(output, trained, ranges, changes)
-        if not as_json:
-            click.echo(f"{'written':<23}{output}")
+                click.echo("\n".join(lines))
+    if trained is not None:
+        paths, remarks = _write(output, live, _policy_of(trained, ranges, changes))
+        for remark in remarks:
+            click.echo(f"note: {remark}", err=True)
+        for path in () if as_json else paths:
+            click.echo(f"{'written':<23}{path}")
     if as_json:
-        print_json({"ok": True, "topology": cluster.name, "results": results})
+        name = trained.backend.machine.topology if cluster is None else cluster.name
+        print_json({"ok": True, "topology": name, "results": results})
     phases.report()
 
 
@@ -300,19 +324,30 @@ def _draw_curves(found: Sequence[Curve], path: Path, title: str) -> None:
     draw_curves(found, path, title=title)
 
 
-def _write(
-    path: Path, training: Training, ranges: Mapping[str, Any], changes: Sequence[Change]
-) -> None:
+def _policy_of(training: Training, ranges: Mapping[str, Any], changes: Sequence[Change]) -> Policy:
+    """The policy of a training, with the ranges and changes of all collectives."""
     from importlib.metadata import version
 
-    from sley.policy import Policy, write
+    from sley.policy import Policy
 
     notes = {
         "samples": str(training.rounds),
         "seed": str(training.seed),
         "sley": version("sley"),
     }
-    write(Policy(training.backend.machine, ranges, training.name, notes, tuple(changes)), path)
+    return Policy(training.backend.machine, ranges, training.name, notes, tuple(changes))
+
+
+def _write(
+    output: Path | None, live: LiveOptions, policy: Policy
+) -> tuple[list[Path], tuple[str, ...]]:
+    """Writes the files that are wanted. Returns their paths, and remarks."""
+    from sley.policy import write
+
+    if output is not None:
+        write(policy, output)
+    folders, remarks = live.write_plans(policy)
+    return [*([] if output is None else [output]), *folders], remarks
 
 
 def _sweep_lines(found: Sweep) -> list[str]:
@@ -349,7 +384,7 @@ def _training_lines(training: Training, recorded: Sweep | None) -> list[str]:
             row.append(f"{regret:.1%}")
         rows.append(tuple(row))
     title = (
-        f"# {backend.collective} on {backend.machine.topology}, {len(backend.decisions)} choices, "
+        f"# {backend.collective} on {backend.machine}, {len(backend.decisions)} choices, "
         f"{training.name}, {training.rounds} samples of each size"
     )
     return [title, *table_lines(rows, (1,)), ""]
@@ -390,14 +425,17 @@ def _sweep_json(found: Sweep) -> dict[str, Any]:
 
 
 def _training_json(training: Training, recorded: Sweep | None) -> dict[str, Any]:
-    rows = []
+    rows, tally = [], training.agent.tally
     for cell, size in enumerate(training.backend.sizes.tolist()):
-        arm = training.agent.best(cell)
+        arm, default = training.agent.best(cell), int(training.backend.default[cell])
         row: dict[str, Any] = {
             "size_bytes": size,
             "choice": str(training.backend.decisions[arm]),
-            "default": str(training.backend.decisions[int(training.backend.default[cell])]),
+            "default": str(training.backend.decisions[default]),
         }
+        mean = tally.mean(cell)
+        if np.isfinite(mean[[arm, default]]).all():
+            row["time_us"], row["default_us"] = np.exp(mean[[arm, default]]).tolist()
         if recorded:
             row["regret"] = float(recorded.time_us[cell, arm] / recorded.best_us[cell] - 1)
         rows.append(row)

@@ -2,9 +2,10 @@
 
 Files: arms (the choices), nccl (NCCL's own choice, the baseline), nccl_graphs (the rings and trees
 that NCCL makes of a machine), sweep (the times of all choices, and the oracle), noise, worlds
-(degraded clusters), backends (what measures a call), live and ranks (calls of a communicator on this machine), agents (what learns), gate (keeps agents from
-regressions), training (rounds, checkpoints, what a policy gets), online (decides for each call, and
-finds changes), evaluate (learning curves), steps (the time of a workload's step), environment
-(tuning in Gymnasium), levels (a decision in three steps), state (what is observed), reward,
-exploration (how many calls explore).
+(degraded clusters), backends (what measures a call), live (measures calls on this machine), ranks
+(the processes that make them), agents (what learns), gate (keeps agents from regressions), training
+(rounds, checkpoints, what a policy gets), online (decides for each call, and finds changes),
+evaluate (learning curves), steps (the time of a workload's step), environment (tuning in
+Gymnasium), levels (a decision in three steps), state (what is observed), reward, exploration (how
+many calls explore).
 """

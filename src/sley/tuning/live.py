@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from statistics import median
 from types import TracebackType
@@ -133,7 +134,7 @@ class Live:
         self.mask[np.arange(len(self.sizes)), self.default] = True
         self.features: FloatArray = _features(found)
         self.expected: FloatArray = np.zeros(self.mask.shape)
-        self.ranks = Ranks(ranks, settings)
+        self._settings = settings
         self._numbers: dict[int, int] = {}
         self._ready: set[tuple[int, int]] = set()
         self._cells: dict[int, _Cell] = {}
@@ -149,9 +150,15 @@ class Live:
     ) -> None:
         self.close()
 
+    @cached_property
+    def ranks(self) -> Ranks:
+        """The processes, which the first measurement starts. Errors: those of `Ranks`."""
+        return Ranks(self.machine.ranks, self._settings)
+
     def close(self) -> None:
         """Ends the ranks."""
-        self.ranks.close()
+        if "ranks" in self.__dict__:
+            self.ranks.close()
 
     def measure(self, cell: int, arm: int) -> float:
         """See `Backend`. Errors: D926, and those of `Ranks`."""
@@ -189,7 +196,7 @@ class Live:
         if wrong:
             size = size_text(int(self.sizes[cell]))
             raise D926.error(
-                at=Place(detail=f"{self.decisions[arm]}, {size}, {self.ranks.ranks} ranks"),
+                at=Place(detail=f"{self.decisions[arm]}, {size}, {self.machine.ranks} ranks"),
                 expected=f"the result of {self.collective}",
                 found=f"{wrong} wrong elements",
             )

@@ -108,6 +108,10 @@ class Worker:
                 return [self._time_us(turn, command.count) for turn in command.turns]
         return None
 
+    def close(self) -> None:
+        """Leaves the communicator. A process that ends needn't."""
+        self._comm.close()
+
     def _count_wrong(self, plan: Plan, count: int) -> int:
         rank, in_place = self._comm.rank, plan.collective.in_place
         promise = Promise.of(plan, rank)

@@ -1,0 +1,264 @@
+"""The live back end and `sley tune --live`: real calls of two ranks. No test compares times."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from sley import policy as policies
+from sley.cli import main
+from sley.communicator import Communicator, Settings, Work
+from sley.engine.types import Array
+from sley.errors import Place, SleyError
+from sley.formats.plan_bytes import digest, encode
+from sley.ir.plan import Plan
+from sley.ir.tables import FloatArray
+from sley.rendezvous.hosts import Hosts
+from sley.selection.machine import machine_here
+from sley.selection.plans import Plans
+from sley.tuning.live import IN_PLACE, Live
+from sley.tuning.ranks import CountWrong, Load, Ranks, Setup, Turn, Worker
+from sley.tuning.training import Training
+
+SIZES = (1 << 10, 1 << 17)
+HOSTS = Hosts.of(["here"] * 2)
+
+
+def live(collective: str = "allreduce", **given: Any) -> Live:
+    given = {"sizes": SIZES, "algorithms": [], "settings": Settings(timeout_s=20)} | given
+    return Live(collective, 2, **given)
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Live]:
+    with live(algorithms=["ring-allreduce"]) as made:
+        yield made
+
+
+def code_of(call: Any) -> str:
+    with pytest.raises(SleyError) as caught:
+        call()
+    return caught.value.code
+
+
+def test_measured_times_are_positive(backend: Live) -> None:
+    for cell, default in enumerate(backend.default.tolist()):
+        for arm in (default, 0, len(backend.arms) // 2):
+            assert 0 < backend.measure(cell, arm) < 1e7
+
+
+def test_every_arm_gives_the_right_result(backend: Live) -> None:
+    for cell in range(len(SIZES)):
+        for arm in np.flatnonzero(backend.mask[cell]).tolist()[::3]:
+            assert backend.measure(cell, arm) > 0, "D926 otherwise"
+
+
+def test_the_shape_of_the_back_end(backend: Live) -> None:
+    arms = len(backend.arms)
+    assert backend.mask.shape == backend.expected.shape == (2, arms)
+    assert backend.features.shape[0] == len(backend.decisions) == arms
+    assert np.isfinite(backend.features).all()
+    assert len({digest(arm.plan) for arm in backend.arms}) == arms
+    assert backend.mask[np.arange(2), backend.default].all()
+
+
+@pytest.mark.parametrize("collective", IN_PLACE)
+def test_defaults_are_the_communicators_plans(collective: str) -> None:
+    sizes = [1 << 10, 1 << 15, 1 << 16, 1 << 26]
+    plans = Plans(HOSTS, cache=False)
+    call = {"allreduce": "all_reduce", "alltoall": "all_to_all", "allgather": "all_gather"}.get(
+        collective, "reduce_scatter"
+    )
+    made = live(collective, sizes=sizes)
+    for size, arm in zip(sizes, made.default.tolist(), strict=True):
+        found = plans.library(call, size, in_place=IN_PLACE[collective])
+        assert digest(made.arms[arm].plan) == found.digest
+
+
+def test_a_default_with_stages_is_no_choice_at_other_sizes(backend: Live) -> None:
+    stages = [index for index, arm in enumerate(backend.arms) if arm.has_stages]
+    assert stages == [backend.default[1]], "all pairs with two stages, for large calls"
+    assert not backend.mask[0, stages].any()
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "alltoall"])
+def test_decisions_compile_to_the_measured_plans(collective: str) -> None:
+    names = {"allreduce": ["ring-allreduce"], "alltoall": ["all-pairs-alltoall"]}[collective]
+    made = live(collective, algorithms=names)
+    for arm in made.arms[::2]:
+        if arm.has_stages:
+            continue
+        one = policies.Range(0, None, arm.decision)
+        policy = policies.Policy(made.machine, {collective: (one,)})
+        tuned = Plans(HOSTS, cache=False, policy=policy)
+        kind = "all_reduce" if collective == "allreduce" else "all_to_all"
+        found = tuned.find(kind, 1 << 20, in_place=IN_PLACE[collective])
+        assert found.range is not None, tuned.problems
+        assert found.digest == digest(arm.plan)
+
+
+class Imitation:
+    """Ranks whose times are known: the first plan, the default, takes 50 us, others 100 us; and
+    each turn takes longer than the one before."""
+
+    def __init__(self, wrong: int = 0) -> None:
+        self.wrong, self.plans, self.slow = wrong, 0, 1.0
+
+    def load(self, _plan: Plan) -> int:
+        self.plans += 1
+        return self.plans - 1
+
+    def count_wrong(self, _plan: int, _count: int) -> int:
+        return self.wrong
+
+    def time_us(self, turns: Sequence[Turn], _count: int) -> FloatArray:
+        times = []
+        for turn in turns:
+            self.slow *= 1.2
+            times.append(self.slow * (100.0 if turn.plan else 50.0))
+        return np.array(times)
+
+
+def imitated(made: Live, **given: int) -> Live:
+    made.__dict__["ranks"] = Imitation(**given)
+    return made
+
+
+def test_times_relate_to_the_defaults_in_turn() -> None:
+    made = imitated(live(algorithms=["ring-allreduce"]))
+    default = made.measure(0, int(made.default[0]))
+    rival = made.measure(0, 0)
+    assert made.measure(0, int(made.default[0])) == pytest.approx(default)
+    assert rival == pytest.approx(2 * default)
+
+
+def test_a_wrong_result_stops_the_tuner() -> None:
+    made = imitated(live(), wrong=3)
+    assert code_of(lambda: made.measure(0, int(made.default[0]))) == "D926"
+
+
+def test_workers_count_wrong_elements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = Communicator.run
+
+    def spoil(comm: Communicator, plan: Plan, data: Array, *given: Any, **named: Any) -> Work:
+        work = run(comm, plan, data, *given, **named)
+        if comm.rank == 1:
+            data[7] += 1
+        return work
+
+    plan = live().arms[0].plan
+    settings = Settings(timeout_s=20)
+    with ThreadPoolExecutor(2) as threads:
+        ranks = list(
+            threads.map(lambda r: Worker(Setup(r, 2, str(tmp_path), settings), -1), (0, 1))
+        )
+        for rank in ranks:
+            rank.do(Load(0, encode(plan)), None)
+
+        def wrong() -> list[int]:
+            return list(threads.map(lambda rank: rank.do(CountWrong(0, 1000), None), ranks))
+
+        assert wrong() == [0, 0]
+        monkeypatch.setattr(Communicator, "run", spoil)
+        assert wrong() == [0, 1]
+        list(threads.map(lambda rank: rank.close(), ranks))
+
+
+def test_an_error_of_the_ranks_keeps_its_diagnostic() -> None:
+    plan = next(arm.plan for arm in live(algorithms=["ring-allreduce"]).arms)
+    with Ranks(2, Settings(timeout_s=20, channels=1, slots=2)) as ranks:
+        number = ranks.load(replace(plan, slots=3))
+        assert code_of(lambda: ranks.count_wrong(number, 100)) == "N652"
+
+
+def test_a_dead_rank_ends_the_measurement_with_a_diagnostic(tmp_path: Path) -> None:
+    with live() as made:
+        arm = int(made.default[1])
+        made.measure(1, arm)
+        os.kill(made.ranks.pids[1], signal.SIGKILL)
+        with pytest.raises(SleyError) as caught:
+            made.measure(1, arm)
+        assert caught.value.code == "R501"
+        assert "rank 1" in str(caught.value)
+        assert code_of(lambda: made.measure(1, arm)) == "R508"
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"collective": "alltonext"}, "D921"),
+        ({"sizes": []}, "D923"),
+        ({"sizes": [4]}, "D923"),
+        ({"algorithms": ["ring-alreduce"]}, "D921"),
+    ],
+)
+def test_unusable_settings_are_refused(given: dict[str, Any], code: str) -> None:
+    assert code_of(lambda: live(**given)) == code
+
+
+def test_one_rank_has_nothing_to_tune() -> None:
+    assert code_of(lambda: Live("allreduce", 1, SIZES)) == "D923"
+
+
+def test_training_chooses_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    with live(algorithms=["ring-allreduce"]) as made:
+
+        def measure(_self: Live, cell: int, arm: int) -> float:
+            return 50.0 if arm == 3 and cell == 1 else 100.0
+
+        monkeypatch.setattr(Live, "measure", measure)
+        training = Training(made, "ucb", seed=1)
+        training.run(60)
+        (one,) = training.ranges()
+        assert one.decision == made.decisions[3]
+        assert one.begin_bytes > SIZES[0]
+        assert one.end_bytes is None
+
+
+def sley(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["tune", *map(str, arguments)])
+
+
+def test_the_command_writes_a_policy_for_this_machine(tmp_path: Path) -> None:
+    path = tmp_path / "policy.zip"
+    sizes = ("-b", "1K", "-e", "4K", "--samples", 4)
+    done = sley("alltoall", "--live", "--ranks", 2, *sizes, "-o", path, "--json")
+    assert done.exit_code == 0, done.output
+    (result,) = json.loads(done.stdout)["results"]
+    assert [row["size_bytes"] for row in result["sizes"]] == [1024, 4096]
+    assert all(row["time_us"] > 0 for row in result["sizes"])
+    policies.read(path).machine.check(machine_here(HOSTS), Place())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--live"], "--live needs --ranks"),
+        ([], "Give --topology"),
+        (["--live", "--ranks", 2, "--topology", "ndv4"], "--topology is not for --live"),
+        (["--live", "--ranks", 2, "--noise", 0.1], "--noise is not for --live"),
+        (["--ranks", 2, "--topology", "ndv4"], "--ranks is for --live"),
+        (["alltonext", "--live", "--ranks", 2], "not alltonext"),
+    ],
+)
+def test_options_of_the_other_kind_are_usage_errors(arguments: list[object], words: str) -> None:
+    done = sley(*arguments)
+    assert done.exit_code == 2
+    assert words in done.output
+
+
+def test_a_folder_of_plans_must_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "ring.py").touch()
+    done = sley("--live", "--ranks", 2, "--plans", tmp_path)
+    assert done.exit_code == 2
+    assert "is not empty" in done.output
