@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -152,3 +153,14 @@ def test_only_grids_of_hosts_are_machines() -> None:
     with pytest.raises(SleyError, match="numbered host by host") as caught:
         machine_here(hosts_of(1, 3))
     assert caught.value.code == "D903"
+
+
+def test_programs_that_name_their_cluster_are_cached(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    policy = policy_of(4, decision=Decision("hm-allreduce"))
+    origins = [
+        Plans(HOSTS, policy=policy).find("all_reduce", 4096, in_place=True).origin for _ in range(2)
+    ]
+    assert origins == ["compiled", "disk"]

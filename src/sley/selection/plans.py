@@ -437,7 +437,8 @@ class Plans:
 
     def _compile(self, selection: Selection) -> tuple[Plan, str]:
         def build() -> Plan:
-            return compile(selection.program(), selection.options)
+            # Some programs name the cluster that they are for, which the runtime doesn't need.
+            return replace(compile(selection.program(), selection.options), topology=None)
 
         if not self._use_cache:
             return build(), "compiled"
