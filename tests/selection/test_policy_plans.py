@@ -158,7 +158,7 @@ def test_only_grids_of_hosts_are_machines() -> None:
 def test_programs_that_name_their_cluster_are_cached(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path))
     policy = policy_of(4, decision=Decision("hm-allreduce"))
     origins = [
         Plans(HOSTS, policy=policy).find("all_reduce", 4096, in_place=True).origin for _ in range(2)

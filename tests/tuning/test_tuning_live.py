@@ -72,6 +72,13 @@ def test_the_shape_of_the_back_end(backend: Live) -> None:
     assert backend.mask[np.arange(2), backend.default].all()
 
 
+def test_equal_plans_are_one_choice() -> None:
+    """A single step has nothing to fuse, and its channels are its parallel parts."""
+    made = live(algorithms=["one-step-allreduce"])
+    digests = [digest(arm.plan) for arm in made.arms]
+    assert len(set(digests)) == len(digests) < 24
+
+
 @pytest.mark.parametrize("collective", IN_PLACE)
 def test_defaults_are_the_communicators_plans(collective: str) -> None:
     sizes = [1 << 10, 1 << 15, 1 << 16, 1 << 26]

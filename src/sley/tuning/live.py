@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from statistics import median
@@ -256,7 +256,8 @@ def _arms(
         # Some algorithms need a power of two or another machine, some programs fix their channels.
         with contextlib.suppress(SleyError):
             program = decision.program(nodes, gpus, in_place=IN_PLACE[collective])
-            plan = compile(program, options)
+            # As a communicator loads it.
+            plan = replace(compile(program, options), topology=None)
             check_capacity(plan, capacity, name)
             if digest(plan) not in seen:
                 seen.add(digest(plan))
