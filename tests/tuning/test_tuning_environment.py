@@ -11,10 +11,13 @@ from tests.support.made_backends import DECISIONS, Made
 from sley import topologies
 from sley.errors import SleyError
 from sley.policy import Machine
+from sley.tuning.arms import Arms
+from sley.tuning.backends import Recorded, Simulated
 from sley.tuning.exploration import AGGRESSIVE, CONSERVATIVE, NORMAL, SAMPLES, exploration
 from sley.tuning.levels import KEEP, TUNE, Level, Levels, Step, Vocabulary, words_of
 from sley.tuning.reward import AMPLIFIED, SMOOTHED, Call, Reward, step_reward
 from sley.tuning.state import NUMBERS, Cluster, Fabric, Site, Stream, Variance, Window, state_size
+from sley.tuning.sweep import sweep
 
 gymnasium = pytest.importorskip("gymnasium", reason="environments need Gymnasium (extra tune)")
 
@@ -113,9 +116,10 @@ def test_allowed_actions_lead_to_every_feasible_arm_and_to_no_other(data):
 
 
 def test_equal_seeds_give_equal_episodes():
+    backends = Made(TIMES, sigma=0.2), Made(TIMES, sigma=0.2, nodes=2)
+    environment = Tuning([backend.site() for backend in backends], calls=20)
+
     def episode(seed):
-        backends = Made(TIMES, sigma=0.2), Made(TIMES, sigma=0.2, nodes=2)
-        environment = Tuning([backend.site() for backend in backends], calls=20)
         rng = np.random.default_rng(0)
         rows, truncated = [], False
         observation, _ = environment.reset(seed=seed)
@@ -127,6 +131,47 @@ def test_equal_seeds_give_equal_episodes():
 
     assert (episode(3) == episode(3)).all()
     assert not (episode(3) == episode(4)).all()
+
+
+def test_the_noise_of_back_ends_begins_anew_with_a_seed():
+    arms = Arms.of("alltonext", topologies.cluster(1, 2), actions="nccl")
+    for backend in (Recorded(sweep(arms, [1 << 10])), Simulated(arms, [1 << 10])):
+        times = []
+        for seed in (1, 1, 2):
+            backend.reseed(seed)
+            times.append([backend.measure(0, int(backend.default[0])) for _ in range(3)])
+        assert times[0] == times[1] != times[2]
+
+
+def test_an_exploring_call_must_tune_if_an_arm_is_allowed():
+    backend = Made([[1, 1]], sizes=[4096])
+    levels = Levels(Vocabulary.of([backend]), backend)
+    step = Step(explores=True)
+    assert levels.mask(0, step, np.array([True, True]))[:2].tolist() == [0, 1]
+    assert levels.mask(0, step, np.array([False, False]))[:2].tolist() == [1, 0]
+    assert levels.mask(0, Step(), np.array([True, True]))[:2].tolist() == [1, 1]
+    environment = Tuning([backend.site()], calls=200, explores=True)
+    observation, truncated, forced = environment.reset(seed=0)[0], False, []
+    while not truncated:
+        if observation["chosen"][Level.CALL]:
+            forced.append(not observation["mask"][KEEP])
+        action = np.flatnonzero(observation["mask"])[0]
+        observation, _, _, truncated, _ = environment.step(action)
+    # From 50 samples on the share falls from 0.9.
+    assert sum(forced[:40]) > 30
+    assert not all(forced[:40])
+    assert sum(forced[-40:]) < 20
+
+
+def test_an_observation_shows_the_level_and_the_plan_chosen_so_far():
+    environment = Tuning([Made(TIMES).site()])
+    observation, _ = environment.reset(seed=0)
+    _, plan, _ = action_of(environment, 3)
+    assert np.flatnonzero(observation["chosen"]).tolist() == [Level.CALL]
+    observation, *_ = environment.step(TUNE)
+    assert np.flatnonzero(observation["chosen"]).tolist() == [Level.PLAN]
+    observation, *_ = environment.step(plan)
+    assert np.flatnonzero(observation["chosen"]).tolist() == [Level.KNOBS, len(Level) + plan]
 
 
 def test_a_trace_gives_the_calls_and_its_workload_the_last_reward():
