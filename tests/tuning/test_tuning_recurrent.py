@@ -108,6 +108,14 @@ def test_a_resumed_training_has_the_result_of_an_uninterrupted_one(tmp_path):
         assert (resumed.moments[name] == array).all(), name
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_rounds_of_a_single_call_give_finite_weights(calls):
+    smallest = Settings(hidden=2, environments=1, calls=calls, cells=1)
+    trained = train([made().site()], 2 * 3 * calls, smallest)
+    assert trained.rounds == 2
+    assert all(np.isfinite(array).all() for array in trained.weights.values())
+
+
 def test_a_checkpoint_of_another_training_is_not_resumed(started):
     others = (
         ([made().site()], Settings(seed=1)),

@@ -203,7 +203,8 @@ def _model(sites: Sequence[Site], vocabulary: Vocabulary, settings: Settings) ->
         DummyVecEnv([make] * settings.environments),
         learning_rate=settings.rate,
         n_steps=length,
-        batch_size=-(-length * settings.environments // _BATCHES),
+        # PPO divides by the deviation of a batch, so one of a single step would give NaN.
+        batch_size=max(length * settings.environments // _BATCHES, STEPS),
         n_epochs=settings.epochs,
         gamma=settings.discount,
         gae_lambda=_TRACE,
