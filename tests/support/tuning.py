@@ -54,6 +54,7 @@ class Known:
             ]
         )
         self.expected = np.zeros_like(self.true_us)
+        self.blocks = np.array([d.options.instances for d in self.decisions], np.int64)
 
     def measure(self, cell, arm):
         return float(self.true_us[cell, arm] * np.exp(self._rng.normal(0, self.sigma)))
@@ -71,6 +72,7 @@ class Known:
             ("gpus", 8),
             ("decisions", self.decisions),
             ("features", self.features),
+            ("blocks", self.blocks),
         ):
             arms.__dict__[name] = value
         exact = np.ones_like(self.mask)

@@ -193,6 +193,11 @@ class Arms:
         return Simulator(arm.plan, tiled(self.world, arm.decision.tile))
 
     @cached_property
+    def blocks(self) -> LongArray:
+        """int64 (arms,): the thread blocks of a rank."""
+        return np.array([arm.plan.blocks_per_rank for arm in self.rows], np.int64)
+
+    @cached_property
     def features(self) -> FloatArray:
         """float64 (arms, features): what an agent knows of the arms: logarithms of channels,
         parallel parts, thread blocks of a rank, steps, data moved, tile; then the protocol and the

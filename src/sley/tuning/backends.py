@@ -25,6 +25,8 @@ class Backend(Protocol):
     decisions: the arms. features: float64 (arms, features), what is known of each
         (`Arms.features`). expected: float64 (cells, arms), the logarithm of a rough estimate of the
         times, up to a constant for each cell.
+    blocks: int64 (arms,), the thread blocks of a rank; of equally fast arms the one with the fewest
+        is the best, as it leaves most of the GPU to computation.
     mask: bool (cells, arms), the arms that may be chosen. default: int64 (cells,), the arm that
         runs without a tuner.
     """
@@ -41,6 +43,8 @@ class Backend(Protocol):
     def features(self) -> FloatArray: ...
     @property
     def expected(self) -> FloatArray: ...
+    @property
+    def blocks(self) -> LongArray: ...
     @property
     def mask(self) -> BoolArray: ...
     @property
@@ -71,7 +75,7 @@ class Recorded:
         self.collective, self.machine = arms.collective, machine_of(arms)
         self.sizes, self.mask, self.default = sweep.sizes, sweep.mask, sweep.default
         self.decisions, self.features = arms.decisions, arms.features
-        self.expected = arms.expected(sweep.sizes)
+        self.expected, self.blocks = arms.expected(sweep.sizes), arms.blocks
         self.calls = 0
         self._changes = sorted(changes, key=lambda change: change[0])
         self._rng = np.random.default_rng(seed)
@@ -108,7 +112,7 @@ class Simulated:
         self.collective, self.machine = arms.collective, machine_of(arms)
         self.sizes = np.array(sorted(sizes), np.int64)
         self.decisions, self.features = arms.decisions, arms.features
-        self.expected = arms.expected(self.sizes)
+        self.expected, self.blocks = arms.expected(self.sizes), arms.blocks
         self.mask = np.stack([arms.feasible(size) for size in self.sizes.tolist()])
         self.default = np.array([arms.default(size) for size in self.sizes.tolist()], np.int64)
         self.noise = noise or Noise()

@@ -134,6 +134,7 @@ class Live:
         self.mask[np.arange(len(self.sizes)), self.default] = True
         self.features: FloatArray = _features(found)
         self.expected: FloatArray = np.zeros(self.mask.shape)
+        self.blocks: LongArray = np.array([arm.plan.blocks_per_rank for arm in found], np.int64)
         self._settings = settings
         self._numbers: dict[int, int] = {}
         self._ready: set[tuple[int, int]] = set()

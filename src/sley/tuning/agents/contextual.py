@@ -32,6 +32,9 @@ _GROWTH = 0.02
 _CAUTION = 0.5
 """The deployed arm has the least mean plus this many standard deviations."""
 
+_TIE = 0.01
+"""Arms whose logarithms of time differ by less are equally fast, as for `sley.choose`."""
+
 
 class Contextual(Agent):
     """A Gaussian process of the logarithm of time over the default's time.
@@ -73,8 +76,12 @@ class Contextual(Agent):
 
     def best(self, cell: int) -> int:
         expected = self.predict(cell)
-        careful = expected.log_time + _CAUTION * expected.deviation
-        return int(np.where(self.mask(cell), careful, np.inf).argmin())
+        careful = np.where(
+            self.mask(cell), expected.log_time + _CAUTION * expected.deviation, np.inf
+        )
+        equal = np.flatnonzero(careful <= careful.min() + _TIE)
+        fewest = equal[self.backend.blocks[equal] == self.backend.blocks[equal].min()]
+        return int(fewest[careful[fewest].argmin()])
 
     def predict(self, cell: int) -> Prediction:
         if int(self.tally.count.sum()) > self._fitted * (1 + _GROWTH):
