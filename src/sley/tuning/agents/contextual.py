@@ -7,11 +7,13 @@ sizes nearby, so some tens of samples of each size suffice for hundreds of arms.
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+from threadpoolctl import ThreadpoolController
 
 from sley.ir.tables import FloatArray
 from sley.tuning.agents.agent import Agent, Prediction
@@ -34,6 +36,13 @@ _CAUTION = 0.5
 
 _TIE = 0.01
 """Arms whose logarithms of time differ by less are equally fast, as for `sley.choose`."""
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    """The threads of NumPy's linear algebra. These matrices are small: several threads take longer
+    than one, and much longer where other work runs."""
+    return ThreadpoolController()
 
 
 class Contextual(Agent):
@@ -97,7 +106,8 @@ class Contextual(Agent):
             return Prediction(prior, wide)
         size = np.full(len(prior), self._size[cell])
         points = np.column_stack((size, self._features))
-        mean, deviation = self._process.predict(points, return_std=True)
+        with _threads().limit(limits=1):
+            mean, deviation = self._process.predict(points, return_std=True)
         return Prediction(mean + self._offset + prior, deviation)
 
     def _fit(self) -> None:
@@ -117,11 +127,12 @@ class Contextual(Agent):
         self._offset = float(target.mean())
         amplitude = max(float(target.var()), _LEAST_AMPLITUDE)
         noise = self._deviation() ** 2
-        self._process = GaussianProcessRegressor(
-            ConstantKernel(amplitude) * Matern(nu=2.5),
-            alpha=noise / count + 1e-5,
-            optimizer=None,
-        ).fit(np.column_stack((self._size[cell], self._features[arm])), target - self._offset)
+        process = GaussianProcessRegressor(
+            ConstantKernel(amplitude) * Matern(nu=2.5), alpha=noise / count + 1e-5, optimizer=None
+        )
+        with _threads().limit(limits=1):
+            points = np.column_stack((self._size[cell], self._features[arm]))
+            self._process = process.fit(points, target - self._offset)
 
     def _deviation(self) -> float:
         """The standard deviation of one logarithm of time, from repeated measurements."""
