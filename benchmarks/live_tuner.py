@@ -38,7 +38,8 @@ from sley.engine.types import DATA_TYPES, Array
 from sley.ir.collectives import STANDARD
 from sley.ir.sizes import size_text
 from sley.ir.words import ReduceOp
-from sley.tuning.live import IN_PLACE, Live
+from sley.tuning.arms import IN_PLACE
+from sley.tuning.live import Live
 from sley.tuning.training import DEFAULT_AGENT, Training
 
 FLOAT32 = DATA_TYPES["float32"]

@@ -1,6 +1,7 @@
 """Agents of `sley tune` against the exhaustive oracle, NCCL's default and a static table.
 
     python benchmarks/tuner.py --sweeps FOLDER [--only CLUSTER-COLLECTIVE ...] [--jobs N]
+        [--network FILE]
 
 Five clusters, five collectives, 1 KB to 1 GB by factors of 4, in the simulator with 3 % of noise.
 Every agent is behind the safety gate and gets equally many samples of each size. Two sizes of each
@@ -15,7 +16,6 @@ card that falls to half its speed, for an agent that decides for every call.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -29,10 +29,14 @@ from common.tables import table
 
 from sley import ByProtocol, Topology, topologies
 from sley.errors import SleyError
+from sley.tuning.agents.agent import Agent
+from sley.tuning.agents.checkpoint import Checkpoint
+from sley.tuning.agents.recurrent import Recurrent
 from sley.tuning.arms import COLLECTIVES, Arms
-from sley.tuning.backends import Recorded
+from sley.tuning.backends import Backend, Recorded
 from sley.tuning.evaluate import WORSE, Curve, curve, curve_of
 from sley.tuning.online import Online
+from sley.tuning.state import Site
 from sley.tuning.sweep import Sweep, sweep
 from sley.tuning.training import AGENTS, agent_named
 from sley.tuning.worlds import degrade_card
@@ -49,7 +53,7 @@ ASIDE = (3, 7)
 """The sizes that are kept aside: 64 KB and 16 MB."""
 
 LOOKS = (20, 40, 50, 80)
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1)
 OTHER = ("ndv4x1-allreduce", "ndv4x2-allreduce", "ndv4x2-allgather", "rescclx4-alltonext")
 """The cases in another world."""
 
@@ -106,9 +110,16 @@ def swept(arms: Arms, path: Path, executor: Executor | None) -> Sweep:
         return found
 
 
-def curves(found: Sweep, agents: Sequence[str], seeds: Sequence[int]) -> list[Curve]:
-    """The curves of all agents with all seeds."""
-    return [curve(found, a, LOOKS, aside=ASIDE, seed=seed) for a in agents for seed in seeds]
+def curves(found: Sweep, agent: str, network: Path | None = None) -> list[Curve]:
+    """The curves of an agent with all seeds. network: of the agent "recurrent"."""
+
+    def recurrent(backend: Backend, seed: int) -> Agent:
+        assert network is not None
+        site = Site.of(backend, found.arms.topology)
+        return Recurrent(site, Checkpoint.load(network), seed)
+
+    make = recurrent if agent == Recurrent.name else None
+    return [curve(found, agent, LOOKS, aside=ASIDE, seed=seed, make=make) for seed in SEEDS]
 
 
 def static(known: Sweep, found: Sweep) -> Curve:
@@ -187,22 +198,26 @@ def main() -> None:
     parser.add_argument("--sweeps", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=None)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument(
+        "--network", type=Path, help="a trained recurrent policy, to compare it, too"
+    )
     options = parser.parse_args()
     print(machine.text(machine.facts(("sley", "numpy", "scikit-learn"))))
     cases = [Case(c, k) for k in reversed(COLLECTIVES) for c in CLUSTERS]
     cases = [c for c in cases if options.only is None or c.name in options.only]
     results: dict[str, Any] = {"machine": machine.facts(), "cases": {}, "other": {}, "drift": {}}
-    every: dict[str, list[Curve]] = {name: [] for name in AGENTS}
+    names = [*AGENTS, *([Recurrent.name] if options.network else [])]
+    every: dict[str, list[Curve]] = {name: [] for name in names}
     gains: list[float] = []
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as executor:
         for case in cases:
             arms = case.arms()
             known = swept(arms, options.sweeps / f"{case.name}.npz", executor)
             gains += (known.default_us / known.best_us).tolist()
-            tasks = {name: executor.submit(curves, known, [name], SEEDS) for name in AGENTS}
+            tasks = {name: executor.submit(curves, known, name, options.network) for name in names}
             for name, task in tasks.items():
                 every[name] += task.result()
-            rows = [r for name in AGENTS for r in summary(name, every[name][-len(SEEDS) :])]
+            rows = [r for name in names for r in summary(name, every[name][-len(SEEDS) :])]
             results["cases"][case.name] = rows
             fifty = [r for r in rows if r["samples"] == 50]
             print(
@@ -213,7 +228,7 @@ def main() -> None:
                 other = swept(arms.in_world(other_world(arms.topology)), path, executor)
                 rows = summary("static table", [static(known, other)])
                 for name in ("thompson", "gaussian-ucb", "ucb", "default"):
-                    rows += summary(name, curves(other, [name], SEEDS))
+                    rows += summary(name, curves(other, name))
                 results["other"][case.name] = rows
                 print(f"\n## {case.name} in another world\n\n{printed(rows)}", flush=True)
             if case.name in DRIFT:
@@ -223,7 +238,7 @@ def main() -> None:
                 results["drift"][case.name] = found
                 print(f"\n## {case.name}, card 1 at half speed after {DRIFT_CALLS} calls a size\n")
                 print(table(list(found[0]), [[f"{v:.3g}" for v in f.values()] for f in found]))
-    total = [row for name in AGENTS for row in summary(name, every[name])]
+    total = [row for name in names for row in summary(name, every[name])]
     results["total"] = total
     print(f"\n## All {len(cases)} cases, {len(SEEDS)} seeds\n\n{printed(total)}")
     print(f"\nThe oracle is {np.mean(gains):.2f} times as fast as NCCL's default on average.")

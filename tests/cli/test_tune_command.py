@@ -72,6 +72,18 @@ def test_compare_shows_every_agent_and_draws_curves(tmp_path):
     assert picture.stat().st_size > 1000
 
 
+def test_a_recurrent_agent_trains_its_network_once(tmp_path):
+    network = tmp_path / "network.npz"
+    arguments = ("tune", *SMALL, "--agent", "recurrent", "--network", network, "--samples", 10)
+    sweeps = ("--sweeps", tmp_path / "sweeps")
+    found = json.loads(call(*arguments, *sweeps, "--steps", 1, "--json"))
+    assert found["results"][0]["agent"] == "recurrent"
+    content = network.read_bytes()
+    call(*arguments)
+    assert network.read_bytes() == content
+    assert "--steps" in call(*arguments, *sweeps, "--steps", 1, code=2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -80,6 +92,9 @@ def test_compare_shows_every_agent_and_draws_curves(tmp_path):
         (("tune", *SMALL, "--samples", "0"), 2, "0"),
         (("tune", *SMALL, "--compare", "-o", "p.zip"), 2, "policy"),
         (("tune", *SMALL, "--curves", "c.png"), 2, "--compare"),
+        (("tune", *SMALL, "--agent", "recurrent"), 2, "--network"),
+        (("tune", *SMALL, "--network", "n.npz"), 2, "--agent"),
+        (("tune", *SMALL, "--agent", "recurrent", "--network", "n.npz"), 2, "--sweeps"),
         (("tune", *SMALL, "-o", "missing/p.zip"), 1, "F461"),
         (("sweep", "alltonext", "--topology", "nowhere"), 1, "nowhere"),
         (("policy", "show", "missing.zip"), 1, "D901"),

@@ -26,7 +26,8 @@ from sley.ir.tables import FloatArray
 from sley.rendezvous.hosts import Hosts
 from sley.selection.machine import machine_here
 from sley.selection.plans import Plans
-from sley.tuning.live import IN_PLACE, Live
+from sley.tuning.arms import IN_PLACE
+from sley.tuning.live import COLLECTIVES, Live
 from sley.tuning.ranks import CountWrong, Load, Ranks, Setup, Turn, Worker
 from sley.tuning.training import Training
 
@@ -79,7 +80,7 @@ def test_equal_plans_are_one_choice() -> None:
     assert len(set(digests)) == len(digests) < 24
 
 
-@pytest.mark.parametrize("collective", IN_PLACE)
+@pytest.mark.parametrize("collective", COLLECTIVES)
 def test_defaults_are_the_communicators_plans(collective: str) -> None:
     sizes = [1 << 10, 1 << 15, 1 << 16, 1 << 26]
     plans = Plans(HOSTS, cache=False)

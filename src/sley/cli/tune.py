@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
-from math import exp
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from sley.cli.options import (
     POSITIVE,
@@ -22,13 +21,19 @@ from sley.cli.options import (
 )
 from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.sources import topology_of
+from sley.cli.tune_agent import AGENT_OPTIONS, AgentOptions
 from sley.cli.tune_live import LIVE_COLLECTIVES, OPTIONS, LiveOptions
+from sley.cli.tune_tables import (
+    curve_json,
+    curve_lines,
+    sweep_json,
+    sweep_lines,
+    training_json,
+    training_lines,
+)
 from sley.errors.tuning import D929
 from sley.formats import check_folder
-from sley.ir.sizes import size_text
 from sley.ir.topology import Topology
-from sley.policy import Change
-from sley.report.tables import table_lines
 from sley.tuning.arms import ACTIONS, COLLECTIVES, Arms
 from sley.tuning.noise import Noise
 from sley.tuning.sweep import Sweep, sweep
@@ -89,9 +94,9 @@ def sweep_command(
             found = _swept(
                 _arms(collective, cluster, actions, phases), sizes, executor, output, phases
             )
-            rows.append(_sweep_json(found))
+            rows.append(sweep_json(found))
             if not as_json:
-                click.echo("\n".join(_sweep_lines(found)))
+                click.echo("\n".join(sweep_lines(found)))
     if as_json:
         print_json({"ok": True, "topology": cluster.name, "sweeps": rows})
     phases.report()
@@ -104,7 +109,7 @@ def sweep_command(
 @size_options("1K", "1G")
 @_actions
 @jobs_option
-@click.option("--agent", help="The agent that learns. [thompson]")
+@gather_options(AgentOptions, "agents", AGENT_OPTIONS)
 @click.option(
     "--samples", type=POSITIVE, default=50, show_default=True, help="Measurements of each size."
 )
@@ -150,7 +155,7 @@ def tune_command(  # as many parameters as options; click passes each by name
     sizes: list[int],
     actions: str,
     jobs: int,
-    agent: str | None,
+    agents: AgentOptions,
     samples: int,
     seed: int,
     noise: float,
@@ -169,61 +174,134 @@ def tune_command(  # as many parameters as options; click passes each by name
     A policy of this machine is for communicators of as many ranks (SLEY_TUNER).
     """
     live.check(collectives)
-    training = _training_module()
+    _check_installed()
+    agents.check(sweeps)
     for path in filter(None, (output, curves)):
         check_folder(path)
     if curves is not None and (not compare or len(collectives) != 1):
         raise click.UsageError("--curves needs --compare and one collective")
     if compare and output is not None:
         raise click.UsageError("--compare writes no policy")
-    sizes, samples = live.sizes(sizes), live.samples(samples)
-    cluster = None if topology is None else topology_of(topology)
     phases = Phases(verbose, quiet=as_json)
-    disturbed = Noise(noise, congestion)
-    results: list[dict[str, Any]] = []
-    ranges: dict[str, Any] = {}
-    changes: list[Change] = []
-    trained: Any = None
     with executor_of(jobs) as executor:
-        for collective in collectives or (COLLECTIVES if cluster else LIVE_COLLECTIVES):
-            with ExitStack() as opened:
-                recorded = None
-                if cluster is None:
-                    backend: Any = opened.enter_context(live.backend(collective, sizes, phases))
-                else:
-                    arms = _arms(collective, cluster, actions, phases)
-                    if sweeps is not None or compare:
-                        recorded = _swept(arms, sizes, executor, sweeps, phases)
-                    backend = _backend(arms, sizes, disturbed, seed, recorded)
-                if compare and recorded is not None:
-                    found = _compared(recorded, disturbed, seed, samples, phases)
-                    if curves is not None:
-                        _draw_curves(
-                            found, curves, f"{collective} on {recorded.arms.topology.name}"
-                        )
-                    agents = [_curve_json(one) for one in found]
-                    results.append({"collective": collective, "agents": agents})
-                    lines = _curve_lines(collective, found)
-                else:
-                    chosen = agent or training.DEFAULT_AGENT
-                    trained = training.Training(backend, chosen, seed=seed)
-                    _train(trained, samples, checkpoints, phases)
-                    ranges[collective] = trained.ranges()
-                    changes += trained.changes
-                    results.append(_training_json(trained, recorded))
-                    lines = _training_lines(trained, recorded)
-            if not as_json:
-                click.echo("\n".join(lines))
-    if trained is not None:
-        paths, remarks = _write(output, live, _policy_of(trained, ranges, changes))
+        tuning = _Tuning(
+            cluster=None if topology is None else _cluster(topology),
+            live=live,
+            sizes=live.sizes(sizes),
+            actions=actions,
+            agent=agents,
+            samples=live.samples(samples),
+            seed=seed,
+            noise=Noise(noise, congestion),
+            sweeps=sweeps,
+            checkpoints=checkpoints,
+            executor=executor,
+            phases=phases,
+        )
+        names = collectives or (LIVE_COLLECTIVES if tuning.cluster is None else COLLECTIVES)
+        if compare:
+            results = [tuning.compare(name, curves) for name in names]
+        else:
+            agents.train_network(map(tuning.swept, names), tuning.noise, seed, phases)
+            results = [tuning.train(name) for name in names]
+    if not compare:
+        paths, remarks = _write(output, live, tuning.policy())
         for remark in remarks:
             click.echo(f"note: {remark}", err=True)
         for path in () if as_json else paths:
             click.echo(f"{'written':<23}{path}")
     if as_json:
-        name = trained.backend.machine.topology if cluster is None else cluster.name
-        print_json({"ok": True, "topology": name, "results": results})
+        print_json({"ok": True, "topology": tuning.place, "results": results})
     phases.report()
+
+
+@dataclass
+class _Tuning:
+    """The settings of a command, and what its trainings have learned so far.
+
+    cluster: None to measure this machine.
+    """
+
+    cluster: Topology | None
+    live: LiveOptions
+    sizes: list[int]
+    actions: str
+    agent: AgentOptions
+    samples: int
+    seed: int
+    noise: Noise
+    sweeps: Path | None
+    checkpoints: Path | None
+    executor: Executor | None
+    phases: Phases
+    trained: list[Training] = field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        """The name of the cluster or machine."""
+        return self.cluster.name if self.cluster else self.trained[0].backend.machine.topology
+
+    def swept(self, collective: str) -> Sweep:
+        """The sweep of a collective on the cluster."""
+        assert self.cluster is not None
+        arms = _arms(collective, self.cluster, self.actions, self.phases)
+        return _swept(arms, self.sizes, self.executor, self.sweeps, self.phases)
+
+    def compare(self, collective: str, curves: Path | None) -> dict[str, Any]:
+        """Trains all agents; prints their curves, draws them, and returns them as JSON."""
+        recorded = self.swept(collective)
+        found = _compared(recorded, self.noise, self.seed, self.samples, self.phases)
+        if curves is not None:
+            _draw_curves(found, curves, f"{collective} on {self.place}")
+        self._print(curve_lines(collective, found))
+        return {"collective": collective, "agents": [curve_json(one) for one in found]}
+
+    def train(self, collective: str) -> dict[str, Any]:
+        """Trains the agent; prints what it has learned, and returns it as JSON."""
+        from sley.tuning.training import Training
+
+        with ExitStack() as opened:
+            recorded = None
+            if self.cluster is None:
+                backend: Any = self.live.backend(collective, self.sizes, self.phases)
+                opened.enter_context(backend)
+            elif self.sweeps is not None:
+                recorded = self.swept(collective)
+                backend = _recorded(recorded, self.noise, self.seed)
+            else:
+                arms = _arms(collective, self.cluster, self.actions, self.phases)
+                backend = _simulated(arms, self.sizes, self.noise, self.seed)
+            training = Training(
+                backend, self.agent.name, seed=self.seed, make=self.agent.maker(self.cluster)
+            )
+            _train(training, self.samples, self.checkpoints, self.phases)
+        self.trained.append(training)
+        self._print(training_lines(training, recorded))
+        return training_json(training, recorded)
+
+    def policy(self) -> Policy:
+        """What all trainings have learned."""
+        from importlib.metadata import version
+
+        from sley.policy import Policy
+
+        first = self.trained[0]
+        notes = {
+            "samples": str(first.rounds),
+            "seed": str(self.seed),
+            "sley": version("sley"),
+        }
+        return Policy(
+            first.backend.machine,
+            {one.backend.collective: one.ranges() for one in self.trained},
+            first.name,
+            notes,
+            tuple(change for one in self.trained for change in one.changes),
+        )
+
+    def _print(self, lines: list[str]) -> None:
+        if not self.phases.quiet:
+            click.echo("\n".join(lines))
 
 
 def _cluster(name: str) -> Topology:
@@ -233,14 +311,13 @@ def _cluster(name: str) -> Topology:
     return cluster
 
 
-def _training_module() -> Any:
-    """The module `sley.tuning.training`, which needs the extra `tune`. Errors: D929."""
+def _check_installed() -> None:
+    """Refuses to go on without the extra `tune`. Errors: D929."""
     try:
-        from sley.tuning import training
+        import sley.tuning.training  # noqa: F401
     except ImportError as error:
         expected = "the packages of sley[tune]"
         raise D929.error(expected=expected, found=str(error)) from error
-    return training
 
 
 def _arms(collective: str, cluster: Topology, actions: str, phases: Phases) -> Arms:
@@ -273,11 +350,15 @@ def _reporter(bar: Any, task: Any) -> Callable[[int, int], None]:
     return lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _backend(arms: Arms, sizes: list[int], noise: Noise, seed: int, recorded: Sweep | None) -> Any:
-    from sley.tuning.backends import Recorded, Simulated
+def _recorded(recorded: Sweep, noise: Noise, seed: int) -> Any:
+    from sley.tuning.backends import Recorded
 
-    if recorded is not None:
-        return Recorded(recorded, noise, seed=seed)
+    return Recorded(recorded, noise, seed=seed)
+
+
+def _simulated(arms: Arms, sizes: list[int], noise: Noise, seed: int) -> Any:
+    from sley.tuning.backends import Simulated
+
     return Simulated(arms, sizes, noise, seed=seed)
 
 
@@ -324,20 +405,6 @@ def _draw_curves(found: Sequence[Curve], path: Path, title: str) -> None:
     draw_curves(found, path, title=title)
 
 
-def _policy_of(training: Training, ranges: Mapping[str, Any], changes: Sequence[Change]) -> Policy:
-    """The policy of a training, with the ranges and changes of all collectives."""
-    from importlib.metadata import version
-
-    from sley.policy import Policy
-
-    notes = {
-        "samples": str(training.rounds),
-        "seed": str(training.seed),
-        "sley": version("sley"),
-    }
-    return Policy(training.backend.machine, ranges, training.name, notes, tuple(changes))
-
-
 def _write(
     output: Path | None, live: LiveOptions, policy: Policy
 ) -> tuple[list[Path], tuple[str, ...]]:
@@ -348,110 +415,3 @@ def _write(
         write(policy, output)
     folders, remarks = live.write_plans(policy)
     return [*([] if output is None else [output]), *folders], remarks
-
-
-def _sweep_lines(found: Sweep) -> list[str]:
-    """The table of a sweep."""
-    rows: list[tuple[str, ...]] = [("size", "default", "us", "fastest", "us", "faster")]
-    for place, size in enumerate(found.sizes.tolist()):
-        default, best = int(found.default[place]), int(found.best[place])
-        rows.append(
-            (
-                size_text(size),
-                str(found.arms.decisions[default]),
-                f"{found.default_us[place]:.1f}",
-                str(found.arms.decisions[best]),
-                f"{found.best_us[place]:.1f}",
-                f"{found.default_us[place] / found.best_us[place]:.2f}x",
-            )
-        )
-    title = f"# {found.arms.collective} on {found.arms.topology.name}, {len(found.arms)} choices"
-    return [title, *table_lines(rows, (1, 3)), ""]
-
-
-def _training_lines(training: Training, recorded: Sweep | None) -> list[str]:
-    """The table of what an agent has learned; times are its own measurements."""
-    backend, tally = training.backend, training.agent.tally
-    head = ["size", "choice", "us", "default us", "faster"]
-    rows: list[tuple[str, ...]] = [(*head, *(["regret"] if recorded else []))]
-    for cell, size in enumerate(backend.sizes.tolist()):
-        arm, mean = training.agent.best(cell), tally.mean(cell)
-        own, default = (exp(float(mean[a])) for a in (arm, backend.default[cell]))
-        row = [size_text(size), str(backend.decisions[arm]), f"{own:.1f}", f"{default:.1f}"]
-        row.append(f"{default / own:.2f}x")
-        if recorded:
-            regret = recorded.time_us[cell, arm] / recorded.best_us[cell] - 1
-            row.append(f"{regret:.1%}")
-        rows.append(tuple(row))
-    title = (
-        f"# {backend.collective} on {backend.machine}, {len(backend.decisions)} choices, "
-        f"{training.name}, {training.rounds} samples of each size"
-    )
-    return [title, *table_lines(rows, (1,)), ""]
-
-
-def _curve_lines(collective: str, curves: list[Curve]) -> list[str]:
-    """The table of a comparison."""
-    rows: list[tuple[str, ...]] = [("agent", "samples", "mean regret", "worst", "regressions")]
-    for one in curves:
-        for place, count in enumerate(one.samples.tolist()):
-            rows.append(
-                (
-                    one.agent if place == 0 else "",
-                    str(count),
-                    f"{one.regret[place].mean():.1%}",
-                    f"{one.regret[place].max():.1%}",
-                    str(int(one.regressions[place])),
-                )
-            )
-    return [f"# {collective}, regret against the oracle", *table_lines(rows, (0,)), ""]
-
-
-def _sweep_json(found: Sweep) -> dict[str, Any]:
-    return {
-        "collective": found.arms.collective,
-        "choices": len(found.arms),
-        "sizes": [
-            {
-                "size_bytes": size,
-                "default": str(found.arms.decisions[int(found.default[place])]),
-                "default_us": float(found.default_us[place]),
-                "best": str(found.arms.decisions[int(found.best[place])]),
-                "best_us": float(found.best_us[place]),
-            }
-            for place, size in enumerate(found.sizes.tolist())
-        ],
-    }
-
-
-def _training_json(training: Training, recorded: Sweep | None) -> dict[str, Any]:
-    rows, tally = [], training.agent.tally
-    for cell, size in enumerate(training.backend.sizes.tolist()):
-        arm, default = training.agent.best(cell), int(training.backend.default[cell])
-        row: dict[str, Any] = {
-            "size_bytes": size,
-            "choice": str(training.backend.decisions[arm]),
-            "default": str(training.backend.decisions[default]),
-        }
-        mean = tally.mean(cell)
-        if np.isfinite(mean[[arm, default]]).all():
-            row["time_us"], row["default_us"] = np.exp(mean[[arm, default]]).tolist()
-        if recorded:
-            row["regret"] = float(recorded.time_us[cell, arm] / recorded.best_us[cell] - 1)
-        rows.append(row)
-    return {
-        "collective": training.backend.collective,
-        "agent": training.name,
-        "samples": training.rounds,
-        "sizes": rows,
-    }
-
-
-def _curve_json(one: Curve) -> dict[str, Any]:
-    return {
-        "agent": one.agent,
-        "samples": one.samples.tolist(),
-        "regret": one.regret.tolist(),
-        "slower": one.slower.tolist(),
-        "regressions": one.regressions.tolist(),
-    }

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,20 @@ _OF_NCCL = frozenset({*NCCL_ALGORITHMS, "all-pairs-alltoall", "direct-alltonext"
 SIZES = tuple(1 << exponent for exponent in range(10, 31))
 """1 KB to 1 GB."""
 
-COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "alltonext")
-"""The collectives of the paper (GC3, section 12.3)."""
+IN_PLACE: Mapping[str, bool] = MappingProxyType(
+    {
+        "allreduce": True,
+        "allgather": False,
+        "reducescatter": False,
+        "alltoall": False,
+        "alltonext": False,
+    }
+)
+"""The collectives of the paper (GC3, section 12.3), and whether their plans are in place, as calls
+of torch.distributed are. It matters: in NCCL's trees the reduction of a tile runs beside the
+broadcast of another, in place or not, and in sley's plans only in place."""
+
+COLLECTIVES = tuple(IN_PLACE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +149,7 @@ class Arms:
         ]
         for decision in _of_nccl(collective, topology):
             if replace(decision, tile=1.0) not in plans:
-                program = decision.program(nodes, gpus, in_place=False)
+                program = decision.program(nodes, gpus, in_place=IN_PLACE[collective])
                 plans[replace(decision, tile=1.0)] = compile(
                     program, decision.options, topology=topology
                 )
@@ -294,7 +307,7 @@ def _programs(collective: str, nodes: int, gpus: int, actions: str) -> list[Prog
     for name in known:
         # Some algorithms need a power of two, or more than one node or GPU in a node.
         with contextlib.suppress(SleyError):
-            programs.append(Decision(name).program(nodes, gpus, in_place=False))
+            programs.append(Decision(name).program(nodes, gpus, in_place=IN_PLACE[collective]))
     if not programs:
         raise D921.error(expected=f"algorithms for {nodes} x {gpus} ranks", found="none")
     return programs

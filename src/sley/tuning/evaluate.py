@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sley.ir.tables import BoolArray, FloatArray, LongArray
-from sley.tuning.backends import Recorded
+from sley.tuning.agents.agent import Agent
+from sley.tuning.backends import Backend, Recorded
 from sley.tuning.noise import Noise
 from sley.tuning.sweep import Sweep
 from sley.tuning.training import Training
@@ -50,13 +51,15 @@ def curve(
     noise: Noise | None = None,
     aside: Sequence[int] = (),
     seed: int = 0,
+    make: Callable[[Backend, int], Agent] | None = None,
 ) -> Curve:
     """The learning curve of an agent on a recorded sweep.
 
-    samples: the numbers of measurements of each size at which it is looked at. aside: sizes (their
-    places) that are never measured. Errors: D923.
+    agent, make: as for `Training`. samples: the numbers of measurements of each size at which it is
+    looked at. aside: sizes (their places) that are never measured. Errors: D923.
     """
-    training = Training(Recorded(sweep, noise, seed=seed), agent, seed=seed, aside=aside)
+    backend = Recorded(sweep, noise, seed=seed)
+    training = Training(backend, agent, seed=seed, aside=aside, make=make)
     chosen: list[list[int]] = []
     for count in sorted(samples):
         training.run(count)

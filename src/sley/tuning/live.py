@@ -33,11 +33,11 @@ from sley.rendezvous.hosts import Hosts
 from sley.selection.machine import machine_here
 from sley.selection.rules import Selection, ladder
 from sley.selection.user_plans import Capacity, check_capacity
-from sley.tuning.arms import moved_by, steps_of
+from sley.tuning.arms import IN_PLACE, moved_by, steps_of
 from sley.tuning.ranks import DTYPE, Ranks, Turn
 
-IN_PLACE = {"allreduce": True, "alltoall": False, "allgather": False, "reducescatter": False}
-"""The collectives that can be measured, and whether their calls are in place, as PyTorch's are."""
+COLLECTIVES = ("allreduce", "alltoall", "allgather", "reducescatter")
+"""The collectives that can be measured."""
 
 PROTOCOLS = (Protocol.SIMPLE, Protocol.DIRECT)
 INSTANCES = (1, 2, 4)
@@ -212,11 +212,11 @@ class Live:
 
 def _check(collective: str, ranks: int, sizes: Sequence[int]) -> None:
     """Errors: D921, D923."""
-    if collective not in IN_PLACE:
+    if collective not in COLLECTIVES:
         raise D921.error(
-            expected=f"a collective of {', '.join(IN_PLACE)}",
+            expected=f"a collective of {', '.join(COLLECTIVES)}",
             found=repr(collective),
-            remedy=did_you_mean(str(collective), IN_PLACE),
+            remedy=did_you_mean(str(collective), COLLECTIVES),
         )
     if not is_integer(ranks) or not 2 <= ranks <= MOST_RANKS:
         raise D923.error(expected=f"2 to {MOST_RANKS} ranks", found=repr(ranks))

@@ -24,7 +24,7 @@ from sley.simulate import Simulator
 from sley.topologies.graph import graph_from, graph_text
 from sley.tuning import nccl
 from sley.tuning.agents.agent import Agent
-from sley.tuning.arms import Arm, Arms, Facts, decision_of, grid_of
+from sley.tuning.arms import IN_PLACE, Arm, Arms, Facts, decision_of, grid_of
 from sley.tuning.backends import Backend, Recorded
 from sley.tuning.gate import Gate
 from sley.tuning.noise import Noise
@@ -91,7 +91,7 @@ def arms_of(
     plans = {}
     verified = set[str]()
     for whole in dict.fromkeys(replace(decision, tile=1.0) for decision in wanted):
-        program = whole.program(nodes, gpus, in_place=False)
+        program = whole.program(nodes, gpus, in_place=IN_PLACE[collective])
         # As in `sley.choose`: the first plan of a program shows whether the program is wrong.
         is_first = whole.algorithm not in verified
         plan = compile(program, whole.options, topology=topology, verify=is_first)

@@ -57,7 +57,8 @@ class Training:
     A checkpoint is the history of all measurements: a new agent that is given the same history is
     in the same state, whatever kind it is. No pickle is written or read.
 
-    agent: a name of `AGENTS`. aside: cells that are not measured. Errors: D923.
+    agent: a name of `AGENTS`. make: makes an agent of another kind, from a back end and a seed;
+    `agent` is then its name. aside: cells that are not measured. Errors: D923.
     """
 
     def __init__(
@@ -67,11 +68,16 @@ class Training:
         *,
         seed: int = 0,
         aside: Sequence[int] = (),
+        make: Callable[[Backend, int], Agent] | None = None,
     ) -> None:
         if not is_integer(seed) or seed < 0:
             raise D923.error(expected="a seed from 0 on", found=repr(seed))
         self.backend, self.name, self.seed = backend, agent, int(seed)
-        self.agent = agent_named(agent, backend, self.seed)
+        self.agent = (
+            agent_named(agent, backend, self.seed)
+            if make is None
+            else Gate(make(backend, self.seed))
+        )
         self.cells = np.setdiff1d(np.arange(len(backend.sizes)), aside)
         self.history: list[tuple[int, int, float]] = []
         self.changes: list[Change] = []

@@ -1,0 +1,97 @@
+"""sley tune: options of the agent that learns, and the network of a recurrent one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sley.cli.options import POSITIVE
+from sley.cli.output import Phases, progress_bar
+from sley.ir.topology import Topology
+from sley.tuning.noise import Noise
+from sley.tuning.sweep import Sweep
+
+_RECURRENT = "recurrent"
+_STEPS = 300_000
+
+AGENT_OPTIONS = (
+    click.option("--agent", help=f"The agent that learns, such as {_RECURRENT}. [thompson]"),
+    click.option(
+        "--network",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help=f"With --agent {_RECURRENT}: the network. If there is no such file, it is trained on "
+        "--sweeps.",
+    ),
+    click.option(
+        "--steps",
+        type=POSITIVE,
+        help=f"Steps of the network's training, three for each call. [{_STEPS}]",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """The options of `AGENT_OPTIONS`."""
+
+    agent: str | None
+    network: Path | None
+    steps: int | None
+
+    @property
+    def name(self) -> str:
+        """The name of the agent."""
+        from sley.tuning.training import DEFAULT_AGENT
+
+        return self.agent or DEFAULT_AGENT
+
+    def check(self, sweeps: Path | None) -> None:
+        """Refuses options that don't fit one another. Raises click.UsageError."""
+        is_recurrent = self.agent == _RECURRENT
+        if is_recurrent != (self.network is not None):
+            raise click.UsageError(f"--agent {_RECURRENT} and --network need one another")
+        is_new = self.network is not None and not self.network.exists()
+        if is_new and sweeps is None:
+            raise click.UsageError(f"{self.network} is not there, and to train it needs --sweeps")
+        if self.steps is not None and not is_new:
+            raise click.UsageError("--steps is for a --network that is not there yet")
+
+    def maker(self, cluster: Topology | None) -> Callable[[Any, int], Any] | None:
+        """What makes a recurrent agent, from a back end and a seed; None for others. Errors: D924,
+        D925."""
+        if self.network is None:
+            return None
+        if cluster is None:
+            raise click.UsageError(f"--agent {_RECURRENT} is not for --live")
+        from sley.tuning.agents.checkpoint import Checkpoint
+        from sley.tuning.agents.recurrent import Recurrent
+        from sley.tuning.state import Site
+
+        trained = Checkpoint.load(self.network)
+        return lambda backend, seed: Recurrent(Site.of(backend, cluster), trained, seed)
+
+    def train_network(
+        self, found: Iterable[Sweep], noise: Noise, seed: int, phases: Phases
+    ) -> None:
+        """Trains the network on these sweeps of a cluster, unless it is there. Errors: D92x."""
+        if self.network is None or self.network.exists():
+            return
+        from sley.tuning.agents.checkpoint import Settings
+        from sley.tuning.agents.recurrent import train
+        from sley.tuning.backends import Recorded
+        from sley.tuning.state import Site
+
+        sites = [Site.of(Recorded(one, noise), one.arms.topology) for one in found]
+        with progress_bar(quiet=phases.quiet) as bar, phases("training the network"):
+            task = bar.add_task("training the network", total=None)
+            train(
+                sites,
+                self.steps or _STEPS,
+                Settings(seed=seed),
+                path=self.network,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )
