@@ -1,0 +1,71 @@
+"""The crossovers of GC3, section 12.5: a trained policy's decision map shows both."""
+
+from itertools import pairwise
+
+import pytest
+
+from sley import topologies
+from sley.compiler import Options
+from sley.policy import Decision, Policy, Range
+from sley.tuning.backends import Simulated
+from sley.tuning.noise import Noise
+from sley.tuning.steps import arms_of
+from sley.tuning.training import Training
+
+SIZES = tuple(1 << exponent for exponent in range(10, 27, 2))
+
+
+def decision_map(topology, parts):
+    """What a policy decides at each size: a policy trained on the paper's algorithms, parallel
+    parts by algorithm."""
+    decisions = [
+        Decision(f"{name}-allreduce", Options(protocol=protocol, channels=1, instances=count))
+        for name, counts in parts.items()
+        for protocol in ("LL", "LL128", "Simple")
+        for count in counts
+    ]
+    arms = arms_of("allreduce", topology, decisions, SIZES)
+    training = Training(Simulated(arms, SIZES, Noise(0.01), seed=1), seed=1)
+    training.run(40)
+    policy = Policy(training.backend.machine, {"allreduce": training.ranges()})
+    found = []
+    for cell, size in enumerate(SIZES):
+        chosen = policy.find("allreduce", size)
+        assert chosen is None or isinstance(chosen, Range)
+        found.append(chosen.decision if chosen else arms.decisions[arms.default(SIZES[cell])])
+    return found
+
+
+def runs(words):
+    """The words without repetitions beside one another."""
+    return [words[0], *(b for a, b in pairwise(words) if a != b)]
+
+
+@pytest.fixture(scope="module")
+def one_node():
+    parts = {"all-pairs": (1, 4, 8), "ring": (1, 4, 8, 24), "hierarchical": (8,)}
+    return decision_map(topologies.ndv4(), parts)
+
+
+def test_all_pairs_give_way_to_rings_on_one_node(one_node):
+    assert runs([decision.algorithm for decision in one_node]) == [
+        "all-pairs-allreduce",
+        "ring-allreduce",
+    ]
+
+
+def test_parallel_parts_and_protocols_grow_with_the_size(one_node):
+    parts = [decision.options.instances for decision in one_node]
+    assert parts[0] <= 4
+    assert parts[-1] == 24
+    assert parts == sorted(parts)
+    protocols = runs([decision.options.protocol.value for decision in one_node])
+    assert protocols[0] == "LL"
+    assert protocols[1] == "LL128"
+
+
+def test_all_pairs_give_way_to_hierarchical_on_two_nodes():
+    parts = {"all-pairs": (1, 2), "ring": (1, 24), "hierarchical": (1, 8, 24)}
+    found = runs([d.algorithm for d in decision_map(topologies.ndv4(2), parts)])
+    known = [name for name in found if name != "multi-tree-allreduce"]  # NCCL's own, the default
+    assert known == ["all-pairs-allreduce", "hierarchical-allreduce"]
