@@ -34,7 +34,7 @@ from sley.policy import Decision
 from sley.simulate import Simulator
 from sley.tuning import nccl
 from sley.tuning.agents.contextual import Thompson
-from sley.tuning.arms import Arms
+from sley.tuning.arms import IN_PLACE, Arms
 from sley.tuning.steps import Key, Runs, arms_of, step_time, table_times
 from sley.workloads import Group, Workload
 from sley.workloads.models import inference, moe_training
@@ -101,9 +101,9 @@ def tables_of(
         for name in names:
             try:
                 nodes = int(topology.node.max()) + 1
-                programs.append(
-                    Decision(name).program(nodes, topology.ranks // nodes, in_place=False)
-                )
+                in_place = IN_PLACE[collective]
+                gpus = topology.ranks // nodes
+                programs.append(Decision(name).program(nodes, gpus, in_place=in_place))
             except SleyError:
                 continue  # some need more than one node
         ends = [min(sizes[collective, group]), max(sizes[collective, group])]

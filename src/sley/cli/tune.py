@@ -387,7 +387,7 @@ def _train(training: Training, samples: int, folder: Path | None, phases: Phases
 def _compared(
     recorded: Sweep, noise: Noise, seed: int, samples: int, phases: Phases
 ) -> list[Curve]:
-    """The curves of all agents, the default and the static table of `sley choose`."""
+    """The curves of all agents, with that of the default."""
     from sley.tuning.evaluate import curve
     from sley.tuning.training import AGENTS
 

@@ -92,7 +92,7 @@ class Recorded:
         return held[-1] if held else self.sweep
 
     def measure(self, cell: int, arm: int) -> float:
-        true_us = float(self.now.time_us[cell, arm])
+        true_us = self.now.true_us(cell, arm)
         self.calls += 1
         crosses = self.machine.nodes > 1
         return true_us * self.noise.factor(int(self.sizes[cell]), crosses, self._rng)

@@ -76,7 +76,7 @@ def curve_of(
 ) -> Curve:
     """The curve of choices on a sweep. chosen: the arms of all sizes at each of `samples`."""
     arms = np.array(chosen, np.int64)
-    time_us = sweep.time_us[np.arange(len(sweep.sizes)), arms]
+    time_us = np.array([[sweep.true_us(c, arm) for c, arm in enumerate(row)] for row in chosen])
     return Curve(
         agent,
         np.array(samples, np.int64),

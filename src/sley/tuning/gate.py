@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.stats import norm as normal
+from scipy.stats import t as student
 
 from sley.errors.tuning import D923
 from sley.ir.words import is_real
@@ -17,21 +19,23 @@ class Gate(Agent):
     measured to be faster, beyond what noise explains.
 
     agent: chooses what to measure. margin: an arm must be faster by this share at least.
-    least: measurements of an arm and of the default before they are compared. certainty: standard
-        deviations between the two means, at least. Where nothing was measured, the agent's
-        prediction must be as certain.
+    least: measurements of an arm and of the default before they are compared. risk: the probability
+        with which noise alone lets any slower arm of a size through at a look, by Student's t and
+        Bonferroni's correction for the arms that are compared. Where nothing was measured, the
+        agent's prediction must be as certain.
 
     Errors: D923.
     """
 
     def __init__(
-        self, agent: Agent, *, margin: float = 0.01, least: int = 3, certainty: float = 2.0
+        self, agent: Agent, *, margin: float = 0.01, least: int = 3, risk: float = 0.01
     ) -> None:
         super().__init__(agent.backend)
-        for name, value, most in (("margin", margin, 1.0), ("certainty", certainty, 100.0)):
-            if not is_real(value) or not 0 <= value <= most:
-                raise D923.error(expected=f"{name} from 0 to {most:g}", found=f"{name}={value!r}")
-        self.agent, self.margin, self.least, self.certainty = agent, margin, least, certainty
+        for name, value, smallest in (("margin", margin, 0.0), ("risk", risk, 1e-9)):
+            if not is_real(value) or not smallest <= value < 1:
+                expected = f"{name} from {smallest:g} to below 1"
+                raise D923.error(expected=expected, found=f"{name}={value!r}")
+        self.agent, self.margin, self.least, self.risk = agent, margin, least, risk
         self.name = agent.name
 
     def choose(self, cell: int) -> int:
@@ -55,7 +59,7 @@ class Gate(Agent):
         mean = np.where(self.mask(cell), self.tally.mean(cell), np.inf)
         wanted = self.agent.best(cell)
         for arm in dict.fromkeys((wanted, *np.argsort(mean, kind="stable").tolist())):
-            if arm == default or not np.isfinite(mean[arm]):
+            if arm == default:
                 break
             if self._is_faster(cell, arm, default):
                 return int(arm)
@@ -67,19 +71,21 @@ class Gate(Agent):
     def _is_faster(self, cell: int, arm: int, default: int) -> bool:
         """Whether an arm was measured to be faster than the default beyond noise and margin."""
         tally, rows = self.tally, [arm, default]
-        count, total = tally.count[cell, rows], tally.sum[cell, rows]
+        count = tally.count[cell, rows]
         if count.min() < self.least:
             return False
-        spread = tally.squares[cell, rows] - total**2 / count
-        variance = max(float(spread.sum() / (count.sum() - 2)), _LEAST_DEVIATION**2)
-        error = float(np.sqrt(variance * (1 / count).sum()))
-        mean = total / count
-        return bool(mean[0] + self.margin + self.certainty * error < mean[1])
+        deviation, freedom = tally.deviation(cell)
+        compared = int((tally.count[cell] >= self.least).sum()) - 1
+        quantile = float(student.ppf(1 - self.risk / compared, freedom))
+        error = max(deviation, _LEAST_DEVIATION) * float(np.sqrt((1 / count).sum()))
+        mean = tally.sum[cell, rows] / count
+        return bool(mean[0] + self.margin + quantile * error < mean[1])
 
     def _unseen(self, cell: int, default: int) -> int:
         expected = self.agent.predict(cell)
         if expected is None:
             return default
-        worst = expected.log_time + self.certainty * expected.deviation
+        quantile = float(normal.ppf(1 - self.risk))
+        worst = expected.log_time + quantile * expected.deviation
         arm = int(np.where(self.mask(cell), worst, np.inf).argmin())
         return arm if worst[arm] + self.margin < 0 else default

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -139,7 +140,7 @@ class Runs:
                 progress(len(rows), len(tasks))
         else:
             futures = {
-                executor.submit(_row, *_words(arms[key]), size_bytes): (key, size_bytes)
+                executor.submit(_row, _words(arms[key]), size_bytes): (key, size_bytes)
                 for key, size_bytes in tasks
             }
             for future in as_completed(futures):
@@ -252,16 +253,26 @@ def _text(cell: Cell) -> str:
     return f"{cell.collective} ({cell.group.name.lower()}) of {cell.size_bytes} bytes"
 
 
-def _words(arms: Arms) -> tuple[str, str, tuple[Decision, ...]]:
-    """What a task needs to compile the arms again."""
-    return arms.collective, graph_text(arms.topology), arms.decisions
+class _Words(NamedTuple):
+    """What a task needs to make arms again. topology, world: as texts."""
+
+    collective: str
+    topology: str
+    world: str
+    decisions: tuple[Decision, ...]
 
 
-def _row(collective: str, graph: str, decisions: tuple[Decision, ...], size_bytes: int) -> Row:
-    return row_at(_arms(collective, graph, decisions), size_bytes)
+def _words(arms: Arms) -> _Words:
+    graphs = graph_text(arms.topology), graph_text(arms.world)
+    return _Words(arms.collective, *graphs, arms.decisions)
+
+
+def _row(words: _Words, size_bytes: int) -> Row:
+    return row_at(_arms(words), size_bytes)
 
 
 @lru_cache(maxsize=2)
-def _arms(collective: str, graph: str, decisions: tuple[Decision, ...]) -> Arms:
+def _arms(words: _Words) -> Arms:
     """The arms of a task, compiled once in each process."""
-    return arms_of(collective, graph_from("", tomllib.loads(graph)), decisions, ())
+    topology, world = (graph_from("", tomllib.loads(t)) for t in (words.topology, words.world))
+    return arms_of(words.collective, topology, words.decisions, ()).in_world(world)

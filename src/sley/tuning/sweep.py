@@ -10,7 +10,6 @@ import io
 import json
 import os
 import tomllib
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
@@ -72,6 +71,24 @@ class Sweep:
         """float64 (sizes,): the time of the default."""
         return self.time_us[np.arange(len(self.sizes)), self.default]
 
+    def true_us(self, cell: int, arm: int) -> float:
+        """The time of an arm at a size; an arm of which only a lower bound is known is simulated
+        now. Arms of cells are masked where they equal another one."""
+        key = cell, arm
+        if self.is_exact[key] or self.time_us[key] > self._bound_us(cell, arm) * (1 + 1e-9):
+            return float(self.time_us[key])
+        if key not in self._simulated:
+            self._simulated[key] = time_at(self.arms, arm, int(self.sizes[cell]))
+        return self._simulated[key]
+
+    def _bound_us(self, cell: int, arm: int) -> float:
+        return self.arms.rows[arm].facts.least(int(self.sizes[cell]))
+
+    @cached_property
+    def _simulated(self) -> dict[tuple[int, int], float]:
+        """The arms that were simulated after the sweep."""
+        return {}
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the sweep as an .npz file of NumPy. Errors: F461."""
         content = io.BytesIO()
@@ -94,9 +111,10 @@ class Sweep:
                 columns: dict[str, Any] = {
                     name: np.array(file[name], kind) for name, kind in _COLUMNS.items()
                 }
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except Exception as error:  # NumPy, zipfile and zlib raise many kinds for a damaged file
             expected = "a sweep, as `sley sweep` writes it"
             raise D922.error(at=place, expected=expected, found=str(error)) from error
+        facts = facts if isinstance(facts, dict) else {}
         for word, wanted in (
             ("collective", arms.collective),
             ("fingerprint", fingerprint(arms.world)),
@@ -113,6 +131,9 @@ class Sweep:
             columns[name].shape != shape for name in ("time_us", "is_exact", "mask")
         ):
             raise D922.error(at=place, expected=f"columns of shape {shape}", found="others")
+        default, times = columns["default"], columns["time_us"]
+        if not (((default >= 0) & (default < len(arms))).all() and (times > 0).all()):
+            raise D922.error(at=place, expected="arms and positive times", found="others")
         return cls(arms, **columns)
 
 

@@ -52,6 +52,17 @@ class Tally:
         count = self.count[cell]
         return np.where(count > 0, self.sum[cell] / np.maximum(count, 1), np.inf)
 
+    def deviation(self, cell: int | slice = slice(None)) -> tuple[float, int]:
+        """The standard deviation of one logarithm of time, from the measurements that were repeated
+        in a cell, by default in all, and its degrees of freedom; (0, 0) without any."""
+        count, total = self.count[cell], self.sum[cell]
+        again = count > 1
+        freedom = int((count[again] - 1).sum())
+        if not freedom:
+            return 0.0, 0
+        spread = (self.squares[cell][again] - total[again] ** 2 / count[again]).sum()
+        return float(np.sqrt(max(float(spread), 0.0) / freedom)), freedom
+
 
 class Agent(ABC):
     """A learner for one back end.

@@ -126,23 +126,13 @@ class Contextual(Agent):
         target = tally.sum[cell, arm] / count - base[cell] - self._prior[cell, arm]
         self._offset = float(target.mean())
         amplitude = max(float(target.var()), _LEAST_AMPLITUDE)
-        noise = self._deviation() ** 2
+        noise = max(tally.deviation()[0], _LEAST_DEVIATION) ** 2
         process = GaussianProcessRegressor(
             ConstantKernel(amplitude) * Matern(nu=2.5), alpha=noise / count + 1e-5, optimizer=None
         )
         with _threads().limit(limits=1):
             points = np.column_stack((self._size[cell], self._features[arm]))
             self._process = process.fit(points, target - self._offset)
-
-    def _deviation(self) -> float:
-        """The standard deviation of one logarithm of time, from repeated measurements."""
-        count, total = self.tally.count, self.tally.sum
-        again = count > 1
-        if not again.any():
-            return _LEAST_DEVIATION
-        spread = self.tally.squares[again] - total[again] ** 2 / count[again]
-        variance = float(spread.sum() / (count[again] - 1).sum())
-        return max(float(np.sqrt(max(variance, 0.0))), _LEAST_DEVIATION)
 
 
 class Thompson(Contextual):
