@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import zipfile
 
 import pytest
@@ -15,6 +16,7 @@ from sley.policy import Change, Decision, Machine, Measured, Policy, Range, read
 from sley.policy.policy import TILES
 
 MACHINE = Machine("simulator", "ndv4:2", "f00d", 2, 8)
+TEXTS = st.text("abc é→ .=-", max_size=6)
 COLLECTIVES = ("allreduce", "allgather", "alltonext")
 
 
@@ -51,16 +53,16 @@ policies = st.builds(
     Policy,
     st.just(MACHINE),
     st.fixed_dictionaries({}, optional={name: ranges(name) for name in COLLECTIVES}),
-    st.text(max_size=8),
-    st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
+    TEXTS,
+    st.dictionaries(TEXTS, TEXTS, max_size=2),
     st.lists(
         st.builds(
             Change,
             st.integers(1, 1000),
             st.sampled_from(COLLECTIVES),
             st.integers(1, 1 << 40),
-            st.text(max_size=4),
-            st.text(max_size=4),
+            TEXTS,
+            TEXTS,
         ),
         max_size=2,
     ).map(tuple),
@@ -140,6 +142,9 @@ def change(plain, keys, value):
         (("ranges", "allreduce", 0, "decision", "tile"), 1e999, "D901", "Infinity"),
         (("ranges", "allreduce", 0, "measured"), [{"size_bytes": 1}], "D901", "time_us"),
         (("notes", "seed"), 0, "D901", "notes.seed"),
+        (("notes", "seed"), "\x1b[31m", "D901", "control"),
+        (("agent",), "a" * 2000, "D901", "characters"),
+        (("ranges", "allreduce", 0, "decision", "tile"), 10**400, "D901", "tile"),
     ],
 )
 def test_a_changed_entry_is_refused_with_its_place(tmp_path, keys, value, code, says):
@@ -170,6 +175,8 @@ def test_hostile_and_damaged_files_are_refused(tmp_path):
         path.write_bytes(content)
         rejected(path, "D901")
     rejected(tmp_path / "missing.zip", "D901")
+    os.mkfifo(tmp_path / "pipe")
+    rejected(tmp_path / "pipe", "D901")
     rejected(tmp_path, "D901")
     for number, members in enumerate(
         (

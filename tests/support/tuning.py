@@ -33,7 +33,7 @@ class Known:
         self.sizes = np.array(sizes, np.int64)
         self.mask = np.ones((len(sizes), len(self.decisions)), np.bool_)
         self.default = np.full(len(sizes), 7, np.int64)
-        self.sigma, self._rng = sigma, np.random.default_rng(seed)
+        self.sigma, self._seed, self.calls = sigma, seed, 0
         rows = []
         for d in self.decisions:
             protocol = PROTOCOLS.index(d.options.protocol.value)
@@ -57,7 +57,9 @@ class Known:
         self.blocks = np.array([d.options.instances for d in self.decisions], np.int64)
 
     def measure(self, cell, arm):
-        return float(self.true_us[cell, arm] * np.exp(self._rng.normal(0, self.sigma)))
+        self.calls += 1
+        rng = np.random.default_rng((self._seed, self.calls))
+        return float(self.true_us[cell, arm] * np.exp(rng.normal(0, self.sigma)))
 
     @property
     def best_us(self):

@@ -138,7 +138,7 @@ def sweep_command(
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the state of each training in this folder, and go on from what is there.",
 )
-@click.option("--compare", is_flag=True, help="Train every agent, and compare them at 20, 40, 80.")
+@click.option("--compare", is_flag=True, help="Train every agent; compare them up to --samples.")
 @click.option(
     "--curves",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -204,6 +204,8 @@ def tune_command(  # as many parameters as options; click passes each by name
         else:
             agents.train_network(map(tuning.swept, names), tuning.noise, seed, phases)
             results = [tuning.train(name) for name in names]
+    if curves is not None and not as_json:
+        click.echo(f"{'written':<23}{curves}")
     if not compare:
         paths, remarks = _write(output, live, tuning.policy())
         for remark in remarks:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,8 @@ from sley.policy.policy import FORMAT, Change, Decision, Machine, Measured, Poli
 _MEMBER = "policy.json"
 MOST_BYTES = 16 << 20
 """Bound on the file and on its text: a policy has some kilobytes."""
+
+_MOST_TEXT, _MOST_NUMBER = 1000, 1e15
 
 _OPTIONS = ("protocol", "schedule", "allocate", "channels", "instances", "fusion", "loop_order")
 """The options of a decision."""
@@ -54,6 +55,8 @@ def read(path: str | os.PathLike[str]) -> Policy:
 def _json(path: Path, place: Place) -> Any:
     """The JSON value of the file. Errors: D901."""
     try:
+        if path.exists() and not path.is_file():  # a FIFO would never end
+            raise D901.error(at=place, expected="a file", found="something else")
         with path.open("rb") as stream:
             content = stream.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
@@ -139,8 +142,10 @@ class _Entry:
         return [self._below(value, f"[{index}]") for index, value in enumerate(self.value)]
 
     def text(self) -> str:
-        if not isinstance(self.value, str):
-            raise self.fail("a text")
+        if not (isinstance(self.value, str) and len(self.value) <= _MOST_TEXT):
+            raise self.fail(f"a text of at most {_MOST_TEXT} characters")
+        if not self.value.isprintable():  # it is shown on terminals
+            raise self.fail("a text without control characters")
         return self.value
 
     def integer(self, least: int, most: int) -> int:
@@ -149,8 +154,8 @@ class _Entry:
         return int(self.value)
 
     def positive(self) -> float:
-        if not is_real(self.value) or not 0 < self.value < math.inf:
-            raise self.fail("a positive number")
+        if not is_real(self.value) or not 0 < self.value < _MOST_NUMBER:
+            raise self.fail(f"a positive number below {_MOST_NUMBER:g}")
         return float(self.value)
 
     def _below(self, value: Any, name: str) -> _Entry:

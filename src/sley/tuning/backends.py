@@ -7,7 +7,7 @@ CPU runtime (`live.Live`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -55,6 +55,14 @@ class Backend(Protocol):
         ...
 
 
+@runtime_checkable
+class Repeatable(Protocol):
+    """A back end whose noise depends on the number of the call alone, so that a training can go on
+    in another process. calls: how many calls have been measured."""
+
+    calls: int
+
+
 class Recorded:
     """A recorded sweep, with noise.
 
@@ -76,14 +84,12 @@ class Recorded:
         self.sizes, self.mask, self.default = sweep.sizes, sweep.mask, sweep.default
         self.decisions, self.features = arms.decisions, arms.features
         self.expected, self.blocks = arms.expected(sweep.sizes), arms.blocks
-        self.calls = 0
         self._changes = sorted(changes, key=lambda change: change[0])
-        self._rng = np.random.default_rng(seed)
+        self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
         """Begins anew: the noise of a seed, before the first call."""
-        self.calls = 0
-        self._rng = np.random.default_rng(seed)
+        self.calls, self._seed = 0, seed
 
     @property
     def now(self) -> Sweep:
@@ -94,8 +100,8 @@ class Recorded:
     def measure(self, cell: int, arm: int) -> float:
         true_us = self.now.true_us(cell, arm)
         self.calls += 1
-        crosses = self.machine.nodes > 1
-        return true_us * self.noise.factor(int(self.sizes[cell]), crosses, self._rng)
+        crosses, rng = self.machine.nodes > 1, np.random.default_rng((self._seed, self.calls))
+        return true_us * self.noise.factor(int(self.sizes[cell]), crosses, rng)
 
 
 class Simulated:
@@ -117,19 +123,20 @@ class Simulated:
         self.default = np.array([arms.default(size) for size in self.sizes.tolist()], np.int64)
         self.noise = noise or Noise()
         self._arms = arms
-        self._rng = np.random.default_rng(seed)
+        self.reseed(seed)
         self._known: dict[tuple[int, int], float] = {}
 
     def reseed(self, seed: int) -> None:
-        """Begins anew with the noise of a seed."""
-        self._rng = np.random.default_rng(seed)
+        """Begins anew: the noise of a seed, before the first call."""
+        self.calls, self._seed = 0, seed
 
     def measure(self, cell: int, arm: int) -> float:
         size_bytes = int(self.sizes[cell])
         if (cell, arm) not in self._known:
             self._known[cell, arm] = time_at(self._arms, arm, size_bytes)
-        crosses = self.machine.nodes > 1
-        return self._known[cell, arm] * self.noise.factor(size_bytes, crosses, self._rng)
+        self.calls += 1
+        crosses, rng = self.machine.nodes > 1, np.random.default_rng((self._seed, self.calls))
+        return self._known[cell, arm] * self.noise.factor(size_bytes, crosses, rng)
 
 
 def machine_of(arms: Arms) -> Machine:

@@ -33,6 +33,9 @@ STEADY = 24
 """Tiles from which on the time of a call grows by the same amount with each further tile: by then
 every connection has filled and emptied its slots, and the slowest of them decides."""
 
+_MOST_US = 1e12
+"""Bound on times in files."""
+
 CLOSE = 1.01
 """Arms within this factor of the best are simulated in full before the best is named."""
 
@@ -131,9 +134,12 @@ class Sweep:
             columns[name].shape != shape for name in ("time_us", "is_exact", "mask")
         ):
             raise D922.error(at=place, expected=f"columns of shape {shape}", found="others")
-        default, times = columns["default"], columns["time_us"]
-        if not (((default >= 0) & (default < len(arms))).all() and (times > 0).all()):
-            raise D922.error(at=place, expected="arms and positive times", found="others")
+        default, times, ascending = columns["default"], columns["time_us"], columns["sizes"]
+        is_arm = ((default >= 0) & (default < len(arms))).all()
+        is_time = ((times > 0) & (times < _MOST_US)).all()
+        if not (is_arm and is_time and (np.diff(ascending, prepend=0) > 0).all()):
+            expected = "arms, positive times and ascending sizes"
+            raise D922.error(at=place, expected=expected, found="others")
         return cls(arms, **columns)
 
 

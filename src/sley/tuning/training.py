@@ -21,7 +21,7 @@ from sley.tuning.agents.bandits import EpsilonGreedy, Ucb
 from sley.tuning.agents.contextual import GaussianUcb, Thompson
 from sley.tuning.agents.descent import Descent
 from sley.tuning.agents.simple import Default, Random
-from sley.tuning.backends import Backend
+from sley.tuning.backends import Backend, Repeatable
 from sley.tuning.gate import Gate
 
 AGENTS: dict[str, type[Agent]] = {
@@ -149,6 +149,8 @@ class Training:
                     expected = "the measurements of this training"
                     raise D922.error(at=place, expected=expected, found=f"row {row}")
                 self._learn(*row)
+        if isinstance(self.backend, Repeatable):
+            self.backend.calls = len(rows)
 
     def _facts(self) -> dict[str, Any]:
         """What must be equal for a checkpoint to fit."""
@@ -163,9 +165,9 @@ class Training:
         }
 
     def ranges(self) -> tuple[Range, ...]:
-        """What the agent would deploy, as ranges of a policy: each measured size stands for those
-        around it, up to the geometric mean with the next. Sizes that keep the default have no
-        range."""
+        """What the agent would deploy, as ranges of a policy: each size stands for those around it,
+        up to the geometric mean with the next. Sizes that keep the default have no range, nor have
+        sizes below the first and above the last one, of which nothing is known."""
         chosen = [self.agent.best(cell) for cell in range(len(self.backend.sizes))]
         ranges: list[Range] = []
         for cell, arm in enumerate(chosen):
@@ -183,8 +185,8 @@ class Training:
         """The range of one size."""
         backend, tally = self.backend, self.agent.tally
         sizes = backend.sizes.tolist()
-        begin = 0 if cell == 0 else _between(sizes[cell - 1], sizes[cell]) + 1
-        end = None if cell == len(sizes) - 1 else _between(sizes[cell], sizes[cell + 1])
+        begin = sizes[0] if cell == 0 else _between(sizes[cell - 1], sizes[cell]) + 1
+        end = sizes[-1] if cell == len(sizes) - 1 else _between(sizes[cell], sizes[cell + 1])
         mean, default = tally.mean(cell), int(backend.default[cell])
         measured: tuple[Measured, ...] = ()
         near: list[int] = []
