@@ -5,6 +5,7 @@ import numpy as np
 from sley.compiler import Options
 from sley.policy import Decision, Machine
 from sley.tuning.arms import Arms
+from sley.tuning.noise import Noise
 from sley.tuning.sweep import Sweep
 
 ALGORITHMS = ("ring-allreduce", "all-pairs-allreduce")
@@ -33,6 +34,7 @@ class Known:
         self.sizes = np.array(sizes, np.int64)
         self.mask = np.ones((len(sizes), len(self.decisions)), np.bool_)
         self.default = np.full(len(sizes), 7, np.int64)
+        self.noise = Noise(sigma)
         self.sigma, self._seed, self.calls = sigma, seed, 0
         rows = []
         for d in self.decisions:

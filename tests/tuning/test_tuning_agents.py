@@ -124,7 +124,12 @@ def test_checkpoints_of_other_trainings_and_damaged_ones_are_refused(tmp_path):
     path = tmp_path / "checkpoint.npz"
     training.save(path)
     content = path.read_bytes()
-    for other in (Training(Known(), "ucb", seed=2), Training(Known(), "random", seed=1)):
+    others = (
+        Training(Known(), "ucb", seed=2),
+        Training(Known(), "random", seed=1),
+        Training(Known(sigma=0.1), "ucb", seed=1),
+    )
+    for other in others:
         with pytest.raises(SleyError) as caught:
             other.resume(path)
         assert caught.value.code == "D922"

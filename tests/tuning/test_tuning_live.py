@@ -230,7 +230,7 @@ def test_training_chooses_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> Non
         (one,) = training.ranges()
         assert one.decision == made.decisions[3]
         assert one.begin_bytes > SIZES[0]
-        assert one.end_bytes is None
+        assert one.end_bytes == SIZES[1]
 
 
 def sley(*arguments: object) -> Result:

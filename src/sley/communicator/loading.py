@@ -285,10 +285,6 @@ def _watch_plans(
     )
 
 
-def _words_of(ready: ReadyPlan) -> str:
-    return str(Decision(ready.selection.name, ready.selection.options, ready.tile))
-
-
 def _tile_bytes(ready: ReadyPlan, loaded: Loaded, hosts: Hosts, settings: Settings) -> int:
     """The bytes of a slot that a plan uses. Errors: D904."""
     tile = tile_bytes(loaded, hosts, settings)

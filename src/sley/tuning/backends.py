@@ -58,8 +58,9 @@ class Backend(Protocol):
 @runtime_checkable
 class Repeatable(Protocol):
     """A back end whose noise depends on the number of the call alone, so that a training can go on
-    in another process. calls: how many calls have been measured."""
+    in another process. noise: of its times. calls: how many calls have been measured."""
 
+    noise: Noise
     calls: int
 
 

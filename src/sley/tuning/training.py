@@ -162,6 +162,7 @@ class Training:
             "sizes": self.backend.sizes.tolist(),
             "cells": self.cells.tolist(),
             "decisions": [str(decision) for decision in self.backend.decisions],
+            "noise": str(self.backend.noise) if isinstance(self.backend, Repeatable) else "",
         }
 
     def ranges(self) -> tuple[Range, ...]:
