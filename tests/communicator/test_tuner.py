@@ -219,7 +219,10 @@ def test_repeated_calls_change_within_the_repetition(tmp_path: Path, slow_policy
         assert ranks.each(calls) == [expected] * RANKS
 
 
-def test_exploration_takes_a_faster_alternative(tmp_path: Path, slow_policy: None) -> None:
+def test_exploration_takes_a_faster_alternative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watch, "decide", clock({0: 20.0, 1: 25.0, 2: 30.0, 3: 4.0}))
     slow = Decision("recursive-halving-doubling-allreduce")
     fast = Decision("all-pairs-allreduce", Options(protocol="Simple"))  # type: ignore[arg-type]
     path = policy_file(tmp_path, policy_of(RANKS, alternatives=[slow, fast]))

@@ -161,7 +161,7 @@ def test_ranges_have_no_gaps_and_only_what_is_not_the_default():
         assert len(found) == (arm != 7)
         if found:
             assert found[0].decision == backend.decisions[arm]
-            assert found[0].expected(size).size_bytes == size
+            assert size in [one.size_bytes for one in found[0].measured]
             assert found[0].speedup() > 1
     for before, after in pairwise(ranges):
         assert before.end_bytes < after.begin_bytes

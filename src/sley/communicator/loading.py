@@ -151,15 +151,12 @@ class Loader:
                 return self._watched[key][1]
             kind, size_bytes, in_place = request.kind, request.size_bytes, request.in_place
             default = self._plans.library(kind, size_bytes, in_place=in_place)
-            loaded = self._candidates(ready, default, in_place)
-            if not loaded or not self._has_room():
+            loaded = self._candidates(ready, default, in_place) if self._has_room() else []
+            if not loaded:
                 return self.load(kind, default)
-            assert ready.range is not None
-            expected = ready.range.expected(size_bytes)
             watch = Watch(
                 self._ranks,
                 len(loaded),
-                None if expected is None else expected.default_us,
                 self._settings.explore,
                 self._log_of(request, [one.ready for one in loaded]),
             )

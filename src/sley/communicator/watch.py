@@ -7,7 +7,7 @@ no other agreement, and a watch reads no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from statistics import median
@@ -23,9 +23,9 @@ DEFAULT: Final = 1
 MARGIN = 0.1
 """A plan is slower than another one if a call takes longer by more than this fraction."""
 
-FIRST_CALLS, MOST_CALLS = 64, 512
-"""Calls from one check to the next: at first, and at most; they double as long as nothing
-changes."""
+FIRST_CALLS, MOST_CALLS = 64, 1024
+"""Calls from one trial to the next: at first, and at most. They double as long as nothing changes,
+so that in the long run the default has 1 or 2 calls of 100."""
 
 WARM_CALLS = 8
 """Calls of a plan that are not counted: the first ones try the ways of copying."""
@@ -58,38 +58,30 @@ class Watch:
     """The turns of equal calls under a policy.
 
     ranks: how many ranks' times are added up. plans: the number of plans: the policy's, the
-    default, alternatives. default_us: the time of a call with the default that the policy has
-    measured; None if it has none. explore: the most calls, as a fraction of all, that may be spent
-    on trials of alternatives. on_switch: called at every change.
+    default, alternatives. explore: the most calls, as a fraction of all, that may be spent on
+    trials of alternatives. on_switch: called at every change.
 
-    While the policy's plan runs, the mean time of its calls is compared with `default_us`. If it is
-    slower, or without `default_us`, a trial runs the plan and the default by turns. If the default
-    is faster, it stays; else its measured time replaces `default_us`.
+    Between two trials one plan runs. A trial runs it and a rival by turns, and the one with the
+    lower median goes on. The rival is the default, which stays once it is faster, or an
+    alternative. Times are compared only within a trial: those of a training, or of an hour ago, may
+    be those of another load.
 
     current: the number of the plan that runs but for trials. calls: those that have been decided.
     """
 
     def __init__(
-        self,
-        ranks: int,
-        plans: int,
-        default_us: float | None,
-        explore: float,
-        on_switch: Callable[[Switch], None],
+        self, ranks: int, plans: int, explore: float, on_switch: Callable[[Switch], None]
     ) -> None:
-        self.ranks, self._default_us, self._explore = ranks, default_us, explore
-        self._on_switch = on_switch
+        self.ranks, self._explore, self._on_switch = ranks, explore, on_switch
         self.current = POLICY
         self.calls = 0
         self._explored = 0
         self._interval = FIRST_CALLS
         self._rival: int | None = None
-        self._next_rivals = cycle([POLICY, *range(DEFAULT + 1, plans)])
+        self._was_default = False
+        self._next_rivals: Iterator[int] = cycle([POLICY, *range(DEFAULT + 1, plans)])
         self._has_alternatives = plans > DEFAULT + 1
-        if default_us is None:
-            self.turns: Turns = [(POLICY, WARM_CALLS), *self._trial(DEFAULT)]
-        else:
-            self.turns = [(POLICY, WARM_CALLS), *self._check()]
+        self.turns: Turns = [(POLICY, WARM_CALLS), (POLICY, FIRST_CALLS)]
 
     def decide(self, seconds: Sequence[float]) -> Turns:
         """The next turns. seconds: of each turn that has ended, the sum over all ranks of the mean
@@ -98,35 +90,29 @@ class Watch:
         times_us = [one / self.ranks * 1e6 for one in seconds]
         rival, self._rival = self._rival, None
         if rival is None:
-            self.turns = self._after_check(times_us[-1])
+            self.turns = self._trial(self._choose_rival())
         else:
             pairs = times_us[-2 * PAIRS :]
             self.turns = self._after_trial(rival, median(pairs[::2]), median(pairs[1::2]))
         return self.turns
 
-    def _after_check(self, time_us: float) -> Turns:
-        if self._default_us is not None and is_slower(time_us, self._default_us):
-            return self._trial(DEFAULT)
-        self._interval = min(2 * self._interval, MOST_CALLS)
+    def _choose_rival(self) -> int:
+        """The rival of the next trial: the default, and in between alternatives."""
         calls = self.calls + TRIAL_CALLS
-        if self._has_alternatives and self._explored + TRIAL_CALLS <= self._explore * calls:
-            self._explored += TRIAL_CALLS
-            return self._trial(next(one for one in self._next_rivals if one != self.current))
-        return self._check()
+        may_explore = self._explored + TRIAL_CALLS <= self._explore * calls
+        self._was_default = not (self._was_default and self._has_alternatives and may_explore)
+        if self._was_default:
+            return DEFAULT
+        self._explored += TRIAL_CALLS
+        return next(one for one in self._next_rivals if one != self.current)
 
     def _after_trial(self, rival: int, current_us: float, rival_us: float) -> Turns:
-        if rival == DEFAULT:
-            self._default_us = rival_us
+        self._interval = min(2 * self._interval, MOST_CALLS)
         if is_slower(current_us, rival_us):
             switch = Switch(self.calls, self.current, rival, current_us, rival_us)
             self.current, self._interval = rival, FIRST_CALLS
             self._on_switch(switch)
-        if self.current == DEFAULT:
-            return [(DEFAULT, _ALWAYS)]
-        return self._check()
-
-    def _check(self) -> Turns:
-        return [(self.current, self._interval)]
+        return [(self.current, _ALWAYS if self.current == DEFAULT else self._interval)]
 
     def _trial(self, rival: int) -> Turns:
         self._rival = rival

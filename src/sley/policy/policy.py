@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from math import log2
 from statistics import geometric_mean
 from typing import Any
 
@@ -87,12 +86,6 @@ class Range:
         if not self.measured:
             return None
         return geometric_mean(one.default_us / one.time_us for one in self.measured)
-
-    def expected(self, size_bytes: int) -> Measured | None:
-        """The times at the nearest measured size (by ratio), or None without any."""
-        if not self.measured:
-            return None
-        return min(self.measured, key=lambda m: abs(log2(m.size_bytes / max(size_bytes, 1))))
 
 
 @dataclass(frozen=True)
