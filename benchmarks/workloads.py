@@ -5,7 +5,7 @@
 Inference of a language model on 8 A100 (ndv4:1) at several batch sizes, and training of mixtures of
 experts on 256 A100 (ndv4:32) at several dimensions (`sley.workloads.models`). A row has the time of
 a step with NCCL's default, the share of it in which calls are waited for, and the speed-ups with
-the static table of `sley.choose`, with Thompson sampling behind the gate after N measurements of
+the static table of `sley.choose`, with the default agent after N measurements of
 each size (with 3 % noise), and with the oracle. On 256 GPUs NCCL's AllToAll is simulated twice:
 with a thread block for every pair of GPUs, of which a GPU can't run as many at once, and in at most
 32 blocks. AllReduces of gradients have NCCL's own estimates for all choices, because the simulator
@@ -33,9 +33,9 @@ from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
 from sley.policy import Decision
 from sley.simulate import Simulator
 from sley.tuning import nccl
-from sley.tuning.agents.contextual import Thompson
 from sley.tuning.arms import IN_PLACE, Arms
-from sley.tuning.steps import Key, Runs, arms_of, step_time, table_times
+from sley.tuning.steps import Key, Runs, step_time, table_times
+from sley.tuning.training import DEFAULT_AGENT
 from sley.workloads import Group, Workload
 from sley.workloads.models import inference, moe_training
 from sley.workloads.workload import Cell
@@ -170,7 +170,7 @@ def results(
     seed: int,
 ) -> list[Result]:
     """A row for each workload."""
-    learned = runs.learned(Thompson, samples, seed=seed)
+    learned = runs.learned(DEFAULT_AGENT, samples, seed=seed)
     rows = []
     for workload in workloads:
         default = runs.step(workload, runs.default)
@@ -208,7 +208,7 @@ def measure_moe(samples: int, seed: int) -> dict[str, list[Result]]:
     topology, workloads = topologies.ndv4(32), trainings()
     sizes = sizes_of(workloads)
     arms = {
-        (name, group): arms_of(
+        (name, group): Arms.among(
             name, topology, decisions() if name == "alltoall" else [], sizes[name, group]
         )
         for name, group in sizes

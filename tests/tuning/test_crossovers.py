@@ -7,9 +7,9 @@ import pytest
 from sley import topologies
 from sley.compiler import Options
 from sley.policy import Decision, Policy, Range
+from sley.tuning.arms import Arms
 from sley.tuning.backends import Simulated
 from sley.tuning.noise import Noise
-from sley.tuning.steps import arms_of
 from sley.tuning.training import Training
 
 SIZES = tuple(1 << exponent for exponent in range(10, 27, 2))
@@ -24,7 +24,7 @@ def decision_map(topology, parts):
         for protocol in ("LL", "LL128", "Simple")
         for count in counts
     ]
-    arms = arms_of("allreduce", topology, decisions, SIZES)
+    arms = Arms.among("allreduce", topology, decisions, SIZES)
     training = Training(Simulated(arms, SIZES, Noise(0.01), seed=1), seed=1)
     training.run(40)
     policy = Policy(training.backend.machine, {"allreduce": training.ranges()})

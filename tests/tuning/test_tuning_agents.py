@@ -150,6 +150,17 @@ def test_checkpoints_of_other_trainings_and_damaged_ones_are_refused(tmp_path):
             assert error.code == "D922"
 
 
+@pytest.mark.parametrize("last", [(), ((0, 7, np.inf),)], ids=["partial round", "endless time"])
+def test_checkpoints_with_other_rows_than_whole_rounds_of_times_are_refused(tmp_path, last):
+    training = Training(Known(), "default", seed=1)
+    training.run(2)
+    training.history[-1:] = last
+    training.save(tmp_path / "checkpoint.npz")
+    with pytest.raises(SleyError, match="whole") as caught:
+        Training(Known(), "default", seed=1).resume(tmp_path / "checkpoint.npz")
+    assert caught.value.code == "D922"
+
+
 def test_ranges_have_no_gaps_and_only_what_is_not_the_default():
     training = Training(Known(sigma=0.01), "thompson")
     training.run(40)

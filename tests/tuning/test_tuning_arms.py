@@ -97,17 +97,6 @@ def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):
         assert caught.value.code == "D922"
 
 
-def test_a_pickled_sweep_is_never_loaded(tmp_path, arms):
-    class Trap:
-        def __reduce__(self):
-            return (pytest.fail, ("a pickle was loaded",))
-
-    np.savez(tmp_path / "trap.npz", facts=np.array(Trap(), object))
-    with pytest.raises(SleyError) as caught:
-        Sweep.load(tmp_path / "trap.npz", arms)
-    assert caught.value.code == "D922"
-
-
 def test_arms_on_a_degraded_card_keep_their_plans_and_take_longer(arms, swept):
     changed = arms.in_world(degrade_card(SMALL, 1, 0.25))
     assert changed.decisions == arms.decisions

@@ -15,10 +15,9 @@ from sley.errors import SleyError
 from sley.ir.words import Protocol
 from sley.policy import Decision
 from sley.tuning import nccl
-from sley.tuning.agents.simple import Random
-from sley.tuning.arms import decision_of
+from sley.tuning.arms import Arms, decision_of
 from sley.tuning.noise import Noise
-from sley.tuning.steps import Runs, StepTime, arms_of, step_time, table_times
+from sley.tuning.steps import Runs, StepTime, step_time, table_times
 from sley.workloads import Group, Steps, Workload
 from sley.workloads.models import A100, inference, moe_training
 from sley.workloads.workload import Cell
@@ -118,7 +117,7 @@ def workload() -> Workload:
 @pytest.fixture(scope="module")
 def arms(workload: Workload):
     sizes = [cell.size_bytes for cell in workload.cells()]
-    return arms_of("allreduce", SMALL, DECISIONS, sizes)
+    return Arms.among("allreduce", SMALL, DECISIONS, sizes)
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +143,11 @@ def test_no_choice_is_faster_than_the_oracle(workload, arms, runs) -> None:
 
 
 def test_an_agent_behind_the_gate_is_between_default_and_oracle(workload, runs) -> None:
-    choice = runs.learned(Random, 40, noise=Noise(0.01), seed=1)
+    choice = runs.learned("random", 40, noise=Noise(0.01), seed=1)
     learned = runs.step(workload, choice).time_us
     best = runs.step(workload, runs.best).time_us
     assert best <= learned <= best * 1.05
-    nothing = runs.learned(Random, 1)  # the gate wants more samples than one
+    nothing = runs.learned("random", 1)  # the gate wants more samples than one
     assert all(nothing(cell) == runs.default(cell) for cell in workload.cells())
 
 

@@ -334,8 +334,8 @@ def _swept(
     path = None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        words = (arms.topology.name, arms.collective, *(v for _, v in arms.settings))
-        path = folder / f"{'-'.join(map(str, words)).replace('/', '_')}.npz"
+        words = (arms.topology.name, arms.collective, arms.actions)
+        path = folder / f"{'-'.join(words).replace('/', '_')}.npz"
         if path.exists():
             found = Sweep.load(path, arms)
             if found.sizes.tolist() == sorted(sizes):

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -66,31 +65,14 @@ COLLECTIVES = tuple(IN_PLACE)
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
-    """What is known of a plan on a cluster without running it.
-
-    least: a lower bound of its times. steps: the most instructions of a thread block. moved: the
-    most data that a rank sends, as a share of the call's size.
-    """
-
-    least: LeastTime
-    steps: int
-    moved: float
-
-    @classmethod
-    def of(cls, plan: Plan, topology: Topology) -> Facts:
-        """The facts of a plan."""
-        return cls(LeastTime.of(plan, topology, interpreter=False), steps_of(plan), moved_by(plan))
-
-
-@dataclass(frozen=True, eq=False)
 class Arm:
-    """A choice: a decision, its plan, and facts about that. index: its place among the arms."""
+    """A choice: a decision, its plan, and a lower bound of its times on the cluster as it is known.
+    index: its place among the arms."""
 
     index: int
     decision: Decision
     plan: Plan
-    facts: Facts
+    least: LeastTime
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +80,8 @@ class Arms:
     """All choices for a collective on a cluster.
 
     topology: as it is known. world: as it is, which is what is simulated; `in_world` changes it.
-    nodes, gpus: the grid of ranks. settings: those with which they were made.
+    nodes, gpus: the grid of ranks. actions: the set of algorithms that they are from, "" for
+    decisions that were given.
     """
 
     collective: str
@@ -107,7 +90,7 @@ class Arms:
     nodes: int
     gpus: int
     rows: tuple[Arm, ...]
-    settings: tuple[tuple[str, Any], ...] = ()
+    actions: str = ""
 
     @classmethod
     def of(
@@ -147,22 +130,51 @@ class Arms:
             for decision in plans
             for tile in (TILES if decision.options.protocol is not Protocol.LL else TILES[:1])
         ]
-        for decision in _of_nccl(collective, topology):
-            if replace(decision, tile=1.0) not in plans:
-                program = decision.program(nodes, gpus, in_place=IN_PLACE[collective])
-                plans[replace(decision, tile=1.0)] = compile(
-                    program, decision.options, topology=topology
-                )
-            if decision not in decisions:
-                decisions.append(decision)
-        facts = {key: Facts.of(plan, topology) for key, plan in plans.items()}
-        rows = [
-            Arm(index, decision, plans[key], facts[key])
-            for index, decision in enumerate(decisions)
-            for key in [replace(decision, tile=1.0)]
-        ]
-        settings = (("actions", actions),)
-        return cls(collective, topology, topology, nodes, gpus, tuple(rows), settings)
+        decisions += _of_nccl(collective, topology, SIZES)
+        return cls._made(collective, topology, decisions, plans, actions)
+
+    @classmethod
+    def among(
+        cls,
+        collective: str,
+        topology: Topology,
+        decisions: Iterable[Decision],
+        sizes: Iterable[int] = (),
+    ) -> Arms:
+        """These decisions alone, and NCCL's own choices for sizes: for clusters on which all arms
+        take too long to compile. Errors: D921, D931, and those of `compile`."""
+        return cls._made(
+            collective, topology, [*decisions, *_of_nccl(collective, topology, sizes)], {}
+        )
+
+    @classmethod
+    def _made(
+        cls,
+        collective: str,
+        topology: Topology,
+        decisions: Sequence[Decision],
+        plans: Mapping[Decision, Plan],
+        actions: str = "",
+    ) -> Arms:
+        """The arms of decisions. plans: those that are compiled, by their decisions with whole
+        tiles."""
+        nodes, gpus = grid_of(topology)
+        verified = {decision.algorithm for decision in plans}
+        bounds: dict[Decision, tuple[Plan, LeastTime]] = {}
+        rows: list[Arm] = []
+        for decision in dict.fromkeys(decisions):
+            whole = replace(decision, tile=1.0)
+            if whole not in bounds:
+                plan = plans.get(whole)
+                if plan is None:
+                    program = whole.program(nodes, gpus, in_place=IN_PLACE[collective])
+                    # A program's first plan shows whether the program is wrong.
+                    is_first = whole.algorithm not in verified
+                    plan = compile(program, whole.options, topology=topology, verify=is_first)
+                    verified.add(whole.algorithm)
+                bounds[whole] = plan, LeastTime.of(plan, topology, interpreter=False)
+            rows.append(Arm(len(rows), decision, *bounds[whole]))
+        return cls(collective, topology, topology, nodes, gpus, tuple(rows), actions)
 
     def in_world(self, world: Topology) -> Arms:
         """The same arms on a cluster that is not as it is known: with a degraded link, or with
@@ -212,30 +224,36 @@ class Arms:
 
     @cached_property
     def features(self) -> FloatArray:
-        """float64 (arms, features): what an agent knows of the arms: logarithms of channels,
-        parallel parts, thread blocks of a rank, steps, data moved, tile; then the protocol and the
-        algorithm, one-hot."""
-        names = list(dict.fromkeys(d.algorithm for d in self.decisions))
-        numbers, words = [], []
-        for arm in self.rows:
-            o = arm.decision.options
-            counts = (o.channels, o.instances, arm.plan.blocks_per_rank, arm.facts.steps)
-            logs = [float(np.log2(max(count or 1, 1))) for count in counts]
-            numbers.append(
-                [*logs, np.log2(max(arm.facts.moved, 2**-10)), np.log2(arm.decision.tile)]
-            )
-            words.append(
-                [float(o.protocol is protocol) for protocol in Protocol]
-                + [float(arm.decision.algorithm == name) for name in names]
-            )
-        return np.column_stack((np.array(numbers), np.array(words)))
+        """float64 (arms, features): what an agent knows of the arms, see `features_of`."""
+        return features_of(self.decisions, [arm.plan for arm in self.rows])
 
     def expected(self, sizes: LongArray) -> FloatArray:
         """float64 (sizes, arms): logarithms of rough estimates of the times in microseconds: a call
         takes as long as its busiest block or link needs for its bytes. The steps' latencies, the
         tiles and the waits are left for an agent to learn."""
-        least = [[arm.facts.least(size) for arm in self.rows] for size in sizes.tolist()]
+        least = [[arm.least(size) for arm in self.rows] for size in sizes.tolist()]
         return np.log(least)
+
+
+def features_of(decisions: Sequence[Decision], plans: Sequence[Plan]) -> FloatArray:
+    """float64 (arms, features): what is known of plans before they run: logarithms of channels,
+    parallel parts, thread blocks of a rank, steps, data moved, tile; whether instructions are
+    fused; then the protocol and the algorithm, one-hot."""
+    names = list(dict.fromkeys(decision.algorithm for decision in decisions))
+    known = {id(plan): (plan.blocks_per_rank, steps_of(plan), moved_by(plan)) for plan in plans}
+    rows = []
+    for decision, plan in zip(decisions, plans, strict=True):
+        options, (blocks, steps, moved) = decision.options, known[id(plan)]
+        counts = (options.channels or 1, options.instances or 1, blocks, max(steps, 1))
+        rows.append(
+            [
+                *np.log2([*counts, max(moved, 2**-10), decision.tile]).tolist(),
+                float(options.fusion is not False),
+                *(float(plan.protocol is protocol) for protocol in Protocol),
+                *(float(decision.algorithm == name) for name in names),
+            ]
+        )
+    return np.array(rows)
 
 
 def steps_of(plan: Plan) -> int:
@@ -283,10 +301,9 @@ def decision_of(choice: nccl.Choice) -> Decision:
     return Decision(choice.program, options, choice.tile)
 
 
-def _of_nccl(collective: str, topology: Topology) -> list[Decision]:
-    """NCCL's own choices for SIZES."""
-    choices = (nccl.default(collective, topology, size) for size in SIZES)
-    return list(dict.fromkeys(map(decision_of, choices)))
+def _of_nccl(collective: str, topology: Topology, sizes: Iterable[int]) -> list[Decision]:
+    """NCCL's own choices for sizes."""
+    return [decision_of(nccl.default(collective, topology, size)) for size in sizes]
 
 
 def _programs(collective: str, nodes: int, gpus: int, actions: str) -> list[Program]:

@@ -33,7 +33,7 @@ from sley.rendezvous.hosts import Hosts
 from sley.selection.machine import machine_here
 from sley.selection.rules import Selection, ladder
 from sley.selection.user_plans import Capacity, check_capacity
-from sley.tuning.arms import IN_PLACE, moved_by, steps_of
+from sley.tuning.arms import IN_PLACE, features_of, moved_by, steps_of
 from sley.tuning.ranks import DTYPE, Ranks, Turn
 
 COLLECTIVES = ("allreduce", "alltoall", "allgather", "reducescatter")
@@ -59,6 +59,10 @@ _MOST_CALLS = 64
 
 _PAIRS = 4
 """Turns of each of the two arms in a measurement, whose median counts."""
+
+_STEP_US, _BYTES_PER_US = 0.5, 4000.0
+"""What an agent expects of a step and of a copy before it has measured any. Only the order of
+magnitude matters: it learns the rest."""
 
 _LONG_US = 5000.0
 """Calls of this time or more are compared in a single pair of turns, and not warmed up: the ranks'
@@ -132,8 +136,9 @@ class Live:
         self.decisions: tuple[Decision, ...] = tuple(arm.decision for arm in found)
         self.mask: BoolArray = np.tile([not arm.has_stages for arm in found], (len(self.sizes), 1))
         self.mask[np.arange(len(self.sizes)), self.default] = True
-        self.features: FloatArray = _features(found)
-        self.expected: FloatArray = np.zeros(self.mask.shape)
+        plans = [arm.plan for arm in found]
+        self.features: FloatArray = features_of(self.decisions, plans)
+        self.expected: FloatArray = _estimates(plans, self.sizes)
         self.blocks: LongArray = np.array([arm.plan.blocks_per_rank for arm in found], np.int64)
         self._settings = settings
         self._numbers: dict[int, int] = {}
@@ -276,22 +281,9 @@ def _is_expressible(selection: Selection) -> bool:
     return set(dict(selection.arguments)) <= {"ranks", "nodes", "gpus", "in_place"}
 
 
-def _features(arms: Sequence[LiveArm]) -> FloatArray:
-    """float64 (arms, features): logarithms of channels, parallel parts, thread blocks of a rank,
-    steps and data moved; fusion and stages; the protocol and the algorithm, one-hot."""
-    names = list(dict.fromkeys(arm.decision.algorithm for arm in arms))
-    rows = []
-    for arm in arms:
-        o, plan = arm.decision.options, arm.plan
-        counts = (o.channels, o.instances, plan.blocks_per_rank, steps_of(plan))
-        rows.append(
-            [
-                *(float(np.log2(max(count or 1, 1))) for count in counts),
-                float(np.log2(max(moved_by(plan), 2**-10))),
-                float(o.fusion is not False),
-                float(arm.has_stages),
-                *(float(plan.protocol is protocol) for protocol in PROTOCOLS),
-                *(float(arm.decision.algorithm == name) for name in names),
-            ]
-        )
-    return np.array(rows)
+def _estimates(plans: Sequence[Plan], sizes: LongArray) -> FloatArray:
+    """float64 (sizes, plans): logarithms of rough estimates of the times in microseconds: the steps
+    of the longest thread block, one after another, and then the data that a rank sends."""
+    steps = np.array([steps_of(plan) for plan in plans]) * _STEP_US
+    moved = np.array([moved_by(plan) for plan in plans]) / _BYTES_PER_US
+    return np.log(steps + np.outer(sizes, moved))

@@ -14,11 +14,11 @@ from sley.ir.fabric import VertexKind
 from sley.ir.tables import NONE, FloatArray
 from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS
-from sley.tuning.agents.agent import Tally
 from sley.tuning.arms import COLLECTIVES
 from sley.tuning.backends import Backend
 from sley.tuning.levels import Levels, Vocabulary
 from sley.tuning.noise import SHARED
+from sley.tuning.tally import Tally
 
 WINDOW = 8
 """The number of recent calls that a state contains."""

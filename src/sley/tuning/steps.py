@@ -6,30 +6,23 @@ results are compared with.
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from sley.compiler import compile
 from sley.compiler.choices import Choices
 from sley.errors.tuning import D946
 from sley.ir.tables import NONE
-from sley.ir.topology import Topology
 from sley.policy import Decision
 from sley.simulate import Simulator
-from sley.topologies.graph import graph_from, graph_text
-from sley.tuning import nccl
-from sley.tuning.agents.agent import Agent
-from sley.tuning.arms import IN_PLACE, Arm, Arms, Facts, decision_of, grid_of
-from sley.tuning.backends import Backend, Recorded
-from sley.tuning.gate import Gate
+from sley.tuning.arms import Arms
+from sley.tuning.backends import Recorded
 from sley.tuning.noise import Noise
-from sley.tuning.sweep import Row, Sweep, row_at
+from sley.tuning.sweep import Sweep, sweeps
+from sley.tuning.training import Training
 from sley.workloads.workload import Cell, Group, Workload
 
 Key = tuple[str, Group]
@@ -80,31 +73,6 @@ def step_time(workload: Workload, time_us: Callable[[Cell], float]) -> StepTime:
     return StepTime(float(now), float(workload.compute_us.sum()), calls_us, float(waits_us))
 
 
-def arms_of(
-    collective: str, topology: Topology, decisions: Sequence[Decision], sizes: Iterable[int]
-) -> Arms:
-    """The arms of these decisions alone, and NCCL's choices for sizes: for clusters on which all
-    arms (`Arms.of`) take too long to compile. Errors: D921, D931, and those of `compile`."""
-    nodes, gpus = grid_of(topology)
-    wanted = dict.fromkeys(decisions)
-    for size_bytes in sizes:
-        wanted[decision_of(nccl.default(collective, topology, size_bytes))] = None
-    plans = {}
-    verified = set[str]()
-    for whole in dict.fromkeys(replace(decision, tile=1.0) for decision in wanted):
-        program = whole.program(nodes, gpus, in_place=IN_PLACE[collective])
-        # As in `sley.choose`: the first plan of a program shows whether the program is wrong.
-        is_first = whole.algorithm not in verified
-        plan = compile(program, whole.options, topology=topology, verify=is_first)
-        verified.add(whole.algorithm)
-        plans[whole] = plan, Facts.of(plan, topology)
-    rows = [
-        Arm(index, decision, *plans[replace(decision, tile=1.0)])
-        for index, decision in enumerate(wanted)
-    ]
-    return Arms(collective, topology, topology, nodes, gpus, tuple(rows))
-
-
 class Runs:
     """The calls of workloads on clusters, with the times of all arms at all their sizes.
 
@@ -132,26 +100,10 @@ class Runs:
                 key = cell.collective, cell.group
                 _check_arms(key, arms, workload)
                 sizes.setdefault(key, set()).add(cell.size_bytes)
-        tasks = [(key, size) for key in sizes for size in sorted(sizes[key], reverse=True)]
-        rows: dict[tuple[Key, int], Row] = {}
-        if executor is None:
-            for key, size_bytes in tasks:
-                rows[key, size_bytes] = row_at(arms[key], size_bytes)
-                progress(len(rows), len(tasks))
-        else:
-            futures = {
-                executor.submit(_row, _words(arms[key]), size_bytes): (key, size_bytes)
-                for key, size_bytes in tasks
-            }
-            for future in as_completed(futures):
-                rows[futures[future]] = future.result()
-                progress(len(rows), len(tasks))
-        return cls(
-            {
-                key: sweep_of(arms[key], {size: rows[key, size] for size in sorted(sizes[key])})
-                for key in sizes
-            }
+        found = sweeps(
+            [(arms[key], each) for key, each in sizes.items()], executor=executor, progress=progress
         )
+        return cls(dict(zip(sizes, found, strict=True)))
 
     def time_us(self, cell: Cell, arm: int) -> float:
         """The time of a call with an arm. Errors: D946."""
@@ -174,28 +126,15 @@ class Runs:
         return self._sweep(cell).arms.decisions[arm]
 
     def learned(
-        self,
-        agent: Callable[[Backend, int], Agent],
-        samples: int,
-        *,
-        noise: Noise | None = None,
-        seed: int = 0,
+        self, agent: str, samples: int, *, noise: Noise | None = None, seed: int = 0
     ) -> Choose:
-        """The choices of an agent behind the gate after some measurements of each cell.
-
-        agent: makes it for a back end and a seed, as the classes of agents do.
-        """
+        """The choices of an agent, by name, after some measurements of each cell. Errors: D923."""
         found: dict[Cell, int] = {}
         for (collective, group), sweep in self.sweeps.items():
-            backend = Recorded(sweep, noise, seed=seed)
-            learner, rng = Gate(agent(backend, seed)), np.random.default_rng(seed)
-            places = np.arange(len(sweep.sizes))
-            for _ in range(samples):
-                for place in rng.permutation(places).tolist():
-                    arm = learner.choose(place)
-                    learner.observe(place, arm, backend.measure(place, arm))
+            training = Training(Recorded(sweep, noise, seed=seed), agent, seed=seed)
+            training.run(samples)
             for place, size_bytes in enumerate(sweep.sizes.tolist()):
-                found[Cell(collective, group, size_bytes)] = learner.best(place)
+                found[Cell(collective, group, size_bytes)] = training.agent.best(place)
         return found.__getitem__
 
     def _sweep(self, cell: Cell) -> Sweep:
@@ -224,19 +163,6 @@ def table_times(tables: Mapping[Key, Choices]) -> Callable[[Cell], float]:
     return time_us
 
 
-def sweep_of(arms: Arms, rows: Mapping[int, Row]) -> Sweep:
-    """The sweep of rows, one for each size, ascending."""
-    each = rows.values()
-    return Sweep(
-        arms,
-        np.array(list(rows), np.int64),
-        np.stack([row.time_us for row in each]),
-        np.stack([row.is_exact for row in each]),
-        np.stack([row.mask for row in each]),
-        np.array([row.default for row in each], np.int64),
-    )
-
-
 def _check_arms(key: Key, arms: Mapping[Key, Arms], workload: Workload) -> None:
     collective, group = key
     if key not in arms:
@@ -251,28 +177,3 @@ def _check_arms(key: Key, arms: Mapping[Key, Arms], workload: Workload) -> None:
 
 def _text(cell: Cell) -> str:
     return f"{cell.collective} ({cell.group.name.lower()}) of {cell.size_bytes} bytes"
-
-
-class _Words(NamedTuple):
-    """What a task needs to make arms again. topology, world: as texts."""
-
-    collective: str
-    topology: str
-    world: str
-    decisions: tuple[Decision, ...]
-
-
-def _words(arms: Arms) -> _Words:
-    graphs = graph_text(arms.topology), graph_text(arms.world)
-    return _Words(arms.collective, *graphs, arms.decisions)
-
-
-def _row(words: _Words, size_bytes: int) -> Row:
-    return row_at(_arms(words), size_bytes)
-
-
-@lru_cache(maxsize=2)
-def _arms(words: _Words) -> Arms:
-    """The arms of a task, compiled once in each process."""
-    topology, world = (graph_from("", tomllib.loads(t)) for t in (words.topology, words.world))
-    return arms_of(words.collective, topology, words.decisions, ()).in_world(world)

@@ -6,25 +6,24 @@ executor has.
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sley.errors import Place
 from sley.errors.tuning import D922
-from sley.formats import write_file
 from sley.ir.tables import BoolArray, FloatArray, LongArray
+from sley.policy import Decision
 from sley.simulate.inputs import Tiling
 from sley.topologies.graph import graph_from, graph_text
 from sley.tuning.arms import SIZES, Arms, fingerprint, tiled
+from sley.tuning.arrays import read_arrays, write_arrays
 
 HOPELESS = 2.0
 """An arm whose lower bound is above this multiple of the best time is not simulated."""
@@ -85,7 +84,7 @@ class Sweep:
         return self._simulated[key]
 
     def _bound_us(self, cell: int, arm: int) -> float:
-        return self.arms.rows[arm].facts.least(int(self.sizes[cell]))
+        return self.arms.rows[arm].least(int(self.sizes[cell]))
 
     @cached_property
     def _simulated(self) -> dict[tuple[int, int], float]:
@@ -94,30 +93,25 @@ class Sweep:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the sweep as an .npz file of NumPy. Errors: F461."""
-        content = io.BytesIO()
         facts = {
             "collective": self.arms.collective,
             "fingerprint": fingerprint(self.arms.world),
             "decisions": [str(decision) for decision in self.arms.decisions],
         }
-        columns = {name: getattr(self, name) for name in _COLUMNS}
-        np.savez_compressed(content, facts=np.array(json.dumps(facts)), **columns)
-        write_file(path, content.getvalue())
+        write_arrays(path, facts, {name: getattr(self, name) for name in _COLUMNS})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], arms: Arms) -> Sweep:
-        """The sweep of these arms from a file. No pickle is loaded. Errors: D922."""
+        """The sweep of these arms from a file. Errors: D922."""
         place = Place(os.fspath(path))
         try:
-            with np.load(path, allow_pickle=False) as file:
-                facts = json.loads(str(file["facts"]))
-                columns: dict[str, Any] = {
-                    name: np.array(file[name], kind) for name, kind in _COLUMNS.items()
-                }
-        except Exception as error:  # NumPy, zipfile and zlib raise many kinds for a damaged file
+            facts, arrays = read_arrays(path)
+            columns: dict[str, Any] = {
+                name: np.array(arrays[name], kind) for name, kind in _COLUMNS.items()
+            }
+        except (KeyError, ValueError) as error:
             expected = "a sweep, as `sley sweep` writes it"
             raise D922.error(at=place, expected=expected, found=str(error)) from error
-        facts = facts if isinstance(facts, dict) else {}
         for word, wanted in (
             ("collective", arms.collective),
             ("fingerprint", fingerprint(arms.world)),
@@ -173,38 +167,59 @@ def sweep(
 
     The best arm and the default of each size are simulated in full.
     """
-    sizes = sorted(sizes)
+    return sweeps([(arms, sizes)], executor=executor, progress=progress)[0]
+
+
+def sweeps(
+    wanted: Sequence[tuple[Arms, Collection[int]]],
+    *,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+) -> list[Sweep]:
+    """A sweep for each pair of arms and sizes, as `sweep` makes one; each size is a task."""
+    # The largest sizes take longest, so they start first.
+    tasks = [
+        (place, size_bytes)
+        for place, (_, sizes) in enumerate(wanted)
+        for size_bytes in sorted(sizes, reverse=True)
+    ]
+    rows: dict[tuple[int, int], Row] = {}
     if executor is None:
-        rows = []
-        for done, size_bytes in enumerate(sizes, 1):
-            rows.append(row_at(arms, size_bytes))
-            progress(done, len(sizes))
+        for place, size_bytes in tasks:
+            rows[place, size_bytes] = row_at(wanted[place][0], size_bytes)
+            progress(len(rows), len(tasks))
     else:
-        texts = graph_text(arms.topology), graph_text(arms.world)
-        # The largest sizes take longest, so they start first.
-        tasks = {
-            executor.submit(_row, arms.collective, texts, arms.settings, size_bytes): size_bytes
-            for size_bytes in reversed(sizes)
+        recipes = [_recipe(arms) for arms, _ in wanted]
+        futures = {
+            executor.submit(_row, recipes[place], size_bytes): (place, size_bytes)
+            for place, size_bytes in tasks
         }
-        found: dict[int, Row] = {}
-        for task in as_completed(tasks):
-            found[tasks[task]] = task.result()
-            progress(len(found), len(sizes))
-        rows = [found[size_bytes] for size_bytes in sizes]
+        for future in as_completed(futures):
+            rows[futures[future]] = future.result()
+            progress(len(rows), len(tasks))
+    return [
+        _sweep_of(arms, {size: rows[place, size] for size in sorted(sizes)})
+        for place, (arms, sizes) in enumerate(wanted)
+    ]
+
+
+def _sweep_of(arms: Arms, rows: Mapping[int, Row]) -> Sweep:
+    """The sweep of rows by size, ascending."""
+    each = rows.values()
     return Sweep(
         arms,
-        np.array(sizes, np.int64),
-        np.stack([row.time_us for row in rows]),
-        np.stack([row.is_exact for row in rows]),
-        np.stack([row.mask for row in rows]),
-        np.array([row.default for row in rows], np.int64),
+        np.array(list(rows), np.int64),
+        np.stack([row.time_us for row in each]),
+        np.stack([row.is_exact for row in each]),
+        np.stack([row.mask for row in each]),
+        np.array([row.default for row in each], np.int64),
     )
 
 
 def row_at(arms: Arms, size_bytes: int) -> Row:
     """The times of all arms at one size."""
     mask = arms.feasible(size_bytes)
-    time_us = np.array([arm.facts.least(size_bytes) for arm in arms.rows])
+    time_us = np.array([arm.least(size_bytes) for arm in arms.rows])
     is_exact = np.zeros(len(arms), np.bool_)
     best = np.inf
 
@@ -257,14 +272,33 @@ def _steady(arms: Arms, index: int, tile_bytes: float) -> tuple[float, float]:
     return few, many
 
 
-def _row(
-    collective: str, texts: tuple[str, str], settings: tuple[tuple[str, Any], ...], size: int
-) -> Row:
-    return row_at(_arms(collective, texts, settings), size)
+class _Recipe(NamedTuple):
+    """What a task needs to make arms again. topology, world: as texts. decisions: of arms that are
+    from no set of actions."""
+
+    collective: str
+    topology: str
+    world: str
+    actions: str
+    decisions: tuple[Decision, ...]
+
+
+def _recipe(arms: Arms) -> _Recipe:
+    graphs = graph_text(arms.topology), graph_text(arms.world)
+    decisions = () if arms.actions else arms.decisions
+    return _Recipe(arms.collective, *graphs, arms.actions, decisions)
+
+
+def _row(recipe: _Recipe, size_bytes: int) -> Row:
+    return row_at(_arms(recipe), size_bytes)
 
 
 @lru_cache(maxsize=2)
-def _arms(collective: str, texts: tuple[str, str], settings: tuple[tuple[str, Any], ...]) -> Arms:
-    """The arms of a task, compiled once in each process. texts: of topology and world."""
-    topology, world = (graph_from("", tomllib.loads(text)) for text in texts)
-    return Arms.of(collective, topology, **dict(settings)).in_world(world)
+def _arms(recipe: _Recipe) -> Arms:
+    """The arms of a task, compiled once in each process."""
+    topology, world = (graph_from("", tomllib.loads(t)) for t in (recipe.topology, recipe.world))
+    if recipe.actions:
+        arms = Arms.of(recipe.collective, topology, actions=recipe.actions)
+    else:
+        arms = Arms.among(recipe.collective, topology, recipe.decisions)
+    return arms.in_world(world)

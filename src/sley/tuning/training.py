@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import json
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sley.errors import Place, did_you_mean
 from sley.errors.tuning import D922, D923
-from sley.formats import write_file
 from sley.ir.words import is_integer
 from sley.policy import Change, Decision, Measured, Range
 from sley.tuning.agents.agent import Agent
@@ -21,6 +20,7 @@ from sley.tuning.agents.bandits import EpsilonGreedy, Ucb
 from sley.tuning.agents.contextual import GaussianUcb, Thompson
 from sley.tuning.agents.descent import Descent
 from sley.tuning.agents.simple import Default, Random
+from sley.tuning.arrays import read_arrays, write_arrays
 from sley.tuning.backends import Backend, Repeatable
 from sley.tuning.gate import Gate
 
@@ -37,6 +37,9 @@ NEAR = 1.05
 """Arms measured within this factor of the deployed one become its alternatives."""
 
 _MOST_ALTERNATIVES = 3
+
+_COLUMNS: Mapping[str, type] = {"cell": np.int64, "arm": np.int64, "time_us": np.float64}
+"""The arrays of a checkpoint: a row for each measurement."""
 
 
 def agent_named(name: str, backend: Backend, seed: int = 0) -> Agent:
@@ -78,6 +81,8 @@ class Training:
             else Gate(make(backend, self.seed))
         )
         self.cells = np.setdiff1d(np.arange(len(backend.sizes)), aside)
+        if not len(self.cells):
+            raise D923.error(expected="at least one size to measure", found="all of them aside")
         self.history: list[tuple[int, int, float]] = []
         self.changes: list[Change] = []
         self._deployed = [int(arm) for arm in backend.default]
@@ -115,37 +120,34 @@ class Training:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a checkpoint (.npz of NumPy). Errors: F461."""
         cells, arms, times = zip(*self.history, strict=True) if self.history else ((), (), ())
-        content = io.BytesIO()
-        np.savez_compressed(
-            content,
-            facts=np.array(json.dumps(self._facts())),
-            cell=np.array(cells, np.int64),
-            arm=np.array(arms, np.int64),
-            time_us=np.array(times, np.float64),
-        )
-        write_file(path, content.getvalue())
+        columns = {"cell": cells, "arm": arms, "time_us": times}
+        arrays: dict[str, NDArray[Any]] = {
+            name: np.array(columns[name], kind) for name, kind in _COLUMNS.items()
+        }
+        write_arrays(path, self._facts(), arrays)
 
     def resume(self, path: str | os.PathLike[str]) -> None:
         """Brings a new training into the state of a checkpoint. Errors: D922."""
         place = Place(os.fspath(path))
         try:
-            with np.load(path, allow_pickle=False) as file:
-                facts = json.loads(str(file["facts"]))
-                rows = list(
-                    zip(*(file[name].tolist() for name in ("cell", "arm", "time_us")), strict=True)
-                )
-        except Exception as error:  # NumPy, zipfile and zlib raise many kinds for a damaged file
+            facts, arrays = read_arrays(path)
+            columns = [np.array(arrays[name], kind).tolist() for name, kind in _COLUMNS.items()]
+            rows = list(zip(*columns, strict=True))
+            rounds, rest = divmod(len(rows), len(self.cells))
+            if rest or not all(0 < time_us < math.inf for *_, time_us in rows):
+                raise ValueError("rounds that are not whole, or times that are none")
+        except (KeyError, TypeError, ValueError) as error:
             expected = "a checkpoint, as `sley tune` writes it"
             raise D922.error(at=place, expected=expected, found=str(error)) from error
         for word, own in self._facts().items():
-            if not isinstance(facts, dict) or facts.get(word) != own:
-                found = facts.get(word) if isinstance(facts, dict) else facts
+            if facts.get(word) != own:
                 expected = f"a checkpoint of this training, {word} {str(own)[:60]}"
-                raise D922.error(at=place, expected=expected, found=str(found)[:60])
-        for start in range(0, len(rows), len(self.cells)):
-            order = self._rng.permutation(self.cells).tolist()
-            for cell, row in zip(order, rows[start : start + len(self.cells)], strict=False):
-                if row[0] != cell or row[1] != self.agent.choose(cell) or not row[2] > 0:
+                raise D922.error(at=place, expected=expected, found=str(facts.get(word))[:60])
+        left = iter(rows)
+        for _ in range(rounds):
+            for cell in self._rng.permutation(self.cells).tolist():
+                row = next(left)
+                if row[0] != cell or row[1] != self.agent.choose(cell):
                     expected = "the measurements of this training"
                     raise D922.error(at=place, expected=expected, found=f"row {row}")
                 self._learn(*row)

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import json
-import math
 import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sley.errors import Place, SleyError
 from sley.errors.tuning import D923, D924
-from sley.formats import write_file
 from sley.ir.tables import FloatArray
 from sley.ir.words import is_integer, is_real
+from sley.tuning.arrays import read_arrays, write_arrays
 from sley.tuning.levels import Vocabulary
 
 FORMAT = 1
 """The number of the file format."""
-
-MOST_BYTES = 64 << 20
-"""Bound on a file and on its arrays together; a policy of 64 hidden units has about 2 MB."""
 
 _MOST_WORDS = 4096
 _MOST_LENGTH = 200
@@ -99,11 +91,9 @@ class Checkpoint:
             "sites": self.sites,
             "rounds": self.rounds,
         }
-        content = io.BytesIO()
-        arrays: dict[str, Any] = {f"weights/{name}": a for name, a in self.weights.items()}
+        arrays = {f"weights/{name}": a for name, a in self.weights.items()}
         arrays |= {f"moments/{name}": a for name, a in self.moments.items()}
-        np.savez_compressed(content, facts=np.array(json.dumps(facts)), **arrays)
-        write_file(path, content.getvalue())
+        write_arrays(path, facts, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Checkpoint:
@@ -111,8 +101,7 @@ class Checkpoint:
         network that the settings describe. Errors: D924."""
         place = Place(os.fspath(path))
         try:
-            arrays = _arrays(Path(path))
-            facts = json.loads(str(arrays.pop("facts")))
+            facts, arrays = read_arrays(path)
             checkpoint = cls(
                 _settings(facts["settings"]),
                 Vocabulary(_words(facts["plans"]), _words(facts["knobs"])),
@@ -127,11 +116,9 @@ class Checkpoint:
                 raise
             found = error.diagnostics[0].found
             raise D924.error(at=place, expected="settings in range", found=found) from error
-        except Exception as error:
-            # A damaged file raises many kinds: BadZipFile, zlib.error, EOFError, ValueError of
-            # NumPy (pickles, sizes), KeyError, UnicodeDecodeError, RecursionError, MemoryError.
+        except (KeyError, TypeError, ValueError) as error:
             expected = "a checkpoint of the recurrent agent"
-            found = str(error)[:_MOST_LENGTH] or type(error).__name__
+            found = str(error)[:_MOST_LENGTH]
             raise D924.error(at=place, expected=expected, found=found) from error
         return checkpoint
 
@@ -160,32 +147,6 @@ class Checkpoint:
                 raise ValueError("arrays of other shapes than the settings describe")
             if not all(np.isfinite(array).all() for array in found.values()):
                 raise ValueError("numbers that are not finite")
-
-
-def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays of a file. A directory that names more bytes than MOST_BYTES is refused, and no
-    member has more than the directory says."""
-    with path.open("rb") as stream:
-        content = stream.read(MOST_BYTES + 1)
-    with zipfile.ZipFile(io.BytesIO(content)) as file:
-        if len(content) + sum(one.file_size for one in file.infolist()) > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES} bytes")
-        for one in file.infolist():
-            _check_member(file, one)
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
-
-
-def _check_member(file: zipfile.ZipFile, one: zipfile.ZipInfo) -> None:
-    """Raises ValueError for an array whose header claims more bytes than there are: NumPy would
-    allocate them."""
-    with file.open(one) as member:
-        version = np.lib.format.read_magic(member)
-        if version != (1, 0):
-            raise ValueError(f"arrays of version {version}")
-        shape, _, kind = np.lib.format.read_array_header_1_0(member)
-        if kind.hasobject or math.prod(shape) * kind.itemsize > one.file_size:
-            raise ValueError(f"the array {one.filename} of {kind} with shape {shape}")
 
 
 def _settings(value: Any) -> Settings:

@@ -15,7 +15,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sley.errors.tuning import D923, D925
-from sley.ir.tables import BoolArray, FloatArray
+from sley.ir.tables import NONE, BoolArray, FloatArray
 from sley.ir.words import is_integer
 from sley.tuning.agents.agent import Agent
 from sley.tuning.agents.checkpoint import Checkpoint, Settings
@@ -111,7 +111,7 @@ class Recurrent(Agent):
             if level is Level.CALL:
                 step = Step(Level.PLAN, action)
             elif level is Level.PLAN:
-                step = Step(Level.KNOBS, step.call, action if step.call != KEEP else -1)
+                step = Step(Level.KNOBS, step.call, action if step.call != KEEP else NONE)
         if step.call == KEEP:
             return int(self.backend.default[cell]), lstm
         return self._stream.levels.arm(step.plan, action), lstm
