@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
+from sley.algorithms import CATALOG
 from sley.compiler import Options
 from sley.errors import SleyError
 from sley.ir.words import Protocol
 from sley.policy import Decision, Measured, Policy, Range
-from sley.selection.kinds import Request
+from sley.selection.kinds import BARRIER, CALLS, Request
 from sley.selection.machine import machine_here
 from sley.selection.plans import Plans
 from sley.selection.rules import ladder
@@ -42,6 +43,24 @@ def test_the_policy_chooses_within_its_sizes(in_place: bool) -> None:
         else:
             assert found.range is None
             assert found.digest == default.digest
+
+
+TUNED = [
+    (kind, name)
+    for kind, row in CALLS.items()
+    if kind != BARRIER and not row.roles
+    for name, algorithm in CATALOG.items()
+    if algorithm.collective == row.name
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), TUNED, ids=[name for _, name in TUNED])
+def test_every_algorithm_of_the_library_can_be_chosen(kind: str, name: str) -> None:
+    made = plans(policy_of(4, collective=CALLS[kind].name, decision=Decision(name)))
+    found = made.find(kind, 4096, in_place=True)
+    if not made.problems:  # some need another number of ranks or nodes
+        assert found.plan.name == name
+    assert {problem.code for problem in made.problems} <= {"D904"}
 
 
 def test_other_calls_keep_the_default() -> None:

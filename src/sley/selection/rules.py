@@ -383,7 +383,7 @@ class Selection:
     def program(self) -> Program:
         """The algorithm's program. Errors: its own."""
         arguments = dict(self.arguments)
-        if self.name in _TWO_LEVEL:
+        if "hosts" in arguments:  # and no decision of a policy, which has nodes and GPUs
             return _TWO_LEVEL[self.name](TwoLevel(arguments.pop("hosts")), **arguments)
         if self.name == _LOCAL:
             return _local_copy(**arguments)
