@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from sley.cli import main
 from sley.policy import read
+from sley.tuning.backends import Simulated
 
 SMALL = ("alltonext", "--topology", "1x2", "-b", "16K", "-e", "1M", "-f", "64", "--actions", "nccl")
 
@@ -14,7 +15,7 @@ SMALL = ("alltonext", "--topology", "1x2", "-b", "16K", "-e", "1M", "-f", "64", 
 def call(*arguments, code=0):
     result = CliRunner().invoke(main, list(map(str, arguments)))
     assert result.exit_code == code, result.output
-    return result.output
+    return result.stdout if "--json" in arguments else result.output  # notes are on stderr
 
 
 def test_sweep_shows_the_oracle_beside_the_default(tmp_path):
@@ -48,6 +49,7 @@ def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
     shown = call("policy", "show", policy, "-o", picture)
     assert "direct-alltonext" in shown
     assert "changes in training" in shown
+    assert "x of " in shown
     assert picture.read_text().startswith("<?xml")
     again = tmp_path / "again.svg"
     call("policy", "show", policy, "-o", again)
@@ -62,6 +64,24 @@ def test_tune_goes_on_from_its_checkpoint(tmp_path):
     found = json.loads(call(*arguments, "--samples", 3))
     assert found["results"][0]["samples"] == 3
     assert file.read_bytes() == content, "a training that had ended measured again"
+    assert "3 samples of each size, which all count" in call(*arguments[:-1], "--samples", 2)
+
+
+def test_an_interrupted_training_goes_on_where_it_was(tmp_path, monkeypatch):
+    measure, count = Simulated.measure, 0
+
+    def interrupt(*arguments):
+        nonlocal count
+        count += 1
+        if count == 8:
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    monkeypatch.setattr(Simulated, "measure", interrupt)
+    arguments = ("tune", *SMALL, "--agent", "ucb", "--checkpoints", tmp_path, "--samples", 6)
+    assert "3 samples of each size to go on from" in call(*arguments, code=1)
+    assert "6 samples of each size" in call(*arguments)
+    assert count == 8 + 6
 
 
 def test_compare_shows_every_agent_and_draws_curves(tmp_path):
@@ -81,6 +101,9 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path):
     content = network.read_bytes()
     call(*arguments)
     assert network.read_bytes() == content
+    assert "trained on this sweep" in call(*arguments, *sweeps)
+    compared = call("tune", *SMALL, *sweeps, "--compare", "--samples", 3, "--network", network)
+    assert "recurrent" in compared
     assert "--steps" in call(*arguments, *sweeps, "--steps", 1, code=2)
 
 
@@ -88,7 +111,10 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path):
     ("arguments", "code", "says"),
     [
         (("tune", "allsum", "--topology", "1x2"), 2, "allsum"),
-        (("tune", *SMALL, "--agent", "star"), 1, "D923"),
+        (("tune", *SMALL, "--agent", "star"), 2, "recurrent"),
+        (("tune", *SMALL, "--compare", "--agent", "ucb"), 2, "every agent"),
+        (("tune", *SMALL, "--compare", "--checkpoints", "c"), 2, "no checkpoints"),
+        (("tune", "allreduce", "--live", "--ranks", "2", "--network", "n.npz"), 2, "need one"),
         (("tune", *SMALL, "--samples", "0"), 2, "0"),
         (("tune", *SMALL, "--compare", "-o", "p.zip"), 2, "policy"),
         (("tune", *SMALL, "--curves", "c.png"), 2, "--compare"),

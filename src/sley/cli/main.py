@@ -21,8 +21,9 @@ from sley.cli.lift import lift_command
 from sley.cli.policy import policy_command
 from sley.cli.run import run_command
 from sley.cli.simulate import simulate_command
+from sley.cli.sweep import sweep_command
 from sley.cli.topology import topology_command
-from sley.cli.tune import sweep_command, tune_command
+from sley.cli.tune import tune_command
 from sley.cli.verify import verify_command
 
 

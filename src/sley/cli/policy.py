@@ -64,12 +64,12 @@ def _policy_lines(file: Path, policy: Policy) -> list[str]:
     """The table of a policy."""
     notes = ", ".join(f"{name} {text}" for name, text in policy.notes.items())
     rows: list[tuple[str, ...]] = [
-        ("collective", "sizes", "choice", "us at", "default us", "faster")
+        ("collective", "sizes", "choice", "us at", "default us", "faster", "on average")
     ]
     for collective, ranges in policy.ranges.items():
         for one in ranges:
             last = one.measured[-1] if one.measured else None
-            speedup = one.speedup()
+            average, count = one.speedup(), len(one.measured)
             rows.append(
                 (
                     collective,
@@ -77,7 +77,8 @@ def _policy_lines(file: Path, policy: Policy) -> list[str]:
                     str(one.decision),
                     f"{last.time_us:.1f} at {size_text(last.size_bytes)}" if last else "-",
                     f"{last.default_us:.1f}" if last else "-",
-                    f"{speedup:.2f}x" if speedup else "-",
+                    f"{last.default_us / last.time_us:.2f}x" if last else "-",
+                    f"{average:.2f}x of {counted(count, 'size')}" if average else "-",
                 )
             )
     head = f"# {file}: {policy.machine}, agent {policy.agent}, {notes}"

@@ -15,15 +15,15 @@ from sley.ir.topology import Topology
 from sley.tuning.noise import Noise
 from sley.tuning.sweep import Sweep
 
-_RECURRENT = "recurrent"
+RECURRENT = "recurrent"
 _STEPS = 300_000
 
 AGENT_OPTIONS = (
-    click.option("--agent", help=f"The agent that learns, such as {_RECURRENT}. [thompson]"),
+    click.option("--agent", help=f"The agent that learns, such as {RECURRENT}. [thompson]"),
     click.option(
         "--network",
         type=click.Path(dir_okay=False, path_type=Path),
-        help=f"With --agent {_RECURRENT}: the network. If there is no such file, it is trained on "
+        help=f"With --agent {RECURRENT}: the network. If there is no such file, it is trained on "
         "--sweeps.",
     ),
     click.option(
@@ -49,30 +49,46 @@ class AgentOptions:
 
         return self.agent or DEFAULT_AGENT
 
-    def check(self, sweeps: Path | None) -> None:
+    def check(self, sweeps: Path | None, *, compare: bool, live: bool) -> None:
         """Refuses options that don't fit one another. Raises click.UsageError."""
-        is_recurrent = self.agent == _RECURRENT
-        if is_recurrent != (self.network is not None):
-            raise click.UsageError(f"--agent {_RECURRENT} and --network need one another")
+        from sley.tuning.training import AGENTS
+
+        if self.agent is not None and self.agent not in (*AGENTS, RECURRENT):
+            known = ", ".join((*AGENTS, RECURRENT))
+            raise click.UsageError(f"--agent is one of {known}, not {self.agent!r}")
+        if compare and self.agent is not None:
+            raise click.UsageError("--compare trains every agent, so it has no --agent")
+        if (self.network is not None) != (self.agent == RECURRENT) and not compare:
+            raise click.UsageError(f"--agent {RECURRENT} and --network need one another")
+        if self.network is not None and live:
+            raise click.UsageError("--network is not for --live")
         is_new = self.network is not None and not self.network.exists()
         if is_new and sweeps is None:
             raise click.UsageError(f"{self.network} is not there, and to train it needs --sweeps")
         if self.steps is not None and not is_new:
             raise click.UsageError("--steps is for a --network that is not there yet")
 
-    def maker(self, cluster: Topology | None) -> Callable[[Any, int], Any] | None:
-        """What makes a recurrent agent, from a back end and a seed; None for others. Errors: D924,
-        D925."""
+    def maker(self, cluster: Topology) -> Callable[[Any, int], Any] | None:
+        """What makes a recurrent agent, from a back end and a seed; None without a network. Errors:
+        D924, D925."""
         if self.network is None:
             return None
-        if cluster is None:
-            raise click.UsageError(f"--agent {_RECURRENT} is not for --live")
         from sley.tuning.agents.checkpoint import Checkpoint
         from sley.tuning.agents.recurrent import Recurrent
         from sley.tuning.state import Site
 
         trained = Checkpoint.load(self.network)
         return lambda backend, seed: Recurrent(Site.of(backend, cluster), trained, seed)
+
+    def knows(self, one: Sweep) -> bool:
+        """Whether the network was trained on this collective and cluster. Errors: D924."""
+        if self.network is None:
+            return False
+        from sley.tuning.agents.checkpoint import Checkpoint
+        from sley.tuning.agents.recurrent import site_name
+        from sley.tuning.backends import Recorded
+
+        return site_name(Recorded(one)) in Checkpoint.load(self.network).sites
 
     def train_network(
         self, found: Iterable[Sweep], noise: Noise, seed: int, phases: Phases

@@ -46,7 +46,7 @@ def training_lines(training: Training, recorded: Sweep | None) -> list[str]:
         row = [size_text(size), str(backend.decisions[arm]), f"{own:.1f}", f"{default:.1f}"]
         row.append(f"{default / own:.2f}x")
         if recorded:
-            regret = recorded.time_us[cell, arm] / recorded.best_us[cell] - 1
+            regret = recorded.true_us(cell, arm) / recorded.best_us[cell] - 1
             row.append(f"{regret:.1%}")
         rows.append(tuple(row))
     title = (
@@ -105,7 +105,7 @@ def training_json(training: Training, recorded: Sweep | None) -> dict[str, Any]:
         if np.isfinite(mean[[arm, default]]).all():
             row["time_us"], row["default_us"] = np.exp(mean[[arm, default]]).tolist()
         if recorded:
-            row["regret"] = float(recorded.time_us[cell, arm] / recorded.best_us[cell] - 1)
+            row["regret"] = float(recorded.true_us(cell, arm) / recorded.best_us[cell] - 1)
         rows.append(row)
     return {
         "collective": training.backend.collective,

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -32,9 +32,10 @@ from sley.communicator.tuner import Tuner
 from sley.engine import native
 from sley.engine.limits import whole
 from sley.engine.outcomes import Report, Status
-from sley.errors import Place, SleyError
+from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.calls import N623, N627, N632
 from sley.ir.words import is_integer
+from sley.policy import Policy
 from sley.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
 from sley.rendezvous.hosts import Hosts
 from sley.rendezvous.stores import Store
@@ -121,30 +122,26 @@ class Endpoint:
             opened.callback(fabric.settle, _SETTLE_S)
             offered = [description.offered for description in rendezvous.descriptions]
             policy, problems = tuner.agree(offered, self.hosts)
-            self.plans = Plans(
-                self.hosts,
-                slots=settings.slots,
-                channels=settings.channels,
-                plan_dir=settings.plan_dir,
-                cache=settings.use_cache,
-                policy=policy,
-                problems=problems,
-            )
+            self.plans = _plans(self.hosts, settings, policy, problems)
             loader = Loader(fabric, rank, self.hosts, settings, self.plans, name)
             self._core: _Core | None = _Core(fabric, calls, messages, failures, loader)
             self._closing = opened.pop_all()
-        if settings.copies is Copies.ATTACHED and not fabric.is_attached:
-            logger.warning(
-                "%s: copies are CACHED: not all ranks let the others read their memory", name
-            )
         self._problems = 0
-        self._log_problems()
-        if policy is not None and rank == 0:
-            logger.info("%s: the policy %s, for %s", name, settings.tuner, policy.machine)
+        self._log_start(fabric, policy)
         self._registrations = 0
         self._is_closed = self._is_inherited = False
         OPEN.add(self)
         RECORDING.start()
+
+    def _log_start(self, fabric: native.Fabric, policy: Policy | None) -> None:
+        """Logs what this communicator does otherwise than its settings say, and its policy."""
+        if self.settings.copies is Copies.ATTACHED and not fabric.is_attached:
+            why = "not all ranks let the others read their memory"
+            logger.warning("%s: copies are CACHED: %s", self.name, why)
+        self._log_problems()
+        if policy is not None and self.rank == 0:
+            found = self.settings.tuner, policy.machine
+            logger.info("%s: the policy %s, for %s", self.name, *found)
 
     def submit(
         self, call: Call, *, is_async: bool = False, owners: tuple[object, ...] = ()
@@ -417,6 +414,21 @@ class Endpoint:
 
 def _record(call: Call, ready: ReadyPlan) -> int:
     return record_of(call.kind, call.dtype, call.op, call.root, ready.digest)
+
+
+def _plans(
+    hosts: Hosts, settings: Settings, policy: Policy | None, problems: Sequence[Diagnostic]
+) -> Plans:
+    """The plans of a communicator. policy, problems: as all ranks have agreed."""
+    return Plans(
+        hosts,
+        slots=settings.slots,
+        channels=settings.channels,
+        plan_dir=settings.plan_dir,
+        cache=settings.use_cache,
+        policy=policy,
+        problems=problems,
+    )
 
 
 def _processes_to_watch(

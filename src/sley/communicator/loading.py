@@ -29,8 +29,8 @@ from sley.rendezvous.hosts import Hosts
 from sley.selection.kinds import Request
 from sley.selection.plans import Change, Plans, ReadyPlan
 
-SUM_BYTES = 256
-"""The bytes of the AllReduce that adds up times, `native.Choice.most_turns` of float64."""
+SUM_BYTES = native.Choice.most_turns * DATA_TYPES["float64"].size_bytes
+"""The bytes of the AllReduce that adds up the times of turns."""
 
 _LARGEST_ELEMENT_BYTES = 8
 _LEAST_TILE_BYTES = 64

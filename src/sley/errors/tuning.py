@@ -13,12 +13,13 @@ D921 = Rule(
 )
 D922 = Rule(
     "D922",
-    "bad-sweep",
-    what="A file is not a sweep, or a sweep of something else.",
+    "bad-measurements",
+    what="A file is not a sweep or the checkpoint of a training, or one of something else.",
     why="A sweep has the times of all choices for a collective on a cluster, as `sley sweep` "
-    "writes them. Its decisions, sizes and fingerprint must be those of the cluster that is tuned.",
-    example="sley tune --sweep ndv4-allreduce.npz --topology dgx2",
-    instead="Sweep again with this version and this cluster.",
+    "writes them. A checkpoint has the measurements of one training: its agent, seed, sizes, noise "
+    "and choices. Either is used only for what it was made for.",
+    example="sley tune allreduce --topology ndv4 --noise 0.1 --checkpoints folder  # had 0.03",
+    instead="Name another folder, or delete the file: the sweep or the training begins anew.",
 )
 D923 = Rule(
     "D923",

@@ -70,7 +70,7 @@ def _json(path: Path, place: Place) -> Any:
                 text = member.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
             raise D901.error(at=place, expected=f"at most {MOST_BYTES} bytes of text", found="more")
-        return json.loads(text.decode(), parse_constant=_refuse_constant)
+        return json.loads(text.decode(), parse_constant=_refuse_constant, object_pairs_hook=_object)
     except OSError as error:
         expected = "a file that can be read"
         raise D901.error(at=place, expected=expected, found=str(error)) from error
@@ -86,6 +86,15 @@ def _json(path: Path, place: Place) -> Any:
 
 def _refuse_constant(word: str) -> float:
     raise ValueError(f"{word} is not a number in JSON")
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. A name that comes twice would lose one of its values."""
+    found = dict(members)
+    if len(found) != len(members):
+        names = [name for name, _ in members]
+        raise ValueError(f"{max(names, key=names.count)!r} twice in an object")
+    return found
 
 
 def _located(error: SleyError, file: str) -> SleyError:

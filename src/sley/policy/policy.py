@@ -80,6 +80,12 @@ class Range:
         """The range in words."""
         return sizes_text(self.begin_bytes, self.end_bytes)
 
+    def covers(self, size_bytes: int) -> bool:
+        """Whether the range has a size."""
+        return self.begin_bytes <= size_bytes and (
+            self.end_bytes is None or size_bytes <= self.end_bytes
+        )
+
     def speedup(self) -> float | None:
         """Time of the default over time of the decision: the geometric mean of the measured sizes.
         None without any."""
@@ -181,13 +187,10 @@ class Policy:
     def find(self, collective: str, size_bytes: int) -> Range | None:
         """The range of a call, by bisection; None where the default runs."""
         begins = self._begins.get(collective)
-        if begins is None:
+        if not begins:
             return None
-        place = bisect_right(begins, size_bytes) - 1
-        if place < 0:
-            return None
-        one = self.ranges[collective][place]
-        return one if one.end_bytes is None or size_bytes <= one.end_bytes else None
+        one = self.ranges[collective][max(bisect_right(begins, size_bytes) - 1, 0)]
+        return one if one.covers(size_bytes) else None
 
 
 def _check_range(collective: str, one: Range) -> None:

@@ -453,13 +453,15 @@ def _overlay(
     the library's selection."""
     begins = {s.begin_bytes for s in library} | {u.min_bytes for u in user}
     begins |= {u.max_bytes + 1 for u in user if u.max_bytes is not None}
-    begins |= {max(one.begin_bytes, 1) for one in tuned}  # without data there is nothing to tune
+    begins |= {max(one.begin_bytes, 1) for one in tuned}
     begins |= {one.end_bytes + 1 for one in tuned if one.end_bytes is not None}
     pieces: list[tuple[int, UserPlan | None, Range | None, Selection]] = []
     for begin in sorted(begins):
         first = next((u for u in user if u.covers(begin)), None)
         selected = next(s for s in library if s.end_bytes is None or begin <= s.end_bytes)
-        found = None if first else next((one for one in tuned if _covers(one, begin)), None)
+        # Without data there is nothing to tune.
+        ranges = () if first or begin == 0 else tuned
+        found = next((one for one in ranges if one.covers(begin)), None)
         is_same = bool(pieces) and first is pieces[-1][1] and found is pieces[-1][2]
         if not is_same or not (first or selected is pieces[-1][3]):
             pieces.append((begin, first, found, selected))
@@ -473,13 +475,6 @@ def _overlay(
         )
         for (begin, first, found, selected), end in zip(pieces, [*ends, None], strict=True)
     ]
-
-
-def _covers(one: Range, size_bytes: int) -> bool:
-    """Whether a policy's range is for calls of this size."""
-    return max(one.begin_bytes, 1) <= size_bytes and (
-        one.end_bytes is None or size_bytes <= one.end_bytes
-    )
 
 
 def _default_of(rung: _Rung) -> Selection:

@@ -218,7 +218,10 @@ class Tuning(gymnasium.Env[Observation, int]):
         if is_last and self._step_time is not None:
             times, defaults = zip(*self._times, strict=True)
             reward += step_reward(self._step_time, times, defaults)
-        self._next_call()
+        if is_last:
+            self._step = Step()
+        else:
+            self._next_call()
         return self._observe(), float(reward), False, is_last, info
 
     def _mask(self) -> NDArray[np.int8]:

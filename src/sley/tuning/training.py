@@ -118,8 +118,9 @@ class Training:
             self.changes.append(Change(len(self.history), self.backend.collective, size, *words))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a checkpoint (.npz of NumPy). Errors: F461."""
-        cells, arms, times = zip(*self.history, strict=True) if self.history else ((), (), ())
+        """Writes a checkpoint of all whole rounds (.npz of NumPy). Errors: F461."""
+        rows = self.history[: self.rounds * len(self.cells)]
+        cells, arms, times = zip(*rows, strict=True) if rows else ((), (), ())
         columns = {"cell": cells, "arm": arms, "time_us": times}
         arrays: dict[str, NDArray[Any]] = {
             name: np.array(columns[name], kind) for name, kind in _COLUMNS.items()

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from sley.errors import Place
 from sley.policy.exports.export import Export, tile_remarks, title
 from sley.policy.nccl_names import COLLECTIVES, NcclChoice, NcclRange, nccl_choice, nccl_ranges
 from sley.policy.policy import Policy
@@ -48,8 +49,11 @@ def nccl_csv(policy: Policy, default: Policy | None = None) -> Export:
 
     default: NCCL's own choices on this machine, for calls without a decision. These calls and all
         others of `ONE_CHANNEL_BYTES` and more, which run a ring, have NCCL's number of channels.
-    Errors: D905 if NCCL has none of the policy's algorithms.
+    Errors: D903 if `default` is of another machine, D905 if NCCL has none of the policy's
+    algorithms.
     """
+    if default is not None:
+        default.machine.check(policy.machine, Place(detail="NCCL's own choices"))
     ranges, remarks = nccl_ranges(policy, "NCCL")
     lines = _lines(ranges, policy)
     if default is not None:

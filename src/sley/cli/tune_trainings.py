@@ -1,0 +1,173 @@
+"""sley tune: the trainings of a command, and comparisons of agents. It needs the extra `tune`."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sley.cli.output import Phases, progress_bar
+from sley.cli.sweep import arms_of, reporter, swept
+from sley.cli.tune_agent import RECURRENT, AgentOptions
+from sley.cli.tune_live import LiveOptions
+from sley.cli.tune_tables import curve_json, curve_lines, training_json, training_lines
+from sley.ir.topology import Topology
+from sley.policy import Policy
+from sley.tuning.backends import Recorded, Simulated
+from sley.tuning.evaluate import Curve, curve
+from sley.tuning.noise import Noise
+from sley.tuning.pictures import draw_curves
+from sley.tuning.sweep import Sweep
+from sley.tuning.training import AGENTS, Training
+
+_LOOKS = (20, 40, 80)
+"""The numbers of samples at which `compare` looks at each agent."""
+
+_SAVED_S = 1.0
+"""The time between two writings of a checkpoint."""
+
+
+@dataclass
+class Trainings:
+    """The settings of a command, and what its trainings have learned so far.
+
+    cluster: None to measure this machine. noise: of the simulator. sweeps, checkpoints: folders in
+    which these are kept, or None.
+    """
+
+    cluster: Topology | None
+    live: LiveOptions
+    sizes: list[int]
+    actions: str
+    agent: AgentOptions
+    samples: int
+    seed: int
+    noise: Noise
+    sweeps: Path | None
+    checkpoints: Path | None
+    executor: Executor | None
+    phases: Phases
+    trained: list[Training] = field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        """The name of the cluster or machine."""
+        return self.cluster.name if self.cluster else self.trained[0].backend.machine.topology
+
+    def swept(self, collective: str) -> Sweep:
+        """The sweep of a collective on the cluster."""
+        assert self.cluster is not None
+        arms = arms_of(collective, self.cluster, self.actions, self.phases)
+        found, is_new = swept(arms, self.sizes, self.executor, self.sweeps, self.phases)
+        if is_new and self.sweeps is not None:
+            remark = f"{self.sweeps} had no such sweep of {collective}; it has been simulated"
+            click.echo(f"note: {remark}", err=True)
+        return found
+
+    def compare(self, collective: str, curves: Path | None) -> dict[str, Any]:
+        """Trains all agents; prints their curves, draws them, and returns them as JSON."""
+        recorded = self.swept(collective)
+        found = self._curves(recorded)
+        if curves is not None:
+            draw_curves(found, curves, title=f"{collective} on {self.place}")
+        self._print(curve_lines(collective, found))
+        return {"collective": collective, "agents": [curve_json(one) for one in found]}
+
+    def train(self, collective: str) -> dict[str, Any]:
+        """Trains the agent; prints what it has learned, and returns it as JSON."""
+        with ExitStack() as opened:
+            recorded = None
+            if self.cluster is None:
+                backend: Any = self.live.backend(collective, self.sizes, self.phases)
+                opened.enter_context(backend)
+            elif self.sweeps is not None:
+                recorded = self.swept(collective)
+                backend = Recorded(recorded, self.noise, seed=self.seed)
+            else:
+                arms = arms_of(collective, self.cluster, self.actions, self.phases)
+                backend = Simulated(arms, self.sizes, self.noise, seed=self.seed)
+            make = None if self.cluster is None else self.agent.maker(self.cluster)
+            training = Training(backend, self.agent.name, seed=self.seed, make=make)
+            _train(training, self.samples, self.checkpoints, self.phases)
+        self.trained.append(training)
+        self._print(training_lines(training, recorded))
+        if recorded is not None and self.agent.knows(recorded):
+            remark = "the network was trained on this sweep, so its regret elsewhere is higher"
+            click.echo(f"note: {remark}", err=True)
+        return training_json(training, recorded)
+
+    def _curves(self, recorded: Sweep) -> list[Curve]:
+        """The curves of all agents, and of the recurrent one if there is a network."""
+        looks = sorted({*(look for look in _LOOKS if look <= self.samples), self.samples})
+        own = self.agent.maker(recorded.arms.topology)
+        makers = {**dict.fromkeys(AGENTS), **({RECURRENT: own} if own else {})}
+        curves = []
+        for name, make in makers.items():
+            with self.phases(f"training {name}"):
+                curves.append(
+                    curve(recorded, name, looks, noise=self.noise, seed=self.seed, make=make)
+                )
+        return curves
+
+    def policy(self) -> Policy:
+        """What all trainings have learned."""
+        first = self.trained[0]
+        notes = {
+            "samples": str(first.rounds),
+            "seed": str(self.seed),
+            "sley": version("sley"),
+        }
+        return Policy(
+            first.backend.machine,
+            {one.backend.collective: one.ranges() for one in self.trained},
+            first.name,
+            notes,
+            tuple(change for one in self.trained for change in one.changes),
+        )
+
+    def _print(self, lines: list[str]) -> None:
+        if not self.phases.quiet:
+            click.echo("\n".join(lines))
+
+
+def _train(training: Training, samples: int, folder: Path | None, phases: Phases) -> None:
+    """Trains, from the checkpoint if there is one, which it renews now and then, and at the end,
+    also if it is interrupted."""
+    path = None
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{training.backend.machine.topology}-{training.backend.collective}"
+        path = folder / f"{name}-{training.name}-{training.seed}.npz".replace("/", "_")
+        if path.exists():
+            with phases("resuming"):
+                training.resume(path)
+            if training.rounds > samples:
+                remark = f"{path} has {training.rounds} samples of each size, which all count"
+                click.echo(f"note: {remark}", err=True)
+    saved = time.monotonic()
+    with progress_bar(quiet=phases.quiet) as bar, phases(f"training {training.name}"):
+        report = reporter(
+            bar, bar.add_task(f"training {training.backend.collective}", total=samples)
+        )
+
+        def progress(done: int, total: int) -> None:
+            nonlocal saved
+            report(done, total)
+            if path is not None and time.monotonic() - saved > _SAVED_S:
+                training.save(path)
+                saved = time.monotonic()
+
+        try:
+            training.run(samples, progress)
+        finally:
+            if path is not None:
+                training.save(path)
+                if training.rounds < samples:
+                    remark = f"{path} has {training.rounds} samples of each size to go on from"
+                    click.echo(f"note: {remark}", err=True)
