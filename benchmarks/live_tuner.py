@@ -39,7 +39,7 @@ from sley.ir.collectives import STANDARD
 from sley.ir.sizes import size_text
 from sley.ir.words import ReduceOp
 from sley.tuning.arms import IN_PLACE
-from sley.tuning.live import Live
+from sley.tuning.live import MARGIN, Live
 from sley.tuning.training import DEFAULT_AGENT, Training
 
 FLOAT32 = DATA_TYPES["float32"]
@@ -192,6 +192,10 @@ def report(rows: Sequence[Row]) -> str:
         if all(row.oracle for row in own):
             best = geometric_mean(max(row.oracle_ratio, 1) for row in own)
             words += f"; the best of all {best:.3f}x"
+        same = [row.ratio for row in own if row.choice == row.default]
+        if same:
+            words += f"; {min(same):.2f} to {max(same):.2f} where both run the same plan, which is "
+            words += "how much two communicators differ"
         text.append(f"{words}; {sum(row.wrong for row in own)} wrong elements")
     return "\n".join(text)
 
@@ -218,7 +222,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
     trained: dict[str, Training] = {}
     for collective in options.collectives.split(","):
         live = Live(collective, options.ranks, options.sizes)
-        trained[collective] = Training(live, options.agent, seed=options.seed)
+        trained[collective] = Training(live, options.agent, seed=options.seed, margin=MARGIN)
         trained[collective].run(options.samples)
         live.close()
         print(f"trained {collective}: {len(live.arms)} choices", flush=True)

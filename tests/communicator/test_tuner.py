@@ -228,7 +228,7 @@ def test_exploration_takes_a_faster_alternative(
     path = policy_file(tmp_path, policy_of(RANKS, alternatives=[slow, fast]))
 
     def calls(comm: Communicator) -> list[tuple[str, str, int]]:
-        reduce(comm, 1200)
+        reduce(comm, 2500)
         assert [change.after.split()[0] for change in comm.plans.changes] == [fast.algorithm]
         return sorted((row.plan, row.origin, row.calls) for row in comm.stats())
 

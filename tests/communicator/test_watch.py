@@ -66,7 +66,7 @@ def constant(*times: float) -> Callable[[int, int], float]:
 def test_a_fast_plan_stays_and_the_default_has_few_calls() -> None:
     run = Run(constant(8.0, 10.0)).until(20_000)
     assert not run.switches
-    assert run.called[DEFAULT] <= 0.02 * run.calls
+    assert run.called[DEFAULT] <= 0.025 * run.calls
     turns = [run.turn() for _ in range(2)]
     assert [(POLICY, MOST_CALLS)] in turns
 
@@ -81,7 +81,7 @@ def test_rare_slow_calls_neither_revert_a_good_plan_nor_cause_more_trials() -> N
     run = Run(lambda number, call: 100.0 if draw.random() < 0.05 else (8.0, 10.0)[number])
     run.until(200_000)
     assert not run.switches
-    assert run.called[DEFAULT] <= 0.02 * run.calls
+    assert run.called[DEFAULT] <= 0.025 * run.calls
 
 
 def test_a_plan_slower_than_the_default_is_reverted_for_good() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sley.errors import SleyError
 from sley.tuning.agents.simple import Table
+from sley.tuning.arrays import read_arrays, write_arrays
 from sley.tuning.gate import Gate
 from sley.tuning.online import Online
 from sley.tuning.training import AGENTS, Training, agent_named
@@ -150,15 +151,18 @@ def test_checkpoints_of_other_trainings_and_damaged_ones_are_refused(tmp_path):
             assert error.code == "D922"
 
 
-@pytest.mark.parametrize("last", [(), ((0, 7, np.inf),)], ids=["partial round", "endless time"])
-def test_checkpoints_with_other_rows_than_whole_rounds_of_times_are_refused(tmp_path, last):
+def test_checkpoints_with_other_rows_than_whole_rounds_of_times_are_refused(tmp_path):
+    path = tmp_path / "checkpoint.npz"
     training = Training(Known(), "default", seed=1)
     training.run(2)
-    training.history[-1:] = last
-    training.save(tmp_path / "checkpoint.npz")
-    with pytest.raises(SleyError, match="whole") as caught:
-        Training(Known(), "default", seed=1).resume(tmp_path / "checkpoint.npz")
-    assert caught.value.code == "D922"
+    training.save(path)
+    facts, arrays = read_arrays(path)
+    endless = arrays | {"time_us": np.full_like(arrays["time_us"], np.inf)}
+    for rows in ({name: array[:-1] for name, array in arrays.items()}, endless):
+        write_arrays(path, facts, rows)
+        with pytest.raises(SleyError, match="whole") as caught:
+            Training(Known(), "default", seed=1).resume(path)
+        assert caught.value.code == "D922"
 
 
 def test_ranges_have_no_gaps_and_only_what_is_not_the_default():
@@ -211,11 +215,14 @@ def test_a_change_of_the_machine_is_found_and_learned_again():
 
 
 @pytest.mark.slow
-def test_no_change_is_found_in_a_hundred_thousand_calls_of_noise():
-    backend = Known(sigma=0.05, seed=3)
-    online = Online(backend, lambda: agent_named("random", backend, 3), samples=30)
-    for call in range(100_000):
-        cell = call % len(backend.sizes)
-        arm = online.choose(cell)
-        online.observe(cell, arm, backend.measure(cell, arm))
-    assert len(online.changes) <= 1
+def test_noise_is_rarely_taken_for_a_change():
+    found = 0
+    for seed in range(12):
+        backend = Known(sigma=0.1, seed=seed)
+        online = Online(backend, lambda b=backend, s=seed: agent_named("thompson", b, s), seed=seed)
+        for call in range(10_000):
+            cell = call % len(backend.sizes)
+            arm = online.choose(cell)
+            online.observe(cell, arm, backend.measure(cell, arm))
+        found += len(online.changes)
+    assert found <= 6, f"{found} changes in 120,000 calls"

@@ -21,6 +21,8 @@ from sley.ir.topology import Topology
 from sley.policy import Policy
 from sley.tuning.backends import Recorded, Simulated
 from sley.tuning.evaluate import Curve, curve
+from sley.tuning.gate import MARGIN
+from sley.tuning.live import MARGIN as LIVE_MARGIN
 from sley.tuning.noise import Noise
 from sley.tuning.pictures import draw_curves
 from sley.tuning.sweep import Sweep
@@ -93,7 +95,8 @@ class Trainings:
                 arms = arms_of(collective, self.cluster, self.actions, self.phases)
                 backend = Simulated(arms, self.sizes, self.noise, seed=self.seed)
             make = None if self.cluster is None else self.agent.maker(self.cluster)
-            training = Training(backend, self.agent.name, seed=self.seed, make=make)
+            margin = LIVE_MARGIN if self.cluster is None else MARGIN
+            training = Training(backend, self.agent.name, seed=self.seed, make=make, margin=margin)
             _train(training, self.samples, self.checkpoints, self.phases)
         self.trained.append(training)
         self._print(training_lines(training, recorded))

@@ -25,10 +25,11 @@ MARGIN = 0.1
 
 FIRST_CALLS, MOST_CALLS = 64, 1024
 """Calls from one trial to the next: at first, and at most. They double as long as nothing changes,
-so that in the long run the default has 1 or 2 calls of 100."""
+so that in the long run the default has 2 calls of 100."""
 
-WARM_CALLS = 8
-"""Calls of a plan that are not counted: the first ones try the ways of copying."""
+WARM_CALLS = 12
+"""Calls of a plan that are not counted. In them the communicator tries its ways of copying: at most
+two calls of each of three ways, and as many again after a bad start."""
 
 PAIRS = 8
 """Calls of each of two plans that are compared, by turns. Their medians count, which a late rank

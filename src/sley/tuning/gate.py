@@ -14,6 +14,11 @@ _LEAST_DEVIATION = 0.01
 """The least standard deviation of the logarithm of one measured time that is assumed."""
 
 
+MARGIN = 0.01
+"""By which share an arm must be faster than the default, where nothing but noise makes measurements
+differ."""
+
+
 class Gate(Agent):
     """An agent behind a safety gate: it deploys an arm instead of the default only if that was
     measured to be faster, beyond what noise explains.
@@ -28,7 +33,7 @@ class Gate(Agent):
     """
 
     def __init__(
-        self, agent: Agent, *, margin: float = 0.01, least: int = 3, risk: float = 0.01
+        self, agent: Agent, *, margin: float = MARGIN, least: int = 3, risk: float = 0.01
     ) -> None:
         super().__init__(agent.backend)
         for name, value, smallest in (("margin", margin, 0.0), ("risk", risk, 1e-9)):

@@ -19,6 +19,7 @@ import numpy as np
 
 from sley.algorithms import CATALOG
 from sley.communicator import Settings
+from sley.communicator.watch import WARM_CALLS
 from sley.compiler import Options, compile
 from sley.errors import Place, SleyError, did_you_mean
 from sley.errors.tuning import D921, D923, D926
@@ -47,9 +48,10 @@ FUSION = (None, False)
 
 MOST_RANKS = 256
 
-FIRST_CALLS = 12
-"""Calls of a plan at a size before any that is timed: in them the communicator tries its ways of
-copying (at most two calls of each of three ways, and as many again after a bad start)."""
+MARGIN = 0.05
+"""By which share a plan must be faster than the default to be deployed (`Gate`). A plan's time
+depends also on the way of copying that its communicator has chosen, and on the machine's state,
+which last longer than the measurements of a plan that follow one another."""
 
 _TIMED_US = 1000.0
 """How long the timed calls of a turn shall take."""
@@ -206,7 +208,7 @@ class Live:
                 expected=f"the result of {self.collective}",
                 found=f"{wrong} wrong elements",
             )
-        self.ranks.time_us([Turn(number, FIRST_CALLS - 1, 1)], count)
+        self.ranks.time_us([Turn(number, WARM_CALLS - 1, 1)], count)
         self._ready.add((cell, arm))
 
     def _count(self, cell: int, arm: int) -> int:

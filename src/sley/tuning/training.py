@@ -22,7 +22,7 @@ from sley.tuning.agents.descent import Descent
 from sley.tuning.agents.simple import Default, Random
 from sley.tuning.arrays import read_arrays, write_arrays
 from sley.tuning.backends import Backend, Repeatable
-from sley.tuning.gate import Gate
+from sley.tuning.gate import MARGIN, Gate
 
 AGENTS: dict[str, type[Agent]] = {
     kind.name: kind
@@ -42,15 +42,15 @@ _COLUMNS: Mapping[str, type] = {"cell": np.int64, "arm": np.int64, "time_us": np
 """The arrays of a checkpoint: a row for each measurement."""
 
 
-def agent_named(name: str, backend: Backend, seed: int = 0) -> Agent:
-    """A new agent behind the safety gate. Errors: D923 for an unknown name."""
+def agent_named(name: str, backend: Backend, seed: int = 0, *, margin: float = MARGIN) -> Agent:
+    """A new agent behind the safety gate (`Gate` explains the margin). Errors: D923."""
     if name not in AGENTS:
         raise D923.error(
             expected=f"an agent of {', '.join(AGENTS)}",
             found=repr(name),
             remedy=did_you_mean(str(name), AGENTS),
         )
-    return Gate(AGENTS[name](backend, seed))
+    return Gate(AGENTS[name](backend, seed), margin=margin)
 
 
 class Training:
@@ -60,7 +60,8 @@ class Training:
     in the same state, whatever kind it is. No pickle is written or read.
 
     agent: a name of `AGENTS`. make: makes an agent of another kind, from a back end and a seed;
-    `agent` is then its name. aside: cells that are not measured. Errors: D923.
+    `agent` is then its name. aside: cells that are not measured. margin: of the `Gate`.
+    Errors: D923.
     """
 
     def __init__(
@@ -71,14 +72,15 @@ class Training:
         seed: int = 0,
         aside: Sequence[int] = (),
         make: Callable[[Backend, int], Agent] | None = None,
+        margin: float = MARGIN,
     ) -> None:
         if not is_integer(seed) or seed < 0:
             raise D923.error(expected="a seed from 0 on", found=repr(seed))
         self.backend, self.name, self.seed = backend, agent, int(seed)
         self.agent = (
-            agent_named(agent, backend, self.seed)
+            agent_named(agent, backend, self.seed, margin=margin)
             if make is None
-            else Gate(make(backend, self.seed))
+            else Gate(make(backend, self.seed), margin=margin)
         )
         self.cells = np.setdiff1d(np.arange(len(backend.sizes)), aside)
         if not len(self.cells):
