@@ -39,7 +39,7 @@ from sley.ir.collectives import STANDARD
 from sley.ir.sizes import size_text
 from sley.ir.words import ReduceOp
 from sley.tuning.arms import IN_PLACE
-from sley.tuning.live import MARGIN, Live
+from sley.tuning.live import Live
 from sley.tuning.training import DEFAULT_AGENT, Training
 
 FLOAT32 = DATA_TYPES["float32"]
@@ -222,7 +222,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
     trained: dict[str, Training] = {}
     for collective in options.collectives.split(","):
         live = Live(collective, options.ranks, options.sizes)
-        trained[collective] = Training(live, options.agent, seed=options.seed, margin=MARGIN)
+        trained[collective] = Training(live, options.agent, seed=options.seed)
         trained[collective].run(options.samples)
         live.close()
         print(f"trained {collective}: {len(live.arms)} choices", flush=True)

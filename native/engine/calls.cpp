@@ -206,7 +206,8 @@ Outcome Calls::run_choice(Choice& choice, Call call, double timeout_s, std::int6
     double seconds = 0;
     while (iterations > 0) {
         const auto& option = choice.next();
-        const auto count = std::min(iterations, choice.left());
+        // After an agreement that failed, nothing is left; the next call ends with the cause.
+        const auto count = std::min(iterations, std::max<std::int64_t>(choice.left(), 1));
         call.record.sequence = ++number_;
         call.record.what = option.what;
         outcome = run_call(*option.engine, call, count, timeout_s, false);

@@ -29,6 +29,12 @@ def test_sweep_shows_the_oracle_beside_the_default(tmp_path):
     assert file.stat().st_mtime_ns == before, "a sweep that is there was repeated"
     assert "16K" in table
     assert "direct-alltonext" in table
+    call("sweep", *SMALL[:3], "-b", "64K", "-e", "64K", *SMALL[-2:], "-o", tmp_path)
+    assert file.stat().st_mtime_ns != before
+    before = file.stat().st_mtime_ns
+    again = json.loads(call("sweep", *SMALL, "-o", tmp_path, "--json"))
+    assert again == found
+    assert file.stat().st_mtime_ns == before, "another size has replaced those that were there"
 
 
 def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
@@ -56,14 +62,13 @@ def test_tune_writes_a_policy_that_show_prints_and_draws(tmp_path):
     assert again.read_bytes() == picture.read_bytes(), "equal policies give different pictures"
 
 
-def test_tune_goes_on_from_its_checkpoint(tmp_path):
+def test_tune_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     arguments = ("tune", *SMALL, "--agent", "ucb", "--checkpoints", tmp_path, "--json")
     call(*arguments, "--samples", 3)
-    (file,) = tmp_path.iterdir()
-    content = file.read_bytes()
-    found = json.loads(call(*arguments, "--samples", 3))
-    assert found["results"][0]["samples"] == 3
-    assert file.read_bytes() == content, "a training that had ended measured again"
+    with monkeypatch.context() as patched:
+        patched.setattr(Simulated, "measure", lambda *_: pytest.fail("it measured again"))
+        found = json.loads(call(*arguments, "--samples", 3))
+        assert found["results"][0]["samples"] == 3
     assert "3 samples of each size, which all count" in call(*arguments[:-1], "--samples", 2)
 
 
@@ -116,6 +121,8 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path):
         (("tune", *SMALL, "--compare", "--checkpoints", "c"), 2, "no checkpoints"),
         (("tune", "allreduce", "--live", "--ranks", "2", "--network", "n.npz"), 2, "need one"),
         (("tune", *SMALL, "--samples", "0"), 2, "0"),
+        (("tune", *SMALL, "-j", "2"), 2, "--sweeps"),
+        (("tune", "allreduce", "--live", "--ranks", "2", "--checkpoints", "c"), 2, "not for"),
         (("tune", *SMALL, "--compare", "-o", "p.zip"), 2, "policy"),
         (("tune", *SMALL, "--curves", "c.png"), 2, "--compare"),
         (("tune", *SMALL, "--agent", "recurrent"), 2, "--network"),

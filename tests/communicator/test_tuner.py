@@ -396,6 +396,30 @@ def test_a_rank_that_dies_in_a_trial_is_an_error_on_the_others(
         assert end.seconds < 10
 
 
+def dies_in_the_decision(comm: Communicator, is_async: bool) -> None:
+    data = np.zeros(1000, np.float32)
+    decide = Watch.decide
+
+    def die(watch: Watch, seconds: Sequence[float]) -> Turns:
+        if comm.rank == 1:
+            os._exit(1)
+        return decide(watch, seconds)
+
+    Watch.decide = die  # type: ignore[method-assign]
+    for _ in range(400):
+        comm.all_reduce(data, ReduceOp.MAX, is_async=is_async).wait()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_rank_that_dies_in_a_decision_is_an_error_on_the_others(
+    is_async: bool, tmp_path: Path
+) -> None:
+    path = policy_file(tmp_path, policy_of(3, measured=()))
+    ends = start(3, dies_in_the_decision, is_async, settings=settings_of(path)).ends()
+    for end in (ends[0], ends[2]):
+        assert "N620" in end.error, end
+
+
 def differs_in_between(comm: Communicator) -> None:
     for turn in range(300):
         comm.all_reduce(np.ones(COUNT + (comm.rank == 1 and turn == 20)))
@@ -488,3 +512,5 @@ def test_a_signal_in_the_decision_ends_the_call_on_all_ranks(
 
     with Ranks(2, settings_of(path)) as ranks:
         assert sorted(ranks.each(calls)) == ["N626", "interrupted"]
+        again = ranks.each(calls)  # would never return if it ran no call of the turn that has ended
+        assert all(end.startswith("N6") for end in again), again

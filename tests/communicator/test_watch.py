@@ -150,13 +150,3 @@ def test_trials_of_alternatives_stay_within_the_fraction(
         assert all(number == current for number, _ in done) or len(done) > 2
         if run.watch.current == DEFAULT:
             break
-
-
-@given(st.lists(st.floats(1e-9, 1e3), min_size=18, max_size=18), st.integers(0, 40))
-def test_equal_times_give_equal_turns(times: list[float], rounds: int) -> None:
-    """As on all ranks, whose sums are the same bits."""
-    one, other = (Watch(RANKS, 4, 0.1, lambda switch: None) for _ in range(2))
-    for _ in range(rounds):
-        seconds = times[: len(one.turns)]
-        assert one.decide(seconds) == other.decide(seconds)
-        assert one.current == other.current

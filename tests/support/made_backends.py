@@ -5,6 +5,7 @@ import numpy as np
 from sley.compiler import Options
 from sley.ir.words import Protocol
 from sley.policy import Decision, Machine
+from sley.tuning.noise import Noise
 from sley.tuning.state import Cluster, Fabric, Site
 
 DECISIONS = (
@@ -20,6 +21,8 @@ class Made:
     """A back end of the first arms of DECISIONS. time_us: (cells, arms); sigma: the noise. The
     default is arm 0."""
 
+    margin = 0.01
+
     def __init__(self, time_us, *, sizes=(1 << 12, 1 << 22), sigma=0.0, mask=None, nodes=1):
         self.time_us = np.array(time_us, float)
         self.collective = "allreduce"
@@ -30,16 +33,17 @@ class Made:
         self.expected = np.log(self.time_us / 2)
         self.mask = np.ones(self.time_us.shape, bool) if mask is None else np.array(mask, bool)
         self.default = np.zeros(len(sizes), np.int64)
-        self.sigma, self.calls = sigma, 0
+        self.noise = Noise(sigma)
         self.reseed(0)
 
     def reseed(self, seed):
-        self._rng = np.random.default_rng(seed)
+        self.calls, self._seed = 0, seed
 
     def measure(self, cell, arm):
         assert self.mask[cell, arm], "an arm outside the mask was run"
         self.calls += 1
-        return float(self.time_us[cell, arm] * np.exp(self._rng.normal(0, self.sigma)))
+        rng = np.random.default_rng((self._seed, self.calls))
+        return float(self.time_us[cell, arm] * np.exp(rng.normal(0, self.noise.sigma)))
 
     def site(self, **flags):
         """Its site."""

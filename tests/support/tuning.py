@@ -4,9 +4,7 @@ import numpy as np
 
 from sley.compiler import Options
 from sley.policy import Decision, Machine
-from sley.tuning.arms import Arms
 from sley.tuning.noise import Noise
-from sley.tuning.sweep import Sweep
 
 ALGORITHMS = ("ring-allreduce", "all-pairs-allreduce")
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -22,6 +20,7 @@ class Known:
     """
 
     collective = "allreduce"
+    margin = 0.01
     machine = Machine("simulator", "known", "0" * 16, 1, 8)
 
     def __init__(self, sigma=0.03, seed=0, scale=None, sizes=SIZES):
@@ -58,6 +57,9 @@ class Known:
         self.expected = np.zeros_like(self.true_us)
         self.blocks = np.array([d.options.instances for d in self.decisions], np.int64)
 
+    def reseed(self, seed):
+        self.calls, self._seed = 0, seed
+
     def measure(self, cell, arm):
         self.calls += 1
         rng = np.random.default_rng((self._seed, self.calls))
@@ -66,18 +68,3 @@ class Known:
     @property
     def best_us(self):
         return self.true_us.min(axis=1)
-
-    def sweep(self):
-        """The same as a recorded sweep."""
-        arms = Arms.__new__(Arms)
-        for name, value in (
-            ("collective", self.collective),
-            ("nodes", 1),
-            ("gpus", 8),
-            ("decisions", self.decisions),
-            ("features", self.features),
-            ("blocks", self.blocks),
-        ):
-            arms.__dict__[name] = value
-        exact = np.ones_like(self.mask)
-        return Sweep(arms, self.sizes, self.true_us, exact, self.mask, self.default)

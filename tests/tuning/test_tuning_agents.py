@@ -16,7 +16,7 @@ from sley.tuning.training import AGENTS, Training, agent_named
 from support.examples import examples
 from support.tuning import Known
 
-LEARNERS = [name for name in AGENTS if name != "default"]
+LEARNERS = sorted(set(AGENTS) - {"default", "table"})
 
 
 def regret(backend, agent):
@@ -78,8 +78,8 @@ def test_the_gate_lets_hardly_any_slightly_slower_arm_through():
 
 def test_the_gate_deploys_a_faster_arm_though_the_agent_wants_one_that_was_never_measured():
     backend = Known(sigma=0.01)
-    wanted = [0 if arm != 0 else 1 for arm in backend.true_us.argmin(axis=1)]
-    gate = Gate(Table(backend, wanted))
+    backend.expected = -backend.true_us  # it wants the slowest one
+    gate = Gate(Table(backend))
     for cell, fastest in enumerate(backend.true_us.argmin(axis=1).tolist()):
         for arm in (fastest, 7) * 6:
             gate.observe(cell, arm, backend.measure(cell, arm))
@@ -88,8 +88,8 @@ def test_the_gate_deploys_a_faster_arm_though_the_agent_wants_one_that_was_never
 
 def test_the_gate_stops_an_agent_that_is_always_wrong():
     backend = Known(sigma=0.01)
-    worst = backend.true_us.argmax(axis=1)
-    gate = Gate(Table(backend, worst))
+    backend.expected = -backend.true_us
+    gate = Gate(Table(backend))
     for _ in range(30):
         for cell in range(len(backend.sizes)):
             arm = gate.choose(cell)
@@ -189,8 +189,6 @@ def test_bad_settings_are_refused():
         lambda: Training(backend, "star"),
         lambda: Training(backend, seed=-1),
         lambda: Training(backend).run(0),
-        lambda: Gate(agent_named("ucb", backend), margin=-1),
-        lambda: Gate(agent_named("ucb", backend), risk=0),
     ):
         with pytest.raises(SleyError) as caught:
             make()

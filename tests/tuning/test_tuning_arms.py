@@ -8,6 +8,7 @@ from sley.errors import SleyError
 from sley.ir.words import Protocol
 from sley.tuning import nccl
 from sley.tuning.arms import SIZES, Arms, grid_of
+from sley.tuning.arrays import read_arrays, write_arrays
 from sley.tuning.sweep import STEADY, Sweep, sweep, time_at
 from sley.tuning.worlds import degrade_card
 
@@ -90,6 +91,13 @@ def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):
         with pytest.raises(SleyError) as caught:
             Sweep.load(path, other)
         assert caught.value.code == "D922"
+    facts, arrays = read_arrays(path)
+    pairs = np.zeros(len(arrays["sizes"]), [("a", "i8"), ("b", "i8")])
+    for wrong in (np.array(1024), arrays["sizes"][:, None], pairs):
+        write_arrays(tmp_path / "bad.npz", facts, arrays | {"sizes": wrong})
+        with pytest.raises(SleyError) as caught:
+            Sweep.load(tmp_path / "bad.npz", arms)
+        assert caught.value.code == "D922"
     for content in (b"", b"\x80\x04.", path.read_bytes()[:100]):
         (tmp_path / "bad.npz").write_bytes(content)
         with pytest.raises(SleyError) as caught:
@@ -109,7 +117,7 @@ def test_arms_on_a_degraded_card_keep_their_plans_and_take_longer(arms, swept):
 
 
 def test_unknown_collectives_and_actions_are_refused():
-    for collective, actions in (("allsum", "all"), ("allreduce", "some")):
+    for collective, actions in (("allsum", "all"), ("broadcast", "all"), ("allreduce", "some")):
         with pytest.raises(SleyError) as caught:
             Arms.of(collective, SMALL, actions=actions)
         assert caught.value.code == "D921"

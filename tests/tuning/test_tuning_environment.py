@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.made_backends import DECISIONS, Made
 
 from sley import topologies
 from sley.errors import SleyError
@@ -18,6 +17,8 @@ from sley.tuning.levels import KEEP, TUNE, Level, Levels, Step, Vocabulary, word
 from sley.tuning.reward import AMPLIFIED, SMOOTHED, Call, Reward, step_reward
 from sley.tuning.state import NUMBERS, Cluster, Fabric, Site, Stream, Variance, Window, state_size
 from sley.tuning.sweep import sweep
+from sley.workloads import Group, Steps
+from support.made_backends import DECISIONS, Made
 
 gymnasium = pytest.importorskip("gymnasium", reason="environments need Gymnasium (extra tune)")
 
@@ -193,6 +194,21 @@ def test_a_trace_gives_the_calls_and_its_workload_the_last_reward():
         with pytest.raises(SleyError) as caught:
             Tuning(sites, trace=wrong)
         assert caught.value.code == "D923"
+
+
+def test_the_last_reward_of_a_step_of_a_workload_is_for_its_time():
+    steps = Steps()
+    steps.compute(100)
+    steps.call("allreduce", 1 << 12)
+    steps.call("allreduce", 1 << 22)
+    sites = {("allreduce", Group.CLUSTER): Made(TIMES).site()}
+    environment = Tuning.of_workload(steps.workload("two layers", 4), sites)
+    environment.reset(seed=0)
+    call(environment, action_of(environment, 3))
+    last = call(environment, (KEEP, 0, 0))
+    assert last[1] == pytest.approx(log((100 + 40 + 400) / (100 + 5 + 400)))
+    with pytest.raises(SleyError, match="D946"):
+        Tuning.of_workload(steps.workload("two layers", 4), {})
 
 
 def test_settings_of_an_environment_out_of_range_are_refused():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.made_backends import Made
 
 from sley.errors import SleyError
+from support.made_backends import Made
 
 pytest.importorskip("sb3_contrib", reason="the recurrent agent needs sb3-contrib (extra tune)")
 
@@ -44,10 +44,7 @@ def started():
     return train([made().site()], 2 * ROUND, SMALL)
 
 
-def test_a_trained_policy_knows_fast_arms_of_each_size_without_measuring(trained):
-    agent = Recurrent(made().site(), trained)
-    for cell, times in enumerate(TIMES):
-        assert times[agent.best(cell)] in sorted(times)[:2]
+def test_a_trained_policy_earns_more_than_a_random_one(trained):
     rewards = {}
     for name in ("trained", "random"):
         rewards[name] = 0.0
@@ -62,7 +59,7 @@ def test_a_trained_policy_knows_fast_arms_of_each_size_without_measuring(trained
                 action = player._probability(observation, None)[0].argmax()
             observation, reward, _, truncated, _ = environment.step(action)
             rewards[name] += reward / 32
-    assert rewards["trained"] > rewards["random"] + 0.5
+    assert rewards["trained"] > rewards["random"] + 1
 
 
 def test_behind_the_gate_it_finds_the_best_arms_with_few_samples(trained):

@@ -78,30 +78,32 @@ def cluster_of(name: str) -> Topology:
 
 def arms_of(collective: str, cluster: Topology, actions: str, phases: Phases) -> Arms:
     """The choices for a collective on a cluster. Errors: D921, D931."""
-    with phases(f"compiling {collective}"):
-        return Arms.of(collective, cluster, actions=actions)
+    with progress_bar(quiet=phases.quiet) as bar, phases(f"compiling {collective}"):
+        task = bar.add_task(f"compiling {collective}", total=None)
+        return Arms.of(collective, cluster, actions=actions, progress=reporter(bar, task))
 
 
 def swept(
     arms: Arms, sizes: list[int], executor: Executor | None, folder: Path | None, phases: Phases
 ) -> tuple[Sweep, bool]:
-    """The sweep of the arms, and whether it was simulated: it is not if a file of the folder has
-    it, which is else written. Errors: D922, F461."""
-    path = None
+    """The sweep of the arms, and whether it was simulated. A file of the folder has it, or gets it:
+    with the sizes that it has, and these. Errors: D922, F461."""
+    path, known = None, None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         words = (arms.topology.name, arms.collective, arms.actions)
         path = folder / f"{'-'.join(words).replace('/', '_')}.npz"
-        if path.exists():
-            found = Sweep.load(path, arms)
-            if found.sizes.tolist() == sorted(sizes):
-                return found, False
-    with progress_bar(quiet=phases.quiet) as bar, phases(f"sweeping {arms.collective}"):
-        task = bar.add_task(f"sweeping {arms.collective}", total=len(sizes))
-        found = sweep(arms, sizes, executor=executor, progress=reporter(bar, task))
-    if path is not None:
-        found.save(path)
-    return found, True
+        known = Sweep.load(path, arms) if path.exists() else None
+    missing = sizes if known is None else sorted({*sizes} - {*known.sizes.tolist()})
+    if missing:
+        with progress_bar(quiet=phases.quiet) as bar, phases(f"sweeping {arms.collective}"):
+            task = bar.add_task(f"sweeping {arms.collective}", total=len(missing))
+            found = sweep(arms, missing, executor=executor, progress=reporter(bar, task))
+        known = found if known is None else known.join(found)
+        if path is not None:
+            known.save(path)
+    assert known is not None  # there is at least one size
+    return known.at(sizes), bool(missing)
 
 
 def reporter(bar: Any, task: Any) -> Callable[[int, int], None]:

@@ -19,10 +19,10 @@ from sley.cli.options import (
 from sley.cli.output import Command, Phases, print_json
 from sley.cli.sweep import actions_option, cluster_of, collectives_argument
 from sley.cli.tune_agent import AGENT_OPTIONS, AgentOptions
-from sley.cli.tune_live import LIVE_COLLECTIVES, OPTIONS, LiveOptions
+from sley.cli.tune_live import OPTIONS, LiveOptions, is_given
 from sley.errors.tuning import D929
 from sley.formats import check_folder
-from sley.tuning.arms import COLLECTIVES
+from sley.tuning.arms import COLLECTIVES, LIVE
 from sley.tuning.noise import Noise
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ def tune_command(  # as many parameters as options; click passes each by name
     agents.check(sweeps, compare=compare, live=live.live)
     live.check(collectives)
     _check_outputs(collectives, checkpoints, compare, curves, output)
+    if is_given("jobs") and sweeps is None and not compare:
+        raise click.UsageError("--jobs is for --sweeps and --compare, which simulate every choice")
     from sley.cli.tune_trainings import Trainings
 
     phases = Phases(verbose, quiet=as_json)
@@ -123,7 +125,7 @@ def tune_command(  # as many parameters as options; click passes each by name
             executor=executor,
             phases=phases,
         )
-        names = collectives or (LIVE_COLLECTIVES if topology is None else COLLECTIVES)
+        names = collectives or (LIVE if topology is None else COLLECTIVES)
         agents.train_network(map(trainings.swept, names), trainings.noise, seed, phases)
         results = [
             trainings.compare(name, curves) if compare else trainings.train(name) for name in names

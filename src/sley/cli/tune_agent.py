@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import click
 
 from sley.cli.options import POSITIVE
 from sley.cli.output import Phases, progress_bar
+from sley.cli.sweep import reporter
 from sley.ir.topology import Topology
+from sley.tuning.arms import Arms
 from sley.tuning.noise import Noise
 from sley.tuning.sweep import Sweep
 
@@ -68,46 +71,51 @@ class AgentOptions:
         if self.steps is not None and not is_new:
             raise click.UsageError("--steps is for a --network that is not there yet")
 
+    @cached_property
+    def _trained(self) -> Any:
+        """The network's checkpoint. Errors: D924."""
+        from sley.tuning.agents.checkpoint import Checkpoint
+
+        assert self.network is not None  # its callers ask
+        return Checkpoint.load(self.network)
+
     def maker(self, cluster: Topology) -> Callable[[Any, int], Any] | None:
         """What makes a recurrent agent, from a back end and a seed; None without a network. Errors:
         D924, D925."""
         if self.network is None:
             return None
-        from sley.tuning.agents.checkpoint import Checkpoint
         from sley.tuning.agents.recurrent import Recurrent
         from sley.tuning.state import Site
 
-        trained = Checkpoint.load(self.network)
+        trained = self._trained
         return lambda backend, seed: Recurrent(Site.of(backend, cluster), trained, seed)
 
-    def knows(self, one: Sweep) -> bool:
+    def knows(self, arms: Arms) -> bool:
         """Whether the network was trained on this collective and cluster. Errors: D924."""
         if self.network is None:
             return False
-        from sley.tuning.agents.checkpoint import Checkpoint
         from sley.tuning.agents.recurrent import site_name
-        from sley.tuning.backends import Recorded
+        from sley.tuning.backends import machine_of
 
-        return site_name(Recorded(one)) in Checkpoint.load(self.network).sites
+        return site_name(arms.collective, machine_of(arms)) in self._trained.sites
 
     def train_network(
         self, found: Iterable[Sweep], noise: Noise, seed: int, phases: Phases
     ) -> None:
-        """Trains the network on these sweeps of a cluster, unless it is there. Errors: D92x."""
+        """Trains the network on these sweeps of a cluster, unless it is there. Until it is whole it
+        is kept in another file, from which an interrupted training goes on. Errors: D92x."""
         if self.network is None or self.network.exists():
             return
-        from sley.tuning.agents.checkpoint import Settings
+        from sley.tuning.agents.checkpoint import Checkpoint, Settings
         from sley.tuning.agents.recurrent import train
         from sley.tuning.backends import Recorded
         from sley.tuning.state import Site
 
+        part = self.network.with_name(f"{self.network.name}.part")
+        resume = Checkpoint.load(part) if part.exists() else None
         sites = [Site.of(Recorded(one, noise), one.arms.topology) for one in found]
         with progress_bar(quiet=phases.quiet) as bar, phases("training the network"):
-            task = bar.add_task("training the network", total=None)
-            train(
-                sites,
-                self.steps or _STEPS,
-                Settings(seed=seed),
-                path=self.network,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )
+            progress = reporter(bar, bar.add_task("training the network", total=None))
+            settings, steps = Settings(seed=seed), self.steps or _STEPS
+            train(sites, steps, settings, resume=resume, path=part, progress=progress)
+        part.replace(self.network)

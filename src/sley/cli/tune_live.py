@@ -12,15 +12,14 @@ from click.core import ParameterSource
 
 from sley.cli.options import sizes_between
 from sley.cli.output import Phases
+from sley.tuning.arms import LIVE
 
 if TYPE_CHECKING:
     from sley.policy import Policy
     from sley.tuning.live import Live
 
-LIVE_COLLECTIVES = ("allreduce", "alltoall", "allgather", "reducescatter")
-"""The collectives that can be measured here."""
-
 _SIMULATED = {"topology", "actions", "jobs", "noise", "congestion", "sweeps", "compare", "curves"}
+_SIMULATED |= {"checkpoints"}  # a machine's times are not those of yesterday
 _LIVE = {"ranks", "plans"}
 """The parameters that have a meaning only without --live, or only with it."""
 
@@ -31,7 +30,7 @@ OPTIONS = (
     click.option(
         "--live",
         is_flag=True,
-        help=f"Measure this machine instead: {', '.join(LIVE_COLLECTIVES)}. By default with -e 64M "
+        help=f"Measure this machine instead: {', '.join(LIVE)}. By default with -e 64M "
         "-f 4 --samples 200.",
     ),
     click.option(
@@ -57,19 +56,19 @@ class LiveOptions:
     def check(self, collectives: Sequence[str]) -> None:
         """Refuses options and collectives that don't fit --live, or its absence. Raises
         click.UsageError."""
-        given = [name for name in (_SIMULATED if self.live else _LIVE) if _is_given(name)]
+        given = [name for name in (_SIMULATED if self.live else _LIVE) if is_given(name)]
         if given:
             without = "is not for" if self.live else "is for"
             raise click.UsageError(f"--{min(given)} {without} --live")
         if not self.live:
-            if not _is_given("topology"):
+            if not is_given("topology"):
                 raise click.UsageError("Give --topology for a cluster, or --live for this machine")
             return
         if self.ranks is None:
             raise click.UsageError("--live needs --ranks")
-        unknown = [one for one in collectives if one not in LIVE_COLLECTIVES]
+        unknown = [one for one in collectives if one not in LIVE]
         if unknown:
-            expected = ", ".join(LIVE_COLLECTIVES)
+            expected = ", ".join(LIVE)
             raise click.UsageError(f"--live measures {expected}, not {unknown[0]}")
         if self.plans is not None and self.plans.exists() and any(self.plans.iterdir()):
             raise click.UsageError(f"--plans {self.plans} is not empty")
@@ -80,13 +79,13 @@ class LiveOptions:
             return given
         values = click.get_current_context().params
         begin, step = values["begin"], values["step"]
-        end = values["end"] if _is_given("end") else max(_END, begin)
-        factor = values["factor"] if _is_given("factor") else _FACTOR
+        end = values["end"] if is_given("end") else max(_END, begin)
+        factor = values["factor"] if is_given("factor") else _FACTOR
         return sizes_between(begin, end, factor, step)
 
     def samples(self, given: int) -> int:
         """The number of measurements of each size."""
-        return given if _is_given("samples") or not self.live else _SAMPLES
+        return given if is_given("samples") or not self.live else _SAMPLES
 
     def backend(self, collective: str, sizes: list[int], phases: Phases) -> Live:
         """The back end of a collective, to be closed. Errors: D923, and those of its ranks."""
@@ -108,7 +107,7 @@ class LiveOptions:
         return [self.plans], write_plan_folder(policy, self.plans)[1]
 
 
-def _is_given(name: str) -> bool:
+def is_given(name: str) -> bool:
     """Whether a parameter is on the command line."""
     source = click.get_current_context().get_parameter_source(name)
     return source is not ParameterSource.DEFAULT

@@ -21,8 +21,6 @@ from sley.ir.topology import Topology
 from sley.policy import Policy
 from sley.tuning.backends import Recorded, Simulated
 from sley.tuning.evaluate import Curve, curve
-from sley.tuning.gate import MARGIN
-from sley.tuning.live import MARGIN as LIVE_MARGIN
 from sley.tuning.noise import Noise
 from sley.tuning.pictures import draw_curves
 from sley.tuning.sweep import Sweep
@@ -56,6 +54,7 @@ class Trainings:
     executor: Executor | None
     phases: Phases
     trained: list[Training] = field(default_factory=list)
+    _swept: dict[str, Sweep] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -63,13 +62,16 @@ class Trainings:
         return self.cluster.name if self.cluster else self.trained[0].backend.machine.topology
 
     def swept(self, collective: str) -> Sweep:
-        """The sweep of a collective on the cluster."""
+        """The sweep of a collective on the cluster, made or read once."""
         assert self.cluster is not None
+        if collective in self._swept:
+            return self._swept[collective]
         arms = arms_of(collective, self.cluster, self.actions, self.phases)
         found, is_new = swept(arms, self.sizes, self.executor, self.sweeps, self.phases)
         if is_new and self.sweeps is not None:
             remark = f"{self.sweeps} had no such sweep of {collective}; it has been simulated"
             click.echo(f"note: {remark}", err=True)
+        self._swept[collective] = found
         return found
 
     def compare(self, collective: str, curves: Path | None) -> dict[str, Any]:
@@ -95,12 +97,11 @@ class Trainings:
                 arms = arms_of(collective, self.cluster, self.actions, self.phases)
                 backend = Simulated(arms, self.sizes, self.noise, seed=self.seed)
             make = None if self.cluster is None else self.agent.maker(self.cluster)
-            margin = LIVE_MARGIN if self.cluster is None else MARGIN
-            training = Training(backend, self.agent.name, seed=self.seed, make=make, margin=margin)
+            training = Training(backend, self.agent.name, seed=self.seed, make=make)
             _train(training, self.samples, self.checkpoints, self.phases)
         self.trained.append(training)
         self._print(training_lines(training, recorded))
-        if recorded is not None and self.agent.knows(recorded):
+        if recorded is not None and self.agent.knows(recorded.arms):
             remark = "the network was trained on this sweep, so its regret elsewhere is higher"
             click.echo(f"note: {remark}", err=True)
         return training_json(training, recorded)

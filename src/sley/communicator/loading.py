@@ -14,7 +14,7 @@ from sley.communicator.calls import AGREEMENT, record_of
 from sley.communicator.memory import stride, tile_bytes
 from sley.communicator.settings import Settings
 from sley.communicator.stats import logger
-from sley.communicator.watch import DEFAULT, POLICY, Switch, Watch
+from sley.communicator.watch import DEFAULT, Switch, Watch
 from sley.direct import pulls
 from sley.engine import native
 from sley.engine.limits import SLOT_BYTES
@@ -85,7 +85,7 @@ class WatchedPlan:
 
     def origin(self, number: int) -> str:
         """Where a plan comes from: "default", "policy"; "trial" if it has only been tried."""
-        if number != POLICY and number != self.watch.current:
+        if number not in self.watch.ran:
             return "trial"
         return "default" if number == DEFAULT else "policy"
 

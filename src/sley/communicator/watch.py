@@ -67,7 +67,8 @@ class Watch:
     alternative. Times are compared only within a trial: those of a training, or of an hour ago, may
     be those of another load.
 
-    current: the number of the plan that runs but for trials. calls: those that have been decided.
+    current: the number of the plan that runs but for trials. ran: those that ever were. calls: how
+    many calls have been decided.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Watch:
     ) -> None:
         self.ranks, self._explore, self._on_switch = ranks, explore, on_switch
         self.current = POLICY
+        self.ran = {POLICY}
         self.calls = 0
         self._explored = 0
         self._interval = FIRST_CALLS
@@ -109,17 +111,13 @@ class Watch:
 
     def _after_trial(self, rival: int, current_us: float, rival_us: float) -> Turns:
         self._interval = min(2 * self._interval, MOST_CALLS)
-        if is_slower(current_us, rival_us):
+        if current_us > rival_us * (1 + MARGIN):
             switch = Switch(self.calls, self.current, rival, current_us, rival_us)
             self.current, self._interval = rival, FIRST_CALLS
+            self.ran.add(rival)
             self._on_switch(switch)
         return [(self.current, _ALWAYS if self.current == DEFAULT else self._interval)]
 
     def _trial(self, rival: int) -> Turns:
         self._rival = rival
         return [(rival, WARM_CALLS), *[(self.current, 1), (rival, 1)] * PAIRS]
-
-
-def is_slower(time_us: float, other_us: float) -> bool:
-    """Whether a time is longer than another one by more than the margin."""
-    return time_us > other_us * (1 + MARGIN)

@@ -14,7 +14,7 @@ D921 = Rule(
 D922 = Rule(
     "D922",
     "bad-measurements",
-    what="A file is not a sweep or the checkpoint of a training, or one of something else.",
+    what="A file is neither a sweep nor a checkpoint, or it is of another cluster or training.",
     why="A sweep has the times of all choices for a collective on a cluster, as `sley sweep` "
     "writes them. A checkpoint has the measurements of one training: its agent, seed, sizes, noise "
     "and choices. Either is used only for what it was made for.",

@@ -63,10 +63,13 @@ broadcast of another, in place or not, and in sley's plans only in place."""
 
 COLLECTIVES = tuple(IN_PLACE)
 
+LIVE = tuple(collective for collective in COLLECTIVES if collective != "alltonext")
+"""Those that are calls of a communicator, and so can be measured on a machine."""
+
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """A choice: a decision, its plan, and a lower bound of its times on the cluster as it is known.
+    """A choice: a decision, its plan, and a lower bound of its times on `Arms.topology`.
     index: its place among the arms."""
 
     index: int
@@ -79,7 +82,8 @@ class Arm:
 class Arms:
     """All choices for a collective on a cluster.
 
-    topology: as it is known. world: as it is, which is what is simulated; `in_world` changes it.
+    topology: the cluster that NCCL and all estimates see. world: the cluster that is simulated;
+    `in_world` gives another one.
     nodes, gpus: the grid of ranks. actions: the set of algorithms that they are from, "" for
     decisions that were given.
     """
@@ -104,9 +108,11 @@ class Arms:
         """The distinct plans that fit on the cluster's GPUs.
 
         actions: "all" algorithms of the library that run on its number of ranks, or only those of
-        "nccl". Errors: D921, D931.
+        "nccl". progress: called with the number of combinations that are compiled, and of all.
+        Errors: D921, D931.
         """
         nodes, gpus = grid_of(topology)
+        _check(collective)
         space = Space.of(
             Options(schedule=Schedule.MSCCL, allocate=Allocation.CONNECTION),
             {"protocol": FIFO_PROTOCOLS, "channels": CHANNELS, "instances": INSTANCES},
@@ -143,6 +149,7 @@ class Arms:
     ) -> Arms:
         """These decisions alone, and NCCL's own choices for sizes: for clusters on which all arms
         take too long to compile. Errors: D921, D931, and those of `compile`."""
+        _check(collective)
         return cls._made(
             collective, topology, [*decisions, *_of_nccl(collective, topology, sizes)], {}
         )
@@ -301,6 +308,16 @@ def decision_of(choice: nccl.Choice) -> Decision:
     return Decision(choice.program, options, choice.tile)
 
 
+def _check(collective: str) -> None:
+    """Refuses a collective that has no place in calls of torch.distributed. Errors: D921."""
+    if collective not in COLLECTIVES:
+        raise D921.error(
+            expected=f"a collective of {', '.join(COLLECTIVES)}",
+            found=repr(collective),
+            remedy=did_you_mean(str(collective), COLLECTIVES),
+        )
+
+
 def _of_nccl(collective: str, topology: Topology, sizes: Iterable[int]) -> list[Decision]:
     """NCCL's own choices for sizes."""
     return [decision_of(nccl.default(collective, topology, size)) for size in sizes]
@@ -309,13 +326,6 @@ def _of_nccl(collective: str, topology: Topology, sizes: Iterable[int]) -> list[
 def _programs(collective: str, nodes: int, gpus: int, actions: str) -> list[Program]:
     """The programs of a collective that can run on the ranks. Errors: D921."""
     known = [a.name for a in CATALOG.values() if a.collective == collective]
-    if not known:
-        every = list(dict.fromkeys(a.collective for a in CATALOG.values()))
-        raise D921.error(
-            expected=f"a collective of {', '.join(every)}",
-            found=repr(collective),
-            remedy=did_you_mean(collective, every),
-        )
     if actions not in ACTIONS:
         raise D921.error(expected=f"actions of {', '.join(ACTIONS)}", found=repr(actions))
     if actions == "nccl":

@@ -6,6 +6,7 @@ CPU runtime (`live.Live`).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -29,6 +30,7 @@ class Backend(Protocol):
         is the best, as it leaves most of the GPU to computation.
     mask: bool (cells, arms), the arms that may be chosen. default: int64 (cells,), the arm that
         runs without a tuner.
+    margin: the share by which an arm must be faster than the default to be deployed.
     """
 
     @property
@@ -49,6 +51,8 @@ class Backend(Protocol):
     def mask(self) -> BoolArray: ...
     @property
     def default(self) -> LongArray: ...
+    @property
+    def margin(self) -> float: ...
 
     def measure(self, cell: int, arm: int) -> float:
         """The time of one call of a size with an arm, in microseconds."""
@@ -57,18 +61,60 @@ class Backend(Protocol):
 
 @runtime_checkable
 class Repeatable(Protocol):
-    """A back end whose noise depends on the number of the call alone, so that a training can go on
-    in another process. noise: of its times. calls: how many calls have been measured."""
+    """A back end whose noise depends on a seed and the number of the call alone, so that a training
+    can go on in another process. noise: of its times. calls: how many have been measured."""
 
     noise: Noise
     calls: int
 
+    def reseed(self, seed: int) -> None:
+        """Begins anew: the noise of a seed, before the first call."""
+        ...
 
-class Recorded:
+
+class _Simulation(ABC):
+    """The parts of a back end that the arms of a cluster give, and noise. mask, default: as of a
+    `Backend`."""
+
+    margin = 0.01  # nothing but noise makes measurements differ
+
+    def __init__(
+        self,
+        arms: Arms,
+        sizes: LongArray,
+        mask: BoolArray,
+        default: LongArray,
+        noise: Noise | None,
+        seed: int,
+    ) -> None:
+        self.collective, self.machine = arms.collective, machine_of(arms)
+        self.sizes, self.mask, self.default = sizes, mask, default
+        self.decisions, self.features = arms.decisions, arms.features
+        self.expected, self.blocks = arms.expected(sizes), arms.blocks
+        self.noise = noise or Noise()
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """See `Repeatable`."""
+        self.calls, self._seed = 0, seed
+
+    def measure(self, cell: int, arm: int) -> float:
+        """See `Backend`."""
+        true_us = self._true_us(cell, arm)
+        self.calls += 1
+        crosses, rng = self.machine.nodes > 1, np.random.default_rng((self._seed, self.calls))
+        return true_us * self.noise.factor(int(self.sizes[cell]), crosses, rng)
+
+    @abstractmethod
+    def _true_us(self, cell: int, arm: int) -> float:
+        """The time without noise."""
+
+
+class Recorded(_Simulation):
     """A recorded sweep, with noise.
 
     changes: sweeps that replace it from a call on: ((call, sweep), ...), for drift and degraded
-    links. calls: how many calls have been measured.
+    links.
     """
 
     def __init__(
@@ -79,65 +125,31 @@ class Recorded:
         seed: int = 0,
         changes: Sequence[tuple[int, Sweep]] = (),
     ) -> None:
-        arms = sweep.arms
-        self.sweep, self.noise = sweep, noise or Noise()
-        self.collective, self.machine = arms.collective, machine_of(arms)
-        self.sizes, self.mask, self.default = sweep.sizes, sweep.mask, sweep.default
-        self.decisions, self.features = arms.decisions, arms.features
-        self.expected, self.blocks = arms.expected(sweep.sizes), arms.blocks
-        self._changes = sorted(changes, key=lambda change: change[0])
-        self.reseed(seed)
+        super().__init__(sweep.arms, sweep.sizes, sweep.mask, sweep.default, noise, seed)
+        self._sweep, self._changes = sweep, sorted(changes, key=lambda change: change[0])
 
-    def reseed(self, seed: int) -> None:
-        """Begins anew: the noise of a seed, before the first call."""
-        self.calls, self._seed = 0, seed
-
-    @property
-    def now(self) -> Sweep:
-        """The sweep that holds at the next call."""
+    def _true_us(self, cell: int, arm: int) -> float:
         held = [sweep for call, sweep in self._changes if call <= self.calls]
-        return held[-1] if held else self.sweep
-
-    def measure(self, cell: int, arm: int) -> float:
-        true_us = self.now.true_us(cell, arm)
-        self.calls += 1
-        crosses, rng = self.machine.nodes > 1, np.random.default_rng((self._seed, self.calls))
-        return true_us * self.noise.factor(int(self.sizes[cell]), crosses, rng)
+        return (held[-1] if held else self._sweep).true_us(cell, arm)
 
 
-class Simulated:
+class Simulated(_Simulation):
     """The simulator, with noise; an arm is simulated when it is first called at a size."""
 
     def __init__(
-        self,
-        arms: Arms,
-        sizes: Sequence[int],
-        noise: Noise | None = None,
-        *,
-        seed: int = 0,
+        self, arms: Arms, sizes: Sequence[int], noise: Noise | None = None, *, seed: int = 0
     ) -> None:
-        self.collective, self.machine = arms.collective, machine_of(arms)
-        self.sizes = np.array(sorted(sizes), np.int64)
-        self.decisions, self.features = arms.decisions, arms.features
-        self.expected, self.blocks = arms.expected(self.sizes), arms.blocks
-        self.mask = np.stack([arms.feasible(size) for size in self.sizes.tolist()])
-        self.default = np.array([arms.default(size) for size in self.sizes.tolist()], np.int64)
-        self.noise = noise or Noise()
+        ascending = sorted(sizes)
+        mask = np.stack([arms.feasible(size) for size in ascending])
+        default = np.array([arms.default(size) for size in ascending], np.int64)
+        super().__init__(arms, np.array(ascending, np.int64), mask, default, noise, seed)
         self._arms = arms
-        self.reseed(seed)
         self._known: dict[tuple[int, int], float] = {}
 
-    def reseed(self, seed: int) -> None:
-        """Begins anew: the noise of a seed, before the first call."""
-        self.calls, self._seed = 0, seed
-
-    def measure(self, cell: int, arm: int) -> float:
-        size_bytes = int(self.sizes[cell])
+    def _true_us(self, cell: int, arm: int) -> float:
         if (cell, arm) not in self._known:
-            self._known[cell, arm] = time_at(self._arms, arm, size_bytes)
-        self.calls += 1
-        crosses, rng = self.machine.nodes > 1, np.random.default_rng((self._seed, self.calls))
-        return self._known[cell, arm] * self.noise.factor(size_bytes, crosses, rng)
+            self._known[cell, arm] = time_at(self._arms, arm, int(self.sizes[cell]))
+        return self._known[cell, arm]
 
 
 def machine_of(arms: Arms) -> Machine:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, SupportsInt, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsInt
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from sley.errors.tuning import D923
+from sley.errors.tuning import D923, D946
 from sley.ir.tables import NONE, BoolArray
 from sley.ir.words import is_integer
+from sley.tuning.backends import Repeatable
 from sley.tuning.exploration import exploration
 from sley.tuning.levels import HINTS, KEEP, TUNE, Level, Levels, Step, Vocabulary
 from sley.tuning.reward import Call, Reward, TimeOfStep, step_reward
 from sley.tuning.state import BOUND, CALL, WINDOW, Site, Stream, Window, state_size
+from sley.tuning.steps import Key, step_time
+from sley.workloads import Workload
 
 ID = "sley/Tuning-v0"
 """The environment's name in Gymnasium's registry; `gymnasium.make` takes `Tuning`'s arguments."""
@@ -28,15 +31,6 @@ MASKED = -1.0
 """The reward of a call one of whose actions the mask excludes; it runs the default."""
 
 Observation = dict[str, NDArray[Any]]
-
-
-@runtime_checkable
-class Seeded(Protocol):
-    """A back end whose noise can begin anew."""
-
-    def reseed(self, seed: int) -> None:
-        """Begins the noise of a seed."""
-        ...
 
 
 class Tuning(gymnasium.Env[Observation, int]):
@@ -56,7 +50,7 @@ class Tuning(gymnasium.Env[Observation, int]):
     The info of a call's last step has site (its place), size_bytes, arm, time_us, default_us and
     is_masked.
 
-    Episodes with equal seeds are equal if all back ends are `Seeded`; one that measures is not.
+    Episodes with equal seeds are equal if all back ends are `Repeatable`; one that measures is not.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's name and type
@@ -101,6 +95,25 @@ class Tuning(gymnasium.Env[Observation, int]):
         self.action_space = spaces.Discrete(actions)  # type: ignore[assignment]
         self.observation_space = space_of(self.vocabulary)  # type: ignore[assignment]
 
+    @classmethod
+    def of_workload(
+        cls, workload: Workload, sites: Mapping[Key, Site], *, explores: bool = False
+    ) -> Tuning:
+        """An episode is a step of a workload: its calls, and then the reward of the slow loop.
+        sites: for each collective and group that it calls. Errors: D923, D946."""
+        keys = list(sites)
+        cells = [cell for _, cell in workload.calls()]
+        for key in {(cell.collective, cell.group) for cell in cells} - {*keys}:
+            expected = f"a site for {key[0]} ({key[1].name.lower()})"
+            raise D946.error(expected=expected, found=", ".join(name for name, _ in keys) or "none")
+
+        def step_us(time_us: Sequence[float]) -> float:
+            left = iter(time_us)
+            return step_time(workload, lambda _cell: next(left)).time_us
+
+        trace = [(keys.index((cell.collective, cell.group)), cell.size_bytes) for cell in cells]
+        return cls([*sites.values()], trace=trace, step=step_us, explores=explores)
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
@@ -108,7 +121,7 @@ class Tuning(gymnasium.Env[Observation, int]):
         super().reset(seed=seed)
         if seed is not None:
             for site in self.sites:
-                if isinstance(site.backend, Seeded):
+                if isinstance(site.backend, Repeatable):
                     site.backend.reseed(int(self.np_random.integers(1 << 31)))
         self._streams: dict[int, Stream] = {}
         self._window = Window()
@@ -161,7 +174,7 @@ class Tuning(gymnasium.Env[Observation, int]):
 
     def _next_call(self) -> None:
         done = len(self._times)
-        row = done % self.calls if self._trace else int(self.np_random.integers(len(self._pool)))
+        row = done if self._trace else int(self.np_random.integers(len(self._pool)))
         self._place, self._cell = self._pool[row]
         if self._place not in self._streams:
             site, levels = self.sites[self._place], self._levels[self._place]

@@ -55,8 +55,8 @@ def curve(
 ) -> Curve:
     """The learning curve of an agent on a recorded sweep.
 
-    agent, make: as for `Training`. samples: the numbers of measurements of each size at which it is
-    looked at. aside: sizes (their places) that are never measured. Errors: D923.
+    agent, make: as for `Training`. samples: numbers of measurements of each size, after each of
+    which the agent is evaluated. aside: sizes (their places) that are never measured. Errors: D923.
     """
     backend = Recorded(sweep, noise, seed=seed)
     training = Training(backend, agent, seed=seed, aside=aside, make=make)

@@ -12,7 +12,7 @@ SAMPLES = 50
 
 CONSERVATIVE, NORMAL, AGGRESSIVE = 0.3, 0.7, 0.9
 """The shares of calls that explore: where the paper found little to gain, where it says nothing,
-and where it found much. None is 1: a policy in training has to see when the default is better."""
+and where it found much. Each is below 1, so that a policy in training also meets the default."""
 
 _KB, _MB = 1 << 10, 1 << 20
 

@@ -34,11 +34,8 @@ from sley.rendezvous.hosts import Hosts
 from sley.selection.machine import machine_here
 from sley.selection.rules import Selection, ladder
 from sley.selection.user_plans import Capacity, check_capacity
-from sley.tuning.arms import IN_PLACE, features_of, moved_by, steps_of
+from sley.tuning.arms import IN_PLACE, LIVE, features_of, moved_by, steps_of
 from sley.tuning.ranks import DTYPE, Ranks, Turn
-
-COLLECTIVES = ("allreduce", "alltoall", "allgather", "reducescatter")
-"""The collectives that can be measured."""
 
 PROTOCOLS = (Protocol.SIMPLE, Protocol.DIRECT)
 INSTANCES = (1, 2, 4)
@@ -47,11 +44,6 @@ FUSION = (None, False)
 """The options of the arms. The CPU runtime runs LL and LL128 as Simple."""
 
 MOST_RANKS = 256
-
-MARGIN = 0.05
-"""By which share a plan must be faster than the default to be deployed (`Gate`). A plan's time
-depends also on the way of copying that its communicator has chosen, and on the machine's state,
-which last longer than the measurements of a plan that follow one another."""
 
 _TIMED_US = 1000.0
 """How long the timed calls of a turn shall take."""
@@ -109,9 +101,15 @@ class Live:
     measured. So are the default's own times, which have the same noise. Every arm is checked at a
     size on test data before it is measured there.
 
+    Its margin is larger than that of a simulation: a plan's time depends also on the way of copying
+    that its communicator has chosen, and on the machine's state, which last longer than the
+    measurements of a plan that follow one another.
+
     Use it as a context manager, or `close` it. arms: the choices. Errors: D921, D923; D926 for a
     wrong result; those of `Ranks`.
     """
+
+    margin = 0.05
 
     def __init__(
         self,
@@ -128,19 +126,24 @@ class Live:
         self.collective = collective
         self.machine: Machine = machine_here(hosts)
         self.sizes: LongArray = np.array(sorted(set(sizes)), np.int64)
-        found = tuple(_arms(collective, hosts, settings, algorithms))
-        selections = _selections(collective, hosts)
+        selections = ladder(STANDARD[collective].call, hosts, in_place=IN_PLACE[collective])
+        plans = [compile(one.program(), one.options) for one in selections]
+        found = list(_arms(collective, hosts, settings, algorithms))
         by_digest = {digest(arm.plan): index for index, arm in enumerate(found)}
-        rows = [by_digest[digest(_plan_of(one))] for one in selections]
+        for selection, plan in zip(selections, plans, strict=True):
+            if by_digest.setdefault(digest(plan), len(found)) == len(found):
+                decision = Decision(selection.name, selection.options)
+                found.append(LiveArm(decision, plan, has_stages=not _is_expressible(selection)))
+        rows = [by_digest[digest(plan)] for plan in plans]
         ends = [np.inf if one.end_bytes is None else one.end_bytes for one in selections]
-        self.arms = found
+        self.arms = tuple(found)
         self.default: LongArray = np.array(rows, np.int64)[np.searchsorted(ends, self.sizes)]
         self.decisions: tuple[Decision, ...] = tuple(arm.decision for arm in found)
         self.mask: BoolArray = np.tile([not arm.has_stages for arm in found], (len(self.sizes), 1))
         self.mask[np.arange(len(self.sizes)), self.default] = True
-        plans = [arm.plan for arm in found]
-        self.features: FloatArray = features_of(self.decisions, plans)
-        self.expected: FloatArray = _estimates(plans, self.sizes)
+        every = [arm.plan for arm in found]
+        self.features: FloatArray = features_of(self.decisions, every)
+        self.expected: FloatArray = _estimates(every, self.sizes)
         self.blocks: LongArray = np.array([arm.plan.blocks_per_rank for arm in found], np.int64)
         self._settings = settings
         self._numbers: dict[int, int] = {}
@@ -219,11 +222,11 @@ class Live:
 
 def _check(collective: str, ranks: int, sizes: Sequence[int]) -> None:
     """Errors: D921, D923."""
-    if collective not in COLLECTIVES:
+    if collective not in LIVE:
         raise D921.error(
-            expected=f"a collective of {', '.join(COLLECTIVES)}",
+            expected=f"a collective of {', '.join(LIVE)}",
             found=repr(collective),
-            remedy=did_you_mean(str(collective), COLLECTIVES),
+            remedy=did_you_mean(str(collective), LIVE),
         )
     if not is_integer(ranks) or not 2 <= ranks <= MOST_RANKS:
         raise D923.error(expected=f"2 to {MOST_RANKS} ranks", found=repr(ranks))
@@ -233,20 +236,10 @@ def _check(collective: str, ranks: int, sizes: Sequence[int]) -> None:
         raise D923.error(expected=f"sizes of {least} bytes or more", found=found)
 
 
-def _selections(collective: str, hosts: Hosts) -> tuple[Selection, ...]:
-    """What runs without a tuner."""
-    return ladder(STANDARD[collective].call, hosts, in_place=IN_PLACE[collective])
-
-
-def _plan_of(selection: Selection) -> Plan:
-    return compile(selection.program(), selection.options)
-
-
 def _arms(
     collective: str, hosts: Hosts, settings: Settings, algorithms: Sequence[str] | None
 ) -> Iterator[LiveArm]:
-    """The distinct plans that fit the communicator's connections, then the defaults that are none
-    of them. Errors: D921."""
+    """The distinct plans that fit the communicator's connections. Errors: D921."""
     known = [one.name for one in CATALOG.values() if one.collective == collective]
     for name in algorithms or ():
         if name not in known:
@@ -270,12 +263,6 @@ def _arms(
             if digest(plan) not in seen:
                 seen.add(digest(plan))
                 yield LiveArm(decision, plan, has_stages=False)
-    for selection in _selections(collective, hosts):
-        plan = _plan_of(selection)
-        if digest(plan) not in seen:
-            seen.add(digest(plan))
-            decision = Decision(selection.name, selection.options)
-            yield LiveArm(decision, plan, has_stages=not _is_expressible(selection))
 
 
 def _is_expressible(selection: Selection) -> bool:

@@ -107,7 +107,7 @@ class Runs:
 
     def time_us(self, cell: Cell, arm: int) -> float:
         """The time of a call with an arm. Errors: D946."""
-        return float(self._sweep(cell).time_us[self._place(cell), arm])
+        return self._sweep(cell).true_us(self._place(cell), arm)
 
     def step(self, workload: Workload, choose: Choose) -> StepTime:
         """The time of a step with an arm for each cell. Errors: D946."""

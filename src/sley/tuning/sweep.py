@@ -7,21 +7,19 @@ executor has.
 from __future__ import annotations
 
 import os
-import tomllib
+import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from sley.errors import Place
 from sley.errors.tuning import D922
 from sley.ir.tables import BoolArray, FloatArray, LongArray
-from sley.policy import Decision
 from sley.simulate.inputs import Tiling
-from sley.topologies.graph import graph_from, graph_text
 from sley.tuning.arms import SIZES, Arms, fingerprint, tiled
 from sley.tuning.arrays import read_arrays, write_arrays
 
@@ -34,9 +32,6 @@ every connection has filled and emptied its slots, and the slowest of them decid
 
 _MOST_US = 1e12
 """Bound on times in files."""
-
-CLOSE = 1.01
-"""Arms within this factor of the best are simulated in full before the best is named."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +70,7 @@ class Sweep:
 
     def true_us(self, cell: int, arm: int) -> float:
         """The time of an arm at a size; an arm of which only a lower bound is known is simulated
-        now. Arms of cells are masked where they equal another one."""
+        now."""
         key = cell, arm
         if self.is_exact[key] or self.time_us[key] > self._bound_us(cell, arm) * (1 + 1e-9):
             return float(self.time_us[key])
@@ -90,6 +85,20 @@ class Sweep:
     def _simulated(self) -> dict[tuple[int, int], float]:
         """The arms that were simulated after the sweep."""
         return {}
+
+    def at(self, sizes: Sequence[int]) -> Sweep:
+        """The rows of these sizes, ascending; all of them are in the sweep."""
+        rows = np.searchsorted(self.sizes, sorted(sizes))
+        return Sweep(self.arms, **{name: getattr(self, name)[rows] for name in _COLUMNS})
+
+    def join(self, other: Sweep) -> Sweep:
+        """The rows of both, which have the same arms and no size in common."""
+        order = np.argsort(np.concatenate((self.sizes, other.sizes)))
+        columns = {
+            name: np.concatenate((getattr(self, name), getattr(other, name)))[order]
+            for name in _COLUMNS
+        }
+        return Sweep(self.arms, **columns)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the sweep as an .npz file of NumPy. Errors: F461."""
@@ -109,7 +118,7 @@ class Sweep:
             columns: dict[str, Any] = {
                 name: np.array(arrays[name], kind) for name, kind in _COLUMNS.items()
             }
-        except (KeyError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             expected = "a sweep, as `sley sweep` writes it"
             raise D922.error(at=place, expected=expected, found=str(error)) from error
         for word, wanted in (
@@ -121,10 +130,10 @@ class Sweep:
                 raise D922.error(
                     at=place,
                     expected=f"a sweep of {arms.collective} on {arms.topology.name}",
-                    found=f"other {word}" if word == "decisions" else f"{word} {facts.get(word)}",
+                    found=f"one with other {word}",
                 )
-        sizes, shape = len(columns["sizes"]), (len(columns["sizes"]), len(arms))
-        if columns["default"].shape != (sizes,) or any(
+        shape = columns["sizes"].size, len(arms)
+        if any(columns[name].shape != shape[:1] for name in ("sizes", "default")) or any(
             columns[name].shape != shape for name in ("time_us", "is_exact", "mask")
         ):
             raise D922.error(at=place, expected=f"columns of shape {shape}", found="others")
@@ -234,9 +243,10 @@ def row_at(arms: Arms, size_bytes: int) -> Row:
         is_exact[index] = not _is_long(arms, index, size_bytes)
         best = min(best, time_us[index])
     chosen = arms.default(size_bytes)
-    for index in (chosen, *np.flatnonzero(mask & (time_us <= CLOSE * best)).tolist()):
-        if not is_exact[index]:
-            run(index)
+    if not is_exact[chosen]:
+        run(chosen)
+    while not is_exact[index := int(np.where(mask, time_us, np.inf).argmin())]:
+        run(index)
     return Row(time_us, is_exact, mask, chosen)
 
 
@@ -272,33 +282,20 @@ def _steady(arms: Arms, index: int, tile_bytes: float) -> tuple[float, float]:
     return few, many
 
 
-class _Recipe(NamedTuple):
-    """What a task needs to make arms again. topology, world: as texts. decisions: of arms that are
-    from no set of actions."""
-
-    collective: str
-    topology: str
-    world: str
-    actions: str
-    decisions: tuple[Decision, ...]
-
-
-def _recipe(arms: Arms) -> _Recipe:
-    graphs = graph_text(arms.topology), graph_text(arms.world)
+def _recipe(arms: Arms) -> bytes:
+    """What a task needs to make arms again."""
     decisions = () if arms.actions else arms.decisions
-    return _Recipe(arms.collective, *graphs, arms.actions, decisions)
+    return pickle.dumps((arms.collective, arms.topology, arms.world, arms.actions, decisions))
 
 
-def _row(recipe: _Recipe, size_bytes: int) -> Row:
+def _row(recipe: bytes, size_bytes: int) -> Row:
     return row_at(_arms(recipe), size_bytes)
 
 
 @lru_cache(maxsize=2)
-def _arms(recipe: _Recipe) -> Arms:
+def _arms(recipe: bytes) -> Arms:
     """The arms of a task, compiled once in each process."""
-    topology, world = (graph_from("", tomllib.loads(t)) for t in (recipe.topology, recipe.world))
-    if recipe.actions:
-        arms = Arms.of(recipe.collective, topology, actions=recipe.actions)
-    else:
-        arms = Arms.among(recipe.collective, topology, recipe.decisions)
-    return arms.in_world(world)
+    collective, topology, world, actions, decisions = pickle.loads(recipe)  # of this program's own
+    if actions:
+        return Arms.of(collective, topology, actions=actions).in_world(world)
+    return Arms.among(collective, topology, decisions).in_world(world)

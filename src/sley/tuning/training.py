@@ -19,16 +19,16 @@ from sley.tuning.agents.agent import Agent
 from sley.tuning.agents.bandits import EpsilonGreedy, Ucb
 from sley.tuning.agents.contextual import GaussianUcb, Thompson
 from sley.tuning.agents.descent import Descent
-from sley.tuning.agents.simple import Default, Random
+from sley.tuning.agents.simple import Default, Random, Table
 from sley.tuning.arrays import read_arrays, write_arrays
 from sley.tuning.backends import Backend, Repeatable
-from sley.tuning.gate import MARGIN, Gate
+from sley.tuning.gate import Gate
 
 AGENTS: dict[str, type[Agent]] = {
     kind.name: kind
-    for kind in (Thompson, GaussianUcb, Ucb, EpsilonGreedy, Descent, Random, Default)
+    for kind in (Thompson, GaussianUcb, Ucb, EpsilonGreedy, Descent, Random, Table, Default)
 }
-"""The agents that learn a back end from nothing, by name; the first is the default."""
+"""The agents that need no training before, by name."""
 
 DEFAULT_AGENT = Thompson.name
 MOST_SAMPLES = 100_000
@@ -42,15 +42,15 @@ _COLUMNS: Mapping[str, type] = {"cell": np.int64, "arm": np.int64, "time_us": np
 """The arrays of a checkpoint: a row for each measurement."""
 
 
-def agent_named(name: str, backend: Backend, seed: int = 0, *, margin: float = MARGIN) -> Agent:
-    """A new agent behind the safety gate (`Gate` explains the margin). Errors: D923."""
+def agent_named(name: str, backend: Backend, seed: int = 0) -> Agent:
+    """A new agent behind the safety gate Errors: D923."""
     if name not in AGENTS:
         raise D923.error(
             expected=f"an agent of {', '.join(AGENTS)}",
             found=repr(name),
             remedy=did_you_mean(str(name), AGENTS),
         )
-    return Gate(AGENTS[name](backend, seed), margin=margin)
+    return Gate(AGENTS[name](backend, seed))
 
 
 class Training:
@@ -60,8 +60,7 @@ class Training:
     in the same state, whatever kind it is. No pickle is written or read.
 
     agent: a name of `AGENTS`. make: makes an agent of another kind, from a back end and a seed;
-    `agent` is then its name. aside: cells that are not measured. margin: of the `Gate`.
-    Errors: D923.
+    `agent` is then its name. aside: cells that are not measured. Errors: D923.
     """
 
     def __init__(
@@ -72,15 +71,14 @@ class Training:
         seed: int = 0,
         aside: Sequence[int] = (),
         make: Callable[[Backend, int], Agent] | None = None,
-        margin: float = MARGIN,
     ) -> None:
         if not is_integer(seed) or seed < 0:
             raise D923.error(expected="a seed from 0 on", found=repr(seed))
         self.backend, self.name, self.seed = backend, agent, int(seed)
         self.agent = (
-            agent_named(agent, backend, self.seed, margin=margin)
+            agent_named(agent, backend, self.seed)
             if make is None
-            else Gate(make(backend, self.seed), margin=margin)
+            else Gate(make(backend, self.seed))
         )
         self.cells = np.setdiff1d(np.arange(len(backend.sizes)), aside)
         if not len(self.cells):

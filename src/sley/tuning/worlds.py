@@ -1,4 +1,4 @@
-"""Worlds: clusters that are not as they are known, for drift and degraded links."""
+"""Worlds: clusters that differ from their description, for drift and degraded links."""
 
 from __future__ import annotations
 

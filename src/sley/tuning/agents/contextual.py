@@ -22,6 +22,9 @@ from sley.tuning.backends import Backend
 _OCTAVES = 4.0
 """The distance of sizes, in factors of two, over which times relative to the default change."""
 
+_DEVIATIONS = 1.5
+"""The distance of arms, in standard deviations of a feature, over which the same holds."""
+
 _LEAST_DEVIATION = 0.02
 """The least standard deviation of the logarithm of one measured time that is assumed."""
 
@@ -61,9 +64,9 @@ class Contextual(Agent):
         deviation = backend.features.std(axis=0)
         varies = deviation > 0
         numbers = backend.features[:, varies]
-        # One-hot columns have their own scale: two different words are sqrt(2) apart.
+        # Columns of zeros and ones have their own scale: two algorithms are sqrt(2) apart.
         is_word = ((numbers == 0) | (numbers == 1)).all(axis=0)
-        self._features = numbers / np.where(is_word, 1.0, deviation[varies]) / 1.5
+        self._features = numbers / np.where(is_word, 1.0, deviation[varies]) / _DEVIATIONS
         self._size = np.log2(backend.sizes) / _OCTAVES
         cells = np.arange(len(backend.sizes))
         self._prior = backend.expected - backend.expected[cells, backend.default][:, None]

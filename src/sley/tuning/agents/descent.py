@@ -14,9 +14,9 @@ _REPEATS = 2
 class Descent(Agent):
     """Coordinate descent: from the best arm known, it varies one knob at a time.
 
-    The knobs are algorithm, protocol, channels, parallel parts and tile. It begins at the default;
-    a cell without measurements of its own begins at the best arm of the nearest size. If no
-    neighbour is faster it starts again from a random arm.
+    The knobs are algorithm, protocol, channels, parallel parts, fusion and tile. It begins at the
+    default; a cell without measurements of its own begins at the best arm of the nearest size. If
+    no neighbour is faster it starts again from a random arm.
     """
 
     name = "descent"
@@ -24,8 +24,9 @@ class Descent(Agent):
     def __init__(self, backend: Backend, seed: int = 0) -> None:
         super().__init__(backend, seed)
         knobs = [
-            (d.algorithm, d.options.protocol, d.options.channels, d.options.instances, d.tile)
+            (d.algorithm, o.protocol, o.channels, o.instances, o.fusion, d.tile)
             for d in backend.decisions
+            for o in [d.options]
         ]
         columns = [list(column) for column in zip(*knobs, strict=True)]
         self._knobs = np.array([[c.index(knob) for knob in c] for c in columns]).T

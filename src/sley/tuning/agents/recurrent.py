@@ -17,10 +17,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from sley.errors.tuning import D923, D925
 from sley.ir.tables import NONE, BoolArray, FloatArray
 from sley.ir.words import is_integer
+from sley.policy import Machine
 from sley.tuning.agents.agent import Agent
 from sley.tuning.agents.checkpoint import Checkpoint, Settings
 from sley.tuning.agents.recurrent_policy import MaskedPolicy, build_policy, policy_arguments
-from sley.tuning.backends import Backend
 from sley.tuning.environment import Tuning, observe
 from sley.tuning.exploration import exploration
 from sley.tuning.levels import KEEP, Level, Levels, Step, Vocabulary
@@ -157,7 +157,7 @@ def train(
     if not is_integer(steps) or not 1 <= steps <= 1 << 40:
         raise D923.error(expected="steps from 1 to 2**40", found=f"steps={steps!r}")
     vocabulary = Vocabulary.of(site.backend for site in sites)
-    names = tuple(site_name(one.backend) for one in sites)
+    names = tuple(site_name(one.backend.collective, one.backend.machine) for one in sites)
     if resume is not None:
         _check_resumed(resume, (settings, vocabulary, names))
     begin = resume.rounds if resume else 0
@@ -179,9 +179,9 @@ def train(
     return checkpoint
 
 
-def site_name(backend: Backend) -> str:
+def site_name(collective: str, machine: Machine) -> str:
     """A back end's name in checkpoints."""
-    return f"{backend.collective} {backend.machine.fingerprint}"
+    return f"{collective} {machine.fingerprint}"
 
 
 def network_of(trained: Checkpoint) -> MaskedPolicy:

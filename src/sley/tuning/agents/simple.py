@@ -1,13 +1,10 @@
-"""Agents that don't learn, and random search: the default, tables and the oracle."""
+"""Agents that don't learn, the default and a static table; and random search."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
 from sley.tuning.agents.agent import Agent
-from sley.tuning.backends import Backend
 
 
 class Default(Agent):
@@ -23,22 +20,16 @@ class Default(Agent):
 
 
 class Table(Agent):
-    """A static table: an arm for each size, fixed before any measurement.
-
-    arms: the arm of each cell.
-    """
+    """A static table: at each size the arm with the least estimate (`Backend.expected`), whatever
+    is measured. It is what a model alone chooses."""
 
     name = "table"
 
-    def __init__(self, backend: Backend, arms: Sequence[int], seed: int = 0) -> None:
-        super().__init__(backend, seed)
-        self._arms = [int(arm) for arm in arms]
-
     def choose(self, cell: int) -> int:
-        return self._arms[cell]
+        return self.best(cell)
 
     def best(self, cell: int) -> int:
-        return self._arms[cell]
+        return int(np.where(self.mask(cell), self.backend.expected[cell], np.inf).argmin())
 
 
 class Random(Agent):
