@@ -26,8 +26,8 @@ from sley.ir.tables import FloatArray
 from sley.rendezvous.hosts import Hosts
 from sley.selection.machine import machine_here
 from sley.selection.plans import Plans
-from sley.tuning.arms import IN_PLACE
-from sley.tuning.live import COLLECTIVES, Live
+from sley.tuning.arms import IN_PLACE, LIVE
+from sley.tuning.live import Live
 from sley.tuning.ranks import CountWrong, Load, Ranks, Setup, Turn, Worker
 from sley.tuning.training import Training
 
@@ -80,7 +80,7 @@ def test_equal_plans_are_one_choice() -> None:
     assert len(set(digests)) == len(digests) < 24
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("collective", LIVE)
 def test_defaults_are_the_communicators_plans(collective: str) -> None:
     sizes = [1 << 10, 1 << 15, 1 << 16, 1 << 26]
     plans = Plans(HOSTS, cache=False)
