@@ -5,11 +5,11 @@
 Inference of a language model on 8 A100 (ndv4:1) at several batch sizes, and training of mixtures of
 experts on 256 A100 (ndv4:32) at several dimensions (`sley.workloads.models`). A row has the time of
 a step with NCCL's default, the share of it in which calls are waited for, and the speed-ups with
-the static table of `sley.choose`, with the default agent after N measurements of
-each size (with 3 % noise), and with the oracle. On 256 GPUs NCCL's AllToAll is simulated twice:
-with a thread block for every pair of GPUs, of which a GPU can't run as many at once, and in at most
-32 blocks. AllReduces of gradients have NCCL's own estimates for all choices, because the simulator
-gives its trees on 32 nodes ten times as much.
+the static table of `sley.choose`, with the default agent after N measurements of each size (with 3
+% noise), and with the oracle. On 256 GPUs NCCL's AllToAll is simulated twice: with a thread block
+for every pair of GPUs, of which a GPU can't run as many at once, and in at most 32 blocks.
+AllReduces of gradients have NCCL's own choice alone, its trees: no algorithm of the library was
+faster there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
 from common.tables import ratio_text, table
 
 from sley import topologies
@@ -32,8 +31,7 @@ from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
 from sley.policy import Decision
 from sley.simulate import Simulator
-from sley.tuning import nccl
-from sley.tuning.arms import IN_PLACE, Arms
+from sley.tuning.arms import IN_PLACE, Arms, grid_of
 from sley.tuning.steps import Key, Runs, step_time, table_times
 from sley.tuning.training import DEFAULT_AGENT
 from sley.workloads import Group, Workload
@@ -100,10 +98,8 @@ def tables_of(
         programs = []
         for name in names:
             try:
-                nodes = int(topology.node.max()) + 1
-                in_place = IN_PLACE[collective]
-                gpus = topology.ranks // nodes
-                programs.append(Decision(name).program(nodes, gpus, in_place=in_place))
+                grid, in_place = grid_of(topology), IN_PLACE[collective]
+                programs.append(Decision(name).program(*grid, in_place=in_place))
             except SleyError:
                 continue  # some need more than one node
         ends = [min(sizes[collective, group]), max(sizes[collective, group])]
@@ -122,24 +118,6 @@ def decisions() -> list[Decision]:
     ]
 
 
-def estimate_us(cell: Cell, topology: Topology) -> float:
-    """NCCL's own estimate of an AllReduce."""
-    predicted = nccl.default(cell.collective, topology, cell.size_bytes).predicted_us
-    assert predicted is not None
-    return predicted
-
-
-def with_estimates(runs: Runs, topology: Topology) -> Runs:
-    """The same with NCCL's estimates of AllReduces, whatever the arm."""
-    sweeps = dict(runs.sweeps)
-    for (name, group), sweep in runs.sweeps.items():
-        if name == "allreduce":
-            cells = [Cell(name, group, size) for size in sweep.sizes.tolist()]
-            each = np.array([[estimate_us(cell, topology)] for cell in cells])
-            sweeps[name, group] = replace(sweep, time_us=np.tile(each, len(sweep.arms)))
-    return Runs(sweeps)
-
-
 def in_few_blocks(runs: Runs, topology: Topology) -> Runs:
     """The same with NCCL's AllToAll in at most CHANNELS blocks, which take turns at the pairs."""
     few_us = alltoall_in_few_blocks(topology)
@@ -155,8 +133,7 @@ def in_few_blocks(runs: Runs, topology: Topology) -> Runs:
 
 def alltoall_in_few_blocks(topology: Topology) -> Callable[[int], float]:
     """The time of a size."""
-    nodes = int(topology.node.max()) + 1
-    program = Decision("all-pairs-alltoall").program(nodes, topology.ranks // nodes, in_place=False)
+    program = Decision("all-pairs-alltoall").program(*grid_of(topology), in_place=False)
     options = Options(schedule=Schedule.HPDS, allocate=Allocation.STATE, max_blocks=CHANNELS)
     simulator = Simulator(compile(program, options, topology=topology, verify=False), topology)
     return lambda size_bytes: simulator(size_bytes).time_us
@@ -213,13 +190,13 @@ def measure_moe(samples: int, seed: int) -> dict[str, list[Result]]:
         )
         for name, group in sizes
     }
-    runs = with_estimates(Runs.of(workloads, arms, progress=tell), topology)
+    runs = Runs.of(workloads, arms, progress=tell)
     key = "alltoall", Group.CLUSTER
     of_table_us = tables_of([key], sizes, topology)
 
     def table_us(cell: Cell) -> float:
         is_own = cell.collective == "alltoall"
-        return of_table_us(cell) if is_own else estimate_us(cell, topology)
+        return of_table_us(cell) if is_own else runs.time_us(cell, runs.default(cell))
 
     title = f"MoE training on 256 A100; the paper: {PAPER['moe']}"
     few = in_few_blocks(runs, topology)

@@ -183,6 +183,22 @@ def test_ranges_have_no_gaps_and_only_what_is_not_the_default():
         assert before.end_bytes + 1 == after.begin_bytes or before.decision != after.decision
 
 
+@pytest.mark.parametrize("last_us", [160.0, 99.9])
+def test_a_range_ends_where_its_arm_is_as_slow_as_the_default(last_us):
+    """By the times at the two sizes around its end; half-way at most."""
+    backend = Known(sizes=(1 << 10, 1 << 14, 1 << 18))
+    training = Training(backend, "random")
+    for cell, time_us in enumerate((500.0, 80.0, last_us)):
+        for _ in range(5):
+            training.agent.observe(cell, 0, time_us)
+            training.agent.observe(cell, 7, 100.0)  # the default
+    (found,) = training.ranges()
+    own, before = np.log(0.8), np.log(5)
+    assert found.begin_bytes == pytest.approx(2 ** (14 - 4 * own / (own - before)), abs=1)
+    share = 0.5 if last_us < 100 else own / (own - np.log(1.6))
+    assert found.end_bytes == pytest.approx(2 ** (14 + 4 * share), abs=1)
+
+
 def test_bad_settings_are_refused():
     backend = Known()
     for make in (

@@ -96,14 +96,14 @@ def training_json(training: Training, recorded: Sweep | None) -> dict[str, Any]:
     rows, tally = [], training.agent.tally
     for cell, size in enumerate(training.backend.sizes.tolist()):
         arm, default = training.agent.best(cell), int(training.backend.default[cell])
+        time_us, default_us = np.exp(tally.mean(cell)[[arm, default]]).tolist()
         row: dict[str, Any] = {
             "size_bytes": size,
             "choice": str(training.backend.decisions[arm]),
             "default": str(training.backend.decisions[default]),
+            "time_us": time_us,
+            "default_us": default_us,
         }
-        mean = tally.mean(cell)
-        if np.isfinite(mean[[arm, default]]).all():
-            row["time_us"], row["default_us"] = np.exp(mean[[arm, default]]).tolist()
         if recorded:
             row["regret"] = float(recorded.true_us(cell, arm) / recorded.best_us[cell] - 1)
         rows.append(row)

@@ -23,7 +23,7 @@ Bonferroni's correction for the arms that are compared). A training tests after 
 class Gate(Agent):
     """An agent behind a safety gate: it deploys an arm instead of the default only if that was
     measured to be faster, beyond what noise explains and by the back end's margin. Where nothing
-    was measured, the agent's prediction must be as certain.
+    was measured, the agent must expect that with a probability of 1 - RISK.
 
     agent: chooses what to measure.
     """
@@ -78,7 +78,9 @@ class Gate(Agent):
         expected = self.agent.predict(cell)
         if expected is None:
             return default
-        quantile = float(normal.ppf(1 - RISK / self.mask(cell).sum()))
+        # A prediction is what the agent believes of each arm after all that it has measured. Unlike
+        # a test, it needs no correction for the number of arms.
+        quantile = float(normal.ppf(1 - RISK))
         worst = expected.log_time + quantile * expected.deviation
         arm = int(np.where(self.mask(cell), worst, np.inf).argmin())
         return arm if worst[arm] + self.backend.margin < 0 else default

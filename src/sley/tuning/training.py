@@ -169,15 +169,19 @@ class Training:
         }
 
     def ranges(self) -> tuple[Range, ...]:
-        """What the agent would deploy, as ranges of a policy: each size stands for those around it,
-        up to the geometric mean with the next. Sizes that keep the default have no range, nor have
-        sizes below the first and above the last one, of which nothing is known."""
+        """What the agent would deploy, as ranges of a policy. Sizes that keep the default have no
+        range, nor have sizes below the first and above the last one, of which nothing is known.
+
+        Two sizes with ranges share the sizes between them, up to their geometric mean. Towards a
+        size with the default, a range ends where the times of its arm and of the default cross, by
+        their logarithms, and at the geometric mean at most.
+        """
         chosen = [self.agent.best(cell) for cell in range(len(self.backend.sizes))]
         ranges: list[Range] = []
         for cell, arm in enumerate(chosen):
             if arm == int(self.backend.default[cell]):
                 continue
-            found = self._range(cell, arm)
+            found = self._range(cell, chosen)
             last = ranges[-1] if ranges else None
             if last and last.end_bytes == found.begin_bytes - 1 and last.decision == found.decision:
                 ranges[-1] = _join(last, found)
@@ -185,18 +189,18 @@ class Training:
                 ranges.append(found)
         return tuple(ranges)
 
-    def _range(self, cell: int, arm: int) -> Range:
-        """The range of one size."""
-        backend, tally = self.backend, self.agent.tally
-        sizes = backend.sizes.tolist()
-        begin = sizes[0] if cell == 0 else _between(sizes[cell - 1], sizes[cell]) + 1
-        end = sizes[-1] if cell == len(sizes) - 1 else _between(sizes[cell], sizes[cell + 1])
-        mean, default = tally.mean(cell), int(backend.default[cell])
+    def _range(self, cell: int, chosen: Sequence[int]) -> Range:
+        """The range of one size. chosen: the arms of all sizes."""
+        backend, arm = self.backend, chosen[cell]
+        begin, end = (self._reach(cell, to, chosen) for to in (cell - 1, cell + 1))
+        if cell > 0 and chosen[cell - 1] != int(backend.default[cell - 1]):
+            begin += 1  # the other range has the size in the middle
+        mean, default = self.agent.tally.mean(cell), int(backend.default[cell])
         measured: tuple[Measured, ...] = ()
         near: list[int] = []
         if np.isfinite(mean[[arm, default]]).all():
             times = np.exp(mean[[arm, default]]).tolist()
-            measured = (Measured(sizes[cell], *times),)
+            measured = (Measured(int(backend.sizes[cell]), *times),)
             close = np.argsort(mean, kind="stable")[: _MOST_ALTERNATIVES + 2].tolist()
             near = [a for a in close if mean[a] < mean[arm] + np.log(NEAR)]
         others = [backend.decisions[a] for a in near if a not in (arm, default)]
@@ -204,10 +208,27 @@ class Training:
             begin, end, backend.decisions[arm], measured, tuple(others[:_MOST_ALTERNATIVES])
         )
 
+    def _reach(self, cell: int, to: int, chosen: Sequence[int]) -> int:
+        """The last size of a cell's range towards another cell."""
+        sizes = self.backend.sizes.tolist()
+        if not 0 <= to < len(sizes):
+            return int(sizes[cell])
+        if chosen[to] != int(self.backend.default[to]):
+            return isqrt(sizes[cell] * sizes[to])
+        own, other = (self._slower(c, chosen[cell]) for c in (cell, to))
+        share = min(own / (own - other), 0.5) if own < 0 < other else 0.5 * (own < 0)
+        return int(sizes[cell] * (sizes[to] / sizes[cell]) ** share)
 
-def _between(small: int, large: int) -> int:
-    """The size in the middle of two, by ratio."""
-    return isqrt(small * large)
+    def _slower(self, cell: int, arm: int) -> float:
+        """The logarithm of an arm's time over the default's time, as measured, else a standard
+        deviation above what the agent expects; infinite if nothing is known of it."""
+        mean, default = self.agent.tally.mean(cell), int(self.backend.default[cell])
+        if np.isfinite(mean[[arm, default]]).all():
+            return float(mean[arm] - mean[default])
+        expected = self.agent.predict(cell)
+        if expected is None:
+            return np.inf
+        return float(expected.log_time[arm] + expected.deviation[arm])
 
 
 def _join(first: Range, second: Range) -> Range:

@@ -112,8 +112,6 @@ class Checkpoint:
             )
             checkpoint._check(facts["format"], arrays)
         except SleyError as error:
-            if error.code == "D924":
-                raise
             found = error.diagnostics[0].found
             raise D924.error(at=place, expected="settings in range", found=found) from error
         except (KeyError, TypeError, ValueError) as error:
