@@ -49,7 +49,6 @@ def workloads(draw: st.DrawFn) -> Workload:
                 draw(st.integers(1, 1 << 40)),
                 group=draw(st.sampled_from(Group)),
                 overlaps=draw(st.booleans()),
-                is_pipeline=draw(st.booleans()),
             )
             if steps.workload("", 1).overlaps[call]:
                 open_.append(call)
@@ -101,7 +100,7 @@ def test_a_file_by_hand_has_its_calls_waits_and_computations(tmp_path) -> None:
         ('wait = ["gradients"]', 'wait = ["gradients", "gradients"]', "once"),
         ('wait = ["gradients"]', 'wait = "gradients"', "list"),
         ('overlaps = "gradients"', "overlaps = 1", "overlaps"),
-        ('overlaps = "gradients"', 'pipeline = "yes"', "pipeline"),
+        ('overlaps = "gradients"', "pipeline = true", "entries of"),
         ("compute_us = 20", "", "empty"),
         ("compute_us = 20", 'size = "1K"', "collective"),
         ("[[step]]", "[step]", "TOML"),

@@ -1,8 +1,8 @@
 """Workloads: the calls of a program with the computation between them.
 
-workload.py   the value, and `Steps`, which makes one step by step
-files.py      reads and writes them as TOML
-models.py     those of MSCCLang's end-to-end results: inference and mixture-of-experts training
+Files: workload (the value, and `Steps`, which makes one step by step), files (reads and writes
+workloads as TOML), models (inference and mixture-of-experts training, as in MSCCLang's end-to-end
+results).
 """
 
 from sley.workloads.files import read, write

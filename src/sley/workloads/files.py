@@ -2,8 +2,8 @@
 
 A workload has a format, a name, its ranks, and a list of steps. A step may have `compute_us`; then
 `wait`, a list of names of overlapping calls; then a call: `collective`, `size` (bytes, or a text
-such as "64K"), `group` ("cluster", "node" or "rail"), `overlaps`, the name under which a later step
-waits for it, and `pipeline`. What is not waited for is waited for at the end.
+such as "64K"), `group` ("cluster", "node" or "rail"), and `overlaps`, the name under which a later
+step waits for it. What is not waited for is waited for at the end.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ FORMAT = 1
 """The number of the file format."""
 
 _TOP = ("format", "name", "ranks", "step")
-_STEP = ("compute_us", "wait", "collective", "size", "group", "overlaps", "pipeline")
-_OF_A_CALL = ("size", "group", "overlaps", "pipeline")
+_STEP = ("compute_us", "wait", "collective", "size", "group", "overlaps")
+_OF_A_CALL = ("size", "group", "overlaps")
 _GROUPS = {group.name.lower(): group for group in Group}
 
 
@@ -65,8 +65,6 @@ def text(workload: Workload) -> str:
             lines.append(f'group = "{Group(step.group).name.lower()}"')
         if step.waited > row:
             lines.append(f'overlaps = "call {row}"')
-        if step.is_pipeline:
-            lines.append("pipeline = true")
     return "\n".join(lines) + "\n"
 
 
@@ -138,15 +136,11 @@ class _Reader:
         if name is not None and (not isinstance(name, str) or name in self.open):
             expected = "overlaps as a name that no other overlapping call has"
             raise _bad(at, expected, repr(name))
-        is_pipeline = row.get("pipeline", False)
-        if not isinstance(is_pipeline, bool):
-            raise _bad(at, "pipeline as true or false", repr(is_pipeline))
         call = self.steps.call(
             row["collective"],
             text_in_bytes(row["size"]),
             group=_GROUPS[group],
             overlaps=name is not None,
-            is_pipeline=is_pipeline,
         )
         if name is not None:
             self.open[name] = call

@@ -57,8 +57,6 @@ class Workload(Table):
         without a call.
     waited: int32 (steps,), the step that waits for the call, after its computation: the call's own
         step if the call overlaps nothing, otherwise a later one; NONE without a call.
-    is_pipeline: bool (steps,), whether the call passes data on to the next stage of a pipeline
-        (GC3, section 12.3).
 
     Errors: D945.
     """
@@ -70,7 +68,6 @@ class Workload(Table):
     group: ByteArray
     size_bytes: LongArray
     waited: IntArray
-    is_pipeline: BoolArray
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,7 +135,6 @@ class Steps:
         *,
         group: Group = Group.CLUSTER,
         overlaps: bool = False,
-        is_pipeline: bool = False,
     ) -> int:
         """A call; its number, for `wait`, if it overlaps what follows. Errors: D945."""
         if collective not in COLLECTIVES:
@@ -148,7 +144,7 @@ class Steps:
             raise D945.error(at=self.at, expected=expected, found=found, remedy=remedy)
         _check(size_bytes, 1, MAX_BYTES, "size_bytes", self.at)
         row = len(self._rows)
-        self._add(COLLECTIVES.index(collective), group, int(size_bytes), is_pipeline)
+        self._add(COLLECTIVES.index(collective), group, int(size_bytes))
         self._rows[row][_WAITED] = NONE if overlaps else row
         return row
 
@@ -159,7 +155,7 @@ class Steps:
                 raise _bad("wait", "a call that overlaps and was not waited for", call, self.at)
         for call in calls:
             self._rows[call][_WAITED] = len(self._rows)
-        self._add(NONE, NONE, 0, False)
+        self._add(NONE, NONE, 0)
 
     def workload(self, name: str, ranks: int) -> Workload:
         """The workload of the steps so far. It ends with a wait for the calls that have none.
@@ -171,9 +167,8 @@ class Steps:
         columns: list[Any] = list(zip(*steps._rows, strict=True))
         return Workload(name, ranks, *columns)
 
-    def _add(self, collective: int, group: int, size_bytes: int, is_pipeline: bool) -> None:
-        row = [self._compute_us, collective, int(group), size_bytes, NONE, is_pipeline]
-        self._rows.append(row)
+    def _add(self, collective: int, group: int, size_bytes: int) -> None:
+        self._rows.append([self._compute_us, collective, int(group), size_bytes, NONE])
         self._compute_us = 0.0
 
 
