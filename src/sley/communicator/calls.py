@@ -113,9 +113,10 @@ Explain = Callable[[Report | None], SleyError | None]
 _PIECE_S = 0.1
 
 
-class Waits(Protocol):
-    """What is told of waits for a call: `recording.Recorded`."""
+class Recorded(Protocol):
+    """The recording of a call in progress: `recording.Recorded`."""
 
+    def drop(self) -> None: ...
     def begin_wait(self) -> None: ...
     def end_wait(self) -> None: ...
 
@@ -126,7 +127,7 @@ class Work:
 
     source: after a receive, the sender's rank. is_unplanned: after a call with
     `Call.may_be_unplanned`, whether another rank does it without a plan, and nothing was done.
-    recorded: notes waits for the call, if it is recorded.
+    recorded: notes waits for the call, if it is recorded; drops an unplanned one.
     """
 
     __slots__ = ("_error", "_explain", "_lock", "_ticket", "is_unplanned", "recorded", "source")
@@ -140,7 +141,7 @@ class Work:
         self.source, self.is_unplanned = NONE, False
         self._error: SleyError | None = None
         self._lock = threading.Lock()
-        self.recorded: Waits | None = None
+        self.recorded: Recorded | None = None
 
     def is_done(self) -> bool:
         """Whether the call has ended, successfully or not."""
@@ -205,6 +206,8 @@ class Work:
             self.is_unplanned = report is not None and report[0] == Status.UNPLANNED
             if not self.is_unplanned:
                 self._error = self._explain(report)
+            elif self.recorded is not None:
+                self.recorded.drop()
             self.source = ticket.rank
             self._ticket = None
 

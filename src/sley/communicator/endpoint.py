@@ -25,7 +25,7 @@ from sley.communicator.loading import AnyPlan, LoadedPlan, Loader
 from sley.communicator.memory import WAYS, Memory
 from sley.communicator.messages import ANY, Messages
 from sley.communicator.network import connect
-from sley.communicator.recording import RECORDING
+from sley.communicator.recording import RECORDING, Member
 from sley.communicator.settings import Copies, Settings
 from sley.communicator.stats import OPEN, CallStats, log_to_stderr, logger
 from sley.communicator.tuner import Tuner
@@ -108,6 +108,8 @@ class Endpoint:
                 )
             )
             self.hosts: Hosts = rendezvous.hosts
+            processes = tuple(one.process for one in rendezvous.descriptions)
+            self._member = Member(name, rank, processes)
             fabric = memory.fabric(rendezvous)
             fabric.watch(_processes_to_watch(rendezvous, opened))
             transport = connect(fabric, rendezvous, settings.network, settings.timeout_s)
@@ -152,21 +154,22 @@ class Endpoint:
         the call's memory, kept alive until it has ended. Errors: N62x, N65x; `Work.wait` raises
         those of an asynchronous call."""
         core = self._open_core()
-        recorder = RECORDING.recorder
-        recorded = None if recorder is None else recorder.begin(self, call)
+        recorded = RECORDING.begin(self._member, call) if RECORDING.recorders else None
         loaded, record, arguments = self._arguments(core, call)
         if is_async:
             ticket = core.calls.submit(*arguments)
             work = Work(
                 ticket, lambda report: self._error(core, loaded, record, call, report), owners
             )
-            core.failures.latest = work
             if recorded is not None:
                 work.recorded = recorded.overlap()
+            core.failures.latest = work
             return work
         is_planned = self._run(core, loaded, record, call, arguments, 1)
         if recorded is not None:
             recorded.end()
+            if not is_planned:
+                recorded.drop()
         return DONE if is_planned else DONE_UNPLANNED
 
     def skip_plan(self) -> None:

@@ -8,16 +8,14 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
-import numpy as np
-
-from sley.communicator.calls import OWN, Call
+from sley.communicator.calls import Call
 from sley.communicator.stats import logger
 from sley.errors import SleyError
-from sley.ir.collectives import STANDARD, standard
-from sley.rendezvous.hosts import Hosts
+from sley.ir.collectives import standard
+from sley.rendezvous.hosts import Hosts, Process
 from sley.selection.kinds import CALLS, size_of
 from sley.workloads import Group, Steps, Workload, write
 from sley.workloads.workload import MOST_STEPS
@@ -26,64 +24,63 @@ VARIABLE = "SLEY_RECORD"
 """The environment variable with the file that a process records its workload to."""
 
 
-class Caller(Protocol):
-    """A rank of a communicator: an `Endpoint`."""
-
-    name: str
-    rank: int
-    ranks: int
-    hosts: Hosts
-
-
 @dataclass(frozen=True, eq=False)
 class Member:
-    """What is kept of a rank of a communicator, which may be closed."""
+    """A rank of a communicator, for a recording, which is longer in use than the communicator.
+
+    name: the communicator's. processes: of all its ranks.
+    """
 
     name: str
     rank: int
-    ranks: int
-    hosts: Hosts
+    processes: tuple[Process, ...]
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return len(self.processes)
+
+    @cached_property
+    def hosts(self) -> Hosts:
+        """Which ranks share a host."""
+        return Hosts.of([process.host for process in self.processes])
 
 
 class Recorder:
     """Records the collectives of this process in the order of their starts, and the time between
     the end of each and the start of the next as computation.
 
-    Not recorded: messages, also those of an AllToAll with different sizes; calls with plans of the
-    caller's for no standard collective; calls of groups that no `Group` describes. Computations
-    before the first call are left out.
+    Not recorded: messages, also those of an AllToAll with different sizes on any rank; calls with
+    the caller's own plans for no standard collective; calls without data; calls of groups that no
+    `Group` describes; computations before the first call.
     """
 
     def __init__(self) -> None:
-        self._events: list[_Called | _Waited] = []
-        self._members: dict[int, Member] = {}
+        self._events: list[Called | _Waited] = []
+        self._members: dict[Member, None] = {}  # in the order of their first calls
         self._end_s: float | None = None
         self._lock = threading.Lock()
 
-    def begin(self, caller: Caller, call: Call) -> Recorded:
+    def begin(self, member: Member, call: Call) -> Called:
         """A call begins."""
         with self._lock:
-            c, hosts = caller, caller.hosts
-            key = id(hosts)  # which stays alive in the member
-            if key not in self._members:
-                self._members[key] = Member(c.name, c.rank, c.ranks, hosts)
-            member = self._members[key]
-            event = _Called(self._pause_us(), member, *_kind_of(member, call))
+            self._members.setdefault(member)
+            event = Called(self._pause_us(), member, *_kind_of(member, call))
             self._add(event)
-            return Recorded(self, event, threading.get_ident())
+            return event
 
     def workload(self, name: str = "recorded") -> Workload:
         """The workload so far. Without any call it has one empty step."""
         with self._lock:
             events = list(self._events)
-        groups = {id(member): self._group(member) for member in self._members.values()}
+            groups = {member: self._group(member) for member in self._members}
         steps, numbers = Steps(), dict[int, int]()
         for event in events:
             steps.compute(event.compute_us)
             if isinstance(event, _Waited):
                 if id(event.call) in numbers:
                     steps.wait(numbers.pop(id(event.call)))
-            elif (group := groups[id(event.member)]) is not None and event.collective:
+            elif (group := groups[event.member]) is not None and event.collective:
                 number = steps.call(
                     event.collective, event.size_bytes, group=group, overlaps=event.is_async
                 )
@@ -99,13 +96,13 @@ class Recorder:
     @property
     def _world(self) -> Member:
         """The member of the communicator with the most ranks."""
-        return max(self._members.values(), key=lambda member: member.ranks)
+        return max(self._members, key=lambda member: member.ranks)
 
     def end(self) -> None:
         """A call or a wait ends: what follows is computation."""
         self._end_s = time.perf_counter()
 
-    def wait(self, call: _Called) -> None:
+    def wait(self, call: Called) -> None:
         """A wait for a call begins."""
         with self._lock:
             self._add(_Waited(self._pause_us(), call))
@@ -116,35 +113,42 @@ class Recorder:
         self._end_s = now
         return pause * 1e6
 
-    def _add(self, event: _Called | _Waited) -> None:
-        if len(self._events) < MOST_STEPS - 1:
+    def _add(self, event: Called | _Waited) -> None:
+        most = MOST_STEPS - 1  # a workload may end with a further step, a wait for what is open
+        if len(self._events) < most:
             self._events.append(event)
-        elif len(self._events) == MOST_STEPS - 1:
-            self._events.append(event)
-            logger.warning("only the first %d calls and waits are recorded", MOST_STEPS)
+            if len(self._events) == most:
+                logger.warning("only the first %d calls and waits are recorded", most)
 
     def _group(self, member: Member) -> Group | None:
         """The group that makes the calls of a member; None if no `Group` describes it."""
         world = self._world
-        if member.ranks == world.ranks:
-            return Group.CLUSTER
-        in_host = np.bincount(world.hosts.host)
-        own = np.bincount(member.hosts.host)
-        if member.ranks == own.max() == in_host.min() == in_host.max():
-            return Group.NODE
-        if own.max() == 1 and member.ranks == len(in_host):
-            return Group.RAIL
+        rank_of = {process: rank for rank, process in enumerate(world.processes)}
+        if all(process in rank_of for process in member.processes):
+            ranks = [rank_of[process] for process in member.processes]
+            if len(ranks) == world.ranks:
+                return Group.CLUSTER
+            hosts = world.hosts
+            if hosts.is_uniform and set(ranks) == set(hosts.of_host(ranks[0])):
+                return Group.NODE
+            if len(ranks) == hosts.count and len({hosts.local[rank] for rank in ranks}) == 1:
+                return Group.RAIL
         logger.warning(
-            "%s: its calls are not recorded: its ranks are neither a node nor one of each node",
+            "%s: its calls are not recorded: its ranks are neither all of %s, nor those of a node, "
+            "nor those with the same place in each node",
             member.name,
+            world.name,
         )
         return None
 
 
 @dataclass(eq=False)
-class _Called:
-    """A call. collective: "" if it is not recorded. is_async: whether it was seen to overlap what
-    follows."""
+class Called:
+    """A recorded call.
+
+    compute_us: the computation before it. collective: its name; "" for a call that the workload
+    leaves out. is_async: whether the caller continued while it ran.
+    """
 
     compute_us: float
     member: Member
@@ -158,60 +162,83 @@ class _Waited:
     """A wait for a call."""
 
     compute_us: float
-    call: _Called
+    call: Called
 
 
 class Recorded:
-    """A recorded call in progress."""
+    """A call in progress, and its entry in each recorder."""
 
-    __slots__ = ("_call", "_is_waited", "_recorder", "_thread")
+    __slots__ = ("_entries", "_is_waited", "_thread")
 
-    def __init__(self, recorder: Recorder, call: _Called, thread: int) -> None:
-        self._recorder, self._call, self._thread = recorder, call, thread
+    def __init__(self, entries: tuple[tuple[Recorder, Called], ...]) -> None:
+        self._entries, self._thread = entries, threading.get_ident()
         self._is_waited = False
 
     def end(self) -> None:
         """The call has ended, and nothing ran beside it."""
-        self._recorder.end()
+        for recorder, _ in self._entries:
+            recorder.end()
 
     def overlap(self) -> Recorded:
         """The call runs on while its caller continues."""
-        self._call.is_async = True
-        self._recorder.end()
+        for _, call in self._entries:
+            call.is_async = True
+        self.end()
         return self
+
+    def drop(self) -> None:
+        """The call did nothing: another rank does it by messages."""
+        for _, call in self._entries:
+            call.collective = ""
 
     def begin_wait(self) -> None:
         """A thread begins to wait for the call. Only the caller's thread counts: others finish the
         call's work."""
         if threading.get_ident() == self._thread and not self._is_waited:
-            self._recorder.wait(self._call)
+            for recorder, call in self._entries:
+                recorder.wait(call)
 
     def end_wait(self) -> None:
         """A wait has ended."""
         if threading.get_ident() == self._thread and not self._is_waited:
             self._is_waited = True
-            self._recorder.end()
+            self.end()
 
 
 class Recording:
-    """The recorder of this process, which is one rank. recorder: None while nothing is recorded."""
+    """The recorders of this process, which is one rank: that of SLEY_RECORD's file, and those of
+    `record`'s blocks. Each gets all calls."""
 
     def __init__(self) -> None:
-        self.recorder: Recorder | None = None
-        self._path: Path | None = None
+        self.recorders: tuple[Recorder, ...] = ()
+        self._file: tuple[Path, Recorder] | None = None
 
     def start(self) -> None:
         """Records from now on if SLEY_RECORD names a file."""
         path = os.environ.get(VARIABLE)
-        if path and self.recorder is None:
-            self._path, self.recorder = Path(path), Recorder()
+        if path and self._file is None:
+            self._file = Path(path), self.add()
+
+    def add(self) -> Recorder:
+        """A further recorder, which gets the calls from now on."""
+        recorder = Recorder()
+        self.recorders = (*self.recorders, recorder)
+        return recorder
+
+    def remove(self, recorder: Recorder) -> None:
+        """A recorder gets no further calls."""
+        self.recorders = tuple(one for one in self.recorders if one is not recorder)
+
+    def begin(self, member: Member, call: Call) -> Recorded:
+        """A call begins."""
+        return Recorded(tuple((one, one.begin(member, call)) for one in self.recorders))
 
     def save(self) -> None:
-        """Writes what has been recorded to the file, if this process is rank 0 of its largest
+        """Writes the recording to SLEY_RECORD's file, if this process is rank 0 of its largest
         communicator. A failure is logged, for it must not end a training."""
-        recorder, path = self.recorder, self._path
-        if recorder is None or path is None:
+        if self._file is None:
             return
+        path, recorder = self._file
         try:
             if recorder.is_first:
                 write(recorder.workload(path.stem), path)
@@ -219,8 +246,8 @@ class Recording:
             logger.warning("%s=%s: %s", VARIABLE, path, error)
 
     def forget(self) -> None:
-        """Stops recording without a file."""
-        self.recorder = self._path = None
+        """Stops all recorders without writing the file."""
+        self.recorders, self._file = (), None
 
 
 RECORDING = Recording()
@@ -234,22 +261,20 @@ os.register_at_fork(after_in_child=RECORDING.forget)
 def record() -> Iterator[Recorder]:
     """Records the calls in its block: ``with record() as recorder: step()``, then
     ``recorder.workload("a step")``."""
-    before = RECORDING.recorder
-    recorder = RECORDING.recorder = Recorder()
+    recorder = RECORDING.add()
     try:
         yield recorder
     finally:
-        RECORDING.recorder = before
+        RECORDING.remove(recorder)
 
 
 def _kind_of(member: Member, call: Call) -> tuple[str, int]:
     """The collective and the size of a call; "" for what is not recorded."""
-    if call.kind == OWN:
-        plan = call.plan
-        if plan is None or standard(plan.collective) is None:
-            return "", 0
-        blocks = plan.collective.blocks
-        return plan.collective.name, call.count * call.dtype.size_bytes * blocks
-    name = CALLS[call.kind].name
-    size_bytes = size_of(call.kind, member.ranks, call.count, call.dtype.size_bytes)
-    return (name, size_bytes) if size_bytes and name in STANDARD else ("", 0)
+    if call.plan is None:
+        name = CALLS[call.kind].name
+        size_bytes = size_of(call.kind, member.ranks, call.count, call.dtype.size_bytes)
+    else:
+        c = call.plan.collective
+        name = "" if standard(c) is None else c.name
+        size_bytes = call.count * call.dtype.size_bytes * c.blocks
+    return (name, size_bytes) if name and size_bytes else ("", 0)

@@ -136,7 +136,7 @@ class Pending(dist.Work):
             timeout_s = timeout.total_seconds() if timeout > UNSET else self._timeout_s
             self._await(timeout_s)
             self._finish()
-        elif RECORDING.recorder is not None:
+        elif RECORDING.recorders:
             _note_wait(self._parts)
         if self._error is not None:
             raise self._error
@@ -178,7 +178,7 @@ class Pending(dist.Work):
 
     def get_future(self) -> Future[list[Tensor]]:
         """A future that completes with the output tensors, or with the error, at the end."""
-        if RECORDING.recorder is not None:
+        if RECORDING.recorders:
             _note_wait_after_backward(self._parts)
         with self._lock:
             if self._future is None:
