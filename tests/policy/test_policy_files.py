@@ -4,6 +4,7 @@ import io
 import json
 import os
 import zipfile
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from sley.algorithms import CATALOG
 from sley.compiler import Options
-from sley.errors import SleyError
+from sley.errors import Place, SleyError
+from sley.passes.timeline import Costs
 from sley.policy import Change, Decision, Machine, Measured, Policy, Range, read, write
 from sley.policy.policy import TILES
 
@@ -26,6 +28,9 @@ def decisions(collective):
         Options,
         protocol=st.sampled_from(["LL", "LL128", "Simple", None]),
         instances=st.sampled_from([None, 1, 24]),
+        max_blocks=st.sampled_from([None, 32]),
+        slots=st.sampled_from([None, 2]),
+        per_chunk=st.sampled_from([None, False, True]),
     )
     return st.builds(Decision, st.sampled_from(names), options, st.sampled_from(TILES))
 
@@ -143,6 +148,10 @@ def change(plain, keys, value):
         (("ranges", "allreduce", 0, "measured"), [{"size_bytes": 1}], "D901", "time_us"),
         (("notes", "seed"), 0, "D901", "notes.seed"),
         (("notes", "seed"), "\x1b[31m", "D901", "control"),
+        (("notes", "\x1b[31m"), "0", "D901", "'\\x1b[31m'"),
+        (("notes", "\ud800"), 0, "D901", "'\\ud800'"),
+        (("notes", "a" * 2000), "0", "D901", "characters"),
+        (("ranges", "\x1b[31m"), 0, "D901", "'\\x1b[31m'"),
         (("agent",), "a" * 2000, "D901", "characters"),
         (("ranges", "allreduce", 0, "decision", "tile"), 10**400, "D901", "tile"),
     ],
@@ -152,6 +161,14 @@ def test_a_changed_entry_is_refused_with_its_place(tmp_path, keys, value, code, 
     change(plain, keys, value)
     path = zipped(tmp_path / "bad.zip", {"policy.json": json.dumps(plain)})
     assert says in rejected(path, code)
+
+
+def test_a_decision_that_no_file_can_hold_is_refused():
+    decision = Decision("ring-allreduce", Options(costs=Costs()))
+    for one in (Range(0, None, decision), replace(RULE, alternatives=(decision,))):
+        with pytest.raises(SleyError, match="costs") as caught:
+            Policy(MACHINE, {"allreduce": (one,)})
+        assert caught.value.code == "D901"
 
 
 def test_overlapping_ranges_are_refused(tmp_path):
@@ -208,10 +225,6 @@ def test_a_damaged_file_never_raises_anything_but_a_diagnostic(tmp_path_factory,
 
 
 def test_a_policy_for_another_machine_is_refused():
-    from dataclasses import replace
-
-    from sley.errors import Place
-
     MACHINE.check(MACHINE, Place("p.zip"))
     for changed in ({"gpus": 4}, {"nodes": 1}, {"engine": "cpu"}, {"fingerprint": "beef"}):
         with pytest.raises(SleyError) as caught:

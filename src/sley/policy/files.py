@@ -11,7 +11,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ MOST_BYTES = 16 << 20
 
 _MOST_TEXT, _MOST_NUMBER = 1000, 1e15
 
-_OPTIONS = ("protocol", "schedule", "allocate", "channels", "instances", "fusion", "loop_order")
-"""The options of a decision."""
+_OPTIONS = tuple(field.name for field in fields(Options) if field.name != "costs")
+"""The options of a decision; a policy has no decision with costs."""
 
 
 def write(policy: Policy, path: str | os.PathLike[str]) -> None:
@@ -140,10 +140,13 @@ class _Entry:
         return {name: self._below(value, name) for name, value in self.value.items()}
 
     def named(self) -> dict[str, _Entry]:
-        """The members of an object with any names."""
+        """The members of an object with any names that `text` allows."""
         if not isinstance(self.value, dict):
             raise self.fail("an object of JSON")
-        return {name: self._below(value, name) for name, value in self.value.items()}
+        return {
+            _Entry(name, self.place).text(): self._below(value, name)
+            for name, value in self.value.items()
+        }
 
     def items(self) -> list[_Entry]:
         if not isinstance(self.value, list):
@@ -267,7 +270,5 @@ def _plain_range(one: Range) -> dict[str, Any]:
 
 def _plain_decision(decision: Decision) -> Mapping[str, Any]:
     given = decision.options.given()
-    options = {
-        word: getattr(given[word], "value", given[word]) for word in _OPTIONS if word in given
-    }
+    options = {word: getattr(value, "value", value) for word, value in given.items()}
     return {"algorithm": decision.algorithm, "tile": decision.tile, **options}

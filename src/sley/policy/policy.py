@@ -37,11 +37,6 @@ class Decision:
     options: Options = field(default_factory=Options)
     tile: float = 1.0
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The parameters of the algorithm that give its size: ("ranks",) or ("nodes", "gpus")."""
-        return CATALOG[self.algorithm].required
-
     def program(self, nodes: int, gpus: int, *, in_place: bool) -> Program:
         """The algorithm's program for nodes of GPUs. Errors: L120, and the algorithm's own."""
         return build(self.algorithm, nodes=nodes, gpus=gpus, in_place=in_place)
@@ -79,6 +74,10 @@ class Range:
     def sizes(self) -> str:
         """The range in words."""
         return sizes_text(self.begin_bytes, self.end_bytes)
+
+    def label(self, collective: str) -> str:
+        """The range of a collective in words, for messages."""
+        return f"{collective}, {self.sizes}"
 
     def covers(self, size_bytes: int) -> bool:
         """Whether the range has a size."""
@@ -152,8 +151,8 @@ class Policy:
         as text, by name (seed, samples, version of sley). changes: what the agent changed its mind
         about, in order.
 
-    Errors: D901 for overlapping ranges and unknown collectives, D904 for unknown algorithms and
-    those of another collective.
+    Errors: D901 for overlapping ranges, unknown collectives, and options that a file doesn't have
+    (costs); D904 for unknown algorithms and those of another collective.
     """
 
     machine: Machine
@@ -194,9 +193,9 @@ class Policy:
 
 
 def _check_range(collective: str, one: Range) -> None:
-    """Refuses a range without sizes, or whose algorithms aren't for the collective. Errors:
-    D901, D904."""
-    place = Place(detail=f"{collective}, {one.sizes}")
+    """Refuses a range without sizes, or with a decision that the collective or a file can't have.
+    Errors: D901, D904."""
+    place = Place(detail=one.label(collective))
     if one.begin_bytes < 0 or (one.end_bytes is not None and one.end_bytes < one.begin_bytes):
         raise D901.error(
             at=place,
@@ -216,6 +215,9 @@ def _check_range(collective: str, one: Range) -> None:
         if decision.tile not in TILES:
             expected = f"a tile of {', '.join(f'{tile:g}' for tile in TILES)}"
             raise D901.error(at=place, expected=expected, found=f"{decision.tile!r}")
+        costs = decision.options.costs
+        if costs is not None:
+            raise D901.error(at=place, expected="options without costs", found=repr(costs))
 
 
 def _word(value: Any) -> str:
