@@ -25,7 +25,6 @@ POLICY = Policy(
         )
     },
 )
-DEFAULT = Policy(MACHINE, {"allreduce": (Range(4097, 99999, Decision("ring-allreduce")),)})
 
 
 def sley(*arguments: object) -> Result:
@@ -55,15 +54,6 @@ def test_a_text_is_written_and_what_it_lacks_is_named(file: Path, to: str, text:
     assert output.read_text() == text
     assert "note: allreduce, 4097 and more: left out" in result.stderr
     assert str(output) in result.stdout
-
-
-def test_nccls_own_choices_are_read_from_another_policy(file: Path) -> None:
-    default, output = file.parent / "nccl.zip", file.parent / "tuner.conf"
-    policies.write(DEFAULT, default)
-    arguments = ("policy", "export", file, "-o", output, "--default", default)
-    assert sley(*arguments, "--to", "nccl-csv").exit_code == 0
-    assert output.read_text() == exports.nccl_csv(POLICY, DEFAULT).text
-    assert sley(*arguments, "--to", "rccl-csv").exit_code == 2
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")

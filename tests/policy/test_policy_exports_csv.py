@@ -168,38 +168,6 @@ def test_the_csv_of_nccl_has_no_word_that_its_reader_misunderstands(policy):
                 assert int(words[5]) >= 0, "channels of -1 are one channel"
 
 
-def test_nccls_own_choices_fill_the_gaps_of_its_csv():
-    machine = Machine("simulator", "ndv4:2", "f00d", 2, 8)
-    tree = Decision("double-binary-tree-allreduce", Options(protocol="LL"))
-    rings = Decision("ring-allreduce", Options(protocol="LL128", instances=7))
-    meshes = Decision("all-pairs-allreduce")
-    learned = Policy(machine, {"allreduce": (Range(1000, 2000, Decision("multi-ring-allreduce")),)})
-    default = Policy(
-        machine,
-        {
-            "allreduce": (Range(0, 9999, tree), Range(10000, 1 << 20, rings)),
-            "alltoall": (Range(0, None, Decision("all-pairs-alltoall")),),
-            "allgather": (),
-        },
-    )
-    text = nccl_csv(learned, default).text
-    answers = {
-        size: example_plugin(text, Call("allreduce", size, 2, 16))
-        for size in (999, 1500, 2001, 10000, 1 << 21)
-    }
-    assert answers == {
-        999: ("tree", "ll", 0),
-        1500: ("ring", "simple", 8),
-        2001: ("tree", "ll", 0),
-        10000: ("ring", "ll128", 0),
-        1 << 21: ("ring", "simple", 0),
-    }
-    without = Policy(machine, {"allreduce": (Range(0, None, meshes),)})
-    assert nccl_csv(learned, without).text.replace("# NCCL's own choices\n", "") == (
-        nccl_csv(learned).text
-    )
-
-
 @examples(25)
 @given(policies)
 def test_the_csv_of_rccl_decides_as_the_policy_and_leaves_other_calls_alone(policy):

@@ -260,8 +260,19 @@ def test_any_compiler_takes_the_plug_in_without_a_warning(compiler: str, standar
 def test_a_missing_or_failing_compiler_is_refused(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "tuner.so"
     path.write_bytes(b"before")
+    unrunnable, not_utf8 = tmp_path / "unrunnable", tmp_path / "not-utf8"
+    unrunnable.write_bytes(b"\x7fELF")
+    not_utf8.write_bytes(b"#!/bin/sh\nprintf '\\377\\n' >&2\nexit 1\n")
+    for compiler in (unrunnable, not_utf8):
+        compiler.chmod(0o755)
     text = nccl_plugin(POLICIES[0]).text
-    for command, found in (("missing-compiler -O1", "none of them"), ("false", "ended with 1")):
+    for command, found in (
+        ("missing-compiler -O1", "none of them"),
+        ("false", "ended with 1"),
+        ("cc -DA='", "quot"),
+        (str(unrunnable), "Exec format"),
+        (str(not_utf8), "ended with 1"),
+    ):
         monkeypatch.setenv("CC", command)
         with pytest.raises(SleyError, match=found) as caught:
             build_plugin(text, path)

@@ -19,14 +19,14 @@ from sley.report.tables import table_lines
 from sley.tuning.pictures import draw_map
 
 _PLUGIN = "nccl-plugin"
-_CSV = "nccl-csv"
 
 _TEXTS: Mapping[str, Callable[[Policy], Export]] = {
+    "nccl-csv": exports.nccl_csv,
     "ncclx-csv": exports.ncclx_csv,
     "rccl-csv": exports.rccl_csv,
     _PLUGIN: exports.nccl_plugin,
 }
-"""The exports that are texts and need nothing besides the policy."""
+"""The exports that are texts."""
 
 _PLANS = "plans"
 
@@ -125,7 +125,7 @@ def _policy_json(policy: Policy) -> dict[str, object]:
 @click.option(
     "--to",
     required=True,
-    type=click.Choice([_CSV, *_TEXTS, _PLANS, *TARGETS]),
+    type=click.Choice([*_TEXTS, _PLANS, *TARGETS]),
     help="NCCL's example tuner (nccl-csv), NCCLX, RCCL, a tuner plug-in in C, or a folder of plans "
     "for sley's communicators (plans) or for another runtime.",
 )
@@ -138,31 +138,18 @@ def _policy_json(policy: Policy) -> dict[str, object]:
     ".so.",
 )
 @click.option("--build", is_flag=True, help="Compile the plug-in with $CC or cc.")
-@click.option(
-    "--default",
-    type=FILE,
-    metavar="FILE",
-    help="For nccl-csv: a policy with NCCL's own choices, for the calls that FILE doesn't decide.",
-)
 @json_option
-def export_command(
-    file: Path, to: str, output: Path, build: bool, default: Path | None, as_json: bool
-) -> None:
+def export_command(file: Path, to: str, output: Path, build: bool, as_json: bool) -> None:
     """Write the policy FILE for another runtime."""
     if build and to != _PLUGIN:
         raise click.UsageError(f"--build is for --to {_PLUGIN}")
-    if default is not None and to != _CSV:
-        raise click.UsageError(f"--default is for --to {_CSV}")
     policy = policies.read(file)
     if to in (_PLANS, *TARGETS):
         write = exports.write_plan_folder if to == _PLANS else _package_for(to)
         paths, remarks = write(policy, output)
     else:
         check_folder(output)
-        if to == _CSV:
-            export = exports.nccl_csv(policy, None if default is None else policies.read(default))
-        else:
-            export = _TEXTS[to](policy)
+        export = _TEXTS[to](policy)
         if build or (to == _PLUGIN and output.suffix == ".so"):
             exports.build_plugin(export.text, output)
         else:

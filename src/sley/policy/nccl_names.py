@@ -79,12 +79,16 @@ class NcclChoice:
 
 @dataclass(frozen=True)
 class NcclRange:
-    """A range of a policy whose decision NCCL can run; sizes in bytes, both included."""
+    """A range of a policy whose decision NCCL can run, and the decision in NCCL's words."""
 
     collective: str
-    begin_bytes: int
-    end_bytes: int | None
+    range: Range
     choice: NcclChoice
+
+    @property
+    def label(self) -> str:
+        """The range in words, for messages."""
+        return self.range.label(self.collective)
 
 
 def nccl_choice(decision: Decision, gpus: int) -> NcclChoice | None:
@@ -123,16 +127,16 @@ def nccl_ranges(policy: Policy, runtime: str) -> tuple[tuple[NcclRange, ...], tu
             choice = nccl_choice(one.decision, policy.machine.gpus)
             if choice is None:
                 remarks.append(
-                    f"{_where(collective, one)}: left out, NCCL's tuner has no {one.decision}"
+                    f"{one.label(collective)}: left out, NCCL's tuner has no {one.decision}"
                 )
                 continue
-            found.append(NcclRange(collective, one.begin_bytes, one.end_bytes, choice))
+            found.append(NcclRange(collective, one, choice))
             given = one.decision.options.given()
             ignored = [word for word in given if word not in _KNOWN_OPTIONS]
             ignored += ["tile of trees"] if choice.tile != one.decision.tile else []
             if ignored:
                 remarks.append(
-                    f"{_where(collective, one)}: NCCL has no {', '.join(ignored)}, and ignores it"
+                    f"{one.label(collective)}: NCCL has no {', '.join(ignored)}, and ignores it"
                 )
     if not found:
         raise D905.error(
@@ -140,7 +144,3 @@ def nccl_ranges(policy: Policy, runtime: str) -> tuple[tuple[NcclRange, ...], tu
             found="; ".join(remarks[:4]) or "a policy without ranges",
         )
     return tuple(found), tuple(remarks)
-
-
-def _where(collective: str, one: Range) -> str:
-    return f"{collective}, {one.sizes}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sley.ir.sizes import sizes_text
 from sley.policy.nccl_names import NcclRange
 from sley.policy.policy import Policy
 
@@ -30,8 +29,7 @@ def title(policy: Policy) -> str:
 def tile_remarks(ranges: tuple[NcclRange, ...], what: str) -> list[str]:
     """A remark on each range that has a tile of its own, which a file can't express."""
     return [
-        f"{one.collective}, {sizes_text(one.begin_bytes, one.end_bytes)}: {what} no share of the "
-        f"tile, so tile={one.choice.tile:g} is ignored"
+        f"{one.label}: {what} no share of the tile, so tile={one.choice.tile:g} is ignored"
         for one in ranges
         if one.choice.tile != 1
     ]

@@ -17,11 +17,9 @@ but leaves a call without a line alone, and refuses 0 channels: its file has no 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
-from sley.errors import Place
 from sley.policy.exports.export import Export, tile_remarks, title
-from sley.policy.nccl_names import COLLECTIVES, NcclChoice, NcclRange, nccl_choice, nccl_ranges
+from sley.policy.nccl_names import COLLECTIVES, NcclChoice, NcclRange, nccl_ranges
 from sley.policy.policy import Policy
 
 NO_END = 2**64 - 1
@@ -44,20 +42,12 @@ _HEAD = """\
 """
 
 
-def nccl_csv(policy: Policy, default: Policy | None = None) -> Export:
-    """The CSV for NVIDIA's example plug-in.
-
-    default: NCCL's own choices on this machine, for calls without a decision. These calls and all
-        others of `ONE_CHANNEL_BYTES` and more, which run a ring, have NCCL's number of channels.
-    Errors: D903 if `default` is of another machine, D905 if NCCL has none of the policy's
-    algorithms.
-    """
-    if default is not None:
-        default.machine.check(policy.machine, Place(detail="NCCL's own choices"))
+def nccl_csv(policy: Policy) -> Export:
+    """The CSV for NVIDIA's example plug-in. Calls of `ONE_CHANNEL_BYTES` and more without a
+    decision run a ring with NCCL's number of channels. Errors: D905 if NCCL has none of the
+    policy's algorithms."""
     ranges, remarks = nccl_ranges(policy, "NCCL")
     lines = _lines(ranges, policy)
-    if default is not None:
-        lines += ["# NCCL's own choices", *_default_lines(default)]
     lines += ["# all other calls, which would have one channel"]
     lines += [line for collective in COLLECTIVES for line in _other_lines(collective)]
     notes = (
@@ -84,20 +74,9 @@ def _text(policy: Policy, lines: Iterable[str], reader: str) -> str:
 def _lines(ranges: Iterable[NcclRange], policy: Policy) -> list[str]:
     place = (policy.machine.nodes, policy.machine.ranks)
     return [
-        _line(one.collective, one.begin_bytes, one.end_bytes, one.choice, place) for one in ranges
+        _line(one.collective, one.range.begin_bytes, one.range.end_bytes, one.choice, place)
+        for one in ranges
     ]
-
-
-def _default_lines(default: Policy) -> list[str]:
-    """The lines of NCCL's own choices, without ranges that NCCL's tuner doesn't have."""
-    place, lines = (default.machine.nodes, default.machine.ranks), []
-    for collective, ranges in default.ranges.items():
-        for one in ranges:
-            choice = nccl_choice(one.decision, default.machine.gpus)
-            if choice is not None:
-                own = replace(choice, channels=OWN_CHANNELS)
-                lines.append(_line(collective, one.begin_bytes, one.end_bytes, own, place))
-    return lines
 
 
 def _other_lines(collective: str) -> list[str]:

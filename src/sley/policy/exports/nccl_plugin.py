@@ -53,10 +53,14 @@ def build_plugin(text: str, path: str | os.PathLike[str]) -> None:
         source, library = Path(folder, "nccl_plugin.c"), Path(folder, "plugin.so")
         source.write_text(text, "utf-8")
         command = [*compiler, *FLAGS, "-o", str(library), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        expected = f"a C compiler that accepts {' '.join(FLAGS)}"
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        except OSError as problem:
+            raise D906.error(expected=expected, found=str(problem)) from problem
         if done.returncode:
             raise D906.error(
-                expected=f"a C compiler that accepts {' '.join(FLAGS)}",
+                expected=expected,
                 found=f"{compiler[0]} ended with {done.returncode}",
                 notes=done.stderr.splitlines()[:_LOG_LINES],
             )
@@ -65,7 +69,12 @@ def build_plugin(text: str, path: str | os.PathLike[str]) -> None:
 
 def _compiler() -> list[str]:
     """The C compiler with its own arguments. Errors: D906."""
-    given = shlex.split(os.environ.get("CC", ""))
+    text = os.environ.get("CC", "")
+    try:
+        given = shlex.split(text)
+    except ValueError as problem:
+        expected, found = "a compiler with its arguments in CC", f"{text!r}: {problem}"
+        raise D906.error(expected=expected, found=found) from problem
     for command in [given] if given else [[name] for name in _COMPILERS]:
         if shutil.which(command[0]):
             return command
@@ -76,8 +85,8 @@ def _compiler() -> list[str]:
 def _row(one: NcclRange) -> str:
     """The range as an element of the table."""
     c = one.choice
-    end = NO_END if one.end_bytes is None else one.end_bytes
-    sizes = f"UINT64_C({one.begin_bytes}), UINT64_C({end})"
+    begin, end = one.range.begin_bytes, one.range.end_bytes
+    sizes = f"UINT64_C({begin}), UINT64_C({NO_END if end is None else end})"
     numbers = f"{c.algorithm_number}, {c.protocol_number}, {c.channels}, {round(1 / c.tile)}"
     comment = f"/* {one.collective}: {c.algorithm}, {c.protocol} */"
     return f"    {{{COLLECTIVES[one.collective]}, {sizes}, {numbers}}}, {comment}"

@@ -14,7 +14,6 @@ has the decision of the smaller multiple.
 from __future__ import annotations
 
 from sley.errors.policy import D905
-from sley.ir.sizes import sizes_text
 from sley.policy.exports.export import Export, tile_remarks, title
 from sley.policy.nccl_names import NcclRange, nccl_ranges
 from sley.policy.policy import Policy
@@ -37,7 +36,7 @@ def ncclx_csv(policy: Policy) -> Export:
     for one in ranges:
         interval, note = _interval(one, policy.machine.ranks)
         if note:
-            notes.append(f"{one.collective}, {sizes_text(one.begin_bytes, one.end_bytes)}: {note}")
+            notes.append(f"{one.label}: {note}")
         if interval:
             c, m = one.choice, policy.machine
             words = (one.collective, interval, c.algorithm, c.protocol, c.channels, m.nodes, m.gpus)
@@ -54,14 +53,15 @@ def ncclx_csv(policy: Policy) -> Export:
 def _interval(one: NcclRange, ranks: int) -> tuple[str, str]:
     """The interval of bytes per rank, empty if no multiple of the ranks is in the range; and a
     remark, or nothing."""
-    begin = -(-one.begin_bytes // ranks)
-    if one.end_bytes is None:
+    begin_bytes, end_bytes = one.range.begin_bytes, one.range.end_bytes
+    begin = -(-begin_bytes // ranks)
+    if end_bytes is None:
         ends_within, interval = False, f"[{begin},)"
     else:
-        end = one.end_bytes // ranks
+        end = end_bytes // ranks
         if end < begin:
             return "", f"left out, no multiple of {ranks} bytes is in it"
-        ends_within, interval = (one.end_bytes + 1) % ranks != 0, f"[{begin},{end}]"
-    if one.collective not in _PARTS and (one.begin_bytes % ranks or ends_within):
+        ends_within, interval = (end_bytes + 1) % ranks != 0, f"[{begin},{end}]"
+    if one.collective not in _PARTS and (begin_bytes % ranks or ends_within):
         return interval, f"NCCLX rounds sizes down to multiples of {ranks} bytes"
     return interval, ""

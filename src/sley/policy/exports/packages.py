@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import fields
-from enum import Enum
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from sley import files
-from sley.compiler import Options, compile
+from sley.compiler import compile
 from sley.errors import Place, SleyError, shortened
 from sley.errors.formats import F461
 from sley.errors.policy import D905
@@ -26,8 +26,8 @@ from sley.policy.policy import Decision, Policy, Range
 
 PLANS_TOML = "plans.toml"
 
-_WAYS = (False, True)
-"""Out of place and in place: a policy's decision is for both, a plan for one."""
+_WriteOne: TypeAlias = Callable[[Path, Range, bool], None]
+"""Writes the file of a range, in place or not, to a path."""
 
 
 def write_package(
@@ -41,30 +41,16 @@ def write_package(
     """
     target = target_named(target)
     needs = FORMATS[target.suffix].needs
-    to = _empty_folder(folder)
-    paths: list[Path] = []
-    remarks: list[str] = []
-    for name, collective, one in _numbered(policy):
-        remarks += _remarks(collective, one, str(target.name))
-        for in_place in _WAYS:
-            path = to / f"{name}{'-in-place' if in_place else ''}{target.suffix}"
-            try:
-                program = _program(policy, one.decision, in_place=in_place)
-                plan = compile(program, one.decision.options.filled(needs))
-                least, most = one.begin_bytes, one.end_bytes
-                files.save(plan, path, target=target, min_bytes=least, max_bytes=most)
-            except SleyError as error:
-                _raise_if_unwritable(error)
-                place = "in place" if in_place else "out of place"
-                remarks.append(f"{_where(collective, one)}, {place}: left out, {_reason(error)}")
-            else:
-                paths.append(path)
-    if not paths:
-        raise D905.error(
-            expected=f"a range whose plan {target.name} can run",
-            found="; ".join(remarks[:4]) or "a policy without ranges",
-        )
-    return paths, tuple(remarks)
+
+    def write_one(path: Path, one: Range, in_place: bool) -> None:
+        program = _program(policy, one.decision, in_place=in_place)
+        plan = compile(program, one.decision.options.filled(needs))
+        least, most = one.begin_bytes, one.end_bytes
+        files.save(plan, path, target=target, min_bytes=least, max_bytes=most)
+
+    remarks = _tile_remarks(policy, str(target.name))
+    expected = f"a range whose plan {target.name} can run"
+    return _write_ranges(policy, folder, target.suffix, write_one, remarks, expected)
 
 
 def write_plan_folder(
@@ -76,36 +62,66 @@ def write_plan_folder(
     folder: an empty or a new one. Each program is compiled and proven before it is written. Returns
     the files, and remarks on ranges that are left out. Errors: D905 if no program remains, F461.
     """
-    to = _empty_folder(folder)
-    paths: list[Path] = []
-    remarks: list[str] = []
     tables: list[str] = []
-    for name, collective, one in _numbered(policy):
-        if not STANDARD[collective].call:
-            remarks.append(f"{_where(collective, one)}: left out, no call of a communicator")
-            continue
-        remarks += _remarks(collective, one, "plans.toml")
-        if "root" in STANDARD[collective].roles:
-            remarks.append(f"{_where(collective, one)}: only for calls with root 0")
-        for in_place in _WAYS:
-            path = to / f"{name}{'-in-place' if in_place else ''}.py"
+
+    def write_one(path: Path, one: Range, in_place: bool) -> None:
+        compile(_program(policy, one.decision, in_place=in_place), one.decision.options)
+        write_file(path, _source(policy, one.decision, in_place=in_place))
+        tables.append(_table(path.name, one))
+
+    rows = {name: STANDARD[name] for name in policy.ranges}
+    calls = replace(policy, ranges={c: r for c, r in policy.ranges.items() if rows[c].call})
+    remarks = [
+        *(
+            f"{one.label(collective)}: left out, no call of a communicator"
+            for collective, one in _ranges(policy)
+            if not rows[collective].call
+        ),
+        *_tile_remarks(calls, PLANS_TOML),
+        *(
+            f"{one.label(collective)}: only for calls with root 0"
+            for collective, one in _ranges(calls)
+            if "root" in rows[collective].roles
+        ),
+    ]
+    expected = "a range whose program compiles"
+    paths, found = _write_ranges(calls, folder, ".py", write_one, remarks, expected)
+    toml = Path(folder, PLANS_TOML)
+    write_file(toml, "\n".join(tables))
+    return [*paths, toml], found
+
+
+def _write_ranges(
+    policy: Policy,
+    folder: str | os.PathLike[str],
+    suffix: str,
+    write_one: _WriteOne,
+    remarks: Iterable[str],
+    expected: str,
+) -> tuple[list[Path], tuple[str, ...]]:
+    """Writes two files for each range, out of place and in place; an error leaves the file out.
+
+    Returns the files, and `remarks` with one more for each file that is left out. Errors: D905 with
+    `expected` if none remains, F461.
+    """
+    to, paths, found = _empty_folder(folder), list[Path](), list(remarks)
+    for number, (collective, one) in enumerate(_ranges(policy), 1):
+        for in_place, end in ((False, ""), (True, "-in-place")):
+            path = to / f"{number:02}-{one.decision.algorithm}{end}{suffix}"
             try:
-                program = _program(policy, one.decision, in_place=in_place)
-                compile(program, one.decision.options)
+                write_one(path, one, in_place)
             except SleyError as error:
-                place = "in place" if in_place else "out of place"
-                remarks.append(f"{_where(collective, one)}, {place}: left out, {_reason(error)}")
-                continue
-            write_file(path, _source(policy, one.decision, in_place=in_place))
-            tables.append(_table(path.name, one))
-            paths.append(path)
+                if error.code == "F461":  # of the disk: it would repeat for every range
+                    raise
+                place, d = "in place" if in_place else "out of place", error.diagnostics[0]
+                reason = f"{d.code}: expected {d.expected}, found {d.found}"
+                found.append(f"{one.label(collective)}, {place}: left out, {reason}")
+            else:
+                paths.append(path)
     if not paths:
-        raise D905.error(
-            expected="a range whose program compiles",
-            found="; ".join(remarks[:4]) or "a policy without ranges",
-        )
-    write_file(to / PLANS_TOML, "\n".join(tables))
-    return [*paths, to / PLANS_TOML], tuple(remarks)
+        first = "; ".join(found[:4])
+        raise D905.error(expected=expected, found=first or "a policy without ranges")
+    return paths, tuple(found)
 
 
 def _empty_folder(folder: str | os.PathLike[str]) -> Path:
@@ -126,30 +142,24 @@ def _empty_folder(folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _numbered(policy: Policy) -> Iterator[tuple[str, str, Range]]:
-    """The ranges with their collectives and the names of their files, without suffixes."""
-    number = 0
+def _ranges(policy: Policy) -> Iterator[tuple[str, Range]]:
+    """The ranges with their collectives."""
     for collective, ranges in policy.ranges.items():
         for one in ranges:
-            number += 1
-            yield f"{number:02}-{one.decision.algorithm}", collective, one
+            yield collective, one
 
 
 def _program(policy: Policy, decision: Decision, *, in_place: bool) -> Program:
     return decision.program(policy.machine.nodes, policy.machine.gpus, in_place=in_place)
 
 
-def _remarks(collective: str, one: Range, reader: str) -> list[str]:
-    if one.decision.tile == 1:
-        return []
-    tile = f"{one.decision.tile:g}"
-    return [f"{_where(collective, one)}: {reader} has no tile, so tile={tile} is ignored"]
-
-
-def _raise_if_unwritable(error: SleyError) -> None:
-    """Raises an error of the disk, which would repeat for every range."""
-    if error.code == "F461":
-        raise error
+def _tile_remarks(policy: Policy, reader: str) -> list[str]:
+    """A remark on each range that has a tile of its own, which the reader doesn't have."""
+    return [
+        f"{one.label(collective)}: {reader} has no tile, so tile={one.decision.tile:g} is ignored"
+        for collective, one in _ranges(policy)
+        if one.decision.tile != 1
+    ]
 
 
 def _source(policy: Policy, decision: Decision, *, in_place: bool) -> str:
@@ -169,26 +179,8 @@ def _table(name: str, one: Range) -> str:
     lines = [f"[{json.dumps(name)}]", f"min_bytes = {one.begin_bytes}"]
     if one.end_bytes is not None:
         lines.append(f"max_bytes = {one.end_bytes}")
-    words = _toml_options(one.decision.options)
-    if words:
+    given = one.decision.options.given().items()
+    if given:
+        words = [f"{word} = {json.dumps(getattr(value, 'value', value))}" for word, value in given]
         lines.append(f"options = {{ {', '.join(words)} }}")
     return "".join(f"{line}\n" for line in lines)
-
-
-def _toml_options(options: Options) -> list[str]:
-    """The options as entries of TOML, except costs, which plans.toml doesn't have."""
-    values = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "costs"}
-    return [
-        f"{word} = {json.dumps(value.value if isinstance(value, Enum) else value)}"
-        for word, value in values.items()
-        if value is not None
-    ]
-
-
-def _where(collective: str, one: Range) -> str:
-    return f"{collective}, {one.sizes}"
-
-
-def _reason(error: SleyError) -> str:
-    d = error.diagnostics[0]
-    return f"{d.code}: expected {d.expected}, found {d.found}"
