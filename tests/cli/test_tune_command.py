@@ -69,7 +69,7 @@ def test_tune_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
         patched.setattr(Simulated, "measure", lambda *_: pytest.fail("it measured again"))
         found = json.loads(call(*arguments, "--samples", 3))
         assert found["results"][0]["samples"] == 3
-    assert "3 samples of each size, which all count" in call(*arguments[:-1], "--samples", 2)
+    assert "3 samples of each size, which count" in call(*arguments[:-1], "--samples", 2)
 
 
 def test_an_interrupted_training_goes_on_where_it_was(tmp_path, monkeypatch):
@@ -119,7 +119,7 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path):
         (("tune", *SMALL, "--agent", "star"), 2, "recurrent"),
         (("tune", *SMALL, "--compare", "--agent", "ucb"), 2, "every agent"),
         (("tune", *SMALL, "--compare", "--checkpoints", "c"), 2, "no checkpoints"),
-        (("tune", "allreduce", "--live", "--ranks", "2", "--network", "n.npz"), 2, "need one"),
+        (("tune", "allreduce", "--live", "--ranks", "2", "--network", "n.npz"), 2, "--network"),
         (("tune", *SMALL, "--samples", "0"), 2, "0"),
         (("tune", *SMALL, "-j", "2"), 2, "--sweeps"),
         (("tune", "allreduce", "--live", "--ranks", "2", "--checkpoints", "c"), 2, "not for"),

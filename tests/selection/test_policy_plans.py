@@ -96,7 +96,9 @@ def test_the_choice_and_its_reason_are_in_words() -> None:
     made = plans(policy_of(4, measured=[Measured(4096, 10.0, 15.0)]))
     lines = made.considered(Request("all_reduce", HOSTS, 4096, in_place=True))
     assert lines[0].startswith("all_reduce of 4K on 4 ranks: ring-allreduce (Simple, compiled), ")
-    assert lines[0].endswith("the tuner's policy (agent ucb), measured 1.50 x the default")
+    assert lines[0].endswith(
+        "the tuner's policy (agent ucb), measured 1.50 times as fast as the default"
+    )
     assert "not one-step-allreduce: the tuner's policy takes precedence" in lines
 
 

@@ -64,7 +64,7 @@ def _policy_lines(file: Path, policy: Policy) -> list[str]:
     """The table of a policy."""
     notes = ", ".join(f"{name} {text}" for name, text in policy.notes.items())
     rows: list[tuple[str, ...]] = [
-        ("collective", "sizes", "choice", "us at", "default us", "faster", "on average")
+        ("collective", "sizes", "choice", "us at", "default us", "faster", "mean")
     ]
     for collective, ranges in policy.ranges.items():
         for one in ranges:

@@ -60,7 +60,10 @@ def sweep_command(
     with executor_of(jobs) as executor:
         for collective in collectives or COLLECTIVES:
             arms = arms_of(collective, cluster, actions, phases)
-            found, _ = swept(arms, sizes, executor, output, phases)
+            found, is_new = swept(arms, sizes, executor, output, phases)
+            if output is not None:
+                done = "written to" if is_new else "read from"
+                click.echo(f"note: the sweep of {collective} was {done} {output}", err=True)
             rows.append(sweep_json(found))
             if not as_json:
                 click.echo("\n".join(sweep_lines(found)))

@@ -125,7 +125,7 @@ def tune_command(  # as many parameters as options; click passes each by name
             executor=executor,
             phases=phases,
         )
-        names = collectives or (LIVE if topology is None else COLLECTIVES)
+        names = dict.fromkeys(collectives) or (LIVE if topology is None else COLLECTIVES)
         agents.train_network(map(trainings.swept, names), trainings.noise, seed, phases)
         results = [
             trainings.compare(name, curves) if compare else trainings.train(name) for name in names
@@ -154,8 +154,10 @@ def _check_outputs(
     Errors: F461."""
     for path in filter(None, (output, curves)):
         check_folder(path)
-    if curves is not None and (not compare or len(collectives) != 1):
-        raise click.UsageError("--curves needs --compare and one collective")
+    if curves is not None and not compare:
+        raise click.UsageError("--curves is for --compare")
+    if curves is not None and len(collectives) != 1:
+        raise click.UsageError("--curves draws one collective; name it")
     if compare and output is not None:
         raise click.UsageError("--compare writes no policy")
     if compare and checkpoints is not None:
@@ -177,7 +179,10 @@ def _write(
     """Writes the files that are wanted. Returns their paths, and remarks."""
     from sley.policy import write
 
-    if output is not None:
-        write(policy, output)
+    if output is None:
+        return live.write_plans(policy)
+    write(policy, output)
     folders, remarks = live.write_plans(policy)
-    return [*([] if output is None else [output]), *folders], remarks
+    if not any(policy.ranges.values()):
+        remarks = (f"no size is faster than the default, so {output} chooses nothing", *remarks)
+    return [output, *folders], remarks

@@ -13,6 +13,7 @@ import click
 from sley.cli.options import POSITIVE
 from sley.cli.output import Phases, progress_bar
 from sley.cli.sweep import reporter
+from sley.errors import did_you_mean
 from sley.ir.topology import Topology
 from sley.tuning.arms import Arms
 from sley.tuning.noise import Noise
@@ -57,12 +58,15 @@ class AgentOptions:
         from sley.tuning.training import AGENTS
 
         if self.agent is not None and self.agent not in (*AGENTS, RECURRENT):
-            known = ", ".join((*AGENTS, RECURRENT))
-            raise click.UsageError(f"--agent is one of {known}, not {self.agent!r}")
+            known = (*AGENTS, RECURRENT)
+            guess = did_you_mean(self.agent, known)
+            message = f"--agent is one of {', '.join(known)}, not {self.agent!r}. {guess}"
+            raise click.UsageError(message.rstrip())
         if compare and self.agent is not None:
             raise click.UsageError("--compare trains every agent, so it has no --agent")
         if (self.network is not None) != (self.agent == RECURRENT) and not compare:
-            raise click.UsageError(f"--agent {RECURRENT} and --network need one another")
+            message = f"--agent {RECURRENT} needs --network, and --network that agent or --compare"
+            raise click.UsageError(message)
         if self.network is not None and live:
             raise click.UsageError("--network is not for --live")
         is_new = self.network is not None and not self.network.exists()
@@ -119,3 +123,4 @@ class AgentOptions:
             settings, steps = Settings(seed=seed), self.steps or _STEPS
             train(sites, steps, settings, resume=resume, path=part, progress=progress)
         part.replace(self.network)
+        click.echo(f"note: the network is trained, {self.network}", err=True)

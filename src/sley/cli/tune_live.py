@@ -31,7 +31,8 @@ OPTIONS = (
         "--live",
         is_flag=True,
         help=f"Measure this machine instead: {', '.join(LIVE)}. By default with -e 64M "
-        "-f 4 --samples 200.",
+        "-f 4 --samples 200. Not with --actions, --checkpoints, --compare, --congestion, --curves, "
+        "--jobs, --network, --noise, --sweeps.",
     ),
     click.option(
         "--ranks", type=click.IntRange(2, 256), help="With --live: processes that make the calls."

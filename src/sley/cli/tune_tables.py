@@ -38,12 +38,13 @@ def sweep_lines(found: Sweep) -> list[str]:
 def training_lines(training: Training, recorded: Sweep | None) -> list[str]:
     """The table of what an agent has learned; times are its own measurements."""
     backend, tally = training.backend, training.agent.tally
-    head = ["size", "choice", "us", "default us", "faster"]
+    head = ["size", "choice", "", "us", "default us", "faster"]
     rows: list[tuple[str, ...]] = [(*head, *(["regret"] if recorded else []))]
     for cell, size in enumerate(backend.sizes.tolist()):
         arm, mean = training.agent.best(cell), tally.mean(cell)
         own, default = (exp(float(mean[a])) for a in (arm, backend.default[cell]))
-        row = [size_text(size), str(backend.decisions[arm]), f"{own:.1f}", f"{default:.1f}"]
+        mark = "(default)" if arm == backend.default[cell] else ""
+        row = [size_text(size), str(backend.decisions[arm]), mark, f"{own:.1f}", f"{default:.1f}"]
         row.append(f"{default / own:.2f}x")
         if recorded:
             regret = recorded.true_us(cell, arm) / recorded.best_us[cell] - 1
@@ -53,7 +54,7 @@ def training_lines(training: Training, recorded: Sweep | None) -> list[str]:
         f"# {backend.collective} on {backend.machine}, {len(backend.decisions)} choices, "
         f"{training.name}, {training.rounds} samples of each size"
     )
-    return [title, *table_lines(rows, (1,)), ""]
+    return [title, *table_lines(rows, (1, 2)), ""]
 
 
 def curve_lines(collective: str, curves: list[Curve]) -> list[str]:

@@ -101,13 +101,18 @@ class Trainings:
             _train(training, self.samples, self.checkpoints, self.phases)
         self.trained.append(training)
         self._print(training_lines(training, recorded))
-        if recorded is not None and self.agent.knows(recorded.arms):
+        if recorded is not None:
+            self._warn_of_network(recorded)
+        return training_json(training, recorded)
+
+    def _warn_of_network(self, recorded: Sweep) -> None:
+        if self.agent.knows(recorded.arms):
             remark = "the network was trained on this sweep, so its regret elsewhere is higher"
             click.echo(f"note: {remark}", err=True)
-        return training_json(training, recorded)
 
     def _curves(self, recorded: Sweep) -> list[Curve]:
         """The curves of all agents, and of the recurrent one if there is a network."""
+        self._warn_of_network(recorded)
         looks = sorted({*(look for look in _LOOKS if look <= self.samples), self.samples})
         own = self.agent.maker(recorded.arms.topology)
         makers = {**dict.fromkeys(AGENTS), **({RECURRENT: own} if own else {})}
@@ -151,9 +156,8 @@ def _train(training: Training, samples: int, folder: Path | None, phases: Phases
         if path.exists():
             with phases("resuming"):
                 training.resume(path)
-            if training.rounds > samples:
-                remark = f"{path} has {training.rounds} samples of each size, which all count"
-                click.echo(f"note: {remark}", err=True)
+            remark = f"{path} has {training.rounds} samples of each size, which count"
+            click.echo(f"note: {remark}", err=True)
     saved = time.monotonic()
     with progress_bar(quiet=phases.quiet) as bar, phases(f"training {training.name}"):
         report = reporter(

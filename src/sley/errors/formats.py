@@ -397,5 +397,6 @@ F461 = Rule(
     why="sley writes the file in a temporary place and then moves it, so that it is complete or "
     "absent.",
     example='sley.save(plan, "no-such-folder/plan.xml")',
-    instead="Create the folder, or check the permissions and the space on the disk.",
+    instead="Name another path, create the folder, or check the permissions and the space on the "
+    "disk.",
 )

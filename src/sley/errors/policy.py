@@ -10,7 +10,7 @@ D901 = Rule(
     "only, so that a file from elsewhere can't run code. Its ranges of sizes are ascending and "
     "don't overlap, and its decisions name algorithms and options.",
     example="SLEY_TUNER=agent.pkl",
-    instead="Write the file again with `sley tune`, or correct the named entry.",
+    instead="Check the path. Write the file again with `sley tune`, or correct the named entry.",
 )
 D902 = Rule(
     "D902",
@@ -29,8 +29,8 @@ D903 = Rule(
     "machine. A policy is used only where it was trained; the number of ranks and the machine are "
     "in the file.",
     example="SLEY_TUNER=ndv4.zip torchrun --nproc-per-node 4 train.py",
-    instead="Train a policy here: `sley tune --live`. Without one, the communicator uses its own "
-    "rules.",
+    instead="Train a policy here: `sley tune --live --ranks N`. Without one, the communicator uses "
+    "its own rules.",
 )
 D904 = Rule(
     "D904",
@@ -46,10 +46,11 @@ D905 = Rule(
     "policy-not-expressible",
     what="A policy can't be written for a runtime.",
     why="NCCL's tuner chooses only among NCCL's own algorithms. A policy that chooses none of them "
-    "has nothing to say to NCCL. A plan file has its runtime's limits.",
+    "has nothing to say to NCCL. A communicator has no AllToNext. A plan file has its runtime's "
+    "limits. A policy that keeps the default everywhere has nothing to write.",
     example="sley policy export all-pairs.zip --to nccl-csv -o tuner.csv",
-    instead="Train with NCCL's algorithms only (`sley tune --actions nccl`), or export the plans "
-    "(`--to plans`, `--to executor`).",
+    instead="For NCCL, train AllReduce, AllGather or ReduceScatter with its algorithms only (`sley "
+    "tune --actions nccl`). Or write the plans (`--to plans`, `--to msccl`, `--to executor`).",
 )
 D906 = Rule(
     "D906",

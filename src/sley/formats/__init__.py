@@ -78,8 +78,13 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
         _replace(Path(path), content.encode() if isinstance(content, str) else content)
     except (OSError, ValueError) as problem:
         raise F461.error(
-            at=Place(str(path)), expected="a file that can be written", found=str(problem)
+            at=Place(str(path)), expected="a file that can be written", found=_reason(problem)
         ) from problem
+
+
+def _reason(problem: OSError | ValueError) -> str:
+    """What went wrong, without the name of the temporary file."""
+    return getattr(problem, "strerror", None) or str(problem)
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:

@@ -353,7 +353,7 @@ class Plans:
         speedup = found.speedup()
         reason = f"the tuner's policy{f' (agent {agent})' if agent else ''}"
         if speedup is not None and decision == found.decision:
-            reason += f", measured {speedup:.2f} x the default"
+            reason += f", measured {speedup:.2f} times as fast as the default"
         sizes = {"nodes": machine.nodes, "gpus": machine.gpus}
         return Selection(
             name=decision.algorithm,

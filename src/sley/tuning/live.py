@@ -131,9 +131,12 @@ class Live:
         found = list(_arms(collective, hosts, settings, algorithms))
         by_digest = {digest(arm.plan): index for index, arm in enumerate(found)}
         for selection, plan in zip(selections, plans, strict=True):
-            if by_digest.setdefault(digest(plan), len(found)) == len(found):
-                decision = Decision(selection.name, selection.options)
+            decision = Decision(selection.name, selection.options)
+            index = by_digest.setdefault(digest(plan), len(found))
+            if index == len(found):
                 found.append(LiveArm(decision, plan, has_stages=not _is_expressible(selection)))
+            elif _is_expressible(selection):  # named as the communicator names it
+                found[index] = replace(found[index], decision=decision)
         rows = [by_digest[digest(plan)] for plan in plans]
         ends = [np.inf if one.end_bytes is None else one.end_bytes for one in selections]
         self.arms = tuple(found)

@@ -38,6 +38,9 @@ NEAR = 1.05
 
 _MOST_ALTERNATIVES = 3
 
+_MOST_LENGTH = 80
+"""Longer values are not shown in errors."""
+
 _COLUMNS: Mapping[str, type] = {"cell": np.int64, "arm": np.int64, "time_us": np.float64}
 """The arrays of a checkpoint: a row for each measurement."""
 
@@ -142,8 +145,10 @@ class Training:
             raise D922.error(at=place, expected=expected, found=str(error)) from error
         for word, own in self._facts().items():
             if facts.get(word) != own:
-                expected = f"a checkpoint of this training, {word} {str(own)[:60]}"
-                raise D922.error(at=place, expected=expected, found=str(facts.get(word))[:60])
+                pair = [str(value) for value in (own, facts.get(word))]
+                texts = [f" {text}" if len(text) <= _MOST_LENGTH else "" for text in pair]
+                expected = f"a checkpoint of this training, with its {word}{texts[0]}"
+                raise D922.error(at=place, expected=expected, found=f"other {word}{texts[1]}")
         left = iter(rows)
         for _ in range(rounds):
             for cell in self._rng.permutation(self.cells).tolist():
@@ -164,7 +169,7 @@ class Training:
             "machine": dict(vars(self.backend.machine)),
             "sizes": self.backend.sizes.tolist(),
             "cells": self.cells.tolist(),
-            "decisions": [str(decision) for decision in self.backend.decisions],
+            "choices": [str(decision) for decision in self.backend.decisions],
             "noise": str(self.backend.noise) if isinstance(self.backend, Repeatable) else "",
         }
 

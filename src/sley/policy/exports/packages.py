@@ -104,7 +104,8 @@ def _write_ranges(
     Returns the files, and `remarks` with one more for each file that is left out. Errors: D905 with
     `expected` if none remains, F461.
     """
-    to, paths, found = _empty_folder(folder), list[Path](), list(remarks)
+    to, is_new = _empty_folder(folder)
+    paths, found = list[Path](), list(remarks)
     for number, (collective, one) in enumerate(_ranges(policy), 1):
         for in_place, end in ((False, ""), (True, "-in-place")):
             path = to / f"{number:02}-{one.decision.algorithm}{end}{suffix}"
@@ -119,15 +120,18 @@ def _write_ranges(
             else:
                 paths.append(path)
     if not paths:
+        if is_new:
+            to.rmdir()
         first = "; ".join(found[:4])
         raise D905.error(expected=expected, found=first or "a policy without ranges")
     return paths, tuple(found)
 
 
-def _empty_folder(folder: str | os.PathLike[str]) -> Path:
-    """The folder, made if it doesn't exist. One with files is refused: a runtime would read those,
-    too. Errors: F461."""
+def _empty_folder(folder: str | os.PathLike[str]) -> tuple[Path, bool]:
+    """The folder, and whether it was made, as it didn't exist. One with files is refused: a runtime
+    would read those, too. Errors: F461."""
     path = Path(folder)
+    is_new = not path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
         found = sorted(entry.name for entry in path.iterdir())
@@ -139,7 +143,7 @@ def _empty_folder(folder: str | os.PathLike[str]) -> Path:
         raise F461.error(
             at=Place(str(path)), expected="an empty folder", found=", ".join(shortened(found))
         )
-    return path
+    return path, is_new
 
 
 def _ranges(policy: Policy) -> Iterator[tuple[str, Range]]:

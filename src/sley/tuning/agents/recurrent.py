@@ -32,7 +32,7 @@ STEPS = len(Level)
 _BATCHES = 3
 """The minibatches of a round."""
 
-_SAVED = 20
+_SAVED = 5
 """Rounds between two checkpoints."""
 
 _TRACE = 0.9
