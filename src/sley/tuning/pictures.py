@@ -27,22 +27,27 @@ _SHADES = {"LL": 0.45, "LL128": 0.7, "Simple": 1.0, "Direct": 0.85}
 _FIRST, _LAST = 10, 30
 """Powers of two of the sizes that a map shows."""
 
+_LEAST_WIDTH = 0.25
+"""That of a range of a single size, in powers of two."""
+
 
 def draw_map(policies: Sequence[Policy], path: str | Path) -> None:
     """Writes the decision map: size against ranks, coloured by algorithm and protocol, with the
     number of parallel parts; grey where the default runs. A part for each collective.
 
-    policies: of different machines, a row for each. Errors: D923 without any, P802 for another
+    policies: a row for each that has the collective. Errors: D923 without any, P802 for another
     suffix than .png and .svg.
     """
     collectives = list(dict.fromkeys(name for policy in policies for name in policy.ranges))
     if not collectives:
         raise D923.error(expected="policies with decisions", found="none")
     ordered = sorted(policies, key=lambda p: (p.machine.ranks, p.machine.topology))
-    figure = _figure(9.0, sum(1.3 + 0.42 * len(ordered) for _ in collectives))
-    axes = figure.subplots(len(collectives), 1, squeeze=False)[:, 0]
-    for axis, collective in zip(axes, collectives, strict=True):
-        _draw_collective(axis, collective, ordered)
+    rows = [[p for p in ordered if collective in p.ranges] for collective in collectives]
+    heights = [1.3 + 0.42 * len(own) for own in rows]
+    figure = _figure(9.0, sum(heights))
+    axes = figure.subplots(len(collectives), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axis, collective, own in zip(axes, collectives, rows, strict=True):
+        _draw_collective(axis, collective, own)
     _save(figure, path)
 
 
@@ -59,9 +64,10 @@ def draw_curves(curves: Sequence[Curve], path: str | Path, *, title: str = "") -
             axis.plot(curve.samples, regret * 100, marker="o", markersize=4, label=curve.agent)
         axis.set_yscale("symlog", linthresh=1)
         axis.set_ylim(bottom=0)
+        axis.set_xticks(curves[0].samples)
         axis.set_xlabel("samples of each size")
         axis.set_ylabel(f"{word} regret, %")
-    axes[0].legend(frameon=False)
+    axes[1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.suptitle(title)
     _save(figure, path)
 
@@ -81,6 +87,7 @@ def _draw_collective(axes: Axes, collective: str, policies: Sequence[Policy]) ->
             left, right = _ends(one)
             if right <= left:
                 continue
+            right = max(right, left + _LEAST_WIDTH)
             colour, word = _colour(one.decision, algorithms)
             legend[word] = colour
             axes.add_patch(
@@ -95,11 +102,12 @@ def _draw_collective(axes: Axes, collective: str, policies: Sequence[Policy]) ->
     )
     ticks = np.arange(_FIRST, _LAST + 1, 4)
     axes.set_xticks(ticks, [size_text(1 << int(tick)) for tick in ticks])
-    labels = [f"{p.machine.topology}, {p.machine.ranks} ranks" for p in policies]
+    labels = [f"{p.machine.topology}, {p.machine.ranks} ranks, {p.agent}" for p in policies]
     axes.set_yticks(range(len(policies)), labels)
     axes.set_xlim(_FIRST, _LAST)
     axes.set_ylim(-0.6, len(policies) - 0.4)
-    axes.set_title(f"{collective}: algorithm, protocol and parallel parts", fontsize=9, loc="left")
+    title = f"{collective}: algorithm and protocol by colour, parallel parts by number"
+    axes.set_title(title, fontsize=9, loc="left")
 
 
 def _ends(one: Range) -> tuple[float, float]:
