@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sley
 from sley.communicator import Call, Communicator, Network, Settings, loading
+from sley.communicator.arrays import span
 from sley.communicator.watch import FIRST_CALLS, PAIRS, TRIAL_CALLS, WARM_CALLS, Turns, Watch
 from sley.compiler import Options
 from sley.engine.types import DATA_TYPES
@@ -375,6 +378,41 @@ def test_ranks_with_different_policies_use_none(
     first = settings_of(other if what == "policy" else path, explore=0.1 * (what == "explore"))
     assert refused(caplog, [first] + [settings_of(path)] * (RANKS - 1)) == ["D941"] * RANKS
     assert f"{what} " in caplog.text
+
+
+def test_ranks_agree_what_is_watched_though_one_made_a_call_by_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_MOST_WATCHED", 4)
+    policy = policy_of(2, collective="alltoall", decision=ALL_PAIRS, measured=())
+
+    def calls(comm: Communicator) -> None:
+        for count in range(1, 12):
+            data = np.arange(2 * count)
+            if count == 1 and comm.rank == 0:
+                comm.endpoint.skip_plan()
+                continue
+            out = np.zeros_like(data)
+            may_be_unplanned = count in (1, 9)
+            call = Call(
+                "all_to_all",
+                *span(data),
+                *span(out),
+                count,
+                DATA_TYPES["int64"],
+                may_be_unplanned=may_be_unplanned,
+            )
+            comm.endpoint.submit(call, owners=(data, out)).wait()
+
+    with Ranks(2, settings_of(policy_file(tmp_path, policy))) as ranks:
+        ranks.each(calls)
+
+
+@given(st.integers(1, 1 << 40))
+def test_few_sizes_are_watched_of_calls_that_ranks_may_make_by_messages(size_bytes: int) -> None:
+    bits = bin(size_bytes)[2:].rstrip("0")
+    assert loading._significant_bits(size_bytes) == len(bits)
+    assert loading._significant_bits(0) == 0
 
 
 def dies_in_between(comm: Communicator, is_async: bool) -> None:

@@ -41,13 +41,13 @@ def ranges(draw, collective):
     made = []
     for begin, end in zip(cuts[::2], cuts[1::2], strict=False):
         times = st.floats(1e-3, 1e9)
-        measured = st.builds(Measured, st.integers(1, 1 << 40), times, times)
+        sizes = sorted(draw(st.sets(st.integers(max(begin, 1), end), max_size=3)))
         made.append(
             Range(
                 begin,
                 end,
                 draw(decisions(collective)),
-                tuple(draw(st.lists(measured, max_size=3))),
+                tuple(Measured(size, draw(times), draw(times)) for size in sizes),
                 tuple(draw(st.lists(decisions(collective), max_size=2))),
             )
         )

@@ -98,6 +98,15 @@ def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):
         with pytest.raises(SleyError) as caught:
             Sweep.load(tmp_path / "bad.npz", arms)
         assert caught.value.code == "D922"
+    for wrong in (
+        {"mask": np.zeros_like(arrays["mask"])},
+        {"sizes": arrays["sizes"] + 0.9},
+        {"time_us": arrays["time_us"] + 0j},
+    ):
+        write_arrays(tmp_path / "bad.npz", facts, arrays | wrong)
+        with pytest.raises(SleyError) as caught:
+            Sweep.load(tmp_path / "bad.npz", arms)
+        assert caught.value.code == "D922"
     for content in (b"", b"\x80\x04.", path.read_bytes()[:100]):
         (tmp_path / "bad.npz").write_bytes(content)
         with pytest.raises(SleyError) as caught:

@@ -47,6 +47,8 @@ def policy_command() -> None:
 @json_option
 def show_command(files: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
     """Print what the policies FILES decide, and draw their decision map."""
+    for file in files:
+        _check_output(file, output)
     found = [policies.read(file) for file in files]
     if output is not None:
         check_folder(output)
@@ -58,6 +60,12 @@ def show_command(files: tuple[Path, ...], output: Path | None, as_json: bool) ->
         click.echo("\n".join(_policy_lines(file, one)))
     if output is not None:
         click.echo(f"{'written':<23}{output}")
+
+
+def _check_output(file: Path, output: Path | None) -> None:
+    """Refuses to overwrite a policy that is read. Raises click.UsageError."""
+    if output is not None and output.resolve() == file.resolve():
+        raise click.UsageError(f"-o {output} is the policy itself")
 
 
 def _policy_lines(file: Path, policy: Policy) -> list[str]:
@@ -143,6 +151,7 @@ def export_command(file: Path, to: str, output: Path, build: bool, as_json: bool
     """Write the policy FILE for another runtime."""
     if build and to != _PLUGIN:
         raise click.UsageError(f"--build is for --to {_PLUGIN}")
+    _check_output(file, output)
     policy = policies.read(file)
     if to in (_PLANS, *TARGETS):
         write = exports.write_plan_folder if to == _PLANS else _package_for(to)

@@ -13,6 +13,7 @@ from sley.cli.options import common_options, executor_of, jobs_option, size_opti
 from sley.cli.output import Command, Phases, print_json, progress_bar
 from sley.cli.sources import topology_of
 from sley.cli.tune_tables import sweep_json, sweep_lines
+from sley.formats import make_folder
 from sley.ir.topology import Topology
 from sley.tuning.arms import ACTIONS, COLLECTIVES, Arms
 from sley.tuning.sweep import Sweep, sweep
@@ -58,7 +59,7 @@ def sweep_command(
     phases = Phases(verbose, quiet=as_json)
     rows: list[dict[str, Any]] = []
     with executor_of(jobs) as executor:
-        for collective in collectives or COLLECTIVES:
+        for collective in dict.fromkeys(collectives) or COLLECTIVES:
             arms = arms_of(collective, cluster, actions, phases)
             found, is_new = swept(arms, sizes, executor, output, phases)
             if output is not None:
@@ -93,7 +94,7 @@ def swept(
     with the sizes that it has, and these. Errors: D922, F461."""
     path, known = None, None
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         words = (arms.topology.name, arms.collective, arms.actions)
         path = folder / f"{'-'.join(words).replace('/', '_')}.npz"
         known = Sweep.load(path, arms) if path.exists() else None

@@ -21,7 +21,8 @@ from sley.cli.sweep import actions_option, cluster_of, collectives_argument
 from sley.cli.tune_agent import AGENT_OPTIONS, AgentOptions
 from sley.cli.tune_live import OPTIONS, LiveOptions, is_given
 from sley.errors.tuning import D929
-from sley.formats import check_folder
+from sley.formats import check_folder, make_folder
+from sley.report.pictures.canvas import check_suffix
 from sley.tuning.arms import COLLECTIVES, LIVE
 from sley.tuning.noise import Noise
 
@@ -104,7 +105,7 @@ def tune_command(  # as many parameters as options; click passes each by name
     _check_installed()
     agents.check(sweeps, compare=compare, live=live.live)
     live.check(collectives)
-    _check_outputs(collectives, checkpoints, compare, curves, output)
+    _check_outputs(collectives, checkpoints, compare, curves, output, agents.network)
     if is_given("jobs") and sweeps is None and not compare:
         raise click.UsageError("--jobs is for --sweeps and --compare, which simulate every choice")
     from sley.cli.tune_trainings import Trainings
@@ -149,11 +150,18 @@ def _check_outputs(
     compare: bool,
     curves: Path | None,
     output: Path | None,
+    network: Path | None,
 ) -> None:
     """Refuses outputs that don't fit one another, or can't be written. Raises click.UsageError.
     Errors: F461."""
     for path in filter(None, (output, curves)):
         check_folder(path)
+    if curves is not None:
+        check_suffix(curves)
+    if output is not None and network is not None and output.resolve() == network.resolve():
+        raise click.UsageError(f"-o {output} is the network")
+    if checkpoints is not None:
+        make_folder(checkpoints)
     if curves is not None and not compare:
         raise click.UsageError("--curves is for --compare")
     if curves is not None and len(collectives) != 1:

@@ -78,9 +78,9 @@ class Trainings:
         """Trains all agents; prints their curves, draws them, and returns them as JSON."""
         recorded = self.swept(collective)
         found = self._curves(recorded)
+        self._print(curve_lines(collective, found))
         if curves is not None:
             draw_curves(found, curves, title=f"{collective} on {self.place}")
-        self._print(curve_lines(collective, found))
         return {"collective": collective, "agents": [curve_json(one) for one in found]}
 
     def train(self, collective: str) -> dict[str, Any]:
@@ -150,7 +150,6 @@ def _train(training: Training, samples: int, folder: Path | None, phases: Phases
     also if it is interrupted."""
     path = None
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
         name = f"{training.backend.machine.topology}-{training.backend.collective}"
         path = folder / f"{name}-{training.name}-{training.seed}.npz".replace("/", "_")
         if path.exists():

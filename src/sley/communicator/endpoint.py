@@ -327,7 +327,13 @@ class Endpoint:
             loaded = core.loader.load(call.kind, ready)
         else:
             request = self._request(call, in_place)
-            loaded = core.loader.watch(key, ready, request, lambda one: _record(call, one))
+            loaded = core.loader.watch(
+                key,
+                ready,
+                request,
+                lambda one: _record(call, one),
+                may_be_unplanned=call.may_be_unplanned,
+            )
         self._log_problems()
         if len(core.ready) >= _MOST_KEYS:
             core.ready.clear()

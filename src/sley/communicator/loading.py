@@ -99,6 +99,11 @@ AnyPlan: TypeAlias = LoadedPlan | WatchedPlan
 _MOST_WATCHED = 1024
 """Different calls that are watched; further ones run the default."""
 
+_MOST_BITS = 6
+"""The significant bits of the sizes that are watched of calls that some ranks may make by messages.
+Such a rank doesn't know these calls, so their number would differ between ranks. There are 32 sizes
+in each factor of two."""
+
 
 class Loader:
     """The plans that a rank of an open communicator has loaded.
@@ -119,7 +124,9 @@ class Loader:
         self._plans, self._name = plans, name
         self._ranks = len(hosts.host)
         self._loaded: dict[tuple[str, bytes], LoadedPlan] = {}
+        self._bound: dict[tuple[bytes, bool], Loaded] = {}
         self._watched: dict[Hashable, tuple[str, WatchedPlan]] = {}
+        self._counted = 0
         self._is_full = False
         self._lock = threading.Lock()
 
@@ -137,6 +144,8 @@ class Loader:
         ready: ReadyPlan,
         request: Request,
         record: Callable[[ReadyPlan], int],
+        *,
+        may_be_unplanned: bool,
     ) -> AnyPlan:
         """A plan that the policy has chosen for equal calls, with their watch.
 
@@ -144,16 +153,21 @@ class Loader:
         many calls are watched. A watch has its own engines: their times are those of these calls.
 
         key: equal for equal calls. request: these calls. record: of calls with a plan.
-        Errors: R507, R510.
+        may_be_unplanned: other ranks may make the call by messages. Errors: R507, R510.
         """
         with self._lock:  # so that equal calls have one watch
             if key in self._watched:
                 return self._watched[key][1]
             kind, size_bytes, in_place = request.kind, request.size_bytes, request.in_place
             default = self._plans.library(kind, size_bytes, in_place=in_place)
-            loaded = self._candidates(ready, default, in_place) if self._has_room() else []
+            if may_be_unplanned:
+                has_room = _significant_bits(size_bytes) <= _MOST_BITS
+            else:
+                has_room = self._has_room()
+            loaded = self._candidates(ready, default, in_place) if has_room else []
             if not loaded:
                 return self.load(kind, default)
+            self._counted += not may_be_unplanned
             watch = Watch(
                 self._ranks,
                 len(loaded),
@@ -200,7 +214,7 @@ class Loader:
         return loaded
 
     def _has_room(self) -> bool:
-        if len(self._watched) < _MOST_WATCHED:
+        if self._counted < _MOST_WATCHED:
             return True
         if not self._is_full:
             self._is_full = True
@@ -212,7 +226,10 @@ class Loader:
         return False
 
     def _load(self, ready: ReadyPlan) -> LoadedPlan:
-        return load_plan(ready, self._fabric, self._rank, self._hosts, self._settings)
+        key = ready.digest, ready.range is None
+        if key not in self._bound:
+            self._bound[key] = _bind(ready, self._hosts, self._settings)
+        return _with_engine(ready, self._bound[key], self._fabric, self._rank)
 
     def _log_of(self, request: Request, plans: Sequence[ReadyPlan]) -> Callable[[Switch], None]:
         """A function that keeps and logs the changes of equal calls. It doesn't refer to the
@@ -235,18 +252,24 @@ class Loader:
         return log
 
 
-def load_plan(
-    ready: ReadyPlan, fabric: native.Fabric, rank: int, hosts: Hosts, settings: Settings
-) -> LoadedPlan:
-    """The rank's part of a plan, on connections of the communicator. Errors: R507, R510; D904 for a
-    policy's plan whose messages don't fit its slots."""
-    plan = ready.plan
-    loaded = load(plan, None, SLOT_BYTES, _pullable(plan))
+def _significant_bits(size_bytes: int) -> int:
+    """The bits from the first to the last one."""
+    return (size_bytes // (size_bytes & -size_bytes or 1)).bit_length()
+
+
+def _bind(ready: ReadyPlan, hosts: Hosts, settings: Settings) -> Loaded:
+    """A plan on connections of the communicator. Errors: R510; D904 for a policy's plan whose
+    messages don't fit its slots."""
+    loaded = load(ready.plan, None, SLOT_BYTES, _pullable(ready.plan))
     wiring = loaded.wiring
     index = (wiring.dst * stride(settings) + wiring.channel).astype(np.int32)
     tile = _tile_bytes(ready, loaded, hosts, settings)
-    loaded = replace(loaded, wiring=replace(wiring, index=index, slot_bytes=tile))
-    program = loaded.programs[rank]
+    return replace(loaded, wiring=replace(wiring, index=index, slot_bytes=tile))
+
+
+def _with_engine(ready: ReadyPlan, loaded: Loaded, fabric: native.Fabric, rank: int) -> LoadedPlan:
+    """The rank's part of a plan with an engine of its own. Errors: R507, R510."""
+    plan, program = ready.plan, loaded.programs[rank]
     return LoadedPlan(
         ready,
         loaded,

@@ -82,6 +82,18 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
         ) from problem
 
 
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """A folder, which is made if it doesn't exist. Errors: F461."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as problem:
+        raise F461.error(
+            at=Place(str(path)), expected="a folder that can be made", found=_reason(problem)
+        ) from problem
+    return folder
+
+
 def _reason(problem: OSError | ValueError) -> str:
     """What went wrong, without the name of the temporary file."""
     return getattr(problem, "strerror", None) or str(problem)

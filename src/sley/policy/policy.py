@@ -202,6 +202,10 @@ def _check_range(collective: str, one: Range) -> None:
             expected="a range of sizes from 0 on",
             found=f"{one.begin_bytes} to {one.end_bytes}",
         )
+    measured = [0, *(m.size_bytes for m in one.measured)]
+    if measured != sorted(set(measured)) or not all(map(one.covers, measured[1:])):
+        found = ", ".join(map(str, measured[1:]))
+        raise D901.error(at=place, expected="measured sizes of the range, ascending", found=found)
     for decision in (one.decision, *one.alternatives):
         known = CATALOG.get(decision.algorithm)
         if known is None or known.collective != collective:

@@ -53,6 +53,17 @@ def read_arrays(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
     return facts, arrays
 
 
+def columns_of(
+    arrays: Mapping[str, NDArray[Any]], kinds: Mapping[str, type]
+) -> dict[str, NDArray[Any]]:
+    """The arrays with these names and kinds of elements. Raises ValueError if one is missing, or of
+    another kind: NumPy would round it."""
+    for name, kind in kinds.items():
+        if name not in arrays or arrays[name].dtype != kind:
+            raise ValueError(f"no array {name} of {np.dtype(kind)}")
+    return {name: arrays[name] for name in kinds}
+
+
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of a file. A directory that names more bytes than MOST_BYTES is refused, and no
     member has more than the directory says."""

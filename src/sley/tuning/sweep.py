@@ -21,7 +21,7 @@ from sley.errors.tuning import D922
 from sley.ir.tables import BoolArray, FloatArray, LongArray
 from sley.simulate.inputs import Tiling
 from sley.tuning.arms import SIZES, Arms, fingerprint, tiled
-from sley.tuning.arrays import read_arrays, write_arrays
+from sley.tuning.arrays import columns_of, read_arrays, write_arrays
 
 HOPELESS = 2.0
 """An arm whose lower bound is above this multiple of the best time is not simulated."""
@@ -115,10 +115,8 @@ class Sweep:
         place = Place(os.fspath(path))
         try:
             facts, arrays = read_arrays(path)
-            columns: dict[str, Any] = {
-                name: np.array(arrays[name], kind) for name, kind in _COLUMNS.items()
-            }
-        except (KeyError, TypeError, ValueError) as error:
+            columns: dict[str, Any] = columns_of(arrays, _COLUMNS)
+        except ValueError as error:
             expected = "a sweep, as `sley sweep` writes it"
             raise D922.error(at=place, expected=expected, found=str(error)) from error
         for word, wanted in (
@@ -143,6 +141,10 @@ class Sweep:
         if not (is_arm and is_time and (np.diff(ascending, prepend=0) > 0).all()):
             expected = "arms, positive times and ascending sizes"
             raise D922.error(at=place, expected=expected, found="others")
+        feasible = [arms.feasible(size) for size in ascending.tolist()]
+        if not np.array_equal(columns["mask"], np.reshape(feasible, shape)):
+            expected = "the arms that differ at each size"
+            raise D922.error(at=place, expected=expected, found="other arms")
         return cls(arms, **columns)
 
 

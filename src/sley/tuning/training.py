@@ -20,7 +20,7 @@ from sley.tuning.agents.bandits import EpsilonGreedy, Ucb
 from sley.tuning.agents.contextual import GaussianUcb, Thompson
 from sley.tuning.agents.descent import Descent
 from sley.tuning.agents.simple import Default, Random, Table
-from sley.tuning.arrays import read_arrays, write_arrays
+from sley.tuning.arrays import columns_of, read_arrays, write_arrays
 from sley.tuning.backends import Backend, Repeatable
 from sley.tuning.gate import Gate
 
@@ -135,12 +135,12 @@ class Training:
         place = Place(os.fspath(path))
         try:
             facts, arrays = read_arrays(path)
-            columns = [np.array(arrays[name], kind).tolist() for name, kind in _COLUMNS.items()]
-            rows = list(zip(*columns, strict=True))
+            columns = columns_of(arrays, _COLUMNS)
+            rows = list(zip(*(column.tolist() for column in columns.values()), strict=True))
             rounds, rest = divmod(len(rows), len(self.cells))
             if rest or not all(0 < time_us < math.inf for *_, time_us in rows):
                 raise ValueError("rounds that are not whole, or times that are none")
-        except (KeyError, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             expected = "a checkpoint, as `sley tune` writes it"
             raise D922.error(at=place, expected=expected, found=str(error)) from error
         for word, own in self._facts().items():

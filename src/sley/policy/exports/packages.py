@@ -19,7 +19,7 @@ from sley.errors import Place, SleyError, shortened
 from sley.errors.formats import F461
 from sley.errors.policy import D905
 from sley.files import FORMATS
-from sley.formats import Target, target_named, write_file
+from sley.formats import Target, make_folder, target_named, write_file
 from sley.ir.collectives import STANDARD
 from sley.ir.program import Program
 from sley.policy.policy import Decision, Policy, Range
@@ -130,15 +130,9 @@ def _write_ranges(
 def _empty_folder(folder: str | os.PathLike[str]) -> tuple[Path, bool]:
     """The folder, and whether it was made, as it didn't exist. One with files is refused: a runtime
     would read those, too. Errors: F461."""
-    path = Path(folder)
-    is_new = not path.exists()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        found = sorted(entry.name for entry in path.iterdir())
-    except (OSError, ValueError) as problem:
-        raise F461.error(
-            at=Place(str(path)), expected="a folder that can be made", found=str(problem)
-        ) from problem
+    is_new = not Path(folder).exists()
+    path = make_folder(folder)
+    found = sorted(entry.name for entry in path.iterdir())
     if found:
         raise F461.error(
             at=Place(str(path)), expected="an empty folder", found=", ".join(shortened(found))

@@ -13,7 +13,7 @@ from sley.errors import Place, SleyError
 from sley.errors.tuning import D923, D924
 from sley.ir.tables import FloatArray
 from sley.ir.words import is_integer, is_real
-from sley.tuning.arrays import read_arrays, write_arrays
+from sley.tuning.arrays import columns_of, read_arrays, write_arrays
 from sley.tuning.levels import Vocabulary
 
 FORMAT = 1
@@ -164,8 +164,6 @@ def _words(value: Any) -> tuple[str, ...]:
 
 def _part(arrays: Mapping[str, Any], prefix: str) -> dict[str, FloatArray]:
     """The arrays whose names begin with a prefix, without it."""
-    return {
-        name.removeprefix(prefix): np.array(array, np.float32)
-        for name, array in arrays.items()
-        if name.startswith(prefix)
-    }
+    names = [name for name in arrays if name.startswith(prefix)]
+    columns = columns_of(arrays, dict.fromkeys(names, np.float32))
+    return {name.removeprefix(prefix): array for name, array in columns.items()}
