@@ -29,9 +29,6 @@ from sley.rendezvous.hosts import Hosts
 from sley.selection.kinds import Request
 from sley.selection.plans import Change, Plans, ReadyPlan
 
-SUM_BYTES = native.Choice.most_turns * DATA_TYPES["float64"].size_bytes
-"""The bytes of the AllReduce that adds up the times of turns."""
-
 _LARGEST_ELEMENT_BYTES = 8
 _LEAST_TILE_BYTES = 64
 
@@ -174,7 +171,8 @@ class Loader:
                 self._settings.explore,
                 self._log_of(request, [one.ready for one in loaded]),
             )
-            small = self._plans.library("all_reduce", SUM_BYTES, in_place=True)
+            sum_bytes = native.Choice.most_turns * DATA_TYPES["float64"].size_bytes
+            small = self._plans.library("all_reduce", sum_bytes, in_place=True)
             watched = _watch_plans(loaded, self.load(AGREEMENT, small), watch, record)
             self._watched[key] = kind, watched
         return watched
