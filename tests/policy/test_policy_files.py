@@ -16,6 +16,7 @@ from sley.errors import Place, SleyError
 from sley.passes.timeline import Costs
 from sley.policy import Change, Decision, Machine, Measured, Policy, Range, read, write
 from sley.policy.policy import TILES
+from support.examples import examples
 
 MACHINE = Machine("simulator", "ndv4:2", "f00d", 2, 8)
 TEXTS = st.text("abc é→ .=-", max_size=6)
@@ -74,6 +75,7 @@ policies = st.builds(
 )
 
 
+@examples(40)
 @given(policies)
 def test_a_policy_is_read_back_as_it_was_written(tmp_path_factory, policy):
     path = tmp_path_factory.mktemp("policy") / "policy.zip"
@@ -84,6 +86,7 @@ def test_a_policy_is_read_back_as_it_was_written(tmp_path_factory, policy):
     assert path.read_bytes() == first, "equal policies give different files"
 
 
+@examples(40)
 @given(policies, st.sampled_from(COLLECTIVES), st.integers(0, 1 << 41))
 def test_find_gives_the_rule_whose_range_has_the_size(policy, collective, size_bytes):
     covering = [

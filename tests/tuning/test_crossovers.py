@@ -26,7 +26,7 @@ def decision_map(topology, parts):
     ]
     arms = Arms.among("allreduce", topology, decisions, SIZES)
     training = Training(Simulated(arms, SIZES, Noise(0.01), seed=1), seed=1)
-    training.run(40)
+    training.run(25)
     policy = Policy(training.backend.machine, {"allreduce": training.ranges()})
     found = []
     for cell, size in enumerate(SIZES):
