@@ -423,12 +423,9 @@ def dies_in_between(comm: Communicator, is_async: bool) -> None:
         comm.all_reduce(data, ReduceOp.MAX, is_async=is_async).wait()
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_rank_that_dies_in_a_trial_is_an_error_on_the_others(
-    is_async: bool, tmp_path: Path
-) -> None:
+def test_a_rank_that_dies_in_a_trial_is_an_error_on_the_others(tmp_path: Path) -> None:
     path = policy_file(tmp_path, policy_of(3, measured=()))
-    ends = start(3, dies_in_between, is_async, settings=settings_of(path)).ends()
+    ends = start(3, dies_in_between, True, settings=settings_of(path)).ends()
     for end in (ends[0], ends[2]):
         assert "N620" in end.error, end
         assert end.seconds < 10
@@ -448,7 +445,7 @@ def dies_in_the_decision(comm: Communicator, is_async: bool) -> None:
         comm.all_reduce(data, ReduceOp.MAX, is_async=is_async).wait()
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("is_async", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_rank_that_dies_in_a_decision_is_an_error_on_the_others(
     is_async: bool, tmp_path: Path
 ) -> None:
