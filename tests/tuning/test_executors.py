@@ -29,7 +29,7 @@ def dask():
         yield client.get_executor()
 
 
-@pytest.mark.parametrize("make", [processes, dask])
+@pytest.mark.parametrize("make", [pytest.param(processes, marks=pytest.mark.slow), dask])
 def test_an_executor_chooses_and_sweeps_like_one_thread(make):
     topology = sley.topologies.cluster(1, 2)
     program = sley.algorithms.ring_allreduce(2)

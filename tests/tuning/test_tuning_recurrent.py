@@ -36,7 +36,7 @@ def made(**settings):
 
 @pytest.fixture(scope="module")
 def trained():
-    return train([made().site()], 12 * 32 * 4 * 3, LARGE)
+    return train([made().site()], 6 * 32 * 4 * 3, LARGE)
 
 
 @pytest.fixture(scope="module")
