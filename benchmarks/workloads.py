@@ -8,8 +8,8 @@ a step with NCCL's default, the share of it in which calls are waited for, and t
 the static table of `sley.choose`, with the default agent after N measurements of each size (with 3
 % noise), and with the oracle. On 256 GPUs NCCL's AllToAll is simulated twice: with a thread block
 for every pair of GPUs, of which a GPU can't run as many at once, and in at most 32 blocks.
-AllReduces of gradients have NCCL's own choice alone, its trees: no algorithm of the library was
-faster there.
+AllReduces of gradients have NCCL's own choice alone, its trees: no plan of the library that was
+tried there and fits on a GPU was faster.
 """
 
 from __future__ import annotations
