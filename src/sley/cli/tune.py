@@ -160,8 +160,6 @@ def _check_outputs(
         check_suffix(curves)
     if output is not None and network is not None and output.resolve() == network.resolve():
         raise click.UsageError(f"-o {output} is the network")
-    if checkpoints is not None:
-        make_folder(checkpoints)
     if curves is not None and not compare:
         raise click.UsageError("--curves is for --compare")
     if curves is not None and len(collectives) != 1:
@@ -170,6 +168,8 @@ def _check_outputs(
         raise click.UsageError("--compare writes no policy")
     if compare and checkpoints is not None:
         raise click.UsageError("--compare keeps no checkpoints")
+    if checkpoints is not None:
+        make_folder(checkpoints)
 
 
 def _check_installed() -> None:
