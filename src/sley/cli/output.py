@@ -28,6 +28,11 @@ from sley.report.stages import stage_table
 T = TypeVar("T")
 
 
+def print_note(text: str) -> None:
+    """Prints a remark on standard error, so that it is no part of a result."""
+    click.echo(f"note: {text}", err=True)
+
+
 def print_json(value: object) -> None:
     """Prints `value` as one JSON document on standard output."""
     click.echo(json.dumps(value, indent=2))
@@ -69,7 +74,7 @@ def report_notes(notes: tuple[Diagnostic, ...]) -> None:
     """Prints remarks on standard error."""
     for note in notes:
         where = f"{note.places[0]}: " if note.places else ""
-        click.echo(f"note: {where}{note.code} {note.rule.name}: {note.found}", err=True)
+        print_note(f"{where}{note.code} {note.rule.name}: {note.found}")
 
 
 @dataclass

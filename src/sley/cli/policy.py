@@ -9,7 +9,7 @@ import click
 
 from sley import policy as policies
 from sley.cli.options import FILE, json_option
-from sley.cli.output import Command, print_json
+from sley.cli.output import Command, print_json, print_note
 from sley.errors import counted
 from sley.formats import TARGETS, check_folder, write_file
 from sley.ir.sizes import size_text
@@ -168,7 +168,7 @@ def export_command(file: Path, to: str, output: Path, build: bool, as_json: bool
         print_json({"ok": True, "files": [str(path) for path in paths], "remarks": list(remarks)})
         return
     for remark in remarks:
-        click.echo(f"note: {remark}", err=True)
+        print_note(remark)
     for path in paths:
         click.echo(f"{'written':<23}{path}")
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sley.cli.options import common_options, executor_of, jobs_option, size_options
-from sley.cli.output import Command, Phases, print_json, progress_bar
+from sley.cli.output import Command, Phases, print_json, print_note, progress_bar
 from sley.cli.sources import topology_of
 from sley.cli.tune_tables import sweep_json, sweep_lines
 from sley.formats import make_folder
@@ -64,7 +64,7 @@ def sweep_command(
             found, is_new = swept(arms, sizes, executor, output, phases)
             if output is not None:
                 done = "written to" if is_new else "read from"
-                click.echo(f"note: the sweep of {collective} was {done} {output}", err=True)
+                print_note(f"the sweep of {collective} was {done} {output}")
             rows.append(sweep_json(found))
             if not as_json:
                 click.echo("\n".join(sweep_lines(found)))

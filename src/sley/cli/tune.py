@@ -16,7 +16,7 @@ from sley.cli.options import (
     jobs_option,
     size_options,
 )
-from sley.cli.output import Command, Phases, print_json
+from sley.cli.output import Command, Phases, print_json, print_note
 from sley.cli.sweep import actions_option, cluster_of, collectives_argument
 from sley.cli.tune_agent import AGENT_OPTIONS, AgentOptions
 from sley.cli.tune_live import OPTIONS, LiveOptions, is_given
@@ -135,7 +135,7 @@ def tune_command(  # as many parameters as options; click passes each by name
     if not compare:
         paths, remarks = _write(output, live, trainings.policy())
         for remark in remarks:
-            click.echo(f"note: {remark}", err=True)
+            print_note(remark)
     if as_json:
         print_json({"ok": True, "topology": trainings.place, "results": results})
     else:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from sley.cli.options import POSITIVE
-from sley.cli.output import Phases, progress_bar
+from sley.cli.output import Phases, print_note, progress_bar
 from sley.cli.sweep import reporter
 from sley.errors import did_you_mean
 from sley.ir.topology import Topology
@@ -123,4 +123,4 @@ class AgentOptions:
             settings, steps = Settings(seed=seed), self.steps or _STEPS
             train(sites, steps, settings, resume=resume, path=part, progress=progress)
         part.replace(self.network)
-        click.echo(f"note: the network is trained, {self.network}", err=True)
+        print_note(f"the network is trained, {self.network}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from sley.cli.output import Phases, progress_bar
+from sley.cli.output import Phases, print_note, progress_bar
 from sley.cli.sweep import arms_of, reporter, swept
 from sley.cli.tune_agent import RECURRENT, AgentOptions
 from sley.cli.tune_live import LiveOptions
@@ -70,7 +70,7 @@ class Trainings:
         found, is_new = swept(arms, self.sizes, self.executor, self.sweeps, self.phases)
         if is_new and self.sweeps is not None:
             remark = f"{self.sweeps} had no such sweep of {collective}; it has been simulated"
-            click.echo(f"note: {remark}", err=True)
+            print_note(remark)
         self._swept[collective] = found
         return found
 
@@ -108,7 +108,7 @@ class Trainings:
     def _warn_of_network(self, recorded: Sweep) -> None:
         if self.agent.knows(recorded.arms):
             remark = "the network was trained on this sweep, so its regret elsewhere is higher"
-            click.echo(f"note: {remark}", err=True)
+            print_note(remark)
 
     def _curves(self, recorded: Sweep) -> list[Curve]:
         """The curves of all agents, and of the recurrent one if there is a network."""
@@ -156,7 +156,7 @@ def _train(training: Training, samples: int, folder: Path | None, phases: Phases
             with phases("resuming"):
                 training.resume(path)
             remark = f"{path} has {training.rounds} samples of each size, which count"
-            click.echo(f"note: {remark}", err=True)
+            print_note(remark)
     saved = time.monotonic()
     with progress_bar(quiet=phases.quiet) as bar, phases(f"training {training.name}"):
         report = reporter(
@@ -177,4 +177,4 @@ def _train(training: Training, samples: int, folder: Path | None, phases: Phases
                 training.save(path)
                 if training.rounds < samples:
                     remark = f"{path} has {training.rounds} samples of each size to go on from"
-                    click.echo(f"note: {remark}", err=True)
+                    print_note(remark)
