@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 
 import numpy as np
 
+from sley.closing import Closing
 from sley.communicator.arrays import (
     check_arrays,
     check_root,
@@ -33,7 +33,7 @@ from sley.selection.kinds import CALLS
 from sley.selection.plans import Plans
 
 
-class Communicator:
+class Communicator(Closing):
     """Ranks that run collectives together, each in a process of its own (or a thread).
 
     store: the ranks find one another over it. name: appears in messages; the open communicators of
@@ -68,17 +68,6 @@ class Communicator:
         self.rank, self.ranks, self.name = self.endpoint.rank, self.endpoint.ranks, name
         self.hosts: Hosts = self.endpoint.hosts
         self.plans: Plans = self.endpoint.plans
-
-    def __enter__(self) -> Communicator:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Leaves the communicator; closing twice does nothing. Calls in progress end with N623."""

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
+from sley.closing import Closing
 from sley.engine import native
 from sley.engine.arguments import Inputs, check_inputs
 from sley.engine.check import Promise
@@ -55,7 +55,7 @@ class Settings:
         check_timeout(self.timeout_s)
 
 
-class Job:
+class Job(Closing):
     """Worker processes on this machine that run `plan`, over shared memory.
 
     Use it as a context manager, or `close` it; its workers also end when the job is collected or
@@ -78,17 +78,6 @@ class Job:
         except BaseException:
             self._group.close()
             raise
-
-    def __enter__(self) -> Job:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the workers. Closing twice does nothing."""

@@ -9,10 +9,10 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
+from sley.closing import Closing
 from sley.errors import SleyError
 from sley.errors.communicator import N603, N604, N605
 from sley.errors.remote import telling
@@ -29,7 +29,7 @@ _JOB_DIGITS = 32
 _MOST_RANKS = 1 << 16
 
 
-class Rendezvous:
+class Rendezvous(Closing):
     """Ranks that have found one another, with their descriptions, sockets and descriptors.
 
     rank, ranks, name: as they were given. descriptions: of every rank, by rank.
@@ -89,17 +89,6 @@ class Rendezvous:
         """Closes `sockets` and `fds`. Does nothing the second time."""
         _OPEN.discard(self)
         self._peers.close()
-
-    def __enter__(self) -> Rendezvous:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _topic(self) -> str:
         self._exchanges += 1

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from statistics import median
-from types import TracebackType
 
 import numpy as np
 
 from sley.algorithms import CATALOG
+from sley.closing import Closing
 from sley.communicator import Settings
 from sley.communicator.watch import WARM_CALLS
 from sley.compiler import Options, compile
@@ -89,7 +89,7 @@ class _Cell:
     calls: int
 
 
-class Live:
+class Live(Closing):
     """Calls of a communicator whose ranks are processes of this machine, as a `Backend`.
 
     sizes: bytes of a call's largest buffer. algorithms: those to choose among, by default all of
@@ -152,17 +152,6 @@ class Live:
         self._numbers: dict[int, int] = {}
         self._ready: set[tuple[int, int]] = set()
         self._cells: dict[int, _Cell] = {}
-
-    def __enter__(self) -> Live:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @cached_property
     def ranks(self) -> Ranks:

@@ -10,11 +10,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from sley.closing import Closing
 from sley.communicator import Call, Communicator, FolderStore, Settings
 from sley.communicator.arrays import span
 from sley.communicator.calls import OWN
@@ -143,7 +143,7 @@ class Worker:
         return self._memory[count]
 
 
-class Ranks:
+class Ranks(Closing):
     """Processes of this machine that make calls of plans together, in a communicator.
 
     settings: of the communicator, by default those of the environment; without user plans and
@@ -167,17 +167,6 @@ class Ranks:
             self.close()
             raise
         self.pids: tuple[int, ...] = tuple(pids)
-
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the processes. Closing twice does nothing."""
