@@ -41,6 +41,7 @@ MODULES: dict[str, str | None] = {
     "topology": "Topology",
     "dag": "Dependencies, order and blocks",
     "plan": "Plan",
+    "one_sided": "One-sided plans",
     "connections": "Connections and messages",
     "choices": None,
     "collectives": None,
