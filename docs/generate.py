@@ -43,6 +43,7 @@ MODULES: dict[str, str | None] = {
     "plan": "Plan",
     "one_sided": "One-sided plans",
     "connections": "Connections and messages",
+    "conditions": "Condition",
     "choices": None,
     "collectives": None,
     "graph": None,

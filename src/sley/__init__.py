@@ -12,10 +12,11 @@ from sley.communicator.heap import empty
 from sley.communicator.stats import stats
 from sley.compiler import Choice, Choices, Options, Prediction, RunnerUp, choose, compile
 from sley.errors import Diagnostic, SleyError
-from sley.files import load, save
+from sley.files import FileProof, load, save, verify_file
 from sley.ir import collectives
 from sley.ir.collective import Collective
 from sley.ir.collectives import *
+from sley.ir.conditions import Condition
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.plan import Estimate, Plan
 from sley.ir.program import Program
@@ -38,10 +39,12 @@ __all__ = [
     "Choices",
     "Collective",
     "Communicator",
+    "Condition",
     "CostModel",
     "Costs",
     "Diagnostic",
     "Estimate",
+    "FileProof",
     "LoopOrder",
     "Op",
     "Options",
@@ -76,5 +79,6 @@ __all__ = [
     "topologies",
     "trace",
     "verify",
+    "verify_file",
 ]
 __all__ += collectives.__all__

@@ -1,19 +1,23 @@
-"""Files: loads plans from files, and saves plans, proven for the runtime that will read them."""
+"""Files: loads plans from files, proves files, and saves plans, proven for the runtime that will
+read them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from sley import formats
 from sley.devices import kernel_files
-from sley.errors import Place
+from sley.errors import Diagnostic, Place
 from sley.errors.compiler import C309
-from sley.formats import Format, Target, by_suffix, target_named, write_file
+from sley.errors.formats import F440
+from sley.formats import Format, Target, by_suffix, keywords, target_named, write_file
 from sley.ir.plan import Plan
-from sley.verify import verify
+from sley.verify import Proof, verify
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {**formats.FORMATS, **{form.suffix: form for form in kernel_files.FORMATS}}
@@ -49,13 +53,66 @@ def save(
     R514.
     """
     form = by_suffix(path, FORMATS)
-    given = {word: value for word, value in settings.items() if value is not None}
-    known = form.settings
     if form.targets:
-        given["target"] = target_named(target or form.targets[0])
-        known = (*known, "target")
-    elif target is not None:
-        given["target"] = target
+        chosen = target_named(target or form.targets[0])
+        given = {"target": chosen, **_checked(path, form, form.settings, settings)}
+    else:
+        given = _checked(path, form, form.settings, {**settings, "target": target})
+    _prove(plan, form)
+    write_file(path, form.write(plan, **given))
+
+
+@dataclass(frozen=True)
+class FileProof:
+    """The proof of a file: a proof for each way in which a target executes it.
+
+    notes: remarks on the file.
+    """
+
+    target: Target
+    proofs: tuple[Proof, ...]
+    notes: tuple[Diagnostic, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.proofs))
+
+
+def verify_file(path: str | os.PathLike[str], target: str | Target, **settings: Any) -> FileProof:
+    """Proves a file as a target reads and executes it: every way in which it does.
+
+    settings: those of the format's `executions`; None for the default. All formats have collective,
+        in_place, root and slots, as `load`.
+    Errors: F460 for a suffix whose files no runtime reads, F440 for a target that doesn't read it,
+        C309 for settings that the format doesn't have, those of `executions`, V2xx.
+    """
+    form = by_suffix(path, _EXECUTED)
+    target = target_named(target)
+    if target not in form.targets:
+        raise F440.error(
+            at=Place(str(path)),
+            expected=f"a target that reads {form.name}: {', '.join(t.name for t in form.targets)}",
+            found=target.name,
+        )
+    execute = form.executions
+    assert execute is not None
+    found = execute(Path(path), target, **_checked(path, form, keywords(execute), settings))
+    proofs = []
+    for way in found.executions:
+        proof = verify(way.plan, way.slots, per_chunk=way.per_chunk)
+        proofs.append(replace(proof, conditions=proof.conditions + way.conditions))
+    return FileProof(target, tuple(proofs), found.notes)
+
+
+_EXECUTED = MappingProxyType(
+    {suffix: form for suffix, form in FORMATS.items() if form.executions is not None}
+)
+
+
+def _checked(
+    path: str | os.PathLike[str], form: Format, known: tuple[str, ...], settings: dict[str, Any]
+) -> dict[str, Any]:
+    """The settings that are not None. Errors: C309 for one that is not among `known`."""
+    given = {word: value for word, value in settings.items() if value is not None}
     for word, value in given.items():
         if word not in known:
             raise C309.error(
@@ -64,8 +121,7 @@ def save(
                 found=f"{word}={value!r}",
                 remedy=f"Leave {word} out, or use another suffix.",
             )
-    _prove(plan, form)
-    write_file(path, form.write(plan, **given))
+    return given
 
 
 def check(plan: Plan, target: str | Target) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -39,9 +40,7 @@ def plan_of(
     topology = topology_of(selection.topology)
     if is_plan(selection) and selection.options.schedule is None:
         plan = _read_plan(selection, phases, verify=verify)
-        if topology is not None:
-            Routes.of(plan, topology)  # refuses transfers between ranks that it does not link
-        return replace(plan, topology=topology)
+        return _on(topology, plan)
     return compile(
         program_or_lifted(selection, topology, phases),
         _options(selection, {} if form is None else form.needs),
@@ -50,6 +49,18 @@ def plan_of(
         verify=verify,
         phase=phases.run,
     )
+
+
+def check_links(plan: Plan, selection: Selection) -> None:
+    """Refuses a plan with transfers between ranks that the selection's topology does not link."""
+    _on(topology_of(selection.topology), plan)
+
+
+def _on(topology: Topology | None, plan: Plan) -> Plan:
+    """The plan on a topology, which must link all ranks that exchange messages."""
+    if topology is not None:
+        Routes.of(plan, topology)
+    return replace(plan, topology=topology)
 
 
 def _options(selection: Selection, needs: Mapping[str, object]) -> Options:
@@ -185,8 +196,9 @@ def _program_of_file(what: str) -> Program:
         return files.program_of_file(f"{file}.py" if name else file, name)
 
 
-def _read_plan(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
-    """The plan in a file; prints the reader's remarks."""
+def file_settings(selection: Selection) -> dict[str, Any]:
+    """What the user says about the plan in a file, for the reader; refuses options that have no
+    meaning for it."""
     _refuse_sizes(selection, _PARAMETERS)
     if selection.options.schedule is None:
         given = [word for word in selection.options.given() if word != "slots"]
@@ -200,14 +212,19 @@ def _read_plan(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
     collective = None
     if selection.collective is not None:
         collective = _program_of_file(selection.collective).collective
+    return {
+        "collective": collective,
+        "in_place": selection.in_place,
+        "root": selection.root,
+        "slots": selection.options.slots,
+    }
+
+
+def _read_plan(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
+    """The plan in a file; prints the reader's remarks."""
+    settings = file_settings(selection)
     with phases("reading"):
-        imported = read(
-            selection.what,
-            collective=collective,
-            in_place=selection.in_place,
-            root=selection.root,
-            slots=selection.options.slots,
-        )
+        imported = read(selection.what, **settings)
     report_notes(imported.notes)
     if verify:
         with phases("verification"):

@@ -1,4 +1,4 @@
-"""sley verify: proves that a plan is right."""
+"""sley verify: proves that a plan is right, or a file as a runtime reads it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import click
 from sley import formats
 from sley.cli.options import Selection, common_options, plan_options
 from sley.cli.output import Command, Phases, print_json, report_notes
-from sley.cli.sources import plan_of
+from sley.cli.sources import check_links, file_settings, is_plan, plan_of
 from sley.compiler import Options
-from sley.verify import verify
+from sley.errors import Diagnostic
+from sley.files import verify_file
+from sley.verify import Proof, verify
 
 
 @click.command("verify", cls=Command)
 @plan_options
 @click.option(
-    "--target", type=click.Choice(list(formats.TARGETS)), help="Check this runtime's limits too."
+    "--target",
+    type=click.Choice(list(formats.TARGETS)),
+    help="The runtime: a file is proven as it reads it, a plan within its limits.",
 )
 @common_options
 def verify_command(selection: Selection, target: str | None, as_json: bool, verbose: bool) -> None:
@@ -26,7 +30,49 @@ def verify_command(selection: Selection, target: str | None, as_json: bool, verb
     --slots proves it for this number of slots of each connection.
     """
     phases = Phases(verbose, quiet=as_json)
-    # The plan is made for the protocol's slots, and proven for the given ones.
+    notes: tuple[Diagnostic, ...] = ()
+    if target is not None and is_plan(selection) and selection.options.schedule is None:
+        proofs, notes = _prove_file(selection, target, phases)
+        end = f"{target} executes this file so"
+    else:
+        proofs = (_prove_plan(selection, target, phases),)
+        end = f"within the limits of {target}"
+    if as_json:
+        print_json(
+            {
+                "ok": True,
+                "target": target,
+                "proofs": [_row(proof) for proof in proofs],
+                "notes": [note.to_json() for note in notes],
+                "seconds": phases.seconds,
+            }
+        )
+        return
+    report_notes(notes)
+    for proof in proofs:
+        report_notes(proof.remarks)
+        click.echo(str(proof))
+        click.echo(f"holds: {'; '.join(map(str, proof.conditions))}")
+    if target is not None:
+        click.echo(end)
+    phases.report()
+
+
+def _prove_file(
+    selection: Selection, target: str, phases: Phases
+) -> tuple[tuple[Proof, ...], tuple[Diagnostic, ...]]:
+    """The proofs of a file as the target reads it, and the remarks on it."""
+    settings = file_settings(selection)
+    with phases("verification"):
+        found = verify_file(selection.what, target, **settings)
+    for proof in found.proofs:
+        check_links(proof.plan, selection)
+    return found.proofs, found.notes
+
+
+def _prove_plan(selection: Selection, target: str | None, phases: Phases) -> Proof:
+    """The proof of the plan, within the target's limits. The plan is made for the protocol's slots,
+    and proven for the given ones."""
     form = None if target is None else formats.FORMATS[formats.TARGETS[target].suffix]
     unset = replace(selection, options=Options.of(selection.options, {"slots": None}))
     plan = plan_of(unset, phases, verify=False, form=form)
@@ -35,23 +81,18 @@ def verify_command(selection: Selection, target: str | None, as_json: bool, verb
     if target is not None:
         with phases("limits"):
             formats.check(plan, target)
-    if as_json:
-        print_json(
-            {
-                "ok": True,
-                "plan": plan.name,
-                "collective": plan.collective.name,
-                "ranks": plan.collective.ranks,
-                "slots": proof.slots,
-                "steps": proof.steps,
-                "target": target,
-                "remarks": [remark.to_json() for remark in proof.remarks],
-                "seconds": phases.seconds,
-            }
-        )
-        return
-    report_notes(proof.remarks)
-    click.echo(str(proof))
-    if target is not None:
-        click.echo(f"within the limits of {target}")
-    phases.report()
+    return proof
+
+
+def _row(proof: Proof) -> dict[str, object]:
+    """A proof as plain values, for --json."""
+    return {
+        "plan": proof.plan.name,
+        "collective": proof.plan.collective.name,
+        "ranks": proof.plan.collective.ranks,
+        "slots": proof.slots,
+        "per_chunk": proof.per_chunk,
+        "steps": proof.steps,
+        "conditions": [condition.to_json() for condition in proof.conditions],
+        "remarks": [remark.to_json() for remark in proof.remarks],
+    }

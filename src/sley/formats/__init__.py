@@ -18,19 +18,31 @@ from typing import Any
 from sley.errors import Place
 from sley.errors.formats import F461
 from sley.formats import msccl_xml
-from sley.formats.format import Format, Imported, Target, by_suffix, target_among
+from sley.formats.format import (
+    Execution,
+    Executions,
+    Format,
+    Imported,
+    Target,
+    by_suffix,
+    keywords,
+    target_among,
+)
 from sley.ir.plan import Plan
 
 __all__ = [
     "FORMATS",
     "READERS",
     "TARGETS",
+    "Execution",
+    "Executions",
     "Format",
     "Imported",
     "Target",
     "by_suffix",
     "check",
     "check_folder",
+    "keywords",
     "read",
     "target_named",
     "write_file",

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from sley.errors import Diagnostic, Place
 from sley.errors.formats import F440, F460
+from sley.ir.conditions import Condition
 from sley.ir.plan import Plan
 
 
@@ -48,6 +49,30 @@ class Imported:
 
 
 @dataclass(frozen=True)
+class Execution:
+    """One way in which a runtime executes a file.
+
+    plan: what it executes.
+    slots: the number of slots of its connections. per_chunk: whether every chunk of a message takes
+        a slot, or every message one slot.
+    conditions: when the runtime executes the file in this way, beyond what the plan itself says.
+    """
+
+    plan: Plan
+    slots: int
+    per_chunk: bool
+    conditions: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True)
+class Executions:
+    """All ways in which a runtime executes a file, at least one; and remarks on the file."""
+
+    executions: tuple[Execution, ...]
+    notes: tuple[Diagnostic, ...] = ()
+
+
+@dataclass(frozen=True)
 class Format:
     """A file format for plans.
 
@@ -57,6 +82,9 @@ class Format:
     read: returns the plan of a file (a path or a text), with the keywords collective, in_place,
         root and slots; None if files are only written.
     check: refuses a plan that can't be written for a target, with the errors of `write`.
+    executions: returns what a target makes of a file (a path or a text) by the target's own rules,
+        and refuses a file that it doesn't load. It takes the target, and as keywords at least those
+        of `read`. None if no runtime reads the files by itself.
     targets: the runtimes that read its files; the first one is the default.
     needs: the options (of `sley.Options`) that a plan must be compiled with.
     runs_with_own_slots: whether the runtimes ignore the plan's slots: a connection has the
@@ -68,6 +96,7 @@ class Format:
     write: Callable[..., str]
     read: Callable[..., Imported] | None = None
     check: Callable[[Plan, Target], None] | None = None
+    executions: Callable[..., Executions] | None = None
     targets: tuple[Target, ...] = ()
     needs: Mapping[str, object] = field(default_factory=dict)
     runs_with_own_slots: bool = False
@@ -75,8 +104,13 @@ class Format:
     @property
     def settings(self) -> tuple[str, ...]:
         """The settings that `write` takes."""
-        parameters = inspect.signature(self.write).parameters.values()
-        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        return keywords(self.write)
+
+
+def keywords(function: Callable[..., object]) -> tuple[str, ...]:
+    """The names of a function's keyword-only parameters."""
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
 def by_suffix(path: str | os.PathLike[str], table: Mapping[str, V]) -> V:

@@ -2,6 +2,6 @@
 
 `tables` and `words` are their ground. The stages: `collective` (the standard ones:
 `collectives`), `program` (its lines: `sources`), `dag` and `plan`; `faults` and `connections` of a
-plan. A cluster: `topology`, with `fabric`, `routes` and `cost_model`. `graph`, `sizes` and
-`choices` are helpers.
+plan, `conditions` of its proof. A cluster: `topology`, with `fabric`, `routes` and `cost_model`.
+`graph`, `sizes` and `choices` are helpers.
 """

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.compiler import C307
 from sley.errors.verifier import V207, V210
+from sley.ir.conditions import Condition
 from sley.ir.faults import LIMIT, own_operands
 from sley.ir.plan import Plan
+from sley.ir.tables import NONE
 from sley.ir.words import Op
 from sley.verify.hangs import run_abstractly
 from sley.verify.races import check_races
@@ -23,6 +25,7 @@ class Proof:
     slots: with this number of slots a connection, or more, it never hangs.
     per_chunk: whether every chunk of a message took a slot, or every message one slot.
     steps: length of the longest chain of instructions that wait for one another, for one tile.
+    conditions: the circumstances under which the properties hold.
     remarks: findings that do no harm but may be mistakes (V210).
     """
 
@@ -30,6 +33,7 @@ class Proof:
     slots: int
     per_chunk: bool
     steps: int
+    conditions: tuple[Condition, ...]
     remarks: tuple[Diagnostic, ...] = ()
 
     def __str__(self) -> str:
@@ -69,7 +73,23 @@ def verify(plan: Plan, slots: int | None = None, *, per_chunk: bool | None = Non
     if found:
         raise SleyError(found)
     steps = int(run.level.max(initial=-1)) + 1
-    return Proof(plan, slots, per_chunk, steps, _remarks(plan, result.empty_reads))
+    conditions = _conditions(plan, slots, per_chunk=per_chunk)
+    return Proof(plan, slots, per_chunk, steps, conditions, _remarks(plan, result.empty_reads))
+
+
+def _conditions(plan: Plan, slots: int, *, per_chunk: bool) -> tuple[Condition, ...]:
+    """The circumstances under which a plan runs as proven."""
+    c = plan.collective
+    found = [Condition("place", "in place" if c.in_place else "out of place")]
+    if c.root != NONE:
+        found.append(Condition("root", f"root {c.root}"))
+    unit = "chunk" if per_chunk else "message"
+    found.append(Condition("slots", f"{counted(slots, 'slot')} or more, one for each {unit}"))
+    if plan.input_writes.size:
+        found.append(Condition("input", "the input may be overwritten"))
+    elif not c.in_place:
+        found.append(Condition("input", "the input is kept"))
+    return tuple(found)
 
 
 def _remarks(plan: Plan, empty_reads: list[tuple[int, int]]) -> tuple[Diagnostic, ...]:

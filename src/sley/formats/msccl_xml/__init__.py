@@ -1,17 +1,19 @@
 """MSCCL XML (the MSCCL-IR): reads a file into a Plan, and writes a Plan for a target.
 
 `reader`: `parse` makes a `raw` file of the text, `checks` refuse it, `notes` are remarks on it.
+`runtime`: what a target executes when it reads a file.
 `writer`: `rewriting` replaces instructions that a target doesn't run, `steps` are the file's rows,
 `limits` refuse plans that a target can't run. Both use `words` and `targets`.
 """
 
 from sley.formats.format import Format
 from sley.formats.msccl_xml.reader import read
+from sley.formats.msccl_xml.runtime import executions
 from sley.formats.msccl_xml.targets import SUFFIX, TARGETS
 from sley.formats.msccl_xml.writer import check, write
 from sley.ir.words import Allocation, LoopOrder
 
-__all__ = ["FORMAT", "check", "read", "write"]
+__all__ = ["FORMAT", "check", "executions", "read", "write"]
 
 FORMAT = Format(
     name="MSCCL XML",
@@ -19,6 +21,7 @@ FORMAT = Format(
     write=write,
     read=read,
     check=check,
+    executions=executions,
     targets=tuple(TARGETS.values()),
     # The runtimes run all steps of a block for one tile before the next tile, and a block has one
     # send peer and one receive peer.
