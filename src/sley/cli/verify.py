@@ -13,6 +13,7 @@ from sley.cli.sources import check_links, file_settings, is_plan, plan_of
 from sley.compiler import Options
 from sley.errors import Diagnostic
 from sley.files import verify_file
+from sley.ir.plan import Plan
 from sley.verify import Proof, verify
 
 
@@ -66,7 +67,8 @@ def _prove_file(
     with phases("verification"):
         found = verify_file(selection.what, target, **settings)
     for proof in found.proofs:
-        check_links(proof.plan, selection)
+        if isinstance(proof.plan, Plan):
+            check_links(proof.plan, selection)
     return found.proofs, found.notes
 
 

@@ -97,3 +97,51 @@ V207 = Rule(
     example="sley verify plan.xml --slots 0",
     instead="Give a number of slots of at least 1.",
 )
+V211 = Rule(
+    "V211",
+    "relaxed-order",
+    what="Two accesses to a chunk of a one-sided plan are ordered by relaxed signals alone.",
+    why="A relaxed signal orders execution, but publishes no memory: the second rank may read old "
+    "data, or the first write may arrive after the second one.",
+    example='"put", "nop", "rlxsignal" on one rank, and "rlxwait", "nop", "copy" on the other',
+    instead="Use signal and wait where data passes; relaxed ones only show that a rank has begun "
+    "its call.",
+)
+V212 = Rule(
+    "V212",
+    "unbalanced-counter",
+    what="In a one-sided plan a counter has more or fewer signals than waits.",
+    why="With fewer signals the last wait never ends. With more, a wait of the next call ends too "
+    "early.",
+    example="rank 0 signals rank 1 twice, and rank 1 waits once",
+    instead="Let each signal have its wait, on the other end of its channel or on its semaphore.",
+)
+V213 = Rule(
+    "V213",
+    "shared-counter",
+    what="Several threads of a rank wait for one counter, or use one port, in no order.",
+    why="Then timing decides which of them continues, or whose data the port moves first.",
+    example="two blocks of rank 0 that both wait for channel 0",
+    instead="Give each block its own channels and semaphores, or put a nop between two waits.",
+)
+V214 = Rule(
+    "V214",
+    "packets-written-twice",
+    what="Packets of a one-sided plan are written twice in a call.",
+    why="A packet's flag is the number of the call, so the reader of the second data may take the "
+    "first data for them.",
+    example="two ppkt of one call into the same chunk of scratch",
+    instead="Give every message of a call its own chunks of scratch.",
+)
+V215 = Rule(
+    "V215",
+    "outside-the-call",
+    what="Memory of a rank may be accessed before its call begins or after it ends, or in two "
+    "consecutive calls at once.",
+    why="A rank may be a call ahead of another. Before and after a call the caller uses the input "
+    "and the output; scratch still serves the call before.",
+    example='a put into the output of a rank without a "wait" before it, which shows that the rank '
+    "is in this call",
+    instead="Exchange signals at the begin and at the end of the call with the ranks whose memory "
+    "is accessed, or use two copies of scratch.",
+)

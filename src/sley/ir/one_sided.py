@@ -25,7 +25,7 @@ from sley.ir.tables import (
     Value,
     frozen_array,
 )
-from sley.ir.words import Protocol
+from sley.ir.words import Buffer, Protocol
 
 
 class Action(IntEnum):
@@ -176,6 +176,18 @@ class OneSidedPlan(Value):
     def rank(self) -> IntArray:
         """int32 (operations,): the rank of each operation."""
         return frozen_array(self.block_rank[self.block], np.int32)
+
+    @cached_property
+    def writes_input(self) -> bool:
+        """Whether any operation writes to the input of a rank; in place, only where it isn't also
+        the output."""
+        r, c = self.ranges, self.collective
+        rows = np.flatnonzero(r.writes & (r.buffer != Buffer.SCRATCH))
+        rank = r.rank[rows]
+        first = self.layout.cell(rank, r.buffer[rows], r.index[rows])
+        output = self.layout.cell(rank, Buffer.OUTPUT, 0)
+        within = (first >= output) & (first + r.count[rows] <= output + c.output_chunks[rank])
+        return not bool(within.all())
 
     @cached_property
     def block_number(self) -> IntArray:

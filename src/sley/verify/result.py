@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -22,9 +21,7 @@ from sley.ir.words import (
     WRITES_DESTINATION,
     Op,
 )
-
-_LANES = 2
-_NOTHING = np.int64(-(2**62))
+from sley.verify.values import Values
 
 
 @dataclass(frozen=True)
@@ -40,12 +37,7 @@ def check_result(plan: Plan, match: np.ndarray, level: np.ndarray) -> Result:
     """V206 for output chunks that differ from the promise, V205 if a read of a cell without data is
     the cause.
 
-    A value is a multiset of input chunks, represented by a fingerprint: every input chunk gets
-    fresh random 64-bit weights, a value is the sum of its inputs' weights, in two lanes, together
-    with their exact number. Different multisets of fewer than 2^31 inputs agree in number and both
-    lanes with a probability below 2^-66 (a lane's difference is a non-zero combination with
-    coefficients below 2^31, which vanishes modulo 2^64 for at most 2^31 of 2^64 weights). For
-    chunks whose fingerprints differ, the exact multisets are then computed.
+    For chunks whose fingerprints (`Values`) differ, the exact multisets are then computed.
 
     level: of an abstract run; instructions of one level don't depend on one another.
     """
@@ -58,39 +50,14 @@ def check_result(plan: Plan, match: np.ndarray, level: np.ndarray) -> Result:
 
 
 @dataclass
-class _Values:
-    """Values as columns. weight: uint64 (values, 2); number: int64 (values,), negative for no data,
-    or for a result of no data."""
-
-    weight: np.ndarray
-    number: np.ndarray
-
-    @classmethod
-    def nothing(cls, size: int) -> _Values:
-        return cls(np.zeros((size, _LANES), np.uint64), np.full(size, _NOTHING))
-
-    def __getitem__(self, index: np.ndarray) -> _Values:
-        return _Values(self.weight[index], self.number[index])
-
-    def __setitem__(self, index: np.ndarray, values: _Values) -> None:
-        self.weight[index], self.number[index] = values.weight, values.number
-
-    def __add__(self, other: _Values) -> _Values:
-        # The number saturates instead of wrapping, so that absurd multiplicities stay absurd.
-        number = np.minimum(self.number + other.number, 2**61)
-        number[(self.number < 0) | (other.number < 0)] = _NOTHING
-        return _Values(self.weight + other.weight, number)
-
-
-@dataclass
 class _Replay:
     """The memory, and the messages in flight."""
 
     plan: Plan
     match: np.ndarray
-    memory: _Values
-    inputs: _Values
-    messages: _Values
+    memory: Values
+    inputs: Values
+    messages: Values
     message_at: np.ndarray
     source: np.ndarray
     destination: np.ndarray
@@ -99,12 +66,9 @@ class _Replay:
     @classmethod
     def start(cls, plan: Plan, match: np.ndarray) -> _Replay:
         t, layout, c = plan.instructions, plan.layout, plan.collective
-        inputs = _Values.nothing(len(c.initial))
+        inputs = Values.inputs(c)
         present = np.flatnonzero(c.initial)
-        fresh = np.frombuffer(secrets.token_bytes(8 * _LANES * len(present)), np.uint64)
-        inputs.weight[present] = fresh.reshape(-1, _LANES)
-        inputs.number[present] = 1
-        memory = _Values.nothing(layout.cells)
+        memory = Values.nothing(layout.cells)
         memory[c.input_cells(layout)[present]] = inputs[present]
         # Both ends of a message find it by the receive's row.
         size = np.where(RECEIVES[t.op], t.count, 0)
@@ -115,7 +79,7 @@ class _Replay:
             match,
             memory,
             inputs,
-            _Values.nothing(int(size.sum())),
+            Values.nothing(int(size.sum())),
             offsets_of(size),
             layout.cell(plan.rank, named, t.src_index),
             layout.cell(plan.rank, stored, t.dst_index),
@@ -128,7 +92,7 @@ class _Replay:
         op = self.plan.instructions.op[rows]
         owner, part = spans(np.zeros(len(rows), np.int64), self.plan.instructions.count[rows])
         row, op = rows[owner], op[owner]
-        value = _Values.nothing(len(row))
+        value = Values.nothing(len(row))
         takes = RECEIVES[op]
         value[takes] = self.messages[self.message_at[row[takes]] + part[takes]]
         combines = op == Op.REDUCE
@@ -141,7 +105,7 @@ class _Replay:
         self.memory[self.destination[row[stores]] + part[stores]] = value[stores]
         self.messages[self.message_at[self.match[row[sends]]] + part[sends]] = value[sends]
 
-    def _read(self, start: np.ndarray, row: np.ndarray, part: np.ndarray) -> _Values:
+    def _read(self, start: np.ndarray, row: np.ndarray, part: np.ndarray) -> Values:
         cells = start[row] + part
         value = self.memory[cells]
         for k in np.flatnonzero(value.number < 0)[: LIMIT - len(self.empty_reads)].tolist():
@@ -151,15 +115,11 @@ class _Replay:
 
 def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]:
     c = plan.collective
-    owner = c.values.source
-    wanted = _Values(
-        np.zeros((len(c.values.offset) - 1, _LANES), np.uint64), np.diff(c.values.offset)
-    )
-    np.add.at(wanted.weight, owner, replay.inputs.weight[c.values.target])
+    wanted = replay.inputs.promised(c)
     places = np.flatnonzero(c.expected != NONE)
     cells = c.output_cells(plan.layout)[places]
     got, promised = replay.memory[cells], wanted[c.expected[places]]
-    wrong = (got.number != promised.number) | (got.weight != promised.weight).any(axis=1)
+    wrong = got.differ(promised)
     if not wrong.any():
         return []
     some = np.flatnonzero(wrong)[:LIMIT]
@@ -176,8 +136,8 @@ def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]
     differences = []
     for k, cell in zip(some.tolist(), cells[some].tolist(), strict=True):
         value = Counter(c.values[int(c.expected[places[k]])].tolist())
-        promise = f"{plan.layout.name(cell)} = {_spell(c, value)}"
-        differences.append((promise, _difference(c, value, exact.get(cell))))
+        promise = f"{plan.layout.name(cell)} = {spell(c, value)}"
+        differences.append((promise, difference(c, value, exact.get(cell))))
     row = _last_writers(plan, order, cells[some[:1]]).get(int(cells[some[0]]), NONE)
     whole = plan.sources.whole
     program = replace(whole, detail="the program") if whole.file else whole
@@ -253,7 +213,7 @@ def _trace_back(
     return result, empty_reads
 
 
-def _spell(c: Collective, value: Counter[int]) -> str:
+def spell(c: Collective, value: Counter[int]) -> str:
     """A value for messages: "in[0] of ranks 0, 1, 2"."""
     by_index: dict[int, list[str]] = {}
     for chunk in sorted(value):
@@ -267,12 +227,12 @@ def _spell(c: Collective, value: Counter[int]) -> str:
     return " + ".join(parts[:4]) + (f" + {len(parts) - 4} more" if len(parts) > 4 else "")
 
 
-def _difference(c: Collective, promised: Counter[int], got: Counter[int] | None) -> str:
+def difference(c: Collective, promised: Counter[int], got: Counter[int] | None) -> str:
     if got is None:
         return "nothing was written there"
     parts = []
     if missing := promised - got:
-        parts.append(f"missing {_spell(c, missing)}")
+        parts.append(f"missing {spell(c, missing)}")
     if extra := got - promised:
-        parts.append(f"too much: {_spell(c, extra)}")
+        parts.append(f"too much: {spell(c, extra)}")
     return "; ".join(parts)

@@ -7,30 +7,35 @@ from dataclasses import dataclass
 from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.compiler import C307
 from sley.errors.verifier import V207, V210
+from sley.ir.collective import Collective
 from sley.ir.conditions import Condition
 from sley.ir.faults import LIMIT, own_operands
+from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import Op
 from sley.verify.hangs import run_abstractly
+from sley.verify.one_sided import check_one_sided
 from sley.verify.races import check_races
 from sley.verify.result import check_result
-from sley.verify.structure import check_rows, match_messages
+from sley.verify.structure import check_name, check_rows, match_messages
 
 
 @dataclass(frozen=True)
 class Proof:
     """The proven properties of a plan.
 
-    slots: with this number of slots a connection, or more, it never hangs.
+    slots: with this number of slots a connection, or more, it never hangs; None for a one-sided
+        plan, which has no connections.
     per_chunk: whether every chunk of a message took a slot, or every message one slot.
-    steps: length of the longest chain of instructions that wait for one another, for one tile.
+    steps: length of the longest chain of instructions that wait for one another, for one tile; of a
+        one-sided plan, the longest chain of joins, barriers and waits of a call.
     conditions: the circumstances under which the properties hold.
     remarks: findings that do no harm but may be mistakes (V210).
     """
 
-    plan: Plan
-    slots: int
+    plan: Plan | OneSidedPlan
+    slots: int | None
     per_chunk: bool
     steps: int
     conditions: tuple[Condition, ...]
@@ -38,21 +43,28 @@ class Proof:
 
     def __str__(self) -> str:
         c = self.plan.collective
+        slots = "" if self.slots is None else f" with {counted(self.slots, 'slot')} or more"
         return (
             f"proven: {self.plan.name} is a correct {c.name} on {counted(c.ranks, 'rank')}; "
-            f"no race; no hang with {counted(self.slots, 'slot')} or more"
+            f"no race; no hang{slots}"
             + (", one for each chunk of a message" if self.per_chunk else "")
         )
 
 
-def verify(plan: Plan, slots: int | None = None, *, per_chunk: bool | None = None) -> Proof:
+def verify(
+    plan: Plan | OneSidedPlan, slots: int | None = None, *, per_chunk: bool | None = None
+) -> Proof:
     """Proves a plan correct, or raises SleyError with all findings (V2xx).
 
-    per_chunk: whether every chunk of a message takes a slot; by default the plan's `per_chunk`.
+    slots, per_chunk: the slots of a connection, and whether every chunk of a message takes one; by
+        default the plan's own. A one-sided plan has neither.
 
     Checks, each relying on those before: rows and connections (V209, V201, V202), hangs with
-    `slots` slots, by default the plan's own (V203), races (V204), the result (V205, V206).
+    `slots` slots (V203), races (V204), the result (V205, V206); of one-sided plans those of
+    `check_one_sided`.
     """
+    if isinstance(plan, OneSidedPlan):
+        return _verify_one_sided(plan, slots)
     if not isinstance(plan, Plan):
         raise C307.error(expected="a Plan", found=type(plan).__name__)
     slots = plan.slots if slots is None else slots
@@ -73,23 +85,41 @@ def verify(plan: Plan, slots: int | None = None, *, per_chunk: bool | None = Non
     if found:
         raise SleyError(found)
     steps = int(run.level.max(initial=-1)) + 1
-    conditions = _conditions(plan, slots, per_chunk=per_chunk)
+    unit = "chunk" if per_chunk else "message"
+    conditions = (
+        *_place(plan.collective),
+        Condition("slots", f"{counted(slots, 'slot')} or more, one for each {unit}"),
+        *_input(plan.collective, bool(plan.input_writes.size)),
+    )
     return Proof(plan, slots, per_chunk, steps, conditions, _remarks(plan, result.empty_reads))
 
 
-def _conditions(plan: Plan, slots: int, *, per_chunk: bool) -> tuple[Condition, ...]:
-    """The circumstances under which a plan runs as proven."""
+def _verify_one_sided(plan: OneSidedPlan, slots: int | None) -> Proof:
+    """`verify` of a one-sided plan."""
+    if slots is not None:
+        at, expected = Place(detail=plan.name), "no slots: a one-sided plan has no connections"
+        raise V207.error(at=at, expected=expected, found=str(slots))
+    found, steps = check_name(plan.collective, plan.places([])), 0
+    if not found:
+        found, steps = check_one_sided(plan)
+    if found:
+        raise SleyError(found)
     c = plan.collective
-    found = [Condition("place", "in place" if c.in_place else "out of place")]
-    if c.root != NONE:
-        found.append(Condition("root", f"root {c.root}"))
-    unit = "chunk" if per_chunk else "message"
-    found.append(Condition("slots", f"{counted(slots, 'slot')} or more, one for each {unit}"))
-    if plan.input_writes.size:
-        found.append(Condition("input", "the input may be overwritten"))
-    elif not c.in_place:
-        found.append(Condition("input", "the input is kept"))
-    return tuple(found)
+    conditions = (*_place(c), *_input(c, plan.writes_input))
+    return Proof(plan, None, False, steps, conditions)
+
+
+def _place(c: Collective) -> list[Condition]:
+    """The placement and the root for which a plan is proven."""
+    place = [Condition("place", "in place" if c.in_place else "out of place")]
+    return place if c.root == NONE else [*place, Condition("root", f"root {c.root}")]
+
+
+def _input(c: Collective, overwritten: bool) -> list[Condition]:
+    """What becomes of the caller's input; nothing is said of an input in place that is kept."""
+    if overwritten:
+        return [Condition("input", "the input may be overwritten")]
+    return [] if c.in_place else [Condition("input", "the input is kept")]
 
 
 def _remarks(plan: Plan, empty_reads: list[tuple[int, int]]) -> tuple[Diagnostic, ...]:

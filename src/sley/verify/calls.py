@@ -1,0 +1,831 @@
+"""Calls: one abstract run of consecutive calls of a one-sided plan.
+
+docs/machine.md, "The one-sided machine", defines what is proven. The run performs every operation
+once, in one of the orders that the plan allows. Vector clocks tell which accesses come in the same
+sequence in every other order, so one run finds all races. Waits and packets find the same partners
+in every order, so one run that ends shows that all do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from sley.errors import Diagnostic, counted, shortened
+from sley.errors.verifier import V203, V204, V205, V206, V211, V214, V215
+from sley.ir.faults import LIMIT
+from sley.ir.one_sided import Action, OneSidedPlan
+from sley.ir.tables import NONE, LongArray
+from sley.ir.words import Buffer
+from sley.verify.result import difference, spell
+from sley.verify.values import NOTHING, Values
+
+_REST = NONE
+"""The threads of a block that perform no action alone."""
+
+_PLAIN, _DATA, _FLAG = 0, 1, 2
+"""What a cell holds: plain data, or the first or the second half of a packet."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The result of a run. steps: the longest chain of joins and waits in a call."""
+
+    findings: list[Diagnostic]
+    steps: int
+
+
+def perform_calls(plan: OneSidedPlan) -> Calls:
+    """Two consecutive calls of a plan, or three if it has two copies of scratch.
+
+    V214 for packets written twice, else V203 if the calls can't end; else V204, V211 and V215 for
+    accesses without an order; else V205 and V206 for wrong results.
+    """
+    run = _Run(plan)
+    run.perform()
+    found = [*run.twice.values()] or run.stuck() or [*run.races.values()]
+    return Calls(found[:LIMIT] or run.wrong_results(), run.steps)
+
+
+def first_cells(plan: OneSidedPlan) -> LongArray:
+    """int64 (ranges,): the first cell of each range, in the first copy of the scratch."""
+    r = plan.ranges
+    index = r.index * (1 + r.packet.astype(np.int64))
+    return np.asarray(plan.layout.cell(r.rank, r.buffer, index), np.int64)
+
+
+def segments(plan: OneSidedPlan) -> LongArray:
+    """int64 (operations,): how many joins and barriers come before each operation in its block."""
+    meets = np.isin(plan.operations.action, [Action.JOIN, Action.BARRIER])
+    before: LongArray = np.cumsum(meets) - meets
+    return np.asarray(before - before[plan.block_offset[plan.block]], np.int64)
+
+
+def is_sequence(plan: OneSidedPlan, rows: np.ndarray, segment: np.ndarray) -> bool:
+    """Whether operations of single threads are ordered: of one block, and neighbours of one thread
+    or with a join in between."""
+    if len(rows) < 2:
+        return True
+    thread = plan.operations.thread[rows]
+    ordered = (np.diff(segment[rows]) > 0) | (np.diff(thread) == 0)
+    return bool((plan.block[rows] == plan.block[rows[0]]).all() and ordered.all())
+
+
+def users_of(
+    plan: OneSidedPlan, actions: list[Action], column: np.ndarray
+) -> dict[int, np.ndarray]:
+    """The operations with these actions, by their value in a column."""
+    rows = np.flatnonzero(np.isin(plan.operations.action, actions))
+    order = rows[np.argsort(column[rows], kind="stable")]
+    values, first = np.unique(column[order], return_index=True)
+    return dict(zip(values.tolist(), np.split(order, first[1:]), strict=True)) if len(order) else {}
+
+
+def posts_of(plan: OneSidedPlan) -> dict[int, np.ndarray]:
+    """The operations that post to each counter."""
+    return users_of(plan, [Action.POST, Action.PUSH_POST], plan.operations.target)
+
+
+def waits_of(plan: OneSidedPlan) -> dict[int, np.ndarray]:
+    """The operations that wait for each counter."""
+    return users_of(plan, [Action.WAIT], plan.operations.target)
+
+
+class _Clock:
+    """What an agent knows of all agents (blocks, ports and callers): for each, how many of its
+    epochs have ended. An access in epoch e comes before all that know e + 1 of its agent.
+
+    strong: of accesses that are in memory. base: of calls that had ended, which relaxed signals and
+    packets show as well. loose: as if relaxed signals published memory, for messages; its last
+    place is the length of the longest chain.
+    """
+
+    __slots__ = ("base", "loose", "strong")
+
+    def __init__(self, strong: np.ndarray, base: np.ndarray, loose: np.ndarray) -> None:
+        self.strong, self.base, self.loose = strong, base, loose
+
+    def joined(self, other: _Clock, *, relaxed: bool = False) -> _Clock:
+        """The clock after `other` was observed, by a relaxed signal or by one that publishes."""
+        return _Clock(
+            np.maximum(self.strong, other.base if relaxed else other.strong),
+            np.maximum(self.base, other.base),
+            np.maximum(self.loose, other.loose),
+        )
+
+    def advanced(self, agent: int, epochs: int) -> _Clock:
+        """The clock when `agent` has ended this number of epochs."""
+        strong, loose = self.strong.copy(), self.loose.copy()
+        strong[agent] = loose[agent] = epochs
+        loose[-1] += 1
+        return _Clock(strong, self.base, loose)
+
+
+@dataclass(eq=False)
+class _Move:
+    """A move that was performed: its operation, by which agent in which epoch and call.
+
+    readers: who read its packets: (first chunk of the move, number, reading move, first chunk of
+    that move).
+    """
+
+    row: int
+    call: int
+    agent: int
+    epoch: int
+    clock: _Clock
+    readers: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _Block:
+    """A block in a call.
+
+    at: by thread, its next operation. own: by thread, its clock, if it has waited since the last
+    join. passed: by move, the threads that are past it. seen: the clocks of packets read since the
+    last join.
+    """
+
+    clock: _Clock
+    at: dict[int, int]
+    own: dict[int, _Clock] = field(default_factory=dict)
+    passed: Counter[int] = field(default_factory=Counter)
+    seen: list[_Clock] = field(default_factory=list)
+    epoch: int = 0
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class _Range:
+    """A range of a move. cell: its first cell in copy 0. size: chunks of a copy of the scratch, 0
+    in other buffers."""
+
+    rank: int
+    cell: int
+    count: int
+    packet: bool
+    size: int
+
+    def cells(self, copy: int) -> np.ndarray:
+        """The cells of its chunks, of packets the first halves."""
+        return np.arange(self.count) * (1 + self.packet) + self.cell + self.size * copy
+
+
+@dataclass(frozen=True)
+class _Access:
+    """Who accesses cells: the move (NONE for a caller), its agent, epoch, call and clock."""
+
+    move: int
+    agent: int
+    epoch: int
+    call: int
+    clock: _Clock
+
+
+class _Memory:
+    """The cells: what they hold, their last writes, and the reads since."""
+
+    def __init__(self, cells: int) -> None:
+        self.values = Values.nothing(cells)
+        self.kind = np.zeros(cells, np.int8)
+        self.call = np.full(cells, NONE, np.int64)
+        self.move = np.full(cells, NONE, np.int64)
+        self.place = np.zeros(cells, np.int64)  # of the chunk among those of the move
+        self.agent = np.zeros(cells, np.int64)
+        self.epoch = np.full(cells, NONE, np.int64)
+        self.reads: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (move, place)
+
+
+class _Run:
+    """One run of consecutive calls."""
+
+    def __init__(self, plan: OneSidedPlan) -> None:
+        t, blocks = plan.operations, len(plan.block_rank)
+        self._plan, self._calls = plan, plan.scratch_copies + 1
+        self._action = [Action(number) for number in t.action.tolist()]
+        self._thread, self._target = t.thread.tolist(), t.target.tolist()
+        self._port, self._relaxed = t.port.tolist(), t.relaxed.tolist()
+        self._end, self._rank = plan.block_offset[1:].tolist(), plan.block_rank.tolist()
+        self._moves, self._user = _moves_of(plan), _user_cells(plan)
+        self._posts, self._waits = posts_of(plan), waits_of(plan)
+        self._in_order = _ordered_counters(plan, self._posts)
+        self._members = _members(plan)
+        self._caller = blocks + len(plan.ports)  # of rank 0; then those of the others
+        nothing = np.zeros(self._caller + plan.collective.ranks + 1, np.int64)
+        self._ports = [_Clock(nothing, nothing, nothing) for _ in plan.ports]
+        self._port_epoch = [0] * len(plan.ports)
+        self._memory = _Memory(plan.layout.cells)
+        self._inputs = [Values.inputs(plan.collective) for _ in range(self._calls + 1)]
+        self._posted: dict[int, list[tuple[_Clock, bool]]] = defaultdict(list)
+        self._taken: Counter[int] = Counter()
+        self._moved: list[_Move] = []
+        self._log: list[tuple[int, int]] = []  # (operation, call), or (~rank, call) of a caller
+        self._arrived: dict[tuple[int, int], set[int]] = defaultdict(set)
+        self._hungry: dict[int, set[int]] = defaultdict(set)
+        self._call = [NONE] * plan.collective.ranks
+        self._threads = _threads_of(plan)
+        self._blocks = [_Block(self._zero(nothing), {}) for _ in range(blocks)]
+        self._ready: deque[int] = deque()
+        self._mismatches: list[tuple[int, int, int]] = []  # (call, row of `expected`, cell)
+        self.races: dict[tuple[int, int], Diagnostic] = {}
+        self.twice: dict[int, Diagnostic] = {}
+        self.steps = 0
+        self._nothing = nothing
+
+    @staticmethod
+    def _zero(nothing: np.ndarray) -> _Clock:
+        return _Clock(nothing, nothing, nothing)
+
+    def perform(self) -> None:
+        """Performs all that can be performed."""
+        for rank in range(self._plan.collective.ranks):
+            self._end_call(rank)
+        while self._ready:
+            self._advance(self._ready.popleft())
+
+    # Calls of a rank.
+
+    def _end_call(self, rank: int) -> None:
+        """Ends the call of a rank, if it is in one, lets its caller use its memory, and begins the
+        next call. A rank without blocks ends all its calls at once."""
+        first, last = np.searchsorted(self._plan.block_rank, (rank, rank + 1)).tolist()
+        while True:
+            clock = self._zero(self._nothing)
+            for b in range(first, last):
+                clock = clock.joined(self._ended(b))
+            call, caller = self._call[rank], self._caller + rank
+            if call != NONE:
+                self._compare(rank, call)
+            access = _Access(NONE, caller, call + 1, call, clock)
+            self._check_writes(self._user[rank], access, np.arange(len(self._user[rank])))
+            self._fill(rank, call + 1)
+            self.steps = max(self.steps, int(clock.loose[-1]))
+            clock = clock.advanced(caller, call + 2)
+            clock.loose[-1] = 0
+            self._call[rank] = call + 1
+            if self._call[rank] == self._calls:
+                return
+            begun = _Clock(clock.strong, clock.strong, clock.loose)
+            for b in range(first, last):
+                start = int(self._plan.block_offset[b])
+                self._blocks[b] = _Block(
+                    begun,
+                    dict.fromkeys(self._threads[b], start),
+                    epoch=self._blocks[b].epoch,
+                )
+                self._ready.append(b)
+            if last > first:
+                return
+
+    def _ended(self, b: int) -> _Clock:
+        """The clock of a block that has performed its last operation."""
+        block = self._blocks[b]
+        block.epoch += 1
+        return self._met(block).advanced(b, block.epoch)
+
+    def _fill(self, rank: int, call: int) -> None:
+        """The caller's writes: fresh inputs, and outputs without data."""
+        c, memory = self._plan.collective, self._memory
+        memory.values[self._user[rank]] = Values.nothing(len(self._user[rank]))
+        ids = np.arange(c.input_offset[rank], c.input_offset[rank + 1])
+        cells = self._plan.layout.cell(rank, Buffer.INPUT, np.arange(len(ids)))
+        present = c.initial[ids]
+        memory.values[cells[present]] = self._inputs[call][ids[present]]
+        self._log.append((~rank, call))
+
+    def _compare(self, rank: int, call: int) -> None:
+        """Compares the output of a rank with what the collective promises."""
+        c, layout = self._plan.collective, self._plan.layout
+        rows = np.arange(c.output_offset[rank], c.output_offset[rank + 1])
+        cells = layout.cell(rank, Buffer.OUTPUT, np.arange(len(rows)))
+        promised = c.expected[rows] != NONE
+        rows, cells = rows[promised], cells[promised]
+        wanted = self._inputs[call].promised(c)[c.expected[rows]]
+        wrong = self._memory.values[cells].differ(wanted)
+        for k in np.flatnonzero(wrong).tolist():
+            self._mismatches.append((call, int(rows[k]), int(cells[k])))
+
+    # Blocks and their threads.
+
+    def _advance(self, b: int) -> None:
+        """Lets the threads of a block run until all of them wait."""
+        block = self._blocks[b]
+        while not block.ended:
+            for thread in self._threads[b]:
+                while self._step(b, block, thread):
+                    pass
+            rows = set(block.at.values())
+            if len(rows) > 1:
+                return
+            row = rows.pop()
+            if row == self._end[b]:
+                block.ended = True
+                rank = self._rank[b]
+                first, last = np.searchsorted(self._plan.block_rank, (rank, rank + 1)).tolist()
+                if all(other.ended for other in self._blocks[first:last]):
+                    self._end_call(rank)
+            elif self._action[row] is Action.JOIN:
+                self._meet([b])
+            elif self._action[row] is Action.BARRIER:
+                key = self._rank[b], self._target[row]
+                self._arrived[key].add(b)
+                if self._arrived[key] != self._members[key]:
+                    return
+                del self._arrived[key]
+                self._meet(sorted(self._members[key]))
+                self._ready.extend(self._members[key] - {b})
+            else:
+                return
+
+    def _meet(self, members: list[int]) -> None:
+        """All threads of blocks meet, and continue behind the operation at which they wait."""
+        clock = self._zero(self._nothing)
+        for b in members:
+            clock = clock.joined(self._ended(b))
+        for b in members:
+            block = self._blocks[b]
+            block.clock, block.own, block.seen = clock, {}, []
+            block.at = {thread: row + 1 for thread, row in block.at.items()}
+
+    @staticmethod
+    def _met(block: _Block) -> _Clock:
+        """What all threads of a block know together."""
+        clock = block.clock
+        for own in block.own.values():
+            clock = clock.joined(own)
+        for seen in block.seen:
+            clock = clock.joined(seen, relaxed=True)
+        return clock
+
+    def _step(self, b: int, block: _Block, thread: int) -> bool:
+        """Lets a thread perform its next operation; False if it waits."""
+        row = block.at[thread]
+        if row == self._end[b]:
+            return False
+        action = self._action[row]
+        if action in (Action.JOIN, Action.BARRIER):
+            return False
+        if action is Action.MOVE:
+            if not self._has_packets(b, row):
+                return False
+            block.passed[row] += 1
+            if block.passed[row] == len(self._threads[b]):
+                access = (b, block.epoch, self._call[self._rank[b]], block.clock)
+                block.seen += self._perform(row, *access)
+        elif self._thread[row] == thread and not self._act(block, row, thread):
+            return False
+        block.at[thread] += 1
+        return True
+
+    def _act(self, block: _Block, row: int, thread: int) -> bool:
+        """An action of one thread; False if it waits."""
+        action, clock = self._action[row], block.own.get(thread, block.clock)
+        counter, port = self._target[row], self._port[row]
+        if action is Action.POST:
+            self._post(counter, clock, self._relaxed[row])
+        elif action is Action.WAIT:
+            observed = self._observe(counter, clock, self._relaxed[row])
+            if observed is None:
+                return False
+            block.own[thread] = observed
+        elif action is Action.FLUSH:
+            block.own[thread] = clock.joined(self._ports[port])
+        else:
+            self._ports[port] = self._ports[port].joined(clock)
+            if action is Action.PUSH_POST:
+                self._post(counter, self._ports[port], False)
+            else:
+                agent, epoch = len(self._blocks) + port, self._port_epoch[port]
+                call = self._call[int(self._plan.ports[port])]
+                self._perform(row, agent, epoch, call, self._ports[port])
+                self._port_epoch[port] += 1
+                self._ports[port] = self._ports[port].advanced(agent, epoch + 1)
+        return True
+
+    # Counters.
+
+    def _post(self, counter: int, clock: _Clock, relaxed: bool) -> None:
+        self._posted[counter].append((clock, relaxed))
+        self._ready.append(int(self._plan.block[self._waits[counter][0]]))
+
+    def _observe(self, counter: int, clock: _Clock, relaxed: bool) -> _Clock | None:
+        """The clock after a wait; None if the counter doesn't have enough posts.
+
+        The wait that needs n posts of this call shows the n-th one, if posts have an order; else it
+        shows posts only if it needs all of them.
+        """
+        initial, posts = int(self._plan.counters.initial[counter]), len(self._posts[counter])
+        before, number = divmod(self._taken[counter], posts)
+        if len(self._posted[counter]) + initial <= self._taken[counter]:
+            return None
+        self._taken[counter] += 1
+        needed, start = number + 1 - initial, before * posts
+        observed: list[tuple[_Clock, bool]] = []
+        if needed > 0 and self._in_order[counter]:
+            observed = self._posted[counter][start + needed - 1 : start + needed]
+        elif needed == posts:
+            observed = self._posted[counter][start : start + posts]
+        for other, was_relaxed in observed:
+            clock = clock.joined(other, relaxed=relaxed or was_relaxed)
+        clock = clock.joined(clock)
+        clock.loose[-1] += 1
+        return clock
+
+    # Memory.
+
+    def _has_packets(self, b: int, row: int) -> bool:
+        """Whether the packets that a move reads are there; if not, packets will wake the block."""
+        call = self._call[self._rank[b]]
+        for sources, _ in self._moves.get(row, []):
+            for item in sources:
+                if item.packet and not self._arrived_packets(item, call).all():
+                    self._hungry[item.rank].add(b)
+                    return False
+        return True
+
+    def _arrived_packets(self, item: _Range, call: int) -> np.ndarray:
+        """bool (packets,): which packets of a range have arrived in a call."""
+        memory, cells = self._memory, item.cells(self._copy(call))
+        return np.asarray(
+            (memory.kind[cells] == _DATA)
+            & (memory.kind[cells + 1] == _FLAG)
+            & (memory.call[cells] == call)
+            & (memory.call[cells + 1] == call)
+        )
+
+    def _copy(self, call: int) -> int:
+        return call % self._plan.scratch_copies
+
+    def _perform(self, row: int, agent: int, epoch: int, call: int, clock: _Clock) -> list[_Clock]:
+        """Performs the moves of an operation; returns the clocks of the packets that it read."""
+        seen = []
+        self._log.append((row, call))
+        for sources, destinations in self._moves.get(row, []):
+            access = _Access(len(self._moved), agent, epoch, call, clock)
+            self._moved.append(_Move(row, call, agent, epoch, clock))
+            value = None
+            for item in sources:
+                read = self._read(item, access)
+                seen += self._read_packets(item, access) if item.packet else []
+                value = read if value is None else value + read
+            for item in destinations:
+                self._write(item, access, value)
+        return seen
+
+    def _read(self, item: _Range, access: _Access) -> Values:
+        """The values of a range. Plain data must have been written before; packets show that
+        themselves."""
+        memory, cells = self._memory, item.cells(self._copy(access.call))
+        value = memory.values[cells]
+        kind = _DATA if item.packet else _PLAIN
+        value.number[memory.kind[cells] != kind] = NOTHING
+        if not item.packet:
+            self._check_order(cells, access)
+        for place, cell in enumerate(cells.tolist()):
+            memory.reads[cell].append((access.move, place))
+            if item.packet:
+                memory.reads[cell + 1].append((access.move, place))
+        return value
+
+    def _read_packets(self, item: _Range, access: _Access) -> list[_Clock]:
+        """Notes who reads the packets of a range; returns the clocks of those who wrote them."""
+        cells = item.cells(self._copy(access.call))
+        moves, places = self._memory.move[cells], self._memory.place[cells]
+        cuts = np.flatnonzero((np.diff(moves) != 0) | (np.diff(places) != 1)) + 1
+        starts = [0, *cuts.tolist(), len(cells)]
+        seen = []
+        for start, end in pairwise(starts):
+            move = int(moves[start])
+            if move != NONE:
+                reader = (int(places[start]), end - start, access.move, start)
+                self._moved[move].readers.append(reader)
+                seen.append(self._moved[move].clock)
+        return seen
+
+    def _write(self, item: _Range, access: _Access, value: Values | None) -> None:
+        memory, cells = self._memory, item.cells(self._copy(access.call))
+        places = np.arange(len(cells))
+        if item.packet:
+            again = (memory.call[cells] == access.call) & (memory.kind[cells] != _PLAIN)
+            if again.any():
+                self._report_twice(access, int(cells[np.argmax(again)]))
+            self._check_writes(cells + 1, access, places)
+            memory.kind[cells + 1] = _FLAG
+            memory.values[cells + 1] = Values.nothing(len(cells))
+        self._check_writes(cells, access, places)
+        memory.kind[cells] = _DATA if item.packet else _PLAIN
+        memory.values[cells] = Values.nothing(len(cells)) if value is None else value
+        if item.packet:
+            self._ready.extend(self._hungry.pop(item.rank, ()))
+
+    def _check_writes(self, cells: np.ndarray, access: _Access, places: np.ndarray) -> None:
+        """Checks that a write comes after the last write of each cell and all reads since, and
+        notes it."""
+        memory = self._memory
+        self._check_order(cells, access)
+        for place, cell in zip(places.tolist(), cells.tolist(), strict=True):
+            for move, read_place in memory.reads.pop(cell, ()):
+                if move == access.move and read_place == place:
+                    continue
+                read = self._moved[move]
+                ordered = access.clock.strong[read.agent] > read.epoch
+                if not ordered and not self._is_read(move, read_place, access, place):
+                    self._report_race(cell, access, read.agent, read.epoch, move)
+        memory.move[cells], memory.place[cells] = access.move, places
+        memory.agent[cells], memory.epoch[cells] = access.agent, access.epoch
+        memory.call[cells], memory.kind[cells] = access.call, _PLAIN
+
+    def _check_order(self, cells: np.ndarray, access: _Access) -> None:
+        """Checks that an access comes after the last write of each cell."""
+        memory = self._memory
+        agent, epoch = memory.agent[cells], memory.epoch[cells]
+        late = (epoch != NONE) & (access.clock.strong[agent] <= epoch)
+        for cell in cells[late].tolist():
+            move = int(memory.move[cell])
+            self._report_race(cell, access, int(memory.agent[cell]), int(memory.epoch[cell]), move)
+
+    def _is_read(self, move: int, place: int, access: _Access, at: int) -> bool:
+        """Whether packets show that chunk `place` of a move was read before an access to its chunk
+        `at`: those that the move computed from it were read by the access, or before it, or so were
+        packets computed from them."""
+        stack, found = [(move, place)], {(move, place)}
+        while stack:
+            move, place = stack.pop()
+            for first, number, reader, start in self._moved[move].readers:
+                if not first <= place < first + number:
+                    continue
+                item = (reader, start + place - first)
+                read = self._moved[reader]
+                if item == (access.move, at) or access.clock.strong[read.agent] > read.epoch:
+                    return True
+                if item not in found:
+                    found.add(item)
+                    stack.append(item)
+        return False
+
+    # Findings.
+
+    def _report_twice(self, access: _Access, cell: int) -> None:
+        plan, move = self._plan, self._moved[access.move]
+        self.twice.setdefault(
+            move.row,
+            V214.diagnostic(
+                at=plan.places([move.row, self._moved[int(self._memory.move[cell])].row]),
+                expected="packets that are written once in a call",
+                found=f"packets at {plan.layout.name(cell)}, which are written again",
+            ),
+        )
+
+    def _report_race(self, cell: int, access: _Access, agent: int, epoch: int, move: int) -> None:
+        """V211, V215 or V204 for two accesses; `move` is that of the earlier one, NONE for a
+        caller."""
+        here = NONE if access.move == NONE else self._moved[access.move].row
+        there = NONE if move == NONE else self._moved[move].row
+        if (here, there) in self.races or len(self.races) >= LIMIT:
+            return
+        plan, name = self._plan, self._plan.layout.name(cell)
+        relaxed = bool(access.clock.loose[agent] > epoch)
+        same_call = move != NONE and self._moved[move].call == access.call
+        rank = (access.agent if access.move == NONE else agent) - self._caller
+        if relaxed:
+            rule, expected = V211, f"an order in memory between two accesses to {name}"
+            found = "only relaxed signals order them"
+        elif here == NONE or there == NONE:
+            rule, expected = V215, f"an access to {name} during the call of rank {rank}"
+            found = f"nothing orders it and the {'end' if here == NONE else 'begin'} of that call"
+        elif not same_call:
+            rule, expected = V215, f"accesses to {name} of one call before those of the next"
+            found = "nothing orders them: a rank may be a call ahead"
+        else:
+            rule, expected = V204, f"an order between two accesses to {name}"
+            found = "nothing orders them: no join, no barrier, no signal with its wait"
+        rows = [row for row in (here, there) if row != NONE]
+        at = plan.places(rows)
+        self.races[here, there] = rule.diagnostic(at=at, expected=expected, found=found)
+
+    def stuck(self) -> list[Diagnostic]:
+        """V203 if the run did not end: a chain of operations that wait for one another."""
+        waiting = [b for b, block in enumerate(self._blocks) if not block.ended]
+        if not waiting:
+            return []
+        plan, notes, seen = self._plan, list[str](), set[int]()
+        rows = {b: self._stuck_rows(b) for b in waiting}
+        b = waiting[0]
+        first = rows[b][0]
+        while b not in seen:
+            seen.add(b)
+            text, following = self._reason(rows[b][0])
+            notes.append(f"{plan.label(rows[b][0])} {text}")
+            b = next((other for other in following if other in rows), b)
+        hang = V203.diagnostic(
+            at=plan.places([first]),
+            expected="operations that all end",
+            found=f"{counted(len(waiting), 'block')} that {'wait' if len(waiting) > 1 else 'waits'}"
+            " for ever",
+            remedy="Signal before the other end waits, and let all blocks of a barrier reach it.",
+            notes=shortened(notes),
+        )
+        return [hang]
+
+    def _stuck_rows(self, b: int) -> list[int]:
+        """The operations at which threads of a block wait, but for its joins if others wait."""
+        meets = (Action.JOIN, Action.BARRIER)
+        rows = sorted(row for row in set(self._blocks[b].at.values()) if row != self._end[b])
+        return [row for row in rows if self._action[row] not in meets] or rows
+
+    def _reason(self, row: int) -> tuple[str, list[int]]:
+        """What an operation waits for, and the blocks that could give it."""
+        plan, action = self._plan, self._action[row]
+        if action is Action.WAIT:
+            posts = self._posts[self._target[row]]
+            blocks = sorted(set(plan.block[posts].tolist()))
+            return f"waits for {plan.label(int(posts[0]))}", blocks
+        if action is Action.BARRIER:
+            key = int(plan.rank[row]), self._target[row]
+            return "waits for other blocks", sorted(self._members[key] - self._arrived[key])
+        cells = [
+            item.cells(0)[0] for sources, _ in self._moves[row] for item in sources if item.packet
+        ]
+        writers = [
+            other
+            for other, moves in self._moves.items()
+            for _, destinations in moves
+            for item in destinations
+            if item.packet and np.isin(cells, item.cells(0)).any()
+        ]
+        if not writers:
+            return "waits for packets that nobody writes", []
+        blocks = sorted(set(plan.block[writers].tolist()))
+        return f"waits for packets of {plan.label(writers[0])}", blocks
+
+    def wrong_results(self) -> list[Diagnostic]:
+        """V205 or V206 for outputs that differ from the promise."""
+        if not self._mismatches:
+            return []
+        plan, c = self._plan, self._plan.collective
+        call = self._mismatches[0][0]
+        some = [(row, cell) for at, row, cell in self._mismatches if at == call][:LIMIT]
+        history = _History(plan, self._moves)
+        ends = history.run(self._log, call, [cell for _, cell in some])
+        for end in ends:
+            if end.value is None and end.empty is not None:
+                row, read = end.empty
+                return [
+                    V205.diagnostic(
+                        at=plan.places([row]),
+                        expected="a chunk that holds data",
+                        found=f"{plan.layout.name(read)} holds none when it is read",
+                    )
+                ]
+        lines = []
+        for (row, cell), end in zip(some, ends, strict=True):
+            wanted = Counter(c.values[int(c.expected[row])].tolist())
+            promise = f"{plan.layout.name(cell)} = {spell(c, wanted)}"
+            lines.append((promise, difference(c, wanted, end.value)))
+        last = ends[0].writer
+        return [
+            V206.diagnostic(
+                at=plan.places([] if last == NONE else [last]),
+                expected=lines[0][0],
+                found=lines[0][1],
+                notes=[f"{promise}: {found}" for promise, found in lines[1:]],
+            )
+        ]
+
+
+@dataclass(frozen=True)
+class _End:
+    """A cell at the end of a call. value: the multiset of inputs of this call, None for no data or
+    data of an earlier call. writer: the last operation that wrote it, or NONE. empty: for no data,
+    the first operation in its history that read a cell without data, and that cell."""
+
+    value: Counter[int] | None
+    writer: int
+    empty: tuple[int, int] | None
+
+
+class _History:
+    """The exact multisets of inputs in all cells, by a second pass over what a run performed."""
+
+    def __init__(
+        self, plan: OneSidedPlan, moves: dict[int, list[tuple[list[_Range], list[_Range]]]]
+    ) -> None:
+        self._plan, self._moves = plan, moves
+        self._value: dict[int, Counter[tuple[int, int]]] = {}  # of (call, input chunk)
+        self._writer: dict[int, int] = {}
+        self._empty: dict[int, tuple[int, int]] = {}
+
+    def run(self, log: list[tuple[int, int]], call: int, cells: list[int]) -> list[_End]:
+        """The ends of `cells` in a call."""
+        ends: dict[int, _End] = {}
+        for row, at in log:
+            if row >= 0:
+                self._perform(row, at % self._plan.scratch_copies)
+                continue
+            if at == call + 1:
+                own = set(_user_cells(self._plan)[~row].tolist())
+                ends.update({cell: self._end(cell, call) for cell in cells if cell in own})
+            self._begin(~row, at)
+        return [ends[cell] for cell in cells]
+
+    def _end(self, cell: int, call: int) -> _End:
+        value = self._value.get(cell)
+        current = value is not None and all(at == call for at, _ in value)
+        chunks = Counter({k: n for (_, k), n in value.items()}) if value and current else None
+        return _End(chunks, self._writer.get(cell, NONE), self._empty.get(cell))
+
+    def _begin(self, rank: int, call: int) -> None:
+        """The caller's writes before a call."""
+        c = self._plan.collective
+        for cell in _user_cells(self._plan)[rank].tolist():
+            self._forget(cell)
+        first = int(c.input_offset[rank])
+        for k in range(first, int(c.input_offset[rank + 1])):
+            if c.initial[k]:
+                cell = int(self._plan.layout.cell(rank, Buffer.INPUT, k - first))
+                self._value[cell] = Counter({(call, k): 1})
+
+    def _forget(self, cell: int) -> None:
+        for table in (self._value, self._writer, self._empty):
+            table.pop(cell, None)
+
+    def _perform(self, row: int, copy: int) -> None:
+        for sources, destinations in self._moves.get(row, []):
+            columns = [item.cells(copy).tolist() for item in sources]
+            sums = [self._sum(row, cells) for cells in zip(*columns, strict=True)]
+            for item in destinations:
+                for cell, (value, empty) in zip(item.cells(copy).tolist(), sums, strict=True):
+                    self._forget(cell)
+                    self._writer[cell] = row
+                    if value is not None:
+                        self._value[cell] = value
+                    elif empty is not None:
+                        self._empty[cell] = empty
+
+    def _sum(
+        self, row: int, cells: tuple[int, ...]
+    ) -> tuple[Counter[tuple[int, int]] | None, tuple[int, int] | None]:
+        """The sum of cells, or None with the first read of an empty cell."""
+        total: Counter[tuple[int, int]] = Counter()
+        for cell in cells:
+            if cell not in self._value:
+                return None, self._empty.get(cell, (row, cell))
+            total += self._value[cell]
+        return total, None
+
+
+def _moves_of(plan: OneSidedPlan) -> dict[int, list[tuple[list[_Range], list[_Range]]]]:
+    """By operation, its moves: their sources and destinations."""
+    r, first = plan.ranges, first_cells(plan)
+    found: dict[int, dict[int, tuple[list[_Range], list[_Range]]]] = defaultdict(dict)
+    for k in range(len(r)):
+        rank = int(r.rank[k])
+        size = int(plan.scratch_chunks[rank]) if r.buffer[k] == Buffer.SCRATCH else 0
+        item = _Range(rank, int(first[k]), int(r.count[k]), bool(r.packet[k]), size)
+        sides = found[int(r.operation[k])].setdefault(int(r.move[k]), ([], []))
+        sides[int(r.writes[k])].append(item)
+    return {row: list(moves.values()) for row, moves in found.items()}
+
+
+def _user_cells(plan: OneSidedPlan) -> list[np.ndarray]:
+    """By rank, the cells of its input and output."""
+    layout = plan.layout
+    return [
+        np.unique(
+            np.concatenate(
+                [
+                    np.arange(layout.size[buffer, rank]) + layout.base[buffer, rank]
+                    for buffer in (Buffer.INPUT, Buffer.OUTPUT)
+                ]
+            )
+        )
+        for rank in range(plan.collective.ranks)
+    ]
+
+
+def _ordered_counters(plan: OneSidedPlan, posts: dict[int, np.ndarray]) -> dict[int, bool]:
+    """Whether the posts to each counter come in one order: of one thread or with joins in between,
+    all by the block itself or all by one port."""
+    segment, port = segments(plan), plan.operations.port
+    return {
+        counter: is_sequence(plan, rows, segment) and len(set(port[rows].tolist())) == 1
+        for counter, rows in posts.items()
+    }
+
+
+def _members(plan: OneSidedPlan) -> dict[tuple[int, int], set[int]]:
+    """The blocks of each barrier, by rank and number."""
+    found: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for row in np.flatnonzero(plan.operations.action == Action.BARRIER).tolist():
+        key = int(plan.rank[row]), int(plan.operations.target[row])
+        found[key].add(int(plan.block[row]))
+    return found
+
+
+def _threads_of(plan: OneSidedPlan) -> list[list[int]]:
+    """By block, its threads that act alone, and _REST for all others."""
+    thread = np.split(plan.operations.thread, plan.block_offset[1:-1])
+    return [sorted({t for t in of.tolist() if t >= 0} | {_REST}) for of in thread]
