@@ -7,7 +7,7 @@ import pytest
 
 import sley
 from sley.ir.words import Op
-from sley.verify.result import _Values
+from sley.verify.values import Values
 from support.rank_threads import execute
 from support.small_plans import IN, OUT, SCRATCH, Hand
 
@@ -84,8 +84,8 @@ def test_a_promised_chunk_that_nobody_writes_is_a_wrong_result() -> None:
 
 def test_nothing_stays_nothing_whatever_is_added_to_it() -> None:
     """Numbers of inputs saturate: no sum of them may come out of what was never written."""
-    nothing = _Values.nothing(1)
-    many = _Values(np.ones((1, 2), np.uint64), np.array([2**61]))
+    nothing = Values.nothing(1)
+    many = Values(np.ones((1, 2), np.uint64), np.array([2**61]))
     for value in (nothing + many + many, many + (many + nothing), nothing + nothing + many + many):
         assert value.number.tolist() == nothing.number.tolist()
     assert (many + many).number.tolist() == [2**61]
