@@ -56,7 +56,10 @@ FAMILIES = {
     "L": ("Language", "Requirements on programs."),
     "C": ("Compiler", "Requirements on a program, its directives, options and target."),
     "V": ("Verifier", "Requirements on every plan before it runs."),
-    "F": ("Formats", "Requirements on files that are read, and on plans that are written."),
+    "F": (
+        "Formats and deployment",
+        "Requirements on files that are read, on plans that are written, and on directories.",
+    ),
     "R": ("Runtime", "Errors of runs on processes of this machine."),
     "K": ("Kernels and devices", "Errors of kernels on GPUs, or on threads of this machine."),
     "N": ("Communicator", "Errors while ranks make a communicator, and during its calls."),

@@ -16,6 +16,7 @@ from sley.cli.catalogs import explain_command, list_command
 from sley.cli.choose import choose_command
 from sley.cli.compare import compare_command
 from sley.cli.compile import compile_command
+from sley.cli.doctor import doctor_command
 from sley.cli.draw import draw_command
 from sley.cli.lift import lift_command
 from sley.cli.policy import policy_command
@@ -60,6 +61,7 @@ for _command in (
     sweep_command,
     tune_command,
     policy_command,
+    doctor_command,
     lift_command,
     draw_command,
     explain_command,

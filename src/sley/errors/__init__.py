@@ -1,8 +1,9 @@
 """Errors: diagnostics, the rules that they cite, and the exception that contains them.
 
-A rule's first letter identifies the stage: L language, C compiler, V verifier, F formats, R
-runtime, K kernels and devices, N communicator, B PyTorch's backend, T topologies, S simulation, P
-pictures and reports. (click handles wrong usage of the command line, with exit code 2.)
+A rule's first letter identifies the stage: L language, C compiler, V verifier, F formats and
+deployment, R runtime, K kernels and devices, N communicator, B PyTorch's backend, T topologies, S
+simulation, P pictures and reports. (click handles wrong usage of the command line, with exit code
+2.)
 Files: diagnostic (Rule, Diagnostic, Place, SleyError), catalog (all rules), remote (diagnostics
 of other processes), and a file of rules for each family.
 """

@@ -1,0 +1,179 @@
+"""sley doctor: says which file of a directory a runtime runs, and why not the others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sley import deployment
+from sley.cli.options import SizeType, json_option
+from sley.cli.output import Command, print_json
+from sley.deployment import Call, Decision, Examination
+from sley.errors import Diagnostic, counted
+from sley.ir.collectives import STANDARD
+from sley.report.tables import table_lines
+
+_HEAD = ("file", "collective", "ranks", "place", "sizes", "in multiples of")
+_LEFT = (0, 1, 3, 4)
+_PLACES = {
+    (True, False): "out",
+    (False, True): "in",
+    (True, True): "out and in",
+    (False, False): "none",
+}
+
+
+@click.command("doctor", cls=Command)
+@click.argument("where", metavar="DIR|FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--runtime",
+    "name",
+    type=click.Choice(deployment.names()),
+    help="The runtime. Without it, one line for each.",
+)
+@click.option("--version", "version", help="Its version. [the last one that reads plans]")
+@click.option("--collective", type=click.Choice(list(STANDARD)), help="Explain calls of it.")
+@click.option("--size", "sizes", type=SizeType(), multiple=True, help="Their size; repeatable.")
+@click.option("--dtype", type=click.Choice(list(deployment.TYPES)), default="float32")
+@click.option("--op", type=click.Choice(deployment.OPERATIONS), default="sum")
+@click.option("--ranks", type=click.IntRange(1), help="The ranks of the communicator.")
+@click.option("--gpus", type=click.IntRange(1), help="The ranks of a node. [all]")
+@click.option("--in-place/--out-of-place", "in_place", default=None, help="[both]")
+@json_option
+def doctor_command(
+    where: Path,
+    name: str | None,
+    version: str | None,
+    in_place: bool | None,
+    as_json: bool,
+    **call: Any,
+) -> None:
+    """Say which files of DIR a runtime reads, which file runs for which calls, and why no other.
+
+    With --collective, --size and --ranks, explain this call. Exit code 1 says that a file has a
+    problem, or that a call doesn't run rightly.
+    """
+    if name is None:
+        if version is not None or call["collective"] is not None:
+            raise click.UsageError("--version and --collective need --runtime")
+        _print_overview(where, as_json=as_json)
+        return
+    runtime = deployment.runtime_named(name, version)
+    calls = _calls(in_place, **call)
+    examined = deployment.examine(where, runtime)
+    decisions = [deployment.decide(examined, one) for one in calls]
+    ok = all(one.is_right for one in decisions) if decisions else not examined.problems
+    if as_json:
+        print_json({"ok": ok, **examined.to_json(), "calls": [one.to_json() for one in decisions]})
+    elif decisions:
+        click.echo("\n\n".join("\n".join(_decision_lines(one)) for one in decisions))
+    else:
+        click.echo("\n".join(_lines(examined)))
+    if not ok:
+        sys.exit(1)
+
+
+def _calls(
+    in_place: bool | None,
+    *,
+    collective: str | None,
+    sizes: Sequence[int],
+    ranks: int | None,
+    gpus: int | None,
+    dtype: str,
+    op: str,
+) -> list[Call]:
+    """The calls that the options ask for. Errors: F525, and click's usage error."""
+    if collective is None and not sizes:
+        return []
+    if collective is None or not sizes or ranks is None:
+        raise click.UsageError("a call needs --collective, --size and --ranks")
+    return [
+        Call(collective, size, ranks, gpus or ranks, place, dtype, op)
+        for size in sizes
+        for place in ((False, True) if in_place is None else (in_place,))
+    ]
+
+
+def _print_overview(where: Path, *, as_json: bool) -> None:
+    """Prints a line for each runtime."""
+    found = [deployment.examine(where, one) for one in deployment.RUNTIMES]
+    if as_json:
+        print_json({"ok": True, "runtimes": [one.to_json() for one in found]})
+        return
+    rows = [("runtime", "version", "files", "problems", "")]
+    for one in found:
+        read = len(one.reading.candidates)
+        counts = ("-", "-") if one.closed else (str(read), str(len(one.problems)))
+        why = one.closed.found.partition(": ")[2] if one.closed else ""
+        rows.append((one.runtime.name, one.runtime.version, *counts, why))
+    click.echo("\n".join(table_lines(rows, (0, 1, 4))))
+
+
+def _lines(examined: Examination) -> Iterator[str]:
+    """The examination as text."""
+    runtime, reading = examined.runtime, examined.reading
+    if examined.closed is not None:
+        yield str(examined.closed)
+        return
+    yield f"{runtime} reads {counted(len(reading.candidates), 'file')} in {reading.folder}"
+    rows = [_HEAD]
+    for one in reading.candidates:
+        nodes = f" ({one.registered[1]} a node)" if one.registered[1] else ""
+        unit = "bytes" if runtime.target == "mscclpp" else "elements"
+        rows.append(
+            (
+                one.name,
+                one.collective,
+                f"{one.registered[0]}{nodes}",
+                " and ".join(
+                    word for word, yes in zip(("out", "in"), one.places, strict=True) if yes
+                )
+                or "none",
+                one.sizes,
+                f"{one.multiple} {unit}",
+            )
+        )
+    if len(rows) > 1:
+        yield from ("", *table_lines(rows, _LEFT))
+    if examined.problems == () or not reading.stops:
+        yield from _span_lines(examined)
+    for heading, found in (("problem", examined.problems), ("note", examined.remarks)):
+        for one_found in found:
+            yield from ("", f"{heading}: {one_found}")
+    variables = examined.environment
+    if variables and reading.candidates and not examined.problems:
+        yield from ("", "read with:", *(f"  {word}={text}" for word, text in variables.items()))
+
+
+def _span_lines(examined: Examination) -> Iterator[str]:
+    """What runs for which sizes."""
+    for kind, spans in examined.spans.items():
+        yield from ("", f"{kind}:")
+        between = " or " if not examined.runtime.in_order else ", otherwise "
+        rows = [
+            ("", one.sizes, between.join(file.name for file in one.files) or "none of the files")
+            for one in spans
+        ]
+        yield from table_lines(rows, (0, 1, 2))
+
+
+def _decision_lines(decision: Decision) -> Iterator[str]:
+    """What happens for a call."""
+    files = f": {' or '.join(decision.chosen)}" if decision.chosen else ""
+    yield f"{decision.call}"
+    yield f"  {decision.outcome.value}{files}"
+    for fault in decision.faults:
+        yield f"  {_short(fault)}"
+    for name, reason in decision.why_not.items():
+        yield f"  not {name}: {_short(reason, place=False)}"
+
+
+def _short(found: Diagnostic, *, place: bool = True) -> str:
+    """A diagnostic on one line."""
+    where = f"{found.places[0]}: " if place and found.places and str(found.places[0]) else ""
+    return f"{where}{found.code} {found.rule.name}: expected {found.expected}, found {found.found}"

@@ -1,0 +1,20 @@
+"""Deployment: directories of files for runtimes.
+
+`runtimes` are libraries that read plans, by version. `candidates` reads a directory as a runtime
+does (`xml_head`: the first tag of an XML file), `examination` finds what is wrong in it, and which
+file runs for a call (`calls`).
+"""
+
+from sley.deployment.calls import OPERATIONS as OPERATIONS
+from sley.deployment.calls import TYPES as TYPES
+from sley.deployment.calls import Call as Call
+from sley.deployment.examination import Decision as Decision
+from sley.deployment.examination import Examination as Examination
+from sley.deployment.examination import Outcome as Outcome
+from sley.deployment.examination import decide as decide
+from sley.deployment.examination import examine as examine
+from sley.deployment.runtimes import RUNTIMES as RUNTIMES
+from sley.deployment.runtimes import Runtime as Runtime
+from sley.deployment.runtimes import environment as environment
+from sley.deployment.runtimes import names as names
+from sley.deployment.runtimes import runtime_named as runtime_named

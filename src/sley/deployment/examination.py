@@ -1,0 +1,458 @@
+"""Examination: which file of a directory runs for which calls, and what is wrong."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+
+from sley.deployment.calls import TYPES, Call
+from sley.deployment.candidates import Candidate, Reading, never_chosen, read_folder
+from sley.deployment.runtimes import Runtime, environment
+from sley.errors import Diagnostic, Place, Rule
+from sley.errors.deployment import (
+    F507,
+    F508,
+    F509,
+    F510,
+    F511,
+    F512,
+    F513,
+    F515,
+    F516,
+    F518,
+    F519,
+    F520,
+    F521,
+    F522,
+    F523,
+    F524,
+    F526,
+    F527,
+)
+from sley.ir.sizes import size_text, sizes_text
+
+_REMARKS = (F507, F513)
+"""Findings that need not be mistakes."""
+
+_PLAN_TYPES = ("float32", "float16", "bfloat16", "int32", "uint32")
+"""The types of elements that plans of MSCCL++ run for; fp8 is no type of sley's."""
+
+_ENDING = (F508, F515, F519)
+"""Faults of a plan of MSCCL++ that end the process of a call which chooses it."""
+
+_PLACES = ("out of place", "in place")
+
+
+class Outcome(Enum):
+    """What a call does."""
+
+    RUNS = "runs"
+    ANY = "runs any of several"
+    OWN = "runs the runtime's own algorithm"
+    OTHER = "runs NCCL's algorithm, if MSCCLPP_NCCL_LIB_PATH names NCCL; otherwise fails"
+    FAILS = "fails"
+    WRONG = "runs, wrongly"
+    ENDS = "ends the process"
+    UNKNOWN = "runs a file or not, differently in each build or rank"
+    NO_START = "is never made: no communicator starts"
+
+
+_RIGHT = (Outcome.RUNS, Outcome.OWN, Outcome.OTHER)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What happens for a call.
+
+    chosen: the names of the files of which one runs; several if the order is unknown.
+    why_not: for each other file, by name, why it doesn't run. faults: what is wrong with the files
+        that are chosen, or why no communicator starts.
+    """
+
+    call: Call
+    outcome: Outcome
+    chosen: tuple[str, ...]
+    why_not: dict[str, Diagnostic]
+    faults: tuple[Diagnostic, ...] = ()
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the call runs, and rightly as far as sley knows."""
+        return self.outcome in _RIGHT and not self.faults
+
+    def to_json(self) -> dict[str, object]:
+        """The decision as plain values, for ``--json``."""
+        return {
+            "call": asdict(self.call),
+            "outcome": self.outcome.name.lower(),
+            "files": list(self.chosen),
+            "faults": [fault.to_json() for fault in self.faults],
+            "why_not": {name: reason.to_json() for name, reason in self.why_not.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of sizes, both included (None: no end), and the files that match there, in the order
+    in which the runtime tries them."""
+
+    begin_bytes: int
+    end_bytes: int | None
+    files: tuple[Candidate, ...]
+
+    @property
+    def sizes(self) -> str:
+        """The range in words."""
+        return sizes_text(self.begin_bytes, self.end_bytes)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Calls that the same files match, but for their sizes: the collective, the ranks, the ranks a
+    node (0: any), and whether in place."""
+
+    collective: str
+    ranks: int
+    node: int
+    in_place: bool
+
+    def __str__(self) -> str:
+        nodes = f", {self.node} a node" if self.node else ""
+        return f"{self.collective}, {self.ranks} ranks{nodes}, {_PLACES[self.in_place]}"
+
+
+@dataclass(frozen=True)
+class Examination:
+    """A directory as a runtime reads it.
+
+    reading: the files. closed: why the runtime reads none, or None. spans: for each kind of calls
+    the ranges of sizes, ascending, holes included. problems: what is wrong. remarks: what may be.
+    """
+
+    runtime: Runtime
+    reading: Reading
+    closed: Diagnostic | None
+    spans: dict[Kind, tuple[Span, ...]]
+    problems: tuple[Diagnostic, ...]
+    remarks: tuple[Diagnostic, ...]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which the runtime reads the files."""
+        files = [one.name for one in self.reading.candidates]
+        return environment(self.runtime, self.reading.folder, files)
+
+    def to_json(self) -> dict[str, object]:
+        """The examination as plain values, for ``--json``."""
+        return {
+            "runtime": self.runtime.name,
+            "version": self.runtime.version,
+            "files": [one.to_json() for one in self.reading.candidates],
+            "spans": [
+                {
+                    "collective": kind.collective,
+                    "ranks": kind.ranks,
+                    "node": kind.node or None,
+                    "in_place": kind.in_place,
+                    "begin_bytes": one.begin_bytes,
+                    "end_bytes": one.end_bytes,
+                    "files": [file.name for file in one.files],
+                }
+                for kind, spans in self.spans.items()
+                for one in spans
+            ],
+            "problems": [one.to_json() for one in self.problems],
+            "remarks": [one.to_json() for one in self.remarks],
+            "environment": self.environment,
+        }
+
+
+def examine(where: str | os.PathLike[str], runtime: Runtime) -> Examination:
+    """Examines a directory, or one file as if it were alone in a directory, as a runtime reads
+    it."""
+    closed = runtime.why_closed()
+    if closed is not None:
+        reading = Reading(runtime, Path(where))
+        return Examination(runtime, reading, closed, {}, (closed,), ())
+    reading = read_folder(where, runtime)
+    spans = _spans(reading.candidates)
+    found = [*reading.stops, *reading.findings]
+    found += [one for one in reading.left_out.values() if one not in found]
+    for one in reading.candidates:
+        found += [] if one.stop is None else [one.stop]
+        found += one.faults
+        nowhere = never_chosen(one, runtime)
+        found += [] if nowhere is None else [nowhere]
+    found += _about_names(reading)
+    found += _about_spans(runtime, spans)
+    remarks = tuple(one for one in found if one.rule in _REMARKS)
+    problems = tuple(one for one in found if one.rule not in _REMARKS)
+    return Examination(runtime, reading, None, spans, problems, remarks)
+
+
+def _spans(candidates: Sequence[Candidate]) -> dict[Kind, tuple[Span, ...]]:
+    """The ranges of sizes of each kind of calls, with the files that match."""
+    kinds: dict[Kind, list[Candidate]] = defaultdict(list)
+    for one in candidates:
+        for in_place, is_for in enumerate(one.places):
+            if is_for and not one.is_empty:
+                kinds[Kind(one.collective, *one.registered, bool(in_place))].append(one)
+    return {kind: _spans_of(kinds[kind]) for kind in sorted(kinds, key=_by_words)}
+
+
+def _by_words(kind: Kind) -> tuple[str, int, int, bool]:
+    return kind.collective, kind.ranks, kind.node, kind.in_place
+
+
+def _spans_of(found: Sequence[Candidate]) -> tuple[Span, ...]:
+    """The ranges between the ends of files, merged where the same files match."""
+    starts = {one.min_bytes for one in found}
+    starts |= {one.max_bytes + 1 for one in found if one.max_bytes is not None}
+    begins = sorted(starts)
+    spans: list[Span] = []
+    for begin, following in zip(begins, [*begins[1:], None], strict=True):
+        matching = tuple(one for one in found if one.covers(begin))
+        end = None if following is None else following - 1
+        if spans and spans[-1].files == matching:
+            begin = spans.pop().begin_bytes
+        spans.append(Span(begin, end, matching))
+    return tuple(spans[:-1] if not spans[-1].files else spans)
+
+
+def _about_names(reading: Reading) -> Iterable[Diagnostic]:
+    """Problems of all candidates together."""
+    folder, runtime = Place(str(reading.folder)), reading.runtime
+    if runtime.target == "mscclpp":
+        by_name: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
+        for one in reading.candidates:
+            by_name[one.collective, one.plan_name].append(one)
+        for (_, name), files in by_name.items():
+            if len(files) > 1:
+                at = [Place(str(one.path)) for one in files]
+                yield F509.diagnostic(at=at, expected="a name for each plan", found=repr(name))
+        mixed = _mixed_places(reading)
+        if mixed is not None:
+            yield mixed
+        for one in reading.candidates:
+            if one.collective == "reducescatter" and one.places[1]:
+                yield _disagreement(one.path)
+        return
+    ranks: dict[int, int] = defaultdict(int)
+    for one in reading.candidates:
+        ranks[one.ranks if runtime.stops else 0] += 1
+    for number, count in ranks.items():
+        if count > runtime.most_files:
+            words = f" for {number} ranks" if runtime.stops else ""
+            yield F518.diagnostic(
+                at=folder, expected=f"at most {runtime.most_files} files{words}", found=str(count)
+            )
+
+
+def _about_spans(runtime: Runtime, spans: dict[Kind, tuple[Span, ...]]) -> Iterable[Diagnostic]:
+    """Overlaps and holes."""
+    for kind, ranges in spans.items():
+        hidden: dict[str, list[Span]] = defaultdict(list)
+        for one in ranges:
+            if not one.files:
+                yield F513.diagnostic(
+                    at=Place(detail=str(kind)), expected="ranges without holes", found=one.sizes
+                )
+            elif len(one.files) > 1 and not runtime.in_order:
+                names = " and ".join(file.name for file in one.files)
+                at = [Place(str(file.path)) for file in one.files]
+                found = f"{kind}, {one.sizes}: {names}"
+                yield F511.diagnostic(at=at, expected="one file for each size", found=found)
+            for k, file in enumerate(one.files if runtime.in_order else ()):
+                if any(file.multiple % earlier.multiple == 0 for earlier in one.files[:k]):
+                    hidden[file.name].append(one)
+        for name, places in hidden.items():
+            yield _hidden(kind, name, places)
+
+
+def _hidden(kind: Kind, name: str, places: Sequence[Span]) -> Diagnostic:
+    """A file that doesn't run in some ranges, as an earlier one matches every call there."""
+    files = [one for span in places for one in span.files]
+    path = next(one.path for one in files if one.name == name)
+    earlier = dict.fromkeys(one.name for span in places for one in _before(span.files, name))
+    return F512.diagnostic(
+        at=Place(str(path)),
+        expected="sizes that no earlier file has",
+        found=f"{kind}, {', '.join(one.sizes for one in places)}: {' or '.join(earlier)} runs",
+    )
+
+
+def _before(files: Sequence[Candidate], name: str) -> list[Candidate]:
+    """The files before the one of this name that match every call which it matches."""
+    own = next(k for k, one in enumerate(files) if one.name == name)
+    return [one for one in files[:own] if files[own].multiple % one.multiple == 0]
+
+
+def decide(examined: Examination, call: Call) -> Decision:
+    """What happens for a call, and why no other file runs."""
+    runtime, reading = examined.runtime, examined.reading
+    if examined.closed is not None:
+        return Decision(call, Outcome.OWN, (), {}, (examined.closed,))
+    stops = [*reading.stops]
+    stops += [one.stop for one in reading.candidates if one.stop and one.ranks == call.ranks]
+    if runtime.stops and stops:
+        return Decision(call, Outcome.NO_START, (), dict(reading.left_out), tuple(stops))
+    why_not = dict(reading.left_out)
+    lethal = [one for one in reading.candidates if _ends_every_call(one, runtime)]
+    if lethal:
+        names = tuple(one.name for one in lethal)
+        return Decision(call, Outcome.ENDS, names, why_not, lethal[0].faults)
+    why_not |= _replaced(reading)
+    unknown = _why_unknown(reading, call)
+    chosen: list[Candidate] = []
+    for one in reading.candidates:
+        reason = (
+            one.stop
+            or why_not.get(one.name)
+            or _why_not(one, call, runtime, undecided=unknown is not None)
+        )
+        if reason is None and chosen and runtime.in_order:
+            reason = F526.diagnostic(
+                at=Place(str(one.path)), expected="no earlier match", found=chosen[0].name
+            )
+        if reason is None:
+            chosen.append(one)
+        else:
+            why_not[one.name] = reason
+    names = tuple(one.name for one in chosen)
+    if not chosen:
+        return Decision(call, _without_file(call, runtime), (), why_not)
+    if unknown is not None:
+        return Decision(call, Outcome.UNKNOWN, names, why_not, (unknown,))
+    outcome, faults = _outcome(chosen, call, runtime)
+    return Decision(call, outcome, names, why_not, tuple(faults))
+
+
+def _replaced(reading: Reading) -> dict[str, Diagnostic]:
+    """The plans of MSCCL++ that a later one of the same name replaces."""
+    runtime = reading.runtime
+    if runtime.target != "mscclpp":
+        return {}
+    order = list(runtime.names or [one.name for one in reading.candidates])
+    last: dict[tuple[str, str], Candidate] = {}
+    found: dict[str, Diagnostic] = {}
+    for one in sorted(reading.candidates, key=lambda one: order.index(one.name)):
+        earlier = last.get((one.collective, one.plan_name))
+        if earlier is not None:
+            at, later = Place(str(earlier.path)), f"{one.name} has the same, {one.plan_name!r}"
+            found[earlier.name] = F509.diagnostic(at=at, expected="a name of its own", found=later)
+        last[one.collective, one.plan_name] = one
+    return found
+
+
+def _why_unknown(reading: Reading, call: Call) -> Diagnostic | None:
+    """Why it isn't determined which plan of MSCCL++ runs for a call; None if it is."""
+    if reading.runtime.target != "mscclpp":
+        return None
+    return _mixed_places(reading) or (_disagreement(reading.folder) if _is_split(call) else None)
+
+
+def _is_split(call: Call) -> bool:
+    return call.collective == "reducescatter" and call.in_place
+
+
+def _disagreement(where: Path) -> Diagnostic:
+    return F527.diagnostic(
+        at=Place(str(where)),
+        expected="a ReduceScatter out of place",
+        found="one in place, which MSCCL++ recognises on rank 0 only",
+    )
+
+
+def _mixed_places(reading: Reading) -> Diagnostic | None:
+    """The problem of plans in place beside plans out of place; None without."""
+    if len({one.places for one in reading.candidates}) < 2:
+        return None
+    inside = ", ".join(one.name for one in reading.candidates if one.places[1])
+    found = f"in place only {inside}"
+    return F510.diagnostic(
+        at=Place(str(reading.folder)), expected="plans of one place", found=found
+    )
+
+
+def _ends_every_call(one: Candidate, runtime: Runtime) -> bool:
+    """Whether a file ends the process at any call: the runtime computes with it before it compares
+    it with the call."""
+    return runtime.target != "mscclpp" and any(fault.rule is F515 for fault in one.faults)
+
+
+def _why_not(one: Candidate, call: Call, runtime: Runtime, *, undecided: bool) -> Diagnostic | None:
+    """Why a file doesn't match a call; None if it does, or if it may. undecided: whether the place
+    for which the runtime takes files is unknown."""
+    registered, node = one.registered
+    size = _counted_size(call, runtime)
+    rule: Rule
+    if one.collective != call.collective:
+        rule, expected, found = F520, call.collective, one.collective
+    elif registered != call.ranks or node not in (0, call.node):
+        wanted = Kind("", registered, node, False)
+        rule, found = F521, str(wanted).removeprefix(", ").rpartition(",")[0]
+        expected = f"{call.ranks} ranks, {call.node} a node"
+    elif not one.places[call.in_place] and not undecided:
+        rule, expected, found = F522, _PLACES[call.in_place], _PLACES[not call.in_place]
+    elif not one.covers(size):
+        rule, expected, found = F523, f"a range with {size_text(size)}", one.sizes
+    elif runtime.target == "mscclpp":
+        return None
+    elif call.op == "avg" and call.reduces:
+        rule, expected, found = F524, "sum, prod, min or max", call.op
+    elif (elements := size // TYPES[call.dtype]) % one.multiple:
+        rule = F519
+        expected, found = f"a multiple of {one.multiple} elements", f"{elements}"
+    else:
+        return None
+    return rule.diagnostic(at=Place(str(one.path)), expected=expected, found=found)
+
+
+def _counted_size(call: Call, runtime: Runtime) -> int:
+    """The size that the runtime compares with a range."""
+    if call.collective in ("gather", "scatter") and runtime.target != "msccl":
+        return call.size_bytes // call.parts
+    return call.size_bytes
+
+
+def _without_file(call: Call, runtime: Runtime) -> Outcome:
+    """What happens to a call that no file matches."""
+    own = call.collective in ("allreduce", "allgather") and call.node == call.ranks
+    return Outcome.OWN if runtime.target != "mscclpp" or own else Outcome.OTHER
+
+
+def _outcome(
+    chosen: Sequence[Candidate], call: Call, runtime: Runtime
+) -> tuple[Outcome, list[Diagnostic]]:
+    """What happens to a call that chooses one of these files, and the reasons."""
+    faults = [fault for one in chosen for fault in _faults(one, call, runtime)]
+    if any(fault.rule in _ENDING for fault in faults):
+        return Outcome.ENDS, faults
+    if any(fault.rule is F516 for fault in faults):
+        return Outcome.FAILS, faults
+    if any(fault.rule is F524 and call.op == "sum" for fault in faults):
+        return Outcome.FAILS, faults
+    if faults:
+        return Outcome.WRONG, faults
+    return (Outcome.RUNS if len(chosen) == 1 else Outcome.ANY), []
+
+
+def _faults(one: Candidate, call: Call, runtime: Runtime) -> list[Diagnostic]:
+    """What is wrong when a call runs a file."""
+    found = list(one.faults)
+    if runtime.target != "mscclpp":
+        return found
+    at = Place(str(one.path))
+    if call.size_bytes % one.multiple:
+        expected = f"a multiple of {one.multiple} bytes"
+        found.append(F519.diagnostic(at=at, expected=expected, found=str(call.size_bytes)))
+    if call.dtype not in _PLAN_TYPES:
+        types = ", ".join(_PLAN_TYPES)
+        found.append(F524.diagnostic(at=at, expected=types, found=call.dtype))
+    if call.reduces and call.op != "sum":
+        found.append(F524.diagnostic(at=at, expected="a sum", found=call.op))
+    return found

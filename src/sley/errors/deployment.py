@@ -1,0 +1,267 @@
+"""Rules of deployment: what runtimes make of directories of files (F50x, F51x), why a file doesn't
+run for a call (F52x), and packages (F53x)."""
+
+from sley.errors.diagnostic import Rule
+
+F500 = Rule(
+    "F500",
+    "unknown-runtime",
+    what="A runtime or its version is not known.",
+    why="Which files a runtime reads, and which of them runs for a call, differs between runtimes "
+    "and versions. sley knows only those whose sources were read.",
+    example="sley doctor plans --runtime rccl --version banana",
+    instead="Name one of the listed runtimes and versions.",
+)
+F501 = Rule(
+    "F501",
+    "reads-no-plans",
+    what="The runtime reads no plans.",
+    why="NCCL's and NCCLX's tuners choose only among their own algorithms. RCCL's reader of MSCCL "
+    "XML was removed after 2.28.3.",
+    example="sley doctor plans --runtime nccl",
+    instead="Use a runtime that reads plans: MSCCL++, msccl-executor-nccl, or RCCL up to 2.27.7. "
+    "For NCCL, RCCL and NCCLX, export a policy for their tuners (sley policy export).",
+)
+F502 = Rule(
+    "F502",
+    "plans-switched-off",
+    what="The runtime is built without its reader of plans, unless a builder asks for it.",
+    why="RCCL 2.28.3 has MSCCL switched off and marked as deprecated. It ignores the variables "
+    "that switched it on, without a message.",
+    example="sley doctor plans --runtime rccl --version 2.28.3",
+    instead="Use RCCL up to 2.27.7 (ROCm 7.2), or build RCCL with -DENABLE_MSCCL_KERNEL=ON.",
+)
+F503 = Rule(
+    "F503",
+    "nothing-to-read",
+    what="A directory doesn't exist, or has no file that the runtime reads.",
+    why="No plan runs then. msccl-executor-nccl and RCCL refuse to start if MSCCL_ALGO_DIR "
+    "doesn't exist; MSCCL++ continues without a message.",
+    example="MSCCL_ALGO_DIR=/opt/plnas",
+    instead="Check the path and the names of the files.",
+)
+F504 = Rule(
+    "F504",
+    "start-fails",
+    what="A file in the directory stops every communicator when it starts.",
+    why="msccl-executor-nccl and RCCL read the first tag of every file in the directory, whatever "
+    "its name is, and give up at the first one that they can't read. Only subdirectories are "
+    "skipped.",
+    example="a README, a backup or a file of another runtime beside the plans",
+    instead="Move the file to another directory, or correct it.",
+)
+F505 = Rule(
+    "F505",
+    "unfit-file",
+    what="The runtime refuses the file's content, or runs it other than sley can prove.",
+    why="Of a file for as many ranks as a communicator has, a runtime reads the steps when the "
+    "communicator starts. msccl-executor-nccl and RCCL don't start then; msccl leaves the file "
+    "out.",
+    example="a thread block with 100 steps; two blocks on one connection",
+    instead="Write the file again for this runtime, with `sley compile --target` or `sley "
+    "package`.",
+)
+F506 = Rule(
+    "F506",
+    "file-left-out",
+    what="The runtime leaves the file out, at most with a warning in its log.",
+    why="MSCCL++ and msccl skip files that they can't read, and RCCL those that need more "
+    "channels than it has. The calls run without the plan.",
+    example="a JSON file that is cut off; a plan without `inplace`",
+    instead="Write the file again, or correct what the message names.",
+)
+F507 = Rule(
+    "F507",
+    "name-not-read",
+    what="MSCCL++'s default loader doesn't read a file of this name.",
+    why="It reads only the names that are written in its source, from the directory `default` of "
+    "MSCCLPP_CACHE_DIR, each for a number of ranks and of ranks a node that is also written there.",
+    example="my_allreduce.json in $MSCCLPP_CACHE_DIR/default",
+    instead="Register the plan from Python (--runtime mscclpp-python; `sley package` writes the "
+    "script), or give it one of the names, if the number of ranks is that of the name.",
+)
+F508 = Rule(
+    "F508",
+    "registered-for-other-ranks",
+    what="A plan's name is registered for another number of ranks than the plan has.",
+    why="MSCCL++ compares the ranks of a communicator with those that its source registers for "
+    "the name, not with the plan. The plan never runs on its own number of ranks, and on the "
+    "registered number it is read past its end.",
+    example="allreduce_4nodes_128K_2M.json of MSCCL++ 0.9: generated for 32 ranks with 8 a node, "
+    "registered for 64 with 4 a node",
+    instead="Register the plan from Python, for its own number of ranks; remove the file.",
+)
+F509 = Rule(
+    "F509",
+    "same-plan-name",
+    what="Two plans have the same name.",
+    why="MSCCL++ keeps plans by the name in the file: the one that is registered last replaces "
+    "the other. Its executor also keeps prepared plans by name, so that a program with both runs "
+    "the wrong one.",
+    example='two files with "name": "allreduce"',
+    instead="Give every plan its own name.",
+)
+F510 = Rule(
+    "F510",
+    "places-mixed",
+    what="Plans in place and plans out of place are loaded together.",
+    why="MSCCL++ 0.9 asks only the first plan whether it runs in place, and takes its answer for "
+    "all plans of the process. Which plan is first depends on the order of a hash map.",
+    example='one file with "inplace": true beside one with "inplace": false',
+    instead="Deploy plans of one place only, or call them through an own selector.",
+)
+F511 = Rule(
+    "F511",
+    "order-unknown",
+    what="Several plans match the same calls, and the runtime takes any of them.",
+    why="MSCCL++ looks for a plan in the order of a hash map of the plans' names. The order may "
+    "differ between builds; if it differs between ranks, they wait for each other forever.",
+    example="two AllReduces for 16 ranks, 1K to 64K and 64K to 2M: both match 64K",
+    instead="Let the ranges not overlap: both ends of a range are included.",
+)
+F512 = Rule(
+    "F512",
+    "hidden-by-earlier-file",
+    what="A file doesn't run for some of its sizes, because an earlier file matches them.",
+    why="msccl-executor-nccl, RCCL and msccl take the first file that matches. The first two read "
+    "a directory in the order of the names; old versions in the order of the file system.",
+    example="01-ring.xml for all sizes before 02-tree.xml for up to 64K",
+    instead="Let the ranges not overlap, or give the file for fewer sizes the earlier name.",
+)
+F513 = Rule(
+    "F513",
+    "hole-between-ranges",
+    what="Remark: sizes between two ranges have no file.",
+    why="The runtime's own algorithm runs for them, without a message. Both ends of a range are "
+    "included in msccl-executor-nccl, RCCL and MSCCL++; in msccl the end is not.",
+    example="files for up to 65535 bytes and from 131072 bytes on",
+    instead="Move the ends of the ranges, if a plan should run there.",
+)
+F514 = Rule(
+    "F514",
+    "never-chosen",
+    what="A file that is read can't run for any call.",
+    why="Its range of sizes is empty, it is neither for calls in place nor out of place, or no "
+    "call of the runtime asks for its collective.",
+    example='minBytes="65536" maxBytes="1024"; inplace="0" outofplace="0"; an AllToAll for MSCCL++',
+    instead="Correct the attribute that the message names, or remove the file.",
+)
+F515 = Rule(
+    "F515",
+    "ends-process",
+    what="A file ends the process, with a signal.",
+    why="The runtimes divide by numbers in the file without a test: msccl-executor-nccl and RCCL "
+    "by nchunksperloop at every call on any communicator, MSCCL++ by the numbers of chunks of "
+    "each rank.",
+    example='nchunksperloop="0"; "input_chunks": 0',
+    instead="Remove the file, or write it again.",
+)
+F516 = Rule(
+    "F516",
+    "call-fails",
+    what="A call that chooses the file fails.",
+    why="The runtime finds the mistake only when it has chosen the file: it doesn't choose "
+    "another one, or its own algorithm.",
+    example="a thread block of 65 operations for MSCCL++; a fused step for RCCL",
+    instead="Write the file again for this runtime.",
+)
+F517 = Rule(
+    "F517",
+    "wrong-when-run",
+    what="A file runs, and gives wrong results or hangs.",
+    why="Runtimes don't check what a plan computes.",
+    example="an AllReduce that forgets a chunk",
+    instead="`sley verify FILE --target T` names the mistake.",
+)
+F518 = Rule(
+    "F518",
+    "too-many-files",
+    what="There are more files than the runtime's table has room for.",
+    why="msccl ignores the files after the fourth. msccl-executor-nccl and RCCL don't start if "
+    "more than 1024 files are for the ranks of a communicator.",
+    example="MSCCL_XML_FILES with five files",
+    instead="Use fewer ranges.",
+)
+F519 = Rule(
+    "F519",
+    "size-not-divisible",
+    what="A call's size can't be divided into the plan's chunks.",
+    why="msccl-executor-nccl, RCCL and msccl then try the next file, and at last their own "
+    "algorithm. MSCCL++ has chosen the plan by then, and the call ends the process with an "
+    "exception.",
+    example="1000 elements with nchunksperloop=16; a size that is no multiple of 16 bytes a chunk",
+    instead="Use sizes that the chunks divide, or a plan of fewer chunks.",
+)
+F520 = Rule(
+    "F520",
+    "other-collective",
+    what="A file is for another collective than the call's.",
+    why="Runtimes compare the names.",
+    example="a file of an AllGather, for an AllReduce",
+    instead="No action is necessary, if another file is for this collective.",
+)
+F521 = Rule(
+    "F521",
+    "other-ranks",
+    what="A file is for another number of ranks, or of ranks a node, than the communicator's.",
+    why="A plan is for one number of ranks. Runtimes pass over others without a message.",
+    example="a file of 8 ranks, on 16",
+    instead="Write a file for this number of ranks.",
+)
+F522 = Rule(
+    "F522",
+    "other-place",
+    what="A file is for calls in place, and the call is out of place, or the other way round.",
+    why="A plan in place overwrites its input. Calls of torch.distributed's all_reduce are in "
+    "place.",
+    example='inplace="1" outofplace="0", for a call with two buffers',
+    instead="Write a second file for the other place.",
+)
+F523 = Rule(
+    "F523",
+    "other-size",
+    what="A call's size is outside a file's range.",
+    why="The size is that of the larger of the two buffers, as nccl-tests counts it; for Gather "
+    "and Scatter in msccl-executor-nccl and RCCL the size of one rank's part.",
+    example='minBytes="65536" for a call of 1 KB',
+    instead="Write a file for these sizes, or change the range.",
+)
+F524 = Rule(
+    "F524",
+    "other-operation",
+    what="The runtime doesn't run plans for this reduction or type of elements, or runs a plan "
+    "wrongly.",
+    why="msccl-executor-nccl, RCCL and msccl use plans for sum, prod, min and max. MSCCL++ "
+    "doesn't read a plan's reduction: every plan sums, also for other calls. Its plans run for "
+    "float32, float16, bfloat16, int32 and uint32 only; calls with other types fail.",
+    example="an AllReduce with max, on MSCCL++",
+    instead="Use the plan for sums; with MSCCL++, keep other calls from it with an own selector.",
+)
+F525 = Rule(
+    "F525",
+    "impossible-call",
+    what="A call can't be made: a collective, type or reduction is unknown, or the size is no "
+    "whole number of elements for each rank.",
+    why="The answer for such a call would mean nothing.",
+    example="sley doctor plans --collective allgather --size 10 --ranks 4",
+    instead="Correct the named value.",
+)
+F526 = Rule(
+    "F526",
+    "earlier-file-runs",
+    what="A file matches the call, but an earlier one runs.",
+    why="The first match runs.",
+    example="two files for all sizes",
+    instead="Give the file an earlier name, or other sizes.",
+)
+F527 = Rule(
+    "F527",
+    "ranks-disagree",
+    what="The ranks of a communicator choose different plans for one call.",
+    why="For a ReduceScatter in place, the output is the rank's part of the input. MSCCL++ "
+    "compares only the beginnings of both buffers, which are equal on rank 0 alone: rank 0 looks "
+    "for a plan in place, and the others for one out of place. Then they wait for each other "
+    "forever.",
+    example="a ReduceScatter in place on MSCCL++, with a plan for its ranks and size",
+    instead="Deploy plans of ReduceScatter only for programs whose calls are out of place.",
+)

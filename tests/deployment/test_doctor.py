@@ -1,0 +1,422 @@
+"""The doctor: what a runtime makes of a directory, and why a file doesn't run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sley.cli import main
+from sley.deployment import (
+    RUNTIMES,
+    Call,
+    Examination,
+    Outcome,
+    decide,
+    examine,
+    runtime_named,
+)
+from sley.errors import SleyError
+from support.deployments import default_plans, edit, plan, xml
+from support.golden import Golden
+
+SMALL, LARGE = "allreduce_2nodes_1K_64K.json", "allreduce_2nodes_128K_2M.json"
+FOUR = "allreduce_4nodes_128K_2M.json"
+
+
+PLAN_CALLS = (
+    "allreduce --size 64K --dtype float16 --ranks 16 --gpus 8",
+    "allreduce --size 96K --ranks 16 --gpus 8 --in-place",
+    "allreduce --size 1M --ranks 16 --gpus 8 --in-place --op max",
+    "allreduce --size 1M --ranks 16 --gpus 8 --in-place --dtype int64",
+    "allreduce --size 1000 --ranks 16 --gpus 8 --in-place",
+    "allreduce --size 1040 --ranks 16 --gpus 8 --in-place",
+    "allreduce --size 64K --ranks 32 --gpus 8 --in-place",
+    "allreduce --size 1M --ranks 32 --gpus 8 --in-place",
+    "allreduce --size 1M --ranks 64 --gpus 4 --in-place",
+    "allreduce --size 64K --ranks 8 --in-place",
+    "allgather --size 64K --ranks 16 --gpus 8 --in-place",
+)
+"""Calls for the plans of MSCCL++."""
+
+XML_CALLS = (
+    "allreduce --size 64K --dtype float16 --ranks 4",
+    "allreduce --size 128K --ranks 4 --in-place",
+    "allreduce --size 512K --ranks 4 --in-place --op max",
+    "allreduce --size 512K --ranks 4 --in-place --op avg",
+    "allreduce --size 1001 --dtype int8 --ranks 4 --in-place",
+    "allreduce --size 64K --ranks 8 --in-place",
+    "allgather --size 1M --ranks 4",
+)
+"""Calls for the files of `xmls`."""
+
+
+def xmls(target: str) -> Callable[[Path], None]:
+    """Three files: AllReduces in place for small and for large sizes, and an AllGather."""
+
+    def write(folder: Path) -> None:
+        xml(folder / "01-tree.xml", "double-binary-tree-allreduce", target, max_bytes="64K")
+        xml(folder / "02-ring.xml", "ring-allreduce", target, min_bytes="256K", max_bytes="1G")
+        xml(folder / "03-gather.xml", "ring-allgather", target, in_place=False)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("file", "runtime", "version", "write"),
+    [
+        ("mscclpp-0.9", "mscclpp", None, default_plans),
+        ("executor", "msccl-executor-nccl", None, xmls("executor")),
+        ("rccl-2.27.7", "rccl", "2.27.7", xmls("rccl")),
+        ("rccl-2.28.3", "rccl", "2.28.3", xmls("rccl")),
+    ],
+)
+def test_the_doctor_says_what_runs_and_why_nothing_else(
+    golden: Golden, tmp_path, monkeypatch, file, runtime, version, write
+):
+    monkeypatch.chdir(tmp_path)
+    write(Path("plans"))
+    whole = ["doctor", "plans", "--runtime", runtime]
+    whole += ["--version", version] if version else []
+    calls = PLAN_CALLS if runtime == "mscclpp" else XML_CALLS
+    lines = []
+    for further in ([], *(["--collective", *call.split()] for call in calls)):
+        result = CliRunner().invoke(main, [*whole, *further])
+        assert isinstance(result.exception, SystemExit | None), result.exception
+        command = " ".join(["$ sley", *whole, *further])
+        lines.append(f"{command}\n{result.output}(exit code {result.exit_code})\n")
+    golden(f"{file}.txt", "\n".join(lines))
+
+
+def _with_readme(folder: Path) -> None:
+    xml(folder / "ring.xml")
+    (folder / "README").write_text("Plans for our cluster.\n")
+
+
+def _with_swap_file(folder: Path) -> None:
+    xml(folder / "ring.xml")
+    (folder / ".ring.xml.swp").write_text("b0VIM 9.0")
+
+
+def _with_declaration(folder: Path) -> None:
+    xml(folder / "ring.xml")
+    edit(folder / "ring.xml", ("<algo", '<?xml version="1.0"?>\n<algo'))
+
+
+def _edited(*changes: tuple[str, str], **settings: object) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        xml(folder / "ring.xml", **settings)  # type: ignore[arg-type]
+        edit(folder / "ring.xml", *changes)
+
+    return write
+
+
+def _two(first: dict[str, object], second: dict[str, object]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        xml(folder / "01.xml", **first)  # type: ignore[arg-type]
+        xml(folder / "02.xml", **second)  # type: ignore[arg-type]
+
+    return write
+
+
+def _five(folder: Path) -> None:
+    for number in range(5):
+        sizes = {"min_bytes": (number << 20) + 1, "max_bytes": (number + 1) << 20}
+        xml(folder / f"{number}.xml", target="msccl", **sizes)
+
+
+def _plan(name: str = SMALL, **fields: object) -> Callable[[Path], None]:
+    return lambda folder: plan(folder / name, **fields)  # type: ignore[arg-type]
+
+
+def _plans(first: dict[str, object], second: dict[str, object]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        plan(folder / SMALL, **first)  # type: ignore[arg-type]
+        plan(folder / LARGE, **{"min_message_size": 131072, "max_message_size": 1 << 21} | second)  # type: ignore[arg-type]
+
+    return write
+
+
+def _cut_off(folder: Path) -> None:
+    plan(folder / SMALL)
+    (folder / SMALL).write_text((folder / SMALL).read_text()[:-9])
+
+
+EXECUTOR, RCCL, MSCCL = "msccl-executor-nccl", "rccl", "msccl"
+MSCCLPP, PYTHON = "mscclpp", "mscclpp-python"
+
+BROKEN: dict[str, tuple[str, Callable[[Path], None], str, str]] = {
+    "a README": (EXECUTOR, _with_readme, "F504", "README"),
+    "an editor's hidden file": (RCCL, _with_swap_file, "F504", ".swp"),
+    "an XML declaration": (EXECUTOR, _with_declaration, "F504", "<?xml"),
+    "a tab": (EXECUTOR, _edited((" proto=", "\tproto=")), "F504", "tabs"),
+    "no minBytes": (EXECUTOR, _edited((' minBytes="0"', "")), "F504", "minBytes"),
+    "msccl's name of ReduceScatter": (
+        EXECUTOR,
+        lambda folder: xml(folder / "a.xml", "ring-reducescatter", "msccl") and None,
+        "F504",
+        "reduce_scatter",
+    ),
+    "too many steps": (
+        EXECUTOR,
+        _edited(
+            ('inplace="1" outofplace="0"', 'inplace="1" outofplace="0"'), target="msccl", ranks=34
+        ),
+        "F505",
+        "64 steps",
+    ),
+    "too many channels": (
+        RCCL,
+        _edited(('nchannels="1"', 'nchannels="129"'), target="rccl"),
+        "F506",
+        "nchannels=129",
+    ),
+    "a plan that is cut off": (MSCCLPP, _cut_off, "F506", "JSON"),
+    "a plan without a place": (MSCCLPP, _plan(inplace=None), "F506", "inplace"),
+    "another name": (MSCCLPP, _plan("my_allreduce.json"), "F503", "my_allreduce.json"),
+    "other ranks than registered": (MSCCLPP, _plan(FOUR, ranks=32), "F508", "32 ranks"),
+    "two plans of one name": (PYTHON, _plans({"name": "a"}, {"name": "a"}), "F509", "'a'"),
+    "both places": (MSCCLPP, _plans({}, {"inplace": False}), "F510", SMALL),
+    "ranges with a common size": (
+        MSCCLPP,
+        _plans({}, {"min_message_size": 65536}),
+        "F511",
+        "64K to 64K",
+    ),
+    "a file behind another": (
+        RCCL,
+        _two({"target": "rccl"}, {"target": "rccl", "max_bytes": "64K"}),
+        "F512",
+        "01.xml runs",
+    ),
+    "an empty range": (
+        EXECUTOR,
+        _edited(('minBytes="0"', 'minBytes="9"'), max_bytes=8),
+        "F514",
+        "9 to 8",
+    ),
+    "no place": (EXECUTOR, _edited(('inplace="1"', 'inplace="0"')), "F514", "both 0"),
+    "a collective without calls": (MSCCLPP, _plan(collective="alltoall"), "F514", "alltoall"),
+    "a start past 32 bits": (
+        PYTHON,
+        _plan(min_message_size=1 << 31, max_message_size=1 << 33),
+        "F514",
+        "min_message_size",
+    ),
+    "no chunks in XML": (
+        EXECUTOR,
+        _edited(('nchunksperloop="4"', 'nchunksperloop="0"')),
+        "F515",
+        "nchunksperloop",
+    ),
+    "no chunks in JSON": (MSCCLPP, _plan(chunks=(16, 0, 4)), "F515", "rank 0"),
+    "65 operations": (MSCCLPP, _plan(operations=65), "F516", "65"),
+    "a chunk that isn't reduced": (
+        EXECUTOR,
+        _edited(('type="rrs"', 'type="rcs"')),
+        "F517",
+        "V206",
+    ),
+    "five files for msccl": (MSCCL, _five, "F518", "5"),
+    "a ReduceScatter in place": (
+        PYTHON,
+        _plan(collective="reducescatter", chunks=(16, 1, 4)),
+        "F527",
+        "rank 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_directory_is_named_rightly(tmp_path, case):
+    runtime, write, code, words = BROKEN[case]
+    write(tmp_path)
+    examined = examine(tmp_path, runtime_named(runtime))
+    assert [one.code for one in examined.problems] == [code], examined.problems
+    assert words in str(examined.problems[0])
+
+
+@pytest.mark.parametrize("runtime", [EXECUTOR, RCCL, MSCCL, MSCCLPP, PYTHON])
+def test_a_missing_directory_and_an_empty_one_are_named(tmp_path, runtime):
+    for folder in (tmp_path, tmp_path / "missing"):
+        examined = examine(folder, runtime_named(runtime))
+        assert [one.code for one in examined.problems] == ["F503"]
+        call = Call("allreduce", 1024, 8, 8)
+        stops = runtime in (EXECUTOR, RCCL) and folder != tmp_path
+        outcome = decide(examined, call).outcome
+        assert outcome == (Outcome.NO_START if stops else Outcome.OWN)
+
+
+def test_a_right_directory_has_no_problem(tmp_path):
+    xmls("rccl")(tmp_path)
+    examined = examine(tmp_path, runtime_named("rccl"))
+    assert examined.problems == ()
+    assert [one.code for one in examined.remarks] == ["F513"]
+    assert examined.environment["MSCCL_ALGO_DIR"] == str(tmp_path)
+
+
+def examined(folder: Path, runtime: str, version: str | None = None) -> Examination:
+    return examine(folder, runtime_named(runtime, version))
+
+
+def test_files_that_stop_the_start_or_the_process_are_blamed_for_every_call(tmp_path):
+    BROKEN["a README"][1](tmp_path / "a")
+    call = Call("allgather", 1024, 16, 8)
+    decision = decide(examined(tmp_path / "a", EXECUTOR), call)
+    assert (decision.outcome, decision.chosen) == (Outcome.NO_START, ())
+    assert [fault.code for fault in decision.faults] == ["F504"]
+    BROKEN["no chunks in XML"][1](tmp_path / "b")
+    decision = decide(examined(tmp_path / "b", EXECUTOR), call)
+    assert (decision.outcome, decision.chosen) == (Outcome.ENDS, ("ring.xml",))
+    assert [fault.code for fault in decision.faults] == ["F515"]
+
+
+def test_an_unfit_file_stops_only_communicators_of_its_ranks(tmp_path):
+    BROKEN["too many steps"][1](tmp_path)
+    found = examined(tmp_path, EXECUTOR)
+    for ranks, outcome in ((34, Outcome.NO_START), (8, Outcome.OWN)):
+        call = Call("allreduce", 34 << 10, ranks, ranks, True)
+        assert decide(found, call).outcome == outcome
+    skipped = decide(examined(tmp_path, MSCCL), Call("allreduce", 34 << 10, 34, 34, True))
+    assert (skipped.outcome, skipped.chosen) == (Outcome.RUNS, ("ring.xml",))
+
+
+def test_the_first_match_runs_and_later_ones_are_told(tmp_path):
+    _two({"target": "rccl"}, {"target": "rccl", "max_bytes": "64K"})(tmp_path)
+    decision = decide(examined(tmp_path, RCCL), Call("allreduce", 4096, 4, 4, True))
+    assert decision.chosen == ("01.xml",)
+    assert decision.why_not["02.xml"].code == "F526"
+
+
+def test_a_file_of_fewer_chunks_serves_the_sizes_that_others_can_not_divide(tmp_path):
+    xml(tmp_path / "01.xml")
+    xml(tmp_path / "02.xml", "double-binary-tree-allreduce")
+    found = examined(tmp_path, EXECUTOR)
+    assert found.problems == ()
+    for elements, name in ((1024, "01.xml"), (1022, "02.xml")):
+        call = Call("allreduce", 4 * elements, 4, 4, True)
+        assert decide(found, call).chosen == (name,)
+
+
+def test_a_plan_that_another_one_replaces_does_not_run(tmp_path):
+    _plans({"name": "a"}, {"name": "a"})(tmp_path)
+    found = examined(tmp_path, MSCCLPP)
+    small, large = (Call("allreduce", size, 16, 8, True) for size in (1 << 12, 1 << 20))
+    assert decide(found, large).chosen == (LARGE,)
+    decision = decide(found, small)
+    assert decision.chosen == ()
+    assert decision.why_not[SMALL].code == "F509"
+
+
+def test_nobody_knows_which_plan_runs_if_the_order_is_unknown(tmp_path):
+    _plans({}, {"min_message_size": 65536})(tmp_path / "a")
+    call = Call("allreduce", 65536, 16, 8, True)
+    decision = decide(examined(tmp_path / "a", MSCCLPP), call)
+    assert (decision.outcome, set(decision.chosen)) == (Outcome.ANY, {SMALL, LARGE})
+    assert not decision.is_right
+    _plans({}, {"inplace": False})(tmp_path / "b")
+    decision = decide(examined(tmp_path / "b", MSCCLPP), call)
+    assert (decision.outcome, decision.chosen) == (Outcome.UNKNOWN, (SMALL,))
+    assert decision.faults[0].code == "F510"
+    plan(tmp_path / "c" / "a.json", collective="reducescatter", inplace=False, chunks=(16, 1, 4))
+    call = Call("reducescatter", 65536, 16, 8, True)
+    decision = decide(examined(tmp_path / "c", PYTHON), call)
+    assert (decision.outcome, decision.faults[0].code) == (Outcome.UNKNOWN, "F527")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "version", "code"),
+    [
+        ("nccl", None, "F501"),
+        ("ncclx", "2.31", "F501"),
+        ("rccl", "2.29.1", "F501"),
+        ("rccl", "2.28.9", "F502"),
+        ("rccl", "2.27.7", None),
+        ("rccl", "2.22.3", None),
+    ],
+)
+def test_a_runtime_that_reads_no_plans_says_so(tmp_path, runtime, version, code):
+    xml(tmp_path / "ring.xml", target="rccl")
+    found = examined(tmp_path, runtime, version)
+    assert [one.code for one in found.problems] == ([code] if code else [])
+    assert bool(found.environment) == (code is None)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "version"),
+    [("nccl2", None), ("rccl", "banana"), ("mscclpp", "0.10"), (EXECUTOR, "2.27")],
+)
+def test_an_unknown_runtime_or_version_is_refused(runtime, version):
+    with pytest.raises(SleyError) as caught:
+        runtime_named(runtime, version)
+    assert caught.value.code == "F500"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"collective": "alreduce"},
+        {"dtype": "float31"},
+        {"op": "xor"},
+        {"ranks": 6},
+        {"size_bytes": 1022},
+        {"collective": "allgather", "size_bytes": 4},
+    ],
+)
+def test_an_impossible_call_is_refused(values):
+    call = {"collective": "allreduce", "size_bytes": 1024, "ranks": 8, "node": 4}
+    with pytest.raises(SleyError) as caught:
+        Call(**{**call, **values})
+    assert caught.value.code == "F525"
+
+
+def test_a_file_is_examined_as_if_it_were_alone(tmp_path):
+    BROKEN["a README"][1](tmp_path)
+    assert examined(tmp_path / "ring.xml", EXECUTOR).problems == ()
+    assert [one.code for one in examined(tmp_path / "README", EXECUTOR).problems] == ["F504"]
+
+
+def test_unread_files_are_remarks(tmp_path):
+    default_plans(tmp_path)
+    plan(tmp_path / "my_allreduce.json")
+    found = examined(tmp_path, MSCCLPP)
+    assert [one.code for one in found.remarks if "my_" in str(one)] == ["F507"]
+
+
+def test_the_overview_has_a_line_for_each_runtime(tmp_path):
+    xml(tmp_path / "ring.xml", target="rccl")
+    result = CliRunner().invoke(main, ["doctor", str(tmp_path)])
+    assert result.exit_code == 0
+    lines = result.output.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == [one.name for one in RUNTIMES]
+    said = json.loads(CliRunner().invoke(main, ["doctor", str(tmp_path), "--json"]).output)
+    assert len(said["runtimes"]) == len(lines)
+
+
+def test_json_has_the_files_the_sizes_and_the_calls(tmp_path):
+    xmls("rccl")(tmp_path)
+    call = ["--collective", "allreduce", "--size", "4K", "--ranks", "4", "--in-place"]
+    result = CliRunner().invoke(
+        main, ["doctor", str(tmp_path), "--runtime", "rccl", *call, "--json"]
+    )
+    said = json.loads(result.output)
+    assert said["ok"]
+    assert [file["name"] for file in said["files"]][:1] == ["double-binary-tree-allreduce"]
+    assert said["spans"][1]["files"] == ["01-tree.xml"]
+    assert said["calls"][0]["files"] == ["01-tree.xml"]
+    assert said["calls"][0]["why_not"]["02-ring.xml"]["code"] == "F523"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--version", "2"],
+        ["--runtime", "rccl", "--collective", "allreduce"],
+        ["--runtime", "rccl", "--size", "4K"],
+    ],
+)
+def test_wrong_usage_of_the_doctor_is_refused(tmp_path, arguments):
+    assert CliRunner().invoke(main, ["doctor", str(tmp_path), *arguments]).exit_code == 2
