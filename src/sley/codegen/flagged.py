@@ -12,10 +12,10 @@ from collections import defaultdict
 
 import numpy as np
 
+from sley.ir.happens_before import conflicts
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges, IntArray, LongArray, ordered_by
 from sley.verify.hangs import run_of
-from sley.verify.races import conflicts
 from sley.verify.structure import messages_of
 
 
