@@ -98,6 +98,7 @@ LARGE = {
         waited_block=1 << 20,
         nodes=None,
         children=None,
+        keeps_input=False,
     )
     for target in TARGETS.values()
 }
@@ -258,13 +259,15 @@ def waiting_for(row: int) -> Plan:
 SEND = Step(Op.SEND, (I, 0), send=1, chan=0)
 PASS_ON = Step(Op.RECV_REDUCE_SEND, (I, 0), send=1, recv=1, chan=0)
 ONE_EACH = sley.AllReduce(2, 1)
+PUSH = [[[Step(Op.COPY, (I, 0), (I, 2), 2), Step(Op.COPY, (I, 0), (O, 0), 4)]]]
+SHIFT = [[[Step(Op.COPY, (I, 0), (I, 1), 2)]]]
 OTHER = replace(sley.Custom("other", 1, 1, 1, lambda rank, index: None), name="allreduce")
 TOO_MUCH = [
     ("F441", "msccl", lambda: replace(exchange(), loop_order=LoopOrder.INSTRUCTION), "instruction"),
     ("F442", "msccl", lambda: pair(SEND, replace(SEND, send=2), ranks=3), "block 0, step 0"),
     ("F442", "msccl", lambda: pair(SEND, replace(SEND, chan=1)), "rank 0, block 0, step 0"),
     ("F443", "executor", lambda: plan_of(sley.AllToNext(2), [[], []]), "alltonext"),
-    ("F443", "executor", lambda: plan_of(OTHER, [[]]), "is not what executor means"),
+    ("F443", "executor", lambda: plan_of(OTHER, [[]]), "isn't what executor means"),
     ("F444", "executor", lambda: local(steps=65), "rank 0, block 0"),
     ("F444", "executor", lambda: local(66, 1, tuple((b, 0) for b in range(65))), "64 of them nops"),
     ("F444", "msccl", lambda: local(steps=257), "257 steps"),
@@ -285,6 +288,8 @@ TOO_MUCH = [
     ("F450", "executor", lambda: local(64, 63), "4098"),
     ("F450", "executor", lambda: local(1024, 3), "4098"),
     ("F450", "executor", lambda: plan_of(sley.AllReduce(1025), [[]] * 1025), "1025 GPUs"),
+    ("F454", "rccl", lambda: plan_of(sley.AllReduce(1, 4), PUSH), "a write to rank 0 in[2]"),
+    ("F455", "msccl", lambda: plan_of(sley.AllReduce(1, 4, in_place=True), SHIFT), "no chunk"),
     ("F452", "msccl", lambda: pair(replace(SEND, send=0)), "a send peer"),
     ("F452", "msccl", lambda: pair(replace(SEND, send=2)), "a send peer"),
     ("F452", "msccl", lambda: pair(replace(SEND, chan=NONE)), "a channel for its send"),

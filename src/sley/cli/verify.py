@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from sley import formats
-from sley.cli.options import Selection, common_options, plan_options
+from sley.cli.options import Selection, SizeType, common_options, flag, plan_options
 from sley.cli.output import Command, Phases, print_json, report_notes
 from sley.cli.sources import check_links, file_settings, is_plan, plan_of
 from sley.compiler import Options
@@ -24,17 +24,33 @@ from sley.verify import Proof, verify
     type=click.Choice(list(formats.TARGETS)),
     help="The runtime: a file is proven as it reads it, a plan within its limits.",
 )
+@click.option(
+    "--max-bytes", type=SizeType(), help="For a file's target: only calls up to this size."
+)
+@click.option(
+    "--slot-bytes", type=SizeType(), help="For a file's target: the data that a slot holds."
+)
 @common_options
-def verify_command(selection: Selection, target: str | None, as_json: bool, verbose: bool) -> None:
+def verify_command(
+    selection: Selection,
+    target: str | None,
+    max_bytes: int | None,
+    slot_bytes: int | None,
+    as_json: bool,
+    verbose: bool,
+) -> None:
     """Prove that WHAT is right: values, races, hangs, connections.
 
     --slots proves it for this number of slots of each connection.
     """
     phases = Phases(verbose, quiet=as_json)
     notes: tuple[Diagnostic, ...] = ()
+    sizes = {"max_bytes": max_bytes, "slot_bytes": slot_bytes}
     if target is not None and is_plan(selection) and selection.options.schedule is None:
-        proofs, notes = _prove_file(selection, target, phases)
-        end = f"{target} executes this file so"
+        proofs, notes = _prove_file(selection, target, sizes, phases)
+        end = f"as {target} executes the file"
+    elif given := [word for word, value in sizes.items() if value is not None]:
+        raise click.UsageError(f"{flag(given[0])} is for a file with --target")
     else:
         proofs = (_prove_plan(selection, target, phases),)
         end = f"within the limits of {target}"
@@ -60,12 +76,12 @@ def verify_command(selection: Selection, target: str | None, as_json: bool, verb
 
 
 def _prove_file(
-    selection: Selection, target: str, phases: Phases
+    selection: Selection, target: str, sizes: dict[str, int | None], phases: Phases
 ) -> tuple[tuple[Proof, ...], tuple[Diagnostic, ...]]:
     """The proofs of a file as the target reads it, and the remarks on it."""
     settings = file_settings(selection)
     with phases("verification"):
-        found = verify_file(selection.what, target, **settings)
+        found = verify_file(selection.what, target, **settings, **sizes)
     for proof in found.proofs:
         if isinstance(proof.plan, Plan):
             check_links(proof.plan, selection)

@@ -1,7 +1,8 @@
 """Rules of the formats: requirements on files that are read, and on plans that are written (F4xx).
 
-F401 to F424 refuse to read a file, F430 to F435 are remarks about it; F440 to F453 refuse to write
-a plan, F460 and F461 concern files in general.
+F401 to F424 refuse to read a file, F430 to F435 are remarks about it; F440 to F455 refuse to write
+a plan, F460 and F461 concern files in general; F436 and F462 to F469 refuse a file that a target
+does not load, or that it executes otherwise than its steps say.
 """
 
 from __future__ import annotations
@@ -252,6 +253,14 @@ F435 = Rule(
     example='in block 2: s="3" depid="2" deps="1"',
     instead="No action is necessary; when sley saves the file again, it is removed.",
 )
+F436 = Rule(
+    "F436",
+    "idle-gpu",
+    what="A GPU has no blocks.",
+    why="The runtimes start one block of threads for each <tb>, and can't start none.",
+    example='<gpu id="1" i_chunks="1" o_chunks="1" s_chunks="0"/>',
+    instead="Give the GPU something to do, or leave its rank out of the collective.",
+)
 F440 = Rule(
     "F440",
     "unknown-target",
@@ -381,6 +390,24 @@ F453 = Rule(
     instead="Compile the program with another protocol: --protocol simple, or "
     'sley.compile(..., protocol="simple").',
 )
+F454 = Rule(
+    "F454",
+    "input-overwritten",
+    what="An out-of-place plan writes to the input.",
+    why="The send buffer of a call is const in NCCL's interface: a caller relies on its contents "
+    "after the call.",
+    example='<step type="rrc" srcbuf="i" dstbuf="i" .../> in a file with outofplace="1"',
+    instead="Use scratch or the output for partial results, or write the plan in place.",
+)
+F455 = Rule(
+    "F455",
+    "overlapping-operands",
+    what="An instruction's source and destination share some of their chunks, but aren't the same.",
+    why="The threads of a block read and write elements in no order, so one may read what another "
+    "has already written.",
+    example='type="cpy" srcbuf="i" srcoff="0" dstbuf="i" dstoff="1" cnt="2"',
+    instead="Copy the source to scratch first, or move the chunks one by one.",
+)
 F460 = Rule(
     "F460",
     "unknown-format",
@@ -399,4 +426,80 @@ F461 = Rule(
     example='sley.save(plan, "no-such-folder/plan.xml")',
     instead="Name another path, create the folder, or check the permissions and the space on the "
     "disk.",
+)
+F462 = Rule(
+    "F462",
+    "foreign-text",
+    what="The file is well-formed XML, but the target's own lexer does not read this text, or "
+    "reads it otherwise.",
+    why="The lexers know only tags with attributes in double quotes, one space before each, and "
+    "comments. They refuse an XML declaration, tabs and line ends in tags; they leave &...; as it "
+    "is, cut long values, and read numbers with a leading 0 as octal.",
+    example='<?xml version="1.0"?>; <step s=\'0\' ...>; cnt="010"',
+    instead="Read the file and save it again: sley writes only what the lexers read.",
+)
+F463 = Rule(
+    "F463",
+    "never-chosen",
+    what="No call matches the file: its range of sizes is empty, neither place is allowed, or not "
+    "the place that you ask for.",
+    why="The runtime then runs its own algorithm, without a message.",
+    example='inplace="0" outofplace="0"; minBytes="2048" maxBytes="1024"',
+    instead="Correct the attributes of <algo>.",
+)
+F464 = Rule(
+    "F464",
+    "declared-size",
+    what="A step's offset is not below the declared size of its buffer, or i_chunks or o_chunks "
+    "contradict nchunksperloop.",
+    why="The runtimes compare them when they load a file, and refuse it.",
+    example='i_chunks="4" and srcbuf="i" srcoff="4"',
+    instead="Correct i_chunks, o_chunks or s_chunks, or read the file and save it again.",
+)
+F465 = Rule(
+    "F465",
+    "nop-chain",
+    what="A step without a wait comes after a nop with one.",
+    why="The runtimes attach the waits of nops to the next step, and refuse a file in which this "
+    "step has none itself.",
+    example='a nop with depid="0" deps="3", then a send with depid="-1"',
+    instead="Move the last nop's wait to the step and remove this nop, or read the file and save "
+    "it again.",
+)
+F466 = Rule(
+    "F466",
+    "silent-wait",
+    what="A step waits for a step after which its block never announces its progress.",
+    why='Only steps with hasdep="1" announce progress. A wait ends when its block announces the '
+    "step or a later one; without one, the call hangs.",
+    example='depid="2" deps="1", while steps 1 and later of block 2 have hasdep="0"',
+    instead='Set hasdep="1" at the step that others wait for, or read the file and save it again.',
+)
+F467 = Rule(
+    "F467",
+    "merged-reductions",
+    what="Consecutive re steps that the runtimes merge have different counts, or a source that "
+    "overlaps their destination, or there are too many of them.",
+    why="The runtimes run re steps between the same buffers into the same place at once, if the "
+    'later ones have no wait and none before the last has hasdep="1": with the last one\'s count, '
+    "reading all sources before they write, and with a table of 16 sources.",
+    example='re steps into dstbuf="o" dstoff="0", the first with cnt="1", the second with cnt="2"',
+    instead='Set hasdep="1" at the last step of a run, or read the file and save it again.',
+)
+F468 = Rule(
+    "F468",
+    "fused-operation",
+    what="A step's type is one that the target parses, but does not run.",
+    why="RCCL's kernels run only s, r, cpy, re and nop; with others the call fails.",
+    example='type="rrc", for rccl',
+    instead="Read the file and save it for the target: sley splits the steps.",
+)
+F469 = Rule(
+    "F469",
+    "half-connection",
+    what="A block names a peer, and no block of the peer names this GPU on the channel.",
+    why="The ranks connect all peers that their blocks name, also those of blocks without such "
+    "steps; if only one end names the other, the connecting never ends or fails.",
+    example='<tb send="1" chan="0" ...> on GPU 0, and no <tb recv="0" chan="0" ...> on GPU 1',
+    instead="Name the peer at both ends, or write -1 for a peer that the block doesn't need.",
 )

@@ -1,10 +1,13 @@
-"""Limits: refuse plans that a target can't run.
+"""Limits: refuse plans and files that a target can't run.
 
 The runtimes check some of these limits when they load a file, and refuse to start; others they
 don't check, and compute wrong results or hang.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +25,15 @@ from sley.errors.formats import (
     F450,
     F452,
     F453,
+    F454,
+    F455,
 )
 from sley.formats.msccl_xml.checks import report
+from sley.formats.msccl_xml.raw import RawFile
 from sley.formats.msccl_xml.steps import Peers, Steps
 from sley.formats.msccl_xml.targets import XmlTarget
 from sley.formats.problems import Problems
-from sley.ir.connections import Connections, shared_ends
-from sley.ir.faults import faults
+from sley.ir.faults import faults, overlap_faults
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import (
@@ -38,7 +43,10 @@ from sley.ir.words import (
     SENDS,
     WRITES_DESTINATION,
     LoopOrder,
+    Op,
 )
+
+_Longs = NDArray[np.int64]
 
 _FIXED_NODES = 1
 """<algo>, which counts as a node of each GPU."""
@@ -83,9 +91,83 @@ def check_tables(plan: Plan, problems: Problems) -> None:
     )
 
 
-def check_blocks(plan: Plan, peers: Peers, target: XmlTarget, problems: Problems) -> None:
-    """Refuses a block with several connections in one direction, and a connection with several
-    blocks at one end."""
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The steps and blocks of a file, as the target's tables will hold them.
+
+    ranks, channels: of the whole file.
+    block, count, offset, depid: a row for each step: its block, its chunks, its greater offset and
+        the block that it waits for, or NONE. is_nop: whether it is a nop.
+    block_rank, send, recv, chan: a row for each block: its rank, peers and channel.
+    step_place, block_place: the place of a row.
+    """
+
+    ranks: int
+    channels: int
+    block: _Longs
+    count: _Longs
+    offset: _Longs
+    depid: _Longs
+    is_nop: NDArray[np.bool_]
+    block_rank: NDArray[np.integer]
+    send: NDArray[np.integer]
+    recv: NDArray[np.integer]
+    chan: NDArray[np.integer]
+    step_place: Callable[[int], Place]
+    block_place: Callable[[int], Place]
+
+
+def rows_of_plan(plan: Plan, peers: Peers, steps: Steps) -> Rows:
+    """The rows of a plan's file."""
+    t, instruction = plan.instructions, steps.instruction
+    offset = np.maximum(
+        np.where(READS_SOURCE[t.op], t.src_index, NONE),
+        np.where(WRITES_DESTINATION[t.op], t.dst_index, NONE),
+    )
+    return Rows(
+        ranks=plan.collective.ranks,
+        channels=plan.channels,
+        block=plan.block[instruction].astype(np.int64),
+        count=np.where(steps.is_nop, 0, t.count[instruction]),
+        offset=np.where(steps.is_nop, NONE, offset[instruction]),
+        depid=steps.depid,
+        is_nop=steps.is_nop,
+        block_rank=plan.block_rank,
+        send=peers.send,
+        recv=peers.recv,
+        chan=peers.chan,
+        step_place=lambda row: plan.place(int(instruction[row])),
+        block_place=lambda block: _block_place(plan, block),
+    )
+
+
+def rows_of_file(raw: RawFile) -> Rows:
+    """The rows of a file that was read."""
+    ops = raw.step("type")
+    is_nop = ops == Op.NOP
+    offset = np.maximum(
+        np.where(READS_SOURCE[ops], raw.step("srcoff"), NONE),
+        np.where(WRITES_DESTINATION[ops], raw.step("dstoff"), NONE),
+    )
+    return Rows(
+        ranks=raw.header.ngpus,
+        channels=raw.header.nchannels,
+        block=raw.step("block"),
+        count=np.where(is_nop, 0, raw.step("cnt")),
+        offset=offset,
+        depid=raw.step("depid"),
+        is_nop=is_nop,
+        block_rank=raw.gpu("id")[raw.block("gpu")],
+        send=raw.block("send"),
+        recv=raw.block("recv"),
+        chan=raw.block("chan"),
+        step_place=raw.step_place,
+        block_place=raw.block_place,
+    )
+
+
+def check_peers(plan: Plan, peers: Peers, problems: Problems) -> None:
+    """Refuses a block with several connections in one direction."""
     t = plan.instructions
     sends, receives = SENDS[t.op], RECEIVES[t.op]
     for word, mask, mine, own in (
@@ -103,71 +185,29 @@ def check_blocks(plan: Plan, peers: Peers, target: XmlTarget, problems: Problems
                 f"{word} {mine[row]} here and {own[plan.block[row]]} elsewhere in the block"
             ),
         )
-    for fault in shared_ends(plan, Connections.of(plan))[: problems.room]:
-        problems.add(F449, plan.places(fault.rows), expected=fault.expected, found=fault.found)
-    for peer in (peers.send, peers.recv):
-        _check_channel_load(plan, peers, np.flatnonzero(peer != NONE), target, problems)
 
 
-def _check_channel_load(
-    plan: Plan, peers: Peers, used: NDArray[np.int64], target: XmlTarget, problems: Problems
-) -> None:
-    """Refuses too many blocks of a GPU that send, or that receive, on one channel."""
-    key = plan.block_rank[used].astype(np.int64) * plan.channels + peers.chan[used]
-    busy, count = np.unique(key, return_counts=True)
-    report(
-        problems,
-        count > target.peers_per_channel,
-        F445,
-        lambda row: Place(detail=f"rank {busy[row] // plan.channels}"),
-        f"at most {target.peers_per_channel} blocks on a channel, for {target.name}",
-        lambda row: f"{count[row]} on channel {busy[row] % plan.channels}",
-    )
-
-
-def check_sizes(plan: Plan, steps: Steps, target: XmlTarget, problems: Problems) -> None:
-    """Refuses a plan that doesn't fit into the target's tables."""
-    t = plan.instructions
-    ranks = plan.collective.ranks
-    highest = int(t.channel.max(initial=NONE))
-    if highest >= target.channels:
+def check_memory(plan: Plan, target: XmlTarget, problems: Problems) -> None:
+    """Refuses an out-of-place plan that overwrites its input, and operands that overlap."""
+    for fault in overlap_faults(plan)[: problems.room]:
+        problems.add(F455, plan.places(fault.rows), expected=fault.expected, found=fault.found)
+    if plan.collective.in_place or not target.keeps_input:
+        return
+    rows = plan.input_writes[: problems.room]
+    for row, cell in zip(rows.tolist(), plan.destination_cells(rows).tolist(), strict=True):
         problems.add(
-            F446,
-            plan.place(int(np.argmax(t.channel))),
-            expected=f"channels below {target.channels}, for {target.name}",
-            found=f"channel {highest}",
+            F454,
+            plan.place(row),
+            expected=f"the input to be kept, for {target.name}",
+            found=f"a write to {plan.layout.name(cell)}",
         )
-    count = f"at most {target.count} chunks in a step, for {target.name}"
-    wide = t.count > target.count
-    report(problems, wide, F447, plan.place, count, lambda row: f"{t.count[row]} chunks")
-    offset = np.maximum(
-        np.where(READS_SOURCE[t.op], t.src_index, NONE),
-        np.where(WRITES_DESTINATION[t.op], t.dst_index, NONE),
-    )
-    near = f"offsets up to {target.offset}, for {target.name}"
-    far = offset > target.offset
-    report(problems, far, F448, plan.place, near, lambda row: f"offset {offset[row]}")
-    lines = np.diff(steps.offset)
-    extra = np.bincount(plan.block[steps.instruction[steps.is_nop]], minlength=len(lines))
-    report(
-        problems,
-        lines > target.steps_per_block,
-        F444,
-        lambda block: _block_place(plan, block),
-        f"at most {target.steps_per_block} steps in a block, for {target.name}",
-        lambda block: f"{lines[block]} steps, {extra[block]} of them nops for further waits",
-    )
-    late = np.zeros(len(t), np.bool_)
-    late[steps.instruction[steps.depid > target.waited_block]] = True
-    report(
-        problems,
-        late,
-        F445,
-        plan.place,
-        f"waits for blocks up to {target.waited_block}, for {target.name}",
-        lambda row: f"a wait for block {plan.block_number[plan.block[plan.waits[row]]].max()}",
-    )
-    blocks = np.bincount(plan.block_rank, minlength=ranks)
+
+
+def check_limits(rows: Rows, target: XmlTarget, problems: Problems) -> None:
+    """Refuses what doesn't fit into the target's tables."""
+    _check_ends(rows, target, problems)
+    _check_steps(rows, target, problems)
+    blocks = np.bincount(rows.block_rank, minlength=rows.ranks)
     report(
         problems,
         blocks > target.blocks,
@@ -176,18 +216,90 @@ def check_sizes(plan: Plan, steps: Steps, target: XmlTarget, problems: Problems)
         f"at most {target.blocks} blocks on a GPU, for {target.name}",
         lambda rank: f"{blocks[rank]} blocks",
     )
-    _check_nodes(plan, blocks, lines, target, problems)
+    _check_nodes(rows, blocks, target, problems)
 
 
-def _check_nodes(
-    plan: Plan,
-    blocks: NDArray[np.int64],
-    lines: NDArray[np.int64],
-    target: XmlTarget,
-    problems: Problems,
-) -> None:
-    ranks = plan.collective.ranks
-    steps = np.bincount(plan.block_rank, lines, minlength=ranks).astype(np.int64)
+def _check_ends(rows: Rows, target: XmlTarget, problems: Problems) -> None:
+    """Refuses channels beyond the target's, connections with several blocks at one end, and too
+    many blocks of a GPU that send, or that receive, on one channel."""
+    if rows.channels > target.channels:
+        highest = int(rows.chan.max(initial=NONE))
+        problems.add(
+            F446,
+            rows.block_place(int(np.argmax(rows.chan))) if len(rows.chan) else Place(),
+            expected=f"channels below {target.channels}, for {target.name}",
+            found=f"channel {highest}"
+            if highest >= target.channels
+            else f"{rows.channels} channels",
+        )
+    for word, peer in (("sending", rows.send), ("receiving", rows.recv)):
+        used = np.flatnonzero(peer != NONE)
+        on_channel = rows.block_rank[used].astype(np.int64) * rows.channels + rows.chan[used]
+        _, first, again = np.unique(
+            on_channel * rows.ranks + peer[used], return_index=True, return_inverse=True
+        )
+        others = np.flatnonzero(first[again] != np.arange(len(used)))
+        for k in others[: problems.room].tolist():
+            block = int(used[k])
+            places = [rows.block_place(block), rows.block_place(int(used[first[again[k]]]))]
+            problems.add(
+                F449,
+                places,
+                expected=f"one {word} block for a connection",
+                found=f"another one with peer {peer[block]} and channel {rows.chan[block]}",
+            )
+        busy, count = np.unique(on_channel, return_counts=True)
+        report(
+            problems,
+            count > target.peers_per_channel,
+            F445,
+            lambda row, busy=busy: Place(detail=f"rank {busy[row] // rows.channels}"),  # type: ignore[misc]
+            f"at most {target.peers_per_channel} blocks on a channel, for {target.name}",
+            lambda row, busy=busy, count=count: (  # type: ignore[misc]
+                f"{count[row]} on channel {busy[row] % rows.channels}"
+            ),
+        )
+
+
+def _check_steps(rows: Rows, target: XmlTarget, problems: Problems) -> None:
+    """Refuses steps whose numbers don't fit their fields, and blocks with too many steps."""
+    for rule, mask, expected, found in (
+        (
+            F447,
+            rows.count > target.count,
+            f"at most {target.count} chunks in a step, for {target.name}",
+            lambda row: f"{rows.count[row]} chunks",
+        ),
+        (
+            F448,
+            rows.offset > target.offset,
+            f"offsets up to {target.offset}, for {target.name}",
+            lambda row: f"offset {rows.offset[row]}",
+        ),
+        (
+            F445,
+            rows.depid > target.waited_block,
+            f"waits for blocks up to {target.waited_block}, for {target.name}",
+            lambda row: f"a wait for block {rows.depid[row]}",
+        ),
+    ):
+        report(problems, mask, rule, rows.step_place, expected, found)
+    lines = np.bincount(rows.block, minlength=len(rows.block_rank))
+    nops = np.bincount(rows.block[rows.is_nop], minlength=len(lines))
+    report(
+        problems,
+        lines > target.steps_per_block,
+        F444,
+        rows.block_place,
+        f"at most {target.steps_per_block} steps in a block, for {target.name}",
+        lambda block: f"{lines[block]} steps, {nops[block]} of them nops for further waits",
+    )
+
+
+def _check_nodes(rows: Rows, blocks: _Longs, target: XmlTarget, problems: Problems) -> None:
+    """Refuses more elements than the target's parser has room for."""
+    ranks = rows.ranks
+    steps = np.bincount(rows.block_rank[rows.block], minlength=ranks)
     nodes = _FIXED_NODES + ranks + blocks + steps
     if target.nodes is not None:
         report(
@@ -203,7 +315,7 @@ def _check_nodes(
     if target.children is not None and max(ranks, int(blocks.max(initial=0))) > target.children:
         problems.add(
             F450,
-            Place(detail=plan.name),
+            Place(detail="<algo>"),
             expected=f"at most {target.children} children of an element, for {target.name}",
             found=f"{ranks} GPUs, and up to {blocks.max(initial=0)} blocks in one",
         )

@@ -45,23 +45,32 @@ def about_ignored(raw: RawFile) -> list[Diagnostic]:
     ]
 
 
-def about_waits(raw: RawFile, target: NDArray[np.int64]) -> list[Diagnostic]:
-    """Remarks on waits for steps without hasdep, and for steps of the same block."""
-    block, waits = raw.step("block"), target != NONE
-    own = waits & (block[target] == block)
-    silent = waits & ~own & (raw.step("hasdep")[target] == 0)
-    return [
-        *about_rows(
-            silent,
-            F430,
-            raw.step_place,
-            'a wait for a step with hasdep="1"',
-            'a wait for a step with hasdep="0", read as a wait for this step',
-        ),
-        *about_rows(
-            own, F435, raw.step_place, "waits for other blocks", "a wait for the block's own step"
-        ),
-    ]
+def about_silent_waits(raw: RawFile, target: NDArray[np.int64]) -> list[Diagnostic]:
+    """Remarks on waits for steps without hasdep, read as waits for these steps."""
+    return about_rows(
+        (target != NONE) & ~_own_waits(raw, target) & (raw.step("hasdep")[target] == 0),
+        F430,
+        raw.step_place,
+        'a wait for a step with hasdep="1"',
+        'a wait for a step with hasdep="0", read as a wait for this step',
+    )
+
+
+def about_own_waits(raw: RawFile, target: NDArray[np.int64]) -> list[Diagnostic]:
+    """Remarks on waits for steps of the same block."""
+    return about_rows(
+        _own_waits(raw, target),
+        F435,
+        raw.step_place,
+        "waits for other blocks",
+        "a wait for the block's own step",
+    )
+
+
+def _own_waits(raw: RawFile, target: NDArray[np.int64]) -> _Mask:
+    block = raw.step("block")
+    own: _Mask = (target != NONE) & (block[target] == block)
+    return own
 
 
 def about_nops(raw: RawFile, dropped: _Mask) -> list[Diagnostic]:

@@ -11,6 +11,7 @@ import os
 import re
 from array import array
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -75,13 +76,29 @@ def parse(source: str | os.PathLike[str], file: str | None = None) -> tuple[RawF
     harmless values, and are problems of the result (F406 to F408), so that the caller can look for
     more. Errors: F401 to F405.
     """
+    with _opened(source, file) as (stream, name):
+        return _Parser(name).run(stream)
+
+
+def parse_whole(
+    source: str | os.PathLike[str], file: str | None = None
+) -> tuple[RawFile, Problems, bytes]:
+    """What `parse` returns, and the text."""
+    with _opened(source, file) as (stream, name):
+        text = stream.read(MAX_TEXT_BYTES + 1)
+    return *_Parser(name).run(io.BytesIO(text)), text
+
+
+@contextmanager
+def _opened(source: str | os.PathLike[str], file: str | None) -> Iterator[tuple[BinaryIO, str]]:
+    """The stream of a path or text, and the file's name in messages. Errors: F404."""
     if isinstance(source, str) and ("<" in source or "\n" in source):
-        text = source.encode("utf-8", "surrogatepass")
-        return _Parser(file or "<text>").run(io.BytesIO(text))
+        yield io.BytesIO(source.encode("utf-8", "surrogatepass")), file or "<text>"
+        return
     path = os.fspath(source)
     try:
         with Path(path).open("rb") as stream:
-            return _Parser(file or path).run(stream)
+            yield stream, file or path
     except (OSError, ValueError) as problem:
         raise F404.error(
             at=Place(file or path), expected="a file that can be read", found=str(problem)
@@ -220,6 +237,7 @@ class _Parser:
             outofplace=self._optional(attributes, "outofplace", _INT32),
             min_bytes=self._optional(attributes, "minBytes", _INT64),
             max_bytes=self._optional(attributes, "maxBytes", _INT64),
+            nthreads=self._optional(attributes, "nthreads", _INT32),
             line=self._expat.CurrentLineNumber,
             column=self._expat.CurrentColumnNumber + 1,
         )

@@ -46,6 +46,7 @@ class Header:
     outofplace: int | None
     min_bytes: int | None
     max_bytes: int | None
+    nthreads: int | None
     line: int
     column: int
 

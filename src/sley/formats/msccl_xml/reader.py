@@ -66,16 +66,10 @@ def read(
     Errors: F401 to F424, with up to 20 problems at once.
     """
     raw, problems = parse(source, file)
-    before = len(problems)
-    check_structure(raw, problems)
-    sound = len(problems) == before
-    check_contents(raw, problems)
-    if not sound:
-        problems.raise_any()
-    target = wait_targets(raw, problems)
+    target = check_raw(raw, problems)
     remarks = notes.about_ignored(raw)
     if collective is None:
-        collective = _collective(raw, problems, in_place, root, remarks)
+        collective = collective_of(raw, problems, in_place, root, remarks)
     elif collective.ranks != raw.header.ngpus:
         problems.add(
             F424,
@@ -86,18 +80,32 @@ def read(
         collective = None
     if collective is None:
         raise SleyError(problems.ordered())
-    operands = _operands(raw, collective, problems)
+    operands = operands_of(raw, collective, problems)
     problems.raise_any()
     kept, folded, idle = _fold_nops(raw, target)
-    remarks += notes.about_waits(raw, target)
+    remarks += notes.about_silent_waits(raw, target)
+    remarks += notes.about_own_waits(raw, target)
     remarks += notes.about_nops(raw, idle)
-    remarks += notes.about_sizes(raw, collective, _past_declared(raw))
+    past_declared = beyond_declared(raw, READS_SOURCE, WRITES_DESTINATION)
+    remarks += notes.about_sizes(raw, collective, past_declared)
     header = raw.header
-    plan = _plan(raw, collective, operands, kept, folded, slots)
+    plan = plan_of(raw, collective, operands, kept, folded, slots)
     return Imported(plan, tuple(remarks), header.min_bytes, header.max_bytes)
 
 
-def _collective(
+def check_raw(raw: RawFile, problems: Problems) -> _Longs:
+    """int64 (steps,): the row of the step that each step waits for, or NONE. Checks the parts of a
+    file against one another; raises the problems if later checks rely on what is wrong."""
+    before = len(problems)
+    check_structure(raw, problems)
+    sound = len(problems) == before
+    check_contents(raw, problems)
+    if not sound:
+        problems.raise_any()
+    return wait_targets(raw, problems)
+
+
+def collective_of(
     raw: RawFile,
     problems: Problems,
     in_place: bool | None,
@@ -163,26 +171,27 @@ def _int32(values: NDArray[Any]) -> IntArray:
     return values.astype(np.int32)
 
 
-def _scratch(raw: RawFile) -> _Longs:
+def scratch_of(raw: RawFile) -> _Longs:
     """int64 (ranks,): scratch chunks of each rank."""
     scratch = np.zeros(len(raw.gpus), np.int64)
     scratch[raw.gpu("id")] = raw.gpu("s_chunks")
     return scratch
 
 
-def _step_ranks(raw: RawFile) -> _Longs:
+def step_ranks(raw: RawFile) -> _Longs:
+    """int64 (steps,): the rank of each step."""
     return raw.gpu("id")[raw.block("gpu")[raw.step("block")]]
 
 
-def _operands(raw: RawFile, collective: Collective, problems: Problems) -> dict[str, _Longs]:
+def operands_of(raw: RawFile, collective: Collective, problems: Problems) -> dict[str, _Longs]:
     """The operand columns of all steps, NONE for operands that an operation doesn't have; reports
     chunks outside the buffers (F420).
 
     In place, a file may use either name for all of the memory; chunks outside the collective's
     buffer of one name get the other name.
     """
-    rank, ops, count = _step_ranks(raw), raw.step("type"), raw.step("cnt")
-    size = collective.layout(_scratch(raw)).size.astype(np.int64)
+    rank, ops, count = step_ranks(raw), raw.step("type"), raw.step("cnt")
+    size = collective.layout(scratch_of(raw)).size.astype(np.int64)
     base = np.stack([collective.input_base, collective.output_base]).astype(np.int64)
     columns: dict[str, _Longs] = {}
     for side, uses in (("src", READS_SOURCE), ("dst", WRITES_DESTINATION)):
@@ -214,12 +223,15 @@ def _operands(raw: RawFile, collective: Collective, problems: Problems) -> dict[
     return columns
 
 
-def _past_declared(raw: RawFile) -> NDArray[np.bool_]:
-    """Whether a step's offset is beyond the declared size of its buffer."""
+def beyond_declared(
+    raw: RawFile, of_source: NDArray[np.bool_], of_destination: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Whether an offset of each step is beyond the declared size of its buffer, for the operations
+    whose source, and those whose destination, is looked at."""
     gpu, ops = raw.block("gpu")[raw.step("block")], raw.step("type")
     declared = np.stack([raw.gpu(name) for name in ("i_chunks", "o_chunks", "s_chunks")])
-    return (READS_SOURCE[ops] & (raw.step("srcoff") >= declared[raw.step("srcbuf"), gpu])) | (
-        WRITES_DESTINATION[ops] & (raw.step("dstoff") >= declared[raw.step("dstbuf"), gpu])
+    return (of_source[ops] & (raw.step("srcoff") >= declared[raw.step("srcbuf"), gpu])) | (
+        of_destination[ops] & (raw.step("dstoff") >= declared[raw.step("dstbuf"), gpu])
     )
 
 
@@ -243,7 +255,7 @@ def _fold_nops(
     return kept, (follower[waiting], target[waiting]), idle
 
 
-def _plan(
+def plan_of(
     raw: RawFile,
     collective: Collective,
     operands: dict[str, _Longs],
@@ -288,7 +300,7 @@ def _plan(
         block_rank=_int32(block_rank[block_order]),
         block_offset=offsets_of(np.bincount(place[block], minlength=len(block_order))),
         waits=Edges.from_pairs(len(rows), new_row[waits[0]], new_row[waits[1]]),
-        scratch_chunks=_int32(_scratch(raw)),
+        scratch_chunks=_int32(scratch_of(raw)),
         sources=Sources(
             file=np.zeros(len(lines), np.int32),
             line=_int32(lines),

@@ -1,15 +1,91 @@
-"""Runtime: what a target executes when it reads an MSCCL XML file."""
+"""Runtime: what a target executes when it reads an MSCCL XML file, by the target's own rules.
+
+`reader` reads what a file means, so that sley can write it again. Here a file is refused if the
+target refuses it, never runs it, or runs it otherwise than a plan can say.
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from typing import Any
 
-from sley.formats.format import Execution, Executions, Target
-from sley.formats.msccl_xml.reader import read
-from sley.formats.msccl_xml.writer import check
+import numpy as np
+from numpy.typing import NDArray
+
+from sley.errors import Diagnostic, Place, SleyError
+from sley.errors.formats import (
+    F406,
+    F422,
+    F424,
+    F436,
+    F443,
+    F451,
+    F463,
+    F464,
+    F465,
+    F466,
+    F467,
+    F468,
+    F469,
+)
+from sley.formats.format import Execution, Executions, Target, target_among
+from sley.formats.msccl_xml import notes
+from sley.formats.msccl_xml.checks import report
+from sley.formats.msccl_xml.lexical import check_text
+from sley.formats.msccl_xml.limits import check_limits, check_memory, rows_of_file
+from sley.formats.msccl_xml.parse import parse_whole
+from sley.formats.msccl_xml.raw import Header, RawFile
+from sley.formats.msccl_xml.reader import (
+    beyond_declared,
+    check_raw,
+    collective_of,
+    operands_of,
+    plan_of,
+    scratch_of,
+    step_ranks,
+)
+from sley.formats.msccl_xml.targets import TARGETS, XmlTarget
+from sley.formats.msccl_xml.transmissions import Transmissions, announcements, transmissions_of
+from sley.formats.msccl_xml.words import OPERATION_WORDS, name_and_chunks
+from sley.formats.problems import Problems
 from sley.ir.collective import Collective
+from sley.ir.conditions import Condition
+from sley.ir.plan import Plan
+from sley.ir.sizes import size_text, sizes_text
+from sley.ir.tables import NONE
+from sley.ir.words import SENDS, Op, Protocol, is_integer
+
+_WARP = 32
+_NO_LIMIT = 1 << 40
+"""A size that no call has; greater values of maxBytes are no limit."""
 
 
+def _only(*ops: Op) -> NDArray[np.bool_]:
+    return np.isin(np.arange(len(Op)), ops)
+
+
+_SOURCE_COMPARED = _only(Op.SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND, Op.COPY, Op.REDUCE)
+_DESTINATION_COMPARED = _only(
+    Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_COPY_SEND, Op.COPY, Op.REDUCE
+)
+"""The operations whose offsets the parsers compare with the declared sizes."""
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The calls for which a target chooses a file.
+
+    least, most: the sizes in bytes, both included; `most` is None without a limit.
+    places: whether input and output are the same memory, for each of the places.
+    """
+
+    least: int
+    most: int | None
+    places: tuple[bool, ...]
+
+
+# More than eight parameters: what a user may say about a file.
 def executions(
     source: str | os.PathLike[str],
     target: str | Target,
@@ -18,16 +94,339 @@ def executions(
     in_place: bool | None = None,
     root: int | None = None,
     slots: int | None = None,
+    max_bytes: int | None = None,
+    slot_bytes: int | None = None,
     file: str | None = None,
 ) -> Executions:
     """The ways in which a target (msccl, executor, rccl) executes an MSCCL XML file (a path, or its
-    text).
+    text): one for each place that the file allows.
 
-    collective, in_place, root, slots, file: as of `read`.
-    Errors: F401 to F424, F440 to F450.
+    collective, root, slots, file: as of `read`.
+    in_place: only this place.
+    max_bytes: only calls up to this size, in bytes.
+    slot_bytes: the bytes of data that a slot holds; the target's default, by protocol.
+    Errors: F401 to F424, F436, F443 to F450, F454, F455, F462 to F469, with up to 20 problems at
+    once; F451 for sizes below 1.
     """
-    found = read(
-        source, collective=collective, in_place=in_place, root=root, slots=slots, file=file
+    target = target_among(TARGETS, target, XmlTarget)
+    for word, value in (("max_bytes", max_bytes), ("slot_bytes", slot_bytes)):
+        if value is not None and (not is_integer(value) or value < 1):
+            at = Place(detail=word)
+            raise F451.error(at=at, expected=f"{word} of at least 1", found=repr(value))
+    raw, problems, text = parse_whole(source, file)
+    check_text(text, raw.file, target.name, problems)
+    waits = check_raw(raw, problems)
+    calls = _calls(raw, target, in_place, max_bytes, problems)
+    _check_target(raw, target, problems)
+    problems.raise_any()
+    steps = transmissions_of(raw, target.reduce_run)
+    told = announcements(raw, steps)
+    _check_waits(raw, steps, told, problems)
+    _check_merged(raw, steps, target, problems)
+    problems.raise_any()
+    remarks = notes.about_ignored(raw) + notes.about_nops(raw, steps.dropped)
+    remarks += notes.about_own_waits(raw, waits)
+    found = []
+    for place in calls.places:
+        aim = _collective(raw, target, collective, place, root, problems, remarks)
+        operands = operands_of(raw, aim, problems)
+        problems.raise_any()
+        _check_merged_operands(raw, aim, operands, steps, problems)
+        plan = plan_of(raw, aim, operands, steps.rows, _waits(steps, told), slots)
+        check_memory(plan, target, problems)
+        found.append(_execution(plan, raw.header, target, calls, slot_bytes))
+    problems.raise_any()
+    return Executions(tuple(found), tuple(dict.fromkeys(remarks)))
+
+
+def _calls(
+    raw: RawFile,
+    target: XmlTarget,
+    in_place: bool | None,
+    max_bytes: int | None,
+    problems: Problems,
+) -> _Calls:
+    """The calls for which the target chooses the file; a problem if there are none."""
+    header, at = raw.header, raw.algo_place()
+    inside, outside = header.inplace == 1, header.outofplace == 1
+    if not target.reads_both_places:
+        outside = not inside
+    allowed = [place for place, on in ((True, inside), (False, outside)) if on]
+    places = tuple(place for place in allowed if in_place in (None, place))
+    if not places:
+        words = {True: "in place", False: "out of place", None: "in or out of place"}
+        problems.add(
+            F463,
+            at,
+            expected=f"a file for calls {words[in_place]}, for {target.name}",
+            found=f"inplace={header.inplace}, outofplace={header.outofplace}",
+        )
+    least, most = header.min_bytes or 0, header.max_bytes
+    if most is None:
+        most = target.default_max_bytes
+    if most is not None and (most >= _NO_LIMIT or (most == 0 and target.no_limit_bytes == 0)):
+        most = None
+    elif most is not None and not target.max_is_inclusive:
+        most -= 1
+    if most is not None and most < max(least, 1):
+        problems.add(
+            F463,
+            at,
+            expected=f"a size of calls from minBytes to maxBytes, for {target.name}",
+            found=f"minBytes={header.min_bytes}, maxBytes={header.max_bytes}",
+        )
+    if max_bytes is not None and (most is None or max_bytes < most):
+        most = max_bytes
+        if most < least:
+            problems.add(
+                F463,
+                at,
+                expected=f"a file for calls of at most {max_bytes} bytes",
+                found=f"minBytes={header.min_bytes}",
+            )
+    return _Calls(least, most, places)
+
+
+def _check_target(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
+    """Refuses what the target's parser refuses, and what doesn't fit into its tables."""
+    _check_header(raw, target, problems)
+    ops = raw.step("type")
+    report(
+        problems,
+        ~np.isin(ops, [int(op) for op in target.operations]),
+        F468,
+        raw.step_place,
+        f"one of {' '.join(OPERATION_WORDS[op] for op in sorted(target.operations))}, "
+        f"for {target.name}",
+        lambda row: f'type="{OPERATION_WORDS[Op(ops[row])]}"',
     )
-    check(found.plan, target)
-    return Executions((Execution(found.plan, found.plan.slots, True),), found.notes)
+    beyond = beyond_declared(raw, _SOURCE_COMPARED, _DESTINATION_COMPARED)
+    report(
+        problems,
+        beyond,
+        F464,
+        raw.step_place,
+        "offsets below the declared size of the buffer",
+        lambda row: f"srcoff={raw.step('srcoff')[row]}, dstoff={raw.step('dstoff')[row]}",
+    )
+    idle = np.bincount(raw.block("gpu"), minlength=len(raw.gpus)) == 0
+    report(problems, idle, F436, raw.gpu_place, "a GPU with a block", lambda row: "none")
+    check_limits(rows_of_file(raw), target, problems)
+    _check_halves(raw, problems)
+
+
+def _check_header(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
+    header, at = raw.header, raw.algo_place()
+    required: dict[str, Any] = {"inplace": header.inplace}
+    if target.reads_both_places:
+        required["outofplace"] = header.outofplace
+    else:
+        required["name"] = header.name
+    if target.default_max_bytes is None:
+        required |= {"minBytes": header.min_bytes, "maxBytes": header.max_bytes}
+    for name, value in required.items():
+        if value is None:
+            expected = f"the attribute {name}, for {target.name}"
+            problems.add(F406, at, expected=expected, found="<algo> without it")
+    known = sorted(target.collectives.values())
+    if target.custom_collective is not None:
+        known.append(target.custom_collective)
+    if header.coll not in known:
+        problems.add(
+            F443,
+            at,
+            expected=f"coll to be one of {', '.join(known)}, for {target.name}",
+            found=f"coll={header.coll!a}",
+        )
+    if target.takes_threads and (header.nthreads or 0) % _WARP:
+        expected, found = f"nthreads to be a multiple of {_WARP}", f"nthreads={header.nthreads}"
+        problems.add(F422, at, expected=expected, found=found)
+    if target.compares_sizes and header.coll != target.custom_collective:
+        _check_declared(raw, problems)
+
+
+def _check_declared(raw: RawFile, problems: Problems) -> None:
+    """Refuses declared sizes that contradict nchunksperloop, where the target compares them."""
+    header = raw.header
+    parts = {"i_chunks": "allgather", "o_chunks": "reduce_scatter"}
+    for name, of_part in parts.items():
+        size = raw.gpu(name)
+        factor = header.ngpus if header.coll == of_part else 1
+        report(
+            problems,
+            (size > 0) & (size * factor != header.nchunksperloop),
+            F464,
+            raw.gpu_place,
+            f"{name}={header.nchunksperloop // factor} or 0, by nchunksperloop",
+            lambda row, name=name, size=size: f"{name}={size[row]}",  # type: ignore[misc]
+        )
+
+
+def _check_halves(raw: RawFile, problems: Problems) -> None:
+    """Refuses peers that don't name the GPU in return."""
+    rank = raw.gpu("id")[raw.block("gpu")]
+    ends = {}
+    for word in ("send", "recv"):
+        peer = raw.block(word)
+        own, other = (rank, peer) if word == "send" else (peer, rank)
+        key = (own * raw.header.ngpus + other) * raw.header.nchannels + raw.block("chan")
+        ends[word] = np.where(peer == NONE, NONE, key)
+    for word, other_word in (("send", "recv"), ("recv", "send")):
+        mine, other = ends[word], ends[other_word]
+        report(
+            problems,
+            (mine != NONE) & ~np.isin(mine, other),
+            F469,
+            raw.block_place,
+            f"a block of the peer with this GPU as {other_word}, on the channel",
+            lambda row, word=word: (  # type: ignore[misc]
+                f"{word}={raw.block(word)[row]}, chan={raw.block('chan')[row]}"
+            ),
+        )
+
+
+def _check_waits(raw: RawFile, steps: Transmissions, told: Any, problems: Problems) -> None:
+    """Refuses chains of nops that end without a wait, and waits that never end."""
+    bare = np.zeros(len(raw.steps), np.bool_)
+    bare[steps.first[(steps.waits > 0) & (raw.step("depid")[steps.first] == NONE)]] = True
+    report(
+        problems,
+        bare,
+        F465,
+        raw.step_place,
+        "a wait of the step itself, after a nop with a wait",
+        lambda row: "depid=-1",
+    )
+    silent = np.zeros(len(raw.steps), np.bool_)
+    own = steps.block[told] == steps.block[steps.owner]
+    silent[steps.dependency[(told == NONE) | (own & (told >= steps.owner))]] = True
+    report(
+        problems,
+        silent,
+        F466,
+        raw.step_place,
+        'hasdep="1" at the step that it waits for, or at a later one of that block',
+        lambda row: f"depid={raw.step('depid')[row]}, deps={raw.step('deps')[row]}: none has it",
+    )
+
+
+def _waits(steps: Transmissions, told: Any) -> tuple[Any, Any]:
+    """The waits between steps, as (rows, targets), without those within a block."""
+    other = steps.block[told] != steps.block[steps.owner]
+    return steps.first[steps.owner[other]], steps.last[told[other]]
+
+
+def _check_merged(
+    raw: RawFile, steps: Transmissions, target: XmlTarget, problems: Problems
+) -> None:
+    """Refuses merged reductions with different counts, and too many of them."""
+    count = raw.step("cnt")
+    mixed, longer = (np.zeros(len(raw.steps), np.bool_) for _ in range(2))
+    mixed[steps.rows] = count[steps.rows] != count[steps.last[steps.group]]
+    longer[steps.first[steps.size > target.reduce_run]] = True
+    report(
+        problems,
+        mixed,
+        F467,
+        raw.step_place,
+        "one count of all re steps that run at once",
+        lambda row: f"cnt={count[row]} here, and another one at the last of them",
+    )
+    report(
+        problems,
+        longer,
+        F467,
+        raw.step_place,
+        f"at most {target.reduce_run} re steps that run at once",
+        lambda row: "more",
+    )
+
+
+def _check_merged_operands(
+    raw: RawFile,
+    collective: Collective,
+    operands: dict[str, NDArray[np.int64]],
+    steps: Transmissions,
+    problems: Problems,
+) -> None:
+    """Refuses later sources of merged reductions that overlap the destination: the kernel reads
+    them before it writes what the first one changes."""
+    rows = steps.rows[steps.first[steps.group] != steps.rows]
+    rank, layout = step_ranks(raw)[rows], collective.layout(scratch_of(raw))
+    source, destination = (
+        layout.cell(rank, operands[f"{side}_buffer"][rows], operands[f"{side}_index"][rows])
+        for side in ("src", "dst")
+    )
+    overlaps = np.zeros(len(raw.steps), np.bool_)
+    overlaps[rows[np.abs(source - destination) < raw.step("cnt")[rows]]] = True
+    report(
+        problems,
+        overlaps,
+        F467,
+        raw.step_place,
+        "a source apart from the destination, in re steps that run at once",
+        lambda row: f"srcoff={raw.step('srcoff')[row]}, dstoff={raw.step('dstoff')[row]}",
+    )
+
+
+# More than eight parameters: the settings, the checks' results, and where to put problems.
+def _collective(
+    raw: RawFile,
+    target: XmlTarget,
+    given: Collective | None,
+    in_place: bool,
+    root: int | None,
+    problems: Problems,
+    remarks: list[Diagnostic],
+) -> Collective:
+    """The collective of the calls for which the target chooses the file."""
+    if given is None:
+        found = collective_of(raw, problems, in_place, root, remarks)
+        if found is None:
+            raise SleyError(problems.ordered())
+        return found
+    header = raw.header
+    word, chunks = name_and_chunks(given, target)
+    same = (word, chunks) == (header.coll, header.nchunksperloop)
+    if not same or given.ranks != header.ngpus or given.in_place != in_place:
+        problems.add(
+            F424,
+            raw.algo_place(),
+            expected=f"a collective with coll={header.coll!r}, ngpus={header.ngpus} and "
+            f"nchunksperloop={header.nchunksperloop} for {target.name}, "
+            f"{'in' if in_place else 'out of'} place",
+            found=str(given),
+        )
+        raise SleyError(problems.ordered())
+    return given
+
+
+def _execution(
+    plan: Plan, header: Header, target: XmlTarget, calls: _Calls, slot_bytes: int | None
+) -> Execution:
+    """The execution of a plan, with the conditions that the target adds."""
+    sizes = sizes_text(calls.least, calls.most)
+    conditions = [Condition("sizes", f"{sizes}, in elements a multiple of {header.nchunksperloop}")]
+    if plan.reduces:
+        conditions.append(Condition("calls", "sum, prod, min or max"))
+    if plan.collective.root != NONE:
+        conditions.append(
+            Condition("calls", f"no call with another root, which {target.name} does not check")
+        )
+    longest = int(plan.instructions.count[SENDS[plan.instructions.op]].max(initial=1))
+    per_chunk = True
+    if longest > 1 and calls.most is not None:
+        needed = longest * -(-calls.most // header.nchunksperloop)
+        per_chunk = needed > (slot_bytes or _slot_bytes(header, target))
+        if not per_chunk:
+            text = f"slots of {size_text(needed)} or more, for messages of {longest} chunks"
+            conditions.append(Condition("slots", text))
+    return Execution(plan, plan.slots, per_chunk, tuple(conditions))
+
+
+def _slot_bytes(header: Header, target: XmlTarget) -> int:
+    """The bytes of data that a slot holds by default."""
+    protocol = Protocol(header.proto)
+    size = target.slot_bytes[protocol]
+    short = protocol is Protocol.SIMPLE and header.coll in target.short_slots
+    return size // 4 if short else size

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from sley.formats.format import Target
-from sley.ir.words import Op
+from sley.ir.words import Op, Protocol
 
 SUFFIX = ".xml"
 
@@ -29,7 +29,15 @@ class XmlTarget(Target):
         all others, None if it runs no others.
     max_is_inclusive: whether the algorithm is used for a call of exactly maxBytes.
     no_limit_bytes: the value of maxBytes that means no upper limit.
+    default_max_bytes: the value of maxBytes in a file without one; None if the attribute is
+        required.
     takes_threads: whether it reads the attribute `nthreads`.
+    reads_both_places: whether it reads `outofplace`; otherwise `inplace` says both.
+    keeps_input: whether a call out of place must not change its input.
+    compares_sizes: whether it refuses a file of a collective with a name whose i_chunks or o_chunks
+        contradict nchunksperloop.
+    slot_bytes: by protocol, the bytes of data that a slot holds by default. Simple's are a quarter
+        for `short_slots`, the collectives with shorter chunks.
     """
 
     steps_per_block: int
@@ -48,7 +56,13 @@ class XmlTarget(Target):
     custom_collective: str | None
     max_is_inclusive: bool
     no_limit_bytes: int
+    default_max_bytes: int | None
     takes_threads: bool
+    reads_both_places: bool
+    keeps_input: bool
+    compares_sizes: bool
+    slot_bytes: Mapping[Protocol, int]
+    short_slots: frozenset[str]
 
 
 _COMMON = {name: name for name in ("allreduce", "allgather", "reduce", "broadcast", "alltoall")}
@@ -58,6 +72,11 @@ _INT8_MAX = 127
 _INT16_MAX = 32767
 _REDUCE_RUN = 16
 _TIB = 1 << 40
+_MIB = 1 << 20
+_KIB = 1 << 10
+_MSCCL_DEFAULT_MAX = 128 * _MIB
+_SLOTS = {Protocol.SIMPLE: 2 * _MIB, Protocol.LL: 32 * _KIB, Protocol.LL128: 576_000}
+_RCCL_SLOTS = {Protocol.SIMPLE: 2 * _MIB, Protocol.LL: 16 * _KIB, Protocol.LL128: 230_400}
 
 MSCCL = XmlTarget(
     name="msccl",
@@ -78,7 +97,13 @@ MSCCL = XmlTarget(
     custom_collective="custom",
     max_is_inclusive=False,
     no_limit_bytes=_TIB,
+    default_max_bytes=_MSCCL_DEFAULT_MAX,
     takes_threads=True,
+    reads_both_places=False,
+    keeps_input=True,
+    compares_sizes=True,
+    slot_bytes=MappingProxyType(_SLOTS),
+    short_slots=frozenset(),
 )
 """Microsoft's original runtime."""
 
@@ -106,11 +131,24 @@ EXECUTOR = XmlTarget(
     custom_collective=None,
     max_is_inclusive=True,
     no_limit_bytes=0,
+    default_max_bytes=None,
     takes_threads=False,
+    reads_both_places=True,
+    keeps_input=True,
+    compares_sizes=False,
+    slot_bytes=MappingProxyType(_SLOTS),
+    short_slots=frozenset({"broadcast", "reduce"}),
 )
 """Azure's msccl-executor-nccl."""
 
-RCCL = replace(EXECUTOR, name="rccl", blocks=64, channels=128, operations=_UNFUSED)
+RCCL = replace(
+    EXECUTOR,
+    name="rccl",
+    blocks=64,
+    channels=128,
+    operations=_UNFUSED,
+    slot_bytes=MappingProxyType(_RCCL_SLOTS),
+)
 """AMD's RCCL in its MSCCL mode, which parses fused operations, but then fails the call."""
 
 TARGETS: Mapping[str, XmlTarget] = MappingProxyType({t.name: t for t in (EXECUTOR, RCCL, MSCCL)})

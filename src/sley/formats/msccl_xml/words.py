@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sley.formats.msccl_xml.targets import TARGETS
-from sley.ir.collectives import Standard
+from sley.formats.msccl_xml.targets import TARGETS, XmlTarget
+from sley.ir.collective import Collective
+from sley.ir.collectives import Standard, standard
 from sley.ir.words import Buffer, Op
 
 OPERATIONS: Mapping[str, Op] = MappingProxyType(
@@ -42,3 +43,12 @@ def parts_per_loop(row: Standard, ranks: int) -> int:
     """The number of parts of a call's whole element count, which `nchunksperloop` divides: one for
     each rank, but only one for a rooted collective."""
     return ranks if row.has_parts and not row.roles else 1
+
+
+def name_and_chunks(collective: Collective, target: XmlTarget) -> tuple[str | None, int]:
+    """The target's name of a collective, None without one; and the number of chunks of a call's
+    whole element count, which is `nchunksperloop`."""
+    word, row = target.collectives.get(collective.name), standard(collective)
+    if word is not None and row is not None:
+        return word, collective.chunks * parts_per_loop(row, collective.ranks)
+    return target.custom_collective, collective.chunks

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from sley.errors import Place
 from sley.errors.formats import F443, F451
 from sley.formats.format import Target, target_among
-from sley.formats.msccl_xml.limits import check_blocks, check_order, check_sizes, check_tables
+from sley.formats.msccl_xml.limits import (
+    check_limits,
+    check_memory,
+    check_order,
+    check_peers,
+    check_tables,
+    rows_of_plan,
+)
 from sley.formats.msccl_xml.rewriting import remove_nops, unfuse
 from sley.formats.msccl_xml.steps import Peers, Steps, peers_of, steps_of
 from sley.formats.msccl_xml.targets import TARGETS, XmlTarget
@@ -22,10 +29,9 @@ from sley.formats.msccl_xml.words import (
     BUFFER_WORDS,
     BUFFERS,
     OPERATION_WORDS,
-    parts_per_loop,
+    name_and_chunks,
 )
 from sley.formats.problems import Problems
-from sley.ir.collectives import standard
 from sley.ir.plan import Plan
 from sley.ir.sizes import text_in_bytes
 from sley.ir.tables import NONE
@@ -67,7 +73,7 @@ def write(
     min_bytes, max_bytes: the least and the greatest size for the algorithm, both included, as a
         number or a text such as "64K"; None is no limit.
     threads: threads of a block, for targets that read it.
-    Errors: F440 to F453, with up to 20 problems at once.
+    Errors: F440 to F455, with up to 20 problems at once.
     """
     target = target_among(TARGETS, target, XmlTarget)
     problems = Problems()
@@ -96,8 +102,8 @@ def write(
 
 
 def check(plan: Plan, target: str | Target) -> None:
-    """Refuses a plan that the target (msccl, executor, rccl) can't run. Errors: F440 to F450, F452
-    and F453, as `write`."""
+    """Refuses a plan that the target (msccl, executor, rccl) can't run. Errors: those of `write`
+    but F451."""
     _parts(plan, target_among(TARGETS, target, XmlTarget), Problems())
 
 
@@ -109,8 +115,9 @@ def _parts(plan: Plan, target: XmlTarget, problems: Problems) -> _Parts:
     problems.raise_any()
     plain = unfuse(remove_nops(plan), target.operations)
     peers, steps = peers_of(plain), steps_of(plain, target.reduce_run)
-    check_blocks(plain, peers, target, problems)
-    check_sizes(plain, steps, target, problems)
+    check_peers(plain, peers, problems)
+    check_memory(plain, target, problems)
+    check_limits(rows_of_plan(plain, peers, steps), target, problems)
     problems.raise_any()
     return _Parts(word, chunks, plain, peers, steps)
 
@@ -119,18 +126,17 @@ def _collective(plan: Plan, target: XmlTarget, problems: Problems) -> tuple[str,
     """The target's name of the plan's collective, and the number of chunks of a call's count; adds
     a problem if the target has no name."""
     collective = plan.collective
-    word, row = target.collectives.get(collective.name), standard(collective)
-    if word is not None and row is not None:
-        return word, collective.chunks * parts_per_loop(row, collective.ranks)
-    if target.custom_collective is None:
+    word, chunks = name_and_chunks(collective, target)
+    if word is None:
+        known = target.collectives.get(collective.name)
         problems.add(
             F443,
             Place(detail=plan.name),
             expected=f"one of {', '.join(sorted(target.collectives))}, for {target.name}",
             found=f"{collective}"
-            + ("" if word is None else f", which is not what {target.name} means by that name"),
+            + ("" if known is None else f", which isn't what {target.name} means by that name"),
         )
-    return target.custom_collective or "", collective.chunks
+    return word or "", chunks
 
 
 def _check_arguments(
