@@ -19,6 +19,7 @@ from sley.cli.compile import compile_command
 from sley.cli.doctor import doctor_command
 from sley.cli.draw import draw_command
 from sley.cli.lift import lift_command
+from sley.cli.package import package_command
 from sley.cli.policy import policy_command
 from sley.cli.run import run_command
 from sley.cli.simulate import simulate_command
@@ -61,6 +62,7 @@ for _command in (
     sweep_command,
     tune_command,
     policy_command,
+    package_command,
     doctor_command,
     lift_command,
     draw_command,

@@ -2,7 +2,8 @@
 
 `runtimes` are libraries that read plans, by version. `candidates` reads a directory as a runtime
 does (`xml_head`: the first tag of an XML file), `examination` finds what is wrong in it, and which
-file runs for a call (`calls`).
+file runs for a call (`calls`). `packages` writes directories,
+`tables` say which plan has which sizes.
 """
 
 from sley.deployment.calls import OPERATIONS as OPERATIONS
@@ -13,8 +14,16 @@ from sley.deployment.examination import Examination as Examination
 from sley.deployment.examination import Outcome as Outcome
 from sley.deployment.examination import decide as decide
 from sley.deployment.examination import examine as examine
+from sley.deployment.packages import Package as Package
+from sley.deployment.packages import Part as Part
+from sley.deployment.packages import plan_part as plan_part
+from sley.deployment.packages import write_package as write_package
+from sley.deployment.packages import write_parts as write_parts
 from sley.deployment.runtimes import RUNTIMES as RUNTIMES
 from sley.deployment.runtimes import Runtime as Runtime
 from sley.deployment.runtimes import environment as environment
 from sley.deployment.runtimes import names as names
 from sley.deployment.runtimes import runtime_named as runtime_named
+from sley.deployment.runtimes import runtime_of as runtime_of
+from sley.deployment.tables import TableRow as TableRow
+from sley.deployment.tables import read_table as read_table

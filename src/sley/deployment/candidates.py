@@ -35,9 +35,6 @@ _INT_MAX = (1 << 31) - 1
 _MSCCL_MOST = 1 << 27
 """The size at which msccl's default range ends."""
 
-_PARTS = ("allgather", "reducescatter", "alltoall")
-"""The collectives whose size msccl-executor-nccl and RCCL count over all ranks."""
-
 _ONLY_KNOWN = ("alltoallv", "send", "recv")
 """Names that msccl-executor-nccl and RCCL know, of collectives that sley doesn't have."""
 
@@ -336,7 +333,7 @@ def never_chosen(found: Candidate, runtime: Runtime) -> Diagnostic | None:
         word = ("inplace or outofplace to be 1", "both 0")
     elif runtime.target == "mscclpp" and found.collective not in _ASKED:
         word = (f"a collective of {', '.join(_ASKED)}", found.collective)
-    elif found.collective in (CUSTOM, *_ONLY_KNOWN):
+    elif found.collective in _ONLY_KNOWN:
         word = ("a collective that calls ask for", found.collective)
     if word is None:
         return None

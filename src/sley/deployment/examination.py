@@ -414,7 +414,7 @@ def _why_not(one: Candidate, call: Call, runtime: Runtime, *, undecided: bool) -
 
 def _counted_size(call: Call, runtime: Runtime) -> int:
     """The size that the runtime compares with a range."""
-    if call.collective in ("gather", "scatter") and runtime.target != "msccl":
+    if runtime.counts_part(call.collective):
         return call.size_bytes // call.parts
     return call.size_bytes
 

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from sley.errors import Diagnostic, Place, Rule
 from sley.errors.deployment import F500, F501, F502
+from sley.formats import Target
 
 XML = ".xml"
 JSON = ".json"
@@ -51,6 +52,11 @@ class Runtime:
 
     def __str__(self) -> str:
         return f"{self.title} {self.version}"
+
+    def counts_part(self, collective: str) -> bool:
+        """Whether it compares the size of one rank's part of a call of this collective, instead of
+        that of the largest buffer."""
+        return collective in ("gather", "scatter") and self.target in ("executor", "rccl")
 
     def why_closed(self) -> Diagnostic | None:
         """Why it reads no plans, or None if it does."""
@@ -152,6 +158,11 @@ def runtime_named(name: str, version: str | None = None) -> Runtime:
     if known.closed is None and parts[: len(_parts(known))] != _parts(known):
         raise _unknown(f"version {known.version}", f"{name} {version}")
     return replace(known, version=version)
+
+
+def runtime_of(target: Target) -> Runtime:
+    """The runtime that reads a target's files, in its default version."""
+    return next(one for one in RUNTIMES if one.target == target.name)
 
 
 def _parts(known: Runtime) -> tuple[int, ...]:

@@ -1,5 +1,5 @@
 """Rules of deployment: what runtimes make of directories of files (F50x, F51x), why a file doesn't
-run for a call (F52x), and packages (F53x)."""
+run for a call (F52x), and tables of packages (F53x)."""
 
 from sley.errors.diagnostic import Rule
 
@@ -264,4 +264,14 @@ F527 = Rule(
     "forever.",
     example="a ReduceScatter in place on MSCCL++, with a plan for its ranks and size",
     instead="Deploy plans of ReduceScatter only for programs whose calls are out of place.",
+)
+F530 = Rule(
+    "F530",
+    "bad-package-table",
+    what="The table of a package can't be used.",
+    why="It is a TOML file with a table [[plans]] for each plan: `what` is an algorithm or a file, "
+    "min_bytes and max_bytes are the sizes of its calls (both included), in_place, ranks, nodes, "
+    "gpus, nics and root are as on the command line, and options are those of sley.Options.",
+    example='[[plan]]\nwhat = "ring-allreduce"',
+    instead="Correct the named entry.",
 )

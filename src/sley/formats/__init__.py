@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sley.errors import Place
+from sley.errors import Place, shortened
 from sley.errors.formats import F461
 from sley.formats import msccl_xml
 from sley.formats.format import (
@@ -43,6 +44,8 @@ __all__ = [
     "check",
     "check_folder",
     "keywords",
+    "make_folder",
+    "new_folder",
     "read",
     "target_named",
     "write_file",
@@ -104,6 +107,35 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
             at=Place(str(path)), expected="a folder that can be made", found=_reason(problem)
         ) from problem
     return folder
+
+
+@contextlib.contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary folder that becomes the folder `path` at the end of the `with` statement, with
+    all of its files; after an error, or without files, `path` is unchanged.
+
+    path: a folder that doesn't exist, or an empty one: a runtime would also read older files.
+    Errors: F461.
+    """
+    folder = Path(path)
+    parent = make_folder(folder.absolute().parent)
+    try:
+        found = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+        if found:
+            problem = ", ".join(shortened(found))
+            raise F461.error(at=Place(str(path)), expected="an empty folder", found=problem)
+        temporary = parent / f".{folder.name}.{secrets.token_hex(4)}.tmp"
+        temporary.mkdir()
+        try:
+            yield temporary
+            if any(temporary.iterdir()):
+                temporary.replace(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except (OSError, ValueError) as problem:
+        raise F461.error(
+            at=Place(str(path)), expected="a folder that can be written", found=_reason(problem)
+        ) from problem
 
 
 def _reason(problem: OSError | ValueError) -> str:

@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
-from sley import files
+from sley import deployment
 from sley.compiler import compile
-from sley.errors import Place, SleyError, shortened
-from sley.errors.formats import F461
+from sley.deployment import Part, plan_part, runtime_of, write_parts
+from sley.errors import SleyError
 from sley.errors.policy import D905
 from sley.files import FORMATS
-from sley.formats import Target, make_folder, target_named, write_file
+from sley.formats import Target, new_folder, target_named, write_file
 from sley.ir.collectives import STANDARD
+from sley.ir.plan import Plan
 from sley.ir.program import Program
-from sley.policy.policy import Decision, Policy, Range
+from sley.policy.policy import Policy, Range
 
 PLANS_TOML = "plans.toml"
-
-_WriteOne: TypeAlias = Callable[[Path, Range, bool], None]
-"""Writes the file of a range, in place or not, to a path."""
 
 
 def write_package(
@@ -37,20 +34,26 @@ def write_package(
     in place, with the range's sizes.
 
     folder: an empty or a new one. Returns the files, and remarks on ranges that the target can't
-    run. Errors: D905 if no plan remains, F440, F461.
+    run, and on the folder as the target's runtime reads it. Errors: D905 if no plan remains, F440,
+    F461.
     """
     target = target_named(target)
-    needs = FORMATS[target.suffix].needs
+    runtime, needs = runtime_of(target), FORMATS[target.suffix].needs
 
-    def write_one(path: Path, one: Range, in_place: bool) -> None:
-        program = _program(policy, one.decision, in_place=in_place)
-        plan = compile(program, one.decision.options.filled(needs))
-        least, most = one.begin_bytes, one.end_bytes
-        files.save(plan, path, target=target, min_bytes=least, max_bytes=most)
+    def part(row: _Row) -> Part:
+        decision = row.range.decision
 
-    remarks = _tile_remarks(policy, str(target.name))
-    expected = f"a range whose plan {target.name} can run"
-    return _write_ranges(policy, folder, target.suffix, write_one, remarks, expected)
+        def make() -> Plan:
+            return compile(_program(policy, row), decision.options.filled(needs))
+
+        sizes = (row.range.begin_bytes, row.range.end_bytes)
+        return plan_part(row.stem, row.label, make, runtime, sizes)
+
+    written = deployment.write_package(map(part, _rows(policy)), folder, runtime, lenient=True)
+    remarks = (*_tile_remarks(policy, str(target.name)), *written.remarks)
+    if not written.paths:
+        raise _nothing(remarks, f"a range whose plan {target.name} can run")
+    return list(written.paths), remarks
 
 
 def write_plan_folder(
@@ -64,10 +67,13 @@ def write_plan_folder(
     """
     tables: list[str] = []
 
-    def write_one(path: Path, one: Range, in_place: bool) -> None:
-        compile(_program(policy, one.decision, in_place=in_place), one.decision.options)
-        write_file(path, _source(policy, one.decision, in_place=in_place))
-        tables.append(_table(path.name, one))
+    def part(row: _Row) -> Part:
+        def write(path: Path) -> None:
+            compile(_program(policy, row), row.range.decision.options)
+            write_file(path, _source(policy, row))
+            tables.append(_table(path.name, row.range))
+
+        return Part(f"{row.stem}.py", row.label, write)
 
     rows = {name: STANDARD[name] for name in policy.ranges}
     calls = replace(policy, ranges={c: r for c, r in policy.ranges.items() if rows[c].call})
@@ -84,60 +90,48 @@ def write_plan_folder(
             if "root" in rows[collective].roles
         ),
     ]
-    expected = "a range whose program compiles"
-    paths, found = _write_ranges(calls, folder, ".py", write_one, remarks, expected)
-    toml = Path(folder, PLANS_TOML)
-    write_file(toml, "\n".join(tables))
-    return [*paths, toml], found
+    with new_folder(folder) as temporary:
+        names, found = write_parts(map(part, _rows(calls)), temporary, lenient=True)
+        remarks += found
+        if not names:
+            raise _nothing(remarks, "a range whose program compiles")
+        write_file(temporary / PLANS_TOML, "\n".join(tables))
+    return [Path(folder, name) for name in (*names, PLANS_TOML)], tuple(remarks)
 
 
-def _write_ranges(
-    policy: Policy,
-    folder: str | os.PathLike[str],
-    suffix: str,
-    write_one: _WriteOne,
-    remarks: Iterable[str],
-    expected: str,
-) -> tuple[list[Path], tuple[str, ...]]:
-    """Writes two files for each range, out of place and in place; an error leaves the file out.
+def _nothing(remarks: Sequence[str], expected: str) -> SleyError:
+    """The error of a policy of which nothing remains."""
+    first = "; ".join(remarks[:4])
+    return D905.error(expected=expected, found=first or "a policy without ranges")
 
-    Returns the files, and `remarks` with one more for each file that is left out. Errors: D905 with
-    `expected` if none remains, F461.
-    """
-    to, is_new = _empty_folder(folder)
-    paths, found = list[Path](), list(remarks)
+
+@dataclass(frozen=True)
+class _Row:
+    """A file of a folder: the number and the collective of its range, and its place."""
+
+    number: int
+    collective: str
+    range: Range
+    in_place: bool
+
+    @property
+    def stem(self) -> str:
+        """The file's name without its suffix."""
+        end = "-in-place" if self.in_place else ""
+        return f"{self.number:02}-{self.range.decision.algorithm}{end}"
+
+    @property
+    def label(self) -> str:
+        """The file in words."""
+        place = "in place" if self.in_place else "out of place"
+        return f"{self.range.label(self.collective)}, {place}"
+
+
+def _rows(policy: Policy) -> Iterator[_Row]:
+    """Two files for each range, out of place and in place."""
     for number, (collective, one) in enumerate(_ranges(policy), 1):
-        for in_place, end in ((False, ""), (True, "-in-place")):
-            path = to / f"{number:02}-{one.decision.algorithm}{end}{suffix}"
-            try:
-                write_one(path, one, in_place)
-            except SleyError as error:
-                if error.code == "F461":  # of the disk: it would repeat for every range
-                    raise
-                place, d = "in place" if in_place else "out of place", error.diagnostics[0]
-                reason = f"{d.code}: expected {d.expected}, found {d.found}"
-                found.append(f"{one.label(collective)}, {place}: left out, {reason}")
-            else:
-                paths.append(path)
-    if not paths:
-        if is_new:
-            to.rmdir()
-        first = "; ".join(found[:4])
-        raise D905.error(expected=expected, found=first or "a policy without ranges")
-    return paths, tuple(found)
-
-
-def _empty_folder(folder: str | os.PathLike[str]) -> tuple[Path, bool]:
-    """The folder, and whether it was made, as it didn't exist. One with files is refused: a runtime
-    would read those, too. Errors: F461."""
-    is_new = not Path(folder).exists()
-    path = make_folder(folder)
-    found = sorted(entry.name for entry in path.iterdir())
-    if found:
-        raise F461.error(
-            at=Place(str(path)), expected="an empty folder", found=", ".join(shortened(found))
-        )
-    return path, is_new
+        for in_place in (False, True):
+            yield _Row(number, collective, one, in_place)
 
 
 def _ranges(policy: Policy) -> Iterator[tuple[str, Range]]:
@@ -147,8 +141,9 @@ def _ranges(policy: Policy) -> Iterator[tuple[str, Range]]:
             yield collective, one
 
 
-def _program(policy: Policy, decision: Decision, *, in_place: bool) -> Program:
-    return decision.program(policy.machine.nodes, policy.machine.gpus, in_place=in_place)
+def _program(policy: Policy, row: _Row) -> Program:
+    machine = policy.machine
+    return row.range.decision.program(machine.nodes, machine.gpus, in_place=row.in_place)
 
 
 def _tile_remarks(policy: Policy, reader: str) -> list[str]:
@@ -160,15 +155,15 @@ def _tile_remarks(policy: Policy, reader: str) -> list[str]:
     ]
 
 
-def _source(policy: Policy, decision: Decision, *, in_place: bool) -> str:
+def _source(policy: Policy, row: _Row) -> str:
     """The Python text of a program."""
     m = policy.machine
-    grid = f"nodes={m.nodes}, gpus={m.gpus}, in_place={in_place}"
+    grid = f"nodes={m.nodes}, gpus={m.gpus}, in_place={row.in_place}"
     return (
         f'"""A program of a policy that was trained for {m.ranks} ranks; plans.toml has its '
         'sizes."""\n\n'
         "from sley.algorithms import build\n\n"
-        f"program = build({decision.algorithm!r}, {grid})\n"
+        f"program = build({row.range.decision.algorithm!r}, {grid})\n"
     )
 
 

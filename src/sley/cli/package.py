@@ -1,0 +1,92 @@
+"""sley package: writes a directory of proven plans for a runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import click
+
+from sley import deployment
+from sley.cli.options import FILE, Selection, common_options
+from sley.cli.output import Command, Phases, print_json, print_note
+from sley.cli.sources import plan_of, supports_both_places
+from sley.deployment import Part, Runtime, TableRow, plan_part
+from sley.files import FORMATS
+from sley.ir.plan import Plan
+
+
+@click.command("package", cls=Command)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--table", required=True, type=FILE, help="Which plan runs for which sizes (TOML).")
+@click.option(
+    "--runtime",
+    "name",
+    required=True,
+    type=click.Choice(deployment.names()),
+    help="The runtime that will read DIR.",
+)
+@click.option("--version", "version", help="Its version. [the last one that reads plans]")
+@common_options
+def package_command(
+    folder: Path, table: Path, name: str, version: str | None, as_json: bool, verbose: bool
+) -> None:
+    """Write a directory of plans, each for a range of sizes, that a runtime chooses from.
+
+    Every plan is proven as the runtime executes it, and `sley doctor` finds no problem in DIR.
+    Otherwise nothing is written.
+    """
+    runtime = deployment.runtime_named(name, version)
+    phases = Phases(verbose, quiet=as_json)
+    parts = _parts(deployment.read_table(table), runtime, phases)
+    package = deployment.write_package(parts, folder, runtime)
+    if as_json:
+        print_json(
+            {
+                "ok": True,
+                "files": [str(path) for path in package.paths],
+                "remarks": list(package.remarks),
+                "environment": package.environment,
+                "seconds": phases.seconds,
+            }
+        )
+        return
+    for remark in package.remarks:
+        print_note(remark)
+    for path in package.paths:
+        click.echo(f"{'written':<23}{path}")
+    for word, text in package.environment.items():
+        click.echo(f"{'read with':<23}{word}={text}")
+    phases.report()
+
+
+def _parts(rows: tuple[TableRow, ...], runtime: Runtime, phases: Phases) -> Iterator[Part]:
+    """The files of a table; algorithms and texts without a place have one for each place."""
+    for number, row in enumerate(rows, 1):
+        selection = Selection(
+            row.what,
+            ranks=row.ranks,
+            nodes=row.nodes,
+            gpus=row.gpus,
+            nics=row.nics,
+            root=row.root,
+            options=row.options,
+        )
+        ways = [row.in_place]
+        if row.in_place is None and supports_both_places(selection):
+            ways = [False, True]
+        for in_place in ways:
+            end = "-in-place" if in_place else ""
+            yield plan_part(
+                f"{number:02}-{row.stem}{end}",
+                str(row),
+                partial(_plan, replace(selection, in_place=in_place), runtime, phases),
+                runtime,
+                (row.min_bytes, row.max_bytes),
+            )
+
+
+def _plan(selection: Selection, runtime: Runtime, phases: Phases) -> Plan:
+    return plan_of(selection, phases, verify=False, form=FORMATS[runtime.suffix])

@@ -1,0 +1,138 @@
+"""Packages: directories of proven plans for a runtime, each file for a range of sizes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sley import files
+from sley.deployment.examination import examine
+from sley.deployment.runtimes import Runtime, environment
+from sley.errors import Diagnostic, SleyError
+from sley.errors.formats import F461
+from sley.formats import new_folder
+from sley.ir.plan import Plan
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of a folder.
+
+    name: its name. label: what it is for, in words. write: writes it to a path.
+    """
+
+    name: str
+    label: str
+    write: Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Package:
+    """A written directory.
+
+    paths: its files; without any, nothing was written. remarks: what a user should know about it, a
+    sentence each. environment: the variables with which the runtime reads it.
+    """
+
+    paths: tuple[Path, ...]
+    remarks: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def plan_part(
+    name: str,
+    label: str,
+    make: Callable[[], Plan],
+    runtime: Runtime,
+    sizes: tuple[int, int | None],
+) -> Part:
+    """The part of a plan for a runtime.
+
+    make: makes the plan, with the options that the runtime's format needs. sizes: the first and the
+    last size of its calls (None: no end), of the largest buffer of any rank.
+    """
+
+    def write(path: Path) -> None:
+        plan = make()
+        least, most = _counted(plan, runtime, sizes)
+        files.save(plan, path, target=runtime.target, min_bytes=least, max_bytes=most)
+
+    return Part(f"{name}{runtime.suffix}", label, write)
+
+
+def _counted(plan: Plan, runtime: Runtime, sizes: tuple[int, int | None]) -> tuple[int, int | None]:
+    """A range of sizes as the runtime counts it: for Gather and Scatter the size of a rank's
+    part."""
+    least, most = sizes
+    if not runtime.counts_part(plan.collective.name):
+        return sizes
+    ranks = plan.collective.ranks
+    return -(-least // ranks), None if most is None else most // ranks
+
+
+def write_package(
+    parts: Iterable[Part],
+    folder: str | os.PathLike[str],
+    runtime: Runtime,
+    *,
+    lenient: bool = False,
+) -> Package:
+    """Writes a directory for a runtime, and examines it as the runtime reads it. After an error
+    nothing is written.
+
+    folder: a new or an empty one. lenient: whether a part that can't be written is left out with a
+    remark, and a problem of the directory is a remark. Errors: F501 and F502 for a runtime that
+    reads no plans, F461, those of parts, and those of `examine`.
+    """
+    closed = runtime.why_closed()
+    if closed is not None:
+        raise SleyError([closed])
+    final = Path(folder)
+    with new_folder(final) as temporary:
+        names, remarks = write_parts(parts, temporary, lenient=lenient)
+        examined = examine(temporary, runtime)
+        problems = [_moved(one, temporary, final) for one in examined.problems]
+        if problems and not lenient:
+            raise SleyError(problems)
+        found = [*problems, *(_moved(one, temporary, final) for one in examined.remarks)]
+    if names:
+        remarks += [_sentence(one) for one in found]
+    paths = tuple(final / name for name in names)
+    return Package(paths, tuple(remarks), environment(runtime, final, names))
+
+
+def write_parts(
+    parts: Iterable[Part], folder: Path, *, lenient: bool
+) -> tuple[list[str], list[str]]:
+    """Writes parts to a folder; returns the names of the files, and a remark on each part that is
+    left out. Errors: F461, and those of the parts if not lenient."""
+    names: list[str] = []
+    remarks: list[str] = []
+    for part in parts:
+        try:
+            part.write(folder / part.name)
+        except SleyError as error:
+            if error.code == F461.code or not lenient:  # F461 would repeat for every part
+                raise
+            d = error.diagnostics[0]
+            reason = f"{d.code}: expected {d.expected}, found {d.found}"
+            remarks.append(f"{part.label}: left out, {reason}")
+        else:
+            names.append(part.name)
+    return names, remarks
+
+
+def _moved(found: Diagnostic, temporary: Path, final: Path) -> Diagnostic:
+    """A diagnostic with the places of the final folder."""
+    places = tuple(
+        replace(place, file=place.file.replace(str(temporary), str(final)))
+        for place in found.places
+    )
+    return replace(found, places=places)
+
+
+def _sentence(found: Diagnostic) -> str:
+    where = f"{found.places[0]}: " if found.places else ""
+    return f"{where}{found.code} {found.rule.name}: {found.found}"

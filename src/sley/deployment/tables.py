@@ -1,0 +1,129 @@
+"""Tables: which plan a package has for which sizes, as a TOML file.
+
+[[plans]]
+what = "ring-allreduce"          # or a file with a program or a plan, beside the table
+ranks = 8                        # nodes, gpus, nics, root: as on the command line
+in_place = true                  # by default both, for algorithms and texts
+min_bytes = "64K"                # both sizes included
+max_bytes = "16M"
+options = { instances = 2 }      # of sley.Options
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sley.algorithms import CATALOG
+from sley.compiler import Options
+from sley.errors import Place, SleyError, did_you_mean
+from sley.errors.deployment import F530
+from sley.ir.sizes import size_in_bytes, sizes_text
+from sley.ir.words import is_integer
+from sley.text_files import text_of, toml_tables
+
+_PLANS = "plans"
+_NUMBERS = ("ranks", "nodes", "gpus", "nics", "root")
+_OPTIONS = tuple(f.name for f in fields(Options) if f.name != "costs")
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A plan of a table.
+
+    what: an algorithm of the library, or the path of a file. min_bytes, max_bytes: the sizes of its
+    calls, both included; None for no end. in_place: None for what the file says, or for both.
+    ranks, nodes, gpus, nics, root: as on the command line. options: how a program is compiled.
+    """
+
+    what: str
+    min_bytes: int = 0
+    max_bytes: int | None = None
+    in_place: bool | None = None
+    ranks: int | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    nics: int | None = None
+    root: int | None = None
+    options: Options = field(default_factory=Options)
+
+    @property
+    def stem(self) -> str:
+        """The algorithm's name, or the file's without its suffix."""
+        return Path(self.what.partition(".py:")[0]).stem
+
+    def __str__(self) -> str:
+        return f"{self.what}, {sizes_text(self.min_bytes, self.max_bytes)}"
+
+
+def read_table(path: Path) -> tuple[TableRow, ...]:
+    """The rows of a table. Errors: F530, C304."""
+    at = Place(str(path))
+    found = toml_tables(str(path), text_of(path, F530), F530)
+    _check_words(found, (_PLANS,), at)
+    rows = found.get(_PLANS)
+    if not isinstance(rows, list) or not rows:
+        raise F530.error(at=at, expected=f"tables [[{_PLANS}]]", found=repr(rows))
+    return tuple(_row(row, path, number) for number, row in enumerate(rows, 1))
+
+
+def _row(row: Any, path: Path, number: int) -> TableRow:
+    at = Place(str(path), detail=f"plan {number}")
+    words = ("what", "min_bytes", "max_bytes", "in_place", *_NUMBERS, "options")
+    row = _check_words(row, words, at)
+    what = row.get("what")
+    if not isinstance(what, str) or not what:
+        raise F530.error(at=at, expected="what: an algorithm or a file", found=repr(what))
+    for word in _NUMBERS:
+        if word in row and not (is_integer(row[word]) and 0 <= row[word] < 1 << 31):
+            raise F530.error(at=at, expected=f"{word}: a number", found=repr(row[word]))
+    if not isinstance(row.get("in_place", True), bool):
+        raise F530.error(at=at, expected="in_place: true or false", found=repr(row["in_place"]))
+    least, most = _size(row, "min_bytes", at) or 0, _size(row, "max_bytes", at)
+    if most is not None and most < max(least, 1):
+        found = f"min_bytes = {least}, max_bytes = {most}"
+        raise F530.error(at=at, expected="min_bytes <= max_bytes", found=found)
+    return TableRow(
+        what=what if what in CATALOG else str(path.parent / what),
+        min_bytes=least,
+        max_bytes=most,
+        in_place=row.get("in_place"),
+        **{word: row.get(word) for word in _NUMBERS},
+        options=_options(_check_words(row.get("options", {}), _OPTIONS, at), at),
+    )
+
+
+def _size(row: Mapping[str, Any], word: str, at: Place) -> int | None:
+    """The bytes of an entry; None without it."""
+    value = row.get(word)
+    if value is None:
+        return None
+    size = 0 if is_integer(value) and value == 0 else size_in_bytes(value)
+    if size is None:
+        raise F530.error(at=at, expected=f'{word}: 65536 or "64K", say', found=repr(value))
+    return size
+
+
+def _options(given: Mapping[str, Any], at: Place) -> Options:
+    try:
+        return Options(**given)
+    except SleyError as error:
+        d = error.diagnostics[0]
+        raise d.rule.error(at=at, expected=d.expected, found=d.found, remedy=d.remedy) from None
+
+
+def _check_words(table: Any, words: tuple[str, ...], at: Place) -> Mapping[str, Any]:
+    """Refuses a table with other words."""
+    if not isinstance(table, dict):
+        raise F530.error(at=at, expected=f"a table with {', '.join(words)}", found=repr(table))
+    for word in table:
+        if word not in words:
+            raise F530.error(
+                at=at,
+                expected=f"one of {', '.join(words)}",
+                found=repr(word),
+                remedy=did_you_mean(word, words),
+            )
+    return table

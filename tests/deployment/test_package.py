@@ -1,0 +1,151 @@
+"""Packages: what is written for a runtime is what the runtime runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sley import files
+from sley.cli import main
+from sley.deployment import Call, decide, examine, read_table, runtime_named
+from sley.errors import SleyError
+from sley.errors.formats import F461
+
+TABLE = """
+[[plans]]
+what = "double-binary-tree-allreduce"
+ranks = 4
+max_bytes = "64K"
+options = { protocol = "LL" }
+
+[[plans]]
+what = "ring-allreduce"
+ranks = 4
+in_place = true
+min_bytes = 65537
+max_bytes = "1M"
+
+[[plans]]
+what = "flat-gather"
+ranks = 4
+root = 2
+min_bytes = "4K"
+"""
+RUNTIMES = ("msccl-executor-nccl", "rccl")
+
+
+def package(folder: Path, table: str, runtime: str, *further: str) -> Result:
+    path = folder / "table.toml"
+    path.write_text(table)
+    arguments = ["package", folder / "plans", "--table", path, "--runtime", runtime, *further]
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_each_call_of_a_package_runs_the_file_of_its_range(tmp_path, runtime):
+    said = json.loads(package(tmp_path, TABLE, runtime, "--json").stdout)
+    assert said["ok"]
+    assert {Path(path) for path in said["files"]} == set((tmp_path / "plans").iterdir())
+    assert said["environment"]["MSCCL_ALGO_DIR"] == str(tmp_path / "plans")
+    examined = examine(tmp_path / "plans", runtime_named(runtime))
+    assert examined.problems == ()
+    for collective, size, in_place, file in (
+        ("allreduce", 4096, False, "01-double-binary-tree-allreduce.xml"),
+        ("allreduce", 65536, True, "01-double-binary-tree-allreduce-in-place.xml"),
+        ("allreduce", 131072, True, "02-ring-allreduce-in-place.xml"),
+        ("allreduce", 131072, False, None),
+        ("allreduce", 2 << 20, True, None),
+        ("gather", 4096, False, "03-flat-gather.xml"),
+        ("gather", 4080, False, None),
+    ):
+        chosen = decide(examined, Call(collective, size, 4, 4, in_place)).chosen
+        assert chosen == ((file,) if file else ()), (collective, size, in_place)
+
+
+def test_holes_are_said(tmp_path):
+    result = package(tmp_path, TABLE.replace("65537", "131072"), "rccl")
+    assert result.exit_code == 0
+    assert "note: allreduce, 4 ranks, in place: F513 hole-between-ranges: 65537" in result.stderr
+
+
+def test_files_are_beside_the_table(tmp_path):
+    package(tmp_path, TABLE, "msccl-executor-nccl")
+    other = tmp_path / "other"
+    other.mkdir()
+    (tmp_path / "plans" / "02-ring-allreduce-in-place.xml").rename(other / "ring.xml")
+    result = package(other, '[[plans]]\nwhat = "ring.xml"\nmax_bytes = "1K"\n', "rccl")
+    assert result.exit_code == 0, result.output
+    assert [path.name for path in (other / "plans").iterdir()] == ["01-ring.xml"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "change", "code"),
+    [
+        ("rccl", ("65537", '"64K"'), "F512"),
+        ("msccl-executor-nccl", ("ranks = 4", "ranks = 40"), "F444"),
+        ("msccl", ("", ""), "F518"),
+        ("nccl", ("", ""), "F501"),
+        ("rccl", ('"LL"', '"direct"'), "F453"),
+        ("rccl", ('"LL"', '"LLL"'), "C304"),
+        ("rccl", ("flat-gather", "flat-gathers"), "L120"),
+    ],
+)
+def test_nothing_is_written_if_the_doctor_or_the_proof_finds_a_problem(
+    tmp_path, runtime, change, code
+):
+    table = TABLE.replace(*change, 2 if "ranks" in change[0] else 1)
+    result = package(tmp_path, table, runtime)
+    assert result.exit_code == 1
+    assert code in result.stderr
+    assert ".tmp" not in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["table.toml"]
+
+
+def test_an_older_version_of_a_runtime_is_refused(tmp_path):
+    assert "F502" in package(tmp_path, TABLE, "rccl", "--version", "2.28.3").stderr
+
+
+def test_a_folder_with_files_is_not_changed(tmp_path):
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / "old.xml").write_text("old")
+    assert "F461" in package(tmp_path, TABLE, "rccl").stderr
+    assert [path.name for path in (tmp_path / "plans").iterdir()] == ["old.xml"]
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
+    def save(*_args, **_settings):
+        raise F461.error(expected="a file that can be written", found="No space left on device")
+
+    monkeypatch.setattr(files, "save", save)
+    assert "No space left" in package(tmp_path, TABLE, "rccl").stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["table.toml"]
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        ("", "None"),
+        ("plans = 3", "3"),
+        ("[[plan]]\n", "'plan'"),
+        ("[[plans]]\nranks = 4", "None"),
+        ('[[plans]]\nwhat = ""', "''"),
+        ('[[plans]]\nwhat = "x"\nsize = 3', "'size'"),
+        ('[[plans]]\nwhat = "x"\nranks = "4"', "'4'"),
+        ('[[plans]]\nwhat = "x"\nranks = -4', "-4"),
+        ('[[plans]]\nwhat = "x"\nin_place = 1', "1"),
+        ('[[plans]]\nwhat = "x"\nmin_bytes = "1X"', "'1X'"),
+        ('[[plans]]\nwhat = "x"\nmin_bytes = 9\nmax_bytes = 8', "max_bytes = 8"),
+        ('[[plans]]\nwhat = "x"\noptions = { instance = 2 }', "'instance'"),
+        ('[[plans]]\nwhat = "x"\noptions = 2', "2"),
+        ("[[plans", "Expected"),
+    ],
+)
+def test_a_wrong_table_is_refused(tmp_path, table, found):
+    (tmp_path / "table.toml").write_text(table)
+    with pytest.raises(SleyError) as caught:
+        read_table(tmp_path / "table.toml")
+    assert caught.value.code == "F530"
+    assert found in caught.value.diagnostics[0].found
