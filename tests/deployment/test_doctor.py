@@ -97,7 +97,7 @@ def _with_readme(folder: Path) -> None:
 
 
 def _with_swap_file(folder: Path) -> None:
-    xml(folder / "ring.xml")
+    xml(folder / "ring.xml", target="rccl")
     (folder / ".ring.xml.swp").write_text("b0VIM 9.0")
 
 
@@ -220,6 +220,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str, str]] = {
         "F517",
         "V206",
     ),
+    "fused operations": (RCCL, lambda folder: xml(folder / "a.xml") and None, "F516", "rrs"),
     "five files for msccl": (MSCCL, _five, "F518", "5"),
     "a ReduceScatter in place": (
         PYTHON,

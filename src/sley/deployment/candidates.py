@@ -24,6 +24,7 @@ from sley.errors.deployment import (
     F516,
     F517,
 )
+from sley.errors.formats import F449, F454, F455, F466, F467, F468
 from sley.formats.msccl_xml.targets import TARGETS as XML_TARGETS
 from sley.formats.msccl_xml.targets import XmlTarget
 from sley.formats.msccl_xml.words import COLLECTIVE_NAMES, CUSTOM
@@ -32,8 +33,9 @@ from sley.ir.sizes import sizes_text
 
 _MOST_OPERATIONS = 64
 _INT_MAX = (1 << 31) - 1
-_MSCCL_MOST = 1 << 27
-"""The size at which msccl's default range ends."""
+
+_WRONG = (F449, F454, F455, F466, F467)
+"""Problems of a file that is loaded: it runs, and gives wrong results or hangs."""
 
 _ONLY_KNOWN = ("alltoallv", "send", "recv")
 """Names that msccl-executor-nccl and RCCL know, of collectives that sley doesn't have."""
@@ -193,12 +195,12 @@ def _xml(path: Path, runtime: Runtime) -> Candidate:
     that is left out."""
     rule = F504 if runtime.stops else F506
     head, target = read_head(path, rule), XML_TARGETS[runtime.target]
-    msccl = target.name == "msccl"
+    msccl = not target.reads_both_places
     collective = _collective(head, runtime, rule)
     ranks, chunks = head.number("ngpus"), head.number("nchunksperloop")
     channels, limit = head.number("nchannels"), target.channels
     least = head.number("minBytes", 0 if msccl else None)
-    most = head.number("maxBytes", _MSCCL_MOST if msccl else None)
+    most = head.number("maxBytes", target.default_max_bytes)
     if msccl:
         head.text("name")
     inside = head.number("inplace", 0 if msccl else None) != 0
@@ -247,14 +249,21 @@ def _collective(head: XmlHead, runtime: Runtime, rule: Rule) -> str:
     return known[word]
 
 
+def _consequence(cause: Diagnostic) -> Rule:
+    """What a problem of a file means when a runtime reads it."""
+    if cause.rule is F468:
+        return F516
+    return F517 if cause.code.startswith("V") or cause.rule in _WRONG else F505
+
+
 def _proven(found: Candidate, runtime: Runtime) -> Candidate:
     """A candidate with what is wrong when the runtime reads all of the file, and runs it."""
     try:
         files.verify_file(found.path, runtime.target)
     except SleyError as error:
-        cause = error.diagnostics[0]
+        cause = min(error.diagnostics, key=lambda one: _consequence(one) is not F505)
         place = cause.places[0] if cause.places else Place()
-        rule = F505 if cause.code.startswith("F") else F517
+        rule = _consequence(cause)
         problem = rule.diagnostic(
             at=replace(place, file=str(found.path)),
             expected=cause.expected,

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from sley.errors import Place, Rule
+from sley.formats.msccl_xml.lexical import (
+    MOST_ATTRIBUTES,
+    MOST_CHARACTERS,
+    attributes_of,
+    tokens,
+)
 from sley.text_files import text_of
 
-_SPACE = re.compile("[ \n\r]*")
-_TAG = re.compile(r'<[^ =>/\n\r]+(?: [^ =>/\n\r"]*(?:=["\'][^"]*")?)* ?/?>')
-_ATTRIBUTE = re.compile(r' ([^ =>/\n\r"]*)=["\']([^"]*)"')
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _NUMBER = re.compile(r"[ \t\n\r]*([+-]?)(0[xX][0-9a-fA-F]+|[0-9]{1,19})")
-_MOST_ATTRIBUTES = 16
-_MOST_CHARS = 255
-_SHOWN = 40
+_SHOWN_BYTES = 40
 
 
 @dataclass(frozen=True)
@@ -55,29 +55,26 @@ class XmlHead:
 
 def read_head(path: Path, rule: Rule) -> XmlHead:
     """The first tag of a file. Errors: `rule` for a file whose first tag can't be read."""
-    file, text = str(path), text_of(path, rule)
-    start = _SPACE.match(text).end()  # type: ignore[union-attr]
-    while text.startswith("<!--", start):
-        comment = _COMMENT.match(text, start)
-        if comment is None:
-            refuse(file, rule, "a comment that ends", "none")
-        start = _SPACE.match(text, comment.end()).end()  # type: ignore[union-attr]
-    if not text.startswith("<", start):
-        found = ascii(text[start : start + _SHOWN])[1:-1] or "an empty file"
-        refuse(file, rule, 'a file that begins with "<"', found)
-    tag = _TAG.match(text, start)
-    if tag is None:
-        shown = ascii(text[start : start + _SHOWN])[1:-1]
-        expected = "one tag with one space between attributes, without tabs and line ends"
-        refuse(file, rule, expected, f"{shown}...")
-    pairs: list[tuple[str, str]] = _ATTRIBUTE.findall(tag[0])
-    if len(pairs) > _MOST_ATTRIBUTES:
-        refuse(file, rule, f"at most {_MOST_ATTRIBUTES} attributes", str(len(pairs)))
+    file, text = str(path), text_of(path, rule).encode()
+    tag, end = b"", 0
+    for match in tokens(text):
+        end = match.end()
+        if match[0][:1] == b"<" and match[0][:4] != b"<!--":
+            tag = match[0]
+            break
+    if not tag:
+        shown = ascii(text[end : end + _SHOWN_BYTES].decode("utf-8", "replace"))[1:-1]
+        expected = "a tag with one space before each attribute, and no tabs and line ends"
+        refuse(file, rule, expected, shown or "an empty file")
+    pairs = attributes_of(tag)
+    if len(pairs) > MOST_ATTRIBUTES:
+        refuse(file, rule, f"at most {MOST_ATTRIBUTES} attributes", str(len(pairs)))
     attributes: dict[str, str] = {}
     for word, value in pairs:
-        if len(value.encode()) > _MOST_CHARS:
-            refuse(file, rule, f"{word} of at most {_MOST_CHARS} characters", str(len(value)))
-        attributes.setdefault(word, value)
+        if len(value) > MOST_CHARACTERS:
+            expected = f"values of at most {MOST_CHARACTERS} bytes"
+            refuse(file, rule, expected, f"{len(value)} of them")
+        attributes.setdefault(word.decode(), value.decode())
     return XmlHead(attributes, file, rule)
 
 

@@ -32,7 +32,7 @@ _SHOWN_BYTES = 40
 def check_text(text: bytes, file: str, target: str, problems: Problems) -> None:
     """Adds F462 for text, well-formed XML, that the target's lexer does not read as XML does."""
     end = 0
-    for match in _tokens(text):
+    for match in tokens(text):
         tag = match.group()
         if tag[:1] == b"<" and b"=" in tag and tag[:4] != b"<!--":
             for expected, found in _faults(tag):
@@ -49,7 +49,7 @@ def check_text(text: bytes, file: str, target: str, problems: Problems) -> None:
         _add(problems, text, end, file, expected, found)
 
 
-def _tokens(text: bytes) -> Iterator[re.Match[bytes]]:
+def tokens(text: bytes) -> Iterator[re.Match[bytes]]:
     """The tokens from the start of the text, up to the first place without one."""
     position = 0
     while (match := _TOKEN.match(text, position)) is not None:
@@ -57,9 +57,14 @@ def _tokens(text: bytes) -> Iterator[re.Match[bytes]]:
         position = match.end()
 
 
+def attributes_of(tag: bytes) -> list[tuple[bytes, bytes]]:
+    """The names and values of a tag's attributes."""
+    return _ATTRIBUTE.findall(tag)
+
+
 def _faults(tag: bytes) -> Iterator[tuple[str, str]]:
     """What a tag's attributes should be, and are."""
-    attributes = _ATTRIBUTE.findall(tag)
+    attributes = attributes_of(tag)
     if len(attributes) > MOST_ATTRIBUTES:
         yield f"at most {MOST_ATTRIBUTES} attributes", str(len(attributes))
     for key, value in attributes:
