@@ -147,5 +147,5 @@ def test_a_wrong_table_is_refused(tmp_path, table, found):
     (tmp_path / "table.toml").write_text(table)
     with pytest.raises(SleyError) as caught:
         read_table(tmp_path / "table.toml")
-    assert caught.value.code == "F530"
+    assert caught.value.code == "F528"
     assert found in caught.value.diagnostics[0].found

@@ -19,7 +19,7 @@ from typing import Any
 from sley.algorithms import CATALOG
 from sley.compiler import Options
 from sley.errors import Place, SleyError, did_you_mean
-from sley.errors.deployment import F530
+from sley.errors.deployment import F528
 from sley.ir.sizes import size_in_bytes, sizes_text
 from sley.ir.words import is_integer
 from sley.text_files import text_of, toml_tables
@@ -59,13 +59,13 @@ class TableRow:
 
 
 def read_table(path: Path) -> tuple[TableRow, ...]:
-    """The rows of a table. Errors: F530, C304."""
+    """The rows of a table. Errors: F528, C304."""
     at = Place(str(path))
-    found = toml_tables(str(path), text_of(path, F530), F530)
+    found = toml_tables(str(path), text_of(path, F528), F528)
     _check_words(found, (_PLANS,), at)
     rows = found.get(_PLANS)
     if not isinstance(rows, list) or not rows:
-        raise F530.error(at=at, expected=f"tables [[{_PLANS}]]", found=repr(rows))
+        raise F528.error(at=at, expected=f"tables [[{_PLANS}]]", found=repr(rows))
     return tuple(_row(row, path, number) for number, row in enumerate(rows, 1))
 
 
@@ -75,16 +75,16 @@ def _row(row: Any, path: Path, number: int) -> TableRow:
     row = _check_words(row, words, at)
     what = row.get("what")
     if not isinstance(what, str) or not what:
-        raise F530.error(at=at, expected="what: an algorithm or a file", found=repr(what))
+        raise F528.error(at=at, expected="what: an algorithm or a file", found=repr(what))
     for word in _NUMBERS:
         if word in row and not (is_integer(row[word]) and 0 <= row[word] < 1 << 31):
-            raise F530.error(at=at, expected=f"{word}: a number", found=repr(row[word]))
+            raise F528.error(at=at, expected=f"{word}: a number", found=repr(row[word]))
     if not isinstance(row.get("in_place", True), bool):
-        raise F530.error(at=at, expected="in_place: true or false", found=repr(row["in_place"]))
+        raise F528.error(at=at, expected="in_place: true or false", found=repr(row["in_place"]))
     least, most = _size(row, "min_bytes", at) or 0, _size(row, "max_bytes", at)
     if most is not None and most < max(least, 1):
         found = f"min_bytes = {least}, max_bytes = {most}"
-        raise F530.error(at=at, expected="min_bytes <= max_bytes", found=found)
+        raise F528.error(at=at, expected="min_bytes <= max_bytes", found=found)
     return TableRow(
         what=what if what in CATALOG else str(path.parent / what),
         min_bytes=least,
@@ -102,7 +102,7 @@ def _size(row: Mapping[str, Any], word: str, at: Place) -> int | None:
         return None
     size = 0 if is_integer(value) and value == 0 else size_in_bytes(value)
     if size is None:
-        raise F530.error(at=at, expected=f'{word}: 65536 or "64K", say', found=repr(value))
+        raise F528.error(at=at, expected=f'{word}: 65536 or "64K", say', found=repr(value))
     return size
 
 
@@ -117,10 +117,10 @@ def _options(given: Mapping[str, Any], at: Place) -> Options:
 def _check_words(table: Any, words: tuple[str, ...], at: Place) -> Mapping[str, Any]:
     """Refuses a table with other words."""
     if not isinstance(table, dict):
-        raise F530.error(at=at, expected=f"a table with {', '.join(words)}", found=repr(table))
+        raise F528.error(at=at, expected=f"a table with {', '.join(words)}", found=repr(table))
     for word in table:
         if word not in words:
-            raise F530.error(
+            raise F528.error(
                 at=at,
                 expected=f"one of {', '.join(words)}",
                 found=repr(word),

@@ -1,5 +1,5 @@
-"""Rules of deployment: what runtimes make of directories of files (F50x, F51x), why a file doesn't
-run for a call (F52x), and tables of packages (F53x)."""
+"""Rules of deployment (F500 to F528): what runtimes make of directories of files, why a file doesn't
+run for a call (F519 to F526), and the tables of packages."""
 
 from sley.errors.diagnostic import Rule
 
@@ -265,8 +265,8 @@ F527 = Rule(
     example="a ReduceScatter in place on MSCCL++, with a plan for its ranks and size",
     instead="Deploy plans of ReduceScatter only for programs whose calls are out of place.",
 )
-F530 = Rule(
-    "F530",
+F528 = Rule(
+    "F528",
     "bad-package-table",
     what="The table of a package can't be used.",
     why="It is a TOML file with a table [[plans]] for each plan: `what` is an algorithm or a file, "

@@ -1,0 +1,19 @@
+"""The catalog: every code names one rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sley.errors.catalog import _FAMILIES
+from sley.errors.diagnostic import Rule
+
+
+def test_every_code_is_given_once_and_is_the_name_of_its_rule():
+    rules = [
+        (name, value.code)
+        for family in _FAMILIES
+        for name, value in vars(family).items()
+        if isinstance(value, Rule)
+    ]
+    assert [name for name, code in rules if name != code] == []
+    assert [code for code, times in Counter(code for _, code in rules).items() if times > 1] == []
