@@ -1,5 +1,5 @@
-"""Rules of deployment (F500 to F528): what runtimes make of directories of files, why a file doesn't
-run for a call (F519 to F526), and the tables of packages."""
+"""Rules of deployment (F500 to F528): what runtimes make of directories of files, why a file
+doesn't run for a call (F519 to F526), and the tables of packages."""
 
 from sley.errors.diagnostic import Rule
 
