@@ -1,0 +1,45 @@
+"""Random mutants of files: what is proven for a runtime, the model of this runtime runs rightly."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sley.errors import SleyError
+from sley.formats import msccl_xml
+from sley.verify import verify
+from support.file_mutants import FILES, TARGETS, base, mutant
+from support.runtime_model import faults_of
+
+USUAL, LONG = 300, 9000
+
+
+def is_proven(text: str, target: str) -> bool:
+    try:
+        for way in msccl_xml.executions(text, target, root=0).executions:
+            verify(way.plan, way.slots, per_chunk=way.per_chunk)
+    except SleyError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_files_without_changes_are_proven_and_good(target: str) -> None:
+    for number in range(FILES):
+        text = base(number, target)
+        assert is_proven(text, target)
+        assert faults_of(text, target, random.Random(number)) is None, number
+
+
+@pytest.mark.parametrize("number", [USUAL, pytest.param(LONG, marks=pytest.mark.slow)])
+def test_a_proven_mutant_is_never_refused_hanging_or_wrong(number: int) -> None:
+    accepted = 0
+    for seed in range(number):
+        rng = random.Random(seed)
+        text, target = mutant(rng)
+        if is_proven(text, target):
+            accepted += 1
+            fault = faults_of(text, target, rng)
+            assert fault is None, f"seed {seed}, {target}: {fault}"
+    assert accepted > number // 8
