@@ -1,5 +1,7 @@
 """Invalid and malicious files: a coded diagnostic at the right line, never a crash."""
 
+import contextlib
+import random
 import time
 
 import pytest
@@ -12,6 +14,9 @@ from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
 from sley.formats.msccl_xml import checks, parse
 from sley.formats.problems import MOST_OF_A_KIND, MOST_REPORTED
+from sley.verify import verify
+from support.examples import examples
+from support.file_mutants import TARGETS, mutant
 from support.xml_plans import VALID, broken
 
 
@@ -232,6 +237,24 @@ def test_wrong_files_take_no_longer_than_right_ones() -> None:
     assert time.perf_counter() - start < 5
 
 
+def test_wrong_files_take_no_longer_for_a_target() -> None:
+    """Many waits, nops, reductions and announcements, long comments and values."""
+    row = '<step s="{}" type="{}" srcbuf="s" srcoff="0" dstbuf="s" dstoff="1" cnt="1" {}/>'
+    waits = ['depid="-1" deps="-1" hasdep="1"', 'depid="0" deps="7" hasdep="0"']
+    steps = "".join(row.format(k, ("re", "nop", "cpy")[k % 3], waits[k % 2]) for k in range(5_000))
+    comments = "<!-- " + " - " * 300_000 + "-->" + "<!---->" * 5_000
+    text = VALID.replace("<gpu", f"{comments}<gpu", 1)
+    text = text.replace("</tb>", f"</tb>{'<copy/>' * 5_000}", 1)
+    gpu = '<gpu id="0" i_chunks="2" o_chunks="2" s_chunks="2"><tb id="0" send="-1" recv="-1" '
+    one = f'{VALID.splitlines()[0]}{gpu}chan="0">{steps}</tb></gpu></algo>'
+    start = time.perf_counter()
+    for hostile in (text, one.replace('ngpus="2"', 'ngpus="1"')):
+        for target in TARGETS:
+            with contextlib.suppress(SleyError):
+                msccl_xml.executions(hostile, target)
+    assert time.perf_counter() - start < 20
+
+
 TOKENS = st.sampled_from(
     ["<", ">", '"', "/>", "</tb>", "</gpu>", "-1", "0", "1", "2", "99999999999", "&amp;", "&x;",
      "<step/>", "<tb>", "<!--", "-->", "<![CDATA[", "]]>", "nop", "rrc", "re", "i", "o", "s",
@@ -240,9 +263,8 @@ TOKENS = st.sampled_from(
 
 
 @st.composite
-def mutated(draw: st.DrawFn) -> str:
-    """VALID with a few cuts and pastes, half of them of whole numbers and words."""
-    text = VALID
+def mutated(draw: st.DrawFn, text: str = VALID) -> str:
+    """A text with a few cuts and pastes, half of them of whole numbers and words."""
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(text)))
         length = draw(st.sampled_from([0, 0, 1, 1, 2, 5, 40, 400]))
@@ -261,6 +283,21 @@ def test_mutations_raise_nothing_but_coded_diagnostics(text: str) -> None:
         said = error.diagnostics
         assert said
     assert all(d.code.startswith("F4") and str(d) for d in said)
+
+
+@examples(60)
+@given(st.data(), st.integers(0, 1 << 32))
+def test_mutants_for_a_target_raise_nothing_but_coded_diagnostics(
+    data: st.DataObject, seed: int
+) -> None:
+    text, target = mutant(random.Random(seed))
+    text = data.draw(mutated(text) | st.just(text))
+    try:
+        for way in msccl_xml.executions(text, target).executions:
+            verify(way.plan, way.slots, per_chunk=way.per_chunk)
+    except SleyError as error:
+        assert error.diagnostics
+        assert all(d.code[:2] in ("F4", "V2") and str(d) for d in error.diagnostics)
 
 
 @given(st.integers(0, len(VALID) - 2))

@@ -18,7 +18,7 @@ _TOKENS = (
     rb"[ \n\r]+",
     rb"</" + _NAME + rb">",
     rb"<" + _NAME + rb"(?: " + _NAME + rb'="[^"]*")* ?/?>',
-    rb"<!--[^ >/\n\r=]{0,200}[ >/\n\r].*?(?<=--)>",
+    rb"<!--(?=[^ >/\n\r=]{0,200}[ >/\n\r]).*?-->",
 )
 _TOKEN = re.compile(b"|".join(_TOKENS), re.DOTALL)
 _ATTRIBUTE = re.compile(rb' ([^ ="]+)="([^"]*)"')
