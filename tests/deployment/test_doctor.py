@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from sley.deployment import (
     examine,
     runtime_named,
 )
+from sley.deployment.xml_head import read_head
 from sley.errors import SleyError
+from sley.errors.deployment import F504
 from support.deployments import default_plans, edit, plan, xml
 from support.golden import Golden
 
@@ -302,6 +305,49 @@ def test_a_file_of_fewer_chunks_serves_the_sizes_that_others_can_not_divide(tmp_
         assert decide(found, call).chosen == (name,)
 
 
+def test_gathers_are_compared_by_the_part_of_a_rank(tmp_path):
+    xml(tmp_path / "gather.xml", "flat-gather", in_place=False, min_bytes=64)
+    edit(tmp_path / "gather.xml", ('nchunksperloop="1"', 'nchunksperloop="4"'))
+    found = examined(tmp_path, EXECUTOR)
+    reading = found.reading
+    one = replace(reading.candidates[0], stop=None, faults=())  # it has the steps of one chunk
+    found = replace(found, reading=replace(reading, candidates=(one,)))
+    for elements, chosen in ((12, ()), (16, ("gather.xml",)), (17, ())):
+        assert decide(found, Call("gather", 4 * 4 * elements, 4, 4)).chosen == chosen
+
+
+def test_the_ranks_of_a_node_are_compared_with_the_names(tmp_path):
+    plan(tmp_path / SMALL)
+    found = examined(tmp_path, MSCCLPP)
+    for node, chosen in ((8, (SMALL,)), (16, ())):
+        assert decide(found, Call("allreduce", 4096, 16, node, True)).chosen == chosen
+
+
+@pytest.mark.parametrize(
+    ("collective", "chunks", "multiple"),
+    [
+        ("allreduce", (16, 16, 4), 256),
+        ("allreduce", (2, 3, 4), 96),
+        ("allgather", (1, 16, 4), 256),
+        ("allgather", (2, 16, 4), 512),
+        ("reducescatter", (16, 2, 4), 512),
+    ],
+)
+def test_sizes_of_plans_are_multiples_of_all_ranks_chunks(tmp_path, collective, chunks, multiple):
+    plan(tmp_path / "a.json", collective=collective, chunks=chunks, inplace=False)
+    assert examined(tmp_path, PYTHON).reading.candidates[0].multiple == multiple
+
+
+def test_numbers_are_read_as_c_does(tmp_path):
+    words = {"a": "0x1F", "b": "017", "c": "12k", "d": "-3", "e": "many", "f": "09"}
+    text = " ".join(f'{word}="{value}"' for word, value in words.items())
+    (tmp_path / "a.xml").write_text(f"<!-- a comment -->\n<algo {text}>")
+    head = read_head(tmp_path / "a.xml", F504)
+    assert {word: head.number(word) for word in words} == {
+        "a": 31, "b": 15, "c": 12, "d": -3, "e": 0, "f": 0
+    }  # fmt: skip
+
+
 def test_a_plan_that_another_one_replaces_does_not_run(tmp_path):
     _plans({"name": "a"}, {"name": "a"})(tmp_path)
     found = examined(tmp_path, MSCCLPP)
@@ -378,6 +424,14 @@ def test_a_file_is_examined_as_if_it_were_alone(tmp_path):
     BROKEN["a README"][1](tmp_path)
     assert examined(tmp_path / "ring.xml", EXECUTOR).problems == ()
     assert [one.code for one in examined(tmp_path / "README", EXECUTOR).problems] == ["F504"]
+
+
+def test_links_are_files_for_the_runtimes_that_read_whole_folders(tmp_path):
+    (tmp_path / "folder").mkdir()
+    xml(tmp_path / "ring.xml")
+    assert examined(tmp_path, EXECUTOR).problems == ()
+    (tmp_path / "link.xml").symlink_to(tmp_path / "folder")
+    assert [one.code for one in examined(tmp_path, EXECUTOR).problems] == ["F504"]
 
 
 def test_unread_files_are_remarks(tmp_path):

@@ -82,18 +82,6 @@ class Call:
         return self.ranks if STANDARD[self.collective].has_parts else 1
 
     @property
-    def input_bytes(self) -> int:
-        """The size of a rank's input."""
-        row = STANDARD[self.collective]
-        return self.size_bytes // (self.parts if row.output_parts and not row.input_parts else 1)
-
-    @property
-    def output_bytes(self) -> int:
-        """The size of a rank's output."""
-        row = STANDARD[self.collective]
-        return self.size_bytes // (self.parts if row.input_parts and not row.output_parts else 1)
-
-    @property
     def reduces(self) -> bool:
         """Whether the collective has a reduction."""
         return STANDARD[self.collective].reduces

@@ -130,7 +130,7 @@ def read_folder(where: str | os.PathLike[str], runtime: Runtime) -> Reading:
     Every file is also proven as the runtime executes it, if sley can read its format.
     """
     path = Path(where)
-    folder, paths, missing = _files(path)
+    folder, paths, missing = _files(path, links=runtime.whole_folder)
     if missing is not None and runtime.stops:
         return Reading(runtime, folder, stops=(missing,))
     if missing is not None:
@@ -157,12 +157,14 @@ def read_folder(where: str | os.PathLike[str], runtime: Runtime) -> Reading:
     return Reading(runtime, folder, tuple(candidates), left_out, tuple(stops), tuple(findings))
 
 
-def _files(path: Path) -> tuple[Path, list[Path], Diagnostic | None]:
-    """The folder, its files by name, and why there is none."""
+def _files(path: Path, *, links: bool) -> tuple[Path, list[Path], Diagnostic | None]:
+    """The folder, its files by name, and why there is none. links: whether every link is a file,
+    also one to a folder or to nothing."""
     if path.is_file():
         return path.parent, [path], None
     try:
-        return path, sorted(one for one in path.iterdir() if one.is_file()), None
+        entries = [one for one in path.iterdir() if one.is_file() or (links and one.is_symlink())]
+        return path, sorted(entries), None
     except (OSError, ValueError) as error:
         found = getattr(error, "strerror", None) or str(error)
         missing = F503.diagnostic(
