@@ -13,9 +13,9 @@ from typing import Any
 from sley import formats
 from sley.devices import kernel_files
 from sley.errors import Diagnostic, Place
-from sley.errors.compiler import C309
 from sley.errors.formats import F440
 from sley.formats import Format, Target, by_suffix, keywords, target_named, write_file
+from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
 from sley.verify import Proof, verify
 
@@ -25,8 +25,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 """The formats of plans, by the suffix of a file's name."""
 
 
-def load(path: str | os.PathLike[str], **settings: Any) -> Plan:
-    """The plan of a file, as `sley.formats.read` reads it. Errors: those of `read`."""
+def load(path: str | os.PathLike[str], **settings: Any) -> Plan | OneSidedPlan:
+    """The plan of a file, as `sley.formats.read` reads it; a one-sided one of an MSCCL++
+    execution plan. Errors: those of `read`."""
     return formats.read(path, **settings).plan
 
 
@@ -55,11 +56,11 @@ def save(
     form = by_suffix(path, FORMATS)
     if form.targets:
         chosen = target_named(target or form.targets[0])
-        given = {"target": chosen, **_checked(path, form, form.settings, settings)}
+        given = {"target": chosen, **form.checked(path, form.settings, settings)}
     else:
-        given = _checked(path, form, form.settings, {**settings, "target": target})
+        given = form.checked(path, form.settings, {**settings, "target": target})
     _prove(plan, form)
-    write_file(path, form.write(plan, **given))
+    write_file(path, form.writer(plan, **given))
 
 
 @dataclass(frozen=True)
@@ -77,16 +78,19 @@ class FileProof:
         return "\n".join(map(str, self.proofs))
 
 
-def verify_file(path: str | os.PathLike[str], target: str | Target, **settings: Any) -> FileProof:
+def verify_file(
+    path: str | os.PathLike[str], target: str | Target | None = None, **settings: Any
+) -> FileProof:
     """Proves a file as a target reads and executes it: every way in which it does.
 
+    target: by default the first one of the file's format.
     settings: those of the format's `executions`; None for the default. All formats have collective,
         in_place, root and slots, as `load`.
     Errors: F460 for a suffix whose files no runtime reads, F440 for a target that doesn't read it,
         C309 for settings that the format doesn't have, those of `executions`, V2xx.
     """
     form = by_suffix(path, _EXECUTED)
-    target = target_named(target)
+    target = target_named(target or form.targets[0])
     if target not in form.targets:
         raise F440.error(
             at=Place(str(path)),
@@ -95,7 +99,7 @@ def verify_file(path: str | os.PathLike[str], target: str | Target, **settings: 
         )
     execute = form.executions
     assert execute is not None
-    found = execute(Path(path), target, **_checked(path, form, keywords(execute), settings))
+    found = execute(Path(path), target, **form.checked(path, keywords(execute), settings))
     proofs = []
     for way in found.executions:
         proof = verify(way.plan, way.slots, per_chunk=way.per_chunk)
@@ -106,22 +110,6 @@ def verify_file(path: str | os.PathLike[str], target: str | Target, **settings: 
 _EXECUTED = MappingProxyType(
     {suffix: form for suffix, form in FORMATS.items() if form.executions is not None}
 )
-
-
-def _checked(
-    path: str | os.PathLike[str], form: Format, known: tuple[str, ...], settings: dict[str, Any]
-) -> dict[str, Any]:
-    """The settings that are not None. Errors: C309 for one that is not among `known`."""
-    given = {word: value for word, value in settings.items() if value is not None}
-    for word, value in given.items():
-        if word not in known:
-            raise C309.error(
-                at=Place(str(path)),
-                expected=f"no {word}, which {form.name} does not have",
-                found=f"{word}={value!r}",
-                remedy=f"Leave {word} out, or use another suffix.",
-            )
-    return given
 
 
 def check(plan: Plan, target: str | Target) -> None:

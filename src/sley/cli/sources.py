@@ -225,8 +225,9 @@ def _read_plan(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
     settings = file_settings(selection)
     with phases("reading"):
         imported = read(selection.what, **settings)
+    plan = imported.with_messages
     report_notes(imported.notes)
     if verify:
         with phases("verification"):
-            prove(imported.plan)
-    return imported.plan
+            prove(plan)
+    return plan

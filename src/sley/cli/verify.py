@@ -13,6 +13,7 @@ from sley.cli.sources import check_links, file_settings, is_plan, plan_of
 from sley.compiler import Options
 from sley.errors import Diagnostic
 from sley.files import verify_file
+from sley.formats import by_suffix
 from sley.ir.plan import Plan
 from sley.verify import Proof, verify
 
@@ -46,6 +47,7 @@ def verify_command(
     phases = Phases(verbose, quiet=as_json)
     notes: tuple[Diagnostic, ...] = ()
     sizes = {"max_bytes": max_bytes, "slot_bytes": slot_bytes}
+    target = target or _only_target(selection)
     if target is not None and is_plan(selection) and selection.options.schedule is None:
         proofs, notes = _prove_file(selection, target, sizes, phases)
         end = f"as {target} executes the file"
@@ -73,6 +75,15 @@ def verify_command(
     if target is not None:
         click.echo(end)
     phases.report()
+
+
+def _only_target(selection: Selection) -> str | None:
+    """The target of a file with a one-sided plan, which has a meaning only for its executor."""
+    if is_plan(selection):
+        form = by_suffix(selection.what, formats.FORMATS)
+        if form.one_sided:
+            return form.targets[0].name
+    return None
 
 
 def _prove_file(

@@ -18,7 +18,7 @@ from typing import Any
 
 from sley.errors import Place, shortened
 from sley.errors.formats import F461
-from sley.formats import msccl_xml
+from sley.formats import msccl_xml, mscclpp
 from sley.formats.format import (
     Execution,
     Executions,
@@ -51,7 +51,9 @@ __all__ = [
     "write_file",
 ]
 
-FORMATS: Mapping[str, Format] = MappingProxyType({f.suffix: f for f in (msccl_xml.FORMAT,)})
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {f.suffix: f for f in (msccl_xml.FORMAT, mscclpp.FORMAT)}
+)
 """The formats by suffix."""
 
 READERS: Mapping[str, Callable[..., Imported]] = MappingProxyType(
@@ -73,18 +75,22 @@ def target_named(target: str | Target) -> Target:
 def read(path: str | os.PathLike[str], **settings: Any) -> Imported:
     """The plan of a file, with the reader's remarks.
 
-    settings: collective, in_place, root, slots, see `msccl_xml.read`. Errors: F460 for an unknown
-    suffix, and those of the format's reader.
+    settings: collective, in_place, root, slots, see `msccl_xml.read` and `mscclpp.read`; None for
+    the default. Errors: F460 for an unknown suffix, C309 for settings that the format doesn't have,
+    and those of the format's reader.
     """
-    return by_suffix(path, READERS)(Path(path), **settings)
+    reader = by_suffix(path, READERS)
+    form = by_suffix(path, FORMATS)
+    return reader(Path(path), **form.checked(path, keywords(reader), settings))
 
 
 def check(plan: Plan, target: str | Target) -> None:
     """Refuses a plan that can't be written for a target. Errors: F440, and those of the format."""
     target = target_named(target)
-    of_format = FORMATS[target.suffix].check
-    if of_format is not None:
-        of_format(plan, target)
+    form = FORMATS[target.suffix]
+    form.check_writable()
+    if form.check is not None:
+        form.check(plan, target)
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:

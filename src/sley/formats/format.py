@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sley.errors import Diagnostic, Place
-from sley.errors.formats import F440, F460
+from sley.errors.compiler import C309
+from sley.errors.formats import F440, F460, F499
 from sley.ir.conditions import Condition
+from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
 
 
@@ -37,15 +39,24 @@ V = TypeVar("V")
 class Imported:
     """A plan from a file, and further content of the file.
 
-    notes: remarks (F430 to F435), each with its first place.
+    notes: remarks (F430 to F435, F497, F498), each with its first place.
     min_bytes, max_bytes: the attributes of the file, or None; the meaning of max_bytes depends on
         the target.
     """
 
-    plan: Plan
+    plan: Plan | OneSidedPlan
     notes: tuple[Diagnostic, ...]
     min_bytes: int | None
     max_bytes: int | None
+
+    @property
+    def with_messages(self) -> Plan:
+        """The plan, whose blocks exchange messages. Errors: F499 for a one-sided plan."""
+        if isinstance(self.plan, OneSidedPlan):
+            raise F499.error(
+                at=self.plan.places(()), expected="a plan with messages", found=repr(self.plan)
+            )
+        return self.plan
 
 
 @dataclass(frozen=True)
@@ -54,13 +65,13 @@ class Execution:
 
     plan: what it executes.
     slots: the number of slots of its connections. per_chunk: whether every chunk of a message takes
-        a slot, or every message one slot.
+        a slot, or every message one slot. None for a one-sided plan.
     conditions: when the runtime executes the file in this way, beyond what the plan itself says.
     """
 
-    plan: Plan
-    slots: int
-    per_chunk: bool
+    plan: Plan | OneSidedPlan
+    slots: int | None = None
+    per_chunk: bool | None = None
     conditions: tuple[Condition, ...] = ()
 
 
@@ -78,9 +89,9 @@ class Format:
 
     name: its name in messages. suffix: the suffix of its files.
     write: returns the text of a plan. It takes the plan, the target as `target` if there are
-        targets, and its settings as keywords.
+        targets, and its settings as keywords; None if files are only read.
     read: returns the plan of a file (a path or a text), with the keywords collective, in_place,
-        root and slots; None if files are only written.
+        root and, if its plans have messages, slots; None if files are only written.
     check: refuses a plan that can't be written for a target, with the errors of `write`.
     executions: returns what a target makes of a file (a path or a text) by the target's own rules,
         and refuses a file that it doesn't load. It takes the target, and as keywords at least those
@@ -89,22 +100,55 @@ class Format:
     needs: the options (of `sley.Options`) that a plan must be compiled with.
     runs_with_own_slots: whether the runtimes ignore the plan's slots: a connection has the
         protocol's number of slots, and each chunk takes one.
+    one_sided: whether its plans are one-sided.
     """
 
     name: str
     suffix: str
-    write: Callable[..., str]
+    write: Callable[..., str] | None = None
     read: Callable[..., Imported] | None = None
     check: Callable[[Plan, Target], None] | None = None
     executions: Callable[..., Executions] | None = None
     targets: tuple[Target, ...] = ()
     needs: Mapping[str, object] = field(default_factory=dict)
     runs_with_own_slots: bool = False
+    one_sided: bool = False
+
+    @property
+    def writer(self) -> Callable[..., str]:
+        """`write`. Errors: F440 if files are only read."""
+        self.check_writable()
+        assert self.write is not None
+        return self.write
+
+    def check_writable(self) -> None:
+        """Refuses a format whose files are only read. Errors: F440."""
+        if self.write is None:
+            raise F440.error(
+                at=Place(detail="target"),
+                expected="a target for which plans are written",
+                found=", ".join(target.name for target in self.targets),
+            )
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The settings that `write` takes."""
-        return keywords(self.write)
+        """The settings that `write` takes. Errors: F440 if files are only read."""
+        return keywords(self.writer)
+
+    def checked(
+        self, path: str | os.PathLike[str], known: Sequence[str], settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The settings that are not None. Errors: C309 for one that is not among `known`."""
+        given = {word: value for word, value in settings.items() if value is not None}
+        for word, value in given.items():
+            if word not in known:
+                raise C309.error(
+                    at=Place(str(path)),
+                    expected=f"no {word}, which {self.name} does not have",
+                    found=f"{word}={value!r}",
+                    remedy=f"Leave {word} out, or use another suffix.",
+                )
+        return given
 
 
 def keywords(function: Callable[..., object]) -> tuple[str, ...]:

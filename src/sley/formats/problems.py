@@ -58,6 +58,11 @@ class Problems:
                 kept[last] = replace(kept[last], notes=(*kept[last].notes, more))
         return tuple(kept)
 
+    def raise_full(self) -> None:
+        """Raises SleyError if no more will be reported."""
+        if self.full:
+            self.raise_any()
+
     def raise_any(self) -> None:
         """Raises SleyError if there is any problem."""
         if self._found:

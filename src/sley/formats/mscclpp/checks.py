@@ -1,0 +1,388 @@
+"""Checks: refuse a raw plan that MSCCL++ 0.9.0 would not load, or would execute wrongly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from sley.errors import Place, Rule
+from sley.errors.formats import (
+    F473,
+    F475,
+    F476,
+    F479,
+    F481,
+    F482,
+    F483,
+    F484,
+    F486,
+    F487,
+    F488,
+    F489,
+    F490,
+    F491,
+    F492,
+    F493,
+    F495,
+    F496,
+)
+from sley.formats.mscclpp.accesses import accesses_of, operations_of
+from sley.formats.mscclpp.raw import (
+    RawBlock,
+    RawGpu,
+    RawGroup,
+    RawOperation,
+    RawPlan,
+    RawRange,
+    place_of,
+)
+from sley.formats.mscclpp.targets import MSCCLPP
+from sley.formats.mscclpp.words import (
+    ACQUIRE,
+    BARRIER,
+    CHANNEL_TYPES,
+    MEMORY,
+    MOVES,
+    PIPELINE,
+    PORT,
+    RELEASE,
+    SIGNALS,
+    SWITCH,
+    WAITS,
+    Move,
+    Operand,
+    Where,
+)
+from sley.formats.problems import Problems
+from sley.ir.words import Buffer
+
+
+def check(raw: RawPlan) -> None:
+    """Refuses a plan with all problems that need no collective. Errors: F473 to F496."""
+    problems = Problems()
+    _check_header(raw, problems)
+    _check_groups(raw, problems)
+    for rank, gpu in enumerate(raw.gpus):
+        _check_gpu(raw, rank, gpu, problems)
+        problems.raise_full()
+    # Operations refer to entries of these tables.
+    problems.raise_any()
+    for rank, gpu in enumerate(raw.gpus):
+        for number, block in enumerate(gpu.blocks):
+            for operation, pipeline in operations_of(block):
+                _Operation(raw, rank, number, operation, pipeline, problems).check()
+                problems.raise_full()
+        _check_barriers(raw, rank, gpu, problems)
+    problems.raise_any()
+
+
+def _check_header(raw: RawPlan, problems: Problems) -> None:
+    unit = MSCCLPP.vector_bytes
+    if raw.alignment % unit:
+        problems.add(
+            F476,
+            raw.whole,
+            expected=f"buffer_alignment to be a multiple of {unit}",
+            found=str(raw.alignment),
+        )
+    if raw.threads > MSCCLPP.threads:
+        expected = f"num_threads_per_block to be at most {MSCCLPP.threads}"
+        problems.add(F473, raw.whole, expected=expected, found=str(raw.threads))
+    if raw.max_bytes < raw.min_bytes:
+        expected = "min_message_size to be at most max_message_size"
+        found = f"{raw.min_bytes} and {raw.max_bytes}"
+        problems.add(F473, raw.whole, expected=expected, found=found)
+    if not raw.gpus:
+        problems.add(F473, raw.whole, expected="at least 1 GPU", found="none")
+
+
+def _check_groups(raw: RawPlan, problems: Problems) -> None:
+    """The members of a switch group all have it, equally often."""
+    times = [Counter(gpu.groups) for gpu in raw.gpus]
+    for rank, own in enumerate(times):
+        for group, number in own.items():
+            members = set(group.ranks)
+            inside = members <= set(range(len(raw.gpus))) and len(members) == len(group.ranks)
+            if rank not in members or not inside:
+                expected = "different ranks of the plan, and this one among them"
+            elif any(times[member][group] != number for member in members):
+                expected = "the group on all its ranks, equally often"
+            else:
+                continue
+            found = _named(group)
+            problems.add(F483, place_of(raw.file, rank), expected=expected, found=found)
+        problems.raise_full()
+
+
+_SHOWN_RANKS = 8
+
+
+def _named(group: RawGroup) -> str:
+    ranks = ", ".join(map(str, group.ranks[:_SHOWN_RANKS]))
+    more = ", ..." if len(group.ranks) > _SHOWN_RANKS else ""
+    return f"a switch group of the ranks {ranks}{more}"
+
+
+def _check_gpu(raw: RawPlan, rank: int, gpu: RawGpu, problems: Problems) -> None:
+    at, ranks = place_of(raw.file, rank), len(raw.gpus)
+    for name in ("input_chunks", "output_chunks"):
+        if getattr(gpu, name) < 1:
+            problems.add(F475, at, expected=f"{name} to be at least 1", found="0")
+    _check_length(problems, at, "semaphores", gpu.semaphores, MSCCLPP.semaphores)
+    peers = [("a channel", peer) for word in (MEMORY, PORT) for peer in gpu.peers[word]]
+    remotes = [("a remote buffer", remote.rank) for remote in gpu.remote]
+    for what, peer in peers + remotes:
+        if peer >= ranks or peer == rank:
+            expected = f"another rank below {ranks}"
+            problems.add(F483, at, expected=expected, found=f"{what} of rank {peer}")
+            break
+    for number, block in enumerate(gpu.blocks):
+        _check_block(gpu, block, place_of(raw.file, rank, number), problems)
+
+
+def _check_length(
+    problems: Problems, at: Place, what: str, entries: Sequence[object], limit: int
+) -> None:
+    if len(entries) > limit:
+        problems.add(F482, at, expected=f"at most {limit} {what}", found=str(len(entries)))
+
+
+def _check_block(gpu: RawGpu, block: RawBlock, at: Place, problems: Problems) -> None:
+    operations = sum(1 for _ in operations_of(block))
+    if operations > MSCCLPP.operations:
+        expected = f"at most {MSCCLPP.operations} operations"
+        problems.add(F481, at, expected=expected, found=str(operations))
+    for word in CHANNEL_TYPES:
+        channels, buffers = block.channels[word], block.buffers[word]
+        has = len(gpu.groups) if word == SWITCH else len(gpu.peers[word])
+        _check_length(problems, at, f"{word} channels", channels, MSCCLPP.channels)
+        for channel in channels:
+            if channel >= has:
+                expected = f"one of the GPU's {has} {word} channels"
+                problems.add(F484, at, expected=expected, found=f"channel {channel}")
+                break
+        what = f"references to remote buffers for {word} channels"
+        _check_length(problems, at, what, buffers, MSCCLPP.references)
+        for buffer in buffers:
+            known = buffer < len(gpu.remote) and word in gpu.remote[buffer].types
+            if not known:
+                expected = f"a remote buffer of the GPU with access by {word} channels"
+                problems.add(F484, at, expected=expected, found=f"buffer {buffer}")
+                break
+
+
+def _check_barriers(raw: RawPlan, rank: int, gpu: RawGpu, problems: Problems) -> None:
+    """Each barrier is for exactly the blocks that use it."""
+    users: dict[int, set[int]] = {}
+    uses = [
+        (number, operation)
+        for number, block in enumerate(gpu.blocks)
+        for operation, _ in operations_of(block)
+        if operation.name == BARRIER
+    ]
+    for number, operation in uses:
+        users.setdefault(operation.barrier, set()).add(number)
+    for number, operation in uses:
+        blocks = len(users[operation.barrier])
+        if operation.barrier_blocks != blocks:
+            problems.add(
+                F496,
+                raw.at(rank, number, operation),
+                expected=f"num_threadblocks to be {blocks}, the blocks that use this barrier",
+                found=str(operation.barrier_blocks),
+            )
+            problems.raise_full()
+
+
+class _Operation:
+    """The checks of one operation."""
+
+    # More parameters than usual: the place of the operation in the file.
+    def __init__(
+        self,
+        raw: RawPlan,
+        rank: int,
+        number: int,
+        operation: RawOperation,
+        pipeline: RawOperation | None,
+        problems: Problems,
+    ) -> None:
+        self.raw = raw
+        self.rank = rank
+        self.gpu = raw.gpus[rank]
+        self.block = self.gpu.blocks[number]
+        self.op = operation
+        self.pipeline = pipeline
+        self.at = raw.at(rank, number, operation)
+        self.problems = problems
+
+    def check(self) -> None:
+        op = self.op
+        if op.reduce_op not in ("", "sum"):
+            self._problem(F487, "sum", f"reduce_op: {op.reduce_op[:_SHOWN_RANKS]!a}")
+        if op.name in MOVES:
+            self._check_move(MOVES[op.name])
+        elif op.name in SIGNALS or op.name in WAITS:
+            self._check_channel_type((MEMORY, PORT))
+            self._check_channels()
+        elif op.name in (ACQUIRE, RELEASE):
+            self._check_semaphores()
+        elif op.name == PIPELINE:
+            self._check_unit()
+        elif op.name == BARRIER and op.barrier >= MSCCLPP.barriers:
+            expected = f"a barrier_id below {MSCCLPP.barriers}"
+            self._problem(F482, expected, str(op.barrier))
+
+    def _problem(self, rule: Rule, expected: str, found: str) -> None:
+        self.problems.add(rule, self.at, expected=expected, found=found)
+
+    def _check_channel_type(self, allowed: tuple[str, ...]) -> bool:
+        if self.op.channel_type in allowed:
+            return True
+        expected = f"channel_type to be {' or '.join(allowed)}"
+        self._problem(F479, expected, self.op.channel_type)
+        return False
+
+    def _check_channels(self) -> None:
+        """The channels of an operation that uses them, each in its own thread."""
+        op, word = self.op, self.op.channel_type
+        limit = MSCCLPP.channels_per_operation
+        _check_length(self.problems, self.at, "channels in an operation", op.channel_ids, limit)
+        has = len(self.block.channels.get(word, ()))
+        for channel in op.channel_ids:
+            if channel >= has:
+                expected = f"one of the block's {has} {word} channels"
+                self._problem(F484, expected, f"channel {channel}")
+                break
+        self._check_threads(len(op.channel_ids))
+
+    def _check_threads(self, used: int) -> None:
+        if used > self.raw.threads:
+            expected = f"num_threads_per_block to be at least {used}, a thread for each entry"
+            self._problem(F473, expected, str(self.raw.threads))
+
+    def _check_semaphores(self) -> None:
+        ids, has = self.op.semaphores, len(self.gpu.semaphores)
+        limit = MSCCLPP.semaphores
+        _check_length(self.problems, self.at, "semaphores in an operation", ids, limit)
+        if any(one >= has for one in ids):
+            self._problem(F484, f"one of the GPU's {has} semaphores", f"semaphore {max(ids)}")
+        self._check_threads(len(ids))
+
+    def _check_unit(self) -> None:
+        unit = MSCCLPP.vector_bytes
+        if self.op.unit_bytes < 1 or self.op.unit_bytes % unit:
+            expected = f"unit_size to be a multiple of {unit}, and not 0"
+            self._problem(F473, expected, str(self.op.unit_bytes))
+
+    def _check_move(self, move: Move) -> None:
+        op = self.op
+        if op.name in ("pws", "pwsf") and op.channel_type == MEMORY:
+            self._problem(F488, "a port channel", f"{op.name} on a memory channel")
+            return
+        if op.channel_type == PORT and op.name in ("pwsf", "ppkt"):
+            self._problem(F489, f"a {op.name} on a memory channel, or a pws", "a port channel")
+            return
+        if move.channels and not self._check_channel_type(move.channels):
+            return
+        if not self._check_operands(move):
+            return
+        if op.channel_type == PORT and move.channels:
+            self._check_port()
+        self._check_sizes(move)
+        self._check_buffers(move)
+        if self.pipeline is not None:
+            self._check_in_pipeline(move, self.pipeline)
+
+    def _check_operands(self, move: Move) -> bool:
+        """Number and kinds of the operands, and whether they exist."""
+        op, before = self.op, len(self.problems)
+        sides = (("src_buff", op.sources, move.sources), ("dst_buff", op.destinations,
+                 move.destinations))  # fmt: skip
+        for key, ranges, expected in sides:
+            limit = MSCCLPP.buffers_per_operation
+            _check_length(self.problems, self.at, f"ranges in {key}", ranges, limit)
+            fits = len(ranges) >= len(expected.first) and all(
+                (kind := expected.at(number)) is not None and kind.where is one.where
+                for number, one in enumerate(ranges)
+            )
+            if not fits:
+                found = ", ".join(one.where.value for one in ranges) or "none"
+                self._problem(F479, f"{key} of {op.name} to be {expected}", found)
+            elif any(not self._exists(one) for one in ranges):
+                what = f"a {op.channel_type} channel"
+                self._problem(F484, f"entries of the block's lists for {what} in {key}", "others")
+        if move.paired and len(op.sources) != len(op.destinations):
+            found = f"{len(op.sources)} and {len(op.destinations)}"
+            self._problem(F479, "as many sources as destinations", found)
+        return len(self.problems) == before
+
+    def _exists(self, one: RawRange) -> bool:
+        if one.where is Where.LOCAL:
+            return True
+        if one.where is Where.SWITCH:
+            return one.number < len(self.block.channels[SWITCH])
+        return one.number < len(self.block.buffers.get(self.op.channel_type, ()))
+
+    def _check_port(self) -> None:
+        """A thread for each destination, whose channel leads to the destination's GPU."""
+        op, before = self.op, len(self.problems)
+        self._check_channels()
+        if len(op.channel_ids) != len(op.destinations):
+            found = f"{len(op.channel_ids)} channels for {len(op.destinations)} destinations"
+            self._problem(F479, "a channel for each destination", found)
+        if len(self.problems) > before:
+            return
+        for channel, one in zip(op.channel_ids, op.destinations, strict=True):
+            peer = self.gpu.peers[PORT][self.block.channels[PORT][channel]]
+            rank = self.gpu.remote[self.block.buffers[PORT][one.number]].rank
+            if peer != rank:
+                expected = "the channel of a destination to lead to its GPU"
+                self._problem(F479, expected, f"a channel to rank {peer}, a buffer of {rank}")
+
+    def _check_sizes(self, move: Move) -> None:
+        op = self.op
+        ranges = op.sources + op.destinations
+        if any(one.size < 1 for one in ranges):
+            self._problem(F475, "ranges of at least 1 chunk", "size: 0")
+        pairs = zip(op.sources, op.destinations, strict=True) if move.paired else (ranges,)
+        for group in pairs:
+            sizes = {one.size for one in group}
+            if len(sizes) > 1:
+                expected = "ranges with one size in a move"
+                self._problem(F486, expected, f"sizes {', '.join(map(str, sorted(sizes)))}")
+        if op.name == "get":
+            for source, destination in zip(op.sources, op.destinations, strict=True):
+                if source.index != destination.index:
+                    found = f"{source.index} and {destination.index}"
+                    self._problem(F490, "the same index on both sides of a get", found)
+
+    def _check_buffers(self, move: Move) -> None:
+        """The types of buffers that the operation can use."""
+        op = self.op
+        on_memory = op.channel_type == MEMORY
+        one_buffer = move.sources.further is Operand.LOCAL and move.paired and on_memory
+        if one_buffer and len({one.number for one in op.sources}) > 1:
+            self._problem(F491, "sources in one buffer", "several")
+        for access in accesses_of(self.gpu, self.rank, self.block, op):
+            kind, buffer = access.kind, access.buffer
+            if kind.packet and buffer != Buffer.SCRATCH:
+                self._problem(
+                    F492, "packets in the scratch", f"packets in the {buffer.name.lower()}"
+                )
+            pushed = kind is Operand.LOCAL and op.channel_type == PORT and bool(move.channels)
+            first_half = pushed or kind in (Operand.REMOTE, Operand.SWITCH)
+            if self.raw.doubles and buffer == Buffer.SCRATCH and first_half:
+                expected = "packets, or use_double_scratch_buffer to be false"
+                self._problem(F493, expected, f"{kind.value} in the scratch")
+
+    def _check_in_pipeline(self, move: Move, pipeline: RawOperation) -> None:
+        op = self.op
+        if any(operand.packet for operand in (*move.sources, *move.destinations)):
+            self._problem(F495, "no packets in a pipeline", op.name)
+        chunks = pipeline.chunks * op.shares
+        for one in op.sources + op.destinations:
+            if one.size != chunks:
+                expected = f"size {chunks}, num_chunks of the pipeline for each of its blocks"
+                self._problem(F495, expected, f"size {one.size}")
+                break

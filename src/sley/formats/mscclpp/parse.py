@@ -1,0 +1,528 @@
+"""Parse: the RawPlan of a JSON text, in bounded memory.
+
+Python's parser makes objects without places, so the lines of operations come from the "name" keys
+of the text, in the order of the objects that have one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from sley.errors import Diagnostic, Place, Rule, did_you_mean
+from sley.errors.formats import (
+    F403,
+    F404,
+    F470,
+    F471,
+    F472,
+    F473,
+    F474,
+    F478,
+    F480,
+    F495,
+    F498,
+)
+from sley.formats.mscclpp.raw import (
+    RawBlock,
+    RawGpu,
+    RawGroup,
+    RawOperation,
+    RawPlan,
+    RawRange,
+    RawRemote,
+    place_of,
+)
+from sley.formats.mscclpp.words import (
+    BUFFERS,
+    CHANNEL_TYPES,
+    COMMON_KEYS,
+    KEY_GROUPS,
+    MOVES,
+    NAMES,
+    PIPELINE,
+    PROTOCOLS,
+    SIGNALS,
+    SWITCH,
+    WAITS,
+    Where,
+    keys_of,
+)
+from sley.formats.problems import MOST_REPORTED, Problems
+
+MAX_TEXT_BYTES = 32 << 20
+MAX_CONTAINERS = 2_000_000
+"""Limit of the lists and objects of a text."""
+
+INT32 = (1 << 31) - 1
+UINT32 = (1 << 32) - 1
+UINT64 = (1 << 64) - 1
+
+_SHOWN_CHARS = 60
+_NAME = re.compile(r'"name"[ \t\r\n]*:')
+_MISSING = object()
+_WORD = (*CHANNEL_TYPES, "none")
+
+_T = TypeVar("_T")
+_Object = dict[str, Any]
+
+
+def parse(source: str | os.PathLike[str], file: str | None = None) -> RawPlan:
+    """The raw plan of a path, or of text (a string with a "{" or a line end).
+
+    file: the file's name in messages; the path by default. Errors: F403, F404, F470 to F474, F478,
+    F480 and F495, with up to 20 problems at once.
+    """
+    if isinstance(source, str) and ("{" in source or "\n" in source):
+        file, text = file or "<text>", source
+        if len(text) > MAX_TEXT_BYTES:
+            _too_large(file, f"{MAX_TEXT_BYTES} bytes of text")
+    else:
+        file = file or os.fspath(source)
+        text = _text_of(os.fspath(source), file)
+    document = _document(text, file)
+    reader = _Reader(file, _lines(text, document))
+    plan = reader.plan(document)
+    reader.problems.raise_any()
+    return plan
+
+
+def _text_of(path: str, file: str) -> str:
+    try:
+        with Path(path).open("rb") as stream:
+            content = stream.read(MAX_TEXT_BYTES + 1)
+    except (OSError, ValueError) as problem:
+        raise F404.error(
+            at=Place(file), expected="a file that can be read", found=str(problem)
+        ) from problem
+    if len(content) > MAX_TEXT_BYTES:
+        _too_large(file, f"{MAX_TEXT_BYTES} bytes of text")
+    try:
+        return content.decode("utf-8-sig")
+    except ValueError as problem:
+        raise F470.error(at=Place(file), expected="text in UTF-8", found=str(problem)) from problem
+
+
+def _too_large(file: str, limit: str) -> NoReturn:
+    raise F403.error(at=Place(file), expected=f"at most {limit}", found="more")
+
+
+def _document(text: str, file: str) -> _Object:
+    """The object of a JSON text. Errors: F403, F470."""
+    if text.count("{") + text.count("[") > MAX_CONTAINERS:
+        _too_large(file, f"{MAX_CONTAINERS} objects and lists")
+    at, expected = Place(file), "an object in JSON"
+    try:
+        document = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        if not isinstance(document, dict):
+            raise F470.error(at=at, expected=expected, found=f"a {_kind(document)}")
+        json.dumps([document.get("name"), document.get("collective")], ensure_ascii=False).encode()
+    except json.JSONDecodeError as problem:
+        at = Place(file, problem.lineno, problem.colno)
+        raise F470.error(at=at, expected=expected, found=problem.msg) from problem
+    except RecursionError as problem:
+        raise F470.error(at=at, expected=expected, found="lists in lists, too deep") from problem
+    except (
+        ValueError
+    ) as problem:  # a repeated key, NaN, a number of thousands of digits, a surrogate
+        raise F470.error(at=at, expected=expected, found=str(problem)) from problem
+    return document
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> _Object:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        again = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {_shown(again)} twice in an object")
+    return found
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(word)
+
+
+def _kind(value: object) -> str:
+    kinds: Mapping[type, str] = {dict: "object", list: "list", str: "string", bool: "Boolean"}
+    return kinds.get(type(value), "null" if value is None else "number")
+
+
+def _shown(value: object) -> str:
+    """A value for messages: scalars as in JSON, others by their kind."""
+    if isinstance(value, (dict, list)):
+        return f"{'an' if isinstance(value, dict) else 'a'} {_kind(value)}"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > UINT64:
+        return "a number of more than 64 bits"
+    text = json.dumps(value[:_SHOWN_CHARS] if isinstance(value, str) else value)
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+
+
+def _lines(text: str, document: _Object) -> dict[int, int]:
+    """The line of the key "name" of each object that has one, by the id of the object; none if the
+    keys of the text can't be told apart."""
+    ends = np.flatnonzero(np.frombuffer(text.encode("latin-1", "replace"), np.uint8) == ord("\n"))
+    keys = np.fromiter((m.start() for m in _NAME.finditer(text)), np.int64)
+    named = list(_named(document))
+    if len(named) != len(keys):
+        return {}
+    numbers = (np.searchsorted(ends, keys) + 1).tolist()
+    return dict(zip(map(id, named), numbers, strict=True))
+
+
+def _named(document: _Object) -> Iterator[_Object]:
+    """The objects with the key "name", in the order of these keys in the text."""
+    stack: list[Iterator[Any]] = [iter([document])]
+    while stack:
+        value = next(stack[-1], _MISSING)
+        if value is _MISSING:
+            stack.pop()
+        elif isinstance(value, dict):
+            stack.append(_entries(value))
+        elif isinstance(value, list):
+            stack.append(iter(value))
+        elif isinstance(value, _Mark):
+            yield value.owner
+
+
+class _Mark:
+    """The place of the key "name" among the entries of an object."""
+
+    def __init__(self, owner: _Object) -> None:
+        self.owner = owner
+
+
+def _entries(value: _Object) -> Iterator[Any]:
+    for key, entry in value.items():
+        if key == "name":
+            yield _Mark(value)
+        if isinstance(entry, (dict, list)):
+            yield entry
+
+
+class _Fields:
+    """Checked access to the keys of an object; wrong ones are problems, and have harmless
+    values."""
+
+    def __init__(self, reader: _Reader, values: _Object, place: Place) -> None:
+        self._reader = reader
+        self._values = values
+        self.place = place
+
+    def problem(self, rule: Rule, expected: str, found: str, remedy: str = "") -> None:
+        self._reader.problem(rule, self.place, expected, found, remedy)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def _value(self, key: str, default: object, fallback: _T) -> Any:
+        if key in self._values:
+            return self._values[key]
+        if default is _MISSING:
+            self.problem(F471, f"the key {key}", "no such key")
+            return fallback
+        return default
+
+    def _wrong(self, key: str, expected: str, found: object) -> None:
+        self.problem(F472, f"{key} to be {expected}", _shown(found))
+
+    def integer(
+        self, key: str, least: int = 0, most: int = INT32, default: object = _MISSING
+    ) -> int:
+        found = self._value(key, default, least)
+        if not isinstance(found, int) or isinstance(found, bool):
+            self._wrong(key, "an integer", found)
+            return least
+        if not least <= found <= most:
+            self.problem(F473, f"{key} from {least} to {most}", f"{key}: {_shown(found)}")
+            return least
+        return found
+
+    def flag(self, key: str, default: object = _MISSING) -> bool:
+        found = self._value(key, default, False)
+        if not isinstance(found, bool):
+            self._wrong(key, "true or false", found)
+        return found is True
+
+    def text(self, key: str, default: object = _MISSING) -> str:
+        found = self._value(key, default, "")
+        if not isinstance(found, str):
+            self._wrong(key, "a string", found)
+            return ""
+        return found
+
+    def word(self, key: str, words: Mapping[str, _T], default: object = _MISSING) -> _T:
+        fallback = next(iter(words))
+        found = self._value(key, default, fallback)
+        if not isinstance(found, str) or found not in words:
+            self._wrong(key, f"one of {', '.join(words)}", found)
+            found = fallback
+        return words[found]
+
+    def items(self, key: str, default: object = _MISSING) -> list[Any]:
+        found = self._value(key, default, [])
+        if not isinstance(found, list):
+            self._wrong(key, "a list", found)
+            return []
+        return found
+
+    def integers(self, key: str, default: object = _MISSING) -> tuple[int, ...]:
+        """A list of indices."""
+        found = self.items(key, default)
+        for one in found:
+            if not isinstance(one, int) or isinstance(one, bool):
+                self._wrong(key, "a list of integers", one)
+                return ()
+            if not 0 <= one <= INT32:
+                self.problem(F473, f"{key} from 0 to {INT32}", f"{key}: {_shown(one)}")
+                return ()
+        return tuple(found)
+
+    def objects(self, key: str, default: object = _MISSING) -> list[_Fields]:
+        """A list of objects, in the place of this one."""
+        found = self.items(key, default)
+        for one in found:
+            if not isinstance(one, dict):
+                self._wrong(key, "a list of objects", one)
+                return []
+        return [_Fields(self._reader, one, self.place) for one in found]
+
+    def object(self, key: str) -> _Fields:
+        found = self._value(key, _MISSING, {})
+        if not isinstance(found, dict):
+            self._wrong(key, "an object", found)
+            found = {}
+        return _Fields(self._reader, found, self.place)
+
+    def finish(self, known: Sequence[str]) -> None:
+        """Notes the keys that the executor does not read."""
+        for key in self._values:
+            if key not in known and len(self._reader.ignored) < MOST_REPORTED:
+                self._reader.ignored.setdefault(key, self.place)
+
+
+_WORDS: Mapping[str, str] = MappingProxyType({word: word for word in CHANNEL_TYPES})
+_OPERATION_WORDS: Mapping[str, str] = MappingProxyType({word: word for word in _WORD})
+
+
+class _Reader:
+    """Reads one document."""
+
+    def __init__(self, file: str, lines: Mapping[int, int]) -> None:
+        self.file = file
+        self.problems = Problems()
+        self.ignored: dict[str, Place] = {}
+        self._lines = lines
+
+    def problem(self, rule: Rule, at: Place, expected: str, found: str, remedy: str = "") -> None:
+        """Adds a problem; ends reading after enough of them."""
+        self.problems.add(rule, at, expected=expected, found=found)
+        self.problems.raise_full()
+
+    def plan(self, document: _Object) -> RawPlan:
+        top = _Fields(self, document, Place(self.file))
+        gpus = tuple(
+            self._gpu(gpu, rank) for rank, gpu in enumerate(self._list(top, "gpus", "rank"))
+        )
+        top.finish((
+            "name", "collective", "protocol", "inplace", "reuse_resources",
+            "use_double_scratch_buffer", "buffer_alignment", "num_threads_per_block",
+            "min_message_size", "max_message_size", "gpus",
+        ))  # fmt: skip
+        return RawPlan(
+            file=self.file,
+            name=top.text("name"),
+            collective=top.text("collective"),
+            protocol=top.word("protocol", PROTOCOLS),
+            in_place=top.flag("inplace"),
+            reuses=top.flag("reuse_resources", False),
+            doubles=top.flag("use_double_scratch_buffer", False),
+            alignment=top.integer("buffer_alignment", 1, default=16),
+            threads=top.integer("num_threads_per_block", 1, default=1024),
+            # By reading, the executor takes min_message_size for an int.
+            min_bytes=top.integer("min_message_size", default=0),
+            max_bytes=top.integer("max_message_size", 0, UINT64, UINT64),
+            gpus=gpus,
+            ignored=self.ignored,
+        )
+
+    def _list(self, owner: _Fields, key: str, word: str) -> list[_Fields]:
+        """The GPUs of a file or the blocks of a GPU, with their places, in the order of ids."""
+        found = owner.objects(key)
+        for number, one in enumerate(found):
+            detail = f"{owner.place.detail} {word} {number}".strip()
+            one.place = Place(self.file, detail=detail)
+            if one.integer("id") != number:
+                one.problem(F474, f"id {number}, the position in the list", "another id")
+        return found
+
+    def _gpu(self, gpu: _Fields, rank: int) -> RawGpu:
+        peers: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
+        groups: list[RawGroup] = []
+        for channel in gpu.objects("channels"):
+            word = channel.word("channel_type", _WORDS)
+            if word == SWITCH:
+                groups += self._groups(channel)
+                channel.finish(("channel_type", "buffer_type", "rank_groups"))
+            else:
+                peers[word] += channel.integers("connected_to")
+                channel.finish(("channel_type", "connected_to"))
+        semaphores = gpu.objects("semaphores", [])
+        for semaphore in semaphores:
+            semaphore.finish(("init_value",))
+        remote = [self._remote(one) for one in gpu.objects("remote_buffers")]
+        blocks = [
+            self._block(block, rank, number)
+            for number, block in enumerate(self._list(gpu, "threadblocks", "block"))
+        ]
+        gpu.finish((
+            "id", "input_chunks", "output_chunks", "scratch_chunks", "threadblocks", "channels",
+            "remote_buffers", "semaphores",
+        ))  # fmt: skip
+        return RawGpu(
+            gpu.integer("input_chunks"),
+            gpu.integer("output_chunks"),
+            gpu.integer("scratch_chunks"),
+            {word: tuple(found) for word, found in peers.items()},
+            tuple(groups),
+            tuple(remote),
+            tuple(semaphore.integer("init_value") for semaphore in semaphores),
+            tuple(blocks),
+        )
+
+    def _groups(self, channel: _Fields) -> list[RawGroup]:
+        buffer = channel.word("buffer_type", BUFFERS)
+        groups = channel.objects("rank_groups")
+        for group in groups:
+            group.integer("size")
+            group.finish(("size", "ranks"))
+        return [RawGroup(buffer, group.integers("ranks")) for group in groups]
+
+    def _remote(self, remote: _Fields) -> RawRemote:
+        remote.finish(("rank", "type", "access_channel_types"))
+        types = remote.items("access_channel_types")
+        for word in types:
+            if word not in CHANNEL_TYPES:
+                known = ", ".join(CHANNEL_TYPES)
+                remote.problem(F472, f"access_channel_types from {known}", _shown(word))
+                types = []
+        return RawRemote(remote.integer("rank"), remote.word("type", BUFFERS), tuple(types))
+
+    def _block(self, block: _Fields, rank: int, number: int) -> RawBlock:
+        channels: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
+        buffers: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
+        for one in block.objects("channels"):
+            channels[one.word("channel_type", _WORDS)] += one.integers("channel_ids")
+            one.finish(("channel_type", "channel_ids"))
+        for one in block.objects("remote_buffer_refs", []):
+            buffers[one.word("access_channel_type", _WORDS)] += one.integers("remote_buffer_ids")
+            one.finish(("access_channel_type", "remote_buffer_ids"))
+        operations = self._operations(block, rank, number, first=0)
+        block.finish(("id", "ops", "channels", "remote_buffer_refs"))
+        return RawBlock(
+            {word: tuple(found) for word, found in channels.items()},
+            {word: tuple(found) for word, found in buffers.items()},
+            operations,
+        )
+
+    def _operations(
+        self, owner: _Fields, rank: int, block: int, first: int, *, inner: bool = False
+    ) -> tuple[RawOperation, ...]:
+        found: list[RawOperation] = []
+        for fields in owner.objects("ops"):
+            one = self._operation(fields, rank, block, first)
+            if inner and one.name == PIPELINE:
+                fields.problem(F495, "no pipeline inside of a pipeline", "one")
+            elif one.name == PIPELINE:
+                own = self._operations(fields, rank, block, first + 1, inner=True)
+                one = replace(one, inner=own)
+            found.append(one)
+            first += 1 + len(one.inner)
+        return tuple(found)
+
+    def _operation(self, fields: _Fields, rank: int, block: int, number: int) -> RawOperation:
+        name = fields.text("name")
+        head = RawOperation(name, number, self._line(fields))
+        fields.place = place_of(self.file, rank, block, head)
+        if name not in NAMES:
+            head = RawOperation("?", number, head.line)
+            fields.place = place_of(self.file, rank, block, head)
+            near = did_you_mean(name, NAMES)
+            fields.problem(F478, "an operation of MSCCL++ 0.9.0", f"name: {_shown(name)}", near)
+            return head
+        self._check_keys(fields, name)
+        channel_type = fields.word("channel_type", _OPERATION_WORDS, "none")
+        share, shares = self._share(fields)
+        iterations = fields.object("iter_context") if name == PIPELINE else None
+        needs_channels = name in SIGNALS or name in WAITS
+        is_move, is_barrier = name in MOVES, name == "barrier"
+        default = _MISSING if is_move else []
+        return RawOperation(
+            name,
+            number,
+            head.line,
+            channel_type,
+            fields.integers("channel_ids", _MISSING if needs_channels else []),
+            self._ranges(fields, "src_buff", default),
+            self._ranges(fields, "dst_buff", default),
+            share,
+            shares,
+            fields.integer("barrier_id", default=_MISSING if is_barrier else 0),
+            fields.integer("num_threadblocks", default=_MISSING if is_barrier else 0),
+            fields.integers("semaphore_ids", _MISSING if name.startswith("sem_") else []),
+            iterations.integer("unit_size", most=UINT32) if iterations else 0,
+            iterations.integer("num_chunks", 1) if iterations else 0,
+            reduce_op=fields.text("reduce_op", ""),
+        )
+
+    def _line(self, fields: _Fields) -> int:
+        return self._lines.get(id(fields._values), 0)
+
+    def _check_keys(self, fields: _Fields, name: str) -> None:
+        own = keys_of(name)
+        for group in KEY_GROUPS:
+            for key in group:
+                if key in fields and group is not own:
+                    fields.problem(F480, f"only keys of a {name}", f"the key {key}")
+        fields.finish((*COMMON_KEYS, *(key for group in KEY_GROUPS for key in group)))
+
+    def _share(self, fields: _Fields) -> tuple[int, int]:
+        if "tbg_info" not in fields:
+            return 0, 1
+        info = fields.object("tbg_info")
+        info.finish(("tb_id", "tbg_size"))
+        shares = info.integer("tbg_size", 1)
+        return info.integer("tb_id", 0, shares - 1), shares
+
+    def _ranges(self, fields: _Fields, key: str, default: object) -> tuple[RawRange, ...]:
+        found: list[RawRange] = []
+        for one in fields.objects(key, default):
+            kinds = [where for where in Where if where.value in one]
+            if len(kinds) != 1:
+                words = ", ".join(where.value for where in Where)
+                one.problem(F472, f"one of {words} in each range of {key}", f"{len(kinds)} of them")
+                continue
+            where = kinds[0]
+            number = (
+                int(one.word("type", BUFFERS)) if where is Where.LOCAL else one.integer(where.value)
+            )
+            one.finish((where.value, "index", "size"))
+            found.append(RawRange(where, number, one.integer("index"), one.integer("size")))
+        return tuple(found)
+
+
+def ignored_notes(raw: RawPlan) -> list[Diagnostic]:
+    """A remark for each key that the executor does not read (F498)."""
+    return [
+        F498.diagnostic(
+            at=place, expected="only keys that MSCCL++ 0.9.0 reads", found=f"the key {_shown(key)}"
+        )
+        for key, place in raw.ignored.items()
+    ]

@@ -1,0 +1,161 @@
+"""Reader: the OneSidedPlan of an execution plan's file."""
+
+from __future__ import annotations
+
+import os
+
+from sley.errors import Diagnostic
+from sley.errors.formats import F403, F409, F410, F424, F434, F477, F497
+from sley.formats.format import Execution, Executions, Imported, Target
+from sley.formats.mscclpp.accesses import all_operations
+from sley.formats.mscclpp.checks import check
+from sley.formats.mscclpp.conditions import conditions
+from sley.formats.mscclpp.cutting import Cutting, cut, has_pipelines
+from sley.formats.mscclpp.lowering import lower
+from sley.formats.mscclpp.parse import ignored_notes, parse
+from sley.formats.mscclpp.raw import RawPlan, place_of
+from sley.formats.mscclpp.words import COLLECTIVES, CUSTOM, FLUSH
+from sley.ir.collective import Collective
+from sley.ir.collectives import STANDARD
+from sley.ir.one_sided import OneSidedPlan
+
+MAX_CHUNKS = 1 << 22
+"""Limit of the chunks of all ranks together, scratch included, in parts."""
+
+MODELLED_UNITS = (1, 2, 3)
+"""The sizes of chunks, in units of its pipelines, for which a plan is proven."""
+
+
+def read(
+    source: str | os.PathLike[str],
+    *,
+    collective: Collective | None = None,
+    in_place: bool | None = None,
+    root: int | None = None,
+    file: str | None = None,
+    units: int = 1,
+) -> Imported:
+    """The plan of an execution plan's file (a path, or its text), as MSCCL++ 0.9.0 executes it,
+    with remarks on the file and its size range.
+
+    collective: the algorithm's collective, instead of the file's; required for "custom".
+    in_place: whether the algorithm is in place, by default as the file says.
+    root: the root of a rooted collective, by default 0.
+    file: the file's name in messages.
+    units: the size of a chunk in units of the plan's pipelines.
+    Errors: F403, F404, F409, F410, F424, F470 to F496.
+    """
+    raw, notes, collective = _checked(source, collective, in_place, root, file)
+    plan = _lowered(raw, collective, cut(raw, units))
+    return Imported(plan, notes, raw.min_bytes, raw.max_bytes)
+
+
+def executions(
+    source: str | os.PathLike[str],
+    target: Target,
+    *,
+    collective: Collective | None = None,
+    in_place: bool | None = None,
+    root: int | None = None,
+    file: str | None = None,
+) -> Executions:
+    """What MSCCL++ 0.9.0 executes: one plan, or with pipelines one for each of MODELLED_UNITS.
+
+    The settings and errors are those of `read`.
+    """
+    raw, notes, collective = _checked(source, collective, in_place, root, file)
+    cuttings = [cut(raw, units) for units in (MODELLED_UNITS if has_pipelines(raw) else (1,))]
+    found = [
+        Execution(_lowered(raw, collective, cutting), conditions=conditions(raw, cutting))
+        for cutting in cuttings
+    ]
+    return Executions(tuple(found), notes)
+
+
+def _checked(
+    source: str | os.PathLike[str],
+    collective: Collective | None,
+    in_place: bool | None,
+    root: int | None,
+    file: str | None,
+) -> tuple[RawPlan, tuple[Diagnostic, ...], Collective]:
+    """The raw plan, which obeys all rules that need no ranges; remarks; and its collective."""
+    raw = parse(source, file)
+    check(raw)
+    notes = [*ignored_notes(raw), *_about_flushes(raw)]
+    if collective is None:
+        collective = _collective(raw, in_place, root, notes)
+    elif collective.ranks != len(raw.gpus):
+        expected = f"a collective of {len(raw.gpus)} ranks, the GPUs of the plan"
+        raise F424.error(at=raw.whole, expected=expected, found=str(collective))
+    _check_chunks(raw, collective)
+    return raw, tuple(notes), collective
+
+
+def _lowered(raw: RawPlan, collective: Collective, cutting: Cutting) -> OneSidedPlan:
+    """The plan of a cutting. Errors: F403, F485, F494."""
+    _check_size(raw, cutting.parts)
+    return lower(raw, collective, cutting)
+
+
+def _check_size(raw: RawPlan, parts: int, copies: int = 1) -> None:
+    """Refuses more chunks than any plan needs. copies: of all buffers. Errors: F403."""
+    chunks = sum(
+        (gpu.input_chunks + gpu.output_chunks) * copies + 4 * gpu.scratch_chunks for gpu in raw.gpus
+    )
+    if chunks * parts > MAX_CHUNKS:
+        raise F403.error(
+            at=raw.whole,
+            expected=f"at most {MAX_CHUNKS} chunks on all ranks together, in parts",
+            found=f"{chunks * parts}",
+        )
+
+
+def _collective(
+    raw: RawPlan, in_place: bool | None, root: int | None, notes: list[Diagnostic]
+) -> Collective:
+    """The collective of the file's name and sizes. Errors: F403, F409, F410, F477, L101."""
+    at, ranks, name = raw.whole, len(raw.gpus), raw.collective
+    if name == CUSTOM or (name in STANDARD and name not in COLLECTIVES):
+        expected = "a collective passed by the caller"
+        raise F410.error(at=at, expected=expected, found=f"collective: {name}")
+    if name not in COLLECTIVES:
+        known = ", ".join(COLLECTIVES)
+        raise F409.error(at=at, expected=f"collective to be one of {known}", found=ascii(name[:40]))
+    row = STANDARD[name]
+    if row.roles and root is None:
+        expected = "a root, which an execution plan does not contain"
+        notes.append(F434.diagnostic(at=at, expected=expected, found="none; rank 0 assumed"))
+    lead = root or 0
+    own = raw.gpus[lead if 0 <= lead < ranks else 0].input_chunks
+    chunks, rest = divmod(own, ranks if row.input_parts else 1)
+    if rest:
+        expected = f"input_chunks to be a multiple of {ranks}"
+        raise F477.error(at=place_of(raw.file, lead), expected=expected, found=str(own))
+    _check_size(raw, 1, copies=ranks)
+    return row.of(ranks, chunks, in_place=raw.in_place if in_place is None else in_place, root=lead)
+
+
+def _check_chunks(raw: RawPlan, collective: Collective) -> None:
+    """Refuses other buffers than the collective's. A rank without the buffer has any number, since
+    the executor needs one. Errors: F477."""
+    for rank, gpu in enumerate(raw.gpus):
+        for word, found, expected in (
+            ("input_chunks", gpu.input_chunks, int(collective.input_chunks[rank])),
+            ("output_chunks", gpu.output_chunks, int(collective.output_chunks[rank])),
+        ):
+            if found != expected and expected:
+                raise F477.error(
+                    at=place_of(raw.file, rank),
+                    expected=f"{word} to be {expected}, as in {collective}",
+                    found=str(found),
+                )
+
+
+def _about_flushes(raw: RawPlan) -> list[Diagnostic]:
+    """A remark at the first flush (F497)."""
+    places = [raw.at(*place) for place in all_operations(raw) if place[2].name == FLUSH]
+    if not places:
+        return []
+    found = f"a flush, {len(places)} in all" if len(places) > 1 else "a flush"
+    return [F497.diagnostic(at=places[0], expected="an operation with an effect", found=found)]

@@ -1,0 +1,168 @@
+"""Words: the names of operations, buffers and channels in execution plans, and their operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+from sley.ir.words import Buffer, Protocol
+
+BUFFERS: Mapping[str, Buffer] = MappingProxyType(
+    {"i": Buffer.INPUT, "o": Buffer.OUTPUT, "s": Buffer.SCRATCH}
+)
+BUFFER_WORDS: Mapping[Buffer, str] = MappingProxyType({b: w for w, b in BUFFERS.items()})
+
+PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
+    {p.value: p for p in (Protocol.SIMPLE, Protocol.LL)}
+)
+
+MEMORY, PORT, SWITCH = "memory", "port", "switch"
+CHANNEL_TYPES = (MEMORY, PORT, SWITCH)
+
+CUSTOM = "custom"
+"""The name of collectives without a meaning of their own."""
+
+
+class Where(Enum):
+    """The memory of an operand: the block's own GPU, a remote buffer, or all GPUs of a switch."""
+
+    LOCAL = "type"
+    REMOTE = "buffer_id"
+    SWITCH = "switch_channel_id"
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The operands of an operation on one side.
+
+    first: the operands that it must have. further: all others, or None if there are none.
+    """
+
+    first: tuple[Operand, ...] = ()
+    further: Operand | None = None
+
+    def at(self, number: int) -> Operand | None:
+        """The kind of an operand; None if the operation does not use it."""
+        return self.first[number] if number < len(self.first) else self.further
+
+    def __iter__(self) -> Iterator[Operand]:
+        """Each kind of operand."""
+        yield from self.first
+        if self.further is not None:
+            yield self.further
+
+    def __str__(self) -> str:
+        words = [one.value for one in self.first]
+        if self.further is not None:
+            words.append(f"any number of {self.further.value}")
+        return ", then ".join(words) if words else "none"
+
+
+class Operand(Enum):
+    """A kind of operand: its memory, and whether it holds packets."""
+
+    LOCAL = "a local buffer"
+    REMOTE = "a remote buffer"
+    LOCAL_PACKETS = "a local buffer with packets"
+    REMOTE_PACKETS = "a remote buffer with packets"
+    SWITCH = "a switch channel"
+
+    @property
+    def where(self) -> Where:
+        if self is Operand.SWITCH:
+            return Where.SWITCH
+        local = self in (Operand.LOCAL, Operand.LOCAL_PACKETS)
+        return Where.LOCAL if local else Where.REMOTE
+
+    @property
+    def packet(self) -> bool:
+        return self in (Operand.LOCAL_PACKETS, Operand.REMOTE_PACKETS)
+
+
+@dataclass(frozen=True)
+class Move:
+    """An operation that moves data.
+
+    sources, destinations: its operands.
+    paired: whether every pair of a source and a destination is a move; otherwise all of them are
+        one, and several sources are added up.
+    channels: the types of channel on which the executor performs it; none if it needs no channel.
+    """
+
+    sources: Operands
+    destinations: Operands
+    paired: bool = False
+    channels: tuple[str, ...] = ()
+
+
+_L, _R, _S = Operand.LOCAL, Operand.REMOTE, Operand.SWITCH
+_LP, _RP = Operand.LOCAL_PACKETS, Operand.REMOTE_PACKETS
+_PUT = Move(Operands((), _L), Operands((), _R), paired=True, channels=(MEMORY, PORT))
+
+MOVES: Mapping[str, Move] = MappingProxyType(
+    {
+        "put": _PUT,
+        "pws": _PUT,
+        "pwsf": _PUT,
+        "get": Move(Operands((), _R), Operands((), _L), paired=True, channels=(MEMORY,)),
+        "copy": Move(Operands((_L,)), Operands((_L,))),
+        "re": Move(Operands((_L,), _L), Operands((_L,))),
+        "res": Move(Operands((_L,), _L), Operands((_L,), _R), channels=(MEMORY,)),
+        "rre": Move(Operands((_L,), _R), Operands((_L,)), channels=(MEMORY,)),
+        "rres": Move(Operands((_L,), _R), Operands((_L,), _R), channels=(MEMORY,)),
+        "ppkt": Move(Operands((), _L), Operands((), _RP), paired=True, channels=(MEMORY, PORT)),
+        "rppkt": Move(Operands((_LP,)), Operands((), _RP), channels=(MEMORY, PORT)),
+        "repkt": Move(Operands((_L,), _LP), Operands((_L,))),
+        "respkt": Move(Operands((_L,), _LP), Operands((_L,), _RP), channels=(MEMORY,)),
+        "recpkt": Move(Operands((_L,), _LP), Operands((_L, _LP))),
+        "recspkt": Move(Operands((_L,), _LP), Operands((_L, _LP), _RP), channels=(MEMORY,)),
+        "upkt": Move(Operands((_LP,)), Operands((_L,))),
+        "cpkt": Move(Operands((_L,)), Operands((_LP,))),
+        "glres": Move(Operands((_S,)), Operands((_S,))),
+        "gstore": Move(Operands((_L,)), Operands((_S,))),
+    }
+)
+"""The operations that move data (MSCCL++ 0.9.0, by reading)."""
+
+REDUCTIONS = frozenset(
+    ("re", "res", "rre", "rres", "repkt", "respkt", "recpkt", "recspkt", "glres")
+)
+"""The operations that add up."""
+
+SIGNALS = ("signal", "rlxsignal")
+WAITS = ("wait", "rlxwait")
+PUSHED_SIGNAL = "pws"
+RELAXED = ("rlxsignal", "rlxwait")
+ACQUIRE, RELEASE = "sem_acquire", "sem_release"
+NOP, BARRIER, FLUSH, PIPELINE = "nop", "barrier", "flush", "pipeline"
+
+NAMES = frozenset((*MOVES, *SIGNALS, *WAITS, ACQUIRE, RELEASE, NOP, BARRIER, FLUSH, PIPELINE))
+"""All operations that the parser of MSCCL++ 0.9.0 knows."""
+
+MOVE_KEYS = ("src_buff", "dst_buff", "channel_ids", "tbg_info")
+BARRIER_KEYS = ("barrier_id", "num_threadblocks")
+SEMAPHORE_KEYS = ("semaphore_ids",)
+PIPELINE_KEYS = ("iter_context", "ops")
+KEY_GROUPS = (MOVE_KEYS, BARRIER_KEYS, SEMAPHORE_KEYS, PIPELINE_KEYS)
+"""Keys whose values the executor stores in the same memory, group by group."""
+
+COMMON_KEYS = ("name", "channel_type", "reduce_op")
+
+
+def keys_of(name: str) -> tuple[str, ...]:
+    """The group of keys that an operation reads."""
+    if name == BARRIER:
+        return BARRIER_KEYS
+    if name in (ACQUIRE, RELEASE):
+        return SEMAPHORE_KEYS
+    return PIPELINE_KEYS if name == PIPELINE else MOVE_KEYS
+
+
+COLLECTIVES = (
+    "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather",
+    "scatter", "alltonext",
+)  # fmt: skip
+"""Collectives with one meaning. MSCCL++'s "sendrecv" exchanges the data of two ranks, sley's sends
+them one way."""
