@@ -38,17 +38,19 @@ def save(
     target: str | Target | None = None,
     **settings: Any,
 ) -> None:
-    """Proves a plan and writes it: as MSCCL XML for a target, or as kernels. If anything fails, an
-    existing file is not changed.
+    """Proves a plan and writes it: as MSCCL XML, as an execution plan of MSCCL++, or as kernels. If
+    anything fails, an existing file is not changed. What a runtime makes of the file is proven too.
 
-    Once a chunk fills a tile, the targets' kernels send a message of several chunks chunk by chunk,
-    each in its own slot, and a connection has the protocol's slots. A plan that was not compiled
-    for this (`per_chunk`) may hang there, and is refused.
+    Once a chunk fills a tile, the kernels that run XML send a message of several chunks chunk by
+    chunk, each in its own slot, and a connection has the protocol's slots. A plan that was not
+    compiled for this (`per_chunk`) may hang there, and is refused.
 
-    path: ends in .xml, in .cu for kernels for GPUs, or in .cpp for kernels for CPUs.
-    target: for XML: executor (the default), rccl or msccl.
+    path: ends in .xml, in .json for MSCCL++, in .cu for kernels for GPUs, or in .cpp for kernels
+        for CPUs.
+    target: for XML: executor (the default), rccl or msccl; for .json: mscclpp.
     settings: settings of the format; None for the default. XML has name, min_bytes, max_bytes,
-        threads (`sley.formats.msccl_xml.write`), kernels have name, threads, dtype, reduce_op
+        threads (`sley.formats.msccl_xml.write`), execution plans have these, zero_copy and
+        ranks_per_node (`sley.formats.mscclpp.write`), kernels have name, threads, dtype, reduce_op
         (`sley.devices.kernel_files.write`).
     Errors: V2xx, F4xx, C309 for settings that the format doesn't have, and for kernels K515, R504,
     R514.
@@ -60,7 +62,10 @@ def save(
     else:
         given = form.checked(path, form.settings, {**settings, "target": target})
     _prove(plan, form)
-    write_file(path, form.writer(plan, **given))
+    text = form.write(plan, **given)
+    if form.executions is not None:
+        _executed(form, chosen, text, {"collective": plan.collective, "file": str(path)})
+    write_file(path, text)
 
 
 @dataclass(frozen=True)
@@ -97,9 +102,17 @@ def verify_file(
             expected=f"a target that reads {form.name}: {', '.join(t.name for t in form.targets)}",
             found=target.name,
         )
-    execute = form.executions
-    assert execute is not None
-    found = execute(Path(path), target, **form.checked(path, keywords(execute), settings))
+    assert form.executions is not None
+    settings = form.checked(path, keywords(form.executions), settings)
+    return _executed(form, target, Path(path), settings)
+
+
+def _executed(
+    form: Format, target: Target, source: Path | str, settings: dict[str, Any]
+) -> FileProof:
+    """The proof of a file, or of its text, as a target executes it."""
+    assert form.executions is not None
+    found = form.executions(source, target, **settings)
     proofs = []
     for way in found.executions:
         proof = verify(way.plan, way.slots, per_chunk=way.per_chunk)

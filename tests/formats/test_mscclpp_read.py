@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 import sley
-from sley import formats
 from sley.cli.main import main
 from sley.errors import SleyError
 from sley.formats import mscclpp
@@ -436,13 +435,3 @@ def test_the_buffers_of_a_switch_are_those_of_its_ranks() -> None:
     own = plan.ranges.operation == row
     assert plan.ranges.rank[own].tolist() == [0, 1, 0, 1]
     assert plan.ranges.buffer[own].tolist() == [Buffer.INPUT] * 4
-
-
-def test_no_plan_can_be_written_yet_for_a_reader_only(tmp_path: Path) -> None:
-    plan = sley.compile(sley.algorithms.ring_allreduce(2))
-    with pytest.raises(SleyError) as caught:
-        sley.save(plan, tmp_path / "plan.json")
-    assert caught.value.code == "F440"
-    with pytest.raises(SleyError) as caught:
-        formats.check(plan, "mscclpp")
-    assert caught.value.code == "F440"

@@ -11,7 +11,8 @@ import pytest
 import sley
 from sley import jobs
 from sley.engine.measure import Sweep
-from sley.formats import TARGETS, msccl_xml
+from sley.formats import msccl_xml
+from sley.formats.msccl_xml.targets import TARGETS
 from sley.ir.plan import Plan
 from support import rank_threads
 from support.algorithm_cases import cases_in_a_place, in_turn, label, program

@@ -37,7 +37,7 @@ _SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORM
 @click.option(
     "--target",
     type=click.Choice(list(TARGETS)),
-    help="The runtime to write the plan for; its limits are checked. [executor]",
+    help="The runtime to write the plan for; its limits are checked. [XML: executor]",
 )
 @click.option("--min-bytes", type=SizeType(), help="Smallest size of a call. [0]")
 @click.option("--max-bytes", type=SizeType(), help="Largest size of a call.")
@@ -45,6 +45,17 @@ _SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORM
 @click.option("--op", type=click.Choice(list(REDUCE_OPS)), help="Reduction of kernels. [sum]")
 @click.option(
     "--threads", type=BlockThreads(), help=f"Threads of a thread block. [kernels: {THREADS}]"
+)
+@click.option(
+    "--zero-copy",
+    is_flag=True,
+    default=None,
+    help="MSCCL++: put data straight into buffers of other ranks, at equal offsets.",
+)
+@click.option(
+    "--ranks-per-node",
+    type=click.IntRange(min=1),
+    help="MSCCL++: ranks of a host; between hosts channels are ports. [the topology's]",
 )
 @click.option("--show-pipelines", is_flag=True, help="Print the sub-pipelines.")
 @click.option("--show-rank", type=click.IntRange(min=0), help="Print the blocks of this rank.")

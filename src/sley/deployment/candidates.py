@@ -24,20 +24,7 @@ from sley.errors.deployment import (
     F516,
     F517,
 )
-from sley.errors.formats import (
-    F449,
-    F454,
-    F455,
-    F466,
-    F467,
-    F468,
-    F470,
-    F471,
-    F472,
-    F473,
-    F474,
-    F478,
-)
+from sley.errors.formats import F449, F454, F455, F466, F467, F468
 from sley.formats.msccl_xml.targets import TARGETS as XML_TARGETS
 from sley.formats.msccl_xml.targets import XmlTarget
 from sley.formats.msccl_xml.words import COLLECTIVE_NAMES, CUSTOM
@@ -48,10 +35,7 @@ _MOST_OPERATIONS = 64
 _INT_MAX = (1 << 31) - 1
 
 _WRONG = (F449, F454, F455, F466, F467)
-"""Problems of a file of MSCCL XML that is loaded: it runs, and gives wrong results or hangs."""
-
-_THROWN = (F470, F471, F472, F473, F474, F478)
-"""Problems of an execution plan that MSCCL++ finds when a call has chosen it."""
+"""Problems of a file that is loaded: it runs, and gives wrong results or hangs."""
 
 _ONLY_KNOWN = ("alltoallv", "send", "recv")
 """Names that msccl-executor-nccl and RCCL know, of collectives that sley doesn't have."""
@@ -267,10 +251,8 @@ def _collective(head: XmlHead, runtime: Runtime, rule: Rule) -> str:
     return known[word]
 
 
-def _consequence(cause: Diagnostic, runtime: Runtime) -> Rule:
+def _consequence(cause: Diagnostic) -> Rule:
     """What a problem of a file means when a runtime reads it."""
-    if runtime.target == "mscclpp":
-        return F516 if cause.rule in _THROWN else F517
     if cause.rule is F468:
         return F516
     return F517 if cause.code.startswith("V") or cause.rule in _WRONG else F505
@@ -281,9 +263,9 @@ def _proven(found: Candidate, runtime: Runtime) -> Candidate:
     try:
         files.verify_file(found.path, runtime.target)
     except SleyError as error:
-        cause = min(error.diagnostics, key=lambda one: _consequence(one, runtime) is not F505)
+        cause = min(error.diagnostics, key=lambda one: _consequence(one) is not F505)
         place = cause.places[0] if cause.places else Place()
-        rule = _consequence(cause, runtime)
+        rule = _consequence(cause)
         problem = rule.diagnostic(
             at=replace(place, file=str(found.path)),
             expected=cause.expected,
@@ -292,7 +274,7 @@ def _proven(found: Candidate, runtime: Runtime) -> Candidate:
         )
         if rule is F505:
             return replace(found, stop=problem)
-        return replace(found, faults=(*found.faults, problem))
+        return replace(found, faults=(problem,))
     return found
 
 
@@ -302,7 +284,7 @@ def _json(path: Path, runtime: Runtime) -> Candidate:
     registered = (head.ranks, 0) if runtime.names is None else DEFAULT_PLANS[path.name]
     collective = head.collective
     least = head.min_bytes
-    found = Candidate(
+    return Candidate(
         path,
         collective,
         head.name,
@@ -314,11 +296,6 @@ def _json(path: Path, runtime: Runtime) -> Candidate:
         _multiple(head),
         faults=tuple(_plan_faults(path, head, registered)),
     )
-    if never_chosen(found, runtime) is not None or any(
-        one.rule is not F508 for one in found.faults
-    ):
-        return found
-    return _proven(found, runtime)
 
 
 def _multiple(head: PlanHeader) -> int:

@@ -783,3 +783,13 @@ F499 = Rule(
     example="sley simulate plan.json --topology ndv4",
     instead="Use sley verify plan.json; compile the program of the plan for other commands.",
 )
+F530 = Rule(
+    "F530",
+    "not-in-mscclpp",
+    what="A plan to be written for MSCCL++ has another protocol than Simple and LL, or sends "
+    "messages of LL to another host.",
+    why="The executor of MSCCL++ 0.9.0 copies data, or writes packets through memory channels, "
+    "which stay within a host.",
+    example='sley.save(sley.compile(ring, protocol="direct"), "ring.json")',
+    instead="Compile the program with --protocol simple, or with --protocol ll for one host.",
+)

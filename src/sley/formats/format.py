@@ -89,7 +89,7 @@ class Format:
 
     name: its name in messages. suffix: the suffix of its files.
     write: returns the text of a plan. It takes the plan, the target as `target` if there are
-        targets, and its settings as keywords; None if files are only read.
+        targets, and its settings as keywords.
     read: returns the plan of a file (a path or a text), with the keywords collective, in_place,
         root and, if its plans have messages, slots; None if files are only written.
     check: refuses a plan that can't be written for a target, with the errors of `write`.
@@ -105,7 +105,7 @@ class Format:
 
     name: str
     suffix: str
-    write: Callable[..., str] | None = None
+    write: Callable[..., str]
     read: Callable[..., Imported] | None = None
     check: Callable[[Plan, Target], None] | None = None
     executions: Callable[..., Executions] | None = None
@@ -115,25 +115,9 @@ class Format:
     one_sided: bool = False
 
     @property
-    def writer(self) -> Callable[..., str]:
-        """`write`. Errors: F440 if files are only read."""
-        self.check_writable()
-        assert self.write is not None
-        return self.write
-
-    def check_writable(self) -> None:
-        """Refuses a format whose files are only read. Errors: F440."""
-        if self.write is None:
-            raise F440.error(
-                at=Place(detail="target"),
-                expected="a target for which plans are written",
-                found=", ".join(target.name for target in self.targets),
-            )
-
-    @property
     def settings(self) -> tuple[str, ...]:
         """The settings that `write` takes. Errors: F440 if files are only read."""
-        return keywords(self.writer)
+        return keywords(self.write)
 
     def checked(
         self, path: str | os.PathLike[str], known: Sequence[str], settings: Mapping[str, Any]

@@ -1,21 +1,26 @@
-"""MSCCL++ execution plans: reads a JSON file into a OneSidedPlan, by all rules of the executor.
+"""MSCCL++ execution plans: reads a JSON file into a OneSidedPlan, by all rules of the executor, and
+writes one for a Plan.
 
 `reader`: `parse` makes a `raw` plan of the text, `checks` refuse it, `cutting` finds the parts of
 its chunks, `lowering` makes the machine's rows; `conditions` say when it is executed so.
 `accesses`: the memory of each operation. `header`: what a call is compared with, for many files.
-All use `words` and `targets`.
+`writer`: `placing` finds the place of each message, `threadblocks` the blocks, `emission` their
+operations. All use `words` and `targets`.
 """
 
 from sley.formats.format import Format
 from sley.formats.mscclpp.reader import executions, read
 from sley.formats.mscclpp.targets import SUFFIX, TARGETS
+from sley.formats.mscclpp.writer import check, write
 
-__all__ = ["FORMAT", "executions", "read"]
+__all__ = ["FORMAT", "check", "executions", "read", "write"]
 
 FORMAT = Format(
     name="MSCCL++ execution plan",
     suffix=SUFFIX,
+    write=write,
     read=read,
+    check=check,
     executions=executions,
     targets=tuple(TARGETS.values()),
     one_sided=True,

@@ -1,0 +1,363 @@
+"""Emission: the operations of MSCCL++'s executor for a Plan.
+
+A message goes into scratch of the receiver that no other message of the call uses, by a put and a
+signal, or as packets (LL). At the begin of a call each receiver signals its senders that it has
+begun: the scratch of the call before is free. Nothing else is waited for, so blocks hang only where
+the plan itself does. `placing` says where the data of each message go, `threadblocks` which block
+of the executor performs which instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from sley.formats.mscclpp.placing import Placing, Range
+from sley.formats.mscclpp.threadblocks import Channel, ThreadBlocks
+from sley.ir.collective import Layout
+from sley.ir.connections import Messages
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE
+from sley.ir.words import REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op, Protocol
+
+_CHANNELS = 8
+"""The most channels, and the most remote ranges, of an operation."""
+
+_SOURCES = 10
+"""The most sources of an operation."""
+
+_MERGED_PUTS = ("put", "ppkt", "pws")
+_MERGED_SUMS = ("re", "repkt")
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation of a block. sources, destinations: its ranges, those of other ranks remote.
+    channels, semaphores: what it signals or waits for. barrier: the barrier at which two blocks
+    meet, or NONE."""
+
+    name: str
+    sources: tuple[Range, ...] = ()
+    destinations: tuple[Range, ...] = ()
+    channels: tuple[Channel, ...] = ()
+    semaphores: tuple[int, ...] = ()
+    barrier: int = NONE
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a block. begin: the number of steps before its first instruction. ends: by its
+    instructions, the number of steps up to each one's end."""
+
+    steps: list[Step]
+    begin: int
+    ends: list[int]
+
+
+def emit(plan: Plan, messages: Messages, placing: Placing, blocks: ThreadBlocks) -> list[Steps]:
+    """The steps of each thread block, within the limits of an operation, but not of a block."""
+    return [_Emitter(plan, messages, placing, blocks, b).steps() for b in range(len(blocks.rank))]
+
+
+class _Stream:
+    """The steps of a block so far. It adds the nops at which all threads meet: before a move that
+    needs what came before, and before a signal that tells of it."""
+
+    def __init__(self, rank: int, layout: Layout) -> None:
+        self.steps: list[Step] = []
+        self._rank, self._layout = rank, layout
+        self._read: set[int] = set()
+        self._written: set[int] = set()
+        self._unmet = False  # whether threads have moved data or waited since they met
+        self._waited = False
+        self._signals: list[Channel] = []
+
+    def nop(self) -> None:
+        """All threads meet, if there is anything that they don't know of one another."""
+        if self._unmet:
+            self.steps.append(Step("nop"))
+        self._read, self._written = set(), set()
+        self._unmet = self._waited = False
+
+    def move(self, step: Step) -> None:
+        """A step that all threads perform."""
+        reads = {cell for item in step.sources for cell in self._cells(item)}
+        writes = {cell for item in step.destinations for cell in self._cells(item)}
+        if self._waited or reads & self._written or writes & (self._read | self._written):
+            self.nop()
+        if not (self._unmet and self._merge(step)):
+            self.steps.append(step)
+        self._read |= reads
+        self._written |= writes
+        self._unmet = True
+
+    def push(self, step: Step) -> None:
+        """A put with a signal by a port, which reads what all threads have written."""
+        self.flush()
+        self.nop()
+        if not self._merge(step):
+            self.steps.append(step)
+
+    def add_to_sum(self, step: Step) -> bool:
+        """Adds the second source of a sum to the sum just before it into the same range, if that is
+        the step's first source as well."""
+        if not self.steps or self._waited:
+            return False
+        last, local = self.steps[-1], step.sources[0]
+        if (
+            last.name != step.name
+            or last.name not in _MERGED_SUMS
+            or last.destinations != step.destinations
+            or step.destinations != (local,)
+            or len(last.sources) >= _SOURCES
+            or any(cell in self._written for cell in self._cells(step.sources[1]))
+        ):
+            return False
+        self.steps[-1] = replace(last, sources=(*last.sources, step.sources[1]))
+        self._read.update(self._cells(step.sources[1]))
+        return True
+
+    def signal(self, channel: Channel) -> None:
+        """A signal after all moves so far; it may be sent together with the following ones."""
+        self._signals.append(channel)
+
+    def is_pending(self, channel: Channel) -> bool:
+        """Whether a signal on a channel has not been sent yet."""
+        return channel in self._signals
+
+    def flush(self) -> None:
+        """Sends the signals."""
+        if self._signals:
+            signals, self._signals = self._signals, []
+            self.nop()
+            self.threads("signal", signals)
+
+    def wait(self, channels: Sequence[Channel]) -> None:
+        """Waits for signals."""
+        self.flush()
+        self.threads("wait", channels)
+        self._unmet = self._waited = True
+
+    def threads(self, name: str, channels: Sequence[Channel]) -> None:
+        """An operation in which each channel has a thread of its own."""
+        for port in (False, True):
+            of_type = [channel for channel in channels if channel.port is port]
+            for k in range(0, len(of_type), _CHANNELS):
+                word = name.removeprefix("rlx") if port else name
+                self.steps.append(Step(word, channels=tuple(of_type[k : k + _CHANNELS])))
+
+    def begin(self, signals: Sequence[Channel], waits: Sequence[Channel]) -> None:
+        """The signals that this rank has begun the call, and those of others."""
+        self.threads("rlxsignal", signals)
+        self.threads("rlxwait", waits)
+        self._unmet = self._waited = bool(waits)
+
+    def acquire(self, semaphores: Sequence[int]) -> None:
+        """Waits for other blocks of the rank."""
+        self.flush()
+        self.steps.append(Step("sem_acquire", semaphores=tuple(semaphores)))
+        self._unmet = self._waited = True
+
+    def barrier(self, number: int) -> None:
+        """Meets another block of the rank."""
+        self.flush()
+        self.steps.append(Step("barrier", barrier=number))
+        self._read, self._written = set(), set()
+        self._unmet = self._waited = False
+
+    def release(self, semaphores: Sequence[int]) -> None:
+        """Lets other blocks of the rank continue."""
+        self.flush()
+        self.nop()
+        self.steps.append(Step("sem_release", semaphores=tuple(semaphores)))
+
+    def _cells(self, item: Range) -> Iterator[int]:
+        """The cells of a range of this rank; of others none, since only this block uses them."""
+        if item.rank == self._rank:
+            first = int(self._layout.cell(item.rank, item.buffer, item.index))
+            # Packets are never plain data as well.
+            first = first if not item.packet else -first - 2 * self._layout.cells
+            yield from range(first, first + item.count)
+
+    def _merge(self, step: Step) -> bool:
+        """Makes one put of this one and the last one, if the executor can."""
+        last = self.steps[-1] if self.steps else Step("")
+        if (
+            step.name not in _MERGED_PUTS
+            or last.name != step.name
+            or len(last.destinations) >= _CHANNELS
+            or last.sources[0].buffer != step.sources[0].buffer
+            or set(last.channels) & set(step.channels)
+            or (bool(last.channels) and last.channels[0].port != step.channels[0].port)
+        ):
+            return False
+        self.steps[-1] = Step(
+            last.name,
+            (*last.sources, *step.sources),
+            (*last.destinations, *step.destinations),
+            (*last.channels, *step.channels),
+        )
+        return True
+
+
+@dataclass
+class _Emitter:
+    """The steps of one block."""
+
+    plan: Plan
+    messages: Messages
+    placing: Placing
+    blocks: ThreadBlocks
+    block: int
+    _waited: set[int] = field(default_factory=set)
+
+    def steps(self) -> Steps:
+        """All steps, from the signals at the begin of a call to those at its end."""
+        plan, block = self.plan, self.block
+        rank = int(self.blocks.rank[block])
+        stream = _Stream(rank, plan.layout)
+        channels = self.blocks.channels[block]
+        begins = [channel for channel in channels if channel.begins]
+        receives = [c for c in begins if c.receives(rank)]
+        stream.begin(receives, [c for c in begins if c.sends(rank)])
+        if block in self.blocks.after:
+            stream.barrier(self.blocks.after[block])
+        begin, rows, ends = len(stream.steps), self.blocks.rows[block], list[int]()
+        for position, row in enumerate(rows):
+            if needed := self.blocks.acquires.get(row):
+                stream.acquire(needed)
+            if Op(int(plan.instructions.op[row])) is not Op.SEND:
+                stream.flush()
+            if plan.protocol is Protocol.LL:
+                self._emit_packets(stream, row)
+            else:
+                self._wait(stream, rows, position)
+                self._emit(stream, row)
+            if given := self.blocks.releases.get(row):
+                stream.release(given)
+            ends.append(len(stream.steps))
+        stream.flush()
+        if block in self.blocks.before:
+            stream.barrier(self.blocks.before[block])
+        ports = [channel for channel in channels if channel.port]
+        if received := [channel for channel in ports if channel.receives(rank)]:
+            stream.nop()
+            stream.threads("signal", received)
+        stream.threads("wait", [channel for channel in ports if channel.sends(rank)])
+        return Steps(stream.steps, begin, ends)
+
+    def _wait(self, stream: _Stream, rows: Sequence[int], position: int) -> None:
+        """Waits for the message of a row, and at once for those of the following rows, while no
+        other block or rank needs anything of this block before them."""
+        t, found = self.plan.instructions, list[Channel]()
+        send_of, row = self.messages.send_of, rows[position]
+        if send_of[row] == NONE or row in self._waited:
+            return
+        for row in rows[position:]:
+            if send_of[row] == NONE:
+                break
+            channel = self.blocks.channel_of[row, False]
+            later = bool(found)
+            if later and (
+                channel in found
+                or channel.port != found[0].port
+                or row in self.blocks.acquires
+                or len(found) == _CHANNELS
+            ):
+                break
+            found.append(channel)
+            self._waited.add(row)
+            if SENDS[t.op[row]] or row in self.blocks.releases:
+                break
+        stream.wait(found)
+
+    def _local(self, row: int) -> tuple[Range, Range]:
+        """The source and the destination of a row."""
+        t, rank = self.plan.instructions, int(self.plan.rank[row])
+        count = int(t.count[row])
+        return (
+            Range(rank, Buffer(max(int(t.src_buffer[row]), 0)), int(t.src_index[row]), count),
+            Range(rank, Buffer(max(int(t.dst_buffer[row]), 0)), int(t.dst_index[row]), count),
+        )
+
+    def _emit(self, stream: _Stream, row: int) -> None:
+        """A row with protocol Simple, whose message has arrived."""
+        op = Op(int(self.plan.instructions.op[row]))
+        source, target = self._local(row)
+        arrived = self.placing.range_of.get(int(self.messages.send_of[row]))
+        if op is Op.NOP:
+            return
+        if op is Op.COPY:
+            stream.move(Step("copy", (source,), (target,)))
+        elif op is Op.REDUCE:
+            self._sum(stream, Step("re", (target, source), (target,)))
+        elif op is Op.SEND:
+            self._send(stream, row, source)
+        elif arrived is not None and op in (Op.RECV, Op.RECV_COPY_SEND):
+            if arrived != target:
+                stream.move(Step("copy", (arrived,), (target,)))
+            if SENDS[op]:
+                self._send(stream, row, arrived)
+        elif arrived is not None:
+            self._reduce(stream, row, (source, arrived), target)
+
+    def _reduce(
+        self, stream: _Stream, row: int, sources: tuple[Range, Range], target: Range
+    ) -> None:
+        """A received message is added to the local operand, stored if the row stores it, and sent
+        on if the row sends it."""
+        op = Op(int(self.plan.instructions.op[row]))
+        # A result that is only sent takes the place of the message.
+        stored = target if WRITES_DESTINATION[op] else sources[1]
+        if not SENDS[op]:
+            self._sum(stream, Step("re", sources, (stored,)))
+        elif self._is_pushed(row):
+            self._sum(stream, Step("re", sources, (stored,)))
+            self._send(stream, row, stored)
+        else:
+            stream.move(Step("res", sources, (stored, self.placing.range_of[row])))
+            stream.signal(self.blocks.channel_of[row, True])
+
+    @staticmethod
+    def _sum(stream: _Stream, step: Step) -> None:
+        if not stream.add_to_sum(step):
+            stream.move(step)
+
+    def _is_pushed(self, row: int) -> bool:
+        return self.blocks.channel_of[row, True].port
+
+    def _send(self, stream: _Stream, row: int, source: Range) -> None:
+        channel, target = self.blocks.channel_of[row, True], self.placing.range_of[row]
+        if not channel.port:
+            if stream.is_pending(channel):
+                stream.flush()
+            stream.move(Step("put", (source,), (target,)))
+            stream.signal(channel)
+            return
+        if staged := self.placing.staged.get(row):
+            stream.move(Step("copy", (source,), (staged,)))
+            source = staged
+        stream.push(Step("pws", (source,), (target,), (channel,)))
+
+    def _emit_packets(self, stream: _Stream, row: int) -> None:
+        """A row with protocol LL."""
+        op = Op(int(self.plan.instructions.op[row]))
+        source, target = self._local(row)
+        arrived = self.placing.range_of.get(int(self.messages.send_of[row]))
+        sent = (self.placing.range_of[row],) if SENDS[op] else ()
+        if op is Op.NOP:
+            return
+        if op is Op.COPY:
+            stream.move(Step("copy", (source,), (target,)))
+        elif op is Op.REDUCE:
+            self._sum(stream, Step("re", (target, source), (target,)))
+        elif op is Op.SEND:
+            stream.move(Step("ppkt", (source,), sent))
+        elif arrived is not None and REDUCES[op]:
+            stored = target if WRITES_DESTINATION[op] else self.placing.spare[row]
+            step = Step("respkt" if sent else "repkt", (source, arrived), (stored, *sent))
+            self._sum(stream, step)
+        elif arrived is not None:
+            if sent:
+                stream.move(Step("rppkt", (arrived,), sent))
+            stream.move(Step("upkt", (arrived,), (target,)))

@@ -1,0 +1,163 @@
+"""Placing: where the data of a plan's messages go in the memory of their receivers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.ir.connections import Messages
+from sley.ir.graph import levels
+from sley.ir.happens_before import HappensBefore, conflicts
+from sley.ir.plan import Plan
+from sley.ir.tables import BoolArray, Edges, IntArray, LongArray
+from sley.ir.words import (
+    READS_SOURCE,
+    SENDS,
+    WRITES_DESTINATION,
+    Buffer,
+    Op,
+    Protocol,
+)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Consecutive chunks of a rank's memory, or packets of its scratch."""
+
+    rank: int
+    buffer: Buffer
+    index: int
+    count: int
+    packet: bool = False
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where data go.
+
+    range_of: by send, the range of the receiver's memory into which it writes.
+    staged: by send through a port, the range of own scratch into which its data are copied first.
+    spare: by instruction, the range of own scratch for a result that no buffer takes.
+    scratch: int64 (ranks,), chunks of scratch, as the plan declares them.
+    """
+
+    range_of: dict[int, Range]
+    staged: dict[int, Range]
+    spare: dict[int, Range]
+    scratch: LongArray
+
+
+@dataclass(frozen=True)
+class History:
+    """The conflicting accesses of a plan, and the order of its instructions.
+
+    level: int32 (instructions,), a linear extension of that order.
+    first, second: pairs of instructions with conflicting, adjacent accesses.
+    """
+
+    level: IntArray
+    first: LongArray
+    second: LongArray
+    order: HappensBefore
+
+    @classmethod
+    def of(cls, plan: Plan, messages: Messages) -> History:
+        before, after = messages.happens_before(plan)
+        level = levels(Edges.from_pairs(len(plan.instructions), before, after))
+        first, second, _ = conflicts(plan, level)
+        pairs = np.unique(np.stack([first, second], axis=1), axis=0)
+        order = HappensBefore(plan, messages.receive_of, level)
+        return cls(level, pairs[:, 0], pairs[:, 1], order)
+
+
+def place(
+    plan: Plan, messages: Messages, history: History, ports: BoolArray, *, zero_copy: bool
+) -> Placing:
+    """Where the data of a plan's messages go.
+
+    ports: bool (instructions,), the sends through ports. zero_copy: whether messages may go into
+    the input and output of another rank where they are stored, as they always may into its scratch.
+    """
+    scratch = plan.scratch_chunks.astype(np.int64)
+    direct = _direct(plan, messages, history, ports, zero_copy=zero_copy)
+    staged = _must_be_staged(plan, messages, history, ports, direct)
+    packets = plan.protocol is Protocol.LL
+    t, rank = plan.instructions, plan.rank
+    stages: dict[int, Range] = {}
+    spare: dict[int, Range] = {}
+    if packets:
+        spare = _spares(plan, scratch)
+    for row in np.flatnonzero(staged).tolist():
+        stages[row] = _take(scratch, int(rank[row]), int(t.count[row]))
+    if packets:
+        scratch = -(-scratch // 2)  # a packet takes two chunks of plain scratch
+    range_of: dict[int, Range] = {}
+    for send, receive in zip(messages.send.tolist(), messages.receive.tolist(), strict=True):
+        to, count = int(rank[receive]), int(t.count[receive])
+        if direct[send]:
+            buffer, index = Buffer(int(t.dst_buffer[receive])), int(t.dst_index[receive])
+            range_of[send] = Range(to, buffer, index, count)
+        else:
+            range_of[send] = _take(scratch, to, count, packet=packets)
+    return Placing(range_of, stages, spare, scratch)
+
+
+def _take(scratch: LongArray, rank: int, count: int, *, packet: bool = False) -> Range:
+    """Further scratch of a rank."""
+    scratch[rank] += count
+    return Range(rank, Buffer.SCRATCH, int(scratch[rank]) - count, count, packet)
+
+
+def _spares(plan: Plan, scratch: LongArray) -> dict[int, Range]:
+    """Scratch for the results that are only sent: each block has one range for all of them."""
+    t, found = plan.instructions, dict[int, Range]()
+    rows = np.flatnonzero(t.op == Op.RECV_REDUCE_SEND)
+    for block in np.unique(plan.block[rows]).tolist():
+        own = rows[plan.block[rows] == block]
+        widest = _take(scratch, int(plan.block_rank[block]), int(t.count[own].max()))
+        for row in own.tolist():
+            found[row] = Range(widest.rank, widest.buffer, widest.index, int(t.count[row]))
+    return found
+
+
+def _direct(
+    plan: Plan, messages: Messages, history: History, ports: BoolArray, *, zero_copy: bool
+) -> BoolArray:
+    """bool (instructions,): the sends whose data go where the receiver stores them. All earlier
+    accesses to these chunks must have ended when the sender sends."""
+    t = plan.instructions
+    stores = np.isin(t.op, [Op.RECV, Op.RECV_COPY_SEND])
+    stores &= zero_copy | (t.dst_buffer == Buffer.SCRATCH)
+    direct = np.zeros(len(t), bool)
+    if plan.protocol is Protocol.LL:
+        return direct
+    earlier: dict[int, list[int]] = {}
+    for first, second in zip(history.first.tolist(), history.second.tolist(), strict=True):
+        earlier.setdefault(second, []).append(first)
+    for send, receive in zip(messages.send.tolist(), messages.receive.tolist(), strict=True):
+        if stores[receive]:
+            ends = [
+                int(messages.receive_of[row]) if ports[row] else row
+                for row in earlier.get(receive, [])
+            ]
+            direct[send] = all(history.order.reaches(end, send) for end in ends)
+    return direct
+
+
+def _must_be_staged(
+    plan: Plan, messages: Messages, history: History, ports: BoolArray, direct: BoolArray
+) -> BoolArray:
+    """bool (instructions,): the sends through ports whose source is overwritten later in the call,
+    perhaps before the port has read it."""
+    t = plan.instructions
+    staged = np.zeros(len(t), bool)
+    from_buffer = ports & SENDS[t.op] & (READS_SOURCE[t.op] | WRITES_DESTINATION[t.op])
+    from_buffer &= ~np.isin(t.op, [Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND])  # they send scratch
+    for first, second in zip(history.first.tolist(), history.second.tolist(), strict=True):
+        if not from_buffer[first] or staged[first] or not WRITES_DESTINATION[t.op[second]]:
+            continue
+        sender = int(messages.send_of[second])
+        writer = sender if sender >= 0 and direct[sender] else second
+        staged[first] = not history.order.reaches(int(messages.receive_of[first]), writer)
+    return staged

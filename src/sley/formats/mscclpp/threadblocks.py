@@ -1,0 +1,219 @@
+"""Thread blocks: which block of the executor performs which instructions of a plan, and their
+channels, semaphores and barriers.
+
+A block of the executor has few operations, and a GPU few semaphores. So a long block of the plan is
+cut into several, which follow one another at barriers. If the waits between the blocks of a rank
+need too many semaphores, blocks that wait for one another become one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.formats.mscclpp.placing import History
+from sley.ir.connections import Messages
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, BoolArray
+from sley.ir.words import Protocol
+
+
+@dataclass(frozen=True, order=True)
+class Channel:
+    """A channel between two blocks of different ranks, which signal each other on it.
+
+    low, high: the ranks, the lower one first. number: the plan's channel. low_block, high_block:
+    the blocks at its ends. port: whether it is a port channel. forth, back: whether messages go
+    from low to high, and from high to low. begins: whether receivers signal on it that they have
+    begun the call.
+    """
+
+    low: int
+    high: int
+    number: int
+    low_block: int
+    high_block: int
+    port: bool
+    forth: bool
+    back: bool
+    begins: bool
+
+    def sends(self, rank: int) -> bool:
+        """Whether this rank sends messages on it."""
+        return self.forth if rank == self.low else self.back
+
+    def receives(self, rank: int) -> bool:
+        """Whether this rank receives messages on it."""
+        return self.back if rank == self.low else self.forth
+
+    def peer(self, rank: int) -> int:
+        """The rank at the other end."""
+        return self.high if rank == self.low else self.low
+
+
+@dataclass(frozen=True)
+class ThreadBlocks:
+    """The blocks of the executor.
+
+    rank: the rank of each block, ascending. rows: by block, its instructions in order.
+    acquires: by instruction, the semaphores to acquire before it. releases: by instruction, the
+    semaphores to release after it. semaphores: their number on each rank.
+    after: by block, the barrier at which it follows another block; before: by block, the barrier
+    at which another block follows it. barriers: their number on each rank.
+    channels: by block, its channels. channel_of: by (instruction, whether it sends), the channel of
+    its message.
+    """
+
+    rank: list[int]
+    rows: list[list[int]]
+    acquires: dict[int, list[int]]
+    releases: dict[int, list[int]]
+    semaphores: list[int]
+    after: dict[int, int]
+    before: dict[int, int]
+    barriers: list[int]
+    channels: list[list[Channel]]
+    channel_of: dict[tuple[int, bool], Channel]
+
+
+class Continued(list[int]):
+    """The instructions of a block that continues the block before it."""
+
+
+def whole_blocks(plan: Plan, history: History, most: Sequence[int]) -> list[list[int]]:
+    """The instructions of each block, rank after rank. Blocks of a rank that wait for one another
+    become one, the shortest first, until at most `most[rank]` pairs of blocks wait."""
+    group = np.arange(len(plan.block_rank))
+    pairs = np.array(needed_order(plan, history), np.int64).reshape(-1, 2)
+    for rank, limit in enumerate(most):
+        of_rank = plan.block[pairs[plan.rank[pairs[:, 0]] == rank]]
+        while True:
+            waits = np.unique(group[of_rank], axis=0)
+            waits = waits[waits[:, 0] != waits[:, 1]]
+            if len(waits) <= limit:
+                break
+            size = np.bincount(group[plan.block], minlength=len(group))
+            one, other = np.sort(waits[np.argmin(size[waits].sum(axis=1))]).tolist()
+            group[group == other] = one
+    rows: dict[int, list[int]] = defaultdict(list)
+    for row in np.lexsort((np.arange(len(plan.block)), history.level)).tolist():
+        rows[int(group[plan.block[row]])].append(row)
+    return [rows[block] for block in sorted(rows)]
+
+
+def needed_order(plan: Plan, history: History) -> list[tuple[int, int]]:
+    """Pairs of instructions of a rank, in different blocks, the first of which must end before the
+    second one begins.
+
+    These are the plan's waits; with packets, which order nothing but their own data, also the
+    conflicting accesses that messages order.
+    """
+    waits = plan.waits
+    pairs = set(zip(waits.target.tolist(), waits.source.tolist(), strict=True))
+    if plan.protocol is Protocol.LL:
+        first, second = history.first, history.second
+        unordered = ~history.order.direct(first, second)
+        for before, after in zip(
+            first[unordered].tolist(), second[unordered].tolist(), strict=True
+        ):
+            if not history.order.reaches_within_rank(before, after):
+                pairs.add((before, after))
+    return sorted(pair for pair in pairs if plan.block[pair[0]] != plan.block[pair[1]])
+
+
+def arrange(
+    plan: Plan,
+    messages: Messages,
+    history: History,
+    blocks: Sequence[Sequence[int]],
+    ports: BoolArray,
+) -> ThreadBlocks:
+    """The semaphores and channels between blocks. blocks: the instructions of each, of which
+    consecutive ones may be parts of one sequence; ports: bool (instructions,), the sends through
+    ports."""
+    block_of = np.full(len(plan.instructions), NONE, np.int64)
+    position = block_of.copy()
+    for block, rows in enumerate(blocks):
+        block_of[rows], position[rows] = block, np.arange(len(rows))
+    acquires, releases, semaphores = _semaphores(
+        plan, needed_order(plan, history), block_of, position
+    )
+    channel_of = _channels(plan, messages, block_of, ports)
+    channels: list[set[Channel]] = [set() for _ in blocks]
+    for (row, _), channel in channel_of.items():
+        channels[block_of[row]].add(channel)
+    rank = [int(plan.rank[rows[0]]) for rows in blocks]
+    after: dict[int, int] = {}
+    barriers = [0] * plan.collective.ranks
+    for block, rows in enumerate(blocks):
+        if isinstance(rows, Continued):
+            after[block] = barriers[rank[block]]
+            barriers[rank[block]] += 1
+    return ThreadBlocks(
+        rank,
+        [list(rows) for rows in blocks],
+        acquires,
+        releases,
+        semaphores,
+        after,
+        {block - 1: barrier for block, barrier in after.items()},
+        barriers,
+        [sorted(of) for of in channels],
+        channel_of,
+    )
+
+
+def _semaphores(
+    plan: Plan, pairs: Sequence[tuple[int, int]], block_of: np.ndarray, position: np.ndarray
+) -> tuple[dict[int, list[int]], dict[int, list[int]], list[int]]:
+    """The semaphores to acquire and to release by instruction, and their number by rank. Each pair
+    of blocks has one. A wait is needed only if no earlier one of the pair is for as late an
+    instruction."""
+    of_blocks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for before, after in pairs:
+        if block_of[before] != block_of[after]:
+            of_blocks[int(block_of[before]), int(block_of[after])].append((before, after))
+    acquires: dict[int, list[int]] = defaultdict(list)
+    releases: dict[int, list[int]] = defaultdict(list)
+    number = [0] * plan.collective.ranks
+    for key in sorted(of_blocks):
+        latest = NONE
+        rank = int(plan.rank[of_blocks[key][0][0]])
+        ordered = sorted(of_blocks[key], key=lambda p: (position[p[1]], -position[p[0]]))
+        for before, after in ordered:
+            if position[before] > latest:
+                latest = int(position[before])
+                releases[before].append(number[rank])
+                acquires[after].append(number[rank])
+        number[rank] += 1
+    return dict(acquires), dict(releases), number
+
+
+def _channels(
+    plan: Plan, messages: Messages, block_of: np.ndarray, ports: BoolArray
+) -> dict[tuple[int, bool], Channel]:
+    """The channel of each message, at both ends. The two directions between two blocks share one.
+
+    With LL, a rank that hears of another one in each call needs no signal that it has begun: its
+    packets of a call come from that call (and scratch has two copies).
+    """
+    sends, receives = messages.send.tolist(), messages.receive.tolist()
+    t, rank = plan.instructions, plan.rank
+    heard = {(int(rank[s]), int(rank[r])) for s, r in zip(sends, receives, strict=True)}
+    keys = []
+    for s, r in zip(sends, receives, strict=True):
+        low, high = (s, r) if rank[s] < rank[r] else (r, s)
+        ends = (int(rank[low]), int(rank[high]))
+        blocks = (int(block_of[low]), int(block_of[high]))
+        keys.append(((*ends, int(t.channel[s]), *blocks, bool(ports[s])), low == s))
+    used = set(keys)
+    found: dict[tuple[int, bool], Channel] = {}
+    for (key, _), s, r in zip(keys, sends, receives, strict=True):
+        mutual = {key[:2], key[1::-1]} <= heard
+        begins = plan.protocol is not Protocol.LL or not mutual
+        channel = Channel(*key, (key, True) in used, (key, False) in used, begins)
+        found[s, True] = found[r, False] = channel
+    return found

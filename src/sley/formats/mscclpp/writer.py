@@ -1,0 +1,426 @@
+"""Writer: the execution plan of MSCCL++ for a Plan."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from sley.errors import Place
+from sley.errors.formats import F443, F451, F475, F481, F482, F530
+from sley.formats.format import Target, target_among
+from sley.formats.mscclpp.emission import Step, Steps, emit
+from sley.formats.mscclpp.placing import History, Placing, Range, place
+from sley.formats.mscclpp.targets import TARGETS, PlanTarget
+from sley.formats.mscclpp.threadblocks import (
+    Channel,
+    Continued,
+    ThreadBlocks,
+    arrange,
+    whole_blocks,
+)
+from sley.formats.mscclpp.words import BUFFER_WORDS, MEMORY, PORT
+from sley.formats.problems import Problems
+from sley.ir.collectives import standard
+from sley.ir.connections import Messages
+from sley.ir.plan import Plan
+from sley.ir.sizes import text_in_bytes
+from sley.ir.tables import NONE, BoolArray, IntArray
+from sley.ir.words import Protocol, is_integer
+
+_PROTOCOLS = (Protocol.SIMPLE, Protocol.LL)
+_OFFSETS = (1 << 32) - 1
+_REDUCES = frozenset({"re", "res", "repkt", "respkt"})
+_RESERVED = (2, 6, 12, 20, 32)
+"""Operations to leave free in the parts of a block, in turn until all parts fit: each has barriers,
+and may need signals and semaphores for other parts."""
+
+_MEETING = 2
+"""The blocks of a barrier."""
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of a file."""
+
+    plan: Plan
+    placing: Placing
+    blocks: ThreadBlocks
+    steps: list[Steps]
+
+
+def write(
+    plan: Plan,
+    target: str | Target,
+    *,
+    name: str | None = None,
+    min_bytes: int | str = 0,
+    max_bytes: int | str | None = None,
+    threads: int | None = None,
+    zero_copy: bool = False,
+    ranks_per_node: int | None = None,
+) -> str:
+    """The execution plan (JSON) of a Plan, for MSCCL++. It depends on the arguments alone.
+
+    name: the plan's name, by which MSCCL++ finds its resources; the plan's by default.
+    min_bytes, max_bytes: the least and the greatest size for which the executor runs the plan, both
+        included: of the output for AllGather, else of the input. At most, and by default, the size
+        up to which its 32-bit offsets are right.
+    threads: threads of a block; by default the most, 1024.
+    zero_copy: whether messages may go straight into the input and output of other ranks. Then these
+        buffers must have the same offset in their allocation on all ranks; the executor doesn't
+        check that.
+    ranks_per_node: ranks of a host: between hosts channels are port channels. By default as in the
+        plan's topology; without one all ranks are on one host.
+    Errors: F440, F443, F451, F475, F481, F482, F530, with up to 20 problems at once.
+    """
+    target = target_among(TARGETS, target, PlanTarget)
+    problems = Problems()
+    least, most = text_in_bytes(min_bytes), text_in_bytes(max_bytes)
+    threads = target.threads if threads is None else threads
+    _check_threads(target, threads, problems)
+    parts = _parts(plan, target, problems, zero_copy=zero_copy, ranks_per_node=ranks_per_node)
+    greatest = _greatest_bytes(parts)
+    most = greatest if most is None else most
+    _check_range(least, most, greatest, problems)
+    problems.raise_any()
+    packets = plan.protocol is Protocol.LL
+    header: dict[str, Any] = {
+        "name": plan.name if name is None else name,
+        "collective": plan.collective.name,
+        "protocol": plan.protocol.value,
+        "inplace": plan.collective.in_place,
+        "reuse_resources": False,
+        "gpus": [_gpu(parts, rank) for rank in range(plan.collective.ranks)],
+        "num_threads_per_block": threads,
+        "use_double_scratch_buffer": packets,
+        "buffer_alignment": target.vector_bytes,
+        "min_message_size": least,
+        "max_message_size": most,
+    }
+    return json.dumps(header, indent=2) + "\n"
+
+
+def check(plan: Plan, target: str | Target) -> None:
+    """Refuses a plan that MSCCL++ can't run. Errors: as `write`, apart from those of settings."""
+    target = target_among(TARGETS, target, PlanTarget)
+    _parts(plan, target, Problems(), zero_copy=False, ranks_per_node=None)
+
+
+def _check_threads(target: PlanTarget, threads: Any, problems: Problems) -> None:
+    if not is_integer(threads) or not 32 <= threads <= target.threads or threads % 32:
+        problems.add(
+            F451,
+            Place(detail="write"),
+            expected=f"threads: a multiple of 32, up to {target.threads}",
+            found=f"threads={threads!r}",
+        )
+
+
+def _check_range(least: Any, most: Any, greatest: int, problems: Problems) -> None:
+    are_sizes = is_integer(least) and is_integer(most)
+    if not are_sizes or not 0 <= least <= most <= greatest:
+        problems.add(
+            F451,
+            Place(detail="write"),
+            expected=f"0 <= min_bytes <= max_bytes <= {greatest}, below 4 GiB for each buffer",
+            found=f"min_bytes={least!r}, max_bytes={most!r}",
+        )
+
+
+def _greatest_bytes(parts: _Parts) -> int:
+    """The greatest size of a call for which all offsets fit into 32 bits."""
+    c = parts.plan.collective
+    copies = 4 if parts.plan.protocol is Protocol.LL else 1  # packets, and two copies
+    chunks = max(
+        int(c.input_chunks.max()),
+        int(c.output_chunks.max()),
+        int(parts.placing.scratch.max()) * copies,
+    )
+    unit = _OFFSETS // chunks // 16 * 16
+    own = c.output_chunks if c.name == "allgather" else c.input_chunks
+    return unit * int(own.max())
+
+
+def _parts(
+    plan: Plan,
+    target: PlanTarget,
+    problems: Problems,
+    *,
+    zero_copy: bool,
+    ranks_per_node: int | None,
+) -> _Parts:
+    """The parts of a file; raises the problems, earlier ones included."""
+    _check_plan(plan, problems)
+    nodes = _nodes(plan, ranks_per_node, problems)
+    problems.raise_any()
+    messages = Messages.of(plan)
+    rank = plan.rank
+    ports = np.zeros(len(plan.instructions), bool)
+    ports[messages.send] = nodes[rank[messages.send]] != nodes[rank[messages.receive]]
+    if plan.protocol is Protocol.LL and ports.any():
+        row = int(np.argmax(ports))
+        problems.add(
+            F530,
+            plan.place(row),
+            expected="Simple between hosts: packets go by memory channels alone",
+            found="a message of LL to another host",
+        )
+        problems.raise_any()
+    history = History.of(plan, messages)
+    placing = place(plan, messages, history, ports, zero_copy=zero_copy)
+    blocks, steps = _blocks(plan, messages, history, placing, ports, target)
+    parts = _Parts(plan, placing, blocks, steps)
+    _check_tables(parts, target, problems)
+    problems.raise_any()
+    return parts
+
+
+def _check_plan(plan: Plan, problems: Problems) -> None:
+    """Refuses a plan that no file can represent."""
+    c, at = plan.collective, Place(detail=plan.name)
+    if plan.protocol not in _PROTOCOLS:
+        problems.add(F530, at, expected="Simple or LL", found=plan.protocol.value)
+    if standard(c) is None or c.root != NONE:
+        expected = "a standard collective without a root, which an execution plan can't name"
+        problems.add(F443, at, expected=expected, found=str(c))
+    for name, chunks in (("input", c.input_chunks), ("output", c.output_chunks)):
+        if not chunks.all():
+            problems.add(
+                F475,
+                at,
+                expected=f"{name} chunks on each rank",
+                found=f"none on rank {int(np.argmin(chunks))}: the loader divides by their number",
+            )
+
+
+def _nodes(plan: Plan, ranks_per_node: Any, problems: Problems) -> IntArray:
+    """int32 (ranks,): the host of each rank."""
+    ranks = plan.collective.ranks
+    nowhere = np.zeros(ranks, np.int32)
+    if ranks_per_node is None:
+        return nowhere if plan.topology is None else plan.topology.node
+    if not is_integer(ranks_per_node) or ranks_per_node < 1 or ranks % ranks_per_node:
+        problems.add(
+            F451,
+            Place(detail="write"),
+            expected=f"ranks_per_node: a number that divides {ranks}",
+            found=f"ranks_per_node={ranks_per_node!r}",
+        )
+        return nowhere
+    return np.arange(ranks, dtype=np.int32) // np.int32(ranks_per_node)
+
+
+def _blocks(
+    plan: Plan,
+    messages: Messages,
+    history: History,
+    placing: Placing,
+    ports: BoolArray,
+    target: PlanTarget,
+) -> tuple[ThreadBlocks, list[Steps]]:
+    """The blocks and their steps: the plan's own blocks where a GPU has the semaphores for them,
+    and blocks with too many operations cut."""
+    most = [target.semaphores] * plan.collective.ranks
+    while True:
+        rows = whole_blocks(plan, history, most)
+        blocks = arrange(plan, messages, history, rows, ports)
+        steps = emit(plan, messages, placing, blocks)
+        if not _fit(steps, target):
+            whole = list(zip(rows, steps, strict=True))
+            for reserved in _RESERVED:
+                cut = [part for block in whole for part in _cut(*block, target, reserved)]
+                blocks = arrange(plan, messages, history, cut, ports)
+                steps = emit(plan, messages, placing, blocks)
+                if _fit(steps, target):
+                    break
+        # Parts of two blocks may need more than one semaphore.
+        excess = [number - target.semaphores for number in blocks.semaphores]
+        if not any(more > 0 < most[rank] for rank, more in enumerate(excess)):
+            return blocks, steps
+        most = [max(of - max(more, 0), 0) for of, more in zip(most, excess, strict=True)]
+
+
+def _fit(steps: list[Steps], target: PlanTarget) -> bool:
+    return all(len(of.steps) <= target.operations for of in steps)
+
+
+def _cut(rows: list[int], steps: Steps, target: PlanTarget, reserved: int) -> list[list[int]]:
+    """The instructions of a block, cut so that each part has at most the target's number of
+    operations, with `reserved` operations left free."""
+    if len(steps.steps) <= target.operations:
+        return [rows]
+    end = len(steps.steps) - steps.ends[-1]
+    room = target.operations - steps.begin - end - reserved
+    parts: list[list[int]] = [[]]
+    start = steps.begin
+    for row, (before, after) in zip(rows, pairwise([start, *steps.ends]), strict=True):
+        if parts[-1] and after - start > room:
+            parts.append(Continued())
+            start = before
+        parts[-1].append(row)
+    return parts
+
+
+def _check_tables(parts: _Parts, target: PlanTarget, problems: Problems) -> None:
+    """Refuses blocks and GPUs with more entries than the executor's tables."""
+    blocks = parts.blocks
+    for b, of in enumerate(parts.steps):
+        at = parts.plan.place(blocks.rows[b][0])
+        if len(of.steps) > target.operations:
+            problems.add(
+                F481,
+                at,
+                expected=f"at most {target.operations} operations in a block",
+                found=f"{len(of.steps)}",
+            )
+        for port in (False, True):
+            number = sum(channel.port is port for channel in blocks.channels[b])
+            if number > target.channels:
+                word = PORT if port else MEMORY
+                expected = f"at most {target.channels} {word} channels in a block"
+                problems.add(F482, at, expected=expected, found=f"{number}")
+            peers = len(set(_remote(of.steps, blocks.rank[b], port=port)))
+            if peers > target.references:
+                expected = f"at most {target.references} remote buffers in a block"
+                problems.add(F482, at, expected=expected, found=f"{peers}")
+    for word, numbers, most in (
+        ("semaphores", blocks.semaphores, target.semaphores),
+        ("barriers", blocks.barriers, target.barriers),
+    ):
+        rank = int(np.argmax(numbers))
+        if numbers[rank] > most:
+            at, expected = Place(detail=f"rank {rank}"), f"at most {most} {word} on a GPU"
+            problems.add(F482, at, expected=expected, found=f"{numbers[rank]}")
+
+
+def _remote(steps: list[Step], rank: int, *, port: bool) -> list[tuple[int, str]]:
+    """The remote buffers of steps, by ports or by memory channels, in the order of their first
+    use."""
+    found: dict[tuple[int, str], None] = {}
+    for step in steps:
+        if _is_port(step) is port:
+            for item in step.destinations:
+                if item.rank != rank:
+                    found[item.rank, BUFFER_WORDS[item.buffer]] = None
+    return list(found)
+
+
+def _is_port(step: Step) -> bool:
+    return bool(step.channels) and step.channels[0].port
+
+
+def _gpu(parts: _Parts, rank: int) -> dict[str, Any]:
+    """The part of the file for a rank."""
+    c, blocks = parts.plan.collective, parts.blocks
+    own = [b for b, of in enumerate(blocks.rank) if of == rank]
+    channels = sorted({channel for b in own for channel in blocks.channels[b]})
+    access: dict[tuple[int, str], list[str]] = defaultdict(list)
+    for port, word in ((False, MEMORY), (True, PORT)):
+        for b in own:
+            for key in _remote(parts.steps[b].steps, rank, port=port):
+                if word not in access[key]:
+                    access[key].append(word)
+    remote = sorted(access)
+    numbers = {
+        port: {channel: k for k, channel in enumerate(c for c in channels if c.port is port)}
+        for port in (False, True)
+    }
+    return {
+        "id": rank,
+        "input_chunks": int(c.input_chunks[rank]),
+        "output_chunks": int(c.output_chunks[rank]),
+        "scratch_chunks": int(parts.placing.scratch[rank]),
+        "threadblocks": [
+            _threadblock(parts, b, k, numbers, {key: i for i, key in enumerate(remote)})
+            for k, b in enumerate(own)
+        ]
+        # A kernel of no blocks can't be launched.
+        or [{"id": 0, "ops": [{"name": "nop"}], "channels": [], "remote_buffer_refs": []}],
+        "channels": [
+            {
+                "channel_type": PORT if port else MEMORY,
+                "connected_to": [channel.peer(rank) for channel in of_type],
+            }
+            for port, of_type in numbers.items()
+            if of_type
+        ],
+        "remote_buffers": [
+            {"rank": peer, "type": word, "access_channel_types": access[peer, word]}
+            for peer, word in remote
+        ],
+        "semaphores": [{"init_value": 0}] * blocks.semaphores[rank],
+    }
+
+
+def _threadblock(
+    parts: _Parts,
+    block: int,
+    number: int,
+    channels: dict[bool, dict[Channel, int]],
+    remote: dict[tuple[int, str], int],
+) -> dict[str, Any]:
+    """A block. channels: by whether they are ports, the numbers of the rank's channels; remote: the
+    numbers of its remote buffers."""
+    steps, rank = parts.steps[block].steps, parts.blocks.rank[block]
+    own = {
+        port: [channel for channel in parts.blocks.channels[block] if channel.port is port]
+        for port in (False, True)
+    }
+    used = {port: _remote(steps, rank, port=port) for port in (False, True)}
+    return {
+        "id": number,
+        "ops": [
+            _operation(step, rank, own[_is_port(step)], used[_is_port(step)]) for step in steps
+        ],
+        "channels": [
+            {
+                "channel_type": PORT if port else MEMORY,
+                "channel_ids": [channels[port][channel] for channel in of_type],
+            }
+            for port, of_type in own.items()
+            if of_type
+        ],
+        "remote_buffer_refs": [
+            {
+                "access_channel_type": PORT if port else MEMORY,
+                "remote_buffer_ids": [remote[key] for key in keys],
+            }
+            for port, keys in used.items()
+            if keys
+        ],
+    }
+
+
+def _operation(
+    step: Step, rank: int, channels: list[Channel], remote: list[tuple[int, str]]
+) -> dict[str, Any]:
+    """An operation. channels, remote: those of the block, of the operation's type."""
+
+    def operand(item: Range) -> dict[str, Any]:
+        if item.rank == rank:
+            where: dict[str, Any] = {"type": BUFFER_WORDS[item.buffer]}
+        else:
+            where = {"buffer_id": remote.index((item.rank, BUFFER_WORDS[item.buffer]))}
+        return {**where, "index": item.index, "size": item.count}
+
+    found: dict[str, Any] = {"name": step.name}
+    if step.sources or step.destinations:
+        found["src_buff"] = [operand(item) for item in step.sources]
+        found["dst_buff"] = [operand(item) for item in step.destinations]
+    is_remote = any(item.rank != rank for item in step.destinations)
+    if step.channels or is_remote:
+        found["channel_type"] = PORT if _is_port(step) else MEMORY
+    if step.channels:
+        found["channel_ids"] = [channels.index(channel) for channel in step.channels]
+    if step.barrier != NONE:
+        found.update(barrier_id=step.barrier, num_threadblocks=_MEETING)
+    if step.semaphores:
+        found["semaphore_ids"] = list(step.semaphores)
+    if step.name in _REDUCES:
+        found["reduce_op"] = "sum"
+    return found

@@ -1,0 +1,204 @@
+"""Execution plans of MSCCL++: what is written obeys the executor's rules, and means the plan."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sley
+from sley import formats
+from sley.errors import SleyError
+from sley.formats import TARGETS
+from support.algorithm_cases import in_turn, label, program
+from support.mscclpp_rules import broken_rules
+
+WAYS: tuple[dict[str, Any], ...] = (
+    {"protocol": "simple"},
+    {"protocol": "ll"},
+    {"protocol": "simple", "zero_copy": True},
+    {"protocol": "simple", "hosts": True},
+    {"protocol": "simple", "hosts": True, "zero_copy": True, "instances": 2},
+    {"protocol": "ll", "instances": 2},
+)
+"""Ways to compile and to write an algorithm. hosts: with port channels between hosts."""
+
+HAS_ROOT = {"broadcast", "reduce", "gather", "scatter"}
+
+
+def written(plan: sley.Plan, **settings: Any) -> dict[str, Any]:
+    """The written plan, which obeys the rules and is proven as the executor reads it."""
+    form, target = formats.FORMATS[".json"], TARGETS["mscclpp"]
+    text = form.write(plan, target, **settings)
+    assert broken_rules(json.loads(text)) == []
+    assert form.executions is not None
+    for way in form.executions(text, target).executions:
+        proof = sley.verify(way.plan)
+        assert proof.plan.collective == plan.collective
+        assert way.plan.protocol is plan.protocol
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def operations(plan: dict[str, Any], rank: int = 0) -> Counter[str]:
+    """How many operations of each kind a rank performs."""
+    blocks = plan["gpus"][rank]["threadblocks"]
+    return Counter(op["name"] for block in blocks for op in block["ops"])
+
+
+TOO_LARGE = {("multi-ring-allreduce", 9), ("multi-ring-reducescatter", 9)}
+"""Algorithms, on a number of ranks, that with two instances need more semaphores than a GPU has."""
+
+
+def check(name: str, parameters: dict[str, Any], way: dict[str, Any]) -> None:
+    """Writes an algorithm, or sees that it is refused for what the executor does not have."""
+    options = dict(way)
+    settings = {"zero_copy": options.pop("zero_copy", False)}
+    if options.pop("hosts", False) and "nodes" in parameters:
+        settings["ranks_per_node"] = parameters["gpus"]
+    plan = sley.compile(program(name, parameters), **options)
+    hosts = 1 if plan.topology is None else plan.topology.nodes
+    refused = ""
+    if plan.collective.name in HAS_ROOT:
+        refused = "F443"
+    elif options["protocol"] == "ll" and hosts > 1:
+        refused = "F530"
+    elif "instances" in options and (name, plan.collective.ranks) in TOO_LARGE:
+        refused = "F482"
+    if not refused:
+        written(plan, **settings)
+        return
+    with pytest.raises(SleyError, match=refused):
+        written(plan, **settings)
+
+
+@pytest.mark.parametrize(("name", "parameters", "way"), in_turn(WAYS)[:: len(WAYS) + 1], ids=label)
+def test_a_written_algorithm_breaks_a_rule_or_is_not_proven(name, parameters, way):
+    check(name, parameters, way)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "parameters", "way"), in_turn(WAYS), ids=label)
+def test_an_algorithm_that_is_written_in_any_way_breaks_a_rule(name, parameters, way):
+    check(name, parameters, way)
+
+
+def ring(ranks: int = 4, **options: Any) -> sley.Plan:
+    return sley.compile(sley.algorithms.build("ring-allreduce", ranks=ranks), **options)
+
+
+def test_a_long_block_is_not_cut_at_barriers():
+    found = written(ring(8))
+    sizes = [len(block["ops"]) for block in found["gpus"][0]["threadblocks"]]
+    assert len(sizes) == 2
+    assert max(sizes) <= 64
+    assert operations(found)["barrier"] == 2
+
+
+def test_blocks_that_need_too_many_semaphores_are_not_merged():
+    plan = sley.compile(sley.algorithms.build("multi-ring-allreduce", nodes=2, gpus=4))
+    found = written(plan)
+    assert max(len(gpu["semaphores"]) for gpu in found["gpus"]) <= 16
+
+
+@pytest.mark.parametrize(
+    ("table", "code"), [("operations", "F481"), ("barriers", "F482"), ("channels", "F482")]
+)
+def test_a_plan_that_does_not_fit_into_a_table_is_written(table, code):
+    tables = {"operations": {"operations": 5}, "barriers": {"barriers": 0, "operations": 40}}
+    smaller = replace(TARGETS["mscclpp"], **tables.get(table, {table: 0}))
+    with pytest.raises(SleyError) as error:
+        formats.FORMATS[".json"].write(ring(8), smaller)
+    assert {found.code for found in error.value.diagnostics} == {code}
+
+
+def test_data_without_a_reader_in_scratch_are_copied_through_scratch_with_zero_copy():
+    plan = sley.compile(sley.algorithms.build("ring-allgather", ranks=4))
+    plain, direct = written(plan), written(plan, zero_copy=True)
+    assert [gpu["scratch_chunks"] for gpu in plain["gpus"]] == [3] * 4
+    assert [gpu["scratch_chunks"] for gpu in direct["gpus"]] == [0] * 4
+    assert operations(direct)["copy"] == 1
+    assert {of["type"] for of in plain["gpus"][0]["remote_buffers"]} == {"s"}
+
+
+def test_zero_copy_overwrites_a_chunk_that_the_receiver_still_needs():
+    """Two ranks swap a chunk in place: neither may be written before it is read."""
+    algorithm = sley.algorithms.build("all-pairs-alltoall", ranks=2, in_place=True)
+    found = written(sley.compile(algorithm), zero_copy=True)
+    assert max(gpu["scratch_chunks"] for gpu in found["gpus"]) > 0
+
+
+def test_ports_are_used_within_a_host_or_memory_channels_between_hosts():
+    plan = sley.compile(sley.algorithms.build("hierarchical-allreduce", nodes=2, gpus=2))
+    found = written(plan, ranks_per_node=2)
+    for gpu in found["gpus"]:
+        for entry in gpu["channels"]:
+            near = {peer // 2 == gpu["id"] // 2 for peer in entry["connected_to"]}
+            assert near == {entry["channel_type"] == "memory"}
+    assert operations(found)["pws"] > 0
+
+
+def test_a_port_reads_a_buffer_that_is_overwritten_meanwhile():
+    """An in-place ring overwrites a chunk after it has sent it."""
+    plan = sley.compile(sley.algorithms.build("ring-allreduce", ranks=4, in_place=True))
+    written(plan, ranks_per_node=1)
+
+
+def test_packets_have_one_copy_of_scratch():
+    found = written(ring(protocol="ll"))
+    assert found["use_double_scratch_buffer"]
+    assert not written(ring())["use_double_scratch_buffer"]
+
+
+def test_sums_into_one_chunk_are_separate_operations():
+    plan = sley.compile(sley.algorithms.build("one-step-allreduce", ranks=2), protocol="ll")
+    assert operations(written(plan))["nop"] <= 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"threads": 33}, "threads=33"),
+        ({"threads": 2048}, "threads=2048"),
+        ({"min_bytes": 2, "max_bytes": 1}, "min_bytes=2, max_bytes=1"),
+        ({"max_bytes": 1 << 40}, "max_bytes=1099511627776"),
+        ({"ranks_per_node": 3}, "ranks_per_node=3"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_the_executor_cannot_use_is_written(settings, found):
+    with pytest.raises(SleyError) as error:
+        written(ring(), **settings)
+    (diagnostic,) = error.value.diagnostics
+    assert (diagnostic.code, diagnostic.found.endswith(found)) == ("F451", True)
+
+
+@pytest.mark.parametrize("protocol", ["direct", "ll128"])
+def test_a_protocol_that_the_executor_does_not_have_is_written(protocol):
+    with pytest.raises(SleyError, match="F530"):
+        written(ring(protocol=protocol))
+
+
+def test_the_largest_size_leaves_offsets_that_do_not_fit():
+    found = written(ring(2))
+    scratch = max(gpu["scratch_chunks"] for gpu in found["gpus"])
+    chunks = max(scratch, found["gpus"][0]["input_chunks"])
+    unit = found["max_message_size"] // found["gpus"][0]["input_chunks"]
+    assert chunks * unit < 1 << 32 <= chunks * (unit + 32)
+
+
+def test_a_saved_plan_is_not_the_file_that_is_proven(tmp_path: Path):
+    path = tmp_path / "ring.json"
+    sley.save(ring(), path, name="ring", min_bytes="1K", max_bytes="1M", threads=512)
+    found = json.loads(path.read_text())
+    assert (found["name"], found["min_message_size"], found["max_message_size"]) == (
+        "ring",
+        1 << 10,
+        1 << 20,
+    )
+    (proof,) = sley.verify_file(path, "mscclpp").proofs
+    assert proof.plan.name == "ring"
