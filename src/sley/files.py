@@ -16,7 +16,7 @@ from sley.errors import Diagnostic, Place
 from sley.errors.formats import F440
 from sley.formats import Format, Target, by_suffix, keywords, target_named, write_file
 from sley.ir.one_sided import OneSidedPlan
-from sley.ir.plan import Plan
+from sley.ir.plan import Plan, check_kind
 from sley.verify import Proof, verify
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
@@ -52,8 +52,8 @@ def save(
         threads (`sley.formats.msccl_xml.write`), execution plans have these, zero_copy and
         ranks_per_node (`sley.formats.mscclpp.write`), kernels have name, threads, dtype, reduce_op
         (`sley.devices.kernel_files.write`).
-    Errors: V2xx, F4xx, C309 for settings that the format doesn't have, and for kernels K515, R504,
-    R514.
+    Errors: C307, V2xx, F4xx, C309 for settings that the format doesn't have, and for kernels K515,
+    R504, R514.
     """
     form = by_suffix(path, FORMATS)
     if form.targets:
@@ -126,15 +126,16 @@ _EXECUTED = MappingProxyType(
 
 
 def check(plan: Plan, target: str | Target) -> None:
-    """Proves a plan for a target's connections, and checks the target's limits. Errors: V2xx,
-    F4xx."""
+    """Proves a plan for a target's connections, and checks the target's limits. Errors: C307,
+    V2xx, F4xx."""
     target = target_named(target)
     _prove(plan, FORMATS[target.suffix])
     formats.check(plan, target)
 
 
 def _prove(plan: Plan, form: Format) -> None:
-    """Proves a plan for the connections of a format's runtimes. Errors: V2xx."""
+    """Proves a plan for the connections of a format's runtimes. Errors: C307, V2xx."""
+    check_kind(plan)
     if form.runs_with_own_slots:
         verify(plan, plan.protocol.slots, per_chunk=True)
     else:

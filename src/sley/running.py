@@ -15,7 +15,7 @@ from sley.engine.limits import whole
 from sley.engine.measure import Measurement, Sweep
 from sley.errors import did_you_mean
 from sley.errors.runtime import R514
-from sley.ir.plan import Plan
+from sley.ir.plan import Plan, check_kind
 from sley.ir.sizes import text_in_bytes
 from sley.ir.words import ReduceOp
 from sley.verify import verify
@@ -64,8 +64,9 @@ def run(
     progress: called with each measurement.
     settings: `slots`, `slot_bytes` and `timeout_s` of `sley.jobs.Settings`; on devices also
         `engine`, `threads` and `launching` of `sley.devices.Settings`.
-    Errors: V2xx, R5xx, K5xx.
+    Errors: C307, V2xx, R5xx, K5xx.
     """
+    check_kind(plan)
     verify(plan)
     sweep = Sweep(_checked_sizes(sizes_bytes), dtype, reduce_op, iterations, warmup, check)
     place = _place(plan, devices, ranks_per_device, settings)
@@ -89,8 +90,9 @@ def execute(
     each rank's output.
 
     inputs, dtype, count, reduce_op: as for `sley.jobs.execute`; the others as for `run`.
-    Errors: V2xx, R5xx, K5xx.
+    Errors: C307, V2xx, R5xx, K5xx.
     """
+    check_kind(plan)
     verify(plan)
     place = _place(plan, devices, ranks_per_device, settings)
     if isinstance(place, jobs.Settings):

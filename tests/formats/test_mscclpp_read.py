@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -427,6 +428,26 @@ def test_other_commands_refuse_an_execution_plan(tmp_path: Path, command: tuple[
     expected = {"--target": "F440", "--slots": "C309"}.get(command[-2] if len(command) > 1 else "")
     assert code == 1
     assert (expected or "F499") in output
+
+
+USES: dict[str, Callable[[Any], object]] = {
+    "run": lambda plan: sley.run(plan, "1K"),
+    "execute": lambda plan: sley.execute(plan, [np.ones(2, np.float32)] * 2),
+    "simulate": lambda plan: sley.simulate(plan, "1K", topology=sley.topologies.ndv4()),
+    "lift": sley.lift,
+    "compile": sley.compile,
+    "save as XML": lambda plan: sley.save(plan, "plan.xml"),
+    "save as a kernel": lambda plan: sley.save(plan, "plan.cu"),
+    "plan_table": lambda plan: sley.plan_table(plan, 0),
+    "pipeline_table": sley.pipeline_table,
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_functions_for_other_plans_refuse_a_one_sided_plan(use: str) -> None:
+    with pytest.raises(SleyError) as caught:
+        USES[use](plan_of(right.allreduce_by_rres()))
+    assert caught.value.code == "C307"
 
 
 def test_the_buffers_of_a_switch_are_those_of_its_ranks() -> None:

@@ -24,8 +24,7 @@ from sley.communicator.settings import Settings
 from sley.communicator.stats import CallStats
 from sley.engine.types import Array, reduction
 from sley.errors.calls import N627
-from sley.errors.compiler import C307
-from sley.ir.plan import Plan
+from sley.ir.plan import Plan, check_kind
 from sley.ir.words import ReduceOp
 from sley.rendezvous.hosts import Hosts
 from sley.rendezvous.stores import Store
@@ -181,8 +180,7 @@ class Communicator(Closing):
         elements of a block, for a rank without data. Errors: C307, N627, N651, N652, V2xx.
         """
         given = (data,) if out is None else (data, out)
-        if not isinstance(plan, Plan):
-            raise C307.error(expected="a Plan", found=type(plan).__name__)
+        check_kind(plan)
         element = type_of("run", given, dtype, reduces=plan.reduces)
         for array in given if plan.input_writes.size else given[-1:]:
             check_writable("run", array)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors import Place, counted
+from sley.errors.compiler import C307
 from sley.ir.collective import Collective, Layout
 from sley.ir.sources import Sources
 from sley.ir.tables import (
@@ -272,3 +273,9 @@ class Plan(Value):
         """The places of instructions; the place of the plan as a whole if there are none."""
         whole = self.sources.whole if self.sources.whole.file else Place(detail=self.name)
         return [self.place(row) for row in instructions] or [whole]
+
+
+def check_kind(plan: object) -> None:
+    """Refuses values that are not a Plan, such as a one-sided one. Errors: C307."""
+    if not isinstance(plan, Plan):
+        raise C307.error(expected="a Plan", found=type(plan).__name__)

@@ -10,7 +10,7 @@ import numpy as np
 from sley.codegen import Engine
 from sley.engine.measure import Comparison, Measurement
 from sley.errors import counted
-from sley.ir.plan import Estimate, Plan
+from sley.ir.plan import Estimate, Plan, check_kind
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer, Op
 
@@ -195,7 +195,8 @@ def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
 
 def pipeline_table(plan: Plan) -> list[str]:
     """The sub-pipelines of a plan (ResCCL 4.3), a line for each transfer; empty for a plan without
-    sub-pipelines."""
+    sub-pipelines. Errors: C307."""
+    check_kind(plan)
     t, rank = plan.instructions, plan.rank
     # One instruction of each transfer writes its result: the receive, or the local operation.
     rows = np.flatnonzero((t.pipeline != NONE) & (t.op != Op.SEND))
@@ -213,7 +214,8 @@ def pipeline_table(plan: Plan) -> list[str]:
 
 
 def plan_table(plan: Plan, rank: int) -> list[str]:
-    """The thread blocks of one rank, a line for each instruction."""
+    """The thread blocks of one rank, a line for each instruction. Errors: C307."""
+    check_kind(plan)
     lines = []
     for block in range(int(plan.rank_block[rank]), int(plan.rank_block[rank + 1])):
         lines.append(f"rank {rank} block {plan.block_number[block]}")

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from sley.errors.compiler import C307
 from sley.ir.faults import own_operands
-from sley.ir.plan import Plan
+from sley.ir.plan import Plan, check_kind
 from sley.ir.program import Program
 from sley.ir.words import Op
 from sley.passes.lift.events import check_plan, trace_events
@@ -39,8 +38,7 @@ def lift(plan: Plan) -> Program:
     Errors: C307; C320 for a plan whose tables contradict one another or that cannot run to its
     end. Races and wrong results are left to the verifier: they make the program wrong as well.
     """
-    if not isinstance(plan, Plan):
-        raise C307.error(expected="a Plan", found=type(plan).__name__)
+    check_kind(plan)
     check_plan(plan)
     plan = _without_idle_copies(plan)
     events = trace_events(plan)
