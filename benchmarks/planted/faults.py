@@ -329,6 +329,48 @@ FAULTS: tuple[Fault, ...] = (
         "(plan.block[target] == plan.block[source]) & (target > source)",
     ),
     _fault(
+        "runtime: merged reductions count as one step",
+        "formats",
+        "steps = np.maximum(waits, 1) + size - 1",
+        "steps = np.maximum(waits, 1)",
+    ),
+    _fault(
+        "runtime: an announcement does not end a run of reductions",
+        "formats",
+        'joins[1:] &= raw.step("hasdep")[rows[:-1]] == 0',
+        'joins[1:] &= raw.step("hasdep")[rows[:-1]] >= 0',
+    ),
+    _fault(
+        "runtime: runs of reductions end one later",
+        "formats",
+        "reduces.astype(np.int64))[:-1] != reduce_run",
+        "reduces.astype(np.int64))[:-1] != reduce_run + 1",
+    ),
+    _fault(
+        "runtime: a wait needs an announcement after its step",
+        "formats",
+        "np.searchsorted(keys, named * scale + goal)",
+        'np.searchsorted(keys, named * scale + goal, side="right")',
+    ),
+    _fault(
+        "runtime: a wait may be for the step's own announcement",
+        "formats",
+        "(own & (told >= steps.owner))",
+        "(own & (told > steps.owner))",
+    ),
+    _fault(
+        "runtime: only one of a file's places is proven",
+        "formats",
+        "places = tuple(place for place in allowed if in_place in (None, place))",
+        "places = tuple(place for place in allowed if in_place in (None, place))[:1]",
+    ),
+    _fault(
+        "runtime: messages may be longer than a slot",
+        "formats",
+        "per_chunk = needed > (",
+        "per_chunk = needed > 2 * (",
+    ),
+    _fault(
         "digest: plans with different waits have the same digest",
         "communicator selection formats",
         'if table in ("sources", "estimate") or column in _ORIGINS:',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
 from sley.formats.msccl_xml.targets import TARGETS
-from support.algorithm_cases import in_turn, label, program
+from support.algorithm_cases import cases_in_a_place, in_turn, label, program
 from support.xml_plans import VALID, broken, exchange, many_waits
 
 
@@ -153,6 +154,19 @@ def test_the_parser_ends_a_run_of_reductions_at_the_sixteenth_of_the_block() -> 
     sixteen = [("s0", 1, 0)] * 16
     assert "F467" not in codes(merged(*sixteen, ("s0", 2, 0)), "executor")
     assert codes(merged(*sixteen, *[("s0", 1, 0)] * 17), "executor") == ["F467"]
+
+
+def test_a_merged_reduction_is_announced_with_the_number_of_its_last_step() -> None:
+    run = [step(0, "cpy", "i0", "o0", cnt=2), step(1, "re", "s0", "o0")]
+    run.append(step(2, "re", "s1", "o0", hasdep=1))
+
+    def waits_for(deps: int) -> str:
+        return local(block(0, *run), block(1, step(0, "cpy", "o0", "s4", depid=0, deps=deps)))
+
+    assert "F466" not in codes(waits_for(2), "executor")
+    assert "F466" not in codes(waits_for(1), "executor")
+    bare = waits_for(2).replace('hasdep="1"', 'hasdep="0"')
+    assert codes(bare, "executor") == ["F466"]
 
 
 LEXER = [
@@ -375,7 +389,17 @@ def test_vendors_files_are_proven_for_their_runtimes(data_dir: Path) -> None:
             sley.verify_file(path, target)
 
 
-@pytest.mark.parametrize(("name", "parameters", "target"), in_turn(list(TARGETS)), ids=label)
+def small_cases() -> list[object]:
+    """The first cases of every algorithm, with the targets in turn; the others are slow."""
+    found, number = [], Counter[str]()
+    for case in in_turn(list(TARGETS), cases_in_a_place()):
+        number[case[0]] += 1
+        is_slow = number[case[0]] > len(TARGETS)
+        found.append(pytest.param(*case, marks=[pytest.mark.slow] if is_slow else []))
+    return found
+
+
+@pytest.mark.parametrize(("name", "parameters", "target"), small_cases(), ids=label)
 def test_what_sley_writes_is_proven_for_its_target(name: str, parameters, target: str) -> None:
     plan = sley.compile(program(name, parameters), per_chunk=True, verify=False)
     if plan.collective.name not in TARGETS[target].collectives:
