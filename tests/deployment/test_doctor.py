@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from sley import files
 from sley.cli import main
 from sley.deployment import (
     RUNTIMES,
@@ -23,7 +25,7 @@ from sley.deployment import (
 from sley.deployment.xml_head import read_head
 from sley.errors import SleyError
 from sley.errors.deployment import F504
-from support.deployments import default_plans, edit, plan, xml
+from support.deployments import default_plans, edit, head_of_plan, plan, xml
 from support.golden import Golden
 
 SMALL, LARGE = "allreduce_2nodes_1K_64K.json", "allreduce_2nodes_128K_2M.json"
@@ -36,7 +38,7 @@ PLAN_CALLS = (
     "allreduce --size 1M --ranks 16 --gpus 8 --in-place --op max",
     "allreduce --size 1M --ranks 16 --gpus 8 --in-place --dtype int64",
     "allreduce --size 1000 --ranks 16 --gpus 8 --in-place",
-    "allreduce --size 1040 --ranks 16 --gpus 8 --in-place",
+    "allreduce --size 1028 --ranks 16 --gpus 8 --in-place",
     "allreduce --size 64K --ranks 32 --gpus 8 --in-place",
     "allreduce --size 1M --ranks 32 --gpus 8 --in-place",
     "allreduce --size 1M --ranks 64 --gpus 4 --in-place",
@@ -81,6 +83,7 @@ def test_the_doctor_says_what_runs_and_why_nothing_else(
     golden: Golden, tmp_path, monkeypatch, file, runtime, version, write
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "verify_file", cache(files.verify_file))  # each command proves
     write(Path("plans"))
     whole = ["doctor", "plans", "--runtime", runtime]
     whole += ["--version", version] if version else []
@@ -141,6 +144,26 @@ def _plans(first: dict[str, object], second: dict[str, object]) -> Callable[[Pat
         plan(folder / LARGE, **{"min_message_size": 131072, "max_message_size": 1 << 21} | second)  # type: ignore[arg-type]
 
     return write
+
+
+def _with_nops(folder: Path) -> None:
+    plan(folder / SMALL)
+    document = json.loads((folder / SMALL).read_text())
+    operations = document["gpus"][3]["threadblocks"][0]["ops"]
+    operations += [{"name": "nop"}] * (65 - len(operations))
+    (folder / SMALL).write_text(json.dumps(document))
+
+
+def _without_put(folder: Path) -> None:
+    plan(folder / SMALL)
+    document = json.loads((folder / SMALL).read_text())
+    del document["gpus"][3]["threadblocks"][0]["ops"][0]
+    (folder / SMALL).write_text(json.dumps(document))
+
+
+def _with_word(folder: Path) -> None:
+    plan(folder / SMALL)
+    edit(folder / SMALL, ('"nop"', '"nope"'))
 
 
 def _cut_off(folder: Path) -> None:
@@ -215,8 +238,15 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str, str]] = {
         "F515",
         "nchunksperloop",
     ),
-    "no chunks in JSON": (MSCCLPP, _plan(chunks=(16, 0, 4)), "F515", "rank 0"),
-    "65 operations": (MSCCLPP, _plan(operations=65), "F516", "65"),
+    "no chunks in JSON": (
+        MSCCLPP,
+        lambda folder: head_of_plan(folder / SMALL, (1, 0, 4)),
+        "F515",
+        "rank 0",
+    ),
+    "65 operations": (MSCCLPP, _with_nops, "F516", "65"),
+    "a missing put": (MSCCLPP, _without_put, "F517", "V2"),
+    "an unknown operation": (MSCCLPP, _with_word, "F516", "F478"),
     "a chunk that isn't reduced": (
         EXECUTOR,
         _edited(('type="rrs"', 'type="rcs"')),
@@ -227,7 +257,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str, str]] = {
     "five files for msccl": (MSCCL, _five, "F518", "5"),
     "a ReduceScatter in place": (
         PYTHON,
-        _plan(collective="reducescatter", chunks=(16, 1, 4)),
+        _plan(collective="reducescatter", ranks=2),
         "F527",
         "rank 0",
     ),
@@ -333,8 +363,12 @@ def test_the_ranks_of_a_node_are_compared_with_the_names(tmp_path):
         ("reducescatter", (16, 2, 4), 512),
     ],
 )
-def test_sizes_of_plans_are_multiples_of_all_ranks_chunks(tmp_path, collective, chunks, multiple):
-    plan(tmp_path / "a.json", collective=collective, chunks=chunks, inplace=False)
+def test_sizes_of_plans_are_multiples_of_all_ranks_chunks(
+    tmp_path, monkeypatch, collective, chunks, multiple
+):
+    monkeypatch.setattr(files, "verify_file", lambda *_: None)  # the steps are an AllReduce's
+    head_of_plan(tmp_path / "a.json", chunks)
+    edit(tmp_path / "a.json", ('"allreduce"', f'"{collective}"'), ("true", "false"))
     assert examined(tmp_path, PYTHON).reading.candidates[0].multiple == multiple
 
 
@@ -368,8 +402,8 @@ def test_nobody_knows_which_plan_runs_if_the_order_is_unknown(tmp_path):
     decision = decide(examined(tmp_path / "b", MSCCLPP), call)
     assert (decision.outcome, decision.chosen) == (Outcome.UNKNOWN, (SMALL,))
     assert decision.faults[0].code == "F510"
-    plan(tmp_path / "c" / "a.json", collective="reducescatter", inplace=False, chunks=(16, 1, 4))
-    call = Call("reducescatter", 65536, 16, 8, True)
+    plan(tmp_path / "c" / "a.json", collective="reducescatter", ranks=2)
+    call = Call("reducescatter", 65536, 2, 2, True)
     decision = decide(examined(tmp_path / "c", PYTHON), call)
     assert (decision.outcome, decision.faults[0].code) == (Outcome.UNKNOWN, "F527")
 
@@ -435,10 +469,11 @@ def test_links_are_files_for_the_runtimes_that_read_whole_folders(tmp_path):
 
 
 def test_unread_files_are_remarks(tmp_path):
-    default_plans(tmp_path)
-    plan(tmp_path / "my_allreduce.json")
+    plan(tmp_path / SMALL)
+    (tmp_path / "my_allreduce.json").write_text("{}")
     found = examined(tmp_path, MSCCLPP)
-    assert [one.code for one in found.remarks if "my_" in str(one)] == ["F507"]
+    assert found.problems == ()
+    assert [(one.code, one.found) for one in found.remarks] == [("F507", "my_allreduce.json")]
 
 
 def test_the_overview_has_a_line_for_each_runtime(tmp_path):

@@ -104,10 +104,11 @@ def test_the_first_match_of_random_files_runs(runtime, heads, calls):
     in_place=st.booleans(),
 )
 def test_any_matching_plan_of_mscclpp_may_run(ends, sizes, in_place):
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "verify_file", lambda *_: None)  # which plan runs, not how
         for number, (least, most, ranks) in enumerate(ends):
             limits = {"min_message_size": least, "max_message_size": most}
-            plan(Path(folder, f"{number}.json"), ranks=ranks, chunks=(1, 1, 0), **limits)
+            plan(Path(folder, f"{number}.json"), ranks=ranks, **limits)
         found = examine(folder, runtime_named("mscclpp-python"))
         for size in sizes:
             right = {

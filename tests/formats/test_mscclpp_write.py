@@ -109,7 +109,10 @@ def test_blocks_that_need_too_many_semaphores_are_not_merged():
     ("table", "code"), [("operations", "F481"), ("barriers", "F482"), ("channels", "F482")]
 )
 def test_a_plan_that_does_not_fit_into_a_table_is_written(table, code):
-    tables = {"operations": {"operations": 5}, "barriers": {"barriers": 0, "operations": 40}}
+    tables = {
+        "operations": {"operations": 4, "barriers": 99},
+        "barriers": {"barriers": 0, "operations": 40},
+    }
     smaller = replace(TARGETS["mscclpp"], **tables.get(table, {table: 0}))
     with pytest.raises(SleyError) as error:
         formats.FORMATS[".json"].write(ring(8), smaller)

@@ -9,6 +9,7 @@ from typing import Any
 import sley
 from sley.algorithms import build
 from sley.ir.sizes import size_in_bytes
+from support.mscclpp_plans import Made, text_of
 
 
 def xml(path: Path, what: str = "ring-allreduce", target: str = "executor", **settings: Any) -> str:
@@ -30,37 +31,44 @@ def edit(path: Path, *changes: tuple[str, str]) -> None:
     path.write_text(text)
 
 
-def plan(
-    path: Path,
-    *,
-    ranks: int = 16,
-    chunks: tuple[int, int, int] = (16, 16, 16),
-    operations: int = 1,
-    **head: Any,
-) -> None:
-    """Writes the head of an execution plan of MSCCL++, with nops as operations.
-
-    chunks: of each rank's input, output and scratch. head: fields other than an AllReduce in
-    place; None leaves a field out.
-    """
+def plan(path: Path, *, ranks: int = 16, collective: str = "allreduce", **head: Any) -> None:
+    """Writes an execution plan of MSCCL++: an AllReduce of 2^n ranks by recursive doubling, or a
+    ReduceScatter of two. head: other fields of the file; None leaves a field out. In place, if
+    `inplace` is not False."""
+    made = Made(collective, ranks, (1, 1, ranks.bit_length() - 1), inplace=True, protocol="LL")
+    data = "i" if head.get("inplace", True) else "o"
+    if collective == "reducescatter":
+        made = Made(collective, ranks, (2, 1, 1), inplace=True, protocol="LL")
+    for rank, gpu in enumerate(made.gpus):
+        block = gpu.block()
+        if collective == "reducescatter":
+            block.move("ppkt", [("i", 1 - rank, 1)], [(1 - rank, "s", 0, 1)])
+            block.move("repkt", [("i", rank, 1), ("s", 0, 1)], [("o", 0, 1)])
+            continue
+        if data == "o":
+            block.move("copy", [("i", 0, 1)], [("o", 0, 1)]).nop()
+        for step in range(ranks.bit_length() - 1):
+            block.move("ppkt", [(data, 0, 1)], [(rank ^ 1 << step, "s", step, 1)]).nop()
+            block.move("repkt", [(data, 0, 1), ("s", step, 1)], [(data, 0, 1)]).nop()
     fields = {
         "name": path.stem,
-        "collective": "allreduce",
-        "protocol": "LL",
-        "inplace": True,
-        "reuse_resources": True,
         "use_double_scratch_buffer": True,
         "min_message_size": 1024,
         "max_message_size": 65536,
-        **head,
     }
-    blocks = [{"id": 0, "ops": [{"name": "nop"}] * operations}]
-    words = ("input_chunks", "output_chunks", "scratch_chunks")
-    own = dict(zip(words, chunks, strict=True))
-    gpus = [{"id": rank, **own, "threadblocks": blocks} for rank in range(ranks)]
-    known = {word: value for word, value in fields.items() if value is not None}
+    document = {**made.to_json(), **fields, **head}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**known, "gpus": gpus}))
+    path.write_text(text_of({key: one for key, one in document.items() if one is not None}))
+
+
+def head_of_plan(path: Path, chunks: tuple[int, int, int], **head: Any) -> None:
+    """Writes a plan with other numbers of chunks, for which its steps are wrong."""
+    plan(path, **head)
+    document = json.loads(path.read_text())
+    for gpu in document["gpus"]:
+        words = ("input_chunks", "output_chunks", "scratch_chunks")
+        gpu.update(zip(words, chunks, strict=True))
+    path.write_text(text_of(document))
 
 
 def default_plans(folder: Path) -> None:
@@ -71,7 +79,6 @@ def default_plans(folder: Path) -> None:
             plan(
                 folder / name,
                 ranks=8 * nodes,
-                chunks=(8 * nodes, 8 * nodes, 4),
                 min_message_size=size_in_bytes(first),
                 max_message_size=size_in_bytes(last),
             )

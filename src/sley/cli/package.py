@@ -21,7 +21,7 @@ from sley.ir.plan import Plan
 def _is_known(name: str) -> bool:
     """Whether sley writes what a runtime reads, or knows that it reads nothing."""
     suffix = deployment.runtime_named(name).suffix
-    return not suffix or suffix in FORMATS
+    return not suffix or FORMATS[suffix].write is not None
 
 
 @click.command("package", cls=Command)

@@ -24,7 +24,20 @@ from sley.errors.deployment import (
     F516,
     F517,
 )
-from sley.errors.formats import F449, F454, F455, F466, F467, F468
+from sley.errors.formats import (
+    F449,
+    F454,
+    F455,
+    F466,
+    F467,
+    F468,
+    F470,
+    F471,
+    F472,
+    F473,
+    F474,
+    F478,
+)
 from sley.formats.msccl_xml.targets import TARGETS as XML_TARGETS
 from sley.formats.msccl_xml.targets import XmlTarget
 from sley.formats.msccl_xml.words import COLLECTIVE_NAMES, CUSTOM
@@ -35,7 +48,10 @@ _MOST_OPERATIONS = 64
 _INT_MAX = (1 << 31) - 1
 
 _WRONG = (F449, F454, F455, F466, F467)
-"""Problems of a file that is loaded: it runs, and gives wrong results or hangs."""
+"""Problems of a file of MSCCL XML that is loaded: it runs, and gives wrong results or hangs."""
+
+_THROWN = (F470, F471, F472, F473, F474, F478)
+"""Problems of an execution plan that MSCCL++ finds when a call has chosen it."""
 
 _ONLY_KNOWN = ("alltoallv", "send", "recv")
 """Names that msccl-executor-nccl and RCCL know, of collectives that sley doesn't have."""
@@ -251,8 +267,10 @@ def _collective(head: XmlHead, runtime: Runtime, rule: Rule) -> str:
     return known[word]
 
 
-def _consequence(cause: Diagnostic) -> Rule:
+def _consequence(cause: Diagnostic, runtime: Runtime) -> Rule:
     """What a problem of a file means when a runtime reads it."""
+    if runtime.target == "mscclpp":
+        return F516 if cause.rule in _THROWN else F517
     if cause.rule is F468:
         return F516
     return F517 if cause.code.startswith("V") or cause.rule in _WRONG else F505
@@ -263,9 +281,9 @@ def _proven(found: Candidate, runtime: Runtime) -> Candidate:
     try:
         files.verify_file(found.path, runtime.target)
     except SleyError as error:
-        cause = min(error.diagnostics, key=lambda one: _consequence(one) is not F505)
+        cause = min(error.diagnostics, key=lambda one: _consequence(one, runtime) is not F505)
         place = cause.places[0] if cause.places else Place()
-        rule = _consequence(cause)
+        rule = _consequence(cause, runtime)
         problem = rule.diagnostic(
             at=replace(place, file=str(found.path)),
             expected=cause.expected,
@@ -274,7 +292,7 @@ def _proven(found: Candidate, runtime: Runtime) -> Candidate:
         )
         if rule is F505:
             return replace(found, stop=problem)
-        return replace(found, faults=(problem,))
+        return replace(found, faults=(*found.faults, problem))
     return found
 
 
@@ -284,7 +302,7 @@ def _json(path: Path, runtime: Runtime) -> Candidate:
     registered = (head.ranks, 0) if runtime.names is None else DEFAULT_PLANS[path.name]
     collective = head.collective
     least = head.min_bytes
-    return Candidate(
+    found = Candidate(
         path,
         collective,
         head.name,
@@ -296,6 +314,11 @@ def _json(path: Path, runtime: Runtime) -> Candidate:
         _multiple(head),
         faults=tuple(_plan_faults(path, head, registered)),
     )
+    if never_chosen(found, runtime) is not None or any(
+        one.rule is not F508 for one in found.faults
+    ):
+        return found
+    return _proven(found, runtime)
 
 
 def _multiple(head: PlanHeader) -> int:
