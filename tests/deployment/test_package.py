@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -149,3 +152,71 @@ def test_a_wrong_table_is_refused(tmp_path, table, found):
         read_table(tmp_path / "table.toml")
     assert caught.value.code == "F528"
     assert found in caught.value.diagnostics[0].found
+
+
+PLANS = """
+[[plans]]
+what = "all-pairs-allreduce"
+ranks = 4
+max_bytes = "64K"
+options = { protocol = "LL" }
+
+[[plans]]
+what = "ring-allgather"
+nodes = 2
+gpus = 2
+min_bytes = 65536
+"""
+
+
+def test_execution_plans_are_registered_by_the_program_beside_them(tmp_path, monkeypatch):
+    said = json.loads(package(tmp_path, PLANS, "mscclpp-python", "--json").stdout)
+    names = [Path(path).name for path in said["files"]]
+    pairs, ring = "01-all-pairs-allreduce-in-place.json", "02-ring-allgather-in-place.json"
+    assert names == [pairs, ring, "register_plans.py"]
+    examined = examine(tmp_path / "plans", runtime_named("mscclpp-python"))
+    assert examined.problems == ()
+    assert decide(examined, Call("allreduce", 65536, 4, 4, True)).chosen == (pairs,)
+    assert decide(examined, Call("allreduce", 65536, 4, 4, False)).chosen == ()
+    assert decide(examined, Call("allgather", 65536, 4, 2, True)).chosen == (ring,)
+
+    registered = []
+    fake = SimpleNamespace(
+        AlgorithmCollectionBuilder=lambda: SimpleNamespace(add_algorithm_builder=registered.append),
+        ExecutionPlan=lambda path, rank: (path, rank),
+        Algorithm=lambda **words: words,
+    )
+    fake.Algorithm.Constraint = lambda ranks, node: (ranks, node)
+    monkeypatch.setitem(sys.modules, "mscclpp", fake)
+    monkeypatch.setenv("RANK", "3")
+    runpy.run_path(str(tmp_path / "plans" / "register_plans.py"))["register"]()
+    assert [one["constraint"] for one in registered] == [(4, 4), (4, 2)]
+    assert [one["execution_plan"] for one in registered] == [
+        (str(tmp_path / "plans" / name), 3) for name in (pairs, ring)
+    ]
+
+
+def test_the_default_loader_gets_the_names_of_its_ranks(tmp_path):
+    one = '[[plans]]\nwhat = "hierarchical-allreduce"\nnodes = 2\ngpus = 8\n'
+    table = f'{one}max_bytes = "64K"\n{one}min_bytes = 65552\nmax_bytes = "1M"'
+    result = package(tmp_path, table, "mscclpp")
+    assert result.exit_code == 0, result.output
+    small, large = "allreduce_2nodes_1K_64K.json", "allreduce_2nodes_128K_2M.json"
+    assert {path.name for path in (tmp_path / "plans").iterdir()} == {small, large}
+    examined = examine(tmp_path / "plans", runtime_named("mscclpp"))
+    for size, name in ((4096, small), (131072, large)):
+        assert decide(examined, Call("allreduce", size, 16, 8, True)).chosen == (name,)
+
+
+def test_ranks_without_a_name_of_the_default_loader_are_refused(tmp_path):
+    result = package(tmp_path, PLANS, "mscclpp")
+    assert result.exit_code == 1
+    assert "F507" in result.stderr
+    assert not (tmp_path / "plans").exists()
+
+
+def test_plans_of_both_places_are_not_deployed_together(tmp_path):
+    table = PLANS.replace("min_bytes = 65536", "in_place = false")
+    result = package(tmp_path, table, "mscclpp-python")
+    assert "F510" in result.stderr
+    assert not (tmp_path / "plans").exists()

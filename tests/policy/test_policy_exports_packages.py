@@ -58,6 +58,17 @@ def test_a_package_has_the_plans_of_the_ranges_with_their_sizes(tmp_path, target
     assert ("alltonext" in notes) == (target != "msccl")
 
 
+def test_a_package_for_mscclpp_has_plans_in_place_and_their_registration(tmp_path):
+    ranges = (Range(0, 4096, Decision("all-pairs-allreduce", Options(protocol="LL"))),)
+    policy = Policy(Machine("simulator", "1x4", "f00d", 1, 4), {"allreduce": ranges})
+    paths, remarks = write_package(policy, tmp_path / "plans", "mscclpp")
+    assert [path.name for path in paths] == [
+        "01-all-pairs-allreduce-in-place.json",
+        "register_plans.py",
+    ]
+    assert remarks == ()
+
+
 def test_a_package_has_loop_orders_that_its_runtimes_know(tmp_path):
     decision = Decision("ring-allreduce", Options(schedule="hpds"))
     policy = Policy(MACHINE, {"allreduce": (Range(0, None, decision),)})

@@ -69,7 +69,8 @@ def package_command(
 
 
 def _parts(rows: tuple[TableRow, ...], runtime: Runtime, phases: Phases) -> Iterator[Part]:
-    """The files of a table; algorithms and texts without a place have one for each place."""
+    """The files of a table. Algorithms and texts without a place have one for each place; for a
+    runtime of one place, one in place."""
     for number, row in enumerate(rows, 1):
         selection = Selection(
             row.what,
@@ -82,7 +83,7 @@ def _parts(rows: tuple[TableRow, ...], runtime: Runtime, phases: Phases) -> Iter
         )
         ways = [row.in_place]
         if row.in_place is None and supports_both_places(selection):
-            ways = [False, True]
+            ways = [True] if runtime.one_place else [False, True]
         for in_place in ways:
             end = "-in-place" if in_place else ""
             yield plan_part(
@@ -91,6 +92,7 @@ def _parts(rows: tuple[TableRow, ...], runtime: Runtime, phases: Phases) -> Iter
                 partial(_plan, replace(selection, in_place=in_place), runtime, phases),
                 runtime,
                 (row.min_bytes, row.max_bytes),
+                0 if row.nodes is None else row.gpus or 0,
             )
 
 

@@ -147,6 +147,8 @@ def read_folder(where: str | os.PathLike[str], runtime: Runtime) -> Reading:
     """
     path = Path(where)
     folder, paths, missing = _files(path, links=runtime.whole_folder)
+    if not runtime.whole_folder and runtime.names is None and path not in paths:
+        paths = [one for one in paths if one.suffix.lower() == runtime.suffix]
     if missing is not None and runtime.stops:
         return Reading(runtime, folder, stops=(missing,))
     if missing is not None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sley import files
+from sley.deployment.candidates import Candidate
 from sley.deployment.examination import examine
+from sley.deployment.registration import SCRIPT, script
 from sley.deployment.runtimes import Runtime, environment
-from sley.errors import Diagnostic, SleyError
+from sley.errors import Diagnostic, Place, SleyError
+from sley.errors.deployment import F507
 from sley.errors.formats import F461
-from sley.formats import new_folder
+from sley.formats import new_folder, write_file
+from sley.formats.mscclpp.header import read_header
 from sley.ir.plan import Plan
 
 
@@ -20,12 +25,14 @@ from sley.ir.plan import Plan
 class Part:
     """A file of a folder.
 
-    name: its name. label: what it is for, in words. write: writes it to a path.
+    name: its name. label: what it is for, in words. write: writes it to a path. node: the ranks of
+    a node for which it is registered, 0 if all ranks share one.
     """
 
     name: str
     label: str
     write: Callable[[Path], None]
+    node: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,19 +54,23 @@ def plan_part(
     make: Callable[[], Plan],
     runtime: Runtime,
     sizes: tuple[int, int | None],
+    node: int = 0,
 ) -> Part:
     """The part of a plan for a runtime.
 
     make: makes the plan, with the options that the runtime's format needs. sizes: the first and the
-    last size of its calls (None: no end), of the largest buffer of any rank.
+    last size of its calls (None: no end), of the largest buffer of any rank. node: as in `Part`.
     """
 
     def write(path: Path) -> None:
         plan = make()
         least, most = _counted(plan, runtime, sizes)
-        files.save(plan, path, target=runtime.target, min_bytes=least, max_bytes=most)
+        settings: dict[str, Any] = {"min_bytes": least, "max_bytes": most}
+        if not runtime.in_order:  # MSCCL++, which knows plans by name
+            settings |= {"name": name, "ranks_per_node": node or plan.collective.ranks}
+        files.save(plan, path, target=runtime.target, **settings)
 
-    return Part(f"{name}{runtime.suffix}", label, write)
+    return Part(f"{name}{runtime.suffix}", label, write, node)
 
 
 def _counted(plan: Plan, runtime: Runtime, sizes: tuple[int, int | None]) -> tuple[int, int | None]:
@@ -91,16 +102,52 @@ def write_package(
         raise SleyError([closed])
     final = Path(folder)
     with new_folder(final) as temporary:
+        parts = list(parts)
         names, remarks = write_parts(parts, temporary, lenient=lenient)
+        names = _as_named(names, parts, temporary, runtime)
         examined = examine(temporary, runtime)
         problems = [_moved(one, temporary, final) for one in examined.problems]
         if problems and not lenient:
             raise SleyError(problems)
+        if runtime.registered and names:
+            names.append(_register(examined.reading.candidates, parts, temporary))
         found = [*problems, *(_moved(one, temporary, final) for one in examined.remarks)]
     if names:
         remarks += [_sentence(one) for one in found]
     paths = tuple(final / name for name in names)
     return Package(paths, tuple(remarks), environment(runtime, final, names))
+
+
+def _as_named(
+    names: Sequence[str], parts: Sequence[Part], folder: Path, runtime: Runtime
+) -> list[str]:
+    """The files' names, after those that the runtime reads: each gets one that is registered for
+    its ranks. Errors: F507 if there are not enough."""
+    if runtime.names is None:
+        return list(names)
+    nodes, found = {part.name: part.node for part in parts}, list[str]()
+    for name in names:
+        ranks = read_header(folder / name).ranks
+        wanted = (ranks, nodes[name] or ranks)
+        free = [one for one, of in runtime.names.items() if of == wanted and one not in found]
+        if not free:
+            raise F507.error(
+                at=Place(name),
+                expected=f"a free name of {runtime} for {wanted[0]} ranks, {wanted[1]} a node",
+                found=f"{', '.join(runtime.names)}",
+                remedy="Use --runtime mscclpp-python, which registers plans of any name.",
+            )
+        (folder / name).rename(folder / free[0])
+        found.append(free[0])
+    return found
+
+
+def _register(candidates: Iterable[Candidate], parts: Sequence[Part], folder: Path) -> str:
+    """Writes the text that registers the plans; returns its name."""
+    nodes = {part.name: part.node for part in parts}
+    rows = [(one.name, one.ranks, nodes[one.name] or one.ranks) for one in candidates]
+    write_file(folder / SCRIPT, script(rows))
+    return SCRIPT
 
 
 def write_parts(

@@ -35,6 +35,8 @@ class Runtime:
     names: the names that it reads, each with the ranks and the ranks a node for which it is
         registered; None if it reads all.
     most_files: the most files that it loads.
+    one_place: whether its plans must all be in place, or all out of place.
+    registered: whether a program registers the files.
     closed: why it reads no plans in this version, or None.
     """
 
@@ -48,6 +50,8 @@ class Runtime:
     in_order: bool = True
     names: Mapping[str, tuple[int, int]] | None = None
     most_files: int = 1024
+    one_place: bool = False
+    registered: bool = False
     closed: tuple[Rule, str] | None = None
 
     def __str__(self) -> str:
@@ -82,7 +86,14 @@ _DEFAULT = "default"
 """The directory of MSCCLPP_CACHE_DIR that the default loader of MSCCL++ reads."""
 
 _MSCCLPP = Runtime(
-    "mscclpp", "0.9", "MSCCL++", JSON, "mscclpp", in_order=False, names=DEFAULT_PLANS
+    "mscclpp",
+    "0.9",
+    "MSCCL++",
+    JSON,
+    "mscclpp",
+    in_order=False,
+    names=DEFAULT_PLANS,
+    one_place=True,
 )
 _EXECUTOR = Runtime(
     "msccl-executor-nccl",
@@ -118,7 +129,13 @@ _NCCLX = Runtime(
 
 RUNTIMES: tuple[Runtime, ...] = (
     _MSCCLPP,
-    replace(_MSCCLPP, name="mscclpp-python", title="MSCCL++, registered from Python,", names=None),
+    replace(
+        _MSCCLPP,
+        name="mscclpp-python",
+        title="MSCCL++, registered from Python,",
+        names=None,
+        registered=True,
+    ),
     _EXECUTOR,
     _RCCL,
     _RCCL_OFF,
@@ -161,8 +178,8 @@ def runtime_named(name: str, version: str | None = None) -> Runtime:
 
 
 def runtime_of(target: Target) -> Runtime:
-    """The runtime that reads a target's files, in its default version."""
-    return next(one for one in RUNTIMES if one.target == target.name)
+    """The runtime that reads a target's files of any name, in its default version."""
+    return next(one for one in RUNTIMES if one.target == target.name and one.names is None)
 
 
 def _parts(known: Runtime) -> tuple[int, ...]:
