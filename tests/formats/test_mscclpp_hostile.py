@@ -380,7 +380,7 @@ def _aliased(document: Any) -> None:
         ops[2]["src_buff"][0]["index"] = 0
 
 
-@_damage("V215", "one copy of the scratch for packets", "allreduce_by_respkt")
+@_damage("V215", "one copy of the scratch for packets", "allreduce_by_repkt")
 def _one_copy(document: Any) -> None:
     document["use_double_scratch_buffer"] = False
 

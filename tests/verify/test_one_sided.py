@@ -110,8 +110,25 @@ def test_packets_in_two_copies_of_scratch_are_refused():
     assert codes(two_blocks_of_packets()) == set()
 
 
+def test_packets_in_one_copy_are_refused_though_each_shows_that_the_last_call_has_ended():
+    assert codes(two_blocks_of_packets(copies=1)) == set()
+
+
+def packets_of_all(copies: int) -> OneSidedPlan:
+    """An AllReduce: each rank sends its input to the other one as a packet, and adds up both."""
+    blocks = [
+        Block(rank)
+        .move([At(rank, "i", 0)], [packet(1 - rank, 0)])
+        .join()
+        .move([At(rank, "i", 0), packet(rank, 0)], [At(rank, "i", 0)])
+        for rank in (0, 1)
+    ]
+    return plan_of(sley.AllReduce(2, 1, in_place=True), blocks, scratch=2, copies=copies)
+
+
 def test_packets_in_one_copy_are_accepted_though_a_rank_may_be_a_call_ahead():
-    assert codes(two_blocks_of_packets(copies=1)) == {"V215"}
+    assert codes(packets_of_all(copies=1)) == {"V215"}
+    assert codes(packets_of_all(copies=2)) == set()
 
 
 def test_packets_that_two_moves_write_are_accepted():

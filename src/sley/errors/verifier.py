@@ -145,3 +145,12 @@ V215 = Rule(
     instead="Exchange signals at the begin and at the end of the call with the ranks whose memory "
     "is accessed, or use two copies of scratch.",
 )
+V216 = Rule(
+    "V216",
+    "packets-over-data",
+    what="A one-sided plan writes plain data into chunks of scratch from which it reads packets.",
+    why="Plain data may look like a packet of this call: a reader takes them for one, in this call "
+    "or in a later one.",
+    example='"copy" into chunk 0 of scratch, and "upkt" from packet 0',
+    instead="Keep packets and plain data in chunks of scratch of their own.",
+)

@@ -176,17 +176,33 @@ class _Range:
 
 @dataclass(frozen=True)
 class _Access:
-    """Who accesses cells: the move (NONE for a caller), its agent, epoch, call and clock."""
+    """Who accesses cells: the move (NONE for a caller), its agent, epoch, call and clock.
+
+    shown: what packets have shown to the writes of a move: (first place, last place + 1, clock of
+    who wrote the packets).
+    """
 
     move: int
     agent: int
     epoch: int
     call: int
     clock: _Clock
+    shown: list[tuple[int, int, _Clock]] = field(default_factory=list)
+
+    def knows(self, agent: int, epoch: int, place: int) -> bool:
+        """Whether a write to a place of the move comes after an access of `agent` in `epoch`."""
+        return bool(
+            self.clock.strong[agent] > epoch
+            or any(
+                first <= place < last and clock.base[agent] > epoch
+                for first, last, clock in self.shown
+            )
+        )
 
 
 class _Memory:
-    """The cells: what they hold, their last writes, and the reads since."""
+    """The cells: what they hold, their last writes, the reads since, and who has waited for the
+    packets there."""
 
     def __init__(self, cells: int) -> None:
         self.values = Values.nothing(cells)
@@ -197,6 +213,7 @@ class _Memory:
         self.agent = np.zeros(cells, np.int64)
         self.epoch = np.full(cells, NONE, np.int64)
         self.reads: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (move, place)
+        self.waited: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (agent, epoch)
 
 
 class _Run:
@@ -212,6 +229,7 @@ class _Run:
         self._moves, self._user = _moves_of(plan), _user_cells(plan)
         self._posts, self._waits = posts_of(plan), waits_of(plan)
         self._in_order = _ordered_counters(plan, self._posts)
+        self._is_direct = {c: (t.port[rows] == NONE).all() for c, rows in self._posts.items()}
         self._members = _members(plan)
         self._caller = blocks + len(plan.ports)  # of rank 0; then those of the others
         nothing = np.zeros(self._caller + plan.collective.ranks + 1, np.int64)
@@ -400,6 +418,7 @@ class _Run:
             else:
                 agent, epoch = len(self._blocks) + port, self._port_epoch[port]
                 call = self._call[int(self._plan.ports[port])]
+                self._check_arrival(row, call, self._ports[port])
                 self._perform(row, agent, epoch, call, self._ports[port])
                 self._port_epoch[port] += 1
                 self._ports[port] = self._ports[port].advanced(agent, epoch + 1)
@@ -415,7 +434,8 @@ class _Run:
         """The clock after a wait; None if the counter doesn't have enough posts.
 
         The wait that needs n posts of this call shows the n-th one, if posts have an order; else it
-        shows posts only if it needs all of them.
+        shows posts only if it needs all of them, and if no port posts: a port may post after the
+        call, when posts of the next call have taken their places.
         """
         initial, posts = int(self._plan.counters.initial[counter]), len(self._posts[counter])
         before, number = divmod(self._taken[counter], posts)
@@ -426,7 +446,7 @@ class _Run:
         observed: list[tuple[_Clock, bool]] = []
         if needed > 0 and self._in_order[counter]:
             observed = self._posted[counter][start + needed - 1 : start + needed]
-        elif needed == posts:
+        elif needed == posts and self._is_direct[counter]:
             observed = self._posted[counter][start : start + posts]
         for other, was_relaxed in observed:
             clock = clock.joined(other, relaxed=relaxed or was_relaxed)
@@ -456,6 +476,22 @@ class _Run:
             & (memory.call[cells + 1] == call)
         )
 
+    def _check_arrival(self, row: int, call: int, clock: _Clock) -> None:
+        """Checks that packets that a port copies have arrived: their write is known, or a move that
+        has read them."""
+        memory = self._memory
+        for sources, _ in self._moves[row]:
+            for item in sources:
+                if not item.packet:
+                    continue
+                cells = item.cells(self._copy(call))
+                arrived = self._arrived_packets(item, call)
+                known = clock.strong[memory.agent[cells]] > memory.epoch[cells]
+                for k in np.flatnonzero(~(arrived & known)).tolist():
+                    waited = memory.waited[int(cells[k])] if arrived[k] else ()
+                    if not any(clock.strong[agent] > epoch for agent, epoch in waited):
+                        self._report_early(row, int(cells[k]))
+
     def _copy(self, call: int) -> int:
         return call % self._plan.scratch_copies
 
@@ -469,10 +505,11 @@ class _Run:
             value = None
             for item in sources:
                 read = self._read(item, access)
-                seen += self._read_packets(item, access) if item.packet else []
+                access.shown.extend(self._read_packets(item, access) if item.packet else ())
                 value = read if value is None else value + read
             for item in destinations:
                 self._write(item, access, value)
+            seen += [clock for _, _, clock in access.shown]
         return seen
 
     def _read(self, item: _Range, access: _Access) -> Values:
@@ -483,15 +520,17 @@ class _Run:
         kind = _DATA if item.packet else _PLAIN
         value.number[memory.kind[cells] != kind] = NOTHING
         if not item.packet:
-            self._check_order(cells, access)
+            late = self._late(cells, access)
+            self._report_writes(cells[late], access)
         for place, cell in enumerate(cells.tolist()):
             memory.reads[cell].append((access.move, place))
             if item.packet:
                 memory.reads[cell + 1].append((access.move, place))
+                memory.waited[cell].append((access.agent, access.epoch))
         return value
 
-    def _read_packets(self, item: _Range, access: _Access) -> list[_Clock]:
-        """Notes who reads the packets of a range; returns the clocks of those who wrote them."""
+    def _read_packets(self, item: _Range, access: _Access) -> list[tuple[int, int, _Clock]]:
+        """Notes who reads the packets of a range; returns what they show (`_Access.shown`)."""
         cells = item.cells(self._copy(access.call))
         moves, places = self._memory.move[cells], self._memory.place[cells]
         cuts = np.flatnonzero((np.diff(moves) != 0) | (np.diff(places) != 1)) + 1
@@ -502,7 +541,7 @@ class _Run:
             if move != NONE:
                 reader = (int(places[start]), end - start, access.move, start)
                 self._moved[move].readers.append(reader)
-                seen.append(self._moved[move].clock)
+                seen.append((start, end, self._moved[move].clock))
         return seen
 
     def _write(self, item: _Range, access: _Access, value: Values | None) -> None:
@@ -525,25 +564,34 @@ class _Run:
         """Checks that a write comes after the last write of each cell and all reads since, and
         notes it."""
         memory = self._memory
-        self._check_order(cells, access)
+        late = np.flatnonzero(self._late(cells, access))
+        known = [
+            access.knows(int(memory.agent[cells[k]]), int(memory.epoch[cells[k]]), int(places[k]))
+            for k in late.tolist()
+        ]
+        self._report_writes(cells[late[~np.array(known, bool)]], access)
         for place, cell in zip(places.tolist(), cells.tolist(), strict=True):
+            memory.waited.pop(cell, None)
             for move, read_place in memory.reads.pop(cell, ()):
                 if move == access.move and read_place == place:
                     continue
                 read = self._moved[move]
-                ordered = access.clock.strong[read.agent] > read.epoch
+                ordered = access.knows(read.agent, read.epoch, place)
                 if not ordered and not self._is_read(move, read_place, access, place):
                     self._report_race(cell, access, read.agent, read.epoch, move)
         memory.move[cells], memory.place[cells] = access.move, places
         memory.agent[cells], memory.epoch[cells] = access.agent, access.epoch
         memory.call[cells], memory.kind[cells] = access.call, _PLAIN
 
-    def _check_order(self, cells: np.ndarray, access: _Access) -> None:
-        """Checks that an access comes after the last write of each cell."""
+    def _late(self, cells: np.ndarray, access: _Access) -> np.ndarray:
+        """bool (cells,): whether the clock of an access doesn't show the last write of a cell."""
+        agent, epoch = self._memory.agent[cells], self._memory.epoch[cells]
+        return np.asarray((epoch != NONE) & (access.clock.strong[agent] <= epoch))
+
+    def _report_writes(self, cells: np.ndarray, access: _Access) -> None:
+        """Reports that an access has no order with the last writes of cells."""
         memory = self._memory
-        agent, epoch = memory.agent[cells], memory.epoch[cells]
-        late = (epoch != NONE) & (access.clock.strong[agent] <= epoch)
-        for cell in cells[late].tolist():
+        for cell in cells.tolist():
             move = int(memory.move[cell])
             self._report_race(cell, access, int(memory.agent[cell]), int(memory.epoch[cell]), move)
 
@@ -576,6 +624,16 @@ class _Run:
                 at=plan.places([move.row, self._moved[int(self._memory.move[cell])].row]),
                 expected="packets that are written once in a call",
                 found=f"packets at {plan.layout.name(cell)}, which are written again",
+            ),
+        )
+
+    def _report_early(self, row: int, cell: int) -> None:
+        self.races.setdefault(
+            (row, row),
+            V204.diagnostic(
+                at=self._plan.places([row]),
+                expected="packets that have arrived, as a move before has read them",
+                found=f"packets at {self._plan.layout.name(cell)}, for which nothing has waited",
             ),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sley.errors import Diagnostic, Rule
-from sley.errors.verifier import V201, V208, V212, V213
+from sley.errors.verifier import V201, V208, V212, V213, V216
 from sley.ir.faults import LIMIT
 from sley.ir.one_sided import THREAD_ACTIONS, Action, OneSidedPlan
 from sley.ir.tables import NONE
@@ -24,13 +24,18 @@ from sley.verify.calls import (
 def check_one_sided(plan: OneSidedPlan) -> tuple[list[Diagnostic], int]:
     """All findings on a one-sided plan, and the length of its longest chain of operations.
 
-    Checks, each relying on those before: tables (V201), overlapping ranges (V208), counters (V212,
-    V213), and by the run hangs (V203), packets (V214), races (V204, V211, V215), results (V205,
-    V206).
+    Checks, each relying on those before: tables (V201), overlapping ranges (V208), packets over
+    plain data (V216), counters (V212, V213), and by the run hangs (V203), packets (V214), races
+    (V204, V211, V215), results (V205, V206).
     """
     found = _table_faults(plan)
     if not found:
-        found = [*_overlaps(plan), *_counter_faults(plan), *_sharing_faults(plan)]
+        found = [
+            *_overlaps(plan),
+            *_packet_faults(plan),
+            *_counter_faults(plan),
+            *_sharing_faults(plan),
+        ]
     if found:
         return found, 0
     calls = perform_calls(plan)
@@ -89,6 +94,31 @@ def _table_faults(plan: OneSidedPlan) -> list[Diagnostic]:
             r.operation,
             "elsewhere",
         ),
+        *_move_faults(plan),
+    ]
+
+
+def _move_faults(plan: OneSidedPlan) -> list[Diagnostic]:
+    """V201 for moves without sources, of ranges of several lengths, or that a port can't copy."""
+    r = plan.ranges
+    _, first, move = np.unique(r.move, return_index=True, return_inverse=True)
+    sources = np.bincount(move, ~r.writes, len(first))
+    uneven = r.count != r.count[first][move]
+    mixed = r.packet != r.packet[first][move]
+    pushes = plan.operations.action[r.operation] == Action.PUSH
+    copies = (sources[move] == 1) & ~mixed
+    rows = r.operation
+    return [
+        *_diagnose(plan, V201, sources[move] == 0, "a move with sources", rows, "none"),
+        *_diagnose(plan, V201, uneven, "ranges of one length", rows, "several lengths"),
+        *_diagnose(
+            plan,
+            V201,
+            pushes & ~copies,
+            "copies through a port, of data or of packets",
+            rows,
+            "a sum, or packets made of data",
+        ),
     ]
 
 
@@ -128,6 +158,26 @@ def _overlaps(plan: OneSidedPlan) -> list[Diagnostic]:
         if len(found) == LIMIT:
             break
     return found
+
+
+def _packet_faults(plan: OneSidedPlan) -> list[Diagnostic]:
+    """V216 for plain data in scratch from which packets are read."""
+    r, first = plan.ranges, first_cells(plan)
+    is_read = np.zeros(plan.layout.cells, bool)
+    for k in np.flatnonzero(r.packet & ~r.writes).tolist():
+        is_read[first[k] : first[k] + 2 * r.count[k]] = True
+    found = []
+    for k in np.flatnonzero(~r.packet & r.writes & (r.buffer == Buffer.SCRATCH)).tolist():
+        cells = np.arange(first[k], first[k] + r.count[k])
+        if is_read[cells].any():
+            found.append(
+                V216.diagnostic(
+                    at=plan.places([int(r.operation[k])]),
+                    expected="plain data in chunks from which no packets are read",
+                    found=f"plain data in {plan.layout.name(int(cells[is_read[cells]][0]))}",
+                )
+            )
+    return found[:LIMIT]
 
 
 def _counter_faults(plan: OneSidedPlan) -> list[Diagnostic]:
