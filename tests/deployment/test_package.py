@@ -208,8 +208,10 @@ def test_the_default_loader_gets_the_names_of_its_ranks(tmp_path):
         assert decide(examined, Call("allreduce", size, 16, 8, True)).chosen == (name,)
 
 
-def test_ranks_without_a_name_of_the_default_loader_are_refused(tmp_path):
-    result = package(tmp_path, PLANS, "mscclpp")
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 4), (4, 4)])
+def test_ranks_without_a_name_of_the_default_loader_are_refused(tmp_path, nodes, gpus):
+    what = '[[plans]]\nwhat = "hierarchical-allreduce"'
+    result = package(tmp_path, f"{what}\nnodes = {nodes}\ngpus = {gpus}", "mscclpp")
     assert result.exit_code == 1
     assert "F507" in result.stderr
     assert not (tmp_path / "plans").exists()

@@ -316,9 +316,8 @@ def _json(path: Path, runtime: Runtime) -> Candidate:
         _multiple(head),
         faults=tuple(_plan_faults(path, head, registered)),
     )
-    if never_chosen(found, runtime) is not None or any(
-        one.rule is not F508 for one in found.faults
-    ):
+    is_hopeless = any(fault.rule is not F508 for fault in found.faults)
+    if is_hopeless or never_chosen(found, runtime) is not None:
         return found
     return _proven(found, runtime)
 
