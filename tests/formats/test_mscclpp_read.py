@@ -272,11 +272,12 @@ def test_conditions_on_calls_follow_the_scratch() -> None:
     assert conditions_of(right.allreduce_by_repkt(), "calls") == [
         "sum",
         "all ranks execute the same plans in the same order",
-        "no other execution between two calls with the same buffers",
+        "between two calls with the same buffers no other execution, "
+        "or one in which all ranks meet",
     ]
     shared = right.allreduce_by_respkt(reuse_resources=True)
     assert conditions_of(shared, "calls")[2:] == [
-        "no other execution between two calls",
+        "between two calls no other execution, or one in which all ranks meet",
         "no execution of another plan with reuse_resources",
     ]
     assert conditions_of(shared, "sizes")[0] == "chunks of a multiple of 16 bytes, 16 to 16M"

@@ -95,6 +95,6 @@ def _about_calls(raw: RawPlan) -> Iterator[str]:
     scratch = any(gpu.scratch_chunks for gpu in raw.gpus)
     if raw.doubles and scratch:
         same = "" if raw.reuses else " with the same buffers"
-        yield f"no other execution between two calls{same}"
+        yield f"between two calls{same} no other execution, or one in which all ranks meet"
     if raw.reuses and scratch:
         yield "no execution of another plan with reuse_resources"

@@ -11,14 +11,7 @@ from sley.ir.graph import levels
 from sley.ir.happens_before import HappensBefore, conflicts
 from sley.ir.plan import Plan
 from sley.ir.tables import BoolArray, Edges, IntArray, LongArray
-from sley.ir.words import (
-    READS_SOURCE,
-    SENDS,
-    WRITES_DESTINATION,
-    Buffer,
-    Op,
-    Protocol,
-)
+from sley.ir.words import WRITES_DESTINATION, Buffer, Op, Protocol
 
 
 @dataclass(frozen=True)
@@ -77,11 +70,12 @@ def place(
     """Where the data of a plan's messages go.
 
     ports: bool (instructions,), the sends through ports. zero_copy: whether messages may go into
-    the input and output of another rank where they are stored, as they always may into its scratch.
+    the input and output of another rank where they are stored, as they always may into its scratch,
+    and ports may read input and output.
     """
     scratch = plan.scratch_chunks.astype(np.int64)
     direct = _direct(plan, messages, history, ports, zero_copy=zero_copy)
-    staged = _must_be_staged(plan, messages, history, ports, direct)
+    staged = _must_be_staged(plan, messages, history, ports, direct, zero_copy=zero_copy)
     packets = plan.protocol is Protocol.LL
     t, rank = plan.instructions, plan.rank
     stages: dict[int, Range] = {}
@@ -146,14 +140,28 @@ def _direct(
 
 
 def _must_be_staged(
-    plan: Plan, messages: Messages, history: History, ports: BoolArray, direct: BoolArray
+    plan: Plan,
+    messages: Messages,
+    history: History,
+    ports: BoolArray,
+    direct: BoolArray,
+    *,
+    zero_copy: bool,
 ) -> BoolArray:
-    """bool (instructions,): the sends through ports whose source is overwritten later in the call,
-    perhaps before the port has read it."""
+    """bool (instructions,): the sends through ports whose data are copied into own scratch first.
+
+    These are the ones whose source is overwritten later in the call, perhaps before the port has
+    read it. Without zero-copy also those from input and output: the executor finds these at the
+    right place only if they are at the start of their allocation.
+    """
     t = plan.instructions
+    # A recv_copy_send and a recv_reduce_send send scratch.
+    from_source, from_target = t.op == Op.SEND, t.op == Op.RECV_REDUCE_COPY_SEND
+    from_buffer = ports & (from_source | from_target)
     staged = np.zeros(len(t), bool)
-    from_buffer = ports & SENDS[t.op] & (READS_SOURCE[t.op] | WRITES_DESTINATION[t.op])
-    from_buffer &= ~np.isin(t.op, [Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND])  # they send scratch
+    if not zero_copy:
+        buffer = np.where(from_source, t.src_buffer, t.dst_buffer)
+        staged = from_buffer & (buffer != Buffer.SCRATCH)
     for first, second in zip(history.first.tolist(), history.second.tolist(), strict=True):
         if not from_buffer[first] or staged[first] or not WRITES_DESTINATION[t.op[second]]:
             continue

@@ -71,9 +71,9 @@ def write(
         included: of the output for AllGather, else of the input. At most, and by default, the size
         up to which its 32-bit offsets are right.
     threads: threads of a block; by default the most, 1024.
-    zero_copy: whether messages may go straight into the input and output of other ranks. Then these
-        buffers must have the same offset in their allocation on all ranks; the executor doesn't
-        check that.
+    zero_copy: whether messages may go straight into the input and output of other ranks, and ports
+        may read those of their own. Then these buffers must have the same offset in their
+        allocation on all ranks, and with ports the offset 0; the executor doesn't check that.
     ranks_per_node: ranks of a host: between hosts channels are port channels. By default as in the
         plan's topology; without one all ranks are on one host.
     Errors: F440, F443, F451, F475, F481, F482, F530, with up to 20 problems at once.
