@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import random
 import time
 from collections.abc import Callable
@@ -20,10 +18,10 @@ from sley.errors.catalog import all_rules
 from sley.formats import mscclpp
 from sley.formats.mscclpp import parse
 from sley.formats.mscclpp.targets import MSCCLPP
-from sley.formats.mscclpp.words import NAMES
 from sley.formats.problems import MOST_OF_A_KIND
 from support import mscclpp_right as right
 from support.examples import examples
+from support.mscclpp_mutants import mutated, text_of_rearranged
 from support.mscclpp_plans import GONE, PORT, Made, edited, text_of
 from support.mscclpp_right import RIGHT, begin, end
 
@@ -234,6 +232,8 @@ TRAPS: list[tuple[str, str, Callable[[], Any]]] = [
     ("F483", "a group in another order", _group([1, 0])),
     ("F485", "packets beyond the scratch", lambda: _one("cpkt", [_I], [("s", 6, 1)])),
     ("F485", "packets without LL", lambda: _one("cpkt", [_I], [("s", 3, 1)], protocol="Simple")),
+    ("F485", "half of a packet",
+     lambda: _one("cpkt", [_I], [("s", 1, 1)], chunks=(2, 2, 3), protocol="Simple")),
     ("F488", "pws on memory", lambda: _one("pws", [_I], [(1, "s", 0, 1)])),
     ("F488", "pwsf on memory", lambda: _one("pwsf", [_I], [(1, "s", 0, 1)])),
     ("F489", "pwsf on a port", lambda: _one("pwsf", [_I], [(1, "s", 0, 1)], word=PORT)),
@@ -546,61 +546,11 @@ def test_many_of_a_kind_are_folded() -> None:
     assert "more like this" in found[-1].notes[0]
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of all values of a document."""
-    entries = value.items() if isinstance(value, dict) else enumerate(value)
-    found = []
-    for key, one in entries:
-        found.append((*path, key))
-        if isinstance(one, (dict, list)):
-            found += _places(one, (*path, key))
-    return found
-
-
-VALUES = [
-    None, True, False, 0, 1, 2, 3, 7, 16, -1, 65535, 1 << 31, 1 << 64, 10**40, 0.5, 1e300, "", "i",
-    "o", "s", "memory", "port", "switch", "sum", "max", "LL", "Simple", "\ud7ff", [], {}, [0],
-    [1, 2], [[]], [{}], *sorted(NAMES), "glre",
-]  # fmt: skip
-PIECES = ["", "{", "]", '"', ",", "9" * 30, "\\u0000", "\ud800", "[" * 500]
-
-
-def _at(document: Any, path: tuple[Any, ...]) -> Any:
-    for word in path:
-        document = document[word]
-    return document
-
-
-def _mutated(chance: random.Random) -> str:
-    """A right plan with some values replaced, removed, repeated or exchanged."""
-    document = RIGHT[chance.choice(list(RIGHT))]().to_json()
-    for _ in range(chance.choice((1, 1, 2, 4))):
-        places = _places(document)
-        path, other = chance.choice(places), chance.choice(places)
-        owner, last = _at(document, path[:-1]), path[-1]
-        kind = chance.randrange(5)
-        if kind == 0 and len(places) > 1:
-            del owner[last]
-        elif kind == 1 and isinstance(owner, list):
-            owner.insert(chance.randrange(len(owner) + 1), copy.deepcopy(owner[last]))
-        elif kind == 2:
-            same = [one for one in places if one[-1] == last] if chance.randrange(4) else [other]
-            owner[last] = copy.deepcopy(_at(document, chance.choice(same)))
-        elif kind == 3 and isinstance(owner[last], int):
-            owner[last] += chance.choice((-1, 1, 2, 255, 1 << 20))
-        else:
-            alike = [one for one in VALUES if type(one) is type(owner[last])]
-            owner[last] = copy.deepcopy(chance.choice(alike if chance.randrange(4) else VALUES))
-    text = json.dumps(document)
-    if chance.randrange(8) == 0:
-        at = chance.randrange(len(text))
-        text = text[:at] + chance.choice(PIECES) + text[at + chance.randrange(4) :]
-    return "\n" + text
-
-
 def judge(seed: int) -> str:
     """The verdict on a mutant: the first code of its refusal, or "proven"."""
-    text, start = _mutated(random.Random(seed)), time.perf_counter()
+    chance = random.Random(seed)
+    text = text_of_rearranged(chance) if chance.randrange(3) == 0 else mutated(chance)
+    start = time.perf_counter()
     read = False
     try:
         found = mscclpp.executions(text, MSCCLPP)
