@@ -5,15 +5,14 @@ Source: microsoft/mscclpp, src/core/executor/execution_plan.cc.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sley.errors import Place
+from sley.errors import Place, SleyError
 from sley.errors.deployment import F506
-from sley.text_files import text_of
+from sley.formats.mscclpp.parse import read_json
 
 MAX_SIZE = (1 << 64) - 1
 """The value of max_message_size that means no limit."""
@@ -63,11 +62,10 @@ def read_header(path: Path) -> PlanHeader:
     """The header of a plan. Errors: F506 for a file that MSCCL++ can't read or can't run."""
     file = str(path)
     try:
-        value = json.loads(text_of(path, F506), parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        _refuse(file, "JSON", str(error))
-    if not isinstance(value, dict):
-        _refuse(file, "a JSON object", type(value).__name__)
+        _, _, value = read_json(path)
+    except SleyError as error:
+        cause = error.diagnostics[0]
+        raise F506.error(at=cause.places, expected=cause.expected, found=cause.found) from error
     gpus = _field(file, value, "gpus", list)
     return PlanHeader(
         name=_field(file, value, "name", str),
@@ -82,10 +80,6 @@ def read_header(path: Path) -> PlanHeader:
         chunks=tuple(_chunks(file, gpu, rank) for rank, gpu in enumerate(gpus)),
         operations=max((_operations(file, gpu) for gpu in gpus), default=0),
     )
-
-
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON")
 
 
 def _chunks(file: str, gpu: Any, rank: int) -> Chunks:

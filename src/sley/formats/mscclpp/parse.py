@@ -81,6 +81,18 @@ def parse(source: str | os.PathLike[str], file: str | None = None) -> RawPlan:
     file: the file's name in messages; the path by default. Errors: F403, F404, F470 to F474, F478,
     F480 and F495, with up to 20 problems at once.
     """
+    file, text, document = read_json(source, file)
+    reader = _Reader(file, _lines(text, document))
+    plan = reader.plan(document)
+    reader.problems.raise_any()
+    return plan
+
+
+def read_json(
+    source: str | os.PathLike[str], file: str | None = None
+) -> tuple[str, str, dict[str, Any]]:
+    """The file's name in messages, the text and its object, by a source as of `parse`. Errors:
+    F403, F404, F470."""
     if isinstance(source, str) and ("{" in source or "\n" in source):
         file, text = file or "<text>", source
         if len(text) > MAX_TEXT_BYTES:
@@ -88,11 +100,7 @@ def parse(source: str | os.PathLike[str], file: str | None = None) -> RawPlan:
     else:
         file = file or os.fspath(source)
         text = _text_of(os.fspath(source), file)
-    document = _document(text, file)
-    reader = _Reader(file, _lines(text, document))
-    plan = reader.plan(document)
-    reader.problems.raise_any()
-    return plan
+    return file, text, _document(text, file)
 
 
 def _text_of(path: str, file: str) -> str:
