@@ -283,6 +283,12 @@ def test_conditions_on_calls_follow_the_scratch() -> None:
     assert conditions_of(shared, "sizes")[0] == "chunks of a multiple of 16 bytes, 16 to 16M"
 
 
+def test_blocks_that_wait_for_one_another_run_at_once() -> None:
+    made = right.allgather_with_semaphores()
+    made.header["num_threads_per_block"] = 512
+    assert conditions_of(made, "calls") == ["GPUs that run 2 blocks of 512 threads at once"]
+
+
 def test_the_sizes_of_a_file_are_read() -> None:
     made = right.allreduce_by_rres(min_message_size=1024, max_message_size=4096)
     found = mscclpp.read(made.text)

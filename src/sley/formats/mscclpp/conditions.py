@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sley.errors import counted
 from sley.formats.mscclpp.accesses import accesses_of, all_operations
 from sley.formats.mscclpp.cutting import Cutting
 from sley.formats.mscclpp.raw import RawPlan
@@ -98,3 +99,7 @@ def _about_calls(raw: RawPlan) -> Iterator[str]:
         yield f"between two calls{same} no other execution, or one in which all ranks meet"
     if raw.reuses and scratch:
         yield "no execution of another plan with reuse_resources"
+    blocks = max(len(gpu.blocks) for gpu in raw.gpus)
+    if blocks > 1:
+        # Blocks wait for one another, and the executor's launch is not a cooperative one.
+        yield f"GPUs that run {blocks} blocks of {counted(raw.threads, 'thread')} at once"
