@@ -131,32 +131,32 @@ def _overlaps(plan: OneSidedPlan) -> list[Diagnostic]:
     """V208 for ranges of an operation that share cells and one of which is written, except a source
     and a destination of one move that are the same."""
     r, found = plan.ranges, []
-    first, last = first_cells(plan), r.count * (1 + r.packet.astype(np.int64))
-    last = first + last
+    first = first_cells(plan)
+    last = first + r.count * (1 + r.packet.astype(np.int64))
     order = np.lexsort((first, r.operation))
-    # Only neighbours in this order are compared with all that reach into them.
-    for k, row in enumerate(order.tolist()):
-        for other in order[k + 1 :].tolist():
-            if r.operation[other] != r.operation[row] or first[other] >= last[row]:
-                break
-            same = (
-                r.move[row] == r.move[other]
-                and first[row] == first[other]
-                and r.packet[row] == r.packet[other]
-                and not (r.writes[row] and r.writes[other])
-            )
-            if (r.writes[row] or r.writes[other]) and not same:
-                name = plan.layout.name(int(first[other]))
-                found.append(
-                    V208.diagnostic(
-                        at=plan.places([int(r.operation[row])]),
-                        expected="ranges that share no chunk, or a source that is the destination",
-                        found=f"two ranges with {name}",
-                    )
-                )
-                break
-        if len(found) == LIMIT:
+    # Sorted by their begin, ranges that reach into the k-th next one reach into those before it.
+    for k in range(1, len(order)):
+        one, other = order[:-k], order[k:]
+        shared = (r.operation[one] == r.operation[other]) & (first[other] < last[one])
+        if not shared.any():
             break
+        same = (
+            (r.move[one] == r.move[other])
+            & (first[one] == first[other])
+            & (r.packet[one] == r.packet[other])
+            & ~(r.writes[one] & r.writes[other])
+        )
+        for at in np.flatnonzero(shared & (r.writes[one] | r.writes[other]) & ~same).tolist():
+            name = plan.layout.name(int(first[other[at]]))
+            found.append(
+                V208.diagnostic(
+                    at=plan.places([int(r.operation[one[at]])]),
+                    expected="ranges that share no chunk, or a source that is the destination",
+                    found=f"two ranges with {name}",
+                )
+            )
+            if len(found) == LIMIT:
+                return found
     return found
 
 

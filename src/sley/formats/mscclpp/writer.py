@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -102,7 +103,37 @@ def write(
         "min_message_size": least,
         "max_message_size": most,
     }
-    return json.dumps(header, indent=2) + "\n"
+    return "\n".join(_lines(header)) + "\n"
+
+
+def _lines(header: dict[str, Any]) -> Iterator[str]:
+    """The lines of the text: one for each operation, and one for each entry of the lists of a GPU
+    and of a block."""
+    yield "{"
+    gpus = header["gpus"]
+    for word, value in header.items():
+        if word != "gpus":
+            yield f"  {json.dumps(word)}: {json.dumps(value)},"
+    yield '  "gpus": ['
+    for number, gpu in enumerate(gpus, 1):
+        yield "    {"
+        for word, value in gpu.items():
+            if word != "threadblocks":
+                yield f"      {json.dumps(word)}: {json.dumps(value)},"
+        yield '      "threadblocks": ['
+        for k, block in enumerate(gpu["threadblocks"], 1):
+            yield f'        {{"id": {block["id"]},'
+            for word in ("channels", "remote_buffer_refs"):
+                yield f"          {json.dumps(word)}: {json.dumps(block[word])},"
+            yield '          "ops": ['
+            *most, last = map(json.dumps, block["ops"])
+            yield from (f"            {op}," for op in most)
+            yield f"            {last}"
+            yield "          ]}" + ("," if k < len(gpu["threadblocks"]) else "")
+        yield "      ]"
+        yield "    }" + ("," if number < len(gpus) else "")
+    yield "  ]"
+    yield "}"
 
 
 def check(plan: Plan, target: str | Target) -> None:
