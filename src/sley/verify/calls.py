@@ -26,6 +26,8 @@ from sley.verify.values import NOTHING, Values
 _REST = NONE
 """The threads of a block that perform no action alone."""
 
+_MEETINGS = (Action.JOIN, Action.BARRIER)
+
 _PLAIN, _DATA, _FLAG = 0, 1, 2
 """What a cell holds: plain data, or the first or the second half of a packet."""
 
@@ -59,7 +61,7 @@ def first_cells(plan: OneSidedPlan) -> LongArray:
 
 def segments(plan: OneSidedPlan) -> LongArray:
     """int64 (operations,): how many joins and barriers come before each operation in its block."""
-    meets = np.isin(plan.operations.action, [Action.JOIN, Action.BARRIER])
+    meets = np.isin(plan.operations.action, _MEETINGS)
     before: LongArray = np.cumsum(meets) - meets
     return np.asarray(before - before[plan.block_offset[plan.block]], np.int64)
 
@@ -333,8 +335,7 @@ class _Run:
         block = self._blocks[b]
         while not block.ended:
             for thread in self._threads[b]:
-                while self._step(b, block, thread):
-                    pass
+                self._advance_thread(b, block, thread)
             rows = set(block.at.values())
             if len(rows) > 1:
                 return
@@ -378,25 +379,25 @@ class _Run:
             clock = clock.joined(seen, relaxed=True)
         return clock
 
-    def _step(self, b: int, block: _Block, thread: int) -> bool:
-        """Lets a thread perform its next operation; False if it waits."""
-        row = block.at[thread]
-        if row == self._end[b]:
-            return False
-        action = self._action[row]
-        if action in (Action.JOIN, Action.BARRIER):
-            return False
-        if action is Action.MOVE:
-            if not self._has_packets(b, row):
-                return False
-            block.passed[row] += 1
-            if block.passed[row] == len(self._threads[b]):
-                access = (b, block.epoch, self._call[self._rank[b]], block.clock)
-                block.seen += self._perform(row, *access)
-        elif self._thread[row] == thread and not self._act(block, row, thread):
-            return False
-        block.at[thread] += 1
-        return True
+    def _advance_thread(self, b: int, block: _Block, thread: int) -> None:
+        """Lets a thread perform operations until it waits."""
+        row, end, size = block.at[thread], self._end[b], len(self._threads[b])
+        actions, threads = self._action, self._thread
+        while row < end:
+            action = actions[row]
+            if action is Action.MOVE:
+                if not self._has_packets(b, row):
+                    break
+                block.passed[row] += 1
+                if block.passed[row] == size:
+                    access = (b, block.epoch, self._call[self._rank[b]], block.clock)
+                    block.seen += self._perform(row, *access)
+            elif action in _MEETINGS or (
+                threads[row] == thread and not self._act(block, row, thread)
+            ):
+                break
+            row += 1
+        block.at[thread] = row
 
     def _act(self, block: _Block, row: int, thread: int) -> bool:
         """An action of one thread; False if it waits."""
@@ -690,9 +691,8 @@ class _Run:
 
     def _stuck_rows(self, b: int) -> list[int]:
         """The operations at which threads of a block wait, but for its joins if others wait."""
-        meets = (Action.JOIN, Action.BARRIER)
         rows = sorted(row for row in set(self._blocks[b].at.values()) if row != self._end[b])
-        return [row for row in rows if self._action[row] not in meets] or rows
+        return [row for row in rows if self._action[row] not in _MEETINGS] or rows
 
     def _reason(self, row: int) -> tuple[str, list[int]]:
         """What an operation waits for, and the blocks that could give it."""
