@@ -207,6 +207,16 @@ def test_two_blocks_that_wait_for_one_counter_are_accepted():
     assert codes(plan_of(PAIR, blocks, counters=TO_OTHERS)) == {"V213"}
 
 
+@pytest.mark.parametrize(("join", "code"), [(True, set()), (False, {"V213"})])
+def test_two_threads_that_wait_for_one_counter_are_accepted(join, code):
+    last = Block(1).wait(0, thread=0)
+    if join:
+        last.join()
+    blocks = [Block(0).post(0).post(0), last.wait(0, thread=1)]
+    none = sley.Custom("none", 2, 1, 1, lambda rank, index: None)
+    assert codes(plan_of(none, blocks, counters=[(1, 0, 0)])) == code
+
+
 def test_a_move_onto_itself_with_an_offset_is_accepted():
     blocks = [Block(0).move([At(0, "i", 0)], [At(0, "i", 0)]), Block(1)]
     assert codes(plan_of(PAIR, blocks)) == {"V206"}
@@ -246,3 +256,184 @@ def test_data_of_the_call_before_count_as_data_of_this_call():
 )
 def test_a_row_that_names_what_does_not_exist_is_accepted(blocks):
     assert codes(plan_of(PAIR, blocks, counters=TO_OTHERS, scratch=2)) == {"V201"}
+
+
+def first_to_both(*, packets_alone: bool) -> OneSidedPlan:
+    """Rank 0 puts data into scratch of rank 1, and sends a packet, after which rank 1 reads both;
+    `packets_alone`: without a signal for the data."""
+    collective = sley.Custom("first", 2, 1, 2, lambda rank, index: [(0, 0)] if rank else None)
+    first = Block(0).wait(0).join().move([At(0, "i", 0)], [At(1, "s", 2)]).join()
+    first.move([At(0, "i", 0)], [packet(1, 0)])
+    second = Block(1).post(0).move([packet(1, 0)], [At(1, "o", 0)])
+    if not packets_alone:
+        first.post(1)
+        second.wait(1)
+    second.join().move([At(1, "s", 2)], [At(1, "o", 1)]).join().post(2)
+    first.wait(2)
+    counters = [(0, 1, 0), (1, 0, 0), (0, 1, 0)]
+    return plan_of(collective, [first, second], counters=counters, scratch=3)
+
+
+def test_a_packet_is_taken_for_a_signal_that_publishes_memory():
+    assert codes(first_to_both(packets_alone=False)) == set()
+    assert codes(first_to_both(packets_alone=True)) == {"V211"}
+
+
+def test_data_that_are_put_before_a_packet_are_taken_to_be_overwritten_by_its_reader():
+    collective = sley.Custom("first", 2, 1, 1, lambda rank, index: [(0, 0)] if rank else None)
+    first = Block(0).wait(0).join().move([At(0, "i", 0)], [At(1, "o", 0)]).join()
+    first.move([At(0, "i", 0)], [packet(1, 0)])
+    second = Block(1).post(0).move([packet(1, 0)], [At(1, "o", 0)])
+    plan = plan_of(collective, [first, second], counters=[(0, 1, 0)], scratch=2, copies=2)
+    assert codes(plan) == {"V204"}
+
+
+def test_the_second_push_of_a_port_is_taken_to_end_with_the_first():
+    def plan(*, flush_twice: bool) -> OneSidedPlan:
+        first = Block(0).wait(0).join().push(0, [At(0, "i", 0)], [At(0, "s", 0)]).flush(0)
+        first.push(0, [At(0, "i", 0)], [At(0, "o", 0)])
+        if flush_twice:
+            first.flush(0)
+        second = Block(1).post(0).move([At(1, "i", 0)], [At(1, "o", 0)])
+        collective = copies_by_two_blocks("barrier").collective
+        return plan_of(collective, [first, second], counters=[(0, 1, 0)], ports=[0], scratch=1)
+
+    assert codes(plan(flush_twice=True)) == set()
+    assert codes(plan(flush_twice=False)) == {"V215"}
+
+
+def test_a_rank_that_may_be_two_calls_ahead_is_not_noticed():
+    """Two copies of scratch don't suffice if rank 0 never waits for rank 1."""
+    collective = sley.Custom("first", 2, 1, 1, lambda rank, index: [(0, 0)] if rank else None)
+    blocks = [
+        Block(0).move([At(0, "i", 0)], [packet(1, 0)]),
+        Block(1).move([packet(1, 0)], [At(1, "o", 0)]),
+    ]
+    assert codes(plan_of(collective, blocks, scratch=2, copies=2)) == {"V215"}
+
+
+def test_a_wait_for_one_of_two_blocks_shows_what_both_did():
+    def plan(*, waits_before: int) -> OneSidedPlan:
+        collective = sley.Custom(
+            "second", 2, 2, 2, lambda rank, index: [(0, index)] if rank else None
+        )
+        blocks = [
+            Block(0).wait(1 + k).join().move([At(0, "i", k)], [At(1, "s", k)]).join().post(0)
+            for k in (0, 1)
+        ]
+        last = Block(1).post(1).post(2)
+        for _ in range(waits_before):
+            last.wait(0)
+        last.join().move([At(1, "s", 0, 2)], [At(1, "o", 0, 2)])
+        for _ in range(2 - waits_before):
+            last.wait(0)
+        counters = [(1, 0, 0), (0, 1, 0), (0, 1, 0)]
+        return plan_of(collective, [*blocks, last], counters=counters, scratch=2)
+
+    assert codes(plan(waits_before=2)) == set()
+    assert "V204" in codes(plan(waits_before=1))
+
+
+@pytest.mark.parametrize(("read", "code"), [(2, set()), (1, {"V204"})])
+def test_one_of_two_packets_shows_that_both_were_computed(read, code):
+    """Rank 1 overwrites a chunk of rank 0 when it has read packets that were computed from it."""
+    collective = sley.Custom("none", 2, 2, 2, lambda rank, index: None)
+    first = Block(0).move([At(0, "i", 0, 2)], [packet(1, 0, 2)]).wait(0)
+    second = Block(1).move([packet(1, 0, read)], []).join()
+    second.move([At(1, "i", 1)], [At(0, "i", 1)]).join().post(0)
+    plan = plan_of(collective, [first, second], counters=[(0, 1, 0)], scratch=4, copies=2)
+    assert codes(plan) == code
+
+
+@pytest.mark.parametrize(("rank", "code"), [(2, set()), (1, {"V215"})])
+def test_a_packet_shows_the_begin_of_another_rank(rank, code):
+    """Rank 0 sends two packets on to rank 2, of which rank 2 or rank 1 has sent the first."""
+    collective = sley.Custom(
+        "back", 3, 2, 2, lambda at, index: [((rank, 2)[index], index)] if at == 2 else None
+    )
+    first = Block(0).move([packet(0, 0, 2)], [packet(2, 0, 2)]).join().post(0)
+    second, third = Block(1), Block(2)
+    (second if rank == 1 else third).move([At(rank, "i", 0)], [packet(0, 0)])
+    third.move([At(2, "i", 1)], [packet(0, 1)])
+    third.move([packet(2, 0, 2)], [At(2, "o", 0, 2)])
+    second.wait(0)
+    plan = plan_of(collective, [first, second, third], counters=[(1, 0, 0)], scratch=4)
+    assert codes(plan) == code
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_what_relaxed_signals_showed_is_published_by_the_end_of_a_call(relaxed):
+    """Rank 0 tells rank 1 of its write, and rank 1 tells rank 2 in the next call."""
+    collective = sley.Custom("none", 3, 1, 1, lambda rank, index: None)
+    first = Block(0).wait(0).join().move([At(0, "i", 0)], [At(2, "s", 0)]).join()
+    first.post(1, relaxed=relaxed)
+    second = Block(1).post(2, relaxed=True).wait(1, relaxed=relaxed)
+    third = Block(2).wait(2, relaxed=True).join()
+    third.move([At(2, "i", 0)], [At(2, "s", 0)]).join().post(0)
+    counters = [(0, 2, 0), (1, 0, 0), (2, 1, 0)]
+    plan = plan_of(collective, [first, second, third], counters=counters, scratch=1)
+    assert (codes(plan) == set()) is not relaxed
+
+
+@pytest.mark.parametrize(("initial", "code"), [(0, set()), (1, {"V204"})])
+def test_a_wait_shows_a_post_more_than_it_needs(initial, code):
+    blocks = [
+        Block(0).post(0).join().move([At(0, "i", 0)], [At(0, "s", 0)]).join().post(0),
+        Block(0).wait(0).wait(0).join().move([At(0, "s", 0)], [At(0, "o", 0)]),
+        Block(1).move([At(1, "i", 0)], [At(1, "o", 0)]),
+    ]
+    collective = copies_by_two_blocks("barrier").collective
+    assert codes(plan_of(collective, blocks, counters=[(0, 0, initial)], scratch=1)) == code
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        Block(0).move([], [At(0, "o", 0)]),
+        Block(0).move([At(0, "i", 0, 2)], [At(0, "o", 0)]),
+        Block(0).push(0, [At(0, "i", 0), At(0, "i", 1)], [At(1, "o", 0)]),
+        Block(0).push(0, [At(0, "i", 0)], [packet(1, 0)]),
+    ],
+    ids=["no source", "two lengths", "a sum through a port", "packets made by a port"],
+)
+def test_a_move_that_no_machine_performs_is_accepted(block):
+    plan = plan_of(sley.AllReduce(2, 2), [block, Block(1)], ports=[0], scratch=2)
+    assert codes(plan) == {"V201"}
+
+
+def test_plain_reads_of_packets_find_their_data():
+    collective = copies_by_two_blocks("barrier").collective
+
+    def plan(*, overwritten: bool) -> OneSidedPlan:
+        block = Block(0).move([At(0, "i", 0)], [packet(0, 0)]).join()
+        if overwritten:
+            block.move([At(0, "i", 0)], [At(0, "s", 0)]).join()
+        block.move([At(0, "s", 0)], [At(0, "o", 0)])
+        blocks = [block, Block(1).move([At(1, "i", 0)], [At(1, "o", 0)])]
+        return plan_of(collective, blocks, scratch=2)
+
+    assert codes(plan(overwritten=False)) == {"V205"}
+    assert codes(plan(overwritten=True)) == set()
+
+
+def test_a_barrier_of_three_blocks_opens_for_two():
+    blocks = [
+        Block(0).barrier(0),
+        Block(0).barrier(0).move([At(0, "s", 0)], [At(0, "o", 0)]),
+        Block(0).move([At(0, "i", 0)], [At(0, "s", 0)]).barrier(0),
+        Block(1).move([At(1, "i", 0)], [At(1, "o", 0)]),
+    ]
+    collective = copies_by_two_blocks("barrier").collective
+    assert codes(plan_of(collective, blocks, scratch=1)) == set()
+
+
+@pytest.mark.parametrize("relaxed", ["nothing", "post", "wait"])
+def test_one_relaxed_end_of_a_signal_publishes_memory(relaxed):
+    first = Block(0).move([At(0, "i", 0)], [At(0, "s", 0)]).join()
+    first.post(0, relaxed=relaxed == "post")
+    second = Block(0).wait(0, relaxed=relaxed == "wait").join()
+    second.move([At(0, "s", 0)], [At(0, "o", 0)])
+    blocks = [first, second, Block(1).move([At(1, "i", 0)], [At(1, "o", 0)])]
+    collective = copies_by_two_blocks("barrier").collective
+    plan = plan_of(collective, blocks, counters=[(0, 0, 0)], scratch=1)
+    assert codes(plan) == (set() if relaxed == "nothing" else {"V211"})

@@ -809,19 +809,26 @@ class _History:
     def _forget(self, cell: int) -> None:
         for table in (self._value, self._writer, self._empty):
             table.pop(cell, None)
+            table.pop(~cell, None)
 
     def _perform(self, row: int, copy: int) -> None:
         for sources, destinations in self._moves.get(row, []):
-            columns = [item.cells(copy).tolist() for item in sources]
+            columns = [self._keys(item, copy) for item in sources]
             sums = [self._sum(row, cells) for cells in zip(*columns, strict=True)]
             for item in destinations:
-                for cell, (value, empty) in zip(item.cells(copy).tolist(), sums, strict=True):
+                for cell, (value, empty) in zip(self._keys(item, copy), sums, strict=True):
                     self._forget(cell)
                     self._writer[cell] = row
                     if value is not None:
                         self._value[cell] = value
                     elif empty is not None:
                         self._empty[cell] = empty
+
+    @staticmethod
+    def _keys(item: _Range, copy: int) -> list[int]:
+        """The cells of a range; ~cell for packets, which plain reads don't find."""
+        cells = item.cells(copy)
+        return (~cells if item.packet else cells).tolist()  # type: ignore[no-any-return]
 
     def _sum(
         self, row: int, cells: tuple[int, ...]
@@ -830,7 +837,7 @@ class _History:
         total: Counter[tuple[int, int]] = Counter()
         for cell in cells:
             if cell not in self._value:
-                return None, self._empty.get(cell, (row, cell))
+                return None, self._empty.get(cell, (row, max(cell, ~cell)))
             total += self._value[cell]
         return total, None
 
