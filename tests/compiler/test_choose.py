@@ -215,6 +215,8 @@ def test_plans_for_a_target_are_written(tmp_path: Path) -> None:
         text = path.read_text()
         assert f'minBytes="{choice.begin_bytes}"' in text
         assert f'maxBytes="{choice.end_bytes}"' in text
+    # MSCCL++ finds a plan's resources by its name.
+    assert [sley.load(path).name for path in paths] == [path.stem for path in paths]
 
 
 def test_a_target_that_can_run_nothing_says_why() -> None:

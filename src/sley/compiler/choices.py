@@ -127,7 +127,8 @@ class Choices:
         self, folder: str | os.PathLike[str], *, target: str | Target = "executor"
     ) -> list[Path]:
         """Writes the plan of each range to its own file in `folder`, for the range's sizes; returns
-        the files. A runtime that has all of them selects the right one for each call.
+        the files. A runtime that has all of them selects the right one for each call. Each plan is
+        named as its file, since MSCCL++ finds a plan's resources by its name.
 
         `choose` considers the limits of a target only if it got this target. Errors: those of
         `sley.save`.
@@ -141,6 +142,7 @@ class Choices:
                 choice.plan,
                 path,
                 target=target,
+                name=path.stem,
                 min_bytes=choice.begin_bytes,
                 max_bytes=choice.end_bytes,
             )
