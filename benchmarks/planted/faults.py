@@ -285,6 +285,78 @@ FAULTS: tuple[Fault, ...] = (
         "(got.number != promised.number) | (got.weight != promised.weight).any(axis=1)",
         "got.number != promised.number",
     ),
+    _fault(
+        "calls: a relaxed signal publishes memory",
+        "verify",
+        "np.maximum(self.strong, other.base if relaxed else other.strong)",
+        "np.maximum(self.strong, other.strong)",
+    ),
+    _fault(
+        "calls: a packet publishes memory",
+        "verify",
+        "clock = clock.joined(seen, relaxed=True)",
+        "clock = clock.joined(seen)",
+    ),
+    _fault(
+        "calls: two calls are performed with two copies of the scratch",
+        "verify",
+        "plan, plan.scratch_copies + 1\n",
+        "plan, 2\n",
+    ),
+    _fault(
+        "calls: a wait for a part of unordered posts shows posts",
+        "verify",
+        "elif needed == posts and self._is_direct[counter]:",
+        "elif self._is_direct[counter]:",
+    ),
+    _fault(
+        "calls: a post of a port counts as performed in its call",
+        "verify",
+        "needed == posts and self._is_direct[counter]",
+        "needed == posts",
+    ),
+    _fault(
+        "calls: a block knows at once what one of its threads waited for",
+        "verify",
+        "block.own[thread] = observed\n",
+        "block.own[thread] = block.clock = observed\n",
+    ),
+    _fault(
+        "calls: a packet shows that all chunks of its move were read",
+        "verify",
+        "if not first <= place < first + number:",
+        "if not first <= place < first + number + 1:",
+    ),
+    _fault(
+        "calls: a packet shows its place's neighbours the begin of a call",
+        "verify",
+        "first <= place < last and clock.base[agent] > epoch",
+        "first - 1 <= place < last and clock.base[agent] > epoch",
+    ),
+    _fault(
+        "calls: a port copies packets that nothing has waited for",
+        "verify",
+        "for k in np.flatnonzero(~(arrived & known)).tolist():",
+        "for k in np.flatnonzero(~arrived).tolist():",
+    ),
+    _fault(
+        "calls: the second push of a port ends with the first",
+        "verify",
+        "self._port_epoch[port] += 1",
+        "self._port_epoch[port] = 0",
+    ),
+    _fault(
+        "calls: what relaxed signals showed is known at the next call",
+        "verify",
+        "_Clock(clock.strong, clock.strong, clock.loose)",
+        "_Clock(clock.strong, clock.loose, clock.loose)",
+    ),
+    _fault(
+        "calls: the initial value is not subtracted from the posts that a wait needs",
+        "verify",
+        "number + 1 - initial, before * posts",
+        "number + 1, before * posts",
+    ),
     # ---- Formats
     _fault(
         "reader: a range under its other name may be too long",
