@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 import sley
 from sley.errors import SleyError
-from sley.ir.one_sided import OneSidedPlan
+from sley.ir.one_sided import Action, OneSidedPlan
 from sley.ir.words import Protocol
 from support.one_sided_plans import At, Block, plan_of
 
@@ -242,20 +245,46 @@ def test_data_of_the_call_before_count_as_data_of_this_call():
     assert codes(plan_of(collective, blocks, scratch=1)) == {"V205"}
 
 
+HERE, THERE, SPARE = At(0, "i", 0), At(1, "i", 0), At(0, "s", 0)
+PACKET = At(0, "s", 0, 1, packet=True)
+
+
 @pytest.mark.parametrize(
-    "blocks",
+    ("block", "expected", "found"),
     [
-        [Block(0).post(7), Block(1)],
-        [Block(0).post(0), Block(1)],
-        [Block(0).push(0, [At(0, "i", 0)], [At(1, "i", 0)]), Block(1)],
-        [Block(0).move([At(0, "i", 1, 2)], [At(0, "s", 0, 2)]), Block(1)],
-        [Block(0).move([At(0, "i", 0, 1, packet=True)], []), Block(1)],
-        [Block(0).post(1, thread=-1), Block(1)],
+        (Block(0).post(7), "one of 2 counters", "7"),
+        (Block(0).post(0), "a counter of its rank", "1"),
+        (Block(0).push(3, [HERE], [THERE]), "one of 1 ports", "3"),
+        (Block(0).push(0, [HERE], [THERE]), "a port of its rank", "1"),
+        (Block(0).post(1, thread=-1), "a thread", "-1"),
+        (Block(0).move([At(0, "i", 1, 2)], []), "chunks inside their buffer", "3"),
+        (Block(0).move([At(0, "s", 1, 1, packet=True)], []), "chunks inside their buffer", "4"),
+        (Block(0).move([At(0, "i", 0, 1, packet=True)], []), "packets in scratch", "0"),
+        (Block(0).move([], [SPARE]), "a move with sources", "0"),
+        (
+            Block(0).move([At(0, "i", 0, 2)], [SPARE]),
+            "ranges of one length in a move",
+            "1",
+        ),
+        (Block(1).push(0, [HERE, THERE], [SPARE]), "one source of what a port copies", "2"),
+        (Block(1).push(0, [HERE], [PACKET]), "packets that a port makes of packets", "True"),
     ],
-    ids=["counter", "counter of another rank", "port", "chunks", "packets", "thread"],
+    ids=lambda value: value if isinstance(value, str) and " " in value else "",
 )
-def test_a_row_that_names_what_does_not_exist_is_accepted(blocks):
-    assert codes(plan_of(PAIR, blocks, counters=TO_OTHERS, scratch=2)) == {"V201"}
+def test_a_row_that_names_what_does_not_exist_is_accepted(block, expected, found):
+    plan = plan_of(PAIR, [block], counters=TO_OTHERS, ports=[1], scratch=2)
+    with pytest.raises(SleyError) as error:
+        sley.verify(plan)
+    reported = {(one.code, one.expected, one.found) for one in error.value.diagnostics}
+    assert ("V201", expected, found) in reported
+    assert {code for code, *_ in reported} == {"V201"}
+
+
+def test_ranges_of_an_operation_that_moves_nothing_are_accepted():
+    plan = plan_of(PAIR, [Block(0).move([HERE], [SPARE]), Block(1)], scratch=2)
+    action = np.full_like(plan.operations.action, Action.JOIN)
+    joined = replace(plan, operations=replace(plan.operations, action=action))
+    assert codes(joined) == {"V201"}
 
 
 def first_to_both(*, packets_alone: bool) -> OneSidedPlan:

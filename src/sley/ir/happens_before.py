@@ -1,4 +1,4 @@
-"""Happens-before: the conflicting accesses of a plan, and the order of its instructions."""
+"""The happens-before order of a plan's instructions, and the pairs of conflicting accesses."""
 
 from __future__ import annotations
 

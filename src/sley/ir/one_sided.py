@@ -6,7 +6,7 @@ and makes them of a `Plan`; `verify` proves both kinds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -15,6 +15,7 @@ import numpy as np
 
 from sley.errors import Place, counted
 from sley.ir.collective import Collective, Layout
+from sley.ir.plan import BlockPlan
 from sley.ir.sources import Sources
 from sley.ir.tables import (
     BoolArray,
@@ -22,7 +23,6 @@ from sley.ir.tables import (
     IntArray,
     LongArray,
     Table,
-    Value,
     frozen_array,
 )
 from sley.ir.words import Buffer, Protocol
@@ -50,6 +50,9 @@ class Action(IntEnum):
     PUSH_POST = 6
     FLUSH = 7
 
+
+MEETINGS = (Action.JOIN, Action.BARRIER)
+"""The actions at which all threads of a block meet."""
 
 THREAD_ACTIONS = frozenset({Action.POST, Action.WAIT, Action.PUSH, Action.PUSH_POST, Action.FLUSH})
 """The actions of a single thread of a block."""
@@ -118,7 +121,7 @@ class Counters(Table):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class OneSidedPlan(Value):
+class OneSidedPlan(BlockPlan):
     """An executable plan of the one-sided machine (docs/machine.md).
 
     name: the plan's name.
@@ -166,16 +169,46 @@ class OneSidedPlan(Value):
         return self.collective.layout(self.scratch_chunks * self.scratch_copies)
 
     @cached_property
-    def block(self) -> IntArray:
-        """int32 (operations,): the block of each operation."""
-        return frozen_array(
-            np.repeat(np.arange(len(self.block_rank)), np.diff(self.block_offset)), np.int32
-        )
+    def first_cells(self) -> LongArray:
+        """int64 (ranges,): the first cell of each range, in the first copy of the scratch."""
+        r = self.ranges
+        index = r.index * (1 + r.packet.astype(np.int64))
+        return frozen_array(self.layout.cell(r.rank, r.buffer, index), np.int64)
 
     @cached_property
-    def rank(self) -> IntArray:
-        """int32 (operations,): the rank of each operation."""
-        return frozen_array(self.block_rank[self.block], np.int32)
+    def segment(self) -> LongArray:
+        """int64 (operations,): how many joins and barriers come before each operation in its
+        block."""
+        meets = np.isin(self.operations.action, MEETINGS)
+        before: LongArray = np.cumsum(meets) - meets
+        return frozen_array(before - before[self.block_offset[self.block]], np.int64)
+
+    @cached_property
+    def posts(self) -> dict[int, LongArray]:
+        """The operations that post to each counter."""
+        return self.users((Action.POST, Action.PUSH_POST), self.operations.target)
+
+    @cached_property
+    def waits(self) -> dict[int, LongArray]:
+        """The operations that wait for each counter."""
+        return self.users((Action.WAIT,), self.operations.target)
+
+    def users(self, actions: Sequence[Action], column: IntArray) -> dict[int, LongArray]:
+        """The operations with these actions, by their value in a column."""
+        rows = np.flatnonzero(np.isin(self.operations.action, actions))
+        order = rows[np.argsort(column[rows], kind="stable")]
+        values, first = np.unique(column[order], return_index=True)
+        groups = np.split(order, first[1:]) if len(order) else []
+        return dict(zip(values.tolist(), groups, strict=True))
+
+    def is_sequence(self, rows: LongArray) -> bool:
+        """Whether operations of single threads are ordered: of one block, and neighbours of one
+        thread or with a join in between."""
+        if len(rows) < 2:
+            return True
+        thread = self.operations.thread[rows]
+        ordered = (np.diff(self.segment[rows]) > 0) | (np.diff(thread) == 0)
+        return bool((self.block[rows] == self.block[rows[0]]).all() and ordered.all())
 
     @cached_property
     def writes_input(self) -> bool:
@@ -189,12 +222,6 @@ class OneSidedPlan(Value):
         within = (first >= output) & (first + r.count[rows] <= output + c.output_chunks[rank])
         return not bool(within.all())
 
-    @cached_property
-    def block_number(self) -> IntArray:
-        """int32 (blocks,): each block's number within its rank."""
-        first = np.searchsorted(self.block_rank, np.arange(self.collective.ranks))
-        return frozen_array(np.arange(len(self.block_rank)) - first[self.block_rank], np.int32)
-
     def label(self, operation: int) -> str:
         """An operation's name for messages: "rank 0 block 1 operation 2 (put)"."""
         block, t = int(self.block[operation]), self.operations
@@ -207,8 +234,3 @@ class OneSidedPlan(Value):
         """An operation's source line, with its rank, block and number."""
         source = int(self.operations.source[operation])
         return self.sources.place(source, self.label(operation))
-
-    def places(self, operations: Iterable[int]) -> list[Place]:
-        """The places of operations; the place of the plan as a whole if there are none."""
-        whole = self.sources.whole if self.sources.whole.file else Place(detail=self.name)
-        return [self.place(row) for row in operations] or [whole]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -91,8 +92,56 @@ class Estimate(Value):
     tiles: int
 
 
+class BlockPlan(Value):
+    """What plans of all kinds share: rows of thread blocks, block after block, rank after rank.
+
+    name, collective, block_rank, block_offset, sources: as in `Plan`.
+    """
+
+    name: str
+    collective: Collective
+    block_rank: IntArray
+    block_offset: LongArray
+    sources: Sources
+
+    @cached_property
+    def rank_block(self) -> LongArray:
+        """int64 (ranks + 1,): the first block of each rank."""
+        return frozen_array(
+            np.searchsorted(self.block_rank, np.arange(self.collective.ranks + 1)), np.int64
+        )
+
+    @cached_property
+    def block_number(self) -> IntArray:
+        """int32 (blocks,): each block's number within its rank."""
+        return frozen_array(
+            np.arange(len(self.block_rank)) - self.rank_block[self.block_rank], np.int32
+        )
+
+    @cached_property
+    def block(self) -> IntArray:
+        """int32 (rows,): the block of each row."""
+        return frozen_array(
+            np.repeat(np.arange(len(self.block_rank)), np.diff(self.block_offset)), np.int32
+        )
+
+    @cached_property
+    def rank(self) -> IntArray:
+        """int32 (rows,): the rank of each row."""
+        return frozen_array(self.block_rank[self.block], np.int32)
+
+    @abstractmethod
+    def place(self, row: int) -> Place:
+        """A row's source line, with its rank, block and operation."""
+
+    def places(self, rows: Iterable[int]) -> list[Place]:
+        """The places of rows; the place of the plan as a whole if there are none."""
+        whole = self.sources.whole if self.sources.whole.file else Place(detail=self.name)
+        return [self.place(row) for row in rows] or [whole]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Plan(Value):
+class Plan(BlockPlan):
     """An executable plan, whose meaning is defined in `docs/machine.md`.
 
     name: the plan's name.
@@ -181,35 +230,9 @@ class Plan(Value):
         return frozen_array(rows[~is_within], np.int32)
 
     @cached_property
-    def rank_block(self) -> LongArray:
-        """int64 (ranks + 1,): the first block of each rank."""
-        return frozen_array(
-            np.searchsorted(self.block_rank, np.arange(self.collective.ranks + 1)), np.int64
-        )
-
-    @cached_property
-    def block_number(self) -> IntArray:
-        """int32 (blocks,): each block's number within its rank."""
-        return frozen_array(
-            np.arange(len(self.block_rank)) - self.rank_block[self.block_rank], np.int32
-        )
-
-    @cached_property
     def blocks_per_rank(self) -> int:
         """The number of blocks of the rank with the most."""
         return int(np.diff(self.rank_block).max(initial=0))
-
-    @cached_property
-    def block(self) -> IntArray:
-        """int32 (instructions,): the block of each instruction."""
-        return frozen_array(
-            np.repeat(np.arange(len(self.block_rank)), np.diff(self.block_offset)), np.int32
-        )
-
-    @cached_property
-    def rank(self) -> IntArray:
-        """int32 (instructions,): the rank of each instruction."""
-        return frozen_array(self.block_rank[self.block], np.int32)
 
     @cached_property
     def step(self) -> IntArray:
@@ -268,11 +291,6 @@ class Plan(Value):
             f"step {self.step[instruction]} ({self._operation(instruction)})"
         )
         return self.sources.place(int(self.instructions.source[instruction]), detail)
-
-    def places(self, instructions: Iterable[int]) -> list[Place]:
-        """The places of instructions; the place of the plan as a whole if there are none."""
-        whole = self.sources.whole if self.sources.whole.file else Place(detail=self.name)
-        return [self.place(row) for row in instructions] or [whole]
 
 
 def check_kind(plan: object) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 from sley.errors import Diagnostic, counted, shortened
 from sley.errors.verifier import V203, V204, V205, V206, V211, V214, V215
 from sley.ir.faults import LIMIT
-from sley.ir.one_sided import Action, OneSidedPlan
-from sley.ir.tables import NONE, LongArray
+from sley.ir.one_sided import MEETINGS, Action, OneSidedPlan
+from sley.ir.tables import NONE
 from sley.ir.words import Buffer
 from sley.verify.result import difference, spell
 from sley.verify.values import NOTHING, Values
@@ -26,7 +26,6 @@ from sley.verify.values import NOTHING, Values
 _REST = NONE
 """The threads of a block that perform no action alone."""
 
-_MEETINGS = (Action.JOIN, Action.BARRIER)
 
 _PLAIN, _DATA, _FLAG = 0, 1, 2
 """What a cell holds: plain data, or the first or the second half of a packet."""
@@ -52,50 +51,6 @@ def perform_calls(plan: OneSidedPlan) -> Calls:
     return Calls(found[:LIMIT] or run.wrong_results(), run.steps)
 
 
-def first_cells(plan: OneSidedPlan) -> LongArray:
-    """int64 (ranges,): the first cell of each range, in the first copy of the scratch."""
-    r = plan.ranges
-    index = r.index * (1 + r.packet.astype(np.int64))
-    return np.asarray(plan.layout.cell(r.rank, r.buffer, index), np.int64)
-
-
-def segments(plan: OneSidedPlan) -> LongArray:
-    """int64 (operations,): how many joins and barriers come before each operation in its block."""
-    meets = np.isin(plan.operations.action, _MEETINGS)
-    before: LongArray = np.cumsum(meets) - meets
-    return np.asarray(before - before[plan.block_offset[plan.block]], np.int64)
-
-
-def is_sequence(plan: OneSidedPlan, rows: np.ndarray, segment: np.ndarray) -> bool:
-    """Whether operations of single threads are ordered: of one block, and neighbours of one thread
-    or with a join in between."""
-    if len(rows) < 2:
-        return True
-    thread = plan.operations.thread[rows]
-    ordered = (np.diff(segment[rows]) > 0) | (np.diff(thread) == 0)
-    return bool((plan.block[rows] == plan.block[rows[0]]).all() and ordered.all())
-
-
-def users_of(
-    plan: OneSidedPlan, actions: list[Action], column: np.ndarray
-) -> dict[int, np.ndarray]:
-    """The operations with these actions, by their value in a column."""
-    rows = np.flatnonzero(np.isin(plan.operations.action, actions))
-    order = rows[np.argsort(column[rows], kind="stable")]
-    values, first = np.unique(column[order], return_index=True)
-    return dict(zip(values.tolist(), np.split(order, first[1:]), strict=True)) if len(order) else {}
-
-
-def posts_of(plan: OneSidedPlan) -> dict[int, np.ndarray]:
-    """The operations that post to each counter."""
-    return users_of(plan, [Action.POST, Action.PUSH_POST], plan.operations.target)
-
-
-def waits_of(plan: OneSidedPlan) -> dict[int, np.ndarray]:
-    """The operations that wait for each counter."""
-    return users_of(plan, [Action.WAIT], plan.operations.target)
-
-
 class _Clock:
     """What an agent knows of all agents (blocks, ports and callers): for each, how many of its
     epochs have ended. An access in epoch e comes before all that know e + 1 of its agent.
@@ -118,6 +73,12 @@ class _Clock:
             np.maximum(self.loose, other.loose),
         )
 
+    def lengthened(self) -> _Clock:
+        """The clock after a wait, which the chain of operations counts."""
+        loose = self.loose.copy()
+        loose[-1] += 1
+        return _Clock(self.strong, self.base, loose)
+
     def advanced(self, agent: int, epochs: int) -> _Clock:
         """The clock when `agent` has ended this number of epochs."""
         strong, loose = self.strong.copy(), self.loose.copy()
@@ -128,7 +89,7 @@ class _Clock:
 
 @dataclass(eq=False)
 class _Move:
-    """A move that was performed: its operation, by which agent in which epoch and call.
+    """A performed move. row: its operation. agent, epoch, call: who performed it, and when.
 
     readers: who read its packets: (first chunk of the move, number, reading move, first chunk of
     that move).
@@ -229,7 +190,7 @@ class _Run:
         self._port, self._relaxed = t.port.tolist(), t.relaxed.tolist()
         self._end, self._rank = plan.block_offset[1:].tolist(), plan.block_rank.tolist()
         self._moves, self._user = _moves_of(plan), _user_cells(plan)
-        self._posts, self._waits = posts_of(plan), waits_of(plan)
+        self._posts, self._waits = plan.posts, plan.waits
         self._in_order = _ordered_counters(plan, self._posts)
         self._is_direct = {c: (t.port[rows] == NONE).all() for c, rows in self._posts.items()}
         self._members = _members(plan)
@@ -275,7 +236,7 @@ class _Run:
         while True:
             clock = self._zero(self._nothing)
             for b in range(first, last):
-                clock = clock.joined(self._ended(b))
+                clock = clock.joined(self._end_epoch(b))
             call, caller = self._call[rank], self._caller + rank
             if call != NONE:
                 self._compare(rank, call)
@@ -300,8 +261,8 @@ class _Run:
             if last > first:
                 return
 
-    def _ended(self, b: int) -> _Clock:
-        """The clock of a block that has performed its last operation."""
+    def _end_epoch(self, b: int) -> _Clock:
+        """Ends the epoch of a block; returns the clock of what all its threads know."""
         block = self._blocks[b]
         block.epoch += 1
         return self._met(block).advanced(b, block.epoch)
@@ -363,7 +324,7 @@ class _Run:
         """All threads of blocks meet, and continue behind the operation at which they wait."""
         clock = self._zero(self._nothing)
         for b in members:
-            clock = clock.joined(self._ended(b))
+            clock = clock.joined(self._end_epoch(b))
         for b in members:
             block = self._blocks[b]
             block.clock, block.own, block.seen = clock, {}, []
@@ -392,7 +353,7 @@ class _Run:
                 if block.passed[row] == size:
                     access = (b, block.epoch, self._call[self._rank[b]], block.clock)
                     block.seen += self._perform(row, *access)
-            elif action in _MEETINGS or (
+            elif action in MEETINGS or (
                 threads[row] == thread and not self._act(block, row, thread)
             ):
                 break
@@ -451,9 +412,7 @@ class _Run:
             observed = self._posted[counter][start : start + posts]
         for other, was_relaxed in observed:
             clock = clock.joined(other, relaxed=relaxed or was_relaxed)
-        clock = clock.joined(clock)
-        clock.loose[-1] += 1
-        return clock
+        return clock.lengthened()
 
     # Memory.
 
@@ -692,7 +651,7 @@ class _Run:
     def _stuck_rows(self, b: int) -> list[int]:
         """The operations at which threads of a block wait, but for its joins if others wait."""
         rows = sorted(row for row in set(self._blocks[b].at.values()) if row != self._end[b])
-        return [row for row in rows if self._action[row] not in _MEETINGS] or rows
+        return [row for row in rows if self._action[row] not in MEETINGS] or rows
 
     def _reason(self, row: int) -> tuple[str, list[int]]:
         """What an operation waits for, and the blocks that could give it."""
@@ -844,7 +803,7 @@ class _History:
 
 def _moves_of(plan: OneSidedPlan) -> dict[int, list[tuple[list[_Range], list[_Range]]]]:
     """By operation, its moves: their sources and destinations."""
-    r, first = plan.ranges, first_cells(plan)
+    r, first = plan.ranges, plan.first_cells
     found: dict[int, dict[int, tuple[list[_Range], list[_Range]]]] = defaultdict(dict)
     for k in range(len(r)):
         rank = int(r.rank[k])
@@ -874,9 +833,9 @@ def _user_cells(plan: OneSidedPlan) -> list[np.ndarray]:
 def _ordered_counters(plan: OneSidedPlan, posts: dict[int, np.ndarray]) -> dict[int, bool]:
     """Whether the posts to each counter come in one order: of one thread or with joins in between,
     all by the block itself or all by one port."""
-    segment, port = segments(plan), plan.operations.port
+    port = plan.operations.port
     return {
-        counter: is_sequence(plan, rows, segment) and len(set(port[rows].tolist())) == 1
+        counter: plan.is_sequence(rows) and len(set(port[rows].tolist())) == 1
         for counter, rows in posts.items()
     }
 

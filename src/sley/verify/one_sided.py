@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from sley.errors import Diagnostic, Rule
+from sley.errors import Diagnostic
 from sley.errors.verifier import V201, V208, V212, V213, V216
 from sley.ir.faults import LIMIT
 from sley.ir.one_sided import THREAD_ACTIONS, Action, OneSidedPlan
-from sley.ir.tables import NONE
+from sley.ir.tables import NONE, spans
 from sley.ir.words import Buffer
-from sley.verify.calls import (
-    first_cells,
-    is_sequence,
-    perform_calls,
-    posts_of,
-    segments,
-    users_of,
-    waits_of,
-)
+from sley.verify.calls import perform_calls
 
 
 def check_one_sided(plan: OneSidedPlan) -> tuple[list[Diagnostic], int]:
@@ -42,16 +34,6 @@ def check_one_sided(plan: OneSidedPlan) -> tuple[list[Diagnostic], int]:
     return calls.findings, calls.steps
 
 
-def _diagnose(
-    plan: OneSidedPlan, rule: Rule, mask: np.ndarray, expected: str, rows: np.ndarray, found: str
-) -> list[Diagnostic]:
-    """A diagnostic for each of the first rows of `mask`, at the operations `rows`."""
-    return [
-        rule.diagnostic(at=plan.places([int(rows[k])]), expected=expected, found=found)
-        for k in np.flatnonzero(mask)[:LIMIT].tolist()
-    ]
-
-
 def _table_faults(plan: OneSidedPlan) -> list[Diagnostic]:
     """V201 for rows that name what doesn't exist."""
     t, r, c, ranks = plan.operations, plan.ranges, plan.counters, plan.collective.ranks
@@ -59,66 +41,53 @@ def _table_faults(plan: OneSidedPlan) -> list[Diagnostic]:
     counts = np.isin(t.action, [Action.POST, Action.WAIT, Action.PUSH_POST])
     known = counts & (t.target >= 0) & (t.target < len(c))
     target = np.where(known, t.target, 0)
-    waits = t.action == Action.WAIT
-    of = np.where(waits, _at(c.rank, target), _at(c.peer, target))
+    counter = np.where(t.action == Action.WAIT, _at(c.rank, target), _at(c.peer, target))
     ports = np.isin(t.action, [Action.PUSH, Action.PUSH_POST, Action.FLUSH])
-    has_port = (t.port >= 0) & (t.port < len(plan.ports))
-    port_rank = _at(plan.ports, np.where(has_port, t.port, 0))
+    has_port = ports & (t.port >= 0) & (t.port < len(plan.ports))
+    port = _at(plan.ports, np.where(has_port, t.port, 0))
     alone = np.isin(t.action, list(THREAD_ACTIONS))
     moves = np.isin(t.action, [Action.MOVE, Action.PUSH])
     named = (r.rank >= 0) & (r.rank < ranks) & (r.buffer >= 0) & (r.buffer < len(Buffer))
     size = plan.collective.layout(plan.scratch_chunks).size
     limit = size[np.where(named, r.buffer, 0), np.where(named, r.rank, 0)]
-    width = 1 + r.packet.astype(np.int64)
-    inside = named & (r.index >= 0) & (r.count >= 1) & ((r.index + r.count) * width <= limit)
+    end = (r.index + r.count) * (1 + r.packet.astype(np.int64))
+    inside = named & (r.index >= 0) & (r.count >= 1) & (end <= limit)
+    elsewhere = r.packet & (r.buffer != Buffer.SCRATCH)
+    own = [
+        (f"one of {len(c)} counters", counts & ~known, t.target),
+        ("a counter of its rank", known & (counter != plan.rank), counter),
+        (f"one of {len(plan.ports)} ports", ports & ~has_port, t.port),
+        ("a port of its rank", has_port & (port != plan.rank), port),
+        ("a thread", alone & (t.thread < 0), t.thread),
+    ]
+    of_ranges = [
+        ("chunks inside their buffer", ~inside, end),
+        ("ranges of moves", ~moves[r.operation], t.action[r.operation]),
+        ("packets in scratch", elsewhere, r.buffer),
+        *_move_checks(plan),
+    ]
     return [
-        *_diagnose(plan, V201, counts & ~known, "a counter that exists", rows, "none"),
-        *_diagnose(plan, V201, known & (of != plan.rank), "a counter of its rank", rows, "another"),
-        *_diagnose(plan, V201, ports & ~has_port, "a port that exists", rows, "none"),
-        *_diagnose(
-            plan,
-            V201,
-            ports & has_port & (port_rank != plan.rank),
-            "a port of its rank",
-            rows,
-            "another",
-        ),
-        *_diagnose(plan, V201, alone & (t.thread < 0), "a thread", rows, "none"),
-        *_diagnose(plan, V201, ~inside, "chunks of a buffer", r.operation, "others"),
-        *_diagnose(plan, V201, ~moves[r.operation], "ranges of moves", r.operation, "others"),
-        *_diagnose(
-            plan,
-            V201,
-            r.packet & (r.buffer != Buffer.SCRATCH),
-            "packets in scratch",
-            r.operation,
-            "elsewhere",
-        ),
-        *_move_faults(plan),
+        V201.diagnostic(
+            at=plan.places([int(of[k])]), expected=expected, found=str(values[k].item())
+        )
+        for of, checks in ((rows, own), (r.operation, of_ranges))
+        for expected, wrong, values in checks
+        for k in np.flatnonzero(wrong)[:LIMIT].tolist()
     ]
 
 
-def _move_faults(plan: OneSidedPlan) -> list[Diagnostic]:
-    """V201 for moves without sources, of ranges of several lengths, or that a port can't copy."""
+def _move_checks(plan: OneSidedPlan) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """What must hold of moves: an expectation, whether each range breaks it, and what is found."""
     r = plan.ranges
     _, first, move = np.unique(r.move, return_index=True, return_inverse=True)
-    sources = np.bincount(move, ~r.writes, len(first))
-    uneven = r.count != r.count[first][move]
+    sources = np.bincount(move, ~r.writes, len(first)).astype(np.int64)[move]
     mixed = r.packet != r.packet[first][move]
     pushes = plan.operations.action[r.operation] == Action.PUSH
-    copies = (sources[move] == 1) & ~mixed
-    rows = r.operation
     return [
-        *_diagnose(plan, V201, sources[move] == 0, "a move with sources", rows, "none"),
-        *_diagnose(plan, V201, uneven, "ranges of one length", rows, "several lengths"),
-        *_diagnose(
-            plan,
-            V201,
-            pushes & ~copies,
-            "copies through a port, of data or of packets",
-            rows,
-            "a sum, or packets made of data",
-        ),
+        ("a move with sources", sources == 0, sources),
+        ("ranges of one length in a move", r.count != r.count[first][move], r.count),
+        ("one source of what a port copies", pushes & (sources > 1), sources),
+        ("packets that a port makes of packets", pushes & mixed, r.packet),
     ]
 
 
@@ -131,7 +100,7 @@ def _overlaps(plan: OneSidedPlan) -> list[Diagnostic]:
     """V208 for ranges of an operation that share cells and one of which is written, except a source
     and a destination of one move that are the same."""
     r, found = plan.ranges, []
-    first = first_cells(plan)
+    first = plan.first_cells
     last = first + r.count * (1 + r.packet.astype(np.int64))
     order = np.lexsort((first, r.operation))
     # Sorted by their begin, ranges that reach into the k-th next one reach into those before it.
@@ -162,27 +131,27 @@ def _overlaps(plan: OneSidedPlan) -> list[Diagnostic]:
 
 def _packet_faults(plan: OneSidedPlan) -> list[Diagnostic]:
     """V216 for plain data in scratch from which packets are read."""
-    r, first = plan.ranges, first_cells(plan)
+    r, first = plan.ranges, plan.first_cells
+    reads = np.flatnonzero(r.packet & ~r.writes)
     is_read = np.zeros(plan.layout.cells, bool)
-    for k in np.flatnonzero(r.packet & ~r.writes).tolist():
-        is_read[first[k] : first[k] + 2 * r.count[k]] = True
-    found = []
-    for k in np.flatnonzero(~r.packet & r.writes & (r.buffer == Buffer.SCRATCH)).tolist():
-        cells = np.arange(first[k], first[k] + r.count[k])
-        if is_read[cells].any():
-            found.append(
-                V216.diagnostic(
-                    at=plan.places([int(r.operation[k])]),
-                    expected="plain data in chunks from which no packets are read",
-                    found=f"plain data in {plan.layout.name(int(cells[is_read[cells]][0]))}",
-                )
-            )
-    return found[:LIMIT]
+    is_read[spans(first[reads], 2 * r.count[reads])[1]] = True
+    writes = np.flatnonzero(~r.packet & r.writes & (r.buffer == Buffer.SCRATCH))
+    owner, cells = spans(first[writes], r.count[writes])
+    rows, examples = np.unique(owner[is_read[cells]], return_index=True)
+    names = map(plan.layout.name, cells[is_read[cells]][examples].tolist())
+    return [
+        V216.diagnostic(
+            at=plan.places([int(r.operation[writes[row]])]),
+            expected="plain data in chunks from which no packets are read",
+            found=f"plain data in {name}",
+        )
+        for row, name in zip(rows.tolist(), names, strict=True)
+    ][:LIMIT]
 
 
 def _counter_faults(plan: OneSidedPlan) -> list[Diagnostic]:
     """V212 for counters with different numbers of posts and waits."""
-    posts, waits, found = posts_of(plan), waits_of(plan), []
+    posts, waits, found = plan.posts, plan.waits, []
     for counter in sorted(posts.keys() | waits.keys()):
         given, taken = posts.get(counter, _NO_ROWS), waits.get(counter, _NO_ROWS)
         if len(given) != len(taken):
@@ -207,12 +176,11 @@ def _counter(plan: OneSidedPlan, counter: int) -> str:
 def _sharing_faults(plan: OneSidedPlan) -> list[Diagnostic]:
     """V213 for a counter for which several threads wait in no order, and for a port that several
     threads use in no order."""
-    segment = segments(plan)
-    ports = users_of(plan, [Action.PUSH, Action.PUSH_POST, Action.FLUSH], plan.operations.port)
+    ports = plan.users((Action.PUSH, Action.PUSH_POST, Action.FLUSH), plan.operations.port)
     found = []
-    for word, users in (("waits", waits_of(plan)), ("uses of a port", ports)):
+    for word, users in (("waits", plan.waits), ("uses of a port", ports)):
         for rows in users.values():
-            if not is_sequence(plan, rows, segment):
+            if not plan.is_sequence(rows):
                 found.append(
                     V213.diagnostic(
                         at=plan.places([int(rows[0]), int(rows[-1])]),

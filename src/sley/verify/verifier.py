@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sley.errors import Diagnostic, Place, SleyError, counted
-from sley.errors.compiler import C307
 from sley.errors.verifier import V207, V210
 from sley.ir.collective import Collective
 from sley.ir.conditions import Condition
 from sley.ir.faults import LIMIT, own_operands
 from sley.ir.one_sided import OneSidedPlan
-from sley.ir.plan import Plan
+from sley.ir.plan import Plan, check_kind
 from sley.ir.tables import NONE
 from sley.ir.words import Op
 from sley.verify.hangs import run_abstractly
@@ -65,8 +64,7 @@ def verify(
     """
     if isinstance(plan, OneSidedPlan):
         return _verify_one_sided(plan, slots)
-    if not isinstance(plan, Plan):
-        raise C307.error(expected="a Plan", found=type(plan).__name__)
+    check_kind(plan)
     slots = plan.slots if slots is None else slots
     per_chunk = plan.per_chunk if per_chunk is None else per_chunk
     if slots < 1:
