@@ -205,3 +205,19 @@ def test_a_saved_plan_is_not_the_file_that_is_proven(tmp_path: Path):
     )
     (proof,) = sley.verify_file(path, "mscclpp").proofs
     assert proof.plan.name == "ring"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "sizes"),
+    [("ll", (0, "16K")), ("simple", ("16K", "4M")), ("simple", ("4M", None))],
+    ids=["small", "medium", "large"],
+)
+def test_a_size_class_is_not_the_range_of_the_file(protocol, sizes, tmp_path: Path):
+    path, (least, most) = tmp_path / "class.json", sizes
+    sley.save(ring(protocol=protocol), path, min_bytes=least, max_bytes=most)
+    conditions = [str(one) for one in sley.verify_file(path).proofs[0].conditions]
+    found = json.loads(path.read_text())
+    assert any("an input of" in one for one in conditions)
+    assert found["min_message_size"] == {0: 0, "16K": 1 << 14, "4M": 1 << 22}[least]
+    if most is not None:
+        assert found["max_message_size"] == {"16K": 1 << 14, "4M": 1 << 22}[most]
