@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 import sley
 from sley.errors import SleyError
 from sley.errors.catalog import all_rules
+from sley.errors.formats import F478
 from sley.formats import mscclpp
-from sley.formats.mscclpp import parse
+from sley.formats.mscclpp import parse, reader
 from sley.formats.mscclpp.targets import MSCCLPP
 from sley.formats.problems import MOST_OF_A_KIND
+from sley.ir.collectives import STANDARD
 from support import mscclpp_right as right
 from support.examples import examples
 from support.mscclpp_mutants import mutated, text_of_rearranged
@@ -35,14 +37,14 @@ def refused(text: str, **options: Any) -> SleyError:
     return caught.value
 
 
-def codes(text: str) -> list[str]:
+def codes(text: str) -> set[str]:
     """The codes of the findings of reading and proving a file."""
     try:
         for way in mscclpp.executions(text, MSCCLPP).executions:
             sley.verify(way.plan)
     except SleyError as error:
-        return [found.code for found in error.diagnostics]
-    return []
+        return {found.code for found in error.diagnostics}
+    return set()
 
 
 MISTAKES: list[tuple[str, str, Any]] = [
@@ -149,6 +151,15 @@ def test_a_mistake_is_named(code: str, path: str, value: Any) -> None:
     assert code == found[0].code
     assert all([found[0].expected, found[0].found, found[0].remedy])
     assert found[0].places[0].file == "bad.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("sinal", "Did you mean signal or rlxsignal?"), ("xyz", F478.instead)],
+)
+def test_a_misspelt_operation_gets_an_unrelated_remedy(name: str, remedy: str) -> None:
+    document = edited(right.allreduce_by_rres().to_json(), f"{OPS}.0.name", name)
+    assert refused(text_of(document)).diagnostics[0].remedy == remedy
 
 
 def test_a_mistake_is_at_the_line_of_its_operation() -> None:
@@ -444,7 +455,7 @@ def _share_twice(document: Any) -> None:
 def test_a_damaged_plan_is_refused_for_its_damage(
     code: str, name: str, make: Callable[[], Any]
 ) -> None:
-    assert code in codes(text_of(make()))
+    assert codes(text_of(make())) == {code}
 
 
 NOT_JSON = [
@@ -511,15 +522,24 @@ def test_too_much_text_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert refused(text).code == "F403"
 
 
-def test_too_many_chunks_are_refused_before_they_are_made() -> None:
-    start = time.perf_counter()
-    for collective, chunks in (
-        ("allgather", (1 << 20, 1 << 21)),
-        ("allreduce", (1 << 30, 1 << 30)),
-    ):
-        assert refused(Made(collective, 2, (*chunks, 0)).text).code == "F403"
-    assert refused(Made("allreduce", 2, (2, 2, 1 << 30)).text).code == "F403"
-    assert time.perf_counter() - start < 1
+@pytest.mark.parametrize(
+    ("collective", "chunks"),
+    [
+        ("allgather", (1 << 20, 1 << 21, 0)),
+        ("allreduce", (1 << 30, 1 << 30, 0)),
+        ("allreduce", (2, 2, 1 << 30)),
+    ],
+)
+def test_too_many_chunks_are_made_before_they_are_refused(
+    collective: str, chunks: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("made the buffers of a plan that is too large")
+
+    row = replace(STANDARD[collective], build=never)
+    monkeypatch.setattr(reader, "STANDARD", {collective: row})
+    monkeypatch.setattr(reader, "lower", never)
+    assert refused(Made(collective, 2, chunks).text).code == "F403"
 
 
 @pytest.mark.parametrize("shares", [4099, 2**31 - 1])
@@ -550,7 +570,6 @@ def judge(seed: int) -> str:
     """The verdict on a mutant: the first code of its refusal, or "proven"."""
     chance = random.Random(seed)
     text = text_of_rearranged(chance) if chance.randrange(3) == 0 else mutated(chance)
-    start = time.perf_counter()
     read = False
     try:
         found = mscclpp.executions(text, MSCCLPP)
@@ -564,7 +583,6 @@ def judge(seed: int) -> str:
         # A plan that was read has whole tables: the reader's own checks come before.
         assert verdict.startswith("V") == read, str(error)
         assert "V201" not in {one.code for one in error.diagnostics}, str(error)
-    assert time.perf_counter() - start < 20
     return verdict
 
 

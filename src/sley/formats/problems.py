@@ -34,9 +34,17 @@ class Problems:
         """Whether no more will be reported."""
         return self.room == 0
 
-    def add(self, rule: Rule, at: Place | Sequence[Place], *, expected: str, found: str) -> None:
-        """Adds a problem."""
-        self._found.append(rule.diagnostic(at=at, expected=expected, found=found))
+    def add(
+        self,
+        rule: Rule,
+        at: Place | Sequence[Place],
+        *,
+        expected: str,
+        found: str,
+        remedy: str = "",
+    ) -> None:
+        """Adds a problem; `remedy` is by default the rule's own."""
+        self._found.append(rule.diagnostic(at=at, expected=expected, found=found, remedy=remedy))
 
     def keep_only(self, rule: Rule) -> None:
         """Drops the problems of other rules."""

@@ -331,7 +331,7 @@ class _Reader:
 
     def problem(self, rule: Rule, at: Place, expected: str, found: str, remedy: str = "") -> None:
         """Adds a problem; ends reading after enough of them."""
-        self.problems.add(rule, at, expected=expected, found=found)
+        self.problems.add(rule, at, expected=expected, found=found, remedy=remedy)
         self.problems.raise_full()
 
     def plan(self, document: _Object) -> RawPlan:
