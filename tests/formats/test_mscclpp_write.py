@@ -66,7 +66,7 @@ def check(name: str, parameters: dict[str, Any], way: dict[str, Any]) -> None:
     if plan.collective.name in HAS_ROOT:
         refused = "F443"
     elif options["protocol"] == "ll" and hosts > 1:
-        refused = "F530"
+        refused = "F456"
     elif "instances" in options and (name, plan.collective.ranks) in TOO_LARGE:
         refused = "F482"
     if not refused:
@@ -182,7 +182,7 @@ def test_a_setting_that_the_executor_cannot_use_is_written(settings, found):
 
 @pytest.mark.parametrize("protocol", ["direct", "ll128"])
 def test_a_protocol_that_the_executor_does_not_have_is_written(protocol):
-    with pytest.raises(SleyError, match="F530"):
+    with pytest.raises(SleyError, match="F456"):
         written(ring(protocol=protocol))
 
 

@@ -1,9 +1,11 @@
 """Rules of the formats: requirements on files that are read, and on plans that are written (F4xx).
 
-F401 to F424 refuse to read a file, F430 to F435 are remarks about it; F440 to F455 refuse to write
-a plan, F460 and F461 concern files in general; F436 and F462 to F469 refuse a file that a target
-does not load, or that it executes otherwise than its steps say. F470 to F499 concern MSCCL++
-execution plans: what their executor does is from reading its code, version 0.9.0.
+F401 to F424 refuse to read a file; F430 to F435 are remarks about it. F436 and F462 to F469 refuse
+a file that a target does not load, or that it executes otherwise than its steps say. F440 to F456
+refuse to write a plan; F460 and F461 concern files in general. F470 to F496 refuse an MSCCL++
+execution plan, F497 and F498 are remarks about one, F499 refuses one where a plan with messages is
+expected: what their executor does is from reading its code, version 0.9.0. F500 and above are in
+`deployment`.
 """
 
 from __future__ import annotations
@@ -409,6 +411,16 @@ F455 = Rule(
     example='type="cpy" srcbuf="i" srcoff="0" dstbuf="i" dstoff="1" cnt="2"',
     instead="Copy the source to scratch first, or move the chunks one by one.",
 )
+F456 = Rule(
+    "F456",
+    "not-in-mscclpp",
+    what="A plan to be written for MSCCL++ has another protocol than Simple and LL, or sends "
+    "messages of LL to another host.",
+    why="The executor of MSCCL++ 0.9.0 copies data, or writes packets through memory channels, "
+    "which stay within a host.",
+    example='sley.save(sley.compile(ring, protocol="direct"), "ring.json")',
+    instead="Compile the program with --protocol simple, or with --protocol ll for one host.",
+)
 F460 = Rule(
     "F460",
     "unknown-format",
@@ -782,14 +794,4 @@ F499 = Rule(
     "their blocks access the memory of other ranks, and send no messages.",
     example="sley simulate plan.json --topology ndv4",
     instead="Use sley verify plan.json; compile the program of the plan for other commands.",
-)
-F530 = Rule(
-    "F530",
-    "not-in-mscclpp",
-    what="A plan to be written for MSCCL++ has another protocol than Simple and LL, or sends "
-    "messages of LL to another host.",
-    why="The executor of MSCCL++ 0.9.0 copies data, or writes packets through memory channels, "
-    "which stay within a host.",
-    example='sley.save(sley.compile(ring, protocol="direct"), "ring.json")',
-    instead="Compile the program with --protocol simple, or with --protocol ll for one host.",
 )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.formats import F443, F451, F475, F481, F482, F530
+from sley.errors.formats import F443, F451, F456, F475, F481, F482
 from sley.formats.format import Target, target_among
 from sley.formats.mscclpp.emission import Step, Steps, emit
 from sley.formats.mscclpp.placing import History, Placing, Range, place
@@ -77,7 +77,7 @@ def write(
         allocation on all ranks, and with ports the offset 0; the executor doesn't check that.
     ranks_per_node: ranks of a host: between hosts channels are port channels. By default as in the
         plan's topology; without one all ranks are on one host.
-    Errors: F440, F443, F451, F475, F481, F482, F530, with up to 20 problems at once.
+    Errors: F440, F443, F451, F456, F475, F481, F482, with up to 20 problems at once.
     """
     target = target_among(TARGETS, target, PlanTarget)
     problems = Problems()
@@ -196,7 +196,7 @@ def _parts(
     if plan.protocol is Protocol.LL and ports.any():
         row = int(np.argmax(ports))
         problems.add(
-            F530,
+            F456,
             plan.place(row),
             expected="Simple between hosts: packets go by memory channels alone",
             found="a message of LL to another host",
@@ -215,7 +215,7 @@ def _check_plan(plan: Plan, problems: Problems) -> None:
     """Refuses a plan that no file can represent."""
     c, at = plan.collective, Place(detail=plan.name)
     if plan.protocol not in _PROTOCOLS:
-        problems.add(F530, at, expected="Simple or LL", found=plan.protocol.value)
+        problems.add(F456, at, expected="Simple or LL", found=plan.protocol.value)
     if standard(c) is None or c.root != NONE:
         expected = "a standard collective without a root, which an execution plan can't name"
         problems.add(F443, at, expected=expected, found=str(c))
