@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sley import files
+from sley.deployment.consequences import PLAN_CONSEQUENCES, XML_CONSEQUENCES, worst
 from sley.deployment.runtimes import DEFAULT_PLANS, JSON, Runtime
 from sley.deployment.xml_head import XmlHead, read_head, refuse
 from sley.errors import Diagnostic, Place, Rule, SleyError, shortened
@@ -22,21 +23,6 @@ from sley.errors.deployment import (
     F514,
     F515,
     F516,
-    F517,
-)
-from sley.errors.formats import (
-    F449,
-    F454,
-    F455,
-    F466,
-    F467,
-    F468,
-    F470,
-    F471,
-    F472,
-    F473,
-    F474,
-    F478,
 )
 from sley.formats.msccl_xml.targets import TARGETS as XML_TARGETS
 from sley.formats.msccl_xml.targets import XmlTarget
@@ -46,12 +32,6 @@ from sley.ir.sizes import sizes_text
 
 _MOST_OPERATIONS = 64
 _INT_MAX = (1 << 31) - 1
-
-_WRONG = (F449, F454, F455, F466, F467)
-"""Problems of a file of MSCCL XML that is loaded: it runs, and gives wrong results or hangs."""
-
-_THROWN = (F470, F471, F472, F473, F474, F478)
-"""Problems of an execution plan that MSCCL++ finds when a call has chosen it."""
 
 _ONLY_KNOWN = ("alltoallv", "send", "recv")
 """Names that msccl-executor-nccl and RCCL know, of collectives that sley doesn't have."""
@@ -269,23 +249,14 @@ def _collective(head: XmlHead, runtime: Runtime, rule: Rule) -> str:
     return known[word]
 
 
-def _consequence(cause: Diagnostic, runtime: Runtime) -> Rule:
-    """What a problem of a file means when a runtime reads it."""
-    if runtime.target == "mscclpp":
-        return F516 if cause.rule in _THROWN else F517
-    if cause.rule is F468:
-        return F516
-    return F517 if cause.code.startswith("V") or cause.rule in _WRONG else F505
-
-
 def _proven(found: Candidate, runtime: Runtime) -> Candidate:
     """A candidate with what is wrong when the runtime reads all of the file, and runs it."""
     try:
         files.verify_file(found.path, runtime.target)
     except SleyError as error:
-        cause = min(error.diagnostics, key=lambda one: _consequence(one, runtime) is not F505)
+        table = PLAN_CONSEQUENCES if runtime.target == "mscclpp" else XML_CONSEQUENCES
+        cause, rule = worst(error.diagnostics, table)
         place = cause.places[0] if cause.places else Place()
-        rule = _consequence(cause, runtime)
         problem = rule.diagnostic(
             at=replace(place, file=str(found.path)),
             expected=cause.expected,

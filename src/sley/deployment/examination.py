@@ -32,6 +32,7 @@ from sley.errors.deployment import (
     F524,
     F526,
     F527,
+    F529,
 )
 from sley.ir.sizes import size_text, sizes_text
 
@@ -57,6 +58,7 @@ class Outcome(Enum):
     FAILS = "fails"
     WRONG = "runs, wrongly"
     ENDS = "ends the process"
+    UNPROVEN = "runs a file that sley can't prove"
     UNKNOWN = "runs a file or not, differently in each build or rank"
     NO_START = "is never made: no communicator starts"
 
@@ -436,8 +438,10 @@ def _outcome(
         return Outcome.FAILS, faults
     if any(fault.rule is F524 and call.op == "sum" for fault in faults):
         return Outcome.FAILS, faults
-    if faults:
+    if any(fault.rule is not F529 for fault in faults):
         return Outcome.WRONG, faults
+    if faults:
+        return Outcome.UNPROVEN, faults
     return (Outcome.RUNS if len(chosen) == 1 else Outcome.ANY), []
 
 

@@ -1,4 +1,4 @@
-"""Rules of deployment (F500 to F528): what runtimes make of directories of files, why a file
+"""Rules of deployment (F500 to F529): what runtimes make of directories of files, why a file
 doesn't run for a call (F519 to F526), and the tables of packages."""
 
 from sley.errors.diagnostic import Rule
@@ -53,11 +53,11 @@ F504 = Rule(
 F505 = Rule(
     "F505",
     "unfit-file",
-    what="The runtime refuses the file's content, or runs it other than sley can prove.",
+    what="The runtime refuses the file's content.",
     why="Of a file for as many ranks as a communicator has, a runtime reads the steps when the "
     "communicator starts. msccl-executor-nccl and RCCL don't start then; msccl leaves the file "
     "out.",
-    example="a thread block with 100 steps; two blocks on one connection",
+    example="a thread block with 100 steps; a step with an unknown type",
     instead="Write the file again for this runtime, with `sley compile --target` or `sley "
     "package`.",
 )
@@ -274,4 +274,13 @@ F528 = Rule(
     "gpus, nics and root are as on the command line, and options are those of sley.Options.",
     example='[[plan]]\nwhat = "ring-allreduce"',
     instead="Correct the named entry.",
+)
+F529 = Rule(
+    "F529",
+    "unproven-file",
+    what="sley can't prove a file, and doesn't know what the runtime makes of it.",
+    why="The file is above a limit of sley's own, or has a value whose effect in the runtime is "
+    "not known. The runtime may run it rightly.",
+    example="an execution plan with more chunks than sley reads (F403)",
+    instead="Change what the message names, or test the file with the runtime itself.",
 )
