@@ -80,7 +80,7 @@ class FileProof:
     notes: tuple[Diagnostic, ...]
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.proofs))
+        return "\n".join(f"{proof}\n{proof.holds}" for proof in self.proofs)
 
 
 def verify_file(

@@ -293,3 +293,22 @@ def test_a_pass_that_cannot_be_printed_is_wrong_usage(
     refused = sley("compile", "ring-allreduce", "--ranks", 2, *arguments)
     assert refused.exit_code == 2
     assert told in " ".join(refused.stderr.split())
+
+
+def test_nodes_of_an_algorithm_are_one_host_in_an_execution_plan(tmp_path: Path) -> None:
+    def channels(*options: object) -> set[str]:
+        path = tmp_path / "plan.json"
+        given = ("hierarchical-allreduce", "--nodes", 2, "--gpus", 2, "-o", path, *options)
+        assert sley("compile", *given).exit_code == 0
+        gpu = json.loads(path.read_text())["gpus"][0]
+        return {entry["channel_type"] for entry in gpu["channels"]}
+
+    assert channels() == {"memory", "port"}
+    assert channels("--ranks-per-node", 4) == {"memory"}
+    assert channels("--zero-copy") == {"memory", "port"}
+
+
+def test_options_of_execution_plans_are_ignored_for_xml(tmp_path: Path) -> None:
+    given = ("ring-allreduce", "--ranks", 2, "-o", tmp_path / "ring.xml", "--zero-copy")
+    result = sley("compile", *given)
+    assert (result.exit_code, "C309" in result.output) == (1, True)

@@ -55,7 +55,7 @@ _SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORM
 @click.option(
     "--ranks-per-node",
     type=click.IntRange(min=1),
-    help="MSCCL++: ranks of a host; between hosts channels are ports. [the topology's]",
+    help="MSCCL++: ranks of a host; between hosts channels are ports. [--gpus, or the topology's]",
 )
 @click.option("--show-pipelines", is_flag=True, help="Print the sub-pipelines.")
 @click.option("--show-rank", type=click.IntRange(min=0), help="Print the blocks of this rank.")
@@ -94,6 +94,10 @@ def compile_command(  # as many parameters as options; click passes each by name
     if show_rank is not None and show_rank >= plan.collective.ranks:
         raise click.UsageError(f"--show-rank: ranks are 0 to {plan.collective.ranks - 1}")
     if output is not None:
+        # The nodes for which an algorithm is built are hosts for the runtime too.
+        by_hosts = form is not None and "ranks_per_node" in form.settings
+        if by_hosts and settings["ranks_per_node"] is None and plan.topology is None:
+            settings["ranks_per_node"] = selection.gpus
         with phases("writing"):
             files.save(plan, output, target=target, reduce_op=REDUCE_OPS.get(op), **settings)
     elif target is not None:

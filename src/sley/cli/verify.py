@@ -71,7 +71,7 @@ def verify_command(
     for proof in proofs:
         report_notes(proof.remarks)
         click.echo(str(proof))
-        click.echo(f"holds: {'; '.join(map(str, proof.conditions))}")
+        click.echo(proof.holds)
     if target is not None:
         click.echo(end)
     phases.report()

@@ -296,4 +296,5 @@ class Plan(BlockPlan):
 def check_kind(plan: object) -> None:
     """Refuses values that are not a Plan, such as a one-sided one. Errors: C307."""
     if not isinstance(plan, Plan):
-        raise C307.error(expected="a Plan", found=type(plan).__name__)
+        one_sided = "A one-sided plan is only verified." if isinstance(plan, BlockPlan) else ""
+        raise C307.error(expected="a Plan", found=type(plan).__name__, remedy=one_sided)

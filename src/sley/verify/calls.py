@@ -26,6 +26,10 @@ from sley.verify.values import NOTHING, Values
 _REST = NONE
 """The threads of a block that perform no action alone."""
 
+_ORDER = (
+    "Put a join (nop) between two operations of a block, a barrier or a semaphore between blocks, "
+    "and a signal with its wait between ranks, with joins before the signal and after the wait."
+)
 
 _PLAIN, _DATA, _FLAG = 0, 1, 2
 """What a cell holds: plain data, or the first or the second half of a packet."""
@@ -605,24 +609,35 @@ class _Run:
         if (here, there) in self.races or len(self.races) >= LIMIT:
             return
         plan, name = self._plan, self._plan.layout.name(cell)
+        rows = [row for row in (here, there) if row != NONE]
         relaxed = bool(access.clock.loose[agent] > epoch)
-        same_call = move != NONE and self._moved[move].call == access.call
         rank = (access.agent if access.move == NONE else agent) - self._caller
-        if relaxed:
-            rule, expected = V211, f"an order in memory between two accesses to {name}"
-            found = "only relaxed signals order them"
-        elif here == NONE or there == NONE:
+        end = "end" if here == NONE else "begin"
+        remedy = ""
+        if len(rows) == 1 and relaxed:
+            rule, expected = V211, f"{name} in memory at the {end} of the call of rank {rank}"
+            found = "only relaxed signals, or packets, before it"
+        elif len(rows) == 1:
             rule, expected = V215, f"an access to {name} during the call of rank {rank}"
-            found = f"nothing orders it and the {'end' if here == NONE else 'begin'} of that call"
-        elif not same_call:
+            found = f"nothing orders it and the {end} of that call"
+        elif self._moved[move].call != access.call:
             rule, expected = V215, f"accesses to {name} of one call before those of the next"
             found = "nothing orders them: a rank may be a call ahead"
+        elif relaxed:
+            rule, expected = V211, f"an order in memory between two accesses to {name}"
+            found = "only relaxed signals, or packets, order them"
         else:
             rule, expected = V204, f"an order between two accesses to {name}"
-            found = "nothing orders them: no join, no barrier, no signal with its wait"
-        rows = [row for row in (here, there) if row != NONE]
-        at = plan.places(rows)
-        self.races[here, there] = rule.diagnostic(at=at, expected=expected, found=found)
+            same_block = agent == access.agent and agent < len(self._blocks)
+            found = "nothing orders them: " + (
+                "no join (nop) in between"
+                if same_block
+                else "no barrier, no signal with its wait, or a join (nop) is missing beside them"
+            )
+            remedy = _ORDER
+        self.races[here, there] = rule.diagnostic(
+            at=plan.places(rows), expected=expected, found=found, remedy=remedy
+        )
 
     def stuck(self) -> list[Diagnostic]:
         """V203 if the run did not end: a chain of operations that wait for one another."""

@@ -158,7 +158,7 @@ def _counter_faults(plan: OneSidedPlan) -> list[Diagnostic]:
             found.append(
                 V212.diagnostic(
                     at=plan.places([int(row[-1]) for row in (given, taken) if len(row)]),
-                    expected=f"as many signals as waits on {_counter(plan, counter)}",
+                    expected=f"as many signals (releases) as waits on {_counter(plan, counter)}",
                     found=f"{len(given)} and {len(taken)}",
                 )
             )
@@ -169,8 +169,13 @@ _NO_ROWS = np.zeros(0, np.int64)
 
 
 def _counter(plan: OneSidedPlan, counter: int) -> str:
-    rank, peer = int(plan.counters.rank[counter]), int(plan.counters.peer[counter])
-    return f"a semaphore of rank {rank}" if rank == peer else f"a channel from {peer} to {rank}"
+    """A counter for messages; semaphores of a rank are numbered."""
+    c = plan.counters
+    rank, peer = int(c.rank[counter]), int(c.peer[counter])
+    if rank != peer:
+        return f"a channel from {peer} to {rank}"
+    before = (c.rank[:counter] == rank) & (c.peer[:counter] == rank)
+    return f"semaphore {int(before.sum())} of rank {rank}"
 
 
 def _sharing_faults(plan: OneSidedPlan) -> list[Diagnostic]:

@@ -49,6 +49,11 @@ class Proof:
             + (", one for each chunk of a message" if self.per_chunk else "")
         )
 
+    @property
+    def holds(self) -> str:
+        """The conditions as a line for people."""
+        return f"holds: {'; '.join(map(str, self.conditions))}"
+
 
 def verify(
     plan: Plan | OneSidedPlan, slots: int | None = None, *, per_chunk: bool | None = None
