@@ -25,8 +25,9 @@ from sley.deployment import (
 from sley.deployment.xml_head import read_head
 from sley.errors import SleyError
 from sley.errors.deployment import F504
-from support.deployments import default_plans, edit, head_of_plan, plan, xml
+from support.deployments import default_plans, edit, head_of_plan, plan, prove_nothing, xml
 from support.golden import Golden
+from support.mscclpp_plans import Made, text_of
 
 SMALL, LARGE = "allreduce_2nodes_1K_64K.json", "allreduce_2nodes_128K_2M.json"
 FOUR = "allreduce_4nodes_128K_2M.json"
@@ -366,7 +367,7 @@ def test_the_ranks_of_a_node_are_compared_with_the_names(tmp_path):
 def test_sizes_of_plans_are_multiples_of_all_ranks_chunks(
     tmp_path, monkeypatch, collective, chunks, multiple
 ):
-    monkeypatch.setattr(files, "verify_file", lambda *_: None)  # the steps are an AllReduce's
+    prove_nothing(monkeypatch)  # the steps are an AllReduce's
     head_of_plan(tmp_path / "a.json", chunks)
     edit(tmp_path / "a.json", ('"allreduce"', f'"{collective}"'), ("true", "false"))
     assert examined(tmp_path, PYTHON).reading.candidates[0].multiple == multiple
@@ -510,3 +511,46 @@ def test_json_has_the_files_the_sizes_and_the_calls(tmp_path):
 )
 def test_wrong_usage_of_the_doctor_is_refused(tmp_path, arguments):
     assert CliRunner().invoke(main, ["doctor", str(tmp_path), *arguments]).exit_code == 2
+
+
+def _rooted_plan(folder: Path) -> None:
+    """A Broadcast of two ranks from rank 0, out of place."""
+    made = Made("broadcast", 2, (1, 1, 0), inplace=False)
+    root, other = (gpu.block() for gpu in made.gpus)
+    root.move("copy", [("i", 0, 1)], [("o", 0, 1)]).on("rlxwait", 1).nop()
+    root.move("put", [("i", 0, 1)], [(1, "o", 0, 1)]).nop().on("signal", 1)
+    other.on("rlxsignal", 0).on("wait", 0)
+    (folder / "a.json").write_text(text_of(made.to_json()))
+
+
+def _rooted_xml(folder: Path) -> None:
+    xml(folder / "a.xml", "flat-gather", in_place=False, root=2)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "write", "collective", "ranks", "root"),
+    [(EXECUTOR, _rooted_xml, "gather", 4, 2), (PYTHON, _rooted_plan, "broadcast", 2, 0)],
+)
+def test_a_call_with_another_root_runs_wrongly(tmp_path, runtime, write, collective, ranks, root):
+    write(tmp_path)
+    found = examined(tmp_path, runtime)
+    assert found.problems == ()
+    assert [one.code for one in found.remarks] == ["F530"]
+    call = Call(collective, 4096, ranks, ranks)
+    decision = decide(found, call)
+    assert (decision.outcome, [one.code for one in decision.remarks]) == (Outcome.RUNS, ["F530"])
+    for number, outcome in ((root, Outcome.RUNS), (1, Outcome.WRONG)):
+        decision = decide(found, replace(call, root=number))
+        assert (decision.outcome, decision.remarks) == (outcome, ())
+        assert [one.code for one in decision.faults] == (["F530"] if number == 1 else [])
+    command = ["doctor", str(tmp_path), "--runtime", runtime, "--collective", collective]
+    command += ["--size", "4K", "--ranks", str(ranks), "--root", "1", "--out-of-place"]
+    result = CliRunner().invoke(main, command)
+    assert (result.exit_code, "F530 root-not-compared" in result.output) == (1, True), result.output
+
+
+@pytest.mark.parametrize(("collective", "root"), [("allreduce", 0), ("gather", 4)])
+def test_an_impossible_root_is_refused(collective, root):
+    with pytest.raises(SleyError) as caught:
+        Call(collective, 4096, 4, 4, root=root)
+    assert caught.value.code == "F525"

@@ -42,6 +42,7 @@ _PLACES = {
 @click.option("--op", type=click.Choice(deployment.OPERATIONS), default="sum")
 @click.option("--ranks", type=click.IntRange(1), help="The ranks of the communicator.")
 @click.option("--gpus", type=click.IntRange(1), help="The ranks of a node. [all]")
+@click.option("--root", type=click.IntRange(0), help="The root, of a collective with one.")
 @click.option("--in-place/--out-of-place", "in_place", default=None, help="[both]")
 @json_option
 def doctor_command(
@@ -86,6 +87,7 @@ def _calls(
     gpus: int | None,
     dtype: str,
     op: str,
+    root: int | None,
 ) -> list[Call]:
     """The calls that the options ask for. Errors: F525, and click's usage error."""
     if collective is None and not sizes:
@@ -93,7 +95,7 @@ def _calls(
     if collective is None or not sizes or ranks is None:
         raise click.UsageError("a call needs --collective, --size and --ranks")
     return [
-        Call(collective, size, ranks, gpus or ranks, place, dtype, op)
+        Call(collective, size, ranks, gpus or ranks, place, dtype, op, root)
         for size in sizes
         for place in ((False, True) if in_place is None else (in_place,))
     ]
@@ -167,7 +169,7 @@ def _decision_lines(decision: Decision) -> Iterator[str]:
     files = f": {' or '.join(decision.chosen)}" if decision.chosen else ""
     yield f"{decision.call}"
     yield f"  {decision.outcome.value}{files}"
-    for fault in decision.faults:
+    for fault in (*decision.faults, *decision.remarks):
         yield f"  {_short(fault)}"
     for name, reason in decision.why_not.items():
         yield f"  not {name}: {_short(reason, place=False)}"

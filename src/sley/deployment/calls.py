@@ -38,7 +38,8 @@ class Call:
     collective: sley's name. size_bytes: of the largest buffer of any rank, as in nccl-tests.
     ranks, node: the ranks of the communicator, and of each node. dtype: the type of the elements.
     in_place: whether input and output are the same memory. op: the reduction, which collectives
-    without one ignore. Errors: F525.
+    without one ignore. root: the root, None if it isn't known or the collective has none.
+    Errors: F525.
     """
 
     collective: str
@@ -48,6 +49,7 @@ class Call:
     in_place: bool = False
     dtype: str = "float32"
     op: str = "sum"
+    root: int | None = None
 
     def __post_init__(self) -> None:
         for word, value, known in (
@@ -68,6 +70,13 @@ class Call:
                 expected="ranks that the ranks of a node divide",
                 found=f"{self.ranks} ranks, {self.node} a node",
             )
+        if self.root is not None and not (self.has_root and 0 <= self.root < self.ranks):
+            ranks = f"a root below {self.ranks}"
+            raise F525.error(
+                at=Place(detail="call"),
+                expected=ranks if self.has_root else f"no root for {self.collective}",
+                found=f"root {self.root}",
+            )
         unit = TYPES[self.dtype] * self.parts
         if self.size_bytes < 1 or self.size_bytes % unit:
             raise F525.error(
@@ -86,9 +95,16 @@ class Call:
         """Whether the collective has a reduction."""
         return STANDARD[self.collective].reduces
 
+    @property
+    def has_root(self) -> bool:
+        """Whether the collective has a root."""
+        return bool(STANDARD[self.collective].roles)
+
     def __str__(self) -> str:
+        root = "" if self.root is None else f", root {self.root}"
         op = f" {self.op}" if self.reduces else ""
         place = "in place" if self.in_place else "out of place"
         nodes = "" if self.node == self.ranks else f", {self.node} a node"
         size = size_text(self.size_bytes)
-        return f"{self.collective} of {size} {self.dtype}{op} on {self.ranks} ranks{nodes}, {place}"
+        ranks = f"{self.ranks} ranks{nodes}{root}"
+        return f"{self.collective} of {size} {self.dtype}{op} on {ranks}, {place}"

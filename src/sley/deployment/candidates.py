@@ -29,6 +29,7 @@ from sley.formats.msccl_xml.targets import XmlTarget
 from sley.formats.msccl_xml.words import COLLECTIVE_NAMES, CUSTOM
 from sley.formats.mscclpp.header import MAX_SIZE, PlanHeader, read_header
 from sley.ir.sizes import sizes_text
+from sley.ir.tables import NONE
 
 _MOST_OPERATIONS = 64
 _INT_MAX = (1 << 31) - 1
@@ -52,6 +53,7 @@ class Candidate:
         the largest buffer.
     stop: why communicators of its ranks don't start, or None.
     faults: what happens to calls that choose it, whatever their size is.
+    root: the root of its plan, None without one or if the plan can't be proven.
     """
 
     path: Path
@@ -65,6 +67,7 @@ class Candidate:
     multiple: int
     stop: Diagnostic | None = None
     faults: tuple[Diagnostic, ...] = ()
+    root: int | None = None
 
     @property
     def name(self) -> str:
@@ -94,6 +97,7 @@ class Candidate:
             "min_bytes": self.min_bytes,
             "max_bytes": self.max_bytes,
             "multiple": self.multiple,
+            "root": self.root,
         }
 
     def covers(self, size_bytes: int) -> bool:
@@ -250,9 +254,10 @@ def _collective(head: XmlHead, runtime: Runtime, rule: Rule) -> str:
 
 
 def _proven(found: Candidate, runtime: Runtime) -> Candidate:
-    """A candidate with what is wrong when the runtime reads all of the file, and runs it."""
+    """A candidate with what is wrong when the runtime reads all of the file, and runs it, and with
+    its root."""
     try:
-        files.verify_file(found.path, runtime.target)
+        proofs = files.verify_file(found.path, runtime.target).proofs
     except SleyError as error:
         table = PLAN_CONSEQUENCES if runtime.target == "mscclpp" else XML_CONSEQUENCES
         cause, rule = worst(error.diagnostics, table)
@@ -266,7 +271,8 @@ def _proven(found: Candidate, runtime: Runtime) -> Candidate:
         if rule is F505:
             return replace(found, stop=problem)
         return replace(found, faults=(*found.faults, problem))
-    return found
+    roots = [proof.plan.collective.root for proof in proofs]
+    return replace(found, root=next((root for root in roots if root != NONE), None))
 
 
 def _json(path: Path, runtime: Runtime) -> Candidate:

@@ -33,10 +33,11 @@ from sley.errors.deployment import (
     F526,
     F527,
     F529,
+    F530,
 )
 from sley.ir.sizes import size_text, sizes_text
 
-_REMARKS = (F507, F513)
+_REMARKS = (F507, F513, F530)
 """Findings that need not be mistakes."""
 
 _PLAN_TYPES = ("float32", "float16", "bfloat16", "int32", "uint32")
@@ -72,7 +73,7 @@ class Decision:
 
     chosen: the names of the files of which one runs; several if the order is unknown.
     why_not: for each other file, by name, why it doesn't run. faults: what is wrong with the files
-        that are chosen, or why no communicator starts.
+        that are chosen, or why no communicator starts. remarks: what may be wrong with them.
     """
 
     call: Call
@@ -80,6 +81,7 @@ class Decision:
     chosen: tuple[str, ...]
     why_not: dict[str, Diagnostic]
     faults: tuple[Diagnostic, ...] = ()
+    remarks: tuple[Diagnostic, ...] = ()
 
     @property
     def is_right(self) -> bool:
@@ -93,6 +95,7 @@ class Decision:
             "outcome": self.outcome.name.lower(),
             "files": list(self.chosen),
             "faults": [fault.to_json() for fault in self.faults],
+            "remarks": [remark.to_json() for remark in self.remarks],
             "why_not": {name: reason.to_json() for name, reason in self.why_not.items()},
         }
 
@@ -189,6 +192,7 @@ def examine(where: str | os.PathLike[str], runtime: Runtime) -> Examination:
         found += one.faults
         nowhere = never_chosen(one, runtime)
         found += [] if nowhere is None else [nowhere]
+        found += [] if one.root is None else [_other_roots(one)]
     found += _about_names(reading)
     found += _about_spans(runtime, spans)
     remarks = tuple(one for one in found if one.rule in _REMARKS)
@@ -330,7 +334,16 @@ def decide(examined: Examination, call: Call) -> Decision:
     if unknown is not None:
         return Decision(call, Outcome.UNKNOWN, names, why_not, (unknown,))
     outcome, faults = _outcome(chosen, call, runtime)
-    return Decision(call, outcome, names, why_not, tuple(faults))
+    rooted = [one for one in chosen if call.root is None and one.root is not None]
+    return Decision(call, outcome, names, why_not, tuple(faults), tuple(map(_other_roots, rooted)))
+
+
+def _other_roots(one: Candidate, call: Call | None = None) -> Diagnostic:
+    """The remark that a file also runs for calls with other roots than its own, or the problem of
+    such a call."""
+    found = "it also runs for other roots, wrongly" if call is None else f"root {call.root}"
+    expected = f"calls with root {one.root}"
+    return F530.diagnostic(at=Place(str(one.path)), expected=expected, found=found)
 
 
 def _replaced(reading: Reading) -> dict[str, Diagnostic]:
@@ -448,6 +461,8 @@ def _outcome(
 def _faults(one: Candidate, call: Call, runtime: Runtime) -> list[Diagnostic]:
     """What is wrong when a call runs a file."""
     found = list(one.faults)
+    if None not in (one.root, call.root) and one.root != call.root:
+        found.append(_other_roots(one, call))
     if runtime.target != "mscclpp":
         return found
     at = Place(str(one.path))

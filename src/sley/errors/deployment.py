@@ -1,4 +1,4 @@
-"""Rules of deployment (F500 to F529): what runtimes make of directories of files, why a file
+"""Rules of deployment (F500 to F530): what runtimes make of directories of files, why a file
 doesn't run for a call (F519 to F526), and the tables of packages."""
 
 from sley.errors.diagnostic import Rule
@@ -283,4 +283,13 @@ F529 = Rule(
     "not known. The runtime may run it rightly.",
     example="an execution plan with more chunks than sley reads (F403)",
     instead="Change what the message names, or test the file with the runtime itself.",
+)
+F530 = Rule(
+    "F530",
+    "root-not-compared",
+    what="A file with one root also runs for calls with other roots, and gives wrong results.",
+    why="MSCCL XML and execution plans contain no root, so no runtime compares the root of a call "
+    "with that of the plan. It is a remark on a file, and a problem of a call with another root.",
+    example="a Gather to rank 2, in a program that also gathers to rank 0",
+    instead="Use the file only in programs whose calls all have its root.",
 )
