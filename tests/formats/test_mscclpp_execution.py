@@ -114,7 +114,7 @@ def judge(seed: int) -> str:
         sley.verify(way.plan)
     except SleyError as error:
         return error.code
-    cutting = cut(parse(text_of(document)), 1)
+    cutting = cut(parse(text_of(document)), 1, MSCCLPP)
     least = -(-cutting.least_bytes // cutting.multiple_bytes) * cutting.multiple_bytes
     assert least <= 4096
     chunk = (least + chance.randrange(3) * cutting.multiple_bytes) // 16

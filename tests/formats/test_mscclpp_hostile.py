@@ -17,7 +17,7 @@ from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.errors.formats import F478
 from sley.formats import mscclpp
-from sley.formats.mscclpp import parse, reader
+from sley.formats.mscclpp import document, reader
 from sley.formats.mscclpp.targets import MSCCLPP
 from sley.formats.problems import MOST_OF_A_KIND
 from sley.ir.collectives import STANDARD
@@ -286,6 +286,37 @@ def test_a_trap_of_the_executor_is_refused(code: str, what: str, make: Callable[
     assert refused(_text(make())).code == code
 
 
+LIMITS = [
+    ("operations", 6, "allgather_by_put", "F481"),
+    ("channels", 0, "allgather_by_put", "F482"),
+    ("references", 0, "allgather_by_put", "F482"),
+    ("channels_per_operation", 0, "allgather_by_put", "F482"),
+    ("buffers_per_operation", 1, "allreduce_by_res", "F482"),
+    ("semaphores", 0, "allgather_with_semaphores", "F482"),
+    ("barriers", 1, "allreduce_with_barriers", "F482"),
+    ("threads", 1023, "allgather_by_put", "F473"),
+    ("iterations", 0, "allreduce_in_pipeline", "F473"),
+    ("vector_bytes", 32, "allgather_by_put", "F476"),
+]
+
+
+@pytest.mark.parametrize(("limit", "value", "plan", "code"), LIMITS)
+def test_a_limit_of_the_target_is_ignored(limit: str, value: int, plan: str, code: str) -> None:
+    smaller = replace(MSCCLPP, **{limit: value})
+    with pytest.raises(SleyError, match=code):
+        mscclpp.executions(RIGHT[plan]().text, smaller)
+
+
+def test_the_shared_scratch_of_the_target_is_ignored() -> None:
+    text = right.allreduce_by_respkt(reuse_resources=True).text
+    smaller = replace(MSCCLPP, shared_scratch_bytes=1 << 20)
+    usual, less = (
+        {str(one) for one in mscclpp.executions(text, target).executions[0].conditions}
+        for target in (MSCCLPP, smaller)
+    )
+    assert usual != less
+
+
 def test_too_few_threads_for_the_channels_are_refused() -> None:
     made = right.alltoall_by_one_put()
     made.header["num_threads_per_block"] = 1
@@ -514,11 +545,11 @@ def test_too_much_text_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     text = right.allreduce_by_rres().text
     path = tmp_path / "plan.json"
     path.write_text(text)
-    monkeypatch.setattr(parse, "MAX_TEXT_BYTES", len(text) - 1)
+    monkeypatch.setattr(document, "MAX_TEXT_BYTES", len(text) - 1)
     assert [refused(text).code, refused(str(path)).code] == ["F403", "F403"]
-    monkeypatch.setattr(parse, "MAX_TEXT_BYTES", len(text))
+    monkeypatch.setattr(document, "MAX_TEXT_BYTES", len(text))
     mscclpp.read(text)
-    monkeypatch.setattr(parse, "MAX_CONTAINERS", 20)
+    monkeypatch.setattr(document, "MAX_CONTAINERS", 20)
     assert refused(text).code == "F403"
 
 

@@ -119,6 +119,20 @@ def test_a_plan_that_does_not_fit_into_a_table_is_written(table, code):
     assert {found.code for found in error.value.diagnostics} == {code}
 
 
+def test_an_operation_exceeds_the_limits_of_the_target():
+    plan = sley.compile(sley.algorithms.build("one-step-allreduce", ranks=4))
+    form, target = formats.FORMATS[".json"], replace(TARGETS["mscclpp"], semaphores=0)
+    smaller = replace(
+        target, channels_per_operation=2, buffers_per_operation=3, offset_bytes=1 << 20
+    )
+    for limits, channels, sources in ((target, 3, 4), (smaller, 2, 3)):
+        found = json.loads(form.write(plan, limits))
+        ops = [op for block in found["gpus"][0]["threadblocks"] for op in block["ops"]]
+        assert max(len(op.get("channel_ids", ())) for op in ops) == channels
+        assert max(len(op.get("src_buff", ())) for op in ops) == sources
+        assert (found["max_message_size"] < 1 << 20) == (limits is smaller)
+
+
 def test_data_without_a_reader_in_scratch_are_copied_through_scratch_with_zero_copy():
     plan = sley.compile(sley.algorithms.build("ring-allgather", ranks=4))
     plain, direct = written(plan), written(plan, zero_copy=True)

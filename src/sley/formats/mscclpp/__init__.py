@@ -1,8 +1,9 @@
 """MSCCL++ execution plans: reads a JSON file into a OneSidedPlan, by all rules of the executor, and
 writes one for a Plan.
 
-`reader`: `parse` makes a `raw` plan of the text, `checks` refuse it, `cutting` finds the parts of
-its chunks, `lowering` makes the machine's rows; `conditions` say when it is executed so.
+`reader`: `document` reads the text, `parse` makes a `raw` plan of it, `checks` refuse it, `cutting`
+finds the parts of its chunks, `lowering` makes the machine's rows; `conditions` say when it is
+executed so.
 `accesses`: the memory of each operation. `header`: what a call is compared with, for many files.
 `writer`: `placing` finds the place of each message, `threadblocks` the blocks, `emission` their
 operations. All use `words` and `targets`.

@@ -36,15 +36,19 @@ from sley.formats.mscclpp.raw import (
     RawRange,
     place_of,
 )
-from sley.formats.mscclpp.targets import MSCCLPP
+from sley.formats.mscclpp.targets import PlanTarget
 from sley.formats.mscclpp.words import (
     ACQUIRE,
     BARRIER,
     CHANNEL_TYPES,
+    GET,
     MEMORY,
     MOVES,
     PIPELINE,
     PORT,
+    PUT_PACKETS,
+    PUT_SIGNAL,
+    PUT_SIGNAL_FLUSH,
     RELEASE,
     SIGNALS,
     SWITCH,
@@ -57,27 +61,28 @@ from sley.formats.problems import Problems
 from sley.ir.words import Buffer
 
 
-def check(raw: RawPlan) -> None:
-    """Refuses a plan with all problems that need no collective. Errors: F473 to F496."""
+def check(raw: RawPlan, target: PlanTarget) -> None:
+    """Refuses a plan that a target can't execute as it is written, apart from rules that need its
+    collective. Errors: F473 to F496."""
     problems = Problems()
-    _check_header(raw, problems)
+    _check_header(raw, target, problems)
     _check_groups(raw, problems)
-    for rank, gpu in enumerate(raw.gpus):
-        _check_gpu(raw, rank, gpu, problems)
+    for rank in range(len(raw.gpus)):
+        _check_gpu(raw, rank, target, problems)
         problems.raise_full()
     # Operations refer to entries of these tables.
     problems.raise_any()
     for rank, gpu in enumerate(raw.gpus):
         for number, block in enumerate(gpu.blocks):
             for operation, pipeline in operations_of(block):
-                _Operation(raw, rank, number, operation, pipeline, problems).check()
+                _Operation(raw, rank, number, operation, pipeline, target, problems).check()
                 problems.raise_full()
         _check_barriers(raw, rank, gpu, problems)
     problems.raise_any()
 
 
-def _check_header(raw: RawPlan, problems: Problems) -> None:
-    unit = MSCCLPP.vector_bytes
+def _check_header(raw: RawPlan, target: PlanTarget, problems: Problems) -> None:
+    unit = target.vector_bytes
     if raw.alignment % unit:
         problems.add(
             F476,
@@ -85,8 +90,8 @@ def _check_header(raw: RawPlan, problems: Problems) -> None:
             expected=f"buffer_alignment to be a multiple of {unit}",
             found=str(raw.alignment),
         )
-    if raw.threads > MSCCLPP.threads:
-        expected = f"num_threads_per_block to be at most {MSCCLPP.threads}"
+    if raw.threads > target.threads:
+        expected = f"num_threads_per_block to be at most {target.threads}"
         problems.add(F473, raw.whole, expected=expected, found=str(raw.threads))
     if raw.max_bytes < raw.min_bytes:
         expected = "min_message_size to be at most max_message_size"
@@ -115,6 +120,7 @@ def _check_groups(raw: RawPlan, problems: Problems) -> None:
 
 
 _SHOWN_RANKS = 8
+_SHOWN_CHARS = 40
 
 
 def _named(group: RawGroup) -> str:
@@ -123,12 +129,12 @@ def _named(group: RawGroup) -> str:
     return f"a switch group of the ranks {ranks}{more}"
 
 
-def _check_gpu(raw: RawPlan, rank: int, gpu: RawGpu, problems: Problems) -> None:
-    at, ranks = place_of(raw.file, rank), len(raw.gpus)
+def _check_gpu(raw: RawPlan, rank: int, target: PlanTarget, problems: Problems) -> None:
+    at, ranks, gpu = place_of(raw.file, rank), len(raw.gpus), raw.gpus[rank]
     for name in ("input_chunks", "output_chunks"):
         if getattr(gpu, name) < 1:
             problems.add(F475, at, expected=f"{name} to be at least 1", found="0")
-    _check_length(problems, at, "semaphores", gpu.semaphores, MSCCLPP.semaphores)
+    _check_length(problems, at, "semaphores", gpu.semaphores, target.semaphores)
     peers = [("a channel", peer) for word in (MEMORY, PORT) for peer in gpu.peers[word]]
     remotes = [("a remote buffer", remote.rank) for remote in gpu.remote]
     for what, peer in peers + remotes:
@@ -137,7 +143,7 @@ def _check_gpu(raw: RawPlan, rank: int, gpu: RawGpu, problems: Problems) -> None
             problems.add(F483, at, expected=expected, found=f"{what} of rank {peer}")
             break
     for number, block in enumerate(gpu.blocks):
-        _check_block(gpu, block, place_of(raw.file, rank, number), problems)
+        _check_block(gpu, block, place_of(raw.file, rank, number), target, problems)
 
 
 def _check_length(
@@ -147,22 +153,24 @@ def _check_length(
         problems.add(F482, at, expected=f"at most {limit} {what}", found=str(len(entries)))
 
 
-def _check_block(gpu: RawGpu, block: RawBlock, at: Place, problems: Problems) -> None:
+def _check_block(
+    gpu: RawGpu, block: RawBlock, at: Place, target: PlanTarget, problems: Problems
+) -> None:
     operations = sum(1 for _ in operations_of(block))
-    if operations > MSCCLPP.operations:
-        expected = f"at most {MSCCLPP.operations} operations"
+    if operations > target.operations:
+        expected = f"at most {target.operations} operations"
         problems.add(F481, at, expected=expected, found=str(operations))
     for word in CHANNEL_TYPES:
         channels, buffers = block.channels[word], block.buffers[word]
         has = len(gpu.groups) if word == SWITCH else len(gpu.peers[word])
-        _check_length(problems, at, f"{word} channels", channels, MSCCLPP.channels)
+        _check_length(problems, at, f"{word} channels", channels, target.channels)
         for channel in channels:
             if channel >= has:
                 expected = f"one of the GPU's {has} {word} channels"
                 problems.add(F484, at, expected=expected, found=f"channel {channel}")
                 break
         what = f"references to remote buffers for {word} channels"
-        _check_length(problems, at, what, buffers, MSCCLPP.references)
+        _check_length(problems, at, what, buffers, target.references)
         for buffer in buffers:
             known = buffer < len(gpu.remote) and word in gpu.remote[buffer].types
             if not known:
@@ -197,7 +205,6 @@ def _check_barriers(raw: RawPlan, rank: int, gpu: RawGpu, problems: Problems) ->
 class _Operation:
     """The checks of one operation."""
 
-    # More parameters than usual: the place of the operation in the file.
     def __init__(
         self,
         raw: RawPlan,
@@ -205,6 +212,7 @@ class _Operation:
         number: int,
         operation: RawOperation,
         pipeline: RawOperation | None,
+        target: PlanTarget,
         problems: Problems,
     ) -> None:
         self.raw = raw
@@ -213,13 +221,14 @@ class _Operation:
         self.block = self.gpu.blocks[number]
         self.op = operation
         self.pipeline = pipeline
+        self.target = target
         self.at = raw.at(rank, number, operation)
         self.problems = problems
 
     def check(self) -> None:
         op = self.op
         if op.reduce_op not in ("", "sum"):
-            self._problem(F487, "sum", f"reduce_op: {op.reduce_op[:_SHOWN_RANKS]!a}")
+            self._problem(F487, "sum", f"reduce_op: {op.reduce_op[:_SHOWN_CHARS]!a}")
         if op.name in MOVES:
             self._check_move(MOVES[op.name])
         elif op.name in SIGNALS or op.name in WAITS:
@@ -229,8 +238,8 @@ class _Operation:
             self._check_semaphores()
         elif op.name == PIPELINE:
             self._check_unit()
-        elif op.name == BARRIER and op.barrier >= MSCCLPP.barriers:
-            expected = f"a barrier_id below {MSCCLPP.barriers}"
+        elif op.name == BARRIER and op.barrier >= self.target.barriers:
+            expected = f"a barrier_id below {self.target.barriers}"
             self._problem(F482, expected, str(op.barrier))
 
     def _problem(self, rule: Rule, expected: str, found: str) -> None:
@@ -246,7 +255,7 @@ class _Operation:
     def _check_channels(self) -> None:
         """The channels of an operation that uses them, each in its own thread."""
         op, word = self.op, self.op.channel_type
-        limit = MSCCLPP.channels_per_operation
+        limit = self.target.channels_per_operation
         _check_length(self.problems, self.at, "channels in an operation", op.channel_ids, limit)
         has = len(self.block.channels.get(word, ()))
         for channel in op.channel_ids:
@@ -263,25 +272,27 @@ class _Operation:
 
     def _check_semaphores(self) -> None:
         ids, has = self.op.semaphores, len(self.gpu.semaphores)
-        limit = MSCCLPP.semaphores
+        limit = self.target.semaphores
         _check_length(self.problems, self.at, "semaphores in an operation", ids, limit)
         if any(one >= has for one in ids):
             self._problem(F484, f"one of the GPU's {has} semaphores", f"semaphore {max(ids)}")
         self._check_threads(len(ids))
 
     def _check_unit(self) -> None:
-        unit = MSCCLPP.vector_bytes
+        unit = self.target.vector_bytes
         if self.op.unit_bytes < 1 or self.op.unit_bytes % unit:
             expected = f"unit_size to be a multiple of {unit}, and not 0"
             self._problem(F473, expected, str(self.op.unit_bytes))
 
     def _check_move(self, move: Move) -> None:
         op = self.op
-        if op.name in ("pws", "pwsf") and op.channel_type == MEMORY:
+        if op.name in (PUT_SIGNAL, PUT_SIGNAL_FLUSH) and op.channel_type == MEMORY:
             self._problem(F488, "a port channel", f"{op.name} on a memory channel")
             return
-        if op.channel_type == PORT and op.name in ("pwsf", "ppkt"):
-            self._problem(F489, f"a {op.name} on a memory channel, or a pws", "a port channel")
+        if op.channel_type == PORT and op.name in (PUT_SIGNAL_FLUSH, PUT_PACKETS):
+            self._problem(
+                F489, f"a {op.name} on a memory channel, or a {PUT_SIGNAL}", "a port channel"
+            )
             return
         if move.channels and not self._check_channel_type(move.channels):
             return
@@ -300,7 +311,7 @@ class _Operation:
         sides = (("src_buff", op.sources, move.sources), ("dst_buff", op.destinations,
                  move.destinations))  # fmt: skip
         for key, ranges, expected in sides:
-            limit = MSCCLPP.buffers_per_operation
+            limit = self.target.buffers_per_operation
             _check_length(self.problems, self.at, f"ranges in {key}", ranges, limit)
             fits = len(ranges) >= len(expected.first) and all(
                 (kind := expected.at(number)) is not None and kind.where is one.where
@@ -351,7 +362,7 @@ class _Operation:
             if len(sizes) > 1:
                 expected = "ranges with one size in a move"
                 self._problem(F486, expected, f"sizes {', '.join(map(str, sorted(sizes)))}")
-        if op.name == "get":
+        if op.name == GET:
             for source, destination in zip(op.sources, op.destinations, strict=True):
                 if source.index != destination.index:
                     found = f"{source.index} and {destination.index}"

@@ -7,23 +7,22 @@ from collections.abc import Iterator
 from sley.errors import counted
 from sley.formats.mscclpp.accesses import accesses_of, all_operations
 from sley.formats.mscclpp.cutting import Cutting
+from sley.formats.mscclpp.header import MAX_SIZE
 from sley.formats.mscclpp.raw import RawPlan
-from sley.formats.mscclpp.targets import MSCCLPP
-from sley.formats.mscclpp.words import MOVES, PORT, REDUCTIONS, Operand
+from sley.formats.mscclpp.targets import PlanTarget
+from sley.formats.mscclpp.words import GET, MOVES, PORT, REDUCTIONS, Operand
 from sley.ir.conditions import Condition
 from sley.ir.sizes import sizes_text
 from sley.ir.words import Buffer
 
-_ALL_SIZES = (1 << 64) - 1
 
-
-def conditions(raw: RawPlan, cutting: Cutting) -> tuple[Condition, ...]:
+def conditions(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> tuple[Condition, ...]:
     """The conditions of a file: about sizes, buffers and calls."""
     about_buffers = sorted(set(_about_buffers(raw)))
     return tuple(
         Condition(about, text)
         for about, texts in (
-            ("sizes", list(_about_sizes(raw, cutting))),
+            ("sizes", list(_about_sizes(raw, cutting, target))),
             ("buffers", about_buffers),
             ("calls", list(_about_calls(raw))),
         )
@@ -31,9 +30,9 @@ def conditions(raw: RawPlan, cutting: Cutting) -> tuple[Condition, ...]:
     )
 
 
-def _about_sizes(raw: RawPlan, cutting: Cutting) -> Iterator[str]:
+def _about_sizes(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> Iterator[str]:
     least, most, multiple = cutting.least_bytes, cutting.most_bytes, cutting.multiple_bytes
-    shared = _most_with_shared_scratch(raw)
+    shared = _most_with_shared_scratch(raw, target)
     if shared is not None and (not most or shared < most):
         most = shared
     if most and least == most:
@@ -42,20 +41,20 @@ def _about_sizes(raw: RawPlan, cutting: Cutting) -> Iterator[str]:
         least = -(-least // multiple) * multiple
         span = f", {sizes_text(least, most or None)}" if most or least > multiple else ""
         yield f"chunks of a multiple of {multiple} bytes{span}"
-    if raw.min_bytes or raw.max_bytes < _ALL_SIZES:
+    if raw.min_bytes or raw.max_bytes < MAX_SIZE:
         side = "an output" if raw.collective == "allgather" else "an input"
-        end = raw.max_bytes if raw.max_bytes < _ALL_SIZES else None
+        end = raw.max_bytes if raw.max_bytes < MAX_SIZE else None
         yield f"{side} of {sizes_text(raw.min_bytes, end)}"
     yield "allocations of less than 4 GiB"
 
 
-def _most_with_shared_scratch(raw: RawPlan) -> int | None:
+def _most_with_shared_scratch(raw: RawPlan, target: PlanTarget) -> int | None:
     """The largest chunk for which a plan with reuse_resources keeps its chunks of scratch apart,
     also in the iterations of its pipelines; None without a limit."""
     most = max(gpu.scratch_chunks for gpu in raw.gpus)
     if not raw.reuses or not most:
         return None
-    room = MSCCLPP.shared_scratch_bytes // (2 if raw.doubles else 1) // most
+    room = target.shared_scratch_bytes // (2 if raw.doubles else 1) // most
     longest = max((op.chunks for *_, op in all_operations(raw) if op.unit_bytes), default=1)
     return room // longest // raw.alignment * raw.alignment
 
@@ -76,7 +75,7 @@ def _about_buffers(raw: RawPlan) -> Iterator[str]:
                 continue
             if raw.reuses:
                 yield f"{name} at the same place in all calls"
-            if local or op.name == "get":
+            if local or op.name == GET:
                 yield f"{name} at the start of its allocation"
             else:
                 yield f"{name} at the same offset of its allocation on all ranks"

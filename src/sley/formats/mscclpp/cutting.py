@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sley.errors.formats import F403, F473
 from sley.formats.mscclpp.accesses import all_operations, operations_of
 from sley.formats.mscclpp.raw import RawOperation, RawPlan
-from sley.formats.mscclpp.targets import MSCCLPP
+from sley.formats.mscclpp.targets import PlanTarget
 from sley.formats.mscclpp.words import MOVES
 from sley.formats.problems import Problems
 from sley.ir.words import MAX_NUMBER
@@ -40,7 +40,7 @@ class Cutting:
         return pipeline.chunks * self.chunk_bytes // pipeline.unit_bytes
 
 
-def cut(raw: RawPlan, units: int) -> Cutting:
+def cut(raw: RawPlan, units: int, target: PlanTarget) -> Cutting:
     """The cutting for chunks of `units` units of the pipelines. Errors: F403, F473."""
     shared = [
         (one.size, operation.shares)
@@ -72,7 +72,7 @@ def cut(raw: RawPlan, units: int) -> Cutting:
         parts = math.lcm(parts, chunk // math.gcd(*sizes, chunk))
         found = Cutting(parts, chunk, chunk, chunk, chunk)
     _check_parts(raw, found.parts)
-    _check_iterations(raw, found)
+    _check_iterations(raw, found, target)
     return found
 
 
@@ -90,8 +90,8 @@ def _check_parts(raw: RawPlan, parts: int) -> None:
         )
 
 
-def _check_iterations(raw: RawPlan, cutting: Cutting) -> None:
-    problems, limit = Problems(), MSCCLPP.iterations
+def _check_iterations(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> None:
+    problems, limit = Problems(), target.iterations
     for rank, number, operation in all_operations(raw):
         if operation.unit_bytes and cutting.iterations(operation) > limit:
             problems.add(

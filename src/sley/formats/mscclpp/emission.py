@@ -13,21 +13,38 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sley.formats.mscclpp.placing import Placing, Range
+from sley.formats.mscclpp.targets import PlanTarget
 from sley.formats.mscclpp.threadblocks import Channel, ThreadBlocks
+from sley.formats.mscclpp.words import (
+    ACQUIRE,
+    BARRIER,
+    COPY,
+    NOP,
+    PUT,
+    PUT_PACKETS,
+    PUT_SIGNAL,
+    REDUCE,
+    REDUCE_PACKETS,
+    REDUCE_SEND,
+    REDUCE_SEND_PACKETS,
+    RELAXED_SIGNAL,
+    RELAXED_WAIT,
+    RELEASE,
+    SEND_PACKETS,
+    SIGNAL,
+    UNPACK,
+    WAIT,
+)
 from sley.ir.collective import Layout
 from sley.ir.connections import Messages
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op, Protocol
 
-_CHANNELS = 8
-"""The most channels, and the most remote ranges, of an operation."""
-
-_SOURCES = 10
-"""The most sources of an operation."""
-
-_MERGED_PUTS = ("put", "ppkt", "pws")
-_MERGED_SUMS = ("re", "repkt")
+_MERGED_PUTS = (PUT, PUT_PACKETS, PUT_SIGNAL)
+_MERGED_SUMS = (REDUCE, REDUCE_PACKETS)
+_OF_PORTS = {RELAXED_SIGNAL: SIGNAL, RELAXED_WAIT: WAIT}
+"""Ports have no relaxed signals."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +71,22 @@ class Steps:
     ends: list[int]
 
 
-def emit(plan: Plan, messages: Messages, placing: Placing, blocks: ThreadBlocks) -> list[Steps]:
-    """The steps of each thread block, within the limits of an operation, but not of a block."""
-    return [_Emitter(plan, messages, placing, blocks, b).steps() for b in range(len(blocks.rank))]
+def emit(
+    plan: Plan, messages: Messages, placing: Placing, blocks: ThreadBlocks, target: PlanTarget
+) -> list[Steps]:
+    """The steps of each thread block, within the target's limits of an operation, but not of a
+    block."""
+    numbers = range(len(blocks.rank))
+    return [_Emitter(plan, messages, placing, blocks, target, b).steps() for b in numbers]
 
 
 class _Stream:
     """The steps of a block so far. It adds the nops at which all threads meet: before a move that
-    needs what came before, and before a signal that tells of it."""
+    needs what came before, and before a signal that publishes it."""
 
-    def __init__(self, rank: int, layout: Layout) -> None:
+    def __init__(self, rank: int, layout: Layout, target: PlanTarget) -> None:
         self.steps: list[Step] = []
+        self._target = target
         self._rank, self._layout = rank, layout
         self._read: set[int] = set()
         self._written: set[int] = set()
@@ -75,7 +97,7 @@ class _Stream:
     def nop(self) -> None:
         """All threads meet, if there is anything that they don't know of one another."""
         if self._unmet:
-            self.steps.append(Step("nop"))
+            self.steps.append(Step(NOP))
         self._read, self._written = set(), set()
         self._unmet = self._waited = False
 
@@ -109,7 +131,7 @@ class _Stream:
             or last.name not in _MERGED_SUMS
             or last.destinations != step.destinations
             or step.destinations != (local,)
-            or len(last.sources) >= _SOURCES
+            or len(last.sources) >= self._target.buffers_per_operation
             or any(cell in self._written for cell in self._cells(step.sources[1]))
         ):
             return False
@@ -130,38 +152,48 @@ class _Stream:
         if self._signals:
             signals, self._signals = self._signals, []
             self.nop()
-            self.threads("signal", signals)
+            self._add_by_channel(SIGNAL, signals)
 
     def wait(self, channels: Sequence[Channel]) -> None:
         """Waits for signals."""
         self.flush()
-        self.threads("wait", channels)
+        self._add_by_channel(WAIT, channels)
         self._unmet = self._waited = True
 
-    def threads(self, name: str, channels: Sequence[Channel]) -> None:
-        """An operation in which each channel has a thread of its own."""
+    def _add_by_channel(self, name: str, channels: Sequence[Channel]) -> None:
+        """Adds an operation in which each channel has a thread of its own; several if it has too
+        many channels, or both types."""
+        limit = self._target.channels_per_operation
         for port in (False, True):
             of_type = [channel for channel in channels if channel.port is port]
-            for k in range(0, len(of_type), _CHANNELS):
-                word = name.removeprefix("rlx") if port else name
-                self.steps.append(Step(word, channels=tuple(of_type[k : k + _CHANNELS])))
+            word = _OF_PORTS.get(name, name) if port else name
+            for k in range(0, len(of_type), limit):
+                self.steps.append(Step(word, channels=tuple(of_type[k : k + limit])))
 
     def begin(self, signals: Sequence[Channel], waits: Sequence[Channel]) -> None:
-        """The signals that this rank has begun the call, and those of others."""
-        self.threads("rlxsignal", signals)
-        self.threads("rlxwait", waits)
+        """Signals that this rank has begun the call, and waits for those of others."""
+        self._add_by_channel(RELAXED_SIGNAL, signals)
+        self._add_by_channel(RELAXED_WAIT, waits)
         self._unmet = self._waited = bool(waits)
+
+    def end(self, signals: Sequence[Channel], waits: Sequence[Channel]) -> None:
+        """Signals that this rank has received all messages of ports, and waits for those of
+        others."""
+        if signals:
+            self.nop()
+        self._add_by_channel(SIGNAL, signals)
+        self._add_by_channel(WAIT, waits)
 
     def acquire(self, semaphores: Sequence[int]) -> None:
         """Waits for other blocks of the rank."""
         self.flush()
-        self.steps.append(Step("sem_acquire", semaphores=tuple(semaphores)))
+        self.steps.append(Step(ACQUIRE, semaphores=tuple(semaphores)))
         self._unmet = self._waited = True
 
     def barrier(self, number: int) -> None:
         """Meets another block of the rank."""
         self.flush()
-        self.steps.append(Step("barrier", barrier=number))
+        self.steps.append(Step(BARRIER, barrier=number))
         self._read, self._written = set(), set()
         self._unmet = self._waited = False
 
@@ -169,7 +201,7 @@ class _Stream:
         """Lets other blocks of the rank continue."""
         self.flush()
         self.nop()
-        self.steps.append(Step("sem_release", semaphores=tuple(semaphores)))
+        self.steps.append(Step(RELEASE, semaphores=tuple(semaphores)))
 
     def _cells(self, item: Range) -> Iterator[int]:
         """The cells of a range of this rank; of others none, since only this block uses them."""
@@ -185,7 +217,7 @@ class _Stream:
         if (
             step.name not in _MERGED_PUTS
             or last.name != step.name
-            or len(last.destinations) >= _CHANNELS
+            or len(last.destinations) >= self._target.channels_per_operation
             or last.sources[0].buffer != step.sources[0].buffer
             or set(last.channels) & set(step.channels)
             or (bool(last.channels) and last.channels[0].port != step.channels[0].port)
@@ -208,6 +240,7 @@ class _Emitter:
     messages: Messages
     placing: Placing
     blocks: ThreadBlocks
+    target: PlanTarget
     block: int
     _waited: set[int] = field(default_factory=set)
 
@@ -215,7 +248,7 @@ class _Emitter:
         """All steps, from the signals at the begin of a call to those at its end."""
         plan, block = self.plan, self.block
         rank = int(self.blocks.rank[block])
-        stream = _Stream(rank, plan.layout)
+        stream = _Stream(rank, plan.layout, self.target)
         channels = self.blocks.channels[block]
         begins = [channel for channel in channels if channel.begins]
         receives = [c for c in begins if c.receives(rank)]
@@ -228,11 +261,7 @@ class _Emitter:
                 stream.acquire(needed)
             if Op(int(plan.instructions.op[row])) is not Op.SEND:
                 stream.flush()
-            if plan.protocol is Protocol.LL:
-                self._emit_packets(stream, row)
-            else:
-                self._wait(stream, rows, position)
-                self._emit(stream, row)
+            self._emit(stream, rows, position)
             if given := self.blocks.releases.get(row):
                 stream.release(given)
             ends.append(len(stream.steps))
@@ -240,10 +269,8 @@ class _Emitter:
         if block in self.blocks.before:
             stream.barrier(self.blocks.before[block])
         ports = [channel for channel in channels if channel.port]
-        if received := [channel for channel in ports if channel.receives(rank)]:
-            stream.nop()
-            stream.threads("signal", received)
-        stream.threads("wait", [channel for channel in ports if channel.sends(rank)])
+        received = [channel for channel in ports if channel.receives(rank)]
+        stream.end(received, [channel for channel in ports if channel.sends(rank)])
         return Steps(stream.steps, begin, ends)
 
     def _wait(self, stream: _Stream, rows: Sequence[int], position: int) -> None:
@@ -262,7 +289,7 @@ class _Emitter:
                 channel in found
                 or channel.port != found[0].port
                 or row in self.blocks.acquires
-                or len(found) == _CHANNELS
+                or len(found) == self.target.channels_per_operation
             ):
                 break
             found.append(channel)
@@ -271,7 +298,7 @@ class _Emitter:
                 break
         stream.wait(found)
 
-    def _local(self, row: int) -> tuple[Range, Range]:
+    def _operands(self, row: int) -> tuple[Range, Range]:
         """The source and the destination of a row."""
         t, rank = self.plan.instructions, int(self.plan.rank[row])
         count = int(t.count[row])
@@ -280,22 +307,31 @@ class _Emitter:
             Range(rank, Buffer(max(int(t.dst_buffer[row]), 0)), int(t.dst_index[row]), count),
         )
 
-    def _emit(self, stream: _Stream, row: int) -> None:
-        """A row with protocol Simple, whose message has arrived."""
+    def _emit(self, stream: _Stream, rows: Sequence[int], position: int) -> None:
+        """The steps of the row at a position."""
+        row = rows[position]
         op = Op(int(self.plan.instructions.op[row]))
-        source, target = self._local(row)
-        arrived = self.placing.range_of.get(int(self.messages.send_of[row]))
-        if op is Op.NOP:
-            return
+        source, target = self._operands(row)
         if op is Op.COPY:
-            stream.move(Step("copy", (source,), (target,)))
+            stream.move(Step(COPY, (source,), (target,)))
         elif op is Op.REDUCE:
-            self._sum(stream, Step("re", (target, source), (target,)))
-        elif op is Op.SEND:
+            self._sum(stream, Step(REDUCE, (target, source), (target,)))
+        elif op is not Op.NOP and self.plan.protocol is Protocol.LL:
+            self._emit_packets(stream, row)
+        elif op is not Op.NOP:
+            self._wait(stream, rows, position)
+            self._emit_message(stream, row)
+
+    def _emit_message(self, stream: _Stream, row: int) -> None:
+        """A row that sends or receives with protocol Simple, whose message has arrived."""
+        op = Op(int(self.plan.instructions.op[row]))
+        source, target = self._operands(row)
+        arrived = self.placing.range_of.get(int(self.messages.send_of[row]))
+        if op is Op.SEND:
             self._send(stream, row, source)
         elif arrived is not None and op in (Op.RECV, Op.RECV_COPY_SEND):
             if arrived != target:
-                stream.move(Step("copy", (arrived,), (target,)))
+                stream.move(Step(COPY, (arrived,), (target,)))
             if SENDS[op]:
                 self._send(stream, row, arrived)
         elif arrived is not None:
@@ -310,12 +346,12 @@ class _Emitter:
         # A result that is only sent takes the place of the message.
         stored = target if WRITES_DESTINATION[op] else sources[1]
         if not SENDS[op]:
-            self._sum(stream, Step("re", sources, (stored,)))
+            self._sum(stream, Step(REDUCE, sources, (stored,)))
         elif self._is_pushed(row):
-            self._sum(stream, Step("re", sources, (stored,)))
+            self._sum(stream, Step(REDUCE, sources, (stored,)))
             self._send(stream, row, stored)
         else:
-            stream.move(Step("res", sources, (stored, self.placing.range_of[row])))
+            stream.move(Step(REDUCE_SEND, sources, (stored, self.placing.range_of[row])))
             stream.signal(self.blocks.channel_of[row, True])
 
     @staticmethod
@@ -331,33 +367,28 @@ class _Emitter:
         if not channel.port:
             if stream.is_pending(channel):
                 stream.flush()
-            stream.move(Step("put", (source,), (target,)))
+            stream.move(Step(PUT, (source,), (target,)))
             stream.signal(channel)
             return
         if staged := self.placing.staged.get(row):
-            stream.move(Step("copy", (source,), (staged,)))
+            stream.move(Step(COPY, (source,), (staged,)))
             source = staged
-        stream.push(Step("pws", (source,), (target,), (channel,)))
+        stream.push(Step(PUT_SIGNAL, (source,), (target,), (channel,)))
 
     def _emit_packets(self, stream: _Stream, row: int) -> None:
-        """A row with protocol LL."""
+        """A row that sends or receives with protocol LL."""
         op = Op(int(self.plan.instructions.op[row]))
-        source, target = self._local(row)
+        source, target = self._operands(row)
         arrived = self.placing.range_of.get(int(self.messages.send_of[row]))
         sent = (self.placing.range_of[row],) if SENDS[op] else ()
-        if op is Op.NOP:
-            return
-        if op is Op.COPY:
-            stream.move(Step("copy", (source,), (target,)))
-        elif op is Op.REDUCE:
-            self._sum(stream, Step("re", (target, source), (target,)))
-        elif op is Op.SEND:
-            stream.move(Step("ppkt", (source,), sent))
+        if op is Op.SEND:
+            stream.move(Step(PUT_PACKETS, (source,), sent))
         elif arrived is not None and REDUCES[op]:
             stored = target if WRITES_DESTINATION[op] else self.placing.spare[row]
-            step = Step("respkt" if sent else "repkt", (source, arrived), (stored, *sent))
+            name = REDUCE_SEND_PACKETS if sent else REDUCE_PACKETS
+            step = Step(name, (source, arrived), (stored, *sent))
             self._sum(stream, step)
         elif arrived is not None:
             if sent:
-                stream.move(Step("rppkt", (arrived,), sent))
-            stream.move(Step("upkt", (arrived,), (target,)))
+                stream.move(Step(SEND_PACKETS, (arrived,), sent))
+            stream.move(Step(UNPACK, (arrived,), (target,)))

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 from sley.errors import Place, SleyError
 from sley.errors.deployment import F506
-from sley.formats.mscclpp.parse import read_json
+from sley.formats.mscclpp.document import read_json
+from sley.formats.mscclpp.words import PIPELINE
 
 MAX_SIZE = (1 << 64) - 1
 """The value of max_message_size that means no limit."""
@@ -96,7 +97,7 @@ def _operations(file: str, gpu: dict[str, Any]) -> int:
     most = 0
     for block in blocks:
         own = _objects(file, _field(file, block, "ops", list))
-        inner = (op.get("ops", ()) for op in own if op.get("name") == "pipeline")
+        inner = (op.get("ops", ()) for op in own if op.get("name") == PIPELINE)
         most = max(most, len(own) + sum(len(ops) for ops in inner if isinstance(ops, list)))
     return most
 

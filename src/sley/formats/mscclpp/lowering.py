@@ -25,7 +25,7 @@ from sley.formats.mscclpp.words import (
     NOP,
     PIPELINE,
     PORT,
-    PUSHED_SIGNAL,
+    PUT_SIGNAL,
     RELAXED,
     RELEASE,
     SIGNALS,
@@ -330,7 +330,7 @@ class _Block:
             for thread, pair in enumerate(zip(sources, destinations, strict=True)):
                 rows.add(op, Action.PUSH, thread=thread, port=self._port(op, thread))
                 rows.add_move(pair)
-                if op.name == PUSHED_SIGNAL:
+                if op.name == PUT_SIGNAL:
                     self._signal(op, thread)
             return
         rows.add(op, Action.MOVE)

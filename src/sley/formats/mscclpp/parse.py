@@ -1,4 +1,4 @@
-"""Parse: the RawPlan of a JSON text, in bounded memory.
+"""Parse: the RawPlan of a JSON text.
 
 Python's parser makes objects without places, so the lines of operations come from the "name" keys
 of the text, in the order of the objects that have one.
@@ -6,22 +6,17 @@ of the text, in the order of the objects that have one.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from sley.errors import Diagnostic, Place, Rule, did_you_mean
 from sley.errors.formats import (
-    F403,
-    F404,
-    F470,
     F471,
     F472,
     F473,
@@ -31,6 +26,8 @@ from sley.errors.formats import (
     F495,
     F498,
 )
+from sley.formats.mscclpp.document import Object, read_json, shown
+from sley.formats.mscclpp.header import MAX_SIZE
 from sley.formats.mscclpp.raw import (
     RawBlock,
     RawGpu,
@@ -42,6 +39,8 @@ from sley.formats.mscclpp.raw import (
     place_of,
 )
 from sley.formats.mscclpp.words import (
+    ACQUIRE,
+    BARRIER,
     BUFFERS,
     CHANNEL_TYPES,
     COMMON_KEYS,
@@ -50,6 +49,7 @@ from sley.formats.mscclpp.words import (
     NAMES,
     PIPELINE,
     PROTOCOLS,
+    RELEASE,
     SIGNALS,
     SWITCH,
     WAITS,
@@ -58,21 +58,13 @@ from sley.formats.mscclpp.words import (
 )
 from sley.formats.problems import MOST_REPORTED, Problems
 
-MAX_TEXT_BYTES = 32 << 20
-MAX_CONTAINERS = 2_000_000
-"""Limit of the lists and objects of a text."""
-
 INT32 = (1 << 31) - 1
 UINT32 = (1 << 32) - 1
-UINT64 = (1 << 64) - 1
 
-_SHOWN_CHARS = 60
 _NAME = re.compile(r'"name"[ \t\r\n]*:')
 _MISSING = object()
-_WORD = (*CHANNEL_TYPES, "none")
 
 _T = TypeVar("_T")
-_Object = dict[str, Any]
 
 
 def parse(source: str | os.PathLike[str], file: str | None = None) -> RawPlan:
@@ -88,92 +80,7 @@ def parse(source: str | os.PathLike[str], file: str | None = None) -> RawPlan:
     return plan
 
 
-def read_json(
-    source: str | os.PathLike[str], file: str | None = None
-) -> tuple[str, str, dict[str, Any]]:
-    """The file's name in messages, the text and its object, by a source as of `parse`. Errors:
-    F403, F404, F470."""
-    if isinstance(source, str) and ("{" in source or "\n" in source):
-        file, text = file or "<text>", source
-        if len(text) > MAX_TEXT_BYTES:
-            _too_large(file, f"{MAX_TEXT_BYTES} bytes of text")
-    else:
-        file = file or os.fspath(source)
-        text = _text_of(os.fspath(source), file)
-    return file, text, _document(text, file)
-
-
-def _text_of(path: str, file: str) -> str:
-    try:
-        with Path(path).open("rb") as stream:
-            content = stream.read(MAX_TEXT_BYTES + 1)
-    except (OSError, ValueError) as problem:
-        raise F404.error(
-            at=Place(file), expected="a file that can be read", found=str(problem)
-        ) from problem
-    if len(content) > MAX_TEXT_BYTES:
-        _too_large(file, f"{MAX_TEXT_BYTES} bytes of text")
-    try:
-        return content.decode("utf-8-sig")
-    except ValueError as problem:
-        raise F470.error(at=Place(file), expected="text in UTF-8", found=str(problem)) from problem
-
-
-def _too_large(file: str, limit: str) -> NoReturn:
-    raise F403.error(at=Place(file), expected=f"at most {limit}", found="more")
-
-
-def _document(text: str, file: str) -> _Object:
-    """The object of a JSON text. Errors: F403, F470."""
-    if text.count("{") + text.count("[") > MAX_CONTAINERS:
-        _too_large(file, f"{MAX_CONTAINERS} objects and lists")
-    at, expected = Place(file), "an object in JSON"
-    try:
-        document = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-        if not isinstance(document, dict):
-            raise F470.error(at=at, expected=expected, found=f"a {_kind(document)}")
-        json.dumps([document.get("name"), document.get("collective")], ensure_ascii=False).encode()
-    except json.JSONDecodeError as problem:
-        at = Place(file, problem.lineno, problem.colno)
-        raise F470.error(at=at, expected=expected, found=problem.msg) from problem
-    except RecursionError as problem:
-        raise F470.error(at=at, expected=expected, found="lists in lists, too deep") from problem
-    except (
-        ValueError
-    ) as problem:  # a repeated key, NaN, a number of thousands of digits, a surrogate
-        raise F470.error(at=at, expected=expected, found=str(problem)) from problem
-    return document
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> _Object:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        again = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {_shown(again)} twice in an object")
-    return found
-
-
-def _no_constant(word: str) -> NoReturn:
-    raise ValueError(word)
-
-
-def _kind(value: object) -> str:
-    kinds: Mapping[type, str] = {dict: "object", list: "list", str: "string", bool: "Boolean"}
-    return kinds.get(type(value), "null" if value is None else "number")
-
-
-def _shown(value: object) -> str:
-    """A value for messages: scalars as in JSON, others by their kind."""
-    if isinstance(value, (dict, list)):
-        return f"{'an' if isinstance(value, dict) else 'a'} {_kind(value)}"
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > UINT64:
-        return "a number of more than 64 bits"
-    text = json.dumps(value[:_SHOWN_CHARS] if isinstance(value, str) else value)
-    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
-
-
-def _lines(text: str, document: _Object) -> dict[int, int]:
+def _lines(text: str, document: Object) -> dict[int, int]:
     """The line of the key "name" of each object that has one, by the id of the object; none if the
     keys of the text can't be told apart."""
     ends = np.flatnonzero(np.frombuffer(text.encode("latin-1", "replace"), np.uint8) == ord("\n"))
@@ -185,7 +92,7 @@ def _lines(text: str, document: _Object) -> dict[int, int]:
     return dict(zip(map(id, named), numbers, strict=True))
 
 
-def _named(document: _Object) -> Iterator[_Object]:
+def _named(document: Object) -> Iterator[Object]:
     """The objects with the key "name", in the order of these keys in the text."""
     stack: list[Iterator[Any]] = [iter([document])]
     while stack:
@@ -203,11 +110,11 @@ def _named(document: _Object) -> Iterator[_Object]:
 class _Mark:
     """The place of the key "name" among the entries of an object."""
 
-    def __init__(self, owner: _Object) -> None:
+    def __init__(self, owner: Object) -> None:
         self.owner = owner
 
 
-def _entries(value: _Object) -> Iterator[Any]:
+def _entries(value: Object) -> Iterator[Any]:
     for key, entry in value.items():
         if key == "name":
             yield _Mark(value)
@@ -219,7 +126,7 @@ class _Fields:
     """Checked access to the keys of an object; wrong ones are problems, and have harmless
     values."""
 
-    def __init__(self, reader: _Reader, values: _Object, place: Place) -> None:
+    def __init__(self, reader: _Reader, values: Object, place: Place) -> None:
         self._reader = reader
         self._values = values
         self.place = place
@@ -239,7 +146,7 @@ class _Fields:
         return default
 
     def _wrong(self, key: str, expected: str, found: object) -> None:
-        self.problem(F472, f"{key} to be {expected}", _shown(found))
+        self.problem(F472, f"{key} to be {expected}", shown(found))
 
     def integer(
         self, key: str, least: int = 0, most: int = INT32, default: object = _MISSING
@@ -249,7 +156,7 @@ class _Fields:
             self._wrong(key, "an integer", found)
             return least
         if not least <= found <= most:
-            self.problem(F473, f"{key} from {least} to {most}", f"{key}: {_shown(found)}")
+            self.problem(F473, f"{key} from {least} to {most}", f"{key}: {shown(found)}")
             return least
         return found
 
@@ -289,7 +196,7 @@ class _Fields:
                 self._wrong(key, "a list of integers", one)
                 return ()
             if not 0 <= one <= INT32:
-                self.problem(F473, f"{key} from 0 to {INT32}", f"{key}: {_shown(one)}")
+                self.problem(F473, f"{key} from 0 to {INT32}", f"{key}: {shown(one)}")
                 return ()
         return tuple(found)
 
@@ -316,8 +223,8 @@ class _Fields:
                 self._reader.ignored.setdefault(key, self.place)
 
 
-_WORDS: Mapping[str, str] = MappingProxyType({word: word for word in CHANNEL_TYPES})
-_OPERATION_WORDS: Mapping[str, str] = MappingProxyType({word: word for word in _WORD})
+_TYPES: Mapping[str, str] = MappingProxyType({word: word for word in CHANNEL_TYPES})
+_TYPES_OR_NONE: Mapping[str, str] = MappingProxyType({**_TYPES, "none": "none"})
 
 
 class _Reader:
@@ -334,7 +241,7 @@ class _Reader:
         self.problems.add(rule, at, expected=expected, found=found, remedy=remedy)
         self.problems.raise_full()
 
-    def plan(self, document: _Object) -> RawPlan:
+    def plan(self, document: Object) -> RawPlan:
         top = _Fields(self, document, Place(self.file))
         gpus = tuple(
             self._gpu(gpu, rank) for rank, gpu in enumerate(self._list(top, "gpus", "rank"))
@@ -356,7 +263,7 @@ class _Reader:
             threads=top.integer("num_threads_per_block", 1, default=1024),
             # By reading, the executor takes min_message_size for an int.
             min_bytes=top.integer("min_message_size", default=0),
-            max_bytes=top.integer("max_message_size", 0, UINT64, UINT64),
+            max_bytes=top.integer("max_message_size", 0, MAX_SIZE, MAX_SIZE),
             gpus=gpus,
             ignored=self.ignored,
         )
@@ -375,7 +282,7 @@ class _Reader:
         peers: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
         groups: list[RawGroup] = []
         for channel in gpu.objects("channels"):
-            word = channel.word("channel_type", _WORDS)
+            word = channel.word("channel_type", _TYPES)
             if word == SWITCH:
                 groups += self._groups(channel)
                 channel.finish(("channel_type", "buffer_type", "rank_groups"))
@@ -419,7 +326,7 @@ class _Reader:
         for word in types:
             if word not in CHANNEL_TYPES:
                 known = ", ".join(CHANNEL_TYPES)
-                remote.problem(F472, f"access_channel_types from {known}", _shown(word))
+                remote.problem(F472, f"access_channel_types from {known}", shown(word))
                 types = []
         return RawRemote(remote.integer("rank"), remote.word("type", BUFFERS), tuple(types))
 
@@ -427,10 +334,10 @@ class _Reader:
         channels: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
         buffers: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
         for one in block.objects("channels"):
-            channels[one.word("channel_type", _WORDS)] += one.integers("channel_ids")
+            channels[one.word("channel_type", _TYPES)] += one.integers("channel_ids")
             one.finish(("channel_type", "channel_ids"))
         for one in block.objects("remote_buffer_refs", []):
-            buffers[one.word("access_channel_type", _WORDS)] += one.integers("remote_buffer_ids")
+            buffers[one.word("access_channel_type", _TYPES)] += one.integers("remote_buffer_ids")
             one.finish(("access_channel_type", "remote_buffer_ids"))
         operations = self._operations(block, rank, number, first=0)
         block.finish(("id", "ops", "channels", "remote_buffer_refs"))
@@ -463,14 +370,15 @@ class _Reader:
             head = RawOperation("?", number, head.line)
             fields.place = place_of(self.file, rank, block, head)
             near = did_you_mean(name, NAMES)
-            fields.problem(F478, "an operation of MSCCL++ 0.9.0", f"name: {_shown(name)}", near)
+            fields.problem(F478, "an operation of MSCCL++ 0.9.0", f"name: {shown(name)}", near)
             return head
         self._check_keys(fields, name)
-        channel_type = fields.word("channel_type", _OPERATION_WORDS, "none")
+        channel_type = fields.word("channel_type", _TYPES_OR_NONE, "none")
         share, shares = self._share(fields)
         iterations = fields.object("iter_context") if name == PIPELINE else None
         needs_channels = name in SIGNALS or name in WAITS
-        is_move, is_barrier = name in MOVES, name == "barrier"
+        is_semaphore = name in (ACQUIRE, RELEASE)
+        is_move, is_barrier = name in MOVES, name == BARRIER
         default = _MISSING if is_move else []
         return RawOperation(
             name,
@@ -484,7 +392,7 @@ class _Reader:
             shares,
             fields.integer("barrier_id", default=_MISSING if is_barrier else 0),
             fields.integer("num_threadblocks", default=_MISSING if is_barrier else 0),
-            fields.integers("semaphore_ids", _MISSING if name.startswith("sem_") else []),
+            fields.integers("semaphore_ids", _MISSING if is_semaphore else []),
             iterations.integer("unit_size", most=UINT32) if iterations else 0,
             iterations.integer("num_chunks", 1) if iterations else 0,
             reduce_op=fields.text("reduce_op", ""),
@@ -530,7 +438,7 @@ def ignored_notes(raw: RawPlan) -> list[Diagnostic]:
     """A remark for each key that the executor does not read (F498)."""
     return [
         F498.diagnostic(
-            at=place, expected="only keys that MSCCL++ 0.9.0 reads", found=f"the key {_shown(key)}"
+            at=place, expected="only keys that MSCCL++ 0.9.0 reads", found=f"the key {shown(key)}"
         )
         for key, place in raw.ignored.items()
     ]

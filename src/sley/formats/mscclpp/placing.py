@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sley.ir import happens_before
 from sley.ir.connections import Messages
 from sley.ir.graph import levels
-from sley.ir.happens_before import HappensBefore, conflicts
 from sley.ir.plan import Plan
 from sley.ir.tables import BoolArray, Edges, IntArray, LongArray
 from sley.ir.words import WRITES_DESTINATION, Buffer, Op, Protocol
@@ -42,30 +42,31 @@ class Placing:
 
 
 @dataclass(frozen=True)
-class History:
+class Conflicts:
     """The conflicting accesses of a plan, and the order of its instructions.
 
-    level: int32 (instructions,), a linear extension of that order.
+    level: int32 (instructions,), a linear extension of the order.
     first, second: pairs of instructions with conflicting, adjacent accesses.
+    order: which instruction happens before which.
     """
 
     level: IntArray
     first: LongArray
     second: LongArray
-    order: HappensBefore
+    order: happens_before.HappensBefore
 
     @classmethod
-    def of(cls, plan: Plan, messages: Messages) -> History:
+    def of(cls, plan: Plan, messages: Messages) -> Conflicts:
         before, after = messages.happens_before(plan)
         level = levels(Edges.from_pairs(len(plan.instructions), before, after))
-        first, second, _ = conflicts(plan, level)
+        first, second, _ = happens_before.conflicts(plan, level)
         pairs = np.unique(np.stack([first, second], axis=1), axis=0)
-        order = HappensBefore(plan, messages.receive_of, level)
+        order = happens_before.HappensBefore(plan, messages.receive_of, level)
         return cls(level, pairs[:, 0], pairs[:, 1], order)
 
 
 def place(
-    plan: Plan, messages: Messages, history: History, ports: BoolArray, *, zero_copy: bool
+    plan: Plan, messages: Messages, conflicts: Conflicts, ports: BoolArray, *, zero_copy: bool
 ) -> Placing:
     """Where the data of a plan's messages go.
 
@@ -74,8 +75,8 @@ def place(
     and ports may read input and output.
     """
     scratch = plan.scratch_chunks.astype(np.int64)
-    direct = _direct(plan, messages, history, ports, zero_copy=zero_copy)
-    staged = _must_be_staged(plan, messages, history, ports, direct, zero_copy=zero_copy)
+    direct = _direct(plan, messages, conflicts, ports, zero_copy=zero_copy)
+    staged = _must_be_staged(plan, messages, conflicts, ports, direct, zero_copy=zero_copy)
     packets = plan.protocol is Protocol.LL
     t, rank = plan.instructions, plan.rank
     stages: dict[int, Range] = {}
@@ -116,7 +117,7 @@ def _spares(plan: Plan, scratch: LongArray) -> dict[int, Range]:
 
 
 def _direct(
-    plan: Plan, messages: Messages, history: History, ports: BoolArray, *, zero_copy: bool
+    plan: Plan, messages: Messages, conflicts: Conflicts, ports: BoolArray, *, zero_copy: bool
 ) -> BoolArray:
     """bool (instructions,): the sends whose data go where the receiver stores them. All earlier
     accesses to these chunks must have ended when the sender sends."""
@@ -127,7 +128,7 @@ def _direct(
     if plan.protocol is Protocol.LL:
         return direct
     earlier: dict[int, list[int]] = {}
-    for first, second in zip(history.first.tolist(), history.second.tolist(), strict=True):
+    for first, second in zip(conflicts.first.tolist(), conflicts.second.tolist(), strict=True):
         earlier.setdefault(second, []).append(first)
     for send, receive in zip(messages.send.tolist(), messages.receive.tolist(), strict=True):
         if stores[receive]:
@@ -135,14 +136,14 @@ def _direct(
                 int(messages.receive_of[row]) if ports[row] else row
                 for row in earlier.get(receive, [])
             ]
-            direct[send] = all(history.order.reaches(end, send) for end in ends)
+            direct[send] = all(conflicts.order.reaches(end, send) for end in ends)
     return direct
 
 
 def _must_be_staged(
     plan: Plan,
     messages: Messages,
-    history: History,
+    conflicts: Conflicts,
     ports: BoolArray,
     direct: BoolArray,
     *,
@@ -162,10 +163,10 @@ def _must_be_staged(
     if not zero_copy:
         buffer = np.where(from_source, t.src_buffer, t.dst_buffer)
         staged = from_buffer & (buffer != Buffer.SCRATCH)
-    for first, second in zip(history.first.tolist(), history.second.tolist(), strict=True):
+    for first, second in zip(conflicts.first.tolist(), conflicts.second.tolist(), strict=True):
         if not from_buffer[first] or staged[first] or not WRITES_DESTINATION[t.op[second]]:
             continue
         sender = int(messages.send_of[second])
         writer = sender if sender >= 0 and direct[sender] else second
-        staged[first] = not history.order.reaches(int(messages.receive_of[first]), writer)
+        staged[first] = not conflicts.order.reaches(int(messages.receive_of[first]), writer)
     return staged

@@ -6,7 +6,7 @@ import os
 
 from sley.errors import Diagnostic
 from sley.errors.formats import F403, F409, F410, F424, F434, F477, F497
-from sley.formats.format import Execution, Executions, Imported, Target
+from sley.formats.format import Execution, Executions, Imported, Target, target_among
 from sley.formats.mscclpp.accesses import all_operations
 from sley.formats.mscclpp.checks import check
 from sley.formats.mscclpp.conditions import conditions
@@ -14,6 +14,7 @@ from sley.formats.mscclpp.cutting import Cutting, cut, has_pipelines
 from sley.formats.mscclpp.lowering import lower
 from sley.formats.mscclpp.parse import ignored_notes, parse
 from sley.formats.mscclpp.raw import RawPlan, place_of
+from sley.formats.mscclpp.targets import MSCCLPP, TARGETS, PlanTarget
 from sley.formats.mscclpp.words import COLLECTIVES, CUSTOM, FLUSH
 from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD
@@ -45,35 +46,39 @@ def read(
     units: the size of a chunk in units of the plan's pipelines.
     Errors: F403, F404, F409, F410, F424, F470 to F496.
     """
-    raw, notes, collective = _checked(source, collective, in_place, root, file)
-    plan = _lowered(raw, collective, cut(raw, units))
+    target = MSCCLPP
+    raw, notes, collective = _read(source, target, collective, in_place, root, file)
+    plan = _plan_of(raw, collective, cut(raw, units, target))
     return Imported(plan, notes, raw.min_bytes, raw.max_bytes)
 
 
 def executions(
     source: str | os.PathLike[str],
-    target: Target,
+    target: str | Target,
     *,
     collective: Collective | None = None,
     in_place: bool | None = None,
     root: int | None = None,
     file: str | None = None,
 ) -> Executions:
-    """What MSCCL++ 0.9.0 executes: one plan, or with pipelines one for each of MODELLED_UNITS.
+    """What a target executes: one plan, or with pipelines one for each of MODELLED_UNITS.
 
-    The settings and errors are those of `read`.
+    The settings and errors are those of `read`, and F440.
     """
-    raw, notes, collective = _checked(source, collective, in_place, root, file)
-    cuttings = [cut(raw, units) for units in (MODELLED_UNITS if has_pipelines(raw) else (1,))]
+    target = target_among(TARGETS, target, PlanTarget)
+    raw, notes, collective = _read(source, target, collective, in_place, root, file)
+    sizes = MODELLED_UNITS if has_pipelines(raw) else (1,)
+    cuttings = [cut(raw, units, target) for units in sizes]
     found = [
-        Execution(_lowered(raw, collective, cutting), conditions=conditions(raw, cutting))
+        Execution(_plan_of(raw, collective, cutting), conditions=conditions(raw, cutting, target))
         for cutting in cuttings
     ]
     return Executions(tuple(found), notes)
 
 
-def _checked(
+def _read(
     source: str | os.PathLike[str],
+    target: PlanTarget,
     collective: Collective | None,
     in_place: bool | None,
     root: int | None,
@@ -81,7 +86,7 @@ def _checked(
 ) -> tuple[RawPlan, tuple[Diagnostic, ...], Collective]:
     """The raw plan, which obeys all rules that need no ranges; remarks; and its collective."""
     raw = parse(source, file)
-    check(raw)
+    check(raw, target)
     notes = [*ignored_notes(raw), *_about_flushes(raw)]
     if collective is None:
         collective = _collective(raw, in_place, root, notes)
@@ -92,7 +97,7 @@ def _checked(
     return raw, tuple(notes), collective
 
 
-def _lowered(raw: RawPlan, collective: Collective, cutting: Cutting) -> OneSidedPlan:
+def _plan_of(raw: RawPlan, collective: Collective, cutting: Cutting) -> OneSidedPlan:
     """The plan of a cutting. Errors: F403, F485, F494."""
     _check_size(raw, cutting.parts)
     return lower(raw, collective, cutting)

@@ -23,6 +23,7 @@ class PlanTarget(Target):
     semaphores, barriers: limits of those of a GPU.
     threads: limit of the threads of a block.
     iterations: limit of the iterations of a pipeline.
+    offset_bytes: limit of the offsets in a buffer.
     vector_bytes: a buffer_alignment is a multiple of it.
     shared_scratch_bytes: the part of the scratch that a plan with reuse_resources divides among its
         chunks.
@@ -37,6 +38,7 @@ class PlanTarget(Target):
     barriers: int
     threads: int
     iterations: int
+    offset_bytes: int
     vector_bytes: int
     shared_scratch_bytes: int
 
@@ -53,6 +55,7 @@ MSCCLPP = PlanTarget(
     barriers=16,
     threads=1024,
     iterations=(1 << 16) - 1,
+    offset_bytes=(1 << 32) - 1,
     vector_bytes=16,
     shared_scratch_bytes=64 << 20,
 )

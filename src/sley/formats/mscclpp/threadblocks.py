@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.formats.mscclpp.placing import History
+from sley.formats.mscclpp.placing import Conflicts
 from sley.ir.connections import Messages
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray
@@ -79,16 +79,23 @@ class ThreadBlocks:
     channel_of: dict[tuple[int, bool], Channel]
 
 
-class Continued(list[int]):
-    """The instructions of a block that continues the block before it."""
+@dataclass(frozen=True)
+class BlockPart:
+    """A block, or a part of one that has too many operations.
+
+    rows: its instructions, in order. follows: whether it continues the block before it.
+    """
+
+    rows: list[int]
+    follows: bool = False
 
 
-def whole_blocks(plan: Plan, history: History, most: Sequence[int]) -> list[list[int]]:
-    """The instructions of each block, rank after rank. Blocks of a rank that wait for one another
-    become one, the shortest first, until at most `most[rank]` pairs of blocks wait."""
+def merge_blocks(plan: Plan, conflicts: Conflicts, limits: Sequence[int]) -> list[BlockPart]:
+    """The blocks, rank after rank. Those of a rank that wait for one another become one, the
+    shortest first, until at most `limits[rank]` pairs of blocks wait."""
     group = np.arange(len(plan.block_rank))
-    pairs = np.array(needed_order(plan, history), np.int64).reshape(-1, 2)
-    for rank, limit in enumerate(most):
+    pairs = np.array(needed_order(plan, conflicts), np.int64).reshape(-1, 2)
+    for rank, limit in enumerate(limits):
         of_rank = plan.block[pairs[plan.rank[pairs[:, 0]] == rank]]
         while True:
             waits = np.unique(group[of_rank], axis=0)
@@ -99,12 +106,12 @@ def whole_blocks(plan: Plan, history: History, most: Sequence[int]) -> list[list
             one, other = np.sort(waits[np.argmin(size[waits].sum(axis=1))]).tolist()
             group[group == other] = one
     rows: dict[int, list[int]] = defaultdict(list)
-    for row in np.lexsort((np.arange(len(plan.block)), history.level)).tolist():
+    for row in np.lexsort((np.arange(len(plan.block)), conflicts.level)).tolist():
         rows[int(group[plan.block[row]])].append(row)
-    return [rows[block] for block in sorted(rows)]
+    return [BlockPart(rows[block]) for block in sorted(rows)]
 
 
-def needed_order(plan: Plan, history: History) -> list[tuple[int, int]]:
+def needed_order(plan: Plan, conflicts: Conflicts) -> list[tuple[int, int]]:
     """Pairs of instructions of a rank, in different blocks, the first of which must end before the
     second one begins.
 
@@ -114,12 +121,12 @@ def needed_order(plan: Plan, history: History) -> list[tuple[int, int]]:
     waits = plan.waits
     pairs = set(zip(waits.target.tolist(), waits.source.tolist(), strict=True))
     if plan.protocol is Protocol.LL:
-        first, second = history.first, history.second
-        unordered = ~history.order.direct(first, second)
+        first, second = conflicts.first, conflicts.second
+        unordered = ~conflicts.order.direct(first, second)
         for before, after in zip(
             first[unordered].tolist(), second[unordered].tolist(), strict=True
         ):
-            if not history.order.reaches_within_rank(before, after):
+            if not conflicts.order.reaches_within_rank(before, after):
                 pairs.add((before, after))
     return sorted(pair for pair in pairs if plan.block[pair[0]] != plan.block[pair[1]])
 
@@ -127,34 +134,35 @@ def needed_order(plan: Plan, history: History) -> list[tuple[int, int]]:
 def arrange(
     plan: Plan,
     messages: Messages,
-    history: History,
-    blocks: Sequence[Sequence[int]],
+    conflicts: Conflicts,
+    blocks: Sequence[BlockPart],
     ports: BoolArray,
 ) -> ThreadBlocks:
-    """The semaphores and channels between blocks. blocks: the instructions of each, of which
-    consecutive ones may be parts of one sequence; ports: bool (instructions,), the sends through
-    ports."""
+    """The semaphores, barriers and channels between blocks.
+
+    blocks: rank after rank. ports: bool (instructions,), the sends through ports.
+    """
     block_of = np.full(len(plan.instructions), NONE, np.int64)
     position = block_of.copy()
-    for block, rows in enumerate(blocks):
-        block_of[rows], position[rows] = block, np.arange(len(rows))
+    for block, part in enumerate(blocks):
+        block_of[part.rows], position[part.rows] = block, np.arange(len(part.rows))
     acquires, releases, semaphores = _semaphores(
-        plan, needed_order(plan, history), block_of, position
+        plan, needed_order(plan, conflicts), block_of, position
     )
     channel_of = _channels(plan, messages, block_of, ports)
     channels: list[set[Channel]] = [set() for _ in blocks]
     for (row, _), channel in channel_of.items():
         channels[block_of[row]].add(channel)
-    rank = [int(plan.rank[rows[0]]) for rows in blocks]
+    rank = [int(plan.rank[part.rows[0]]) for part in blocks]
     after: dict[int, int] = {}
     barriers = [0] * plan.collective.ranks
-    for block, rows in enumerate(blocks):
-        if isinstance(rows, Continued):
+    for block, part in enumerate(blocks):
+        if part.follows:
             after[block] = barriers[rank[block]]
             barriers[rank[block]] += 1
     return ThreadBlocks(
         rank,
-        [list(rows) for rows in blocks],
+        [part.rows for part in blocks],
         acquires,
         releases,
         semaphores,

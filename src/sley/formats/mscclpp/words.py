@@ -97,28 +97,35 @@ class Move:
     channels: tuple[str, ...] = ()
 
 
+PUT, PUT_SIGNAL, PUT_SIGNAL_FLUSH, GET = "put", "pws", "pwsf", "get"
+COPY, REDUCE, REDUCE_SEND = "copy", "re", "res"
+PUT_PACKETS, SEND_PACKETS, UNPACK = "ppkt", "rppkt", "upkt"
+REDUCE_PACKETS, REDUCE_SEND_PACKETS = "repkt", "respkt"
+
 _L, _R, _S = Operand.LOCAL, Operand.REMOTE, Operand.SWITCH
 _LP, _RP = Operand.LOCAL_PACKETS, Operand.REMOTE_PACKETS
 _PUT = Move(Operands((), _L), Operands((), _R), paired=True, channels=(MEMORY, PORT))
 
 MOVES: Mapping[str, Move] = MappingProxyType(
     {
-        "put": _PUT,
-        "pws": _PUT,
-        "pwsf": _PUT,
-        "get": Move(Operands((), _R), Operands((), _L), paired=True, channels=(MEMORY,)),
-        "copy": Move(Operands((_L,)), Operands((_L,))),
-        "re": Move(Operands((_L,), _L), Operands((_L,))),
-        "res": Move(Operands((_L,), _L), Operands((_L,), _R), channels=(MEMORY,)),
+        PUT: _PUT,
+        PUT_SIGNAL: _PUT,
+        PUT_SIGNAL_FLUSH: _PUT,
+        GET: Move(Operands((), _R), Operands((), _L), paired=True, channels=(MEMORY,)),
+        COPY: Move(Operands((_L,)), Operands((_L,))),
+        REDUCE: Move(Operands((_L,), _L), Operands((_L,))),
+        REDUCE_SEND: Move(Operands((_L,), _L), Operands((_L,), _R), channels=(MEMORY,)),
         "rre": Move(Operands((_L,), _R), Operands((_L,)), channels=(MEMORY,)),
         "rres": Move(Operands((_L,), _R), Operands((_L,), _R), channels=(MEMORY,)),
-        "ppkt": Move(Operands((), _L), Operands((), _RP), paired=True, channels=(MEMORY, PORT)),
-        "rppkt": Move(Operands((_LP,)), Operands((), _RP), channels=(MEMORY, PORT)),
-        "repkt": Move(Operands((_L,), _LP), Operands((_L,))),
-        "respkt": Move(Operands((_L,), _LP), Operands((_L,), _RP), channels=(MEMORY,)),
+        PUT_PACKETS: Move(
+            Operands((), _L), Operands((), _RP), paired=True, channels=(MEMORY, PORT)
+        ),
+        SEND_PACKETS: Move(Operands((_LP,)), Operands((), _RP), channels=(MEMORY, PORT)),
+        REDUCE_PACKETS: Move(Operands((_L,), _LP), Operands((_L,))),
+        REDUCE_SEND_PACKETS: Move(Operands((_L,), _LP), Operands((_L,), _RP), channels=(MEMORY,)),
         "recpkt": Move(Operands((_L,), _LP), Operands((_L, _LP))),
         "recspkt": Move(Operands((_L,), _LP), Operands((_L, _LP), _RP), channels=(MEMORY,)),
-        "upkt": Move(Operands((_LP,)), Operands((_L,))),
+        UNPACK: Move(Operands((_LP,)), Operands((_L,))),
         "cpkt": Move(Operands((_L,)), Operands((_LP,))),
         "glres": Move(Operands((_S,)), Operands((_S,))),
         "gstore": Move(Operands((_L,)), Operands((_S,))),
@@ -127,14 +134,16 @@ MOVES: Mapping[str, Move] = MappingProxyType(
 """The operations that move data (MSCCL++ 0.9.0, by reading)."""
 
 REDUCTIONS = frozenset(
-    ("re", "res", "rre", "rres", "repkt", "respkt", "recpkt", "recspkt", "glres")
+    (
+        *(REDUCE, REDUCE_SEND, REDUCE_PACKETS, REDUCE_SEND_PACKETS),
+        *("rre", "rres", "recpkt", "recspkt", "glres"),
+    )
 )
 """The operations that add up."""
 
-SIGNALS = ("signal", "rlxsignal")
-WAITS = ("wait", "rlxwait")
-PUSHED_SIGNAL = "pws"
-RELAXED = ("rlxsignal", "rlxwait")
+SIGNAL, RELAXED_SIGNAL = SIGNALS = ("signal", "rlxsignal")
+WAIT, RELAXED_WAIT = WAITS = ("wait", "rlxwait")
+RELAXED = (RELAXED_SIGNAL, RELAXED_WAIT)
 ACQUIRE, RELEASE = "sem_acquire", "sem_release"
 NOP, BARRIER, FLUSH, PIPELINE = "nop", "barrier", "flush", "pipeline"
 

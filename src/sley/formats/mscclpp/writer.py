@@ -15,16 +15,16 @@ from sley.errors import Place
 from sley.errors.formats import F443, F451, F456, F475, F481, F482
 from sley.formats.format import Target, target_among
 from sley.formats.mscclpp.emission import Step, Steps, emit
-from sley.formats.mscclpp.placing import History, Placing, Range, place
+from sley.formats.mscclpp.placing import Conflicts, Placing, Range, place
 from sley.formats.mscclpp.targets import TARGETS, PlanTarget
 from sley.formats.mscclpp.threadblocks import (
+    BlockPart,
     Channel,
-    Continued,
     ThreadBlocks,
     arrange,
-    whole_blocks,
+    merge_blocks,
 )
-from sley.formats.mscclpp.words import BUFFER_WORDS, MEMORY, PORT
+from sley.formats.mscclpp.words import BUFFER_WORDS, MEMORY, NOP, PORT, PROTOCOLS, REDUCTIONS
 from sley.formats.problems import Problems
 from sley.ir.collectives import standard
 from sley.ir.connections import Messages
@@ -33,9 +33,6 @@ from sley.ir.sizes import text_in_bytes
 from sley.ir.tables import NONE, BoolArray, IntArray
 from sley.ir.words import Protocol, is_integer
 
-_PROTOCOLS = (Protocol.SIMPLE, Protocol.LL)
-_OFFSETS = (1 << 32) - 1
-_REDUCES = frozenset({"re", "res", "repkt", "respkt"})
 _RESERVED = (2, 6, 12, 20, 32)
 """Operations to leave free in the parts of a block, in turn until all parts fit: each has barriers,
 and may need signals and semaphores for other parts."""
@@ -85,7 +82,7 @@ def write(
     threads = target.threads if threads is None else threads
     _check_threads(target, threads, problems)
     parts = _parts(plan, target, problems, zero_copy=zero_copy, ranks_per_node=ranks_per_node)
-    greatest = _greatest_bytes(parts)
+    greatest = _greatest_bytes(parts, target)
     most = greatest if most is None else most
     _check_range(least, most, greatest, problems)
     problems.raise_any()
@@ -163,8 +160,8 @@ def _check_range(least: Any, most: Any, greatest: int, problems: Problems) -> No
         )
 
 
-def _greatest_bytes(parts: _Parts) -> int:
-    """The greatest size of a call for which all offsets fit into 32 bits."""
+def _greatest_bytes(parts: _Parts, target: PlanTarget) -> int:
+    """The greatest size of a call for which the target computes all offsets."""
     c = parts.plan.collective
     copies = 4 if parts.plan.protocol is Protocol.LL else 1  # packets, and two copies
     chunks = max(
@@ -172,7 +169,7 @@ def _greatest_bytes(parts: _Parts) -> int:
         int(c.output_chunks.max()),
         int(parts.placing.scratch.max()) * copies,
     )
-    unit = _OFFSETS // chunks // 16 * 16
+    unit = target.offset_bytes // chunks // target.vector_bytes * target.vector_bytes
     own = c.output_chunks if c.name == "allgather" else c.input_chunks
     return unit * int(own.max())
 
@@ -202,9 +199,9 @@ def _parts(
             found="a message of LL to another host",
         )
         problems.raise_any()
-    history = History.of(plan, messages)
-    placing = place(plan, messages, history, ports, zero_copy=zero_copy)
-    blocks, steps = _blocks(plan, messages, history, placing, ports, target)
+    conflicts = Conflicts.of(plan, messages)
+    placing = place(plan, messages, conflicts, ports, zero_copy=zero_copy)
+    blocks, steps = _blocks(plan, messages, conflicts, placing, ports, target)
     parts = _Parts(plan, placing, blocks, steps)
     _check_tables(parts, target, problems)
     problems.raise_any()
@@ -214,7 +211,7 @@ def _parts(
 def _check_plan(plan: Plan, problems: Problems) -> None:
     """Refuses a plan that no file can represent."""
     c, at = plan.collective, Place(detail=plan.name)
-    if plan.protocol not in _PROTOCOLS:
+    if plan.protocol not in PROTOCOLS.values():
         problems.add(F456, at, expected="Simple or LL", found=plan.protocol.value)
     if standard(c) is None or c.root != NONE:
         expected = "a standard collective without a root, which an execution plan can't name"
@@ -249,51 +246,51 @@ def _nodes(plan: Plan, ranks_per_node: Any, problems: Problems) -> IntArray:
 def _blocks(
     plan: Plan,
     messages: Messages,
-    history: History,
+    conflicts: Conflicts,
     placing: Placing,
     ports: BoolArray,
     target: PlanTarget,
 ) -> tuple[ThreadBlocks, list[Steps]]:
     """The blocks and their steps: the plan's own blocks where a GPU has the semaphores for them,
     and blocks with too many operations cut."""
-    most = [target.semaphores] * plan.collective.ranks
+    limits = [target.semaphores] * plan.collective.ranks
     while True:
-        rows = whole_blocks(plan, history, most)
-        blocks = arrange(plan, messages, history, rows, ports)
-        steps = emit(plan, messages, placing, blocks)
+        whole = merge_blocks(plan, conflicts, limits)
+        blocks = arrange(plan, messages, conflicts, whole, ports)
+        steps = emit(plan, messages, placing, blocks, target)
         if not _fit(steps, target):
-            whole = list(zip(rows, steps, strict=True))
+            long = list(zip(whole, steps, strict=True))
             for reserved in _RESERVED:
-                cut = [part for block in whole for part in _cut(*block, target, reserved)]
-                blocks = arrange(plan, messages, history, cut, ports)
-                steps = emit(plan, messages, placing, blocks)
+                parts = [part for block in long for part in _cut(*block, target, reserved)]
+                blocks = arrange(plan, messages, conflicts, parts, ports)
+                steps = emit(plan, messages, placing, blocks, target)
                 if _fit(steps, target):
                     break
         # Parts of two blocks may need more than one semaphore.
         excess = [number - target.semaphores for number in blocks.semaphores]
-        if not any(more > 0 < most[rank] for rank, more in enumerate(excess)):
+        if not any(more > 0 < limits[rank] for rank, more in enumerate(excess)):
             return blocks, steps
-        most = [max(of - max(more, 0), 0) for of, more in zip(most, excess, strict=True)]
+        limits = [max(of - max(more, 0), 0) for of, more in zip(limits, excess, strict=True)]
 
 
 def _fit(steps: list[Steps], target: PlanTarget) -> bool:
     return all(len(of.steps) <= target.operations for of in steps)
 
 
-def _cut(rows: list[int], steps: Steps, target: PlanTarget, reserved: int) -> list[list[int]]:
-    """The instructions of a block, cut so that each part has at most the target's number of
-    operations, with `reserved` operations left free."""
+def _cut(block: BlockPart, steps: Steps, target: PlanTarget, reserved: int) -> list[BlockPart]:
+    """A block, cut so that each part has at most the target's number of operations, with `reserved`
+    operations left free."""
     if len(steps.steps) <= target.operations:
-        return [rows]
+        return [block]
     end = len(steps.steps) - steps.ends[-1]
     room = target.operations - steps.begin - end - reserved
-    parts: list[list[int]] = [[]]
+    parts = [BlockPart([])]
     start = steps.begin
-    for row, (before, after) in zip(rows, pairwise([start, *steps.ends]), strict=True):
-        if parts[-1] and after - start > room:
-            parts.append(Continued())
+    for row, (before, after) in zip(block.rows, pairwise([start, *steps.ends]), strict=True):
+        if parts[-1].rows and after - start > room:
+            parts.append(BlockPart([], follows=True))
             start = before
-        parts[-1].append(row)
+        parts[-1].rows.append(row)
     return parts
 
 
@@ -371,7 +368,7 @@ def _gpu(parts: _Parts, rank: int) -> dict[str, Any]:
             for k, b in enumerate(own)
         ]
         # A kernel of no blocks can't be launched.
-        or [{"id": 0, "ops": [{"name": "nop"}], "channels": [], "remote_buffer_refs": []}],
+        or [{"id": 0, "ops": [{"name": NOP}], "channels": [], "remote_buffer_refs": []}],
         "channels": [
             {
                 "channel_type": PORT if port else MEMORY,
@@ -452,6 +449,6 @@ def _operation(
         found.update(barrier_id=step.barrier, num_threadblocks=_MEETING)
     if step.semaphores:
         found["semaphore_ids"] = list(step.semaphores)
-    if step.name in _REDUCES:
+    if step.name in REDUCTIONS:
         found["reduce_op"] = "sum"
     return found
