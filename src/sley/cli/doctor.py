@@ -19,12 +19,6 @@ from sley.report.tables import table_lines
 
 _HEAD = ("file", "collective", "ranks", "place", "sizes", "in multiples of")
 _LEFT = (0, 1, 3, 4)
-_PLACES = {
-    (True, False): "out",
-    (False, True): "in",
-    (True, True): "out and in",
-    (False, False): "none",
-}
 
 
 @click.command("doctor", cls=Command)
@@ -110,8 +104,8 @@ def _print_overview(where: Path, *, as_json: bool) -> None:
     rows = [("runtime", "version", "files", "problems", "")]
     for one in found:
         read = len(one.reading.candidates)
-        counts = ("-", "-") if one.closed else (str(read), str(len(one.problems)))
-        why = one.closed.found.partition(": ")[2] if one.closed else ""
+        counts = ("-", "-") if one.refusal else (str(read), str(len(one.problems)))
+        why = one.refusal.found.partition(": ")[2] if one.refusal else ""
         rows.append((one.runtime.name, one.runtime.version, *counts, why))
     click.echo("\n".join(table_lines(rows, (0, 1, 4))))
 
@@ -119,25 +113,21 @@ def _print_overview(where: Path, *, as_json: bool) -> None:
 def _lines(examined: Examination) -> Iterator[str]:
     """The examination as text."""
     runtime, reading = examined.runtime, examined.reading
-    if examined.closed is not None:
-        yield str(examined.closed)
+    if examined.refusal is not None:
+        yield str(examined.refusal)
         return
     yield f"{runtime} reads {counted(len(reading.candidates), 'file')} in {reading.folder}"
     rows = [_HEAD]
     for one in reading.candidates:
-        nodes = f" ({one.registered[1]} a node)" if one.registered[1] else ""
-        unit = "bytes" if runtime.target == "mscclpp" else "elements"
+        nodes = f" ({one.grid.node} a node)" if one.grid.node else ""
         rows.append(
             (
                 one.name,
                 one.collective,
-                f"{one.registered[0]}{nodes}",
-                " and ".join(
-                    word for word, yes in zip(("out", "in"), one.places, strict=True) if yes
-                )
-                or "none",
+                f"{one.grid.ranks}{nodes}",
+                str(one.places),
                 one.sizes,
-                f"{one.multiple} {unit}",
+                f"{one.multiple} {runtime.unit}",
             )
         )
     if len(rows) > 1:

@@ -18,12 +18,6 @@ from sley.files import FORMATS
 from sley.ir.plan import Plan
 
 
-def _is_known(name: str) -> bool:
-    """Whether sley writes what a runtime reads, or knows that it reads nothing."""
-    suffix = deployment.runtime_named(name).suffix
-    return not suffix or FORMATS[suffix].write is not None
-
-
 @click.command("package", cls=Command)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--table", required=True, type=FILE, help="Which plan runs for which sizes (TOML).")
@@ -31,7 +25,7 @@ def _is_known(name: str) -> bool:
     "--runtime",
     "name",
     required=True,
-    type=click.Choice([name for name in deployment.names() if _is_known(name)]),
+    type=click.Choice(deployment.names()),
     help="The runtime that will read DIR.",
 )
 @click.option("--version", "version", help="Its version. [the last one that reads plans]")

@@ -1,10 +1,11 @@
 """Deployment: directories of files for runtimes.
 
-`runtimes` are libraries that read plans, by version. `candidates` reads a directory as a runtime
-does (`xml_head`: the first tag of an XML file), and `consequences` say what a problem of a file
-means there. `examination` finds what is wrong in a directory, and which file runs for a call
-(`calls`). `packages` writes directories; `tables` say which plan has which sizes, and
-`registration` is the program that registers plans with MSCCL++.
+`runtimes` are libraries that might read plans, by version. `folders` reads a directory as a runtime
+does: its `candidates` are files of MSCCL XML (`xml_candidates`, `xml_head`) or execution plans
+(`plan_candidates`), and `consequences` say what a problem of a file means. `examination` finds what
+is wrong in a directory, and which file runs for a call (`calls`). `packages` writes directories;
+`tables` say which plan has which sizes, and `registration` is the program that registers plans with
+MSCCL++.
 """
 
 from sley.deployment.calls import OPERATIONS as OPERATIONS

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from enum import Enum
 from pathlib import Path
 
 from sley.deployment.calls import TYPES, Call
-from sley.deployment.candidates import Candidate, Reading, never_chosen, read_folder
-from sley.deployment.runtimes import Runtime, environment
+from sley.deployment.candidates import Candidate
+from sley.deployment.folders import Reading, read_folder
+from sley.deployment.runtimes import Grid, Runtime, environment
 from sley.errors import Diagnostic, Place, Rule
 from sley.errors.deployment import (
     F507,
@@ -40,13 +41,13 @@ from sley.ir.sizes import size_text, sizes_text
 _REMARKS = (F507, F513, F530)
 """Findings that need not be mistakes."""
 
-_PLAN_TYPES = ("float32", "float16", "bfloat16", "int32", "uint32")
-"""The types of elements that plans of MSCCL++ run for; fp8 is no type of sley's."""
+_SPLIT = "reducescatter"
+"""The collective whose calls in place have buffers that begin at one address on rank 0 alone."""
 
 _ENDING = (F508, F515, F519)
 """Faults of a plan of MSCCL++ that end the process of a call which chooses it."""
 
-_PLACES = ("out of place", "in place")
+_PLACE_WORDS = ("out of place", "in place")
 
 
 class Outcome(Enum):
@@ -117,30 +118,28 @@ class Span:
 
 @dataclass(frozen=True)
 class Kind:
-    """Calls that the same files match, but for their sizes: the collective, the ranks, the ranks a
-    node (0: any), and whether in place."""
+    """Calls that the same files match, but for their sizes: the collective, the communicators, and
+    whether in place."""
 
     collective: str
-    ranks: int
-    node: int
+    grid: Grid
     in_place: bool
 
     def __str__(self) -> str:
-        nodes = f", {self.node} a node" if self.node else ""
-        return f"{self.collective}, {self.ranks} ranks{nodes}, {_PLACES[self.in_place]}"
+        return f"{self.collective}, {self.grid}, {_PLACE_WORDS[self.in_place]}"
 
 
 @dataclass(frozen=True)
 class Examination:
     """A directory as a runtime reads it.
 
-    reading: the files. closed: why the runtime reads none, or None. spans: for each kind of calls
+    reading: the files. refusal: why the runtime reads none, or None. spans: for each kind of calls
     the ranges of sizes, ascending, holes included. problems: what is wrong. remarks: what may be.
     """
 
     runtime: Runtime
     reading: Reading
-    closed: Diagnostic | None
+    refusal: Diagnostic | None
     spans: dict[Kind, tuple[Span, ...]]
     problems: tuple[Diagnostic, ...]
     remarks: tuple[Diagnostic, ...]
@@ -160,8 +159,8 @@ class Examination:
             "spans": [
                 {
                     "collective": kind.collective,
-                    "ranks": kind.ranks,
-                    "node": kind.node or None,
+                    "ranks": kind.grid.ranks,
+                    "node": kind.grid.node or None,
                     "in_place": kind.in_place,
                     "begin_bytes": one.begin_bytes,
                     "end_bytes": one.end_bytes,
@@ -179,10 +178,10 @@ class Examination:
 def examine(where: str | os.PathLike[str], runtime: Runtime) -> Examination:
     """Examines a directory, or one file as if it were alone in a directory, as a runtime reads
     it."""
-    closed = runtime.why_closed()
-    if closed is not None:
+    refusal = runtime.why_none()
+    if refusal is not None:
         reading = Reading(runtime, Path(where))
-        return Examination(runtime, reading, closed, {}, (closed,), ())
+        return Examination(runtime, reading, refusal, {}, (refusal,), ())
     reading = read_folder(where, runtime)
     spans = _spans(reading.candidates)
     found = [*reading.stops, *reading.findings]
@@ -190,8 +189,7 @@ def examine(where: str | os.PathLike[str], runtime: Runtime) -> Examination:
     for one in reading.candidates:
         found += [] if one.stop is None else [one.stop]
         found += one.faults
-        nowhere = never_chosen(one, runtime)
-        found += [] if nowhere is None else [nowhere]
+        found += [] if one.unused is None else [one.unused]
         found += [] if one.root is None else [_other_roots(one)]
     found += _about_names(reading)
     found += _about_spans(runtime, spans)
@@ -204,14 +202,10 @@ def _spans(candidates: Sequence[Candidate]) -> dict[Kind, tuple[Span, ...]]:
     """The ranges of sizes of each kind of calls, with the files that match."""
     kinds: dict[Kind, list[Candidate]] = defaultdict(list)
     for one in candidates:
-        for in_place, is_for in enumerate(one.places):
-            if is_for and not one.is_empty:
-                kinds[Kind(one.collective, *one.registered, bool(in_place))].append(one)
-    return {kind: _spans_of(kinds[kind]) for kind in sorted(kinds, key=_by_words)}
-
-
-def _by_words(kind: Kind) -> tuple[str, int, int, bool]:
-    return kind.collective, kind.ranks, kind.node, kind.in_place
+        for in_place in (False, True):
+            if one.places.has(in_place) and one.unused is None:
+                kinds[Kind(one.collective, one.grid, in_place)].append(one)
+    return {kind: _spans_of(kinds[kind]) for kind in sorted(kinds, key=astuple)}
 
 
 def _spans_of(found: Sequence[Candidate]) -> tuple[Span, ...]:
@@ -232,7 +226,7 @@ def _spans_of(found: Sequence[Candidate]) -> tuple[Span, ...]:
 def _about_names(reading: Reading) -> Iterable[Diagnostic]:
     """Problems of all candidates together."""
     folder, runtime = Place(str(reading.folder)), reading.runtime
-    if runtime.target == "mscclpp":
+    if runtime.knows_names:
         by_name: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
         for one in reading.candidates:
             by_name[one.collective, one.plan_name].append(one)
@@ -240,13 +234,12 @@ def _about_names(reading: Reading) -> Iterable[Diagnostic]:
             if len(files) > 1:
                 at = [Place(str(one.path)) for one in files]
                 yield F509.diagnostic(at=at, expected="a name for each plan", found=repr(name))
-        mixed = _mixed_places(reading)
-        if mixed is not None:
-            yield mixed
-        for one in reading.candidates:
-            if one.collective == "reducescatter" and one.places[1]:
-                yield _disagreement(one.path)
-        return
+    mixed = _mixed_places(reading)
+    if mixed is not None:
+        yield mixed
+    for one in reading.candidates if runtime.place_by_begin else ():
+        if one.collective == _SPLIT and one.places.inside:
+            yield _disagreement(one.path)
     ranks: dict[int, int] = defaultdict(int)
     for one in reading.candidates:
         ranks[one.ranks if runtime.stops else 0] += 1
@@ -300,8 +293,8 @@ def _before(files: Sequence[Candidate], name: str) -> list[Candidate]:
 def decide(examined: Examination, call: Call) -> Decision:
     """What happens for a call, and why no other file runs."""
     runtime, reading = examined.runtime, examined.reading
-    if examined.closed is not None:
-        return Decision(call, Outcome.OWN, (), {}, (examined.closed,))
+    if examined.refusal is not None:
+        return Decision(call, Outcome.OWN, (), {}, (examined.refusal,))
     stops = [*reading.stops]
     stops += [one.stop for one in reading.candidates if one.stop and one.ranks == call.ranks]
     if runtime.stops and stops:
@@ -311,12 +304,13 @@ def decide(examined: Examination, call: Call) -> Decision:
     if lethal:
         names = tuple(one.name for one in lethal)
         return Decision(call, Outcome.ENDS, names, why_not, lethal[0].faults)
-    why_not |= _replaced(reading)
+    why_not |= _replacements(reading)
     unknown = _why_unknown(reading, call)
     chosen: list[Candidate] = []
     for one in reading.candidates:
         reason = (
             one.stop
+            or one.unused
             or why_not.get(one.name)
             or _why_not(one, call, runtime, undecided=unknown is not None)
         )
@@ -346,10 +340,10 @@ def _other_roots(one: Candidate, call: Call | None = None) -> Diagnostic:
     return F530.diagnostic(at=Place(str(one.path)), expected=expected, found=found)
 
 
-def _replaced(reading: Reading) -> dict[str, Diagnostic]:
-    """The plans of MSCCL++ that a later one of the same name replaces."""
+def _replacements(reading: Reading) -> dict[str, Diagnostic]:
+    """The later plan of the same name that replaces a plan, by the replaced file's name."""
     runtime = reading.runtime
-    if runtime.target != "mscclpp":
+    if not runtime.knows_names:
         return {}
     order = list(runtime.names or [one.name for one in reading.candidates])
     last: dict[tuple[str, str], Candidate] = {}
@@ -364,14 +358,9 @@ def _replaced(reading: Reading) -> dict[str, Diagnostic]:
 
 
 def _why_unknown(reading: Reading, call: Call) -> Diagnostic | None:
-    """Why it isn't determined which plan of MSCCL++ runs for a call; None if it is."""
-    if reading.runtime.target != "mscclpp":
-        return None
-    return _mixed_places(reading) or (_disagreement(reading.folder) if _is_split(call) else None)
-
-
-def _is_split(call: Call) -> bool:
-    return call.collective == "reducescatter" and call.in_place
+    """Why it isn't determined which plan runs for a call; None if it is."""
+    is_split = reading.runtime.place_by_begin and call.collective == _SPLIT and call.in_place
+    return _mixed_places(reading) or (_disagreement(reading.folder) if is_split else None)
 
 
 def _disagreement(where: Path) -> Diagnostic:
@@ -384,9 +373,9 @@ def _disagreement(where: Path) -> Diagnostic:
 
 def _mixed_places(reading: Reading) -> Diagnostic | None:
     """The problem of plans in place beside plans out of place; None without."""
-    if len({one.places for one in reading.candidates}) < 2:
+    if not reading.runtime.one_place or len({one.places for one in reading.candidates}) < 2:
         return None
-    inside = ", ".join(one.name for one in reading.candidates if one.places[1])
+    inside = ", ".join(one.name for one in reading.candidates if one.places.inside)
     found = f"in place only {inside}"
     return F510.diagnostic(
         at=Place(str(reading.folder)), expected="plans of one place", found=found
@@ -396,30 +385,25 @@ def _mixed_places(reading: Reading) -> Diagnostic | None:
 def _ends_every_call(one: Candidate, runtime: Runtime) -> bool:
     """Whether a file ends the process at any call: the runtime computes with it before it compares
     it with the call."""
-    return runtime.target != "mscclpp" and any(fault.rule is F515 for fault in one.faults)
+    return runtime.divides_first and any(fault.rule is F515 for fault in one.faults)
 
 
 def _why_not(one: Candidate, call: Call, runtime: Runtime, *, undecided: bool) -> Diagnostic | None:
     """Why a file doesn't match a call; None if it does, or if it may. undecided: whether the place
     for which the runtime takes files is unknown."""
-    registered, node = one.registered
-    size = _counted_size(call, runtime)
+    size = _compared_size(call, runtime)
     rule: Rule
     if one.collective != call.collective:
         rule, expected, found = F520, call.collective, one.collective
-    elif registered != call.ranks or node not in (0, call.node):
-        wanted = Kind("", registered, node, False)
-        rule, found = F521, str(wanted).removeprefix(", ").rpartition(",")[0]
-        expected = f"{call.ranks} ranks, {call.node} a node"
-    elif not one.places[call.in_place] and not undecided:
-        rule, expected, found = F522, _PLACES[call.in_place], _PLACES[not call.in_place]
+    elif not one.grid.has(call.ranks, call.node):
+        rule, expected, found = F521, str(Grid(call.ranks, call.node)), str(one.grid)
+    elif not one.places.has(call.in_place) and not undecided:
+        rule, expected, found = F522, _PLACE_WORDS[call.in_place], _PLACE_WORDS[not call.in_place]
     elif not one.covers(size):
         rule, expected, found = F523, f"a range with {size_text(size)}", one.sizes
-    elif runtime.target == "mscclpp":
-        return None
-    elif call.op == "avg" and call.reduces:
+    elif runtime.compares_op and call.op == "avg" and call.reduces:
         rule, expected, found = F524, "sum, prod, min or max", call.op
-    elif (elements := size // TYPES[call.dtype]) % one.multiple:
+    elif runtime.divides_first and (elements := size // TYPES[call.dtype]) % one.multiple:
         rule = F519
         expected, found = f"a multiple of {one.multiple} elements", f"{elements}"
     else:
@@ -427,17 +411,18 @@ def _why_not(one: Candidate, call: Call, runtime: Runtime, *, undecided: bool) -
     return rule.diagnostic(at=Place(str(one.path)), expected=expected, found=found)
 
 
-def _counted_size(call: Call, runtime: Runtime) -> int:
+def _compared_size(call: Call, runtime: Runtime) -> int:
     """The size that the runtime compares with a range."""
-    if runtime.counts_part(call.collective):
+    if call.collective in runtime.part_of:
         return call.size_bytes // call.parts
     return call.size_bytes
 
 
 def _without_file(call: Call, runtime: Runtime) -> Outcome:
     """What happens to a call that no file matches."""
-    own = call.collective in ("allreduce", "allgather") and call.node == call.ranks
-    return Outcome.OWN if runtime.target != "mscclpp" or own else Outcome.OTHER
+    if runtime.own is None or (call.collective in runtime.own and call.node == call.ranks):
+        return Outcome.OWN
+    return Outcome.OTHER
 
 
 def _outcome(
@@ -463,15 +448,13 @@ def _faults(one: Candidate, call: Call, runtime: Runtime) -> list[Diagnostic]:
     found = list(one.faults)
     if None not in (one.root, call.root) and one.root != call.root:
         found.append(_other_roots(one, call))
-    if runtime.target != "mscclpp":
-        return found
     at = Place(str(one.path))
-    if call.size_bytes % one.multiple:
+    if not runtime.divides_first and call.size_bytes % one.multiple:
         expected = f"a multiple of {one.multiple} bytes"
         found.append(F519.diagnostic(at=at, expected=expected, found=str(call.size_bytes)))
-    if call.dtype not in _PLAN_TYPES:
-        types = ", ".join(_PLAN_TYPES)
+    if runtime.types is not None and call.dtype not in runtime.types:
+        types = ", ".join(runtime.types)
         found.append(F524.diagnostic(at=at, expected=types, found=call.dtype))
-    if call.reduces and call.op != "sum":
+    if not runtime.compares_op and call.reduces and call.op != "sum":
         found.append(F524.diagnostic(at=at, expected="a sum", found=call.op))
     return found

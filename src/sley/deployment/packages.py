@@ -12,7 +12,7 @@ from sley import files
 from sley.deployment.candidates import Candidate
 from sley.deployment.examination import examine
 from sley.deployment.registration import SCRIPT, script
-from sley.deployment.runtimes import Runtime, environment
+from sley.deployment.runtimes import Grid, Runtime, environment
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.deployment import F507
 from sley.errors.formats import F461
@@ -64,20 +64,22 @@ def plan_part(
 
     def write(path: Path) -> None:
         plan = make()
-        least, most = _counted(plan, runtime, sizes)
+        least, most = _compared(plan, runtime, sizes)
         settings: dict[str, Any] = {"min_bytes": least, "max_bytes": most}
-        if not runtime.in_order:  # MSCCL++, which knows plans by name
+        if runtime.knows_names:
             settings |= {"name": name, "ranks_per_node": node or plan.collective.ranks}
         files.save(plan, path, target=runtime.target, **settings)
 
     return Part(f"{name}{runtime.suffix}", label, write, node)
 
 
-def _counted(plan: Plan, runtime: Runtime, sizes: tuple[int, int | None]) -> tuple[int, int | None]:
-    """A range of sizes as the runtime counts it: for Gather and Scatter the size of a rank's
-    part."""
+def _compared(
+    plan: Plan, runtime: Runtime, sizes: tuple[int, int | None]
+) -> tuple[int, int | None]:
+    """A range of sizes as the runtime compares it: for Gather and Scatter in some, the size of a
+    rank's part."""
     least, most = sizes
-    if not runtime.counts_part(plan.collective.name):
+    if plan.collective.name not in runtime.part_of:
         return sizes
     ranks = plan.collective.ranks
     return -(-least // ranks), None if most is None else most // ranks
@@ -97,21 +99,21 @@ def write_package(
     remark, and a problem of the directory is a remark. Errors: F501 and F502 for a runtime that
     reads no plans, F461, those of parts, and those of `examine`.
     """
-    closed = runtime.why_closed()
-    if closed is not None:
-        raise SleyError([closed])
+    refusal = runtime.why_none()
+    if refusal is not None:
+        raise SleyError([refusal])
     final = Path(folder)
     with new_folder(final) as temporary:
         parts = list(parts)
         names, remarks = write_parts(parts, temporary, lenient=lenient)
         names = _as_named(names, parts, temporary, runtime)
         examined = examine(temporary, runtime)
-        problems = [_moved(one, temporary, final) for one in examined.problems]
+        problems = [_at_final_place(one, temporary, final) for one in examined.problems]
         if problems and not lenient:
             raise SleyError(problems)
-        if runtime.registered and names:
+        if runtime.has_program and names:
             names.append(_register(examined.reading.candidates, parts, temporary))
-        found = [*problems, *(_moved(one, temporary, final) for one in examined.remarks)]
+        found = [*problems, *(_at_final_place(one, temporary, final) for one in examined.remarks)]
     if names:
         remarks += [_sentence(one) for one in found]
     paths = tuple(final / name for name in names)
@@ -128,12 +130,12 @@ def _as_named(
     nodes, found = {part.name: part.node for part in parts}, list[str]()
     for name in names:
         ranks = read_header(folder / name).ranks
-        wanted = (ranks, nodes[name] or ranks)
+        wanted = Grid(ranks, nodes[name] or ranks)
         free = [one for one, of in runtime.names.items() if of == wanted and one not in found]
         if not free:
             raise F507.error(
                 at=Place(name),
-                expected=f"a free name of {runtime} for {wanted[0]} ranks, {wanted[1]} a node",
+                expected=f"a free name of {runtime} for {wanted}",
                 found=f"{', '.join(runtime.names)}",
                 remedy="Use --runtime mscclpp-python, which registers plans of any name.",
             )
@@ -171,7 +173,7 @@ def write_parts(
     return names, remarks
 
 
-def _moved(found: Diagnostic, temporary: Path, final: Path) -> Diagnostic:
+def _at_final_place(found: Diagnostic, temporary: Path, final: Path) -> Diagnostic:
     """A diagnostic with the places of the final folder."""
     places = tuple(
         replace(place, file=place.file.replace(str(temporary), str(final)))

@@ -1,4 +1,4 @@
-"""Runtimes: libraries that read plans from files, or don't, by name and version.
+"""Runtimes: libraries that might read plans from files, by name and version.
 
 Sources: microsoft/mscclpp, src/ext/collectives/algorithm_collection_builder.cc and
 python/mscclpp/__main__.py; Azure/msccl-executor-nccl and ROCm/rccl, src/misc/msccl;
@@ -10,16 +10,35 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from sley.errors import Diagnostic, Place, Rule
 from sley.errors.deployment import F500, F501, F502
 from sley.formats import Target
+from sley.formats.msccl_xml.targets import EXECUTOR, MSCCL, RCCL
+from sley.formats.msccl_xml.targets import SUFFIX as XML
+from sley.formats.mscclpp.targets import MSCCLPP
+from sley.formats.mscclpp.targets import SUFFIX as JSON
 
-XML = ".xml"
-JSON = ".json"
+_FOLDER, _PARENT, _FILES = "{folder}", "{parent}", "{files}"
+"""Values of variables: the folder of the files, the folder around it, and the files' paths."""
+
+
+class Grid(NamedTuple):
+    """The communicators of a file: their ranks, and the ranks of a node (0: any)."""
+
+    ranks: int
+    node: int = 0
+
+    def has(self, ranks: int, node: int) -> bool:
+        """Whether a communicator has these ranks."""
+        return self.ranks == ranks and self.node in (0, node)
+
+    def __str__(self) -> str:
+        return f"{self.ranks} ranks{f', {self.node} a node' if self.node else ''}"
 
 
 @dataclass(frozen=True)
@@ -32,12 +51,23 @@ class Runtime:
     whole_folder: whether it reads every file of the directory, whatever its name is.
     stops: whether a file that it can't read stops the communicators.
     in_order: whether the first matching file runs, in the order of the names; otherwise any.
-    names: the names that it reads, each with the ranks and the ranks a node for which it is
-        registered; None if it reads all.
+    names: the names that it reads, each with the communicators for which it is registered; None if
+        it reads all.
     most_files: the most files that it loads.
-    one_place: whether its plans must all be in place, or all out of place.
-    registered: whether a program registers the files.
-    closed: why it reads no plans in this version, or None.
+    one_place: whether it asks only the first plan for its place.
+    place_by_begin: whether a call is in place if its buffers begin at one address.
+    knows_names: whether it keeps plans by the name in the file, the last one of each name.
+    compares_op: whether it compares the reduction; otherwise plans sum.
+    divides_first: whether it computes a call's chunks before it chooses a file. Then no call runs a
+        file whose chunks don't divide it, and a file of 0 chunks ends every call.
+    unit: the unit in which chunks divide a call: "elements" or "bytes".
+    types: the types of elements for which its plans run; None for all.
+    part_of: the collectives of which it compares the size of a rank's part, instead of the largest
+        buffer's.
+    own: the collectives for which it has an algorithm, within one node; None for all, everywhere.
+    has_program: whether a program registers the files.
+    variables: the variables of the environment with which it reads files.
+    refusal: why it reads no plans in this version, or None.
     """
 
     name: str
@@ -48,34 +78,38 @@ class Runtime:
     whole_folder: bool = False
     stops: bool = False
     in_order: bool = True
-    names: Mapping[str, tuple[int, int]] | None = None
+    names: Mapping[str, Grid] | None = None
     most_files: int = 1024
     one_place: bool = False
-    registered: bool = False
-    closed: tuple[Rule, str] | None = None
+    place_by_begin: bool = False
+    knows_names: bool = False
+    compares_op: bool = True
+    divides_first: bool = True
+    unit: str = "elements"
+    types: tuple[str, ...] | None = None
+    part_of: tuple[str, ...] = ()
+    own: tuple[str, ...] | None = None
+    has_program: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+    refusal: tuple[Rule, str] | None = None
 
     def __str__(self) -> str:
         return f"{self.title} {self.version}"
 
-    def counts_part(self, collective: str) -> bool:
-        """Whether it compares the size of one rank's part of a call of this collective, instead of
-        that of the largest buffer."""
-        return collective in ("gather", "scatter") and self.target in ("executor", "rccl")
-
-    def why_closed(self) -> Diagnostic | None:
+    def why_none(self) -> Diagnostic | None:
         """Why it reads no plans, or None if it does."""
-        if self.closed is None:
+        if self.refusal is None:
             return None
-        rule, found = self.closed
+        rule, found = self.refusal
         return rule.diagnostic(expected="a runtime that reads plans", found=f"{self}: {found}")
 
 
-DEFAULT_PLANS: Mapping[str, tuple[int, int]] = MappingProxyType(
+DEFAULT_PLANS: Mapping[str, Grid] = MappingProxyType(
     {
-        "allreduce_2nodes_1K_64K.json": (16, 8),
-        "allreduce_2nodes_128K_2M.json": (16, 8),
-        "allreduce_4nodes_1K_64K.json": (32, 8),
-        "allreduce_4nodes_128K_2M.json": (64, 4),
+        "allreduce_2nodes_1K_64K.json": Grid(16, 8),
+        "allreduce_2nodes_128K_2M.json": Grid(16, 8),
+        "allreduce_4nodes_1K_64K.json": Grid(32, 8),
+        "allreduce_4nodes_128K_2M.json": Grid(64, 4),
     }
 )
 """The names that the default loader of MSCCL++ 0.9 reads, with the ranks and the ranks a node for
@@ -90,41 +124,70 @@ _MSCCLPP = Runtime(
     "0.9",
     "MSCCL++",
     JSON,
-    "mscclpp",
+    MSCCLPP.name,
     in_order=False,
     names=DEFAULT_PLANS,
     one_place=True,
+    place_by_begin=True,
+    knows_names=True,
+    compares_op=False,
+    divides_first=False,
+    unit="bytes",
+    types=("float32", "float16", "bfloat16", "int32", "uint32"),  # and fp8, no type of sley's
+    own=("allreduce", "allgather"),
+    variables={"MSCCLPP_CACHE_DIR": _PARENT},
 )
 _EXECUTOR = Runtime(
     "msccl-executor-nccl",
     "2.23.4",
     "msccl-executor-nccl",
     XML,
-    "executor",
+    EXECUTOR.name,
     whole_folder=True,
     stops=True,
+    part_of=("gather", "scatter"),
+    variables={"MSCCL_ALGO_DIR": _FOLDER, "NCCL_MSCCL_ENABLE": "1"},
 )
-_RCCL = replace(_EXECUTOR, name="rccl", version="2.27.7", title="RCCL", target="rccl")
+_RCCL = replace(
+    _EXECUTOR,
+    name="rccl",
+    version="2.27.7",
+    title="RCCL",
+    target=RCCL.name,
+    variables={
+        "MSCCL_ALGO_DIR": _FOLDER,
+        "RCCL_MSCCL_ENABLE": "1",
+        "RCCL_MSCCL_FORCE_ENABLE": "1",
+    },
+)
 _RCCL_OFF = replace(
     _RCCL,
     version="2.28.3",
-    closed=(F502, "built without MSCCL by default, and deprecated; files are not read"),
+    refusal=(F502, "built without MSCCL by default, and deprecated; files are not read"),
 )
 _RCCL_GONE = Runtime(
-    "rccl", "2.29", "RCCL", closed=(F501, "its reader of MSCCL XML was removed in March 2026")
+    "rccl", "2.29", "RCCL", refusal=(F501, "its reader of MSCCL XML was removed in March 2026")
 )
-_MSCCL = Runtime("msccl", "0.7", "MSCCL (archived)", XML, "msccl", most_files=4)
+_MSCCL = Runtime(
+    "msccl",
+    "0.7",
+    "MSCCL (archived)",
+    XML,
+    MSCCL.name,
+    most_files=4,
+    variables={"MSCCL_XML_FILES": _FILES, "NCCL_ALGO": "MSCCL,RING,TREE"},
+)
 _NCCL = Runtime(
     "nccl",
     "2.32",
     "NCCL",
-    closed=(F501, "it loads no plans; its tuners choose among its own algorithms"),
+    refusal=(F501, "it loads no plans; its tuners choose among its own algorithms"),
 )
 _NCCLX = Runtime(
     "ncclx",
     "2.31",
     "NCCLX",
-    closed=(F501, "it loads no plans; NCCLX_TUNER_CONFIG_FILE names a table for its tuner"),
+    refusal=(F501, "it loads no plans; NCCLX_TUNER_CONFIG_FILE names a table for its tuner"),
 )
 
 RUNTIMES: tuple[Runtime, ...] = (
@@ -134,7 +197,8 @@ RUNTIMES: tuple[Runtime, ...] = (
         name="mscclpp-python",
         title="MSCCL++, registered from Python,",
         names=None,
-        registered=True,
+        has_program=True,
+        variables={},
     ),
     _EXECUTOR,
     _RCCL,
@@ -172,7 +236,7 @@ def runtime_named(name: str, version: str | None = None) -> Runtime:
     if name == "rccl":
         chosen = _RCCL if parts < (2, 28) else _RCCL_OFF if parts < (2, 29) else _RCCL_GONE
         return replace(chosen, version=version)
-    if known.closed is None and parts[: len(_parts(known))] != _parts(known):
+    if known.refusal is None and parts[: len(_parts(known))] != _parts(known):
         raise _unknown(f"version {known.version}", f"{name} {version}")
     return replace(known, version=version)
 
@@ -194,17 +258,12 @@ def environment(
     runtime: Runtime, folder: str | os.PathLike[str], files: Sequence[str]
 ) -> dict[str, str]:
     """The variables with which a runtime reads the files of a folder, by name."""
-    path = os.fspath(folder)
-    if runtime.closed is not None:
+    path = Path(folder)
+    if runtime.refusal is not None or (runtime.names is not None and path.name != _DEFAULT):
         return {}
-    if runtime.target == "executor":
-        return {"MSCCL_ALGO_DIR": path, "NCCL_MSCCL_ENABLE": "1"}
-    if runtime.target == "rccl":
-        on = {"RCCL_MSCCL_ENABLE": "1", "RCCL_MSCCL_FORCE_ENABLE": "1"}
-        return {"MSCCL_ALGO_DIR": path, **on}
-    if runtime.target == "msccl":
-        chosen = [str(Path(path, name)) for name in files[: runtime.most_files]]
-        return {"MSCCL_XML_FILES": ":".join(chosen), "NCCL_ALGO": "MSCCL,RING,TREE"}
-    if runtime.names is not None and Path(path).name == _DEFAULT:
-        return {"MSCCLPP_CACHE_DIR": str(Path(path).parent)}
-    return {}
+    values = {
+        _FOLDER: str(path),
+        _PARENT: str(path.parent),
+        _FILES: ":".join(str(path / name) for name in files[: runtime.most_files]),
+    }
+    return {word: values.get(text, text) for word, text in runtime.variables.items()}
