@@ -244,7 +244,7 @@ def _about_names(reading: Reading) -> Iterable[Diagnostic]:
     for one in reading.candidates:
         ranks[one.ranks if runtime.stops else 0] += 1
     for number, count in ranks.items():
-        if count > runtime.most_files:
+        if runtime.most_files is not None and count > runtime.most_files:
             words = f" for {number} ranks" if runtime.stops else ""
             yield F518.diagnostic(
                 at=folder, expected=f"at most {runtime.most_files} files{words}", found=str(count)

@@ -10,10 +10,12 @@ from types import MappingProxyType
 
 from sley.deployment.candidates import Candidate
 from sley.deployment.plan_candidates import read_plan
-from sley.deployment.runtimes import JSON, XML, Runtime
+from sley.deployment.runtimes import Runtime
 from sley.deployment.xml_candidates import read_xml
 from sley.errors import Diagnostic, Place, SleyError, shortened
 from sley.errors.deployment import F503, F506, F507
+from sley.formats.msccl_xml.targets import SUFFIX as XML
+from sley.formats.mscclpp.targets import SUFFIX as JSON
 
 _READERS: Mapping[str, Callable[[Path, Runtime], Candidate]] = MappingProxyType(
     {JSON: read_plan, XML: read_xml}

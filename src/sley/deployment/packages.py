@@ -64,7 +64,7 @@ def plan_part(
 
     def write(path: Path) -> None:
         plan = make()
-        least, most = _compared(plan, runtime, sizes)
+        least, most = _range_for(runtime, plan, sizes)
         settings: dict[str, Any] = {"min_bytes": least, "max_bytes": most}
         if runtime.knows_names:
             settings |= {"name": name, "ranks_per_node": node or plan.collective.ranks}
@@ -73,11 +73,11 @@ def plan_part(
     return Part(f"{name}{runtime.suffix}", label, write, node)
 
 
-def _compared(
-    plan: Plan, runtime: Runtime, sizes: tuple[int, int | None]
+def _range_for(
+    runtime: Runtime, plan: Plan, sizes: tuple[int, int | None]
 ) -> tuple[int, int | None]:
-    """A range of sizes as the runtime compares it: for Gather and Scatter in some, the size of a
-    rank's part."""
+    """A range of sizes as the runtime compares it: for some collectives the size of a rank's
+    part."""
     least, most = sizes
     if plan.collective.name not in runtime.part_of:
         return sizes

@@ -53,7 +53,7 @@ class Runtime:
     in_order: whether the first matching file runs, in the order of the names; otherwise any.
     names: the names that it reads, each with the communicators for which it is registered; None if
         it reads all.
-    most_files: the most files that it loads.
+    most_files: the most files that it loads, None without a limit.
     one_place: whether it asks only the first plan for its place.
     place_by_begin: whether a call is in place if its buffers begin at one address.
     knows_names: whether it keeps plans by the name in the file, the last one of each name.
@@ -79,7 +79,7 @@ class Runtime:
     stops: bool = False
     in_order: bool = True
     names: Mapping[str, Grid] | None = None
-    most_files: int = 1024
+    most_files: int | None = None
     one_place: bool = False
     place_by_begin: bool = False
     knows_names: bool = False
@@ -145,6 +145,7 @@ _EXECUTOR = Runtime(
     EXECUTOR.name,
     whole_folder=True,
     stops=True,
+    most_files=1024,
     part_of=("gather", "scatter"),
     variables={"MSCCL_ALGO_DIR": _FOLDER, "NCCL_MSCCL_ENABLE": "1"},
 )

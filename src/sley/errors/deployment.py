@@ -221,7 +221,7 @@ F523 = Rule(
     "F523",
     "other-size",
     what="A call's size is outside a file's range.",
-    why="The size is that of the larger of the two buffers, as nccl-tests counts it; for Gather "
+    why="The size is that of the largest buffer of any rank, as nccl-tests counts it; for Gather "
     "and Scatter in msccl-executor-nccl and RCCL the size of one rank's part.",
     example='minBytes="65536" for a call of 1 KB',
     instead="Write a file for these sizes, or change the range.",

@@ -1,5 +1,9 @@
 """Header: what MSCCL++ compares with a call before it runs an execution plan.
 
+It accepts more than `parse`: MSCCL++ reads only these fields when it looks for a plan, and finds
+other problems when a call has chosen it. A min_message_size above 32 bits is read too, because such
+a plan is loaded and never chosen.
+
 Source: microsoft/mscclpp, src/core/executor/execution_plan.cc.
 """
 
