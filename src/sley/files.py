@@ -14,7 +14,15 @@ from sley import formats
 from sley.devices import kernel_files
 from sley.errors import Diagnostic, Place
 from sley.errors.formats import F440
-from sley.formats import Format, Target, by_suffix, keywords, target_named, write_file
+from sley.formats import (
+    Format,
+    RuntimeFormat,
+    Target,
+    by_suffix,
+    keywords,
+    target_named,
+    write_file,
+)
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan, check_kind
 from sley.verify import Proof, verify
@@ -56,15 +64,15 @@ def save(
     R504, R514.
     """
     form = by_suffix(path, FORMATS)
-    if form.targets:
+    if isinstance(form, RuntimeFormat):
         chosen = target_named(target or form.targets[0])
-        given = {"target": chosen, **form.checked(path, form.settings, settings)}
+        given = {"target": chosen, **form.settings_of(path, form.settings, settings)}
     else:
-        given = form.checked(path, form.settings, {**settings, "target": target})
+        given = form.settings_of(path, form.settings, {**settings, "target": target})
     _prove(plan, form)
     text = form.write(plan, **given)
-    if form.executions is not None:
-        _executed(form, chosen, text, {"collective": plan.collective, "file": str(path)})
+    if isinstance(form, RuntimeFormat):
+        _prove_executions(form, chosen, text, {"collective": plan.collective, "file": str(path)})
     write_file(path, text)
 
 
@@ -94,7 +102,7 @@ def verify_file(
     Errors: F460 for a suffix whose files no runtime reads, F440 for a target that doesn't read it,
         C309 for settings that the format doesn't have, those of `executions`, V2xx.
     """
-    form = by_suffix(path, _EXECUTED)
+    form = by_suffix(path, formats.FORMATS)
     target = target_named(target or form.targets[0])
     if target not in form.targets:
         raise F440.error(
@@ -102,27 +110,20 @@ def verify_file(
             expected=f"a target that reads {form.name}: {', '.join(t.name for t in form.targets)}",
             found=target.name,
         )
-    assert form.executions is not None
-    settings = form.checked(path, keywords(form.executions), settings)
-    return _executed(form, target, Path(path), settings)
+    settings = form.settings_of(path, keywords(form.executions), settings)
+    return _prove_executions(form, target, Path(path), settings)
 
 
-def _executed(
-    form: Format, target: Target, source: Path | str, settings: dict[str, Any]
+def _prove_executions(
+    form: RuntimeFormat, target: Target, source: Path | str, settings: dict[str, Any]
 ) -> FileProof:
     """The proof of a file, or of its text, as a target executes it."""
-    assert form.executions is not None
     found = form.executions(source, target, **settings)
     proofs = []
     for way in found.executions:
         proof = verify(way.plan, way.slots, per_chunk=way.per_chunk)
         proofs.append(replace(proof, conditions=proof.conditions + way.conditions))
     return FileProof(target, tuple(proofs), found.notes)
-
-
-_EXECUTED = MappingProxyType(
-    {suffix: form for suffix, form in FORMATS.items() if form.executions is not None}
-)
 
 
 def check(plan: Plan, target: str | Target) -> None:

@@ -41,7 +41,7 @@ def test_a_file_is_proven_for_its_target(tmp_path: Path) -> None:
     found = sley.verify_file(path, "rccl")
     assert [proof.plan.collective.in_place for proof in found.proofs] == [True]
     assert (found.target.name, found.notes) == ("rccl", ())
-    assert str(found) == str(found.proofs[0])
+    assert str(found) == f"{found.proofs[0]}\n{found.proofs[0].holds}"
 
 
 def refused(path: Path, target: str, **settings: object) -> str:

@@ -16,7 +16,7 @@ from sley.cli.options import Selection, flag
 from sley.cli.output import Phases, report_notes
 from sley.compiler import Options, compile
 from sley.errors.language import L120
-from sley.formats import READERS, Format, read
+from sley.formats import FORMATS, Format, read
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -77,12 +77,12 @@ def _suffix(selection: Selection) -> str:
     what = selection.what.lower()
     if ".py:" in what:
         return ".py"
-    return next((suffix for suffix in (*READERS, ".resccl", ".py") if what.endswith(suffix)), "")
+    return next((suffix for suffix in (*FORMATS, ".resccl", ".py") if what.endswith(suffix)), "")
 
 
 def is_plan(selection: Selection) -> bool:
     """Whether WHAT is a file with a plan."""
-    return _suffix(selection) in READERS
+    return _suffix(selection) in FORMATS
 
 
 def prefer_in_place(selection: Selection) -> Selection:
@@ -225,7 +225,7 @@ def _read_plan(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
     settings = file_settings(selection)
     with phases("reading"):
         imported = read(selection.what, **settings)
-    plan = imported.with_messages
+    plan = imported.message_plan
     report_notes(imported.notes)
     if verify:
         with phases("verification"):

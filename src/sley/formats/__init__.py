@@ -1,7 +1,7 @@
 """Formats: files with plans, of other tools and for other tools.
 
-A format is a folder with a `Format` (`format`), and an entry in `FORMATS` by the suffix of its
-files. `problems` collects the problems of a file or plan. `program_source` writes programs as
+A format is a folder with a `RuntimeFormat` (`format`), and an entry in `FORMATS` by the suffix of
+its files. `problems` collects the problems of a file or plan. `program_source` writes programs as
 Python; `plan_bytes` stores plans for sley itself.
 """
 
@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +24,7 @@ from sley.formats.format import (
     Executions,
     Format,
     Imported,
+    RuntimeFormat,
     Target,
     by_suffix,
     keywords,
@@ -33,12 +34,12 @@ from sley.ir.plan import Plan
 
 __all__ = [
     "FORMATS",
-    "READERS",
     "TARGETS",
     "Execution",
     "Executions",
     "Format",
     "Imported",
+    "RuntimeFormat",
     "Target",
     "by_suffix",
     "check",
@@ -51,15 +52,10 @@ __all__ = [
     "write_file",
 ]
 
-FORMATS: Mapping[str, Format] = MappingProxyType(
+FORMATS: Mapping[str, RuntimeFormat] = MappingProxyType(
     {f.suffix: f for f in (msccl_xml.FORMAT, mscclpp.FORMAT)}
 )
 """The formats by suffix."""
-
-READERS: Mapping[str, Callable[..., Imported]] = MappingProxyType(
-    {suffix: form.read for suffix, form in FORMATS.items() if form.read is not None}
-)
-"""The readers of formats by suffix; some formats are only written."""
 
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {target.name: target for form in FORMATS.values() for target in form.targets}
@@ -79,17 +75,14 @@ def read(path: str | os.PathLike[str], **settings: Any) -> Imported:
     the default. Errors: F460 for an unknown suffix, C309 for settings that the format doesn't have,
     and those of the format's reader.
     """
-    reader = by_suffix(path, READERS)
     form = by_suffix(path, FORMATS)
-    return reader(Path(path), **form.checked(path, keywords(reader), settings))
+    return form.read(Path(path), **form.settings_of(path, keywords(form.read), settings))
 
 
 def check(plan: Plan, target: str | Target) -> None:
     """Refuses a plan that can't be written for a target. Errors: F440, and those of the format."""
     target = target_named(target)
-    form = FORMATS[target.suffix]
-    if form.check is not None:
-        form.check(plan, target)
+    FORMATS[target.suffix].check(plan, target)
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:

@@ -50,8 +50,8 @@ class Imported:
     max_bytes: int | None
 
     @property
-    def with_messages(self) -> Plan:
-        """The plan, whose blocks exchange messages. Errors: F499 for a one-sided plan."""
+    def message_plan(self) -> Plan:
+        """The plan, if its blocks exchange messages. Errors: F499 for a one-sided plan."""
         if isinstance(self.plan, OneSidedPlan):
             raise F499.error(
                 at=self.plan.places(()), expected="a plan with messages", found=repr(self.plan)
@@ -85,41 +85,30 @@ class Executions:
 
 @dataclass(frozen=True)
 class Format:
-    """A file format for plans.
+    """A file format that plans are written in.
 
     name: its name in messages. suffix: the suffix of its files.
     write: returns the text of a plan. It takes the plan, the target as `target` if there are
         targets, and its settings as keywords.
-    read: returns the plan of a file (a path or a text), with the keywords collective, in_place,
-        root and, if its plans have messages, slots; None if files are only written.
-    check: refuses a plan that can't be written for a target, with the errors of `write`.
-    executions: returns what a target makes of a file (a path or a text) by the target's own rules,
-        and refuses a file that it doesn't load. It takes the target, and as keywords at least those
-        of `read`. None if no runtime reads the files by itself.
     targets: the runtimes that read its files; the first one is the default.
     needs: the options (of `sley.Options`) that a plan must be compiled with.
     runs_with_own_slots: whether the runtimes ignore the plan's slots: a connection has the
         protocol's number of slots, and each chunk takes one.
-    one_sided: whether its plans are one-sided.
     """
 
     name: str
     suffix: str
     write: Callable[..., str]
-    read: Callable[..., Imported] | None = None
-    check: Callable[[Plan, Target], None] | None = None
-    executions: Callable[..., Executions] | None = None
     targets: tuple[Target, ...] = ()
     needs: Mapping[str, object] = field(default_factory=dict)
     runs_with_own_slots: bool = False
-    one_sided: bool = False
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The settings that `write` takes. Errors: F440 if files are only read."""
+        """The settings that `write` takes."""
         return keywords(self.write)
 
-    def checked(
+    def settings_of(
         self, path: str | os.PathLike[str], known: Sequence[str], settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         """The settings that are not None. Errors: C309 for one that is not among `known`."""
@@ -133,6 +122,25 @@ class Format:
                     remedy=f"Leave {word} out, or use another suffix.",
                 )
         return given
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeFormat(Format):
+    """A file format that runtimes read.
+
+    read: returns the plan of a file (a path or a text), with the keywords collective, in_place,
+        root and, if its plans have messages, slots.
+    check: refuses a plan that can't be written for a target, with the errors of `write`.
+    executions: returns what a target makes of a file (a path or a text) by the target's own rules,
+        and refuses a file that it doesn't load. It takes the target, and as keywords at least those
+        of `read`.
+    one_sided: whether its plans are one-sided.
+    """
+
+    read: Callable[..., Imported]
+    check: Callable[[Plan, Target], None]
+    executions: Callable[..., Executions]
+    one_sided: bool = False
 
 
 def keywords(function: Callable[..., object]) -> tuple[str, ...]:

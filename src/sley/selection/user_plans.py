@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from sley.compiler import Options, compile
 from sley.errors import Diagnostic, Place, SleyError, counted, did_you_mean
 from sley.errors.selection import N651, N652, N653, N654, N656, N657
-from sley.formats import FORMATS, READERS, read
+from sley.formats import FORMATS, read
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import size_in_bytes, sizes_text
@@ -145,7 +145,7 @@ def _load_plan(path: Path, request: PlanRequest) -> tuple[Plan, PlanRequest]:
         min_bytes=imported.min_bytes if request.min_bytes is None else request.min_bytes,
         max_bytes=(imported.max_bytes or None) if request.max_bytes is None else request.max_bytes,
     )
-    return imported.with_messages, sizes
+    return imported.message_plan, sizes
 
 
 def _load_text(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
@@ -157,7 +157,7 @@ def _load_python(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest
 
 
 _LOADERS: dict[str, Callable[[Path, PlanRequest], tuple[Plan | Program, PlanRequest]]] = {
-    **{suffix: _load_plan for suffix in READERS if not FORMATS[suffix].one_sided},
+    **{suffix: _load_plan for suffix, form in FORMATS.items() if not form.one_sided},
     ".resccl": _load_text,
     ".py": _load_python,
 }

@@ -7,7 +7,7 @@ its parser and kernels make of the steps.
 `limits` refuse plans that a target can't run. Both use `words` and `targets`.
 """
 
-from sley.formats.format import Format
+from sley.formats.format import RuntimeFormat
 from sley.formats.msccl_xml.reader import read
 from sley.formats.msccl_xml.runtime import executions
 from sley.formats.msccl_xml.targets import SUFFIX, TARGETS
@@ -16,7 +16,7 @@ from sley.ir.words import Allocation, LoopOrder
 
 __all__ = ["FORMAT", "check", "executions", "read", "write"]
 
-FORMAT = Format(
+FORMAT = RuntimeFormat(
     name="MSCCL XML",
     suffix=SUFFIX,
     write=write,

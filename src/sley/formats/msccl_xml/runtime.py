@@ -120,8 +120,8 @@ def executions(
     _check_target(raw, target, problems)
     problems.raise_any()
     steps = transmissions_of(raw, target.reduce_run)
-    told = announcements(raw, steps)
-    _check_waits(raw, steps, told, problems)
+    announcers = announcements(raw, steps)
+    _check_waits(raw, steps, announcers, problems)
     _check_merged(raw, steps, target, problems)
     problems.raise_any()
     remarks = notes.about_ignored(raw) + notes.about_nops(raw, steps.dropped)
@@ -132,7 +132,7 @@ def executions(
         operands = operands_of(raw, aim, problems)
         problems.raise_any()
         _check_merged_operands(raw, aim, operands, steps, problems)
-        plan = plan_of(raw, aim, operands, steps.rows, _waits(steps, told), slots)
+        plan = plan_of(raw, aim, operands, steps.rows, _waits(steps, announcers), slots)
         check_memory(plan, target, problems)
         found.append(_execution(plan, raw.header, target, calls, slot_bytes))
     problems.raise_any()
@@ -285,7 +285,9 @@ def _check_halves(raw: RawFile, problems: Problems) -> None:
         )
 
 
-def _check_waits(raw: RawFile, steps: Transmissions, told: Any, problems: Problems) -> None:
+def _check_waits(
+    raw: RawFile, steps: Transmissions, announcers: NDArray[np.int64], problems: Problems
+) -> None:
     """Refuses chains of nops that end without a wait, and waits that never end."""
     bare = np.zeros(len(raw.steps), np.bool_)
     bare[steps.first[(steps.waits > 0) & (raw.step("depid")[steps.first] == NONE)]] = True
@@ -298,8 +300,8 @@ def _check_waits(raw: RawFile, steps: Transmissions, told: Any, problems: Proble
         lambda row: "depid=-1",
     )
     silent = np.zeros(len(raw.steps), np.bool_)
-    own = steps.block[told] == steps.block[steps.owner]
-    silent[steps.dependency[(told == NONE) | (own & (told >= steps.owner))]] = True
+    own = steps.block[announcers] == steps.block[steps.owner]
+    silent[steps.dependency[(announcers == NONE) | (own & (announcers >= steps.owner))]] = True
     report(
         problems,
         silent,
@@ -310,10 +312,12 @@ def _check_waits(raw: RawFile, steps: Transmissions, told: Any, problems: Proble
     )
 
 
-def _waits(steps: Transmissions, told: Any) -> tuple[Any, Any]:
+def _waits(
+    steps: Transmissions, announcers: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The waits between steps, as (rows, targets), without those within a block."""
-    other = steps.block[told] != steps.block[steps.owner]
-    return steps.first[steps.owner[other]], steps.last[told[other]]
+    other = steps.block[announcers] != steps.block[steps.owner]
+    return steps.first[steps.owner[other]], steps.last[announcers[other]]
 
 
 def _check_merged(
@@ -369,7 +373,6 @@ def _check_merged_operands(
     )
 
 
-# More than eight parameters: the settings, the checks' results, and where to put problems.
 def _collective(
     raw: RawFile,
     target: XmlTarget,

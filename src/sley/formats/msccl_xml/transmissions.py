@@ -101,15 +101,15 @@ def announcements(raw: RawFile, found: Transmissions) -> _Longs:
     own = gpu[raw.step("block")[found.dependency]]
     named = by_id[start[own] + raw.step("depid")[found.dependency]]
     goal = raw.step("deps")[found.dependency]
-    told = np.flatnonzero(found.announced)
+    announcing = np.flatnonzero(found.announced)
     # Numbers ascend within a block, and blocks ascend, so the keys are sorted.
     scale = int(max(found.number.max(initial=0), goal.max(initial=0))) + 1
-    keys = found.block[told] * scale + found.number[told]
+    keys = found.block[announcing] * scale + found.number[announcing]
     at = np.searchsorted(keys, named * scale + goal)
     result = np.full(len(goal), NONE, np.int64)
-    inside = at < len(told)
-    inside[inside] = found.block[told[at[inside]]] == named[inside]
-    result[inside] = told[at[inside]]
+    inside = at < len(announcing)
+    inside[inside] = found.block[announcing[at[inside]]] == named[inside]
+    result[inside] = announcing[at[inside]]
     return result
 
 

@@ -9,14 +9,14 @@ executed so.
 operations. All use `words` and `targets`.
 """
 
-from sley.formats.format import Format
+from sley.formats.format import RuntimeFormat
 from sley.formats.mscclpp.reader import executions, read
 from sley.formats.mscclpp.targets import SUFFIX, TARGETS
 from sley.formats.mscclpp.writer import check, write
 
 __all__ = ["FORMAT", "check", "executions", "read", "write"]
 
-FORMAT = Format(
+FORMAT = RuntimeFormat(
     name="MSCCL++ execution plan",
     suffix=SUFFIX,
     write=write,
