@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sley.errors import Place, Rule
+from sley.errors import Place, Rule, did_you_mean
 
 MAX_FILE_BYTES = 64 << 20
 
@@ -55,3 +56,18 @@ def toml_tables(file: str, text: str, rule: Rule) -> dict[str, Any]:
             expected="TOML",
             found=_LINE_AND_COLUMN.sub("", str(error)),
         ) from error
+
+
+def checked_words(table: object, words: Sequence[str], at: Place, rule: Rule) -> Mapping[str, Any]:
+    """A TOML table that has no other words than these. Errors: `rule`."""
+    if not isinstance(table, dict):
+        raise rule.error(at=at, expected=f"a table with {', '.join(words)}", found=repr(table))
+    for word in table:
+        if word not in words:
+            raise rule.error(
+                at=at,
+                expected=f"one of {', '.join(words)}",
+                found=repr(word),
+                remedy=did_you_mean(word, words),
+            )
+    return table

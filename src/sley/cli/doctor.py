@@ -32,8 +32,15 @@ _LEFT = (0, 1, 3, 4)
 @click.option("--version", "version", help="Its version. [the last one that reads plans]")
 @click.option("--collective", type=click.Choice(list(STANDARD)), help="Explain calls of it.")
 @click.option("--size", "sizes", type=SizeType(), multiple=True, help="Their size; repeatable.")
-@click.option("--dtype", type=click.Choice(list(deployment.TYPES)), default="float32")
-@click.option("--op", type=click.Choice(deployment.OPERATIONS), default="sum")
+@click.option(
+    "--dtype",
+    type=click.Choice(list(deployment.TYPES)),
+    default="float32",
+    help="The type of its elements. [float32]",
+)
+@click.option(
+    "--op", type=click.Choice(deployment.OPERATIONS), default="sum", help="Its reduction. [sum]"
+)
 @click.option("--ranks", type=click.IntRange(1), help="The ranks of the communicator.")
 @click.option("--gpus", type=click.IntRange(1), help="The ranks of a node. [all]")
 @click.option("--root", type=click.IntRange(0), help="The root, of a collective with one.")

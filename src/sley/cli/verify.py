@@ -55,7 +55,7 @@ def verify_command(
         raise click.UsageError(f"{flag(given[0])} is for a file with --target")
     else:
         proofs = (_prove_plan(selection, target, phases),)
-        end = f"within the limits of {target}"
+        end = "" if target is None else f"within the limits of {target}"
     if as_json:
         print_json(
             {
@@ -72,7 +72,7 @@ def verify_command(
         report_notes(proof.remarks)
         click.echo(str(proof))
         click.echo(proof.holds)
-    if target is not None:
+    if end:
         click.echo(end)
     phases.report()
 

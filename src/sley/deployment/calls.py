@@ -98,7 +98,7 @@ class Call:
     @property
     def has_root(self) -> bool:
         """Whether the collective has a root."""
-        return bool(STANDARD[self.collective].roles)
+        return "root" in STANDARD[self.collective].roles
 
     def __str__(self) -> str:
         root = "" if self.root is None else f", root {self.root}"

@@ -18,11 +18,11 @@ from typing import Any
 
 from sley.algorithms import CATALOG
 from sley.compiler import Options
-from sley.errors import Place, SleyError, did_you_mean
+from sley.errors import Place, SleyError
 from sley.errors.deployment import F528
 from sley.ir.sizes import size_in_bytes, sizes_text
 from sley.ir.words import is_integer
-from sley.text_files import text_of, toml_tables
+from sley.text_files import checked_words, text_of, toml_tables
 
 _PLANS = "plans"
 _NUMBERS = ("ranks", "nodes", "gpus", "nics", "root")
@@ -62,7 +62,7 @@ def read_table(path: Path) -> tuple[TableRow, ...]:
     """The rows of a table. Errors: F528, C304."""
     at = Place(str(path))
     found = toml_tables(str(path), text_of(path, F528), F528)
-    _check_words(found, (_PLANS,), at)
+    checked_words(found, (_PLANS,), at, F528)
     rows = found.get(_PLANS)
     if not isinstance(rows, list) or not rows:
         raise F528.error(at=at, expected=f"tables [[{_PLANS}]]", found=repr(rows))
@@ -72,7 +72,7 @@ def read_table(path: Path) -> tuple[TableRow, ...]:
 def _row(row: Any, path: Path, number: int) -> TableRow:
     at = Place(str(path), detail=f"plan {number}")
     words = ("what", "min_bytes", "max_bytes", "in_place", *_NUMBERS, "options")
-    row = _check_words(row, words, at)
+    row = checked_words(row, words, at, F528)
     what = row.get("what")
     if not isinstance(what, str) or not what:
         raise F528.error(at=at, expected="what: an algorithm or a file", found=repr(what))
@@ -91,7 +91,7 @@ def _row(row: Any, path: Path, number: int) -> TableRow:
         max_bytes=most,
         in_place=row.get("in_place"),
         **{word: row.get(word) for word in _NUMBERS},
-        options=_options(_check_words(row.get("options", {}), _OPTIONS, at), at),
+        options=_options(checked_words(row.get("options", {}), _OPTIONS, at, F528), at),
     )
 
 
@@ -112,18 +112,3 @@ def _options(given: Mapping[str, Any], at: Place) -> Options:
     except SleyError as error:
         d = error.diagnostics[0]
         raise d.rule.error(at=at, expected=d.expected, found=d.found, remedy=d.remedy) from None
-
-
-def _check_words(table: Any, words: tuple[str, ...], at: Place) -> Mapping[str, Any]:
-    """Refuses a table with other words."""
-    if not isinstance(table, dict):
-        raise F528.error(at=at, expected=f"a table with {', '.join(words)}", found=repr(table))
-    for word in table:
-        if word not in words:
-            raise F528.error(
-                at=at,
-                expected=f"one of {', '.join(words)}",
-                found=repr(word),
-                remedy=did_you_mean(word, words),
-            )
-    return table

@@ -14,9 +14,8 @@ from typing import NoReturn
 
 from sley.errors import Place, Rule
 from sley.formats.msccl_xml.lexical import (
-    MOST_ATTRIBUTES,
-    MOST_CHARACTERS,
     attributes_of,
+    limit_faults,
     tokens,
 )
 from sley.text_files import text_of
@@ -67,13 +66,10 @@ def read_head(path: Path, rule: Rule) -> XmlHead:
         expected = "a tag with one space before each attribute, and no tabs and line ends"
         refuse(file, rule, expected, shown or "an empty file")
     pairs = attributes_of(tag)
-    if len(pairs) > MOST_ATTRIBUTES:
-        refuse(file, rule, f"at most {MOST_ATTRIBUTES} attributes", str(len(pairs)))
+    for expected, found in limit_faults(pairs):
+        refuse(file, rule, expected, found)
     attributes: dict[str, str] = {}
     for word, value in pairs:
-        if len(value) > MOST_CHARACTERS:
-            expected = f"values of at most {MOST_CHARACTERS} bytes"
-            refuse(file, rule, expected, f"{len(value)} of them")
         attributes.setdefault(word.decode(), value.decode())
     return XmlHead(attributes, file, rule)
 

@@ -30,7 +30,7 @@ from sley.ir.words import is_integer
 from sley.lang import rescclang
 from sley.lang.files import program_of_file
 from sley.selection.kinds import kinds_of
-from sley.text_files import text_of, toml_tables
+from sley.text_files import checked_words, text_of, toml_tables
 from sley.verify import verify
 
 Source: TypeAlias = Plan | Program | str | os.PathLike[str]
@@ -331,13 +331,13 @@ def _request_of(table: object, path: Path, name: str) -> PlanRequest:
     """The request of a file's table. Errors: N653, N656, C304."""
     at = Place(str(path), detail=name)
     words = tuple(f.name for f in fields(PlanRequest))
-    entry = _check_words(table, words, at)
+    entry = checked_words(table, words, at, N653)
     if not isinstance(entry.get("in_place", False), bool):
         found = f"in_place = {entry['in_place']!r}"
         raise N653.error(at=at, expected="in_place = true or false", found=found)
     if "root" in entry and not is_integer(entry["root"]):
         raise N653.error(at=at, expected="root = a rank", found=f"root = {entry['root']!r}")
-    options = _check_words(entry.get("options", {}), _OPTIONS, at)
+    options = checked_words(entry.get("options", {}), _OPTIONS, at, N653)
     return PlanRequest(
         min_bytes=size_of_request("min_bytes", entry.get("min_bytes"), at),
         max_bytes=size_of_request("max_bytes", entry.get("max_bytes"), at),
@@ -353,18 +353,3 @@ def _options(given: Mapping[str, Any], at: Place) -> Options | None:
         return Options(**given) if given else None
     except SleyError as error:
         raise SleyError([replace(d, places=(at, *d.places)) for d in error.diagnostics]) from None
-
-
-def _check_words(table: object, words: tuple[str, ...], at: Place) -> Mapping[str, Any]:
-    """Refuses a table with other words. Errors: N653."""
-    if not isinstance(table, dict):
-        raise N653.error(at=at, expected=f"a table with {', '.join(words)}", found=repr(table))
-    for word in table:
-        if word not in words:
-            raise N653.error(
-                at=at,
-                expected=f"one of {', '.join(words)}",
-                found=repr(word),
-                remedy=did_you_mean(word, words),
-            )
-    return table

@@ -24,8 +24,8 @@ _TOKEN = re.compile(b"|".join(_TOKENS), re.DOTALL)
 _ATTRIBUTE = re.compile(rb' ([^ ="]+)="([^"]*)"')
 _OCTAL = re.compile(rb"-?0[0-9]+")
 
-MOST_ATTRIBUTES = 16
-MOST_CHARACTERS = 255
+_MOST_ATTRIBUTES = 16
+_MOST_CHARACTERS = 255
 _SHOWN_BYTES = 40
 
 
@@ -62,14 +62,20 @@ def attributes_of(tag: bytes) -> list[tuple[bytes, bytes]]:
     return _ATTRIBUTE.findall(tag)
 
 
+def limit_faults(attributes: list[tuple[bytes, bytes]]) -> Iterator[tuple[str, str]]:
+    """What the attributes of a tag should be by the lexers' limits, and are."""
+    if len(attributes) > _MOST_ATTRIBUTES:
+        yield f"at most {_MOST_ATTRIBUTES} attributes", str(len(attributes))
+    for _, value in attributes:
+        if len(value) > _MOST_CHARACTERS:
+            yield f"values of at most {_MOST_CHARACTERS} bytes", f"{len(value)} of them"
+
+
 def _faults(tag: bytes) -> Iterator[tuple[str, str]]:
     """What a tag's attributes should be, and are."""
     attributes = attributes_of(tag)
-    if len(attributes) > MOST_ATTRIBUTES:
-        yield f"at most {MOST_ATTRIBUTES} attributes", str(len(attributes))
+    yield from limit_faults(attributes)
     for key, value in attributes:
-        if len(value) > MOST_CHARACTERS:
-            yield f"values of at most {MOST_CHARACTERS} bytes", f"{len(value)} of them"
         if key == b"name":
             continue
         shown = ascii(value[:_SHOWN_BYTES].decode("utf-8", "replace"))
