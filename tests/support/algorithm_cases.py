@@ -61,6 +61,17 @@ def in_turn(
     return found
 
 
+def one_of_each(options: Sequence[T]) -> list[tuple[str, dict[str, Any], T]]:
+    """(name, arguments of `build`, one of `options`): one case of each algorithm, with the options
+    in turn, and with each option several sizes, in place and out of place."""
+    found = []
+    for number, name in enumerate(CATALOG):
+        own = [parameters for known, parameters in cases() if known == name]
+        size = own[(3 * number + number // len(options)) % len(own)]
+        found.append((name, size, options[number % len(options)]))
+    return found
+
+
 def label(case: object) -> str:
     """The part of a test's name that stands for a case or options."""
     if not isinstance(case, dict):
