@@ -114,7 +114,7 @@ def _check_groups(raw: RawPlan, problems: Problems) -> None:
                 expected = "the group on all its ranks, equally often"
             else:
                 continue
-            found = _named(group)
+            found = _describe(group)
             problems.add(F483, place_of(raw.file, rank), expected=expected, found=found)
         problems.raise_full()
 
@@ -123,7 +123,7 @@ _SHOWN_RANKS = 8
 _SHOWN_CHARS = 40
 
 
-def _named(group: RawGroup) -> str:
+def _describe(group: RawGroup) -> str:
     ranks = ", ".join(map(str, group.ranks[:_SHOWN_RANKS]))
     more = ", ..." if len(group.ranks) > _SHOWN_RANKS else ""
     return f"a switch group of the ranks {ranks}{more}"

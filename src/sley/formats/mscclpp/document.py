@@ -80,7 +80,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> Object:
     if len(found) != len(pairs):
         seen: set[str] = set()
         again = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {shown(again)} twice in an object")
+        raise ValueError(f"the key {show(again)} twice in an object")
     return found
 
 
@@ -93,7 +93,7 @@ def _kind(value: object) -> str:
     return kinds.get(type(value), "null" if value is None else "number")
 
 
-def shown(value: object) -> str:
+def show(value: object) -> str:
     """A value for messages: scalars as in JSON, others by their kind."""
     if isinstance(value, (dict, list)):
         return f"{'an' if isinstance(value, dict) else 'a'} {_kind(value)}"

@@ -26,7 +26,7 @@ from sley.errors.formats import (
     F495,
     F498,
 )
-from sley.formats.mscclpp.document import Object, read_json, shown
+from sley.formats.mscclpp.document import Object, read_json, show
 from sley.formats.mscclpp.header import MAX_SIZE
 from sley.formats.mscclpp.raw import (
     RawBlock,
@@ -85,14 +85,14 @@ def _lines(text: str, document: Object) -> dict[int, int]:
     keys of the text can't be told apart."""
     ends = np.flatnonzero(np.frombuffer(text.encode("latin-1", "replace"), np.uint8) == ord("\n"))
     keys = np.fromiter((m.start() for m in _NAME.finditer(text)), np.int64)
-    named = list(_named(document))
+    named = list(_objects_with_name(document))
     if len(named) != len(keys):
         return {}
     numbers = (np.searchsorted(ends, keys) + 1).tolist()
     return dict(zip(map(id, named), numbers, strict=True))
 
 
-def _named(document: Object) -> Iterator[Object]:
+def _objects_with_name(document: Object) -> Iterator[Object]:
     """The objects with the key "name", in the order of these keys in the text."""
     stack: list[Iterator[Any]] = [iter([document])]
     while stack:
@@ -146,7 +146,7 @@ class _Fields:
         return default
 
     def _wrong(self, key: str, expected: str, found: object) -> None:
-        self.problem(F472, f"{key} to be {expected}", shown(found))
+        self.problem(F472, f"{key} to be {expected}", show(found))
 
     def integer(
         self, key: str, least: int = 0, most: int = INT32, default: object = _MISSING
@@ -156,7 +156,7 @@ class _Fields:
             self._wrong(key, "an integer", found)
             return least
         if not least <= found <= most:
-            self.problem(F473, f"{key} from {least} to {most}", f"{key}: {shown(found)}")
+            self.problem(F473, f"{key} from {least} to {most}", f"{key}: {show(found)}")
             return least
         return found
 
@@ -196,7 +196,7 @@ class _Fields:
                 self._wrong(key, "a list of integers", one)
                 return ()
             if not 0 <= one <= INT32:
-                self.problem(F473, f"{key} from 0 to {INT32}", f"{key}: {shown(one)}")
+                self.problem(F473, f"{key} from 0 to {INT32}", f"{key}: {show(one)}")
                 return ()
         return tuple(found)
 
@@ -326,7 +326,7 @@ class _Reader:
         for word in types:
             if word not in CHANNEL_TYPES:
                 known = ", ".join(CHANNEL_TYPES)
-                remote.problem(F472, f"access_channel_types from {known}", shown(word))
+                remote.problem(F472, f"access_channel_types from {known}", show(word))
                 types = []
         return RawRemote(remote.integer("rank"), remote.word("type", BUFFERS), tuple(types))
 
@@ -370,7 +370,7 @@ class _Reader:
             head = RawOperation("?", number, head.line)
             fields.place = place_of(self.file, rank, block, head)
             near = did_you_mean(name, NAMES)
-            fields.problem(F478, "an operation of MSCCL++ 0.9.0", f"name: {shown(name)}", near)
+            fields.problem(F478, "an operation of MSCCL++ 0.9.0", f"name: {show(name)}", near)
             return head
         self._check_keys(fields, name)
         channel_type = fields.word("channel_type", _TYPES_OR_NONE, "none")
@@ -438,7 +438,7 @@ def ignored_notes(raw: RawPlan) -> list[Diagnostic]:
     """A remark for each key that the executor does not read (F498)."""
     return [
         F498.diagnostic(
-            at=place, expected="only keys that MSCCL++ 0.9.0 reads", found=f"the key {shown(key)}"
+            at=place, expected="only keys that MSCCL++ 0.9.0 reads", found=f"the key {show(key)}"
         )
         for key, place in raw.ignored.items()
     ]
