@@ -266,7 +266,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str, str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_directory_is_named_rightly(tmp_path, case):
+def test_a_broken_directory_has_the_problem_of_its_fault_alone(tmp_path, case):
     runtime, write, code, words = BROKEN[case]
     write(tmp_path)
     examined = examine(tmp_path, runtime_named(runtime))
@@ -319,7 +319,7 @@ def test_an_unfit_file_stops_only_communicators_of_its_ranks(tmp_path):
     assert (skipped.outcome, skipped.chosen) == (Outcome.RUNS, ("ring.xml",))
 
 
-def test_the_first_match_runs_and_later_ones_are_told(tmp_path):
+def test_the_first_match_runs_and_is_the_reason_against_later_ones(tmp_path):
     _two({"target": "rccl"}, {"target": "rccl", "max_bytes": "64K"})(tmp_path)
     decision = decide(examined(tmp_path, RCCL), Call("allreduce", 4096, 4, 4, True))
     assert decision.chosen == ("01.xml",)

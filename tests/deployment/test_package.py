@@ -68,7 +68,7 @@ def test_each_call_of_a_package_runs_the_file_of_its_range(tmp_path, runtime):
         assert chosen == ((file,) if file else ()), (collective, size, in_place)
 
 
-def test_holes_are_said(tmp_path):
+def test_a_package_with_a_hole_between_ranges_has_a_note(tmp_path):
     result = package(tmp_path, TABLE.replace("65537", "131072"), "rccl")
     assert result.exit_code == 0
     assert "note: allreduce, 4 ranks, in place: F513 hole-between-ranges: 65537" in result.stderr
@@ -88,7 +88,7 @@ def test_files_are_beside_the_table(tmp_path):
     ("runtime", "change", "code"),
     [
         ("rccl", ("65537", '"64K"'), "F512"),
-        ("msccl-executor-nccl", ("ranks = 4", "ranks = 40"), "F444"),
+        ("msccl-executor-nccl", ("ranks = 4", "ranks = 34"), "F444"),
         ("msccl", ("", ""), "F518"),
         ("nccl", ("", ""), "F501"),
         ("rccl", ('"LL"', '"direct"'), "F453"),
@@ -197,7 +197,7 @@ def test_execution_plans_are_registered_by_the_program_beside_them(tmp_path, mon
 
 
 def test_the_default_loader_gets_the_names_of_its_ranks(tmp_path):
-    one = '[[plans]]\nwhat = "hierarchical-allreduce"\nnodes = 2\ngpus = 8\n'
+    one = '[[plans]]\nwhat = "double-binary-tree-allreduce"\nnodes = 2\ngpus = 8\n'
     table = f'{one}max_bytes = "64K"\n{one}min_bytes = 65552\nmax_bytes = "1M"'
     result = package(tmp_path, table, "mscclpp")
     assert result.exit_code == 0, result.output
@@ -210,7 +210,7 @@ def test_the_default_loader_gets_the_names_of_its_ranks(tmp_path):
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 4), (4, 4)])
 def test_ranks_without_a_name_of_the_default_loader_are_refused(tmp_path, nodes, gpus):
-    what = '[[plans]]\nwhat = "hierarchical-allreduce"'
+    what = '[[plans]]\nwhat = "double-binary-tree-allreduce"'
     result = package(tmp_path, f"{what}\nnodes = {nodes}\ngpus = {gpus}", "mscclpp")
     assert result.exit_code == 1
     assert "F507" in result.stderr

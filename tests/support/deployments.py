@@ -14,6 +14,9 @@ from sley.algorithms import build
 from sley.ir.sizes import size_in_bytes
 from support.mscclpp_plans import Made, text_of
 
+_TEXTS: dict[str, str] = {}
+"""The texts of XML files, by what they are for."""
+
 
 def xml(path: Path, what: str = "ring-allreduce", target: str = "executor", **settings: Any) -> str:
     """Writes a plan of the library for a target; returns its text. settings: of `sley.save`, and
@@ -22,8 +25,12 @@ def xml(path: Path, what: str = "ring-allreduce", target: str = "executor", **se
     size |= {"root": settings.pop("root")} if "root" in settings else {}
     options = sley.Options(per_chunk=True, **settings.pop("options", {}))
     path.parent.mkdir(parents=True, exist_ok=True)
-    sley.save(sley.compile(build(what, **size), options), path, target=target, **settings)
-    return path.read_text()
+    key = repr((what, target, size, options, settings))
+    if key not in _TEXTS:
+        sley.save(sley.compile(build(what, **size), options), path, target=target, **settings)
+        _TEXTS[key] = path.read_text()
+    path.write_text(_TEXTS[key])
+    return _TEXTS[key]
 
 
 def edit(path: Path, *changes: tuple[str, str]) -> None:
