@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,24 @@ def plan(path: Path, *, ranks: int = 16, collective: str = "allreduce", **head: 
     """Writes an execution plan of MSCCL++: an AllReduce of 2^n ranks by recursive doubling, or a
     ReduceScatter of two. head: other fields of the file; None leaves a field out. In place, if
     `inplace` is not False."""
+    fields = {
+        "name": path.stem,
+        "use_double_scratch_buffer": True,
+        "min_message_size": 1024,
+        "max_message_size": 65536,
+    }
+    own, gpus = _document(collective, ranks, bool(head.get("inplace", True)))
+    document = {**own, **fields, **head}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = text_of({key: one for key, one in document.items() if one is not None})
+    path.write_text(text.replace('"GPUS"', gpus))
+
+
+@cache
+def _document(collective: str, ranks: int, in_place: bool) -> tuple[dict[str, Any], str]:
+    """The fields of a plan, with "GPUS" instead of the GPUs, and the text of these."""
     made = Made(collective, ranks, (1, 1, ranks.bit_length() - 1), inplace=True, protocol="LL")
-    data = "i" if head.get("inplace", True) else "o"
+    data = "i" if in_place else "o"
     if collective == "reducescatter":
         made = Made(collective, ranks, (2, 1, 1), inplace=True, protocol="LL")
     for rank, gpu in enumerate(made.gpus):
@@ -61,15 +78,8 @@ def plan(path: Path, *, ranks: int = 16, collective: str = "allreduce", **head: 
         for step in range(ranks.bit_length() - 1):
             block.move("ppkt", [(data, 0, 1)], [(rank ^ 1 << step, "s", step, 1)]).nop()
             block.move("repkt", [(data, 0, 1), ("s", step, 1)], [(data, 0, 1)]).nop()
-    fields = {
-        "name": path.stem,
-        "use_double_scratch_buffer": True,
-        "min_message_size": 1024,
-        "max_message_size": 65536,
-    }
-    document = {**made.to_json(), **fields, **head}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text_of({key: one for key, one in document.items() if one is not None}))
+    document = made.to_json()
+    return {**document, "gpus": "GPUS"}, text_of(document["gpus"])
 
 
 def head_of_plan(path: Path, chunks: tuple[int, int, int], **head: Any) -> None:
