@@ -483,8 +483,8 @@ def test_the_overview_has_a_line_for_each_runtime(tmp_path):
     assert result.exit_code == 0
     lines = result.output.splitlines()[1:]
     assert [line.split()[0] for line in lines] == [one.name for one in RUNTIMES]
-    said = json.loads(CliRunner().invoke(main, ["doctor", str(tmp_path), "--json"]).output)
-    assert len(said["runtimes"]) == len(lines)
+    document = json.loads(CliRunner().invoke(main, ["doctor", str(tmp_path), "--json"]).output)
+    assert len(document["runtimes"]) == len(lines)
 
 
 def test_json_has_the_files_the_sizes_and_the_calls(tmp_path):
@@ -493,12 +493,12 @@ def test_json_has_the_files_the_sizes_and_the_calls(tmp_path):
     result = CliRunner().invoke(
         main, ["doctor", str(tmp_path), "--runtime", "rccl", *call, "--json"]
     )
-    said = json.loads(result.output)
-    assert said["ok"]
-    assert [file["name"] for file in said["files"]][:1] == ["double-binary-tree-allreduce"]
-    assert said["spans"][1]["files"] == ["01-tree.xml"]
-    assert said["calls"][0]["files"] == ["01-tree.xml"]
-    assert said["calls"][0]["why_not"]["02-ring.xml"]["code"] == "F523"
+    document = json.loads(result.output)
+    assert document["ok"]
+    assert [file["name"] for file in document["files"]][:1] == ["double-binary-tree-allreduce"]
+    assert document["spans"][1]["files"] == ["01-tree.xml"]
+    assert document["calls"][0]["files"] == ["01-tree.xml"]
+    assert document["calls"][0]["why_not"]["02-ring.xml"]["code"] == "F523"
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,10 @@ def package(folder: Path, table: str, runtime: str, *further: str) -> Result:
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_each_call_of_a_package_runs_the_file_of_its_range(tmp_path, runtime):
-    said = json.loads(package(tmp_path, TABLE, runtime, "--json").stdout)
-    assert said["ok"]
-    assert {Path(path) for path in said["files"]} == set((tmp_path / "plans").iterdir())
-    assert said["environment"]["MSCCL_ALGO_DIR"] == str(tmp_path / "plans")
+    document = json.loads(package(tmp_path, TABLE, runtime, "--json").stdout)
+    assert document["ok"]
+    assert {Path(path) for path in document["files"]} == set((tmp_path / "plans").iterdir())
+    assert document["environment"]["MSCCL_ALGO_DIR"] == str(tmp_path / "plans")
     examined = examine(tmp_path / "plans", runtime_named(runtime))
     assert examined.problems == ()
     for collective, size, in_place, file in (
@@ -170,8 +170,8 @@ min_bytes = 65536
 
 
 def test_execution_plans_are_registered_by_the_program_beside_them(tmp_path, monkeypatch):
-    said = json.loads(package(tmp_path, PLANS, "mscclpp-python", "--json").stdout)
-    names = [Path(path).name for path in said["files"]]
+    document = json.loads(package(tmp_path, PLANS, "mscclpp-python", "--json").stdout)
+    names = [Path(path).name for path in document["files"]]
     pairs, ring = "01-all-pairs-allreduce-in-place.json", "02-ring-allgather-in-place.json"
     assert names == [pairs, ring, "register_plans.py"]
     examined = examine(tmp_path / "plans", runtime_named("mscclpp-python"))
