@@ -267,16 +267,20 @@ def test_conditions_on_buffers_follow_the_accesses() -> None:
 
 
 def test_conditions_on_calls_follow_the_scratch() -> None:
-    assert conditions_of(right.allreduce_by_rre(), "calls") == ["sum"]
-    assert conditions_of(right.allgather_by_put(), "calls") == []
+    new = "new allocations on all ranks at once"
+    sizes = "calls of one size with the same buffers, or all ranks meet between two sizes"
+    assert conditions_of(right.allreduce_by_rre(), "calls") == ["sum", new]
+    assert conditions_of(right.allgather_by_put(), "calls") == [new]
     assert conditions_of(right.allreduce_by_repkt(), "calls") == [
         "sum",
+        sizes,
         "all ranks execute the same plans in the same order",
         "between two calls with the same buffers no other execution, "
         "or one in which all ranks meet",
+        new,
     ]
     shared = right.allreduce_by_respkt(reuse_resources=True)
-    assert conditions_of(shared, "calls")[2:] == [
+    assert conditions_of(shared, "calls")[3:] == [
         "between two calls no other execution, or one in which all ranks meet",
         "no execution of another plan with reuse_resources",
     ]
@@ -286,7 +290,22 @@ def test_conditions_on_calls_follow_the_scratch() -> None:
 def test_blocks_that_wait_for_one_another_run_at_once() -> None:
     made = right.allgather_with_semaphores()
     made.header["num_threads_per_block"] = 512
-    assert conditions_of(made, "calls") == ["GPUs that run 2 blocks of 512 threads at once"]
+    assert conditions_of(made, "calls")[-1] == "GPUs that run 2 blocks of 512 threads at once"
+
+
+def test_ranks_that_memory_channels_connect_share_a_host() -> None:
+    assert conditions_of(right.allreduce_by_rres(), "hosts") == ["all ranks on one host"]
+    made = Made("allreduce", 1, (1, 1, 0))
+    made.gpus[0].block().move("copy", [("i", 0, 1)], [("o", 0, 1)])
+    assert conditions_of(made, "hosts") == []
+
+
+def test_halves_of_a_double_scratch_have_one_size_on_all_ranks() -> None:
+    made = right.allreduce_by_repkt()
+    assert conditions_of(made, "sizes")[-1].startswith("allocations of which 1/")
+    made.gpus[0].chunks = (2, 2, 8)
+    with pytest.raises(SleyError, match="F457"):
+        prove(made.text)
 
 
 def test_the_sizes_of_a_file_are_read() -> None:

@@ -167,6 +167,8 @@ def test_a_port_reads_a_buffer_that_is_overwritten_meanwhile():
 def test_packets_have_one_copy_of_scratch():
     found = written(ring(protocol="ll"))
     assert found["use_double_scratch_buffer"]
+    assert {gpu["scratch_chunks"] % 8 for gpu in found["gpus"]} == {0}
+    assert len({gpu["scratch_chunks"] for gpu in found["gpus"]}) == 1
     assert not written(ring())["use_double_scratch_buffer"]
 
 
@@ -231,6 +233,22 @@ def test_a_size_class_is_not_the_range_of_the_file(protocol, sizes, tmp_path: Pa
     conditions = [str(one) for one in sley.verify_file(path).proofs[0].conditions]
     found = json.loads(path.read_text())
     assert any("an input of" in one for one in conditions)
-    assert found["min_message_size"] == {0: 0, "16K": 1 << 14, "4M": 1 << 22}[least]
+    # A call of no bytes would end the process.
+    assert found["min_message_size"] == {0: 64, "16K": 1 << 14, "4M": 1 << 22}[least]
     if most is not None:
         assert found["max_message_size"] == {"16K": 1 << 14, "4M": 1 << 22}[most]
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_a_channel_is_used_by_two_threads_in_no_order(zero_copy):
+    """Two messages between each two ranks, all by one block, so that channels come in several
+    operations, at several places."""
+
+    def body(p):
+        for rank in range(3):
+            for to in range(3):
+                for k in range(2):
+                    p.chunk(rank, "in", 2 * to + k).copy(to, "out", 2 * rank + k)
+
+    program = sley.trace(sley.AllToAll(3, 2), body, name="pairs")
+    written(sley.compile(program, max_blocks=1, allocate="state", slots=8), zero_copy=zero_copy)

@@ -421,6 +421,17 @@ F456 = Rule(
     example='sley.save(sley.compile(ring, protocol="direct"), "ring.json")',
     instead="Compile the program with --protocol simple, or with --protocol ll for one host.",
 )
+F457 = Rule(
+    "F457",
+    "unequal-scratch",
+    what="The scratch of an execution plan has another size on a rank that accesses the scratch of "
+    "others, or a remote buffer is a scratch that its rank does not have.",
+    why="With use_double_scratch_buffer MSCCL++ 0.9.0 adds half the size of the own scratch to the "
+    "address of the other one, with reuse_resources it divides by scratch_chunks of the own rank; "
+    "and it registers memory of no bytes.",
+    example='"scratch_chunks": 1 on rank 0, and 2 on rank 1',
+    instead="Give all ranks the largest number of scratch_chunks.",
+)
 F460 = Rule(
     "F460",
     "unknown-format",

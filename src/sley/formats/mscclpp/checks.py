@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 
 from sley.errors import Place, Rule
 from sley.errors.formats import (
+    F457,
     F473,
     F475,
     F476,
@@ -67,6 +68,7 @@ def check(raw: RawPlan, target: PlanTarget) -> None:
     problems = Problems()
     _check_header(raw, target, problems)
     _check_groups(raw, problems)
+    _check_scratch(raw, problems)
     for rank in range(len(raw.gpus)):
         _check_gpu(raw, rank, target, problems)
         problems.raise_full()
@@ -102,21 +104,54 @@ def _check_header(raw: RawPlan, target: PlanTarget, problems: Problems) -> None:
 
 
 def _check_groups(raw: RawPlan, problems: Problems) -> None:
-    """The members of a switch group all have it, equally often."""
-    times = [Counter(gpu.groups) for gpu in raw.gpus]
-    for rank, own in enumerate(times):
-        for group, number in own.items():
+    """The members of a switch group all have it. Any two ranks have their common groups in one
+    order, in which the executor connects them."""
+    ranks = range(len(raw.gpus))
+    common: dict[tuple[int, int], list[RawGroup]] = defaultdict(list)
+    for rank, gpu in enumerate(raw.gpus):
+        for group in gpu.groups:
             members = set(group.ranks)
-            inside = members <= set(range(len(raw.gpus))) and len(members) == len(group.ranks)
-            if rank not in members or not inside:
+            if rank not in members or not members <= set(ranks) or len(members) < len(group.ranks):
                 expected = "different ranks of the plan, and this one among them"
-            elif any(times[member][group] != number for member in members):
-                expected = "the group on all its ranks, equally often"
-            else:
+                at, found = place_of(raw.file, rank), _describe(group)
+                problems.add(F483, at, expected=expected, found=found)
+                problems.raise_full()
                 continue
-            found = _describe(group)
-            problems.add(F483, place_of(raw.file, rank), expected=expected, found=found)
-        problems.raise_full()
+            for member in members - {rank}:
+                common[rank, member].append(group)
+    for (rank, member), groups in common.items():
+        if groups != common.get((member, rank), []):
+            expected = f"its groups with rank {member} as on that rank, in one order"
+            at, found = place_of(raw.file, rank), _describe(groups[0])
+            problems.add(F483, at, expected=expected, found=found)
+            problems.raise_full()
+
+
+def _check_scratch(raw: RawPlan, problems: Problems) -> None:
+    """The executor computes places in the scratch of another rank from the size of the own one."""
+    sizes = {gpu.scratch_chunks for gpu in raw.gpus}
+    remote = {
+        rank
+        for rank, gpu in enumerate(raw.gpus)
+        if any(entry.buffer == Buffer.SCRATCH for entry in gpu.remote)
+    }
+    for rank in sorted(remote):
+        own = raw.gpus[rank].scratch_chunks
+        if raw.doubles and not raw.reuses and len(sizes) > 1:
+            expected = "as many scratch_chunks on all ranks, with use_double_scratch_buffer"
+        elif raw.reuses and not own:
+            expected = "scratch_chunks on a rank that accesses other scratch, with reuse_resources"
+        else:
+            continue
+        at = place_of(raw.file, rank)
+        problems.add(F457, at, expected=expected, found=f"scratch_chunks: {own}")
+    for rank, gpu in enumerate(raw.gpus):
+        for entry in gpu.remote:
+            empty = entry.buffer == Buffer.SCRATCH and 0 <= entry.rank < len(raw.gpus)
+            if empty and not raw.gpus[entry.rank].scratch_chunks and not raw.reuses:
+                at, expected = place_of(raw.file, rank), "scratch on the rank of a remote buffer"
+                problems.add(F457, at, expected=expected, found=f"none on rank {entry.rank}")
+    problems.raise_full()
 
 
 _SHOWN_RANKS = 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 
 from sley.errors import counted
 from sley.formats.mscclpp.accesses import accesses_of, all_operations
@@ -10,19 +11,20 @@ from sley.formats.mscclpp.cutting import Cutting
 from sley.formats.mscclpp.header import MAX_SIZE
 from sley.formats.mscclpp.raw import RawPlan
 from sley.formats.mscclpp.targets import PlanTarget
-from sley.formats.mscclpp.words import GET, MOVES, PORT, REDUCTIONS, Operand
+from sley.formats.mscclpp.words import GET, MEMORY, MOVES, PORT, REDUCTIONS, Operand
 from sley.ir.conditions import Condition
 from sley.ir.sizes import sizes_text
-from sley.ir.words import Buffer
+from sley.ir.words import Buffer, Protocol
 
 
 def conditions(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> tuple[Condition, ...]:
-    """The conditions of a file: about sizes, buffers and calls."""
+    """The conditions of a file: about sizes, hosts, buffers and calls."""
     about_buffers = sorted(set(_about_buffers(raw)))
     return tuple(
         Condition(about, text)
         for about, texts in (
             ("sizes", list(_about_sizes(raw, cutting, target))),
+            ("hosts", list(_about_hosts(raw))),
             ("buffers", about_buffers),
             ("calls", list(_about_calls(raw))),
         )
@@ -32,20 +34,30 @@ def conditions(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> tuple[Cond
 
 def _about_sizes(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> Iterator[str]:
     least, most, multiple = cutting.least_bytes, cutting.most_bytes, cutting.multiple_bytes
-    shared = _most_with_shared_scratch(raw, target)
-    if shared is not None and (not most or shared < most):
-        most = shared
+    for limit in (_most_with_shared_scratch(raw, target), _most_with_offsets(raw, target)):
+        if limit is not None and (not most or limit < most):
+            most = limit
     if most and least == most:
         yield f"chunks of {most} bytes"
     else:
         least = -(-least // multiple) * multiple
         span = f", {sizes_text(least, most or None)}" if most or least > multiple else ""
         yield f"chunks of a multiple of {multiple} bytes{span}"
-    if raw.min_bytes or raw.max_bytes < MAX_SIZE:
-        side = "an output" if raw.collective == "allgather" else "an input"
-        end = raw.max_bytes if raw.max_bytes < MAX_SIZE else None
-        yield f"{side} of {sizes_text(raw.min_bytes, end)}"
+    side = "an output" if raw.collective == "allgather" else "an input"
+    end = raw.max_bytes if raw.max_bytes < MAX_SIZE else None
+    if raw.min_bytes or end is not None:
+        # A call of 0 bytes ends the process, which divides by 0.
+        yield f"{side} of {sizes_text(max(raw.min_bytes, multiple), end)}"
     yield "allocations of less than 4 GiB"
+    if raw.doubles and not raw.reuses and any(gpu.scratch_chunks for gpu in raw.gpus):
+        enough = "" if end is None else f", or of {sizes_text(end, None)}"
+        yield f"allocations of one size on all ranks{enough}"
+        copies = 2 * (2 if raw.protocol is Protocol.LL else 1)
+        scratch = raw.gpus[0].scratch_chunks * copies
+        unit = 2 * raw.alignment // gcd(2 * raw.alignment, scratch)
+        if unit > 1:
+            parts = raw.gpus[0].input_chunks
+            yield f"allocations of which 1/{parts}, rounded up, is a multiple of {unit} bytes"
 
 
 def _most_with_shared_scratch(raw: RawPlan, target: PlanTarget) -> int | None:
@@ -57,6 +69,45 @@ def _most_with_shared_scratch(raw: RawPlan, target: PlanTarget) -> int | None:
     room = target.shared_scratch_bytes // (2 if raw.doubles else 1) // most
     longest = max((op.chunks for *_, op in all_operations(raw) if op.unit_bytes), default=1)
     return room // longest // raw.alignment * raw.alignment
+
+
+def _most_with_offsets(raw: RawPlan, target: PlanTarget) -> int | None:
+    """The largest chunk for which offsets in the scratch fit into 32 bits; None if max_message_size
+    or the buffers of the caller leave less."""
+    copies = (2 if raw.protocol is Protocol.LL else 1) * (2 if raw.doubles else 1)
+    scratch = max(gpu.scratch_chunks for gpu in raw.gpus) * copies
+    chunks = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in raw.gpus)
+    own = raw.gpus[0].output_chunks if raw.collective == "allgather" else raw.gpus[0].input_chunks
+    if scratch <= chunks or raw.max_bytes // own * scratch <= target.offset_bytes:
+        return None
+    return target.offset_bytes // scratch // raw.alignment * raw.alignment
+
+
+def _about_hosts(raw: RawPlan) -> Iterator[str]:
+    """The ranks that must be on one host, since memory or switch channels connect them."""
+    host = list(range(len(raw.gpus)))
+    for rank, gpu in enumerate(raw.gpus):
+        groups = [group.ranks for group in gpu.groups]
+        for peer in {*gpu.peers.get(MEMORY, ()), *(one for ranks in groups for one in ranks)}:
+            one, other = sorted((host[rank], host[peer]))
+            host = [one if of == other else of for of in host]
+    together = [[r for r, of in enumerate(host) if of == one] for one in sorted(set(host))]
+    if len(together) == 1 and len(host) > 1:
+        yield "all ranks on one host"
+    else:
+        for ranks in together:
+            if len(ranks) > 1:
+                yield f"ranks {_spans(ranks)} on one host"
+
+
+def _spans(ranks: list[int]) -> str:
+    """Ascending ranks for messages: "0-3, 6"."""
+    ends = [k for k, rank in enumerate(ranks) if ranks[k + 1 : k + 2] != [rank + 1]]
+    starts = [0, *(k + 1 for k in ends[:-1])]
+    return ", ".join(
+        f"{ranks[a]}-{ranks[b]}" if a < b else str(ranks[a])
+        for a, b in zip(starts, ends, strict=True)
+    )
 
 
 def _about_buffers(raw: RawPlan) -> Iterator[str]:
@@ -84,18 +135,27 @@ def _about_buffers(raw: RawPlan) -> Iterator[str]:
 def _about_calls(raw: RawPlan) -> Iterator[str]:
     if any(op.name in REDUCTIONS for *_, op in all_operations(raw)):
         yield "sum"
-    packets = any(
-        operand.packet
-        for *_, op in all_operations(raw)
-        if op.name in MOVES
-        for operand in (*MOVES[op.name].sources, *MOVES[op.name].destinations)
-    )
+    kinds = {
+        access.kind.packet
+        for rank, number, op in all_operations(raw)
+        for access in accesses_of(raw.gpus[rank], rank, raw.gpus[rank].blocks[number], op)
+        if access.buffer == Buffer.SCRATCH
+    }
+    packets = True in kinds
+    # Chunks of other sizes overlap others of the call before.
+    if kinds == {True, False}:
+        yield "calls of one size with the same buffers"
+    elif kinds:
+        yield "calls of one size with the same buffers, or all ranks meet between two sizes"
     if packets or raw.doubles:
         yield "all ranks execute the same plans in the same order"
     scratch = any(gpu.scratch_chunks for gpu in raw.gpus)
     if raw.doubles and scratch:
         same = "" if raw.reuses else " with the same buffers"
         yield f"between two calls{same} no other execution, or one in which all ranks meet"
+    if not raw.reuses:
+        # Making the resources of a plan is a meeting of all ranks.
+        yield "new allocations on all ranks at once"
     if raw.reuses and scratch:
         yield "no execution of another plan with reuse_resources"
     blocks = max(len(gpu.blocks) for gpu in raw.gpus)

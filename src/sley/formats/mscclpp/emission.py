@@ -42,6 +42,7 @@ from sley.ir.tables import NONE
 from sley.ir.words import REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op, Protocol
 
 _MERGED_PUTS = (PUT, PUT_PACKETS, PUT_SIGNAL)
+_WAITS = (WAIT, RELAXED_WAIT)
 _MERGED_SUMS = (REDUCE, REDUCE_PACKETS)
 _OF_PORTS = {RELAXED_SIGNAL: SIGNAL, RELAXED_WAIT: WAIT}
 """Ports have no relaxed signals."""
@@ -93,13 +94,30 @@ class _Stream:
         self._unmet = False  # whether threads have moved data or waited since they met
         self._waited = False
         self._signals: list[Channel] = []
+        # By channel or semaphore, and whether it is a wait: the thread that used it last.
+        self._threads: dict[tuple[Channel | int, bool], int] = {}
 
     def nop(self) -> None:
         """All threads meet, if there is anything that they don't know of one another."""
         if self._unmet:
-            self.steps.append(Step(NOP))
+            self._meet(Step(NOP))
+        self._read, self._written = set(), set()
+
+    def _meet(self, step: Step) -> None:
+        """A step at which all threads meet."""
+        self.steps.append(step)
         self._read, self._written = set(), set()
         self._unmet = self._waited = False
+        self._threads = {}
+
+    def _take_threads(self, users: Sequence[Channel | int], *, wait: bool, first: int = 0) -> None:
+        """Gives each channel or semaphore its thread, from `first`. If another thread used one
+        since all threads met, they meet before: nothing else orders the two."""
+        taken = {(user, wait): first + k for k, user in enumerate(users)}
+        if any(self._threads.get(user, thread) != thread for user, thread in taken.items()):
+            self._meet(Step(NOP))
+            taken = {(user, wait): k for k, user in enumerate(users)}
+        self._threads.update(taken)
 
     def move(self, step: Step) -> None:
         """A step that all threads perform."""
@@ -117,6 +135,8 @@ class _Stream:
         """A put with a signal by a port, which reads what all threads have written."""
         self.flush()
         self.nop()
+        first = len(self.steps[-1].channels) if self._merges(step) else 0
+        self._take_threads(step.channels, wait=False, first=first)
         if not self._merge(step):
             self.steps.append(step)
 
@@ -168,6 +188,7 @@ class _Stream:
             of_type = [channel for channel in channels if channel.port is port]
             word = _OF_PORTS.get(name, name) if port else name
             for k in range(0, len(of_type), limit):
+                self._take_threads(of_type[k : k + limit], wait=word in _WAITS)
                 self.steps.append(Step(word, channels=tuple(of_type[k : k + limit])))
 
     def begin(self, signals: Sequence[Channel], waits: Sequence[Channel]) -> None:
@@ -187,20 +208,20 @@ class _Stream:
     def acquire(self, semaphores: Sequence[int]) -> None:
         """Waits for other blocks of the rank."""
         self.flush()
+        self._take_threads(semaphores, wait=True)
         self.steps.append(Step(ACQUIRE, semaphores=tuple(semaphores)))
         self._unmet = self._waited = True
 
     def barrier(self, number: int) -> None:
         """Meets another block of the rank."""
         self.flush()
-        self.steps.append(Step(BARRIER, barrier=number))
-        self._read, self._written = set(), set()
-        self._unmet = self._waited = False
+        self._meet(Step(BARRIER, barrier=number))
 
     def release(self, semaphores: Sequence[int]) -> None:
         """Lets other blocks of the rank continue."""
         self.flush()
         self.nop()
+        self._take_threads(semaphores, wait=False)
         self.steps.append(Step(RELEASE, semaphores=tuple(semaphores)))
 
     def _cells(self, item: Range) -> Iterator[int]:
@@ -211,18 +232,23 @@ class _Stream:
             first = first if not item.packet else -first - 2 * self._layout.cells
             yield from range(first, first + item.count)
 
+    def _merges(self, step: Step) -> bool:
+        """Whether the executor can perform a put and the last one as one."""
+        last = self.steps[-1] if self.steps else Step("")
+        return (
+            step.name in _MERGED_PUTS
+            and last.name == step.name
+            and len(last.destinations) < self._target.channels_per_operation
+            and last.sources[0].buffer == step.sources[0].buffer
+            and not set(last.channels) & set(step.channels)
+            and (not last.channels or last.channels[0].port == step.channels[0].port)
+        )
+
     def _merge(self, step: Step) -> bool:
         """Makes one put of this one and the last one, if the executor can."""
-        last = self.steps[-1] if self.steps else Step("")
-        if (
-            step.name not in _MERGED_PUTS
-            or last.name != step.name
-            or len(last.destinations) >= self._target.channels_per_operation
-            or last.sources[0].buffer != step.sources[0].buffer
-            or set(last.channels) & set(step.channels)
-            or (bool(last.channels) and last.channels[0].port != step.channels[0].port)
-        ):
+        if not self._merges(step):
             return False
+        last = self.steps[-1]
         self.steps[-1] = Step(
             last.name,
             (*last.sources, *step.sources),

@@ -13,6 +13,9 @@ from sley.ir.plan import Plan
 from sley.ir.tables import BoolArray, Edges, IntArray, LongArray
 from sley.ir.words import WRITES_DESTINATION, Buffer, Op, Protocol
 
+_HALVED = 8
+"""A multiple of this number of packets, in two copies, has halves of a multiple of 16 bytes."""
+
 
 @dataclass(frozen=True)
 class Range:
@@ -95,6 +98,10 @@ def place(
             range_of[send] = Range(to, buffer, index, count)
         else:
             range_of[send] = _take(scratch, to, count, packet=packets)
+    if packets:
+        # The executor finds the second half of a remote scratch by the size of the own one, and
+        # halves that size: all ranks have one size, and its halves begin at multiples of 16 bytes.
+        scratch[:] = -(-int(scratch.max()) // _HALVED) * _HALVED
     return Placing(range_of, stages, spare, scratch)
 
 

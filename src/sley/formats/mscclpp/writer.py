@@ -66,8 +66,9 @@ def write(
 
     name: the plan's name, by which MSCCL++ finds its resources; the plan's by default.
     min_bytes, max_bytes: the least and the greatest size for which the executor runs the plan, both
-        included: of the output for AllGather, else of the input. At most, and by default, the size
-        up to which its 32-bit offsets are right.
+        included: of the output for AllGather, else of the input. At least one unit for each chunk,
+        since a call of 0 bytes ends its process; at most, and by default, the size up to which its
+        32-bit offsets are right.
     threads: threads of a block; by default the most, 1024.
     zero_copy: whether messages may go straight into the input and output of other ranks, and ports
         may read those of their own. Then these buffers must have the same offset in their
@@ -82,7 +83,7 @@ def write(
     threads = target.threads if threads is None else threads
     _check_threads(target, threads, problems)
     parts = _parts(plan, target, problems, zero_copy=zero_copy, ranks_per_node=ranks_per_node)
-    greatest = _greatest_bytes(parts, target)
+    smallest, greatest = _bytes_of_calls(parts, target)
     most = greatest if most is None else most
     _check_range(least, most, greatest, problems)
     problems.raise_any()
@@ -97,7 +98,7 @@ def write(
         "num_threads_per_block": threads,
         "use_double_scratch_buffer": packets,
         "buffer_alignment": target.vector_bytes,
-        "min_message_size": least,
+        "min_message_size": max(least, smallest),
         "max_message_size": most,
     }
     return "\n".join(_lines(header)) + "\n"
@@ -160,18 +161,18 @@ def _check_range(least: Any, most: Any, greatest: int, problems: Problems) -> No
         )
 
 
-def _greatest_bytes(parts: _Parts, target: PlanTarget) -> int:
-    """The greatest size of a call for which the target computes all offsets."""
-    c = parts.plan.collective
+def _bytes_of_calls(parts: _Parts, target: PlanTarget) -> tuple[int, int]:
+    """The smallest size of a call with data, on which the executor doesn't divide by 0, and the
+    greatest one for which it computes all offsets."""
+    c, unit = parts.plan.collective, target.vector_bytes
     copies = 4 if parts.plan.protocol is Protocol.LL else 1  # packets, and two copies
     chunks = max(
         int(c.input_chunks.max()),
         int(c.output_chunks.max()),
         int(parts.placing.scratch.max()) * copies,
     )
-    unit = target.offset_bytes // chunks // target.vector_bytes * target.vector_bytes
-    own = c.output_chunks if c.name == "allgather" else c.input_chunks
-    return unit * int(own.max())
+    own = int((c.output_chunks if c.name == "allgather" else c.input_chunks).max())
+    return unit * own, target.offset_bytes // chunks // unit * unit * own
 
 
 def _parts(
