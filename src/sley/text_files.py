@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sley.errors import Place, Rule, did_you_mean
 
@@ -25,11 +26,19 @@ _LONG_KEY = re.compile(
 _LINE_AND_COLUMN = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
 
+def open_file(path: Path) -> BinaryIO:
+    """The content of a regular file. OSError for others: a pipe may never have a writer, and a
+    device no end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("not a regular file")
+    return path.open("rb")
+
+
 def text_of(path: Path, rule: Rule) -> str:
     """The text of a file. Errors: `rule`, caused by the OSError or ValueError."""
     at = Place(str(path))
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             content = stream.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
             raise rule.error(at=at, expected=f"at most {MAX_FILE_BYTES} bytes", found="more")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import sley
 from sley.cli.main import main
 from sley.errors import SleyError
 from sley.formats import mscclpp
+from sley.formats.mscclpp import reader
 from sley.formats.mscclpp.targets import MSCCLPP
 from sley.formats.mscclpp.words import NAMES
 from sley.ir.one_sided import Action, OneSidedPlan
@@ -482,3 +484,27 @@ def test_the_buffers_of_a_switch_are_those_of_its_ranks() -> None:
     own = plan.ranges.operation == row
     assert plan.ranges.rank[own].tolist() == [0, 1, 0, 1]
     assert plan.ranges.buffer[own].tolist() == [Buffer.INPUT] * 4
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    os.mkfifo(path)
+    with pytest.raises(SleyError, match="F404"):
+        mscclpp.read(path)
+
+
+def test_more_blocks_than_the_verifier_compares_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reader, "MAX_BLOCKS", 3)
+    with pytest.raises(SleyError, match="F403"):
+        prove(right.allgather_by_port().text)
+
+
+def test_operands_of_an_operation_without_any_are_refused() -> None:
+    document = right.allreduce_by_rres().to_json()
+    document["gpus"][0]["threadblocks"][0]["ops"][0]["src_buff"] = [
+        {"buffer_id": 9, "index": 0, "size": 1}
+    ]
+    with pytest.raises(SleyError, match="F480"):
+        prove(text_of(document))

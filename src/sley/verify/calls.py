@@ -199,7 +199,7 @@ class _Run:
         self._is_direct = {c: (t.port[rows] == NONE).all() for c, rows in self._posts.items()}
         self._members = _members(plan)
         self._caller = blocks + len(plan.ports)  # of rank 0; then those of the others
-        nothing = np.zeros(self._caller + plan.collective.ranks + 1, np.int64)
+        nothing = np.zeros(self._caller + plan.collective.ranks + 1, np.int32)
         self._ports = [_Clock(nothing, nothing, nothing) for _ in plan.ports]
         self._port_epoch = [0] * len(plan.ports)
         self._memory = _Memory(plan.layout.cells)

@@ -35,6 +35,7 @@ from sley.formats.msccl_xml.words import BUFFERS, OPERATIONS
 from sley.formats.problems import MOST_REPORTED, Problems
 from sley.ir.tables import NONE
 from sley.ir.words import FIFO_PROTOCOLS
+from sley.text_files import open_file
 
 MAX_TEXT_BYTES = 64 << 20
 MAX_ELEMENTS = 4_000_000
@@ -97,7 +98,7 @@ def _opened(source: str | os.PathLike[str], file: str | None) -> Iterator[tuple[
         return
     path = os.fspath(source)
     try:
-        with Path(path).open("rb") as stream:
+        with open_file(Path(path)) as stream:
             yield stream, file or path
     except (OSError, ValueError) as problem:
         raise F404.error(

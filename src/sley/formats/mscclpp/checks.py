@@ -12,6 +12,7 @@ from sley.errors.formats import (
     F475,
     F476,
     F479,
+    F480,
     F481,
     F482,
     F483,
@@ -264,6 +265,13 @@ class _Operation:
         op = self.op
         if op.reduce_op not in ("", "sum"):
             self._problem(F487, "sum", f"reduce_op: {op.reduce_op[:_SHOWN_CHARS]!a}")
+        if op.name not in MOVES and (op.sources or op.destinations):
+            self._problem(
+                F480, "no src_buff and no dst_buff", "operands that the executor looks up"
+            )
+        most = self.target.channels_per_operation
+        if op.name not in (*MOVES, *SIGNALS, *WAITS) and len(op.channel_ids) > most:
+            self._problem(F482, f"at most {most} channel_ids", str(len(op.channel_ids)))
         if op.name in MOVES:
             self._check_move(MOVES[op.name])
         elif op.name in SIGNALS or op.name in WAITS:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from sley.errors import Place
 from sley.errors.formats import F403, F404, F470
+from sley.text_files import open_file
 
 MAX_TEXT_BYTES = 32 << 20
 MAX_CONTAINERS = 2_000_000
@@ -36,7 +37,7 @@ def read_json(source: str | os.PathLike[str], file: str | None = None) -> tuple[
 
 def _text_of(path: str, file: str) -> str:
     try:
-        with Path(path).open("rb") as stream:
+        with open_file(Path(path)) as stream:
             content = stream.read(MAX_TEXT_BYTES + 1)
     except (OSError, ValueError) as problem:
         raise F404.error(

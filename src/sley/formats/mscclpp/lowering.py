@@ -7,7 +7,8 @@ reading). The iterations of a pipeline follow one another.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,6 +112,16 @@ def _check_rows(raw: RawPlan, cutting: Cutting) -> None:
         )
 
 
+def _numbers_of_equal(values: Sequence[int]) -> list[int]:
+    """The number of each value among the equal ones, from 0."""
+    seen: Counter[int] = Counter()
+    numbers = []
+    for value in values:
+        numbers.append(seen[value])
+        seen[value] += 1
+    return numbers
+
+
 class _Rows:
     """The rows of a plan so far."""
 
@@ -126,6 +137,10 @@ class _Rows:
         self.block_offset = array("q")
         ports = [len(gpu.peers[PORT]) for gpu in raw.gpus]
         self.first_port: list[int] = np.cumsum([0, *ports]).tolist()
+        self.pair_numbers = [
+            {word: _numbers_of_equal(peers) for word, peers in gpu.peers.items()}
+            for gpu in raw.gpus
+        ]
         self._counters: dict[_Counter, int] = {}
         self._moves = 0
 
@@ -287,9 +302,9 @@ class _Block:
     def _channel(self, op: RawOperation, thread: int) -> tuple[int, int]:
         """The peer of a thread's channel, and its number among the channels of its type between
         the two ranks: the channels with one number are the two ends of one."""
-        peers = self.gpu.peers[op.channel_type]
         channel = self.block.channels[op.channel_type][op.channel_ids[thread]]
-        return peers[channel], peers[:channel].count(peers[channel])
+        numbers = self.rows.pair_numbers[self.rank][op.channel_type]
+        return self.gpu.peers[op.channel_type][channel], numbers[channel]
 
     def _port(self, op: RawOperation, thread: int) -> int:
         channel = self.block.channels[PORT][op.channel_ids[thread]]

@@ -15,13 +15,17 @@ from sley.formats.mscclpp.lowering import lower
 from sley.formats.mscclpp.parse import ignored_notes, parse
 from sley.formats.mscclpp.raw import RawPlan, place_of
 from sley.formats.mscclpp.targets import MSCCLPP, TARGETS, PlanTarget
-from sley.formats.mscclpp.words import COLLECTIVES, CUSTOM, FLUSH
+from sley.formats.mscclpp.words import COLLECTIVES, CUSTOM, FLUSH, PORT
 from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD
 from sley.ir.one_sided import OneSidedPlan
 
 MAX_CHUNKS = 1 << 22
 """Limit of the chunks of all ranks together, scratch included, in parts."""
+
+MAX_BLOCKS = 6000
+"""Limit of the blocks and port channels of all ranks together: the verifier compares all of them
+with one another."""
 
 MODELLED_UNITS = (1, 2, 3)
 """The sizes of chunks, in units of its pipelines, for which a plan is proven."""
@@ -105,6 +109,10 @@ def _plan_of(raw: RawPlan, collective: Collective, cutting: Cutting) -> OneSided
 
 def _check_size(raw: RawPlan, parts: int, copies: int = 1) -> None:
     """Refuses more chunks than any plan needs. copies: of all buffers. Errors: F403."""
+    agents = sum(len(gpu.blocks) + len(gpu.peers[PORT]) for gpu in raw.gpus)
+    if agents > MAX_BLOCKS:
+        expected = f"at most {MAX_BLOCKS} blocks and port channels on all ranks together"
+        raise F403.error(at=raw.whole, expected=expected, found=str(agents))
     chunks = sum(
         (gpu.input_chunks + gpu.output_chunks) * copies + 4 * gpu.scratch_chunks for gpu in raw.gpus
     )
