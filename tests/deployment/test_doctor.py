@@ -554,3 +554,10 @@ def test_an_impossible_root_is_refused(collective, root):
     with pytest.raises(SleyError) as caught:
         Call(collective, 4096, 4, 4, root=root)
     assert caught.value.code == "F525"
+
+
+def test_memory_channels_between_nodes_are_reported_as_running(tmp_path: Path) -> None:
+    plan(tmp_path / "pair.json", ranks=2)
+    found = examined(tmp_path, PYTHON)
+    outcomes = [decide(found, Call("allreduce", 65536, 2, node, True)).outcome for node in (2, 1)]
+    assert outcomes == [Outcome.RUNS, Outcome.FAILS]

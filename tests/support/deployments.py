@@ -49,7 +49,6 @@ def plan(path: Path, *, ranks: int = 16, collective: str = "allreduce", **head: 
     `inplace` is not False."""
     fields = {
         "name": path.stem,
-        "use_double_scratch_buffer": True,
         "min_message_size": 1024,
         "max_message_size": 65536,
     }
@@ -60,24 +59,44 @@ def plan(path: Path, *, ranks: int = 16, collective: str = "allreduce", **head: 
     path.write_text(text.replace('"GPUS"', gpus))
 
 
+def _doubling(ranks: int, in_place: bool) -> sley.Program:
+    """An AllReduce of one chunk by recursive doubling."""
+
+    def body(p: Any) -> None:
+        for rank in range(ranks if not in_place else 0):
+            p.chunk(rank, "in", 0).copy(rank, "out", 0)
+        for step in range(ranks.bit_length() - 1):
+            for rank in range(ranks):
+                p.chunk(rank ^ 1 << step, "out", 0).copy(rank, "scratch", step)
+            for rank in range(ranks):
+                p.chunk(rank, "out", 0).reduce(p.chunk(rank, "scratch", step))
+
+    collective = sley.AllReduce(ranks=ranks, chunks=1, in_place=in_place)
+    return sley.trace(collective, body, name="doubling")
+
+
 @cache
 def _document(collective: str, ranks: int, in_place: bool) -> tuple[dict[str, Any], str]:
     """The fields of a plan, with "GPUS" instead of the GPUs, and the text of these."""
-    made = Made(collective, ranks, (1, 1, ranks.bit_length() - 1), inplace=True, protocol="LL")
-    data = "i" if in_place else "o"
-    if collective == "reducescatter":
-        made = Made(collective, ranks, (2, 1, 1), inplace=True, protocol="LL")
+    if collective == "allreduce":
+        plan = sley.compile(_doubling(ranks, in_place))
+        text = formats.FORMATS[".json"].write(
+            plan, formats.TARGETS["mscclpp"], ranks_per_node=min(ranks, 8)
+        )
+        document = json.loads(text)
+        return {**document, "gpus": "GPUS"}, text_of(document["gpus"])
+    made = Made(
+        collective,
+        ranks,
+        (2, 1, 1),
+        inplace=True,
+        protocol="LL",
+        use_double_scratch_buffer=True,
+    )
     for rank, gpu in enumerate(made.gpus):
         block = gpu.block()
-        if collective == "reducescatter":
-            block.move("ppkt", [("i", 1 - rank, 1)], [(1 - rank, "s", 0, 1)])
-            block.move("repkt", [("i", rank, 1), ("s", 0, 1)], [("o", 0, 1)])
-            continue
-        if data == "o":
-            block.move("copy", [("i", 0, 1)], [("o", 0, 1)]).nop()
-        for step in range(ranks.bit_length() - 1):
-            block.move("ppkt", [(data, 0, 1)], [(rank ^ 1 << step, "s", step, 1)]).nop()
-            block.move("repkt", [(data, 0, 1), ("s", step, 1)], [(data, 0, 1)]).nop()
+        block.move("ppkt", [("i", 1 - rank, 1)], [(1 - rank, "s", 0, 1)])
+        block.move("repkt", [("i", rank, 1), ("s", 0, 1)], [("o", 0, 1)])
     document = made.to_json()
     return {**document, "gpus": "GPUS"}, text_of(document["gpus"])
 

@@ -12,6 +12,7 @@ from sley.deployment.consequences import worst
 from sley.deployment.runtimes import Grid, Runtime
 from sley.errors import Diagnostic, Place, Rule, SleyError
 from sley.errors.deployment import F505, F514
+from sley.ir.one_sided import OneSidedPlan
 from sley.ir.sizes import sizes_text
 from sley.ir.tables import NONE
 
@@ -45,6 +46,7 @@ class Candidate:
         None.
     faults: what happens to calls that choose it, whatever their size is.
     root: the root of its plan, None without one or if the plan can't be proven.
+    neighbours: pairs of ranks that must be on one node.
     """
 
     path: Path
@@ -60,6 +62,7 @@ class Candidate:
     stop: Diagnostic | None = None
     faults: tuple[Diagnostic, ...] = ()
     root: int | None = None
+    neighbours: tuple[tuple[int, int], ...] = ()
 
     @property
     def name(self) -> str:
@@ -127,4 +130,11 @@ def prove(found: Candidate, runtime: Runtime, consequences: Mapping[str, Rule]) 
             return replace(found, stop=problem)
         return replace(found, faults=(*found.faults, problem))
     roots = [proof.plan.collective.root for proof in proofs]
-    return replace(found, root=next((root for root in roots if root != NONE), None))
+    root = next((root for root in roots if root != NONE), None)
+    pairs = {
+        (low, high)
+        for proof in proofs
+        if isinstance(proof.plan, OneSidedPlan)
+        for low, high in proof.plan.neighbours.tolist()
+    }
+    return replace(found, root=root, neighbours=tuple(sorted(pairs)))

@@ -449,6 +449,11 @@ def _faults(one: Candidate, call: Call, runtime: Runtime) -> list[Diagnostic]:
     if None not in (one.root, call.root) and one.root != call.root:
         found.append(_other_roots(one, call))
     at = Place(str(one.path))
+    apart = [(low, high) for low, high in one.neighbours if low // call.node != high // call.node]
+    if apart:
+        expected = "memory channels within nodes"
+        text = f"one between the ranks {apart[0][0]} and {apart[0][1]}"
+        found.append(F516.diagnostic(at=at, expected=expected, found=text))
     if not runtime.divides_first and call.size_bytes % one.multiple:
         expected = f"a multiple of {one.multiple} bytes"
         found.append(F519.diagnostic(at=at, expected=expected, found=str(call.size_bytes)))

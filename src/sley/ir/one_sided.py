@@ -211,6 +211,19 @@ class OneSidedPlan(BlockPlan):
         return bool((self.block[rows] == self.block[rows[0]]).all() and ordered.all())
 
     @cached_property
+    def neighbours(self) -> IntArray:
+        """int32 (pairs, 2): the ranks, the lower one first, between which blocks access memory or
+        post by themselves and not through ports: they share a host."""
+        t, r = self.operations, self.ranges
+        moves = t.action[r.operation] == Action.MOVE
+        posts = np.flatnonzero(t.action == Action.POST)
+        counters = t.target[posts]
+        one = np.append(self.rank[r.operation[moves]], self.counters.rank[counters])
+        other = np.append(r.rank[moves], self.counters.peer[counters])
+        pairs = np.sort(np.stack([one, other], axis=1)[one != other], axis=1)
+        return frozen_array(np.unique(pairs, axis=0), np.int32)
+
+    @cached_property
     def writes_input(self) -> bool:
         """Whether any operation writes to the input of a rank; in place, only where it isn't also
         the output."""
