@@ -102,7 +102,7 @@ MSCCL = XmlTarget(
     reads_both_places=False,
     keeps_input=True,
     compares_sizes=True,
-    slot_bytes=MappingProxyType(_SLOTS),
+    slot_bytes=_SLOTS,
     short_slots=frozenset(),
 )
 """Microsoft's original runtime."""
@@ -136,7 +136,7 @@ EXECUTOR = XmlTarget(
     reads_both_places=True,
     keeps_input=True,
     compares_sizes=False,
-    slot_bytes=MappingProxyType(_SLOTS),
+    slot_bytes=_SLOTS,
     short_slots=frozenset({"broadcast", "reduce"}),
 )
 """Azure's msccl-executor-nccl."""
@@ -147,7 +147,7 @@ RCCL = replace(
     blocks=64,
     channels=128,
     operations=_UNFUSED,
-    slot_bytes=MappingProxyType(_RCCL_SLOTS),
+    slot_bytes=_RCCL_SLOTS,
 )
 """AMD's RCCL in its MSCCL mode, which parses fused operations, but then fails the call."""
 
