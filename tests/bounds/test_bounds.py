@@ -71,7 +71,7 @@ def test_the_bound_of_broadcast_is_the_narrowest_cut_around_the_root(
     assert ratio(Reduce(n, 2, root), turned) == pytest.approx(1 / narrowest, rel=1e-6)
 
 
-@examples(50)
+@examples(25)
 @given(topologies())
 def test_the_bound_of_allreduce_is_between_single_gpus_and_all_partitions(
     topology: Topology,

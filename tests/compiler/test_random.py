@@ -21,7 +21,7 @@ from support.random_options import random_options
 from support.random_programs import MANY_TILES, RandomProgram, random_programs, run
 from support.rank_threads import execute
 
-RUNS = examples(100)
+RUNS = examples(50)
 """Of those that run plans."""
 
 

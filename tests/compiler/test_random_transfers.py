@@ -28,7 +28,7 @@ from support.random_transfers import (
     run,
 )
 
-RUNS = examples(100)
+RUNS = examples(50)
 """Of those that run plans, or make large programs."""
 
 WHOLE = ("hpds", "round-robin")

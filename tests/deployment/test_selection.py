@@ -134,7 +134,7 @@ def right(tmp_path_factory):
     return xml(folder / "a.xml", ranks=2), (folder / "a.json").read_text()
 
 
-@examples(40)
+@examples(20)
 @given(damage=st.lists(DAMAGE, min_size=1, max_size=3), whole=st.one_of(st.none(), st.text()))
 def test_damaged_heads_are_read_or_refused(right, damage, whole):
     with tempfile.TemporaryDirectory() as folder:

@@ -618,6 +618,6 @@ def judge(seed: int) -> str:
 
 
 @given(seed=st.integers(0, 2**48))
-@examples(60, deadline=None)
+@examples(30, deadline=None)
 def test_a_mutant_is_refused_or_proven(seed: int) -> None:
     judge(seed)

@@ -20,7 +20,7 @@ from support.random_cases import Call, calls
 from support.small_plans import IN, OUT, Hand
 
 NEAR_US = 1e-5
-MANY = examples(40, suppress_health_check=list(HealthCheck))
+MANY = examples(20, suppress_health_check=list(HealthCheck))
 
 
 def as_bytes(value: object) -> bytes:
