@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from faults import COMPILED, FAULTS, Fault, find
+from faults import COMPILED, FAULTS, Fault, find, read_sources
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -173,7 +173,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def plant(fault: Fault, copy: Copy, *, own_only: bool, timeout_s: float) -> Result:
     """Plants a fault, runs tests until one fails, and removes the fault."""
-    path, edit = find(fault, copy.root)
+    path, edit = find(fault, read_sources(copy.root))
     original = path.read_text()
     result = Result(fault.name, str(path.relative_to(copy.root)))
     is_compiled = path.suffix in COMPILED
@@ -310,12 +310,11 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     options.tree = options.tree.resolve()
     chosen = [f for f in FAULTS if not options.only or any(o in f.name for o in options.only)]
+    sources = read_sources(options.tree)
+    places = {fault: find(fault, sources)[0].relative_to(options.tree) for fault in chosen}
     if options.list:
-        for fault in chosen:
-            print(f"{fault.name}\n    {find(fault, options.tree)[0].relative_to(options.tree)}")
+        print("\n".join(f"{fault.name}\n    {place}" for fault, place in places.items()))
         return 0
-    for fault in chosen:
-        find(fault, options.tree)
     results = Results(RESULTS / f"planted-{options.label}.json", options.tree)
     left = [f for f in chosen if options.again or not results.has(f, own=options.own)]
     run(left, results, options)

@@ -6,7 +6,7 @@ further edit. No fault is an error of syntax, and each changes the result of som
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,24 +41,22 @@ class Fault:
         return self.name.partition(":")[0]
 
 
-def find(fault: Fault, root: Path) -> tuple[Path, Edit]:
-    """The file below `root` and the edit that plants a fault. Raises LookupError if no text of the
-    fault occurs exactly once."""
+def read_sources(root: Path) -> dict[Path, str]:
+    """The text of each file below `root` in which faults are planted."""
+    paths = (path for folder in SOURCES for path in sorted((root / folder).rglob("*")))
+    return {path: path.read_text() for path in paths if path.suffix in SUFFIXES}
+
+
+def find(fault: Fault, sources: Mapping[Path, str]) -> tuple[Path, Edit]:
+    """The file and the edit that plants a fault. Raises LookupError if no text of the fault occurs
+    exactly once in `sources`."""
     counts: list[str] = []
-    texts = {path: path.read_text() for path in _files(root)}
     for edit in fault.edits:
-        found = {path: text.count(edit.text) for path, text in texts.items() if edit.text in text}
-        if list(found.values()) == [1]:
-            return next(iter(found)), edit
+        found = {path: text.count(edit.text) for path, text in sources.items()}
+        if sum(found.values()) == 1:
+            return next(path for path, count in found.items() if count), edit
         counts.append(str(sum(found.values())))
     raise LookupError(f"{fault.name}: its text occurs {', '.join(counts)} times, not once")
-
-
-def _files(root: Path) -> Iterator[Path]:
-    for folder in SOURCES:
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix in SUFFIXES:
-                yield path
 
 
 def _fault(name: str, tests: str, *texts: str) -> Fault:
@@ -282,8 +280,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "result: values with equally many inputs count as equal",
         "verify",
-        "(got.number != promised.number) | (got.weight != promised.weight).any(axis=1)",
-        "got.number != promised.number",
+        "(self.number != other.number) | (self.weight != other.weight).any(axis=1)",
+        "self.number != other.number",
     ),
     _fault(
         "calls: a relaxed signal publishes memory",
@@ -294,8 +292,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "calls: a packet publishes memory",
         "verify",
-        "clock = clock.joined(seen, relaxed=True)",
-        "clock = clock.joined(seen)",
+        "clock = clock.joined(shown, relaxed=True)",
+        "clock = clock.joined(shown)",
     ),
     _fault(
         "calls: two calls are performed with two copies of the scratch",
@@ -348,8 +346,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "calls: what relaxed signals showed is known at the next call",
         "verify",
-        "_Clock(clock.strong, clock.strong, clock.loose)",
-        "_Clock(clock.strong, clock.loose, clock.loose)",
+        "Clock(self.strong, self.strong, loose)",
+        "Clock(self.strong, loose, loose)",
     ),
     _fault(
         "calls: the initial value is not subtracted from the posts that a wait needs",
@@ -427,8 +425,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "runtime: a wait may be for the step's own announcement",
         "formats",
-        "(own & (told >= steps.owner))",
-        "(own & (told > steps.owner))",
+        "(own & (announcers >= steps.owner))",
+        "(own & (announcers > steps.owner))",
     ),
     _fault(
         "runtime: only one of a file's places is proven",

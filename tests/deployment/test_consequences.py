@@ -11,6 +11,7 @@ from sley import formats
 from sley.deployment import Call, Outcome, decide, examine, runtime_named
 from sley.deployment.consequences import PLAN_CONSEQUENCES, XML_CONSEQUENCES
 from sley.errors import Rule
+from sley.errors.catalog import all_rules
 from sley.formats import format as of_formats
 from sley.formats import msccl_xml, mscclpp
 from sley.formats.mscclpp import reader
@@ -42,6 +43,7 @@ def raised(package) -> set[str]:
 def test_every_rule_of_a_format_and_of_the_verifier_has_a_consequence(package, table):
     rules = raised(package) | raised(VERIFIER) | raised(of_formats) | raised(formats)
     assert rules - {*OF_NO_FILE} - set(table) == set(), "rules without a consequence"
+    assert set(table) - set(all_rules()) == set(), "consequences of no rule"
 
 
 def test_a_plan_above_a_limit_of_sleys_is_unproven_and_not_wrong(tmp_path, monkeypatch):

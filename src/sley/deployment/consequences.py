@@ -10,155 +10,40 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from sley.errors import Diagnostic, Rule
-from sley.errors.compiler import C307
 from sley.errors.deployment import F505, F515, F516, F517, F529
-from sley.errors.formats import (
-    F401,
-    F402,
-    F403,
-    F404,
-    F405,
-    F406,
-    F407,
-    F408,
-    F409,
-    F410,
-    F411,
-    F412,
-    F413,
-    F414,
-    F415,
-    F416,
-    F417,
-    F418,
-    F419,
-    F420,
-    F421,
-    F422,
-    F424,
-    F436,
-    F442,
-    F443,
-    F444,
-    F445,
-    F446,
-    F447,
-    F448,
-    F449,
-    F450,
-    F451,
-    F452,
-    F454,
-    F455,
-    F457,
-    F462,
-    F463,
-    F464,
-    F465,
-    F466,
-    F467,
-    F468,
-    F469,
-    F470,
-    F471,
-    F472,
-    F473,
-    F474,
-    F475,
-    F476,
-    F477,
-    F478,
-    F479,
-    F480,
-    F481,
-    F482,
-    F483,
-    F484,
-    F485,
-    F486,
-    F487,
-    F488,
-    F489,
-    F490,
-    F491,
-    F492,
-    F493,
-    F494,
-    F495,
-    F496,
-)
-from sley.errors.language import L101
-from sley.errors.verifier import (
-    V201,
-    V202,
-    V203,
-    V204,
-    V205,
-    V206,
-    V207,
-    V208,
-    V209,
-    V211,
-    V212,
-    V213,
-    V214,
-    V215,
-    V216,
-)
 
 _BY_SEVERITY = (F505, F515, F516, F517, F529)
 
 
-def _table(rows: Mapping[Rule, Sequence[Rule]]) -> Mapping[str, Rule]:
-    """The consequence of each code, from the rules of each consequence."""
-    return MappingProxyType({cause.code: rule for rule, causes in rows.items() for cause in causes})
+def _table(rows: Mapping[Rule, str]) -> Mapping[str, Rule]:
+    """The consequence of each code, from the codes of each consequence."""
+    return MappingProxyType({code: rule for rule, codes in rows.items() for code in codes.split()})
 
 
-_VERIFIER = (V202, V203, V204, V205, V206, V208, V211, V212, V213, V214, V215, V216)
+_WRONG_PLAN = " V202 V203 V204 V205 V206 V208 V211 V212 V213 V214 V215 V216"
 """Problems of plans that run, and give wrong results or hang."""
+
+_OF_NO_RUNTIME = " C307 L101 V201 V207 V209"
+"""Problems of calls of sley and of its own plans, which no runtime has with a file."""
 
 XML_CONSEQUENCES = _table(
     {
-        F505: (
-            *(F401, F402, F405, F406, F408, F412, F413, F417, F418, F422, F436),
-            *(F442, F443, F444, F445, F446, F447, F448, F450, F462, F464, F465, F469),
-        ),
-        F516: (F468,),
-        F517: (
-            *(F414, F415, F416, F419, F420, F421, F449, F454, F455, F466, F467),
-            *_VERIFIER,
-        ),
-        F529: (
-            F403,
-            F404,
-            F407,
-            F409,
-            F410,
-            F411,
-            F424,
-            F451,
-            F452,
-            F463,
-            C307,
-            L101,
-            V201,
-            V207,
-            V209,
-        ),
+        F505: "F401 F402 F405 F406 F408 F412 F413 F417 F418 F422 F436 F442 F443 F444 F445 F446 F447"
+        " F448 F450 F462 F464 F465 F469",
+        F516: "F468",
+        F517: "F414 F415 F416 F419 F420 F421 F449 F454 F455 F466 F467" + _WRONG_PLAN,
+        F529: "F403 F404 F407 F409 F410 F411 F424 F451 F452 F463" + _OF_NO_RUNTIME,
     }
 )
 """What the problem of a file of MSCCL XML means, by code. Most limits stop the start (F505)."""
 
 PLAN_CONSEQUENCES = _table(
     {
-        F515: (F475,),
-        F516: (F470, F471, F472, F474, F478, F481),
-        F517: (
-            *(F476, F479, F480, F482, F483, F484, F485, F486, F487, F488, F489, F490),
-            *(F457, F491, F492, F493, F494, F495, F496),
-            *_VERIFIER,
-        ),
-        F529: (F403, F404, F409, F410, F424, F473, F477, C307, L101, V201, V207, V209),
+        F515: "F475",
+        F516: "F470 F471 F472 F474 F478 F481",
+        F517: "F457 F476 F479 F480 F482 F483 F484 F485 F486 F487 F488 F489 F490 F491 F492 F493 F494"
+        " F495 F496" + _WRONG_PLAN,
+        F529: "F403 F404 F409 F410 F424 F473 F477" + _OF_NO_RUNTIME,
     }
 )
 """What the problem of an execution plan means, by code. MSCCL++ reads a plan when a call has chosen

@@ -15,12 +15,14 @@ from itertools import pairwise
 import numpy as np
 
 from sley.errors import Diagnostic, counted, shortened
-from sley.errors.verifier import V203, V204, V205, V206, V211, V214, V215
+from sley.errors.verifier import V203, V204, V211, V214, V215
 from sley.ir.faults import LIMIT
 from sley.ir.one_sided import MEETINGS, Action, OneSidedPlan
 from sley.ir.tables import NONE
 from sley.ir.words import Buffer
-from sley.verify.result import difference, spell
+from sley.verify.clocks import Clock
+from sley.verify.history import Mismatch, explain
+from sley.verify.memory import DATA, FLAG, PLAIN, Memory, Range, moves_of, user_cells
 from sley.verify.values import NOTHING, Values
 
 _REST = NONE
@@ -30,9 +32,6 @@ _ORDER = (
     "Put a join (nop) between two operations of a block, a barrier or a semaphore between blocks, "
     "and a signal with its wait between ranks, with joins before the signal and after the wait."
 )
-
-_PLAIN, _DATA, _FLAG = 0, 1, 2
-"""What a cell holds: plain data, or the first or the second half of a packet."""
 
 
 @dataclass(frozen=True)
@@ -52,43 +51,7 @@ def perform_calls(plan: OneSidedPlan) -> Calls:
     run = _Run(plan)
     run.perform()
     found = [*run.twice.values()] or run.stuck() or [*run.races.values()]
-    return Calls(found[:LIMIT] or run.wrong_results(), run.steps)
-
-
-class _Clock:
-    """What an agent knows of all agents (blocks, ports and callers): for each, how many of its
-    epochs have ended. An access in epoch e comes before all that know e + 1 of its agent.
-
-    strong: of accesses that are in memory. base: of calls that had ended, which relaxed signals and
-    packets show as well. loose: as if relaxed signals published memory, for messages; its last
-    place is the length of the longest chain.
-    """
-
-    __slots__ = ("base", "loose", "strong")
-
-    def __init__(self, strong: np.ndarray, base: np.ndarray, loose: np.ndarray) -> None:
-        self.strong, self.base, self.loose = strong, base, loose
-
-    def joined(self, other: _Clock, *, relaxed: bool = False) -> _Clock:
-        """The clock after `other` was observed, by a relaxed signal or by one that publishes."""
-        return _Clock(
-            np.maximum(self.strong, other.base if relaxed else other.strong),
-            np.maximum(self.base, other.base),
-            np.maximum(self.loose, other.loose),
-        )
-
-    def lengthened(self) -> _Clock:
-        """The clock after a wait, which the chain of operations counts."""
-        loose = self.loose.copy()
-        loose[-1] += 1
-        return _Clock(self.strong, self.base, loose)
-
-    def advanced(self, agent: int, epochs: int) -> _Clock:
-        """The clock when `agent` has ended this number of epochs."""
-        strong, loose = self.strong.copy(), self.loose.copy()
-        strong[agent] = loose[agent] = epochs
-        loose[-1] += 1
-        return _Clock(strong, self.base, loose)
+    return Calls(found[:LIMIT] or run.wrong(), run.steps)
 
 
 @dataclass(eq=False)
@@ -103,7 +66,7 @@ class _Move:
     call: int
     agent: int
     epoch: int
-    clock: _Clock
+    clock: Clock
     readers: list[tuple[int, int, int, int]] = field(default_factory=list)
 
 
@@ -112,33 +75,17 @@ class _Block:
     """A block in a call.
 
     at: by thread, its next operation. own: by thread, its clock, if it has waited since the last
-    join. passed: by move, the threads that are past it. seen: the clocks of packets read since the
-    last join.
+    join. arrivals: by move, how many threads have come to it. shown: the clocks of packets read
+    since the last join.
     """
 
-    clock: _Clock
+    clock: Clock
     at: dict[int, int]
-    own: dict[int, _Clock] = field(default_factory=dict)
-    passed: Counter[int] = field(default_factory=Counter)
-    seen: list[_Clock] = field(default_factory=list)
+    own: dict[int, Clock] = field(default_factory=dict)
+    arrivals: Counter[int] = field(default_factory=Counter)
+    shown: list[Clock] = field(default_factory=list)
     epoch: int = 0
     ended: bool = False
-
-
-@dataclass(frozen=True)
-class _Range:
-    """A range of a move. cell: its first cell in copy 0. size: chunks of a copy of the scratch, 0
-    in other buffers."""
-
-    rank: int
-    cell: int
-    count: int
-    packet: bool
-    size: int
-
-    def cells(self, copy: int) -> np.ndarray:
-        """The cells of its chunks, of packets the first halves."""
-        return np.arange(self.count) * (1 + self.packet) + self.cell + self.size * copy
 
 
 @dataclass(frozen=True)
@@ -153,8 +100,8 @@ class _Access:
     agent: int
     epoch: int
     call: int
-    clock: _Clock
-    shown: list[tuple[int, int, _Clock]] = field(default_factory=list)
+    clock: Clock
+    shown: list[tuple[int, int, Clock]] = field(default_factory=list)
 
     def knows(self, agent: int, epoch: int, place: int) -> bool:
         """Whether a write to a place of the move comes after an access of `agent` in `epoch`."""
@@ -167,22 +114,6 @@ class _Access:
         )
 
 
-class _Memory:
-    """The cells: what they hold, their last writes, the reads since, and who has waited for the
-    packets there."""
-
-    def __init__(self, cells: int) -> None:
-        self.values = Values.nothing(cells)
-        self.kind = np.zeros(cells, np.int8)
-        self.call = np.full(cells, NONE, np.int64)
-        self.move = np.full(cells, NONE, np.int64)
-        self.place = np.zeros(cells, np.int64)  # of the chunk among those of the move
-        self.agent = np.zeros(cells, np.int64)
-        self.epoch = np.full(cells, NONE, np.int64)
-        self.reads: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (move, place)
-        self.waited: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (agent, epoch)
-
-
 class _Run:
     """One run of consecutive calls."""
 
@@ -193,36 +124,31 @@ class _Run:
         self._thread, self._target = t.thread.tolist(), t.target.tolist()
         self._port, self._relaxed = t.port.tolist(), t.relaxed.tolist()
         self._end, self._rank = plan.block_offset[1:].tolist(), plan.block_rank.tolist()
-        self._moves, self._user = _moves_of(plan), _user_cells(plan)
+        self._moves, self._user = moves_of(plan), user_cells(plan)
         self._posts, self._waits = plan.posts, plan.waits
         self._in_order = _ordered_counters(plan, self._posts)
         self._is_direct = {c: (t.port[rows] == NONE).all() for c, rows in self._posts.items()}
         self._members = _members(plan)
         self._caller = blocks + len(plan.ports)  # of rank 0; then those of the others
-        nothing = np.zeros(self._caller + plan.collective.ranks + 1, np.int32)
-        self._ports = [_Clock(nothing, nothing, nothing) for _ in plan.ports]
+        self._zero = Clock.zero(self._caller + plan.collective.ranks)
+        self._ports = [self._zero] * len(plan.ports)
         self._port_epoch = [0] * len(plan.ports)
-        self._memory = _Memory(plan.layout.cells)
+        self._memory = Memory(plan.layout.cells)
         self._inputs = [Values.inputs(plan.collective) for _ in range(self._calls + 1)]
-        self._posted: dict[int, list[tuple[_Clock, bool]]] = defaultdict(list)
+        self._posted: dict[int, list[tuple[Clock, bool]]] = defaultdict(list)
         self._taken: Counter[int] = Counter()
         self._moved: list[_Move] = []
-        self._log: list[tuple[int, int]] = []  # (operation, call), or (~rank, call) of a caller
+        self._log: list[tuple[int, int]] = []  # as `explain` reads it
         self._arrived: dict[tuple[int, int], set[int]] = defaultdict(set)
         self._hungry: dict[int, set[int]] = defaultdict(set)
         self._call = [NONE] * plan.collective.ranks
         self._threads = _threads_of(plan)
-        self._blocks = [_Block(self._zero(nothing), {}) for _ in range(blocks)]
+        self._blocks = [_Block(self._zero, {}) for _ in range(blocks)]
         self._ready: deque[int] = deque()
-        self._mismatches: list[tuple[int, int, int]] = []  # (call, row of `expected`, cell)
+        self._mismatches: list[Mismatch] = []
         self.races: dict[tuple[int, int], Diagnostic] = {}
         self.twice: dict[int, Diagnostic] = {}
         self.steps = 0
-        self._nothing = nothing
-
-    @staticmethod
-    def _zero(nothing: np.ndarray) -> _Clock:
-        return _Clock(nothing, nothing, nothing)
 
     def perform(self) -> None:
         """Performs all that can be performed."""
@@ -238,7 +164,7 @@ class _Run:
         next call. A rank without blocks ends all its calls at once."""
         first, last = np.searchsorted(self._plan.block_rank, (rank, rank + 1)).tolist()
         while True:
-            clock = self._zero(self._nothing)
+            clock = self._zero
             for b in range(first, last):
                 clock = clock.joined(self._end_epoch(b))
             call, caller = self._call[rank], self._caller + rank
@@ -248,12 +174,10 @@ class _Run:
             self._check_writes(self._user[rank], access, np.arange(len(self._user[rank])))
             self._fill(rank, call + 1)
             self.steps = max(self.steps, int(clock.loose[-1]))
-            clock = clock.advanced(caller, call + 2)
-            clock.loose[-1] = 0
+            begun = clock.advanced(caller, call + 2).restarted()
             self._call[rank] = call + 1
             if self._call[rank] == self._calls:
                 return
-            begun = _Clock(clock.strong, clock.strong, clock.loose)
             for b in range(first, last):
                 start = int(self._plan.block_offset[b])
                 self._blocks[b] = _Block(
@@ -265,7 +189,7 @@ class _Run:
             if last > first:
                 return
 
-    def _end_epoch(self, b: int) -> _Clock:
+    def _end_epoch(self, b: int) -> Clock:
         """Ends the epoch of a block; returns the clock of what all its threads know."""
         block = self._blocks[b]
         block.epoch += 1
@@ -291,7 +215,7 @@ class _Run:
         wanted = self._inputs[call].promised(c)[c.expected[rows]]
         wrong = self._memory.values[cells].differ(wanted)
         for k in np.flatnonzero(wrong).tolist():
-            self._mismatches.append((call, int(rows[k]), int(cells[k])))
+            self._mismatches.append(Mismatch(call, int(rows[k]), int(cells[k])))
 
     # Blocks and their threads.
 
@@ -326,22 +250,22 @@ class _Run:
 
     def _meet(self, members: list[int]) -> None:
         """All threads of blocks meet, and continue behind the operation at which they wait."""
-        clock = self._zero(self._nothing)
+        clock = self._zero
         for b in members:
             clock = clock.joined(self._end_epoch(b))
         for b in members:
             block = self._blocks[b]
-            block.clock, block.own, block.seen = clock, {}, []
+            block.clock, block.own, block.shown = clock, {}, []
             block.at = {thread: row + 1 for thread, row in block.at.items()}
 
     @staticmethod
-    def _met(block: _Block) -> _Clock:
+    def _met(block: _Block) -> Clock:
         """What all threads of a block know together."""
         clock = block.clock
         for own in block.own.values():
             clock = clock.joined(own)
-        for seen in block.seen:
-            clock = clock.joined(seen, relaxed=True)
+        for shown in block.shown:
+            clock = clock.joined(shown, relaxed=True)
         return clock
 
     def _advance_thread(self, b: int, block: _Block, thread: int) -> None:
@@ -353,10 +277,10 @@ class _Run:
             if action is Action.MOVE:
                 if not self._has_packets(b, row):
                     break
-                block.passed[row] += 1
-                if block.passed[row] == size:
+                block.arrivals[row] += 1
+                if block.arrivals[row] == size:
                     access = (b, block.epoch, self._call[self._rank[b]], block.clock)
-                    block.seen += self._perform(row, *access)
+                    block.shown += self._perform(row, *access)
             elif action in MEETINGS or (
                 threads[row] == thread and not self._act(block, row, thread)
             ):
@@ -392,11 +316,11 @@ class _Run:
 
     # Counters.
 
-    def _post(self, counter: int, clock: _Clock, relaxed: bool) -> None:
+    def _post(self, counter: int, clock: Clock, relaxed: bool) -> None:
         self._posted[counter].append((clock, relaxed))
         self._ready.append(int(self._plan.block[self._waits[counter][0]]))
 
-    def _observe(self, counter: int, clock: _Clock, relaxed: bool) -> _Clock | None:
+    def _observe(self, counter: int, clock: Clock, relaxed: bool) -> Clock | None:
         """The clock after a wait; None if the counter doesn't have enough posts.
 
         The wait that needs n posts of this call shows the n-th one, if posts have an order; else it
@@ -409,7 +333,7 @@ class _Run:
             return None
         self._taken[counter] += 1
         needed, start = number + 1 - initial, before * posts
-        observed: list[tuple[_Clock, bool]] = []
+        observed: list[tuple[Clock, bool]] = []
         if needed > 0 and self._in_order[counter]:
             observed = self._posted[counter][start + needed - 1 : start + needed]
         elif needed == posts and self._is_direct[counter]:
@@ -430,17 +354,17 @@ class _Run:
                     return False
         return True
 
-    def _arrived_packets(self, item: _Range, call: int) -> np.ndarray:
+    def _arrived_packets(self, item: Range, call: int) -> np.ndarray:
         """bool (packets,): which packets of a range have arrived in a call."""
         memory, cells = self._memory, item.cells(self._copy(call))
         return np.asarray(
-            (memory.kind[cells] == _DATA)
-            & (memory.kind[cells + 1] == _FLAG)
+            (memory.kind[cells] == DATA)
+            & (memory.kind[cells + 1] == FLAG)
             & (memory.call[cells] == call)
             & (memory.call[cells + 1] == call)
         )
 
-    def _check_arrival(self, row: int, call: int, clock: _Clock) -> None:
+    def _check_arrival(self, row: int, call: int, clock: Clock) -> None:
         """Checks that packets that a port copies have arrived: their write is known, or a move that
         has read them."""
         memory = self._memory
@@ -452,14 +376,14 @@ class _Run:
                 arrived = self._arrived_packets(item, call)
                 known = clock.strong[memory.agent[cells]] > memory.epoch[cells]
                 for k in np.flatnonzero(~(arrived & known)).tolist():
-                    waited = memory.waited[int(cells[k])] if arrived[k] else ()
+                    waited = memory.waiters[int(cells[k])] if arrived[k] else ()
                     if not any(clock.strong[agent] > epoch for agent, epoch in waited):
                         self._report_early(row, int(cells[k]))
 
     def _copy(self, call: int) -> int:
         return call % self._plan.scratch_copies
 
-    def _perform(self, row: int, agent: int, epoch: int, call: int, clock: _Clock) -> list[_Clock]:
+    def _perform(self, row: int, agent: int, epoch: int, call: int, clock: Clock) -> list[Clock]:
         """Performs the moves of an operation; returns the clocks of the packets that it read."""
         seen = []
         self._log.append((row, call))
@@ -476,12 +400,12 @@ class _Run:
             seen += [clock for _, _, clock in access.shown]
         return seen
 
-    def _read(self, item: _Range, access: _Access) -> Values:
+    def _read(self, item: Range, access: _Access) -> Values:
         """The values of a range. Plain data must have been written before; packets show that
         themselves."""
         memory, cells = self._memory, item.cells(self._copy(access.call))
         value = memory.values[cells]
-        kind = _DATA if item.packet else _PLAIN
+        kind = DATA if item.packet else PLAIN
         value.number[memory.kind[cells] != kind] = NOTHING
         if not item.packet:
             late = self._late(cells, access)
@@ -490,10 +414,10 @@ class _Run:
             memory.reads[cell].append((access.move, place))
             if item.packet:
                 memory.reads[cell + 1].append((access.move, place))
-                memory.waited[cell].append((access.agent, access.epoch))
+                memory.waiters[cell].append((access.agent, access.epoch))
         return value
 
-    def _read_packets(self, item: _Range, access: _Access) -> list[tuple[int, int, _Clock]]:
+    def _read_packets(self, item: Range, access: _Access) -> list[tuple[int, int, Clock]]:
         """Notes who reads the packets of a range; returns what they show (`_Access.shown`)."""
         cells = item.cells(self._copy(access.call))
         moves, places = self._memory.move[cells], self._memory.place[cells]
@@ -508,18 +432,18 @@ class _Run:
                 seen.append((start, end, self._moved[move].clock))
         return seen
 
-    def _write(self, item: _Range, access: _Access, value: Values | None) -> None:
+    def _write(self, item: Range, access: _Access, value: Values | None) -> None:
         memory, cells = self._memory, item.cells(self._copy(access.call))
         places = np.arange(len(cells))
         if item.packet:
-            again = (memory.call[cells] == access.call) & (memory.kind[cells] != _PLAIN)
+            again = (memory.call[cells] == access.call) & (memory.kind[cells] != PLAIN)
             if again.any():
                 self._report_twice(access, int(cells[np.argmax(again)]))
             self._check_writes(cells + 1, access, places)
-            memory.kind[cells + 1] = _FLAG
+            memory.kind[cells + 1] = FLAG
             memory.values[cells + 1] = Values.nothing(len(cells))
         self._check_writes(cells, access, places)
-        memory.kind[cells] = _DATA if item.packet else _PLAIN
+        memory.kind[cells] = DATA if item.packet else PLAIN
         memory.values[cells] = Values.nothing(len(cells)) if value is None else value
         if item.packet:
             self._ready.extend(self._hungry.pop(item.rank, ()))
@@ -535,7 +459,7 @@ class _Run:
         ]
         self._report_writes(cells[late[~np.array(known, bool)]], access)
         for place, cell in zip(places.tolist(), cells.tolist(), strict=True):
-            memory.waited.pop(cell, None)
+            memory.waiters.pop(cell, None)
             for move, read_place in memory.reads.pop(cell, ()):
                 if move == access.move and read_place == place:
                     continue
@@ -545,7 +469,7 @@ class _Run:
                     self._report_race(cell, access, read.agent, read.epoch, move)
         memory.move[cells], memory.place[cells] = access.move, places
         memory.agent[cells], memory.epoch[cells] = access.agent, access.epoch
-        memory.call[cells], memory.kind[cells] = access.call, _PLAIN
+        memory.call[cells], memory.kind[cells] = access.call, PLAIN
 
     def _late(self, cells: np.ndarray, access: _Access) -> np.ndarray:
         """bool (cells,): whether the clock of an access doesn't show the last write of a cell."""
@@ -693,156 +617,11 @@ class _Run:
         blocks = sorted(set(plan.block[writers].tolist()))
         return f"waits for packets of {plan.label(writers[0])}", blocks
 
-    def wrong_results(self) -> list[Diagnostic]:
-        """V205 or V206 for outputs that differ from the promise."""
+    def wrong(self) -> list[Diagnostic]:
+        """V205 or V206 if an output differs from the promise."""
         if not self._mismatches:
             return []
-        plan, c = self._plan, self._plan.collective
-        call = self._mismatches[0][0]
-        some = [(row, cell) for at, row, cell in self._mismatches if at == call][:LIMIT]
-        history = _History(plan, self._moves)
-        ends = history.run(self._log, call, [cell for _, cell in some])
-        for end in ends:
-            if end.value is None and end.empty is not None:
-                row, read = end.empty
-                return [
-                    V205.diagnostic(
-                        at=plan.places([row]),
-                        expected="a chunk that holds data",
-                        found=f"{plan.layout.name(read)} holds none when it is read",
-                    )
-                ]
-        lines = []
-        for (row, cell), end in zip(some, ends, strict=True):
-            wanted = Counter(c.values[int(c.expected[row])].tolist())
-            promise = f"{plan.layout.name(cell)} = {spell(c, wanted)}"
-            lines.append((promise, difference(c, wanted, end.value)))
-        last = ends[0].writer
-        return [
-            V206.diagnostic(
-                at=plan.places([] if last == NONE else [last]),
-                expected=lines[0][0],
-                found=lines[0][1],
-                notes=[f"{promise}: {found}" for promise, found in lines[1:]],
-            )
-        ]
-
-
-@dataclass(frozen=True)
-class _End:
-    """A cell at the end of a call. value: the multiset of inputs of this call, None for no data or
-    data of an earlier call. writer: the last operation that wrote it, or NONE. empty: for no data,
-    the first operation in its history that read a cell without data, and that cell."""
-
-    value: Counter[int] | None
-    writer: int
-    empty: tuple[int, int] | None
-
-
-class _History:
-    """The exact multisets of inputs in all cells, by a second pass over what a run performed."""
-
-    def __init__(
-        self, plan: OneSidedPlan, moves: dict[int, list[tuple[list[_Range], list[_Range]]]]
-    ) -> None:
-        self._plan, self._moves = plan, moves
-        self._value: dict[int, Counter[tuple[int, int]]] = {}  # of (call, input chunk)
-        self._writer: dict[int, int] = {}
-        self._empty: dict[int, tuple[int, int]] = {}
-
-    def run(self, log: list[tuple[int, int]], call: int, cells: list[int]) -> list[_End]:
-        """The ends of `cells` in a call."""
-        ends: dict[int, _End] = {}
-        for row, at in log:
-            if row >= 0:
-                self._perform(row, at % self._plan.scratch_copies)
-                continue
-            if at == call + 1:
-                own = set(_user_cells(self._plan)[~row].tolist())
-                ends.update({cell: self._end(cell, call) for cell in cells if cell in own})
-            self._begin(~row, at)
-        return [ends[cell] for cell in cells]
-
-    def _end(self, cell: int, call: int) -> _End:
-        value = self._value.get(cell)
-        current = value is not None and all(at == call for at, _ in value)
-        chunks = Counter({k: n for (_, k), n in value.items()}) if value and current else None
-        return _End(chunks, self._writer.get(cell, NONE), self._empty.get(cell))
-
-    def _begin(self, rank: int, call: int) -> None:
-        """The caller's writes before a call."""
-        c = self._plan.collective
-        for cell in _user_cells(self._plan)[rank].tolist():
-            self._forget(cell)
-        first = int(c.input_offset[rank])
-        for k in range(first, int(c.input_offset[rank + 1])):
-            if c.initial[k]:
-                cell = int(self._plan.layout.cell(rank, Buffer.INPUT, k - first))
-                self._value[cell] = Counter({(call, k): 1})
-
-    def _forget(self, cell: int) -> None:
-        for table in (self._value, self._writer, self._empty):
-            table.pop(cell, None)
-            table.pop(~cell, None)
-
-    def _perform(self, row: int, copy: int) -> None:
-        for sources, destinations in self._moves.get(row, []):
-            columns = [self._keys(item, copy) for item in sources]
-            sums = [self._sum(row, cells) for cells in zip(*columns, strict=True)]
-            for item in destinations:
-                for cell, (value, empty) in zip(self._keys(item, copy), sums, strict=True):
-                    self._forget(cell)
-                    self._writer[cell] = row
-                    if value is not None:
-                        self._value[cell] = value
-                    elif empty is not None:
-                        self._empty[cell] = empty
-
-    @staticmethod
-    def _keys(item: _Range, copy: int) -> list[int]:
-        """The cells of a range; ~cell for packets, which plain reads don't find."""
-        cells = item.cells(copy)
-        return (~cells if item.packet else cells).tolist()  # type: ignore[no-any-return]
-
-    def _sum(
-        self, row: int, cells: tuple[int, ...]
-    ) -> tuple[Counter[tuple[int, int]] | None, tuple[int, int] | None]:
-        """The sum of cells, or None with the first read of an empty cell."""
-        total: Counter[tuple[int, int]] = Counter()
-        for cell in cells:
-            if cell not in self._value:
-                return None, self._empty.get(cell, (row, max(cell, ~cell)))
-            total += self._value[cell]
-        return total, None
-
-
-def _moves_of(plan: OneSidedPlan) -> dict[int, list[tuple[list[_Range], list[_Range]]]]:
-    """By operation, its moves: their sources and destinations."""
-    r, first = plan.ranges, plan.first_cells
-    found: dict[int, dict[int, tuple[list[_Range], list[_Range]]]] = defaultdict(dict)
-    for k in range(len(r)):
-        rank = int(r.rank[k])
-        size = int(plan.scratch_chunks[rank]) if r.buffer[k] == Buffer.SCRATCH else 0
-        item = _Range(rank, int(first[k]), int(r.count[k]), bool(r.packet[k]), size)
-        sides = found[int(r.operation[k])].setdefault(int(r.move[k]), ([], []))
-        sides[int(r.writes[k])].append(item)
-    return {row: list(moves.values()) for row, moves in found.items()}
-
-
-def _user_cells(plan: OneSidedPlan) -> list[np.ndarray]:
-    """By rank, the cells of its input and output."""
-    layout = plan.layout
-    return [
-        np.unique(
-            np.concatenate(
-                [
-                    np.arange(layout.size[buffer, rank]) + layout.base[buffer, rank]
-                    for buffer in (Buffer.INPUT, Buffer.OUTPUT)
-                ]
-            )
-        )
-        for rank in range(plan.collective.ranks)
-    ]
+        return explain(self._plan, self._moves, self._log, self._mismatches)
 
 
 def _ordered_counters(plan: OneSidedPlan, posts: dict[int, np.ndarray]) -> dict[int, bool]:
