@@ -518,9 +518,38 @@ def test_a_text_that_is_no_json_is_refused(text: str) -> None:
     assert [found.code for found in refused(text).diagnostics] == ["F470"]
 
 
-def test_a_mistake_in_json_has_its_place() -> None:
-    place = refused('{\n "name": ,}').diagnostics[0].places[0]
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\n "name": ,}',
+        '{\n "note": 1e999}',
+        '{\n "name": -1e999}',
+        '{\n "name": NaN, "note": "NaN"}',
+        '{"a": "1e999 NaN \\"",\n "name": 1e999}',
+        f'{{\n "name": {"9" * 400}}}',
+        '{\n "not": "\\ud83d"}',
+    ],
+)
+def test_a_mistake_in_json_has_its_place(text: str) -> None:
+    place = refused(text).diagnostics[0].places[0]
     assert (place.line, place.column) == (2, 10)
+
+
+@pytest.mark.parametrize(
+    "escape", ["\\ud800", "\\uDBFFx", "\\udc00", "\\ude00\\ud83d", "\\\\\\ud800"]
+)
+@pytest.mark.parametrize("text", ['{"note": ["%s"]}', '{"note": {"%s": 1}}'])
+def test_half_a_surrogate_pair_in_an_ignored_key_is_refused(text: str, escape: str) -> None:
+    (found,) = refused(text % escape).diagnostics
+    assert found.code == "F470"
+    assert found.found.endswith("half of a surrogate pair")
+
+
+@pytest.mark.parametrize("note", ["\\ud83d\\ude00", "\\\\ud800", "\\u00e9", "1e999 NaN"])
+def test_right_strings_and_large_numbers_of_json_are_read(note: str) -> None:
+    whole = right.allreduce_by_rres().text
+    numbers = f"[1e308, {'9' * 300}, 1e-999]"
+    mscclpp.read(whole.replace("{", f'{{"note": "{note}", "numbers": {numbers},', 1))
 
 
 def test_a_number_of_any_size_is_refused_briefly() -> None:

@@ -531,9 +531,10 @@ F470 = Rule(
     "F470",
     "not-json",
     what="The file is not a JSON text as MSCCL++ reads it: an object, in UTF-8, without comments, "
-    "NaN or repeated keys.",
+    "NaN, numbers beyond 64-bit floats, half surrogate pairs or repeated keys.",
     why="A file that is cut off could mean anything after that place, and of a repeated key "
-    "parsers take one value silently.",
+    "parsers take one value silently. By reading, MSCCL++ refuses the others even in a key that it "
+    "does not read.",
     example='{"name": "ring", "gpus": [ ... and the file ends before the bracket',
     instead="Write the file again with its tool, or correct the named place.",
 )

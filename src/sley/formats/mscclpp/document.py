@@ -1,9 +1,12 @@
-"""Document: the object of a JSON text, in bounded memory."""
+"""Document: the object of a JSON text, in bounded memory, as MSCCL++ 0.9.0 reads it with
+nlohmann::json: no NaN, no numbers beyond a double, and surrogates only in pairs."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,6 +20,15 @@ MAX_CONTAINERS = 2_000_000
 """Limit of the lists and objects of a text."""
 
 _SHOWN_CHARS = 60
+
+_SHORT_DIGITS = 308
+"""An integer with at most as many digits is in the range of a double."""
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[-+.\w]+')
+"""A string, a number or a word of JSON."""
+
+_LONE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]|\\(u[dD][89a-fA-F]..)|\\.")
+"""An escape in a string; group 1 is a surrogate without its other half."""
 
 Object = dict[str, Any]
 """An object of JSON."""
@@ -55,25 +67,53 @@ def _too_large(file: str, limit: str) -> NoReturn:
     raise F403.error(at=Place(file), expected=f"at most {limit}", found="more")
 
 
+class _NumberError(ValueError):
+    """A word of the text, in the place of a number, that no double represents."""
+
+
 def _document(text: str, file: str) -> Object:
     """The object of a JSON text. Errors: F403, F470."""
     if text.count("{") + text.count("[") > MAX_CONTAINERS:
         _too_large(file, f"{MAX_CONTAINERS} objects and lists")
-    at, expected = Place(file), "an object in JSON"
+
+    def refuse(found: str, place: int | None = None, cause: Exception | None = None) -> NoReturn:
+        at = Place(file) if place is None else _place(file, text, place)
+        raise F470.error(at=at, expected="an object in JSON", found=found) from cause
+
     try:
-        document = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-        if not isinstance(document, dict):
-            raise F470.error(at=at, expected=expected, found=f"a {_kind(document)}")
-        json.dumps([document.get("name"), document.get("collective")], ensure_ascii=False).encode()
+        document = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_int=_integer,
+            parse_float=_float,
+            parse_constant=_no_number,
+        )
+        text.encode()
     except json.JSONDecodeError as problem:
-        at = Place(file, problem.lineno, problem.colno)
-        raise F470.error(at=at, expected=expected, found=problem.msg) from problem
+        refuse(problem.msg, problem.pos, problem)
     except RecursionError as problem:
-        raise F470.error(at=at, expected=expected, found="lists in lists, too deep") from problem
-    except ValueError as problem:
-        # A repeated key, NaN, a number of thousands of digits, or a surrogate.
-        raise F470.error(at=at, expected=expected, found=str(problem)) from problem
+        refuse("lists in lists, too deep", cause=problem)
+    except UnicodeEncodeError as problem:
+        refuse("half of a surrogate pair", problem.start, problem)
+    except _NumberError as problem:
+        word = str(problem)
+        start = next((m.start() for m in _TOKEN.finditer(text) if m[0] == word), None)
+        refuse(f"{_shortened(word)}, which is no finite number", start, problem)
+    except ValueError as problem:  # a repeated key
+        refuse(str(problem), cause=problem)
+    if "\\u" in text:
+        for escape in _LONE.finditer(text):
+            if escape[1]:
+                refuse(f"\\{escape[1]}, half of a surrogate pair", escape.start())
+    if not isinstance(document, dict):
+        refuse(f"a {_kind(document)}")
     return document
+
+
+def _place(file: str, text: str, position: int) -> Place:
+    """The line and the column of a position in a text."""
+    before = text[:position]
+    return Place(file, before.count("\n") + 1, position - before.rfind("\n"))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Object:
@@ -85,8 +125,25 @@ def _unique(pairs: list[tuple[str, Any]]) -> Object:
     return found
 
 
-def _no_constant(word: str) -> NoReturn:
-    raise ValueError(word)
+def _integer(word: str) -> int:
+    if len(word) > _SHORT_DIGITS:
+        _float(word)
+    return int(word)
+
+
+def _float(word: str) -> float:
+    value = float(word)
+    if not math.isfinite(value):
+        _no_number(word)
+    return value
+
+
+def _no_number(word: str) -> NoReturn:
+    raise _NumberError(word)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
 
 
 def _kind(value: object) -> str:
@@ -100,5 +157,4 @@ def show(value: object) -> str:
         return f"{'an' if isinstance(value, dict) else 'a'} {_kind(value)}"
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 64:
         return "a number of more than 64 bits"
-    text = json.dumps(value[:_SHOWN_CHARS] if isinstance(value, str) else value)
-    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+    return _shortened(json.dumps(value[:_SHOWN_CHARS] if isinstance(value, str) else value))
