@@ -289,6 +289,13 @@ def test_conditions_on_calls_follow_the_scratch() -> None:
     assert conditions_of(shared, "sizes")[0] == "chunks of a multiple of 16 bytes, 16 to 16M"
 
 
+def test_the_memories_and_channels_of_ports_are_conditions() -> None:
+    assert conditions_of(right.allgather_by_port(), "calls")[-1] == (
+        "an executor that has made at most 508 memories and 1023 port channels "
+        "for other plans and allocations"
+    )
+
+
 def test_blocks_that_wait_for_one_another_run_at_once() -> None:
     made = right.allgather_with_semaphores()
     made.header["num_threads_per_block"] = 512

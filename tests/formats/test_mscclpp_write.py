@@ -118,6 +118,17 @@ def test_a_plan_that_does_not_fit_into_a_table_is_written(table, code):
     assert {found.code for found in error.value.diagnostics} == {code}
 
 
+@pytest.mark.parametrize("table", ["port_channels", "port_memories"])
+def test_more_ports_than_a_trigger_can_name_are_written(table):
+    plan, form = ring(4), formats.FORMATS[".json"]
+    enough = {"port_channels": 1, "port_memories": 4}
+    target = replace(TARGETS["mscclpp"], **enough)
+    form.write(plan, target, ranks_per_node=2)
+    smaller = replace(target, **{table: enough[table] - 1})
+    with pytest.raises(SleyError, match="F482"):
+        form.write(plan, smaller, ranks_per_node=2)
+
+
 def test_an_operation_exceeds_the_limits_of_the_target():
     plan = sley.compile(sley.algorithms.build("one-step-allreduce", ranks=4))
     form, target = formats.FORMATS[".json"], replace(TARGETS["mscclpp"], semaphores=0)

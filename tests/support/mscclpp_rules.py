@@ -115,6 +115,13 @@ def _tables(plan: dict[str, Any]) -> Iterator[str]:
     for gpu in plan["gpus"]:
         if len(gpu["semaphores"]) > 16:
             yield f"gpu {gpu['id']}: semaphores"
+        # The bit fields of a port's trigger; three memories are the GPU's own.
+        ports = sum(
+            len(of["connected_to"]) for of in gpu["channels"] if of["channel_type"] == "port"
+        )
+        memories = 3 + sum("port" in of["access_channel_types"] for of in gpu["remote_buffers"])
+        if ports > 1 << 10 or memories > 1 << 9:
+            yield f"gpu {gpu['id']}: {ports} port channels, {memories} memories of ports"
         for entry in gpu["remote_buffers"]:
             if entry["rank"] == gpu["id"] or not 0 <= entry["rank"] < len(plan["gpus"]):
                 yield f"gpu {gpu['id']}: {entry}"

@@ -641,9 +641,11 @@ F482 = Rule(
     "table-overflow",
     what="A block, GPU or operation has more entries than a table of MSCCL++ 0.9.0: 16 channels "
     "of a type and 16 references to remote buffers of a type in a block, 16 semaphores and "
-    "barriers on a GPU, 8 channels and 10 buffers on a side in an operation.",
+    "barriers on a GPU, 8 channels and 10 buffers on a side in an operation, and on a GPU 1024 "
+    "port channels and 509 remote buffers with access by ports.",
     why="By reading, nothing checks these limits: the entries too many overwrite other memory, "
-    "silently.",
+    "silently. A port's trigger has 10 bits for a channel and 9 for a memory, so it names another "
+    "one.",
     example='a block with 17 memory channels; "barrier_id": 16',
     instead="Distribute the work over more blocks or operations.",
 )

@@ -38,7 +38,7 @@ from sley.formats.mscclpp.raw import (
     RawRange,
     place_of,
 )
-from sley.formats.mscclpp.targets import PlanTarget
+from sley.formats.mscclpp.targets import LOCAL_MEMORIES, PlanTarget
 from sley.formats.mscclpp.words import (
     ACQUIRE,
     BARRIER,
@@ -171,6 +171,11 @@ def _check_gpu(raw: RawPlan, rank: int, target: PlanTarget, problems: Problems) 
         if getattr(gpu, name) < 1:
             problems.add(F475, at, expected=f"{name} to be at least 1", found="0")
     _check_length(problems, at, "semaphores", gpu.semaphores, target.semaphores)
+    _check_length(problems, at, "port channels", gpu.peers[PORT], target.port_channels)
+    most = target.port_memories - LOCAL_MEMORIES
+    if gpu.port_buffers > most:
+        expected = f"at most {most} remote buffers with access by port channels"
+        problems.add(F482, at, expected=expected, found=str(gpu.port_buffers))
     peers = [("a channel", peer) for word in (MEMORY, PORT) for peer in gpu.peers[word]]
     remotes = [("a remote buffer", remote.rank) for remote in gpu.remote]
     for what, peer in peers + remotes:

@@ -10,7 +10,7 @@ from sley.formats.mscclpp.accesses import accesses_of, all_operations
 from sley.formats.mscclpp.cutting import Cutting
 from sley.formats.mscclpp.header import MAX_SIZE
 from sley.formats.mscclpp.raw import RawPlan
-from sley.formats.mscclpp.targets import PlanTarget
+from sley.formats.mscclpp.targets import LOCAL_MEMORIES, PlanTarget
 from sley.formats.mscclpp.words import GET, MEMORY, MOVES, PORT, REDUCTIONS, Operand
 from sley.ir.conditions import Condition
 from sley.ir.sizes import sizes_text
@@ -26,7 +26,7 @@ def conditions(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> tuple[Cond
             ("sizes", list(_about_sizes(raw, cutting, target))),
             ("hosts", list(_about_hosts(raw))),
             ("buffers", about_buffers),
-            ("calls", list(_about_calls(raw))),
+            ("calls", list(_about_calls(raw, target))),
         )
         for text in texts
     )
@@ -132,7 +132,7 @@ def _about_buffers(raw: RawPlan) -> Iterator[str]:
                 yield f"{name} at the same offset of its allocation on all ranks"
 
 
-def _about_calls(raw: RawPlan) -> Iterator[str]:
+def _about_calls(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
     if any(op.name in REDUCTIONS for *_, op in all_operations(raw)):
         yield "sum"
     kinds = {
@@ -158,6 +158,13 @@ def _about_calls(raw: RawPlan) -> Iterator[str]:
         yield "new allocations on all ranks at once"
     if raw.reuses and scratch:
         yield "no execution of another plan with reuse_resources"
+    if channels := max(len(gpu.peers[PORT]) for gpu in raw.gpus):
+        # All plans of an executor have one proxy, which never forgets what it has registered.
+        own = LOCAL_MEMORIES + max(gpu.port_buffers for gpu in raw.gpus)
+        yield (
+            f"an executor that has made at most {target.port_memories - own} memories and "
+            f"{target.port_channels - channels} port channels for other plans and allocations"
+        )
     blocks = max(len(gpu.blocks) for gpu in raw.gpus)
     if blocks > 1:
         # Blocks wait for one another, and the executor's launch is not a cooperative one.

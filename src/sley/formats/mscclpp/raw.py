@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sley.errors import Place
-from sley.formats.mscclpp.words import Where
+from sley.formats.mscclpp.words import PORT, Where
 from sley.ir.words import Buffer, Protocol
 
 
@@ -84,6 +84,11 @@ class RawGpu:
     remote: tuple[RawRemote, ...]
     semaphores: tuple[int, ...]
     blocks: tuple[RawBlock, ...]
+
+    @property
+    def port_buffers(self) -> int:
+        """The number of remote buffers that ports access; one for each time it is named."""
+        return sum(remote.types.count(PORT) for remote in self.remote)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from sley.formats.format import Target
 
 SUFFIX = ".json"
 
+LOCAL_MEMORIES = 3
+"""The memories of a plan on its own GPU that ports can name: input, output and scratch."""
+
 
 @dataclass(frozen=True, repr=False)
 class PlanTarget(Target):
@@ -21,6 +24,8 @@ class PlanTarget(Target):
     channels_per_operation, buffers_per_operation: limits of the channels of an operation, and of
         its sources, and of its destinations.
     semaphores, barriers: limits of those of a GPU.
+    port_memories, port_channels: limits of the memories and channels that the triggers of ports can
+        name, of all plans of a process. Three memories of each plan are local.
     threads: limit of the threads of a block.
     iterations: limit of the iterations of a pipeline.
     offset_bytes: limit of the offsets in a buffer.
@@ -36,6 +41,8 @@ class PlanTarget(Target):
     buffers_per_operation: int
     semaphores: int
     barriers: int
+    port_memories: int
+    port_channels: int
     threads: int
     iterations: int
     offset_bytes: int
@@ -53,6 +60,8 @@ MSCCLPP = PlanTarget(
     buffers_per_operation=10,
     semaphores=16,
     barriers=16,
+    port_memories=1 << 9,
+    port_channels=1 << 10,
     threads=1024,
     iterations=(1 << 16) - 1,
     offset_bytes=(1 << 32) - 1,

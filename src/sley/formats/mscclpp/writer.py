@@ -16,7 +16,7 @@ from sley.errors.formats import F443, F451, F456, F475, F481, F482
 from sley.formats.format import Target, target_among
 from sley.formats.mscclpp.emission import Step, Steps, emit
 from sley.formats.mscclpp.placing import Conflicts, Placing, Range, place
-from sley.formats.mscclpp.targets import TARGETS, PlanTarget
+from sley.formats.mscclpp.targets import LOCAL_MEMORIES, TARGETS, PlanTarget
 from sley.formats.mscclpp.threadblocks import (
     BlockPart,
     Channel,
@@ -317,9 +317,18 @@ def _check_tables(parts: _Parts, target: PlanTarget, problems: Problems) -> None
             if peers > target.references:
                 expected = f"at most {target.references} remote buffers in a block"
                 problems.add(F482, at, expected=expected, found=f"{peers}")
+    ranks = range(parts.plan.collective.ranks)
+    steps: list[list[Step]] = [[] for _ in ranks]
+    ports: list[set[Channel]] = [set() for _ in ranks]
+    for rank, of, channels in zip(blocks.rank, parts.steps, blocks.channels, strict=True):
+        steps[rank] += of.steps
+        ports[rank].update(channel for channel in channels if channel.port)
+    remote = [len(_remote(steps[rank], rank, port=True)) for rank in ranks]
     for word, numbers, most in (
         ("semaphores", blocks.semaphores, target.semaphores),
         ("barriers", blocks.barriers, target.barriers),
+        ("port channels", [len(of) for of in ports], target.port_channels),
+        ("remote buffers of ports", remote, target.port_memories - LOCAL_MEMORIES),
     ):
         rank = int(np.argmax(numbers))
         if numbers[rank] > most:
