@@ -347,6 +347,16 @@ def test_the_user_can_name_the_sizes_of_calls_and_slots() -> None:
     assert codes(deep("LL", maxBytes=64 << 10), "rccl", slots=2) == ["V203"]
 
 
+@pytest.mark.parametrize("inplace", [0, 1])
+def test_a_write_to_the_input_names_the_attribute_of_the_place(inplace: int) -> None:
+    text = local(block(0, step(0, "cpy", "i0", "o0", cnt=2), step(1, "cpy", "o0", "i0")))
+    with pytest.raises(SleyError) as caught:
+        proven(text.replace('inplace="0"', f'inplace="{inplace}"'), "executor")
+    (found,) = caught.value.diagnostics
+    assert found.code == "F454"
+    assert ('outofplace="0"' in found.remedy) == bool(inplace)
+
+
 def test_a_custom_collective_must_be_that_of_the_file() -> None:
     wanted = sley.Custom("mine", 1, 2, 2, lambda r, i: [(r, i)], chunks=2)
     text = local(COPIES, coll="custom", inplace=0)

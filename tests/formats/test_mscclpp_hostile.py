@@ -173,6 +173,29 @@ def test_a_mistake_is_at_the_line_of_its_operation() -> None:
     assert place.detail == "rank 0 block 0 operation 3 (rres)"
 
 
+@pytest.mark.parametrize("word", ["signal", "wait", "pws"])
+def test_a_channel_without_another_end_is_not_at_its_line(word: str) -> None:
+    made = Made("allgather", 3, (1, 3, 0))
+    block = made.gpus[0].block()
+    if word == "pws":
+        block.move("pws", [("i", 0, 1)], [(2, "o", 0, 1)], word=PORT)
+    else:
+        block.on(word, 2, word=PORT)
+    channel, operation = refused(made.text).diagnostics[0].places
+    assert '"connected_to"' in made.text.splitlines()[channel.line - 1]
+    assert channel.detail == "rank 0 port channel 0"
+    assert operation.detail == f"rank 0 block 0 operation 0 ({word})"
+    made.gpus[2].block().on("wait", 0, word=PORT)
+    mscclpp.read(made.text)
+
+
+def test_a_channel_to_no_rank_is_not_at_its_line() -> None:
+    text = text_of(edited(_put().to_json(), "gpus.1.channels.0.connected_to", [1]))
+    (found,) = refused(text).diagnostics
+    assert found.code == "F483"
+    assert '"connected_to"' in text.splitlines()[found.places[0].line - 1]
+
+
 def _put(**header: Any) -> Made:
     """A put through the scratch of the other rank."""
     made = Made("allgather", 2, (1, 2, 2), **header)

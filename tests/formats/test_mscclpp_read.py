@@ -289,6 +289,16 @@ def test_conditions_on_calls_follow_the_scratch() -> None:
     assert conditions_of(shared, "sizes")[0] == "chunks of a multiple of 16 bytes, 16 to 16M"
 
 
+def test_a_plan_in_place_that_says_it_is_not_is_refused_where_it_writes_the_input() -> None:
+    text = text_of(edited(right.allreduce_by_rres().to_json(), "inplace", False))
+    with pytest.raises(SleyError) as caught:
+        prove(text)
+    (found,) = caught.value.diagnostics
+    assert found.code == "V206"
+    assert '"name": "rres"' in text.splitlines()[found.places[0].line - 1]
+    assert any("out of place" in note for note in found.notes)
+
+
 def test_the_memories_and_channels_of_ports_are_conditions() -> None:
     assert conditions_of(right.allgather_by_port(), "calls")[-1] == (
         "an executor that has made at most 508 memories and 1023 port channels "

@@ -653,11 +653,13 @@ F483 = Rule(
     "F483",
     "bad-rank",
     what="A channel, remote buffer or switch group names the GPU itself or a GPU that the plan "
-    "does not have; or the GPUs of a switch group don't all have it.",
-    why="There is no connection to such a GPU. The members of a group make it together: they "
-    "would wait for one another.",
+    "does not have; or a channel on which an operation signals or waits has no other end; or the "
+    "GPUs of a switch group don't all have it.",
+    why="There is no connection to such a GPU. The channels of two GPUs to one another are, in "
+    "order, the ends of one: nobody signals or waits at an end that the other GPU does not have. "
+    "The members of a group make it together: they would wait for one another.",
     example='"connected_to": [2] with two GPUs',
-    instead="Correct the rank, or declare the group on all its GPUs.",
+    instead="Correct the rank, or declare the channel or the group on all its GPUs.",
 )
 F484 = Rule(
     "F484",

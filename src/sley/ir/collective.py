@@ -169,9 +169,13 @@ class Layout(Value):
         """The cell of (rank, buffer, index); scalars or arrays."""
         return self.base[buffer, rank] + index
 
+    def rank(self, cell: int) -> int:
+        """The rank of a cell."""
+        return int(np.searchsorted(self.base.min(axis=0), cell, side="right")) - 1
+
     def name(self, cell: int) -> str:
         """A cell's name for messages: "rank 1 out[3]"."""
-        rank = int(np.searchsorted(self.base.min(axis=0), cell, side="right")) - 1
+        rank = self.rank(cell)
         for buffer in (Buffer.SCRATCH, Buffer.OUTPUT, Buffer.INPUT):
             index = cell - int(self.base[buffer, rank])
             if 0 <= index < self.size[buffer, rank]:

@@ -61,15 +61,28 @@ def explain(
         wanted = Counter(c.values[int(c.expected[one.row])].tolist())
         promise = f"{plan.layout.name(one.cell)} = {spell(c, wanted)}"
         lines.append((promise, difference(c, wanted, end.value)))
-    last = ends[0].writer
+    last, notes = ends[0].writer, [f"{promise}: {found}" for promise, found in lines[1:]]
+    if last == NONE and not c.in_place:
+        last = _input_writer(plan, some[0].cell)
+        if last != NONE:
+            notes.append("out of place: this operation writes the input, which is other memory")
     return [
         V206.diagnostic(
             at=plan.places([] if last == NONE else [last]),
             expected=lines[0][0],
             found=lines[0][1],
-            notes=[f"{promise}: {found}" for promise, found in lines[1:]],
+            notes=notes,
         )
     ]
+
+
+def _input_writer(plan: OneSidedPlan, cell: int) -> int:
+    """The first operation that writes the input of the rank of a cell, perhaps for its output; NONE
+    without one."""
+    r = plan.ranges
+    mine = plan.layout.rank(cell) == r.rank
+    rows = r.operation[mine & r.writes & (r.buffer == Buffer.INPUT)]
+    return int(rows[0]) if len(rows) else NONE
 
 
 @dataclass(frozen=True)

@@ -166,6 +166,12 @@ def rows_of_file(raw: RawFile) -> Rows:
     )
 
 
+_ONLY_IN_PLACE = (
+    'If the plan is meant for calls in place alone, write outofplace="0" in <algo>; else use '
+    "scratch or the output for partial results."
+)
+
+
 def check_peers(plan: Plan, peers: Peers, problems: Problems) -> None:
     """Refuses a block with several connections in one direction."""
     t = plan.instructions
@@ -187,8 +193,11 @@ def check_peers(plan: Plan, peers: Peers, problems: Problems) -> None:
         )
 
 
-def check_memory(plan: Plan, target: XmlTarget, problems: Problems) -> None:
-    """Refuses an out-of-place plan that overwrites its input, and operands that overlap."""
+def check_memory(
+    plan: Plan, target: XmlTarget, problems: Problems, *, declares_both: bool = False
+) -> None:
+    """Refuses an out-of-place plan that overwrites its input, and operands that overlap.
+    declares_both: whether the plan's file is for calls in place too."""
     for fault in overlap_faults(plan)[: problems.room]:
         problems.add(F455, plan.places(fault.rows), expected=fault.expected, found=fault.found)
     if plan.collective.in_place or not target.keeps_input:
@@ -199,7 +208,8 @@ def check_memory(plan: Plan, target: XmlTarget, problems: Problems) -> None:
             F454,
             plan.place(row),
             expected=f"the input to be kept, for {target.name}",
-            found=f"a write to {plan.layout.name(cell)}",
+            found=f"a write to {plan.layout.name(cell)}, out of place",
+            remedy=_ONLY_IN_PLACE if declares_both else "",
         )
 
 

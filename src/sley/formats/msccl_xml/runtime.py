@@ -78,11 +78,13 @@ class _Calls:
 
     least, most: the sizes in bytes, both included; `most` is None without a limit.
     places: whether input and output are the same memory, for each of the places.
+    declares_both: whether the file is for both places, of which the user may have chosen one.
     """
 
     least: int
     most: int | None
     places: tuple[bool, ...]
+    declares_both: bool
 
 
 # More than eight parameters: what a user may say about a file.
@@ -133,7 +135,7 @@ def executions(
         problems.raise_any()
         _check_merged_operands(raw, aim, operands, steps, problems)
         plan = plan_of(raw, aim, operands, steps.rows, _waits(steps, announcers), slots)
-        check_memory(plan, target, problems)
+        check_memory(plan, target, problems, declares_both=calls.declares_both)
         found.append(_execution(plan, raw.header, target, calls, slot_bytes))
     problems.raise_any()
     return Executions(tuple(found), tuple(dict.fromkeys(remarks)))
@@ -184,7 +186,7 @@ def _calls(
                 expected=f"a file for calls of at most {max_bytes} bytes",
                 found=f"minBytes={header.min_bytes}",
             )
-    return _Calls(least, most, places)
+    return _Calls(least, most, places, len(allowed) > 1)
 
 
 def _check_target(raw: RawFile, target: XmlTarget, problems: Problems) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from sley.errors import Place, Rule
+from sley.errors import Place, Rule, counted
 from sley.errors.formats import (
     F457,
     F473,
@@ -176,12 +176,18 @@ def _check_gpu(raw: RawPlan, rank: int, target: PlanTarget, problems: Problems) 
     if gpu.port_buffers > most:
         expected = f"at most {most} remote buffers with access by port channels"
         problems.add(F482, at, expected=expected, found=str(gpu.port_buffers))
-    peers = [("a channel", peer) for word in (MEMORY, PORT) for peer in gpu.peers[word]]
-    remotes = [("a remote buffer", remote.rank) for remote in gpu.remote]
-    for what, peer in peers + remotes:
-        if peer >= ranks or peer == rank:
-            expected = f"another rank below {ranks}"
-            problems.add(F483, at, expected=expected, found=f"{what} of rank {peer}")
+    expected = f"another rank below {ranks}"
+    for word in (MEMORY, PORT):
+        for channel, peer in enumerate(gpu.peers[word]):
+            if peer >= ranks or peer == rank:
+                place = raw.at_channel(rank, word, channel)
+                problems.add(F483, place, expected=expected, found=f"a channel to rank {peer}")
+                break
+    for remote in gpu.remote:
+        if remote.rank >= ranks or remote.rank == rank:
+            problems.add(
+                F483, at, expected=expected, found=f"a remote buffer of rank {remote.rank}"
+            )
             break
     for number, block in enumerate(gpu.blocks):
         _check_block(gpu, block, place_of(raw.file, rank, number), target, problems)
@@ -280,8 +286,11 @@ class _Operation:
         if op.name in MOVES:
             self._check_move(MOVES[op.name])
         elif op.name in SIGNALS or op.name in WAITS:
+            before = len(self.problems)
             self._check_channel_type((MEMORY, PORT))
             self._check_channels()
+            if len(self.problems) == before:
+                self._check_ends()
         elif op.name in (ACQUIRE, RELEASE):
             self._check_semaphores()
         elif op.name == PIPELINE:
@@ -312,6 +321,21 @@ class _Operation:
                 self._problem(F484, expected, f"channel {channel}")
                 break
         self._check_threads(len(op.channel_ids))
+
+    def _check_ends(self) -> None:
+        """The channels on which the operation signals or waits, which exist, have another end: the
+        peer has as many channels to this GPU."""
+        word = self.op.channel_type
+        peers = self.gpu.peers[word]
+        for k in self.op.channel_ids:
+            channel = self.block.channels[word][k]
+            peer = peers[channel]
+            number = peers[: channel + 1].count(peer)
+            has = self.raw.gpus[peer].peers[word].count(self.rank)
+            if has < number:
+                at = (self.raw.at_channel(self.rank, word, channel), self.at)
+                expected = f"at least {counted(number, f'{word} channel')} of rank {peer} back"
+                self.problems.add(F483, at, expected=expected, found=str(has) if has else "none")
 
     def _check_threads(self, used: int) -> None:
         if used > self.raw.threads:
@@ -392,6 +416,8 @@ class _Operation:
             self._problem(F479, "a channel for each destination", found)
         if len(self.problems) > before:
             return
+        if op.name == PUT_SIGNAL:
+            self._check_ends()
         for channel, one in zip(op.channel_ids, op.destinations, strict=True):
             peer = self.gpu.peers[PORT][self.block.channels[PORT][channel]]
             rank = self.gpu.remote[self.block.buffers[PORT][one.number]].rank

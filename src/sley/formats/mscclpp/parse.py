@@ -1,7 +1,7 @@
 """Parse: the RawPlan of a JSON text.
 
-Python's parser makes objects without places, so the lines of operations come from the "name" keys
-of the text, in the order of the objects that have one.
+Python's parser makes objects without places, so the lines of operations and channels come from the
+keys "name" and "connected_to" of the text, in the order of the objects that have one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ from sley.formats.problems import MOST_REPORTED, Problems
 INT32 = (1 << 31) - 1
 UINT32 = (1 << 32) - 1
 
-_NAME = re.compile(r'"name"[ \t\r\n]*:')
+_LOCATED = ("name", "connected_to")
+_KEY = re.compile(rf'"(?:{"|".join(_LOCATED)})"[ \t\r\n]*:')
 _MISSING = object()
 
 _T = TypeVar("_T")
@@ -81,19 +82,19 @@ def parse(source: str | os.PathLike[str], file: str | None = None) -> RawPlan:
 
 
 def _lines(text: str, document: Object) -> dict[int, int]:
-    """The line of the key "name" of each object that has one, by the id of the object; none if the
-    keys of the text can't be told apart."""
+    """The line of each object with one of the keys `_LOCATED`, that of the last of them, by the id
+    of the object; none if the keys of the text can't be told apart."""
     ends = np.flatnonzero(np.frombuffer(text.encode("latin-1", "replace"), np.uint8) == ord("\n"))
-    keys = np.fromiter((m.start() for m in _NAME.finditer(text)), np.int64)
-    named = list(_objects_with_name(document))
-    if len(named) != len(keys):
+    keys = np.fromiter((m.start() for m in _KEY.finditer(text)), np.int64)
+    owners = list(_located_objects(document))
+    if len(owners) != len(keys):
         return {}
     numbers = (np.searchsorted(ends, keys) + 1).tolist()
-    return dict(zip(map(id, named), numbers, strict=True))
+    return dict(zip(map(id, owners), numbers, strict=True))
 
 
-def _objects_with_name(document: Object) -> Iterator[Object]:
-    """The objects with the key "name", in the order of these keys in the text."""
+def _located_objects(document: Object) -> Iterator[Object]:
+    """The objects with a key of `_LOCATED`, in the order of these keys in the text."""
     stack: list[Iterator[Any]] = [iter([document])]
     while stack:
         value = next(stack[-1], _MISSING)
@@ -108,7 +109,7 @@ def _objects_with_name(document: Object) -> Iterator[Object]:
 
 
 class _Mark:
-    """The place of the key "name" among the entries of an object."""
+    """The place of a key of `_LOCATED` among the entries of an object."""
 
     def __init__(self, owner: Object) -> None:
         self.owner = owner
@@ -116,7 +117,7 @@ class _Mark:
 
 def _entries(value: Object) -> Iterator[Any]:
     for key, entry in value.items():
-        if key == "name":
+        if key in _LOCATED:
             yield _Mark(value)
         if isinstance(entry, (dict, list)):
             yield entry
@@ -280,6 +281,7 @@ class _Reader:
 
     def _gpu(self, gpu: _Fields, rank: int) -> RawGpu:
         peers: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
+        lines: dict[str, list[int]] = {word: [] for word in CHANNEL_TYPES}
         groups: list[RawGroup] = []
         for channel in gpu.objects("channels"):
             word = channel.word("channel_type", _TYPES)
@@ -287,7 +289,9 @@ class _Reader:
                 groups += self._groups(channel)
                 channel.finish(("channel_type", "buffer_type", "rank_groups"))
             else:
-                peers[word] += channel.integers("connected_to")
+                found = channel.integers("connected_to")
+                peers[word] += found
+                lines[word] += [self._line(channel)] * len(found)
                 channel.finish(("channel_type", "connected_to"))
         semaphores = gpu.objects("semaphores", [])
         for semaphore in semaphores:
@@ -305,7 +309,8 @@ class _Reader:
             gpu.integer("input_chunks"),
             gpu.integer("output_chunks"),
             gpu.integer("scratch_chunks"),
-            {word: tuple(found) for word, found in peers.items()},
+            {word: tuple(of_type) for word, of_type in peers.items()},
+            {word: tuple(of_type) for word, of_type in lines.items()},
             tuple(groups),
             tuple(remote),
             tuple(semaphore.integer("init_value") for semaphore in semaphores),

@@ -74,12 +74,14 @@ class RawGroup:
 
 @dataclass(frozen=True, slots=True)
 class RawGpu:
-    """A GPU. peers: by type of channel, the peer of each channel. semaphores: initial values."""
+    """A GPU. peers, lines: by type of channel, the peer of each channel, and the line of each, 0 if
+    it is not known. semaphores: initial values."""
 
     input_chunks: int
     output_chunks: int
     scratch_chunks: int
     peers: Mapping[str, tuple[int, ...]]
+    lines: Mapping[str, tuple[int, ...]]
     groups: tuple[RawGroup, ...]
     remote: tuple[RawRemote, ...]
     semaphores: tuple[int, ...]
@@ -117,6 +119,11 @@ class RawPlan:
     def at(self, rank: int, block: int, operation: RawOperation | None = None) -> Place:
         """The place of an operation, or of a block."""
         return place_of(self.file, rank, block, operation)
+
+    def at_channel(self, rank: int, word: str, channel: int) -> Place:
+        """The place of a GPU's channel of a type."""
+        line = self.gpus[rank].lines[word][channel]
+        return Place(self.file, line, detail=f"rank {rank} {word} channel {channel}")
 
 
 def place_of(file: str, rank: int, block: int = -1, operation: RawOperation | None = None) -> Place:
