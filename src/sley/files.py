@@ -78,12 +78,14 @@ def save(
 
 @dataclass(frozen=True)
 class FileProof:
-    """The proof of a file: a proof for each way in which a target executes it.
+    """The proof of a file: a proof for each way in which a target executes it, or one of what the
+    file means.
 
+    target: None for what the file means.
     notes: remarks on the file.
     """
 
-    target: Target
+    target: Target | None
     proofs: tuple[Proof, ...]
     notes: tuple[Diagnostic, ...]
 
@@ -94,16 +96,23 @@ class FileProof:
 def verify_file(
     path: str | os.PathLike[str], target: str | Target | None = None, **settings: Any
 ) -> FileProof:
-    """Proves a file as a target reads and executes it: every way in which it does.
+    """Proves a file as a target reads and executes it: every way in which it does. Without a target
+    it proves what the file means, which a runtime may execute otherwise, or refuse.
 
-    target: by default the first one of the file's format.
-    settings: those of the format's `executions`; None for the default. All formats have collective,
-        in_place, root and slots, as `load`.
+    target: by default mscclpp for an execution plan, which has a meaning only for its executor, and
+        none for XML.
+    settings: those of `load`, and with a target those of the format's `executions`; None for the
+        default.
     Errors: F460 for a suffix whose files no runtime reads, F440 for a target that doesn't read it,
-        C309 for settings that the format doesn't have, those of `executions`, V2xx.
+        C309 for settings that the format, or a proof without a target, doesn't have, those of
+        `load` and `executions`, V2xx.
     """
     form = by_suffix(path, formats.FORMATS)
-    target = target_named(target or form.targets[0])
+    target = target or form.only_target
+    if target is None:
+        found = formats.read(path, **settings)
+        return FileProof(None, (verify(found.plan),), found.notes)
+    target = target_named(target)
     if target not in form.targets:
         raise F440.error(
             at=Place(str(path)),

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from sley.cli import main
 from sley.devices.measure import CheckedData
 from sley.errors.catalog import all_rules
+from sley.files import verify_file
 
 GOOD = """
 import sley
@@ -311,4 +312,20 @@ def test_nodes_of_an_algorithm_are_one_host_in_an_execution_plan(tmp_path: Path)
 def test_options_of_execution_plans_are_ignored_for_xml(tmp_path: Path) -> None:
     given = ("ring-allreduce", "--ranks", 2, "-o", tmp_path / "ring.xml", "--zero-copy")
     result = sley("compile", *given)
-    assert (result.exit_code, "C309" in result.output) == (1, True)
+    assert (result.exit_code, "--zero-copy" in result.output) == (2, True)
+
+
+def test_without_a_target_a_file_is_not_proven_by_its_meaning(tmp_path: Path) -> None:
+    """Where no step announces itself, waits have a meaning, but end for no runtime."""
+    path = tmp_path / "plan.xml"
+    given = ("hierarchical-allreduce", "--nodes", 2, "--gpus", 2, "-o", path)
+    assert sley("compile", *given).exit_code == 0
+    assert 'hasdep="1"' in path.read_text()
+    path.write_text(path.read_text().replace('hasdep="1"', 'hasdep="0"'))
+    result = sley("verify", path)
+    *_, proof, conditions, end = result.stdout.splitlines()
+    assert end.startswith("This is what the file means; --target ")
+    assert all(name in end for name in ("executor", "rccl", "msccl"))
+    found = verify_file(path)
+    assert (found.target, str(found)) == (None, f"{proof}\n{conditions}")
+    assert "F466" in sley("verify", path, "--target", "executor").stderr

@@ -19,7 +19,7 @@ from sley.cli.options import (
     plan_options,
 )
 from sley.cli.output import Command, Phases, print_json
-from sley.cli.sources import plan_of
+from sley.cli.sources import plan_of, refuse_foreign
 from sley.compiler.pipeline import PASSES
 from sley.devices import THREADS
 from sley.engine.measure import REDUCE_OPS
@@ -89,6 +89,9 @@ def compile_command(  # as many parameters as options; click passes each by name
     form = None if target is None else files.FORMATS[TARGETS[target].suffix]
     if output is not None:
         form = by_suffix(output, files.FORMATS)
+        known = {"op" if word == "reduce_op" else word for word in form.settings}
+        known |= {"target"} if form.targets else set()
+        refuse_foreign(form, known, {**settings, "op": op, "target": target})
     plan = plan_of(selection, phases, verify=True, form=form)
     _check_print_after(phases)
     if show_rank is not None and show_rank >= plan.collective.ranks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -186,6 +186,14 @@ def _refuse_sizes(selection: Selection, words: tuple[str, ...]) -> None:
     for word in words:
         if getattr(selection, word) is not None:
             raise click.UsageError(f"{flag(word)}: its value is fixed in {selection.what}")
+
+
+def refuse_foreign(form: Format, known: Collection[str], given: Mapping[str, object]) -> None:
+    """Refuses options that a format does not have. given: their values, None if not given. Errors:
+    click's usage error."""
+    for word, value in given.items():
+        if value is not None and word not in known:
+            raise click.UsageError(f"{flag(word)}: {form.name} does not have it")
 
 
 def _program_of_file(what: str) -> Program:

@@ -9,11 +9,11 @@ import click
 from sley import formats
 from sley.cli.options import Selection, SizeType, common_options, flag, plan_options
 from sley.cli.output import Command, Phases, print_json, report_notes
-from sley.cli.sources import check_links, file_settings, is_plan, plan_of
+from sley.cli.sources import check_links, file_settings, is_plan, plan_of, refuse_foreign
 from sley.compiler import Options
 from sley.errors import Diagnostic
 from sley.files import verify_file
-from sley.formats import by_suffix
+from sley.formats import by_suffix, keywords
 from sley.ir.plan import Plan
 from sley.verify import Proof, verify
 
@@ -47,8 +47,12 @@ def verify_command(
     phases = Phases(verbose, quiet=as_json)
     notes: tuple[Diagnostic, ...] = ()
     sizes = {"max_bytes": max_bytes, "slot_bytes": slot_bytes}
-    target = target or _only_target(selection)
-    if target is not None and is_plan(selection) and selection.options.schedule is None:
+    is_file = is_plan(selection) and selection.options.schedule is None
+    form = by_suffix(selection.what, formats.FORMATS) if is_file else None
+    if form is not None and target is None and form.only_target is not None:
+        target = form.only_target.name
+    if form is not None and target is not None:
+        refuse_foreign(form, keywords(form.executions), {"slots": selection.options.slots, **sizes})
         proofs, notes = _prove_file(selection, target, sizes, phases)
         end = f"as {target} executes the file"
     elif given := [word for word, value in sizes.items() if value is not None]:
@@ -56,6 +60,11 @@ def verify_command(
     else:
         proofs = (_prove_plan(selection, target, phases),)
         end = "" if target is None else f"within the limits of {target}"
+        if form is not None:
+            names = ", ".join(one.name for one in form.targets)
+            end = (
+                f"This is what the file means; --target proves what a runtime makes of it: {names}."
+            )
     if as_json:
         print_json(
             {
@@ -75,15 +84,6 @@ def verify_command(
     if end:
         click.echo(end)
     phases.report()
-
-
-def _only_target(selection: Selection) -> str | None:
-    """The target of a file with a one-sided plan, which has a meaning only for its executor."""
-    if is_plan(selection):
-        form = by_suffix(selection.what, formats.FORMATS)
-        if form.one_sided:
-            return form.targets[0].name
-    return None
 
 
 def _prove_file(

@@ -142,6 +142,12 @@ class RuntimeFormat(Format):
     executions: Callable[..., Executions]
     one_sided: bool = False
 
+    @property
+    def only_target(self) -> Target | None:
+        """The target that gives a one-sided plan its meaning; None if files have one of their own,
+        whatever a target makes of them."""
+        return self.targets[0] if self.one_sided else None
+
 
 def keywords(function: Callable[..., object]) -> tuple[str, ...]:
     """The names of a function's keyword-only parameters."""
