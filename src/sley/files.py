@@ -19,16 +19,17 @@ from sley.formats import (
     RuntimeFormat,
     Target,
     by_suffix,
+    chakra,
     keywords,
     target_named,
-    write_file,
+    write_files,
 )
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan, check_kind
 from sley.verify import Proof, verify
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
-    {**formats.FORMATS, **{form.suffix: form for form in kernel_files.FORMATS}}
+    {**formats.FORMATS, **{f.suffix: f for f in (*kernel_files.FORMATS, chakra.FORMAT)}}
 )
 """The formats of plans, by the suffix of a file's name."""
 
@@ -46,22 +47,24 @@ def save(
     target: str | Target | None = None,
     **settings: Any,
 ) -> None:
-    """Proves a plan and writes it: as MSCCL XML, as an execution plan of MSCCL++, or as kernels. If
-    anything fails, an existing file is not changed. What a runtime makes of the file is proven too.
+    """Proves a plan and writes it: as MSCCL XML, as an execution plan of MSCCL++, as kernels, or as
+    Chakra traces. If anything fails, an existing file is not changed. What a runtime makes of the
+    file is proven too.
 
     Once a chunk fills a tile, the kernels that run XML send a message of several chunks chunk by
     chunk, each in its own slot, and a connection has the protocol's slots. A plan that was not
     compiled for this (`per_chunk`) may hang there, and is refused.
 
-    path: ends in .xml, in .json for MSCCL++, in .cu for kernels for GPUs, or in .cpp for kernels
-        for CPUs.
+    path: ends in .xml, in .json for MSCCL++, in .cu for kernels for GPUs, in .cpp for kernels for
+        CPUs, or in .et for ASTRA-sim, which stands for a file of each rank: a.0.et for a.et.
     target: for XML: executor (the default), rccl or msccl; for .json: mscclpp.
     settings: settings of the format; None for the default. XML has name, min_bytes, max_bytes,
         threads (`sley.formats.msccl_xml.write`), execution plans have these, zero_copy and
         ranks_per_node (`sley.formats.mscclpp.write`), kernels have name, threads, dtype, reduce_op
-        (`sley.devices.kernel_files.write`).
-    Errors: C307, V2xx, F4xx, C309 for settings that the format doesn't have, and for kernels K515,
-    R504, R514.
+        (`sley.devices.kernel_files.write`), traces have size and tile_bytes
+        (`sley.formats.chakra.write`).
+    Errors: C307, V2xx, F4xx, C309 for settings that the format doesn't have, for kernels K515,
+    R504, R514, and for traces S702.
     """
     form = by_suffix(path, FORMATS)
     if isinstance(form, RuntimeFormat):
@@ -70,10 +73,11 @@ def save(
     else:
         given = form.settings_of(path, form.settings, {**settings, "target": target})
     _prove(plan, form)
-    text = form.write(plan, **given)
+    written = form.write(plan, **given)
     if isinstance(form, RuntimeFormat):
-        _prove_executions(form, chosen, text, {"collective": plan.collective, "file": str(path)})
-    write_file(path, text)
+        settings = {"collective": plan.collective, "file": str(path)}
+        _prove_executions(form, chosen, written, settings)
+    write_files(form.contents(path, written))
 
 
 @dataclass(frozen=True)

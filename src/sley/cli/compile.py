@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from sley.engine.measure import REDUCE_OPS
 from sley.errors import counted
 from sley.formats import TARGETS, Format, by_suffix, check
 from sley.ir.plan import Plan
+from sley.ir.words import Schedule
 from sley.report.tables import estimate_lines, pipeline_table, plan_summary, plan_table
 
 _SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORMATS.items())
@@ -56,6 +58,9 @@ _SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORM
     "--ranks-per-node",
     type=click.IntRange(min=1),
     help="MSCCL++: ranks of a host; between hosts channels are ports. [--gpus, or the topology's]",
+)
+@click.option(
+    "--tile-bytes", type=SizeType(), help="ASTRA-sim: cut chunks into tiles of this size. [none]"
 )
 @click.option("--show-pipelines", is_flag=True, help="Print the sub-pipelines.")
 @click.option("--show-rank", type=click.IntRange(min=0), help="Print the blocks of this rank.")
@@ -92,6 +97,11 @@ def compile_command(  # as many parameters as options; click passes each by name
         known = {"op" if word == "reduce_op" else word for word in form.settings}
         known |= {"target"} if form.targets else set()
         refuse_foreign(form, known, {**settings, "op": op, "target": target})
+    if form is not None and "size" in form.settings:
+        # A size for the compiler is one for which it chooses.
+        settings["size"] = selection.size
+        if selection.options.schedule is not Schedule.AUTO:
+            selection = replace(selection, size=None)
     plan = plan_of(selection, phases, verify=True, form=form)
     _check_print_after(phases)
     if show_rank is not None and show_rank >= plan.collective.ranks:
@@ -111,9 +121,8 @@ def compile_command(  # as many parameters as options; click passes each by name
         seconds = phases.seconds
         print_json({"ok": True, "plan": plan_summary(plan), "output": written, "seconds": seconds})
         return
-    default = form.targets[0].name if form is not None and form.targets else ""
-    readers = target or default or f"{settings['dtype'] or 'float32'} and {op or 'sum'}"
-    for word, text in [*_summary(plan), *_written(form, output, readers)]:
+    kernels = f"{settings['dtype'] or 'float32'} and {op or 'sum'}"
+    for word, text in [*_summary(plan), *_written(form, output, target, kernels)]:
         click.echo(f"{word:<23}{text}")
     if show_pipelines:
         click.echo("\n".join(pipeline_table(plan)))
@@ -136,13 +145,18 @@ def _summary(plan: Plan) -> list[tuple[str, str]]:
     return [*rows, ("proven", proven + (", one for each chunk" if plan.per_chunk else ""))]
 
 
-def _written(form: Format | None, output: Path | None, target: str) -> list[tuple[str, str]]:
-    """The row about the file, or about the checked limits."""
+def _written(
+    form: Format | None, output: Path | None, target: str | None, kernels: str
+) -> list[tuple[str, str]]:
+    """The row about the file, or about the checked limits. kernels: what kernels are for."""
     if form is None:
         return []
     if output is None:
         return [("limits", f"within those of {target}")]
-    return [("written", f"{output} for {target}")]
+    if form.per_rank:
+        return [("written", f"{output.with_suffix('')}.RANK{output.suffix} for {form.name}")]
+    default = form.targets[0].name if form.targets else kernels
+    return [("written", f"{output} for {target or default}")]
 
 
 def _check_print_after(phases: Phases) -> None:

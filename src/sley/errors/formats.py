@@ -1,7 +1,7 @@
 """Rules of the formats: requirements on files that are read, and on plans that are written (F4xx).
 
 F401 to F424 refuse to read a file; F430 to F435 are remarks about it. F436 and F462 to F469 refuse
-a file that a target does not load, or that it executes otherwise than its steps say. F440 to F456
+a file that a target does not load, or that it executes otherwise than its steps say. F440 to F459
 refuse to write a plan; F460 and F461 concern files in general. F470 to F496 refuse an MSCCL++
 execution plan, F497 and F498 are remarks about one, F499 refuses one where a plan with messages is
 expected: what their executor does is from reading its code, version 0.9.0. F500 and above are in
@@ -431,6 +431,22 @@ F457 = Rule(
     "and it registers memory of no bytes.",
     example='"scratch_chunks": 1 on rank 0, and 2 on rank 1',
     instead="Give all ranks the largest number of scratch_chunks.",
+)
+F458 = Rule(
+    "F458",
+    "no-size",
+    what="A plan is written as execution traces, without the size of the call.",
+    why="A plan is for calls of any size; the messages of a trace have their sizes in bytes.",
+    example='sley.save(plan, "allreduce.et")',
+    instead='Give the size: sley.save(plan, "allreduce.et", size="16M"), or --size 16M.',
+)
+F459 = Rule(
+    "F459",
+    "too-many-nodes",
+    what="The execution traces of a plan would have more nodes than sley writes.",
+    why="A node is a message of one tile; a simulator would take hours for them.",
+    example="a chunk of 1 GiB in tiles of 1 KiB",
+    instead="Use larger tiles, or none.",
 )
 F460 = Rule(
     "F460",

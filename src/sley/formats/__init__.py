@@ -8,6 +8,7 @@ Python; `plan_bytes` stores plans for sley itself.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -50,6 +51,7 @@ __all__ = [
     "read",
     "target_named",
     "write_file",
+    "write_files",
 ]
 
 FORMATS: Mapping[str, RuntimeFormat] = MappingProxyType(
@@ -87,12 +89,49 @@ def check(plan: Plan, target: str | Target) -> None:
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Writes a text, or bytes, atomically: after an error the file is unchanged. Errors: F461."""
+    write_files({Path(path): content})
+
+
+def write_files(contents: Mapping[Path, str | bytes]) -> None:
+    """Writes texts, or bytes, to files. None is changed before the contents of all are on the disk.
+    Errors: F461."""
+    with contextlib.ExitStack() as undo:
+        temporaries = []
+        for path, content in contents.items():
+            with _unwritable(path):
+                temporaries.append(_temporary(path.resolve(), content, undo))
+        for path, temporary in zip(contents, temporaries, strict=True):
+            with _unwritable(path):
+                temporary.replace(path.resolve())
+
+
+@contextlib.contextmanager
+def _unwritable(path: Path) -> Iterator[None]:
+    """Turns errors of the operating system into F461."""
     try:
-        _replace(Path(path), content.encode() if isinstance(content, str) else content)
+        yield
     except (OSError, ValueError) as problem:
         raise F461.error(
             at=Place(str(path)), expected="a file that can be written", found=_reason(problem)
         ) from problem
+
+
+def _temporary(path: Path, content: str | bytes, undo: contextlib.ExitStack) -> Path:
+    """A new file beside `path` with the content; `undo` deletes it if it is still there."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    with temporary.open("xb") as stream:
+        undo.callback(_delete, temporary)
+        stream.write(content.encode() if isinstance(content, str) else content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return temporary
+
+
+def _delete(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
@@ -148,19 +187,3 @@ def check_folder(path: str | os.PathLike[str]) -> None:
         raise F461.error(
             at=Place(str(path)), expected="a file in a folder that exists", found=f"no {folder}"
         )
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Writes a temporary file and renames it to `path`."""
-    path = path.resolve()
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise

@@ -90,6 +90,8 @@ class Format:
     name: its name in messages. suffix: the suffix of its files.
     write: returns the text of a plan. It takes the plan, the target as `target` if there are
         targets, and its settings as keywords.
+    per_rank: whether `write` returns the content of a file for each rank instead; the name
+        "a.suffix" then stands for "a.0.suffix", "a.1.suffix" and so on.
     targets: the runtimes that read its files; the first one is the default.
     needs: the options (of `sley.Options`) that a plan must be compiled with.
     runs_with_own_slots: whether the runtimes ignore the plan's slots: a connection has the
@@ -98,15 +100,24 @@ class Format:
 
     name: str
     suffix: str
-    write: Callable[..., str]
+    write: Callable[..., Any]
     targets: tuple[Target, ...] = ()
     needs: Mapping[str, object] = field(default_factory=dict)
     runs_with_own_slots: bool = False
+    per_rank: bool = False
 
     @property
     def settings(self) -> tuple[str, ...]:
         """The settings that `write` takes."""
         return keywords(self.write)
+
+    def contents(self, path: str | os.PathLike[str], written: Any) -> dict[Path, str | bytes]:
+        """The files for the name `path`, with their content from what `write` has returned."""
+        whole = Path(path)
+        if not self.per_rank:
+            return {whole: written}
+        name = whole.with_suffix
+        return {name(f".{rank}{whole.suffix}"): part for rank, part in enumerate(written)}
 
     def settings_of(
         self, path: str | os.PathLike[str], known: Sequence[str], settings: Mapping[str, Any]

@@ -1,0 +1,5 @@
+"""Chakra: plans as execution traces (MLCommons), which ASTRA-sim runs as custom collectives."""
+
+from sley.formats.chakra.traces import FORMAT, write
+
+__all__ = ["FORMAT", "write"]
