@@ -11,9 +11,9 @@ import click
 
 from sley import deployment
 from sley.cli.options import SizeType, json_option
-from sley.cli.output import Command, print_json
+from sley.cli.output import Command, print_json, report_error
 from sley.deployment import Call, Decision, Examination
-from sley.errors import Diagnostic, counted
+from sley.errors import Diagnostic, SleyError, counted
 from sley.ir.collectives import STANDARD
 from sley.report.tables import table_lines
 
@@ -57,7 +57,7 @@ def doctor_command(
     """Say which files of DIR a runtime reads, which file runs for which calls, and why no other.
 
     With --collective, --size and --ranks, explain this call. Exit code 1 says that a file has a
-    problem, or that a call doesn't run rightly.
+    problem, that a call doesn't run rightly, or that a size is no size of a call.
     """
     if name is None:
         if version is not None or call["collective"] is not None:
@@ -65,16 +65,23 @@ def doctor_command(
         _print_overview(where, as_json=as_json)
         return
     runtime = deployment.runtime_named(name, version)
-    calls = _calls(in_place, **call)
+    calls, impossible = _calls(in_place, **call)
+    if impossible and not calls:
+        raise SleyError(impossible)
     examined = deployment.examine(where, runtime)
     decisions = [deployment.decide(examined, one) for one in calls]
-    ok = all(one.is_right for one in decisions) if decisions else not examined.problems
+    right = all(one.is_right for one in decisions) if decisions else not examined.problems
+    ok = right and not impossible
     if as_json:
-        print_json({"ok": ok, **examined.to_json(), "calls": [one.to_json() for one in decisions]})
+        answers = {"calls": [one.to_json() for one in decisions]}
+        refused = {"diagnostics": [one.to_json() for one in impossible]} if impossible else {}
+        print_json({"ok": ok, **examined.to_json(), **answers, **refused})
     elif decisions:
         click.echo("\n\n".join("\n".join(_decision_lines(one)) for one in decisions))
     else:
         click.echo("\n".join(_lines(examined)))
+    if impossible and not as_json:
+        report_error(SleyError(impossible), as_json=False)
     if not ok:
         sys.exit(1)
 
@@ -89,21 +96,27 @@ def _calls(
     dtype: str,
     op: str,
     root: int | None,
-) -> list[Call]:
-    """The calls that the options ask for. Errors: F525, and click's usage error."""
+) -> tuple[list[Call], list[Diagnostic]]:
+    """The calls that the options ask for, and why others can't be made (F525). Errors: click's
+    usage error."""
     if collective is None and not sizes:
-        return []
+        return [], []
     if collective is None or not sizes or ranks is None:
         raise click.UsageError("a call needs --collective, --size and --ranks")
-    return [
-        Call(collective, size, ranks, gpus or ranks, place, dtype, op, root)
-        for size in sizes
-        for place in ((False, True) if in_place is None else (in_place,))
-    ]
+    calls: list[Call] = []
+    impossible: list[Diagnostic] = []
+    for size in sizes:
+        for place in (False, True) if in_place is None else (in_place,):
+            try:
+                calls.append(Call(collective, size, ranks, gpus or ranks, place, dtype, op, root))
+            except SleyError as error:
+                impossible += (one for one in error.diagnostics if one not in impossible)
+    return calls, impossible
 
 
 def _print_overview(where: Path, *, as_json: bool) -> None:
-    """Prints a line for each runtime."""
+    """Prints a line for each runtime. Errors: F503."""
+    deployment.check_path(where)
     found = [deployment.examine(where, one) for one in deployment.RUNTIMES]
     if as_json:
         print_json({"ok": True, "runtimes": [one.to_json() for one in found]})
@@ -112,7 +125,7 @@ def _print_overview(where: Path, *, as_json: bool) -> None:
     for one in found:
         read = len(one.reading.candidates)
         counts = ("-", "-") if one.refusal else (str(read), str(len(one.problems)))
-        why = one.refusal.found.partition(": ")[2] if one.refusal else ""
+        why = one.refusal.found.partition(": ")[2] if one.refusal else one.reading.no_start
         rows.append((one.runtime.name, one.runtime.version, *counts, why))
     click.echo("\n".join(table_lines(rows, (0, 1, 4))))
 
@@ -123,7 +136,9 @@ def _lines(examined: Examination) -> Iterator[str]:
     if examined.refusal is not None:
         yield str(examined.refusal)
         return
-    yield f"{runtime} reads {counted(len(reading.candidates), 'file')} in {reading.folder}"
+    effect = f": {reading.no_start}" if reading.no_start else ""
+    read = counted(len(reading.candidates), "file")
+    yield f"{runtime} reads {read} in {reading.folder}{effect}"
     rows = [_HEAD]
     for one in reading.candidates:
         nodes = f" ({one.grid.node} a node)" if one.grid.node else ""
@@ -138,8 +153,8 @@ def _lines(examined: Examination) -> Iterator[str]:
             )
         )
     if len(rows) > 1:
-        yield from ("", *table_lines(rows, _LEFT))
-    if examined.problems == () or not reading.stops:
+        yield from ("", *table_lines(rows, _LEFT), "", runtime.indivisible)
+    if not reading.stops:
         yield from _span_lines(examined)
     for heading, found in (("problem", examined.problems), ("note", examined.remarks)):
         for one_found in found:

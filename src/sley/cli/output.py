@@ -45,12 +45,12 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except SleyError as error:
-            _report_error(error, as_json=bool(ctx.params.get("as_json")))
+            report_error(error, as_json=bool(ctx.params.get("as_json")))
             sys.exit(1)
         except MemoryError as error:
             found = str(error) or "no memory left"
             short = C306.error(expected="memory for the whole program", found=found)
-            _report_error(short, as_json=bool(ctx.params.get("as_json")))
+            report_error(short, as_json=bool(ctx.params.get("as_json")))
             sys.exit(1)
         except BrokenPipeError:
             # The reader of the output has ended (sley list | head).
@@ -61,7 +61,7 @@ class Command(click.Command):
             sys.exit(1)
 
 
-def _report_error(error: SleyError, *, as_json: bool) -> None:
+def report_error(error: SleyError, *, as_json: bool) -> None:
     """Prints an error's diagnostics: JSON on standard output, or text on standard error."""
     if as_json:
         print_json({"ok": False, "diagnostics": [d.to_json() for d in error.diagnostics]})

@@ -16,6 +16,7 @@ from sley.deployment.examination import Examination as Examination
 from sley.deployment.examination import Outcome as Outcome
 from sley.deployment.examination import decide as decide
 from sley.deployment.examination import examine as examine
+from sley.deployment.folders import check_path as check_path
 from sley.deployment.packages import Package as Package
 from sley.deployment.packages import Part as Part
 from sley.deployment.packages import plan_part as plan_part

@@ -155,6 +155,8 @@ class Examination:
         return {
             "runtime": self.runtime.name,
             "version": self.runtime.version,
+            "no_start": self.reading.no_start or None,
+            "indivisible": self.runtime.indivisible,
             "files": [one.to_json() for one in self.reading.candidates],
             "spans": [
                 {
@@ -183,7 +185,9 @@ def examine(where: str | os.PathLike[str], runtime: Runtime) -> Examination:
         reading = Reading(runtime, Path(where))
         return Examination(runtime, reading, refusal, {}, (refusal,), ())
     reading = read_folder(where, runtime)
-    spans = _spans(reading.candidates)
+    runtime = reading.runtime
+    started = [one for one in reading.candidates if one.ranks not in reading.stopped_ranks]
+    spans = _spans([one for one in started if one.stop is None])
     found = [*reading.stops, *reading.findings]
     found += [one for one in reading.left_out.values() if one not in found]
     for one in reading.candidates:
@@ -296,8 +300,9 @@ def decide(examined: Examination, call: Call) -> Decision:
     if examined.refusal is not None:
         return Decision(call, Outcome.OWN, (), {}, (examined.refusal,))
     stops = [*reading.stops]
-    stops += [one.stop for one in reading.candidates if one.stop and one.ranks == call.ranks]
-    if runtime.stops and stops:
+    if call.ranks in reading.stopped_ranks:
+        stops += [one.stop for one in reading.candidates if one.stop and one.ranks == call.ranks]
+    if stops:
         return Decision(call, Outcome.NO_START, (), dict(reading.left_out), tuple(stops))
     why_not = dict(reading.left_out)
     lethal = [one for one in reading.candidates if _ends_every_call(one, runtime)]
@@ -309,7 +314,7 @@ def decide(examined: Examination, call: Call) -> Decision:
     chosen: list[Candidate] = []
     for one in reading.candidates:
         reason = (
-            one.stop
+            (None if runtime.stops else one.stop)  # else it is for other ranks
             or one.unused
             or why_not.get(one.name)
             or _why_not(one, call, runtime, undecided=unknown is not None)

@@ -38,6 +38,28 @@ class Reading:
     stops: tuple[Diagnostic, ...] = ()
     findings: tuple[Diagnostic, ...] = ()
 
+    @property
+    def stopped_ranks(self) -> frozenset[int]:
+        """The numbers of ranks of which no communicator starts."""
+        if not self.runtime.stops:
+            return frozenset()
+        return frozenset(one.ranks for one in self.candidates if one.stop is not None)
+
+    @property
+    def no_start(self) -> str:
+        """Which communicators don't start, in words; "" if all do."""
+        if self.stops:
+            return "no communicator starts"
+        ranks = shortened([str(one) for one in sorted(self.stopped_ranks)])
+        return f"no communicator of {' or '.join(ranks)} ranks starts" if ranks else ""
+
+
+def check_path(where: str | os.PathLike[str]) -> None:
+    """Refuses a path that is neither a directory nor a file. Errors: F503."""
+    _, _, missing = _files(Path(where), links=False)
+    if missing is not None:
+        raise SleyError([missing])
+
 
 def read_folder(where: str | os.PathLike[str], runtime: Runtime) -> Reading:
     """What a runtime reads in a directory, or in one file as if it were alone in a directory.
@@ -46,12 +68,12 @@ def read_folder(where: str | os.PathLike[str], runtime: Runtime) -> Reading:
     """
     path = Path(where)
     folder, paths, missing = _files(path, links=runtime.whole_folder)
-    if not runtime.whole_folder and runtime.names is None and path not in paths:
-        paths = [one for one in paths if one.suffix.lower() == runtime.suffix]
     if missing is not None and runtime.stops:
         return Reading(runtime, folder, stops=(missing,))
     if missing is not None:
         return Reading(runtime, folder, findings=(missing,))
+    if not runtime.whole_folder and runtime.names is None and path not in paths:
+        paths = [one for one in paths if one.suffix.lower() == runtime.suffix]
     candidates: list[Candidate] = []
     left_out: dict[str, Diagnostic] = {}
     stops: list[Diagnostic] = []
@@ -76,17 +98,19 @@ def read_folder(where: str | os.PathLike[str], runtime: Runtime) -> Reading:
 def _files(path: Path, *, links: bool) -> tuple[Path, list[Path], Diagnostic | None]:
     """The folder, its files by name, and why there is none. links: whether every link is a file,
     also one to a folder or to nothing."""
-    if path.is_file():
-        return path.parent, [path], None
     try:
+        if path.is_file():
+            return path.parent, [path], None
         entries = [one for one in path.iterdir() if one.is_file() or (links and one.is_symlink())]
         return path, sorted(entries), None
+    except NotADirectoryError:
+        found = "neither a directory nor a regular file"
     except (OSError, ValueError) as error:
         found = getattr(error, "strerror", None) or str(error)
-        missing = F503.diagnostic(
-            at=Place(str(path)), expected="a directory with plans", found=found
-        )
-        return path, [], missing
+    missing = F503.diagnostic(
+        at=Place(str(path)), expected="a directory or a file with plans", found=found
+    )
+    return path, [], missing
 
 
 def _nothing(folder: Path, paths: list[Path], runtime: Runtime) -> Diagnostic:

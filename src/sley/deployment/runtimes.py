@@ -96,6 +96,19 @@ class Runtime:
     def __str__(self) -> str:
         return f"{self.title} {self.version}"
 
+    @property
+    def indivisible(self) -> str:
+        """What happens to a call whose size isn't a multiple of what a file needs: a sentence."""
+        if self.divides_first:
+            return (
+                "A call whose size isn't such a multiple takes the next match, or the runtime's "
+                "own algorithm (F519)."
+            )
+        return (
+            "A call that a plan matches, and whose size isn't such a multiple, ends the process "
+            "(F519)."
+        )
+
     def why_none(self) -> Diagnostic | None:
         """Why it reads no plans, or None if it does."""
         if self.refusal is None:

@@ -62,9 +62,7 @@ def read_head(path: Path, rule: Rule) -> XmlHead:
             tag = match[0]
             break
     if not tag:
-        shown = ascii(text[end : end + _SHOWN_BYTES].decode("utf-8", "replace"))[1:-1]
-        expected = "a tag with one space before each attribute, and no tabs and line ends"
-        refuse(file, rule, expected, shown or "an empty file")
+        refuse(file, rule, *_without_tag(text[end:]))
     pairs = attributes_of(tag)
     for expected, found in limit_faults(pairs):
         refuse(file, rule, expected, found)
@@ -72,6 +70,19 @@ def read_head(path: Path, rule: Rule) -> XmlHead:
     for word, value in pairs:
         attributes.setdefault(word.decode(), value.decode())
     return XmlHead(attributes, file, rule)
+
+
+def _without_tag(text: bytes) -> tuple[str, str]:
+    """What a file should begin with, and begins with. text: from the place on that isn't read."""
+    line = text.lstrip().partition(b"\n")[0]
+    shown = ascii(line[:_SHOWN_BYTES].decode("utf-8", "replace"))
+    if not re.match(rb"<[a-zA-Z]", line):
+        expected = "a file of MSCCL XML, which begins with a tag such as <algo name=...>"
+        return expected, f"the text {shown}" if line else "an empty file"
+    if b">" not in text:
+        return "a first tag that ends", f"a file that ends within its first tag, {shown}"
+    expected = "a first tag with one space before each attribute, and no tabs or line ends"
+    return expected, f"the tag {shown}"
 
 
 def refuse(file: str, rule: Rule, expected: str, found: str) -> NoReturn:

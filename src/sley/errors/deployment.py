@@ -34,7 +34,7 @@ F502 = Rule(
 F503 = Rule(
     "F503",
     "nothing-to-read",
-    what="A directory doesn't exist, or has no file that the runtime reads.",
+    what="A directory or a file doesn't exist, or a directory has no file that the runtime reads.",
     why="No plan runs then. msccl-executor-nccl and RCCL refuse to start if MSCCL_ALGO_DIR "
     "doesn't exist; MSCCL++ continues without a message.",
     example="MSCCL_ALGO_DIR=/opt/plnas",
