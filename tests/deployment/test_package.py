@@ -201,6 +201,8 @@ def test_the_default_loader_gets_the_names_of_its_ranks(tmp_path):
     table = f'{one}max_bytes = "64K"\n{one}min_bytes = 65552\nmax_bytes = "1M"'
     result = package(tmp_path, table, "mscclpp")
     assert result.exit_code == 0, result.output
+    assert f"note: {tmp_path / 'plans'}: F531 not-the-default-folder" in result.stderr
+    assert "tmp" not in result.stderr.replace(str(tmp_path), "")
     small, large = "allreduce_2nodes_1K_64K.json", "allreduce_2nodes_128K_2M.json"
     assert {path.name for path in (tmp_path / "plans").iterdir()} == {small, large}
     examined = examine(tmp_path / "plans", runtime_named("mscclpp"))

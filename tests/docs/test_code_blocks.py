@@ -73,6 +73,11 @@ def test_an_error_names_the_line_of_the_page(tmp_path: Path) -> None:
     assert (str(frame.path).endswith("page.md"), frame.lineno + 1) == (True, 4)
 
 
+def test_a_page_shows_its_folder_as_here(tmp_path: Path) -> None:
+    page = "~~~python\nfrom pathlib import Path\nprint(Path.cwd())\n~~~\n~~~text\n/here\n~~~\n"
+    assert run(page, tmp_path) == 1
+
+
 def test_files_are_written_to_the_given_folder(tmp_path: Path) -> None:
     run("~~~python\nfrom pathlib import Path\nPath('x').write_text('y')\n~~~\n", tmp_path)
     assert (tmp_path / "x").read_text() == "y"

@@ -2,7 +2,8 @@
 
 Blocks are fenced with three backticks and a word. Two HTML comments, on a line before a block,
 change its test: ``<!-- not compared -->`` (the output varies, as timings do) and ``<!-- exit code 1
--->`` (the last command of a console block ends with that code).
+-->`` (the last command of a console block ends with that code). A page shows the folder in which
+its code runs as /here.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ EXIT_CODE = re.compile(r"exit code (\d+)")
 NOT_COMPARED = "not compared"
 
 _PATIENCE_S = 300.0
+
+_HERE = "/here"
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ def _execute(block: Block, name: str, namespace: dict[str, Any]) -> str:
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exec(code, namespace)
-    return output.getvalue()
+    return _shown(output.getvalue())
 
 
 def _run_console(block: Block, name: str) -> int:
@@ -156,6 +159,7 @@ def _run_console(block: Block, name: str) -> int:
             continue
         code, printed = _done(command.text)
         executed += 1
+        printed = _shown(printed)
         place = f"{name}:{command.line}: {command.text}"
         expected_code = wanted if command is all_commands[-1] else 0
         if code != expected_code:
@@ -200,6 +204,11 @@ def _run_sley(words: list[str], folder: Path, environment: dict[str, str], outpu
         os.dup2(file, stream.fileno())
     sys.argv = words
     sley.cli.main()
+
+
+def _shown(printed: str) -> str:
+    """An output as a page shows it."""
+    return printed.replace(str(Path.cwd()), _HERE)
 
 
 def _compare(place: str, first: int, shown: str, printed: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from sley.deployment.calls import TYPES, Call
 from sley.deployment.candidates import Candidate
 from sley.deployment.folders import Reading, read_folder
-from sley.deployment.runtimes import Grid, Runtime, environment
+from sley.deployment.runtimes import Grid, Runtime, environment, misplaced
 from sley.errors import Diagnostic, Place, Rule
 from sley.errors.deployment import (
     F507,
@@ -35,10 +35,11 @@ from sley.errors.deployment import (
     F527,
     F529,
     F530,
+    F531,
 )
 from sley.ir.sizes import size_text, sizes_text
 
-_REMARKS = (F507, F513, F530)
+_REMARKS = (F507, F513, F530, F531)
 """Findings that need not be mistakes."""
 
 _SPLIT = "reducescatter"
@@ -197,6 +198,8 @@ def examine(where: str | os.PathLike[str], runtime: Runtime) -> Examination:
         found += [] if one.root is None else [_other_roots(one)]
     found += _about_names(reading)
     found += _about_spans(runtime, spans)
+    place = misplaced(runtime, reading.folder) if reading.candidates else None
+    found += [] if place is None else [place]
     remarks = tuple(one for one in found if one.rule in _REMARKS)
     problems = tuple(one for one in found if one.rule not in _REMARKS)
     return Examination(runtime, reading, None, spans, problems, remarks)

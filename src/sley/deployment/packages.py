@@ -12,9 +12,9 @@ from sley import files
 from sley.deployment.candidates import Candidate
 from sley.deployment.examination import examine
 from sley.deployment.registration import SCRIPT, script
-from sley.deployment.runtimes import Grid, Runtime, environment
+from sley.deployment.runtimes import Grid, Runtime, environment, misplaced
 from sley.errors import Diagnostic, Place, SleyError
-from sley.errors.deployment import F507
+from sley.errors.deployment import F507, F531
 from sley.errors.formats import F461
 from sley.formats import new_folder, write_file
 from sley.formats.mscclpp.header import read_header
@@ -113,7 +113,10 @@ def write_package(
             raise SleyError(problems)
         if runtime.has_program and names:
             names.append(_register(examined.reading.candidates, parts, temporary))
-        found = [*problems, *(_at_final_place(one, temporary, final) for one in examined.remarks)]
+        remarked = [one for one in examined.remarks if one.rule is not F531]
+        found = [*problems, *(_at_final_place(one, temporary, final) for one in remarked)]
+    place = misplaced(runtime, final)  # instead of what was said of the temporary folder's name
+    found += [] if place is None else [place]
     if names:
         remarks += [_sentence(one) for one in found]
     paths = tuple(final / name for name in names)

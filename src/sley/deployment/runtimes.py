@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sley.errors import Diagnostic, Place, Rule
-from sley.errors.deployment import F500, F501, F502
+from sley.errors.deployment import F500, F501, F502, F531
 from sley.formats import Target
 from sley.formats.msccl_xml.targets import EXECUTOR, MSCCL, RCCL
 from sley.formats.msccl_xml.targets import SUFFIX as XML
@@ -108,6 +108,11 @@ class Runtime:
             "A call that a plan matches, and whose size isn't such a multiple, ends the process "
             "(F519)."
         )
+
+    @property
+    def needs_default(self) -> bool:
+        """Whether it reads only a directory of the name `default`."""
+        return _PARENT in self.variables.values()
 
     def why_none(self) -> Diagnostic | None:
         """Why it reads no plans, or None if it does."""
@@ -271,9 +276,11 @@ def _unknown(expected: str, found: str) -> Exception:
 def environment(
     runtime: Runtime, folder: str | os.PathLike[str], files: Sequence[str]
 ) -> dict[str, str]:
-    """The variables with which a runtime reads the files of a folder, by name."""
-    path = Path(folder)
-    if runtime.refusal is not None or (runtime.names is not None and path.name != _DEFAULT):
+    """The variables with which a runtime reads the files of a folder, by name; none if it doesn't
+    read the folder. Paths are absolute, because each process takes others from its own working
+    directory."""
+    path = _absolute(folder)
+    if runtime.refusal is not None or misplaced(runtime, folder) is not None:
         return {}
     values = {
         _FOLDER: str(path),
@@ -281,3 +288,19 @@ def environment(
         _FILES: ":".join(str(path / name) for name in files[: runtime.most_files]),
     }
     return {word: values.get(text, text) for word, text in runtime.variables.items()}
+
+
+def misplaced(runtime: Runtime, folder: str | os.PathLike[str]) -> Diagnostic | None:
+    """The remark that a runtime doesn't read a folder under its name; None if it does."""
+    name = _absolute(folder).name
+    if not runtime.needs_default or name == _DEFAULT:
+        return None
+    return F531.diagnostic(
+        at=Place(str(folder)),
+        expected=f"the directory {_DEFAULT} of MSCCLPP_CACHE_DIR",
+        found=f"a directory named {name}; {runtime} reads only $MSCCLPP_CACHE_DIR/{_DEFAULT}",
+    )
+
+
+def _absolute(folder: str | os.PathLike[str]) -> Path:
+    return Path(os.path.abspath(folder))  # noqa: PTH100 - a link may be named `default`

@@ -1,4 +1,4 @@
-"""Rules of deployment (F500 to F530): what runtimes make of directories of files, why a file
+"""Rules of deployment (F500 to F531): what runtimes make of directories of files, why a file
 doesn't run for a call (F519 to F526), and the tables of packages."""
 
 from sley.errors.diagnostic import Rule
@@ -292,4 +292,15 @@ F530 = Rule(
     "with that of the plan. It is a remark on a file, and a problem of a call with another root.",
     example="a Gather to rank 2, in a program that also gathers to rank 0",
     instead="Use the file only in programs whose calls all have its root.",
+)
+F531 = Rule(
+    "F531",
+    "not-the-default-folder",
+    what="Remark: MSCCL++'s default loader doesn't read the directory under its name.",
+    why="The loader reads only the directory `default` of MSCCLPP_CACHE_DIR, which is by default "
+    "~/.cache/mscclpp. If it doesn't exist, MSCCL++ continues without plans and without a "
+    "warning.",
+    example="sley package plans --table table.toml --runtime mscclpp",
+    instead="Name the directory `default`, and set MSCCLPP_CACHE_DIR to the directory that it is "
+    "in.",
 )
