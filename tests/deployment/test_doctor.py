@@ -23,6 +23,7 @@ from sley.deployment import (
     examine,
     runtime_named,
 )
+from sley.deployment.registration import SCRIPT, registered, script
 from sley.deployment.xml_head import read_head
 from sley.errors import Diagnostic, SleyError
 from sley.errors.deployment import F504
@@ -174,6 +175,22 @@ def _cut_off(folder: Path) -> None:
     (folder / SMALL).write_text((folder / SMALL).read_text()[:-9])
 
 
+def _registered(ranks: dict[str, int]) -> Callable[[Path], None]:
+    """A plan for 16 ranks with the program of packages, which registers files for their ranks."""
+
+    def write(folder: Path) -> None:
+        plan(folder / SMALL)
+        rows = [(name, number, 8) for name, number in ranks.items()]
+        (folder / SCRIPT).write_text(script(rows))
+
+    return write
+
+
+def _registered_cut_off(folder: Path) -> None:
+    _registered({SMALL: 16})(folder)
+    _cut_off(folder)
+
+
 EXECUTOR, RCCL, MSCCL = "msccl-executor-nccl", "rccl", "msccl"
 MSCCLPP, PYTHON = "mscclpp", "mscclpp-python"
 
@@ -258,6 +275,19 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str, str]] = {
     ),
     "fused operations": (RCCL, lambda folder: xml(folder / "a.xml") and None, "F516", "rrs"),
     "five files for msccl": (MSCCL, _five, "F518", "5"),
+    "a registered file that isn't there": (
+        PYTHON,
+        _registered({SMALL: 16, LARGE: 16}),
+        "F534",
+        LARGE,
+    ),
+    "a registered plan that is cut off": (PYTHON, _registered_cut_off, "F534", "JSON"),
+    "a plan that is registered for other ranks": (
+        PYTHON,
+        _registered({SMALL: 8}),
+        "F508",
+        "8 ranks",
+    ),
     "a ReduceScatter in place": (
         PYTHON,
         _plan(collective="reducescatter", ranks=2),
@@ -550,6 +580,48 @@ def test_a_bad_size_leaves_the_answers_for_others(tmp_path):
     assert [one["code"] for one in document["diagnostics"]] == ["F525"]
     bad = ["--size", "1001", "--root", "1"]
     assert CliRunner().invoke(main, [*command, *bad]).stdout == ""
+
+
+def test_the_folders_program_says_which_plans_are_registered(tmp_path):
+    plan(tmp_path / "a.json")
+    plan(tmp_path / "b.json", name="b")
+    call = Call("allreduce", 4096, 16, 8, True)
+    found = examined(tmp_path, PYTHON)
+    assert codes(found.remarks) == ["F533"]
+    assert decide(found, call).chosen == ("a.json", "b.json")
+    assert codes(decide(found, call).remarks) == ["F533"]
+    (tmp_path / SCRIPT).write_text(script([("a.json", 16, 8)]))
+    found = examined(tmp_path, PYTHON)
+    assert (found.problems, codes(found.remarks)) == ((), ["F532"])
+    assert decide(found, call).chosen == ("a.json",)
+    assert decide(found, replace(call, node=16)).chosen == ()
+    assert codes(examined(tmp_path / "b.json", PYTHON).remarks) == ["F533"]
+    assert codes(examined(tmp_path / SCRIPT, PYTHON).problems) == ["F503", "F506"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "raise SystemExit\n",
+        script([("a.json", 16, 8)]) + "raise SystemExit\n",
+        script([("a.json", 16, 8)]).replace("rank < ranks", "rank > ranks"),
+        script([("a.json", 0, 8)]),
+        script([("../a.json", 16, 8)]),
+        script([("a.txt", 16, 8)]),
+    ],
+)
+def test_another_program_is_not_read(tmp_path, text):
+    plan(tmp_path / "a.json")
+    (tmp_path / SCRIPT).write_text(text)
+    found = examined(tmp_path, PYTHON)
+    assert (found.problems, codes(found.remarks)) == ((), ["F533"])
+
+
+def test_rows_of_the_program_are_read_as_they_are_written():
+    rows = (("a.json", 16, 8), ("it's.json", 4, 4), ('"x".json', 2, 1))
+    assert registered(script(rows)) == rows
+    assert registered(script([])) == ()
 
 
 def test_variables_name_the_whole_path_of_a_folder(tmp_path, monkeypatch):

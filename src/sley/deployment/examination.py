@@ -36,10 +36,12 @@ from sley.errors.deployment import (
     F529,
     F530,
     F531,
+    F532,
+    F533,
 )
 from sley.ir.sizes import size_text, sizes_text
 
-_REMARKS = (F507, F513, F530, F531)
+_REMARKS = (F507, F513, F530, F531, F532, F533)
 """Findings that need not be mistakes."""
 
 _SPLIT = "reducescatter"
@@ -337,7 +339,8 @@ def decide(examined: Examination, call: Call) -> Decision:
         return Decision(call, Outcome.UNKNOWN, names, why_not, (unknown,))
     outcome, faults = _outcome(chosen, call, runtime)
     rooted = [one for one in chosen if call.root is None and one.root is not None]
-    return Decision(call, outcome, names, why_not, tuple(faults), tuple(map(_other_roots, rooted)))
+    remarks = [*map(_other_roots, rooted), *(one for one in reading.findings if one.rule is F533)]
+    return Decision(call, outcome, names, why_not, tuple(faults), tuple(remarks))
 
 
 def _other_roots(one: Candidate, call: Call | None = None) -> Diagnostic:

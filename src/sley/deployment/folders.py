@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from sley.deployment.candidates import Candidate
 from sley.deployment.plan_candidates import read_plan
-from sley.deployment.runtimes import Runtime
+from sley.deployment.registration import SCRIPT, registered
+from sley.deployment.runtimes import Grid, Runtime
 from sley.deployment.xml_candidates import read_xml
 from sley.errors import Diagnostic, Place, SleyError, shortened
-from sley.errors.deployment import F503, F506, F507
+from sley.errors.deployment import F503, F506, F507, F532, F533, F534
 from sley.formats.msccl_xml.targets import SUFFIX as XML
 from sley.formats.mscclpp.targets import SUFFIX as JSON
+from sley.text_files import text_of
 
 _READERS: Mapping[str, Callable[[Path, Runtime], Candidate]] = MappingProxyType(
     {JSON: read_plan, XML: read_xml}
@@ -26,6 +28,7 @@ _READERS: Mapping[str, Callable[[Path, Runtime], Candidate]] = MappingProxyType(
 class Reading:
     """What a runtime reads in a directory.
 
+    runtime: with the names that the folder's program registers, if sley knows them.
     candidates: the files, in the order in which it tries them. left_out: the files that it doesn't
     load, with the reason. stops: why no communicator starts; empty if some do. findings: further
     problems, of the directory and of candidates.
@@ -73,12 +76,18 @@ def read_folder(where: str | os.PathLike[str], runtime: Runtime) -> Reading:
     if missing is not None:
         return Reading(runtime, folder, findings=(missing,))
     if not runtime.whole_folder and runtime.names is None and path not in paths:
-        paths = [one for one in paths if one.suffix.lower() == runtime.suffix]
+        plans = [one for one in paths if one.suffix.lower() == runtime.suffix]
+    else:
+        plans = paths
+    remarks: list[Diagnostic] = []
+    stops: list[Diagnostic] = []
+    if runtime.has_program:
+        runtime, remarks = _as_registered(runtime, folder, [] if path in paths else paths)
+        stops += _absent(runtime, folder, paths)
     candidates: list[Candidate] = []
     left_out: dict[str, Diagnostic] = {}
-    stops: list[Diagnostic] = []
     opened = 0
-    for one in paths:
+    for one in plans:
         wrong_name = _wrong_name(one, runtime)
         if wrong_name is not None:
             left_out[one.name] = wrong_name
@@ -88,11 +97,48 @@ def read_folder(where: str | os.PathLike[str], runtime: Runtime) -> Reading:
             candidates.append(_READERS[runtime.suffix](one, runtime))
         except SleyError as error:
             found = error.diagnostics[0]
+            if runtime.has_program and runtime.stops:
+                found = replace(found, rule=F534, remedy=F534.instead)
             left_out[one.name] = found
             if runtime.stops:
                 stops.append(found)
-    findings = [_nothing(folder, paths, runtime)] if opened == 0 else []
+    findings = [_nothing(folder, plans, runtime)] if opened == 0 and not stops else remarks
     return Reading(runtime, folder, tuple(candidates), left_out, tuple(stops), tuple(findings))
+
+
+def _as_registered(
+    runtime: Runtime, folder: Path, paths: Sequence[Path]
+) -> tuple[Runtime, list[Diagnostic]]:
+    """The runtime with the names that the folder's program registers, or the remark that they are
+    unknown. A plan that it can't register ends the program."""
+    program = folder / SCRIPT
+    found = f"no {SCRIPT}"
+    if program in paths:
+        found = f"another {SCRIPT} than `sley package` writes"
+        try:
+            plans = registered(text_of(program, F533))
+        except SleyError as error:
+            plans, found = None, error.diagnostics[0].found
+        if plans is not None:
+            names = {file: Grid(ranks, node) for file, ranks, node in plans}
+            return replace(runtime, names=names, stops=True), []
+    unknown = F533.diagnostic(
+        at=Place(str(folder)),
+        expected=f"{SCRIPT} as `sley package` writes it",
+        found=f"{found}; every file is taken as registered, for its own ranks",
+    )
+    return runtime, [unknown]
+
+
+def _absent(runtime: Runtime, folder: Path, paths: Sequence[Path]) -> list[Diagnostic]:
+    """The registered files that aren't in the folder."""
+    there = {one.name for one in paths}
+    expected, found = f"a file, because {SCRIPT} registers it", "no file"
+    return [
+        F534.diagnostic(at=Place(str(folder / name)), expected=expected, found=found)
+        for name in runtime.names or ()
+        if name not in there
+    ]
 
 
 def _files(path: Path, *, links: bool) -> tuple[Path, list[Path], Diagnostic | None]:
@@ -124,6 +170,9 @@ def _wrong_name(path: Path, runtime: Runtime) -> Diagnostic | None:
     if runtime.whole_folder:
         return None
     if runtime.names is not None and path.name not in runtime.names:
+        if runtime.has_program:
+            expected = f"a file that {SCRIPT} registers"
+            return F532.diagnostic(at=Place(str(path)), expected=expected, found=path.name)
         expected = f"one of {', '.join(runtime.names)}"
         return F507.diagnostic(at=Place(str(path)), expected=expected, found=path.name)
     if path.suffix.lower() != runtime.suffix:

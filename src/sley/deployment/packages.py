@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from sley import files
-from sley.deployment.candidates import Candidate
 from sley.deployment.examination import examine
 from sley.deployment.registration import SCRIPT, script
 from sley.deployment.runtimes import Grid, Runtime, environment, misplaced
@@ -107,12 +106,12 @@ def write_package(
         parts = list(parts)
         names, remarks = write_parts(parts, temporary, lenient=lenient)
         names = _as_named(names, parts, temporary, runtime)
+        if runtime.has_program and names:
+            names.append(_register(names, parts, temporary))
         examined = examine(temporary, runtime)
         problems = [_at_final_place(one, temporary, final) for one in examined.problems]
         if problems and not lenient:
             raise SleyError(problems)
-        if runtime.has_program and names:
-            names.append(_register(examined.reading.candidates, parts, temporary))
         remarked = [one for one in examined.remarks if one.rule is not F531]
         found = [*problems, *(_at_final_place(one, temporary, final) for one in remarked)]
     place = misplaced(runtime, final)  # instead of what was said of the temporary folder's name
@@ -147,10 +146,11 @@ def _as_named(
     return found
 
 
-def _register(candidates: Iterable[Candidate], parts: Sequence[Part], folder: Path) -> str:
+def _register(names: Sequence[str], parts: Sequence[Part], folder: Path) -> str:
     """Writes the text that registers the plans; returns its name."""
     nodes = {part.name: part.node for part in parts}
-    rows = [(one.name, one.ranks, nodes[one.name] or one.ranks) for one in candidates]
+    ranks = {name: read_header(folder / name).ranks for name in sorted(names)}
+    rows = [(name, number, nodes[name] or number) for name, number in ranks.items()]
     write_file(folder / SCRIPT, script(rows))
     return SCRIPT
 

@@ -1,4 +1,4 @@
-"""Rules of deployment (F500 to F531): what runtimes make of directories of files, why a file
+"""Rules of deployment (F500 to F534): what runtimes make of directories of files, why a file
 doesn't run for a call (F519 to F526), and the tables of packages."""
 
 from sley.errors.diagnostic import Rule
@@ -303,4 +303,35 @@ F531 = Rule(
     example="sley package plans --table table.toml --runtime mscclpp",
     instead="Name the directory `default`, and set MSCCLPP_CACHE_DIR to the directory that it is "
     "in.",
+)
+F532 = Rule(
+    "F532",
+    "not-registered",
+    what="Remark: the folder's program doesn't register a file.",
+    why="MSCCL++ knows only the plans that a program registers. `register_plans.py`, which `sley "
+    "package` writes, names each of its files.",
+    example="a plan that was copied beside register_plans.py",
+    instead="Add the file to the table of the package and write the package again, or remove the "
+    "file.",
+)
+F533 = Rule(
+    "F533",
+    "taken-as-registered",
+    what="Remark: sley doesn't know which files a program registers, and takes every file as "
+    "registered.",
+    why="sley reads `register_plans.py` only as `sley package` writes it, and never executes it. "
+    "Without it, or if it was changed, any program may register any of the files, for any "
+    "communicators.",
+    example="sley doctor plans --runtime mscclpp-python, for plans without register_plans.py",
+    instead="Write the directory with `sley package`, or compare the answer with the program that "
+    "registers the plans.",
+)
+F534 = Rule(
+    "F534",
+    "registration-fails",
+    what="The folder's program registers a file that MSCCL++ can't read.",
+    why="MSCCL++ reads the head of a plan when `register_plans.py` registers it. An error there "
+    "ends the program, before its first communicator.",
+    example="register_plans.py without one of its plans beside it",
+    instead="Write the package again with `sley package`.",
 )
