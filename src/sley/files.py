@@ -20,6 +20,7 @@ from sley.formats import (
     Target,
     by_suffix,
     chakra,
+    form_of,
     keywords,
     target_named,
     write_files,
@@ -107,11 +108,11 @@ def verify_file(
         none for XML.
     settings: those of `load`, and with a target those of the format's `executions`; None for the
         default.
-    Errors: F460 for a suffix whose files no runtime reads, F440 for a target that doesn't read it,
+    Errors: those of `sley.formats.form_of`, F440 for a target that doesn't read it,
         C309 for settings that the format, or a proof without a target, doesn't have, those of
         `load` and `executions`, V2xx.
     """
-    form = by_suffix(path, formats.FORMATS)
+    form = form_of(path)
     target = target or form.only_target
     if target is None:
         found = formats.read(path, **settings)

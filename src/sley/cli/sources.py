@@ -11,17 +11,20 @@ from typing import Any
 
 import click
 
+from sley import recognition
 from sley.algorithms import CATALOG, build
 from sley.cli.options import Selection, flag
 from sley.cli.output import Phases, report_notes
 from sley.compiler import Options, compile
-from sley.errors.language import L120
-from sley.formats import FORMATS, Format, read
+from sley.errors import Place, did_you_mean
+from sley.errors.formats import F404
+from sley.formats import Format, read
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.lang import files, rescclang
 from sley.passes.lift import lift
+from sley.recognition import Kind
 from sley.simulate.inputs import Routes
 from sley.topologies import look_up
 from sley.verify import verify as prove
@@ -72,17 +75,53 @@ def _options(selection: Selection, needs: Mapping[str, object]) -> Options:
     return options.filled(needs)
 
 
-def _suffix(selection: Selection) -> str:
-    """The suffix of a file with a plan or a program, "" for an algorithm of the library."""
-    what = selection.what.lower()
-    if ".py:" in what:
-        return ".py"
-    return next((suffix for suffix in (*FORMATS, ".resccl", ".py") if what.endswith(suffix)), "")
+_BY_SUFFIX = {
+    ".xml": recognition.MSCCL_XML,
+    ".json": recognition.MSCCLPP,
+    ".py": recognition.PYTHON,
+    ".resccl": recognition.RESCCLANG,
+}
+"""What a file is by its name if its content doesn't show it, as it is damaged or missing: the
+reader of this kind says what is wrong."""
+
+_READABLE = (*recognition.PLANS, *recognition.PROGRAMS)
+
+
+def _kind(selection: Selection) -> Kind | None:
+    """What kind of file WHAT is; None for an algorithm of the library. Errors: F404 for a path
+    without a file, F550 for a file with neither a plan nor a program."""
+    what = selection.what
+    if what in CATALOG:
+        return None
+    file = _file_and_name(what)[0]
+    kind = recognition.kind_of(file)
+    if kind is recognition.MISSING and not is_path(file):
+        if did_you_mean(what, CATALOG):
+            return None
+        raise F404.error(
+            expected="an algorithm that `sley list` prints, or a file",
+            found=f"{what!r}: neither",
+            remedy="Check the name and the path.",
+        )
+    if kind in (*recognition.VAGUE, recognition.MISSING):
+        kind = _BY_SUFFIX.get(Path(file).suffix.lower(), kind)
+    if kind is recognition.MISSING:
+        raise F404.error(
+            at=Place(file), expected="a file with a plan or a program", found="no such file"
+        )
+    if kind not in _READABLE:
+        raise recognition.refuse_kind(file, kind, "a plan or a program")
+    return kind
+
+
+def is_path(text: str) -> bool:
+    """Whether a text looks like the path of a file rather than like a name."""
+    return text.startswith(("~", ".")) or bool(Path(text).suffix) or len(Path(text).parts) != 1
 
 
 def is_plan(selection: Selection) -> bool:
-    """Whether WHAT is a file with a plan."""
-    return _suffix(selection) in FORMATS
+    """Whether WHAT is a file with a plan. Errors: those of `_kind`."""
+    return _kind(selection) in recognition.PLANS
 
 
 def prefer_in_place(selection: Selection) -> Selection:
@@ -95,7 +134,7 @@ def prefer_in_place(selection: Selection) -> Selection:
 
 def supports_both_places(selection: Selection) -> bool:
     """Whether WHAT compiles both in and out of place: an algorithm of the library, or a text."""
-    return _suffix(selection) in ("", ".resccl")
+    return _kind(selection) in (None, recognition.RESCCLANG)
 
 
 def _takes(what: str, parameter: str) -> bool:
@@ -143,18 +182,13 @@ def _trace(selection: Selection) -> Program:
     what, channels = selection.what, selection.options.channels
     if selection.collective is not None:
         raise click.UsageError(f"--collective is for XML files; {what} has its own")
-    if _suffix(selection) == ".py":
+    kind = _kind(selection)
+    if kind is recognition.PYTHON:
         _refuse_sizes(selection, (*_PARAMETERS, "root", "in_place"))
         return _program_of_file(what)
-    if _suffix(selection) == ".resccl":
+    if kind is recognition.RESCCLANG:
         _refuse_sizes(selection, ("root", "stage_channels", "rings", "node_instances"))
         return rescclang.load(what, in_place=bool(selection.in_place), **_header(selection))
-    if what not in CATALOG and (Path(what).suffix or len(Path(what).parts) > 1):
-        raise L120.error(
-            expected="a name that `sley list` prints, FILE.py, FILE.resccl or FILE.xml",
-            found=what,
-            remedy="Give the file one of these endings, by its format.",
-        )
     return build(
         what,
         ranks=selection.ranks,
@@ -198,10 +232,15 @@ def refuse_foreign(form: Format, known: Collection[str], given: Mapping[str, obj
 
 def _program_of_file(what: str) -> Program:
     """The program of FILE.py or FILE.py:NAME. Errors: those of `lang.files`."""
-    file, _, name = what.partition(".py:")
     # Standard output is for the command's own output, so the file's goes to standard error.
     with redirect_stdout(sys.stderr):
-        return files.program_of_file(f"{file}.py" if name else file, name)
+        return files.program_of_file(*_file_and_name(what))
+
+
+def _file_and_name(what: str) -> tuple[str, str]:
+    """The file of FILE.py:NAME and the program's name in it, "" without one."""
+    file, _, name = what.partition(".py:")
+    return (f"{file}.py", name) if name else (what, "")
 
 
 def file_settings(selection: Selection) -> dict[str, Any]:

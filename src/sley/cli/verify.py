@@ -13,7 +13,7 @@ from sley.cli.sources import check_links, file_settings, is_plan, plan_of, refus
 from sley.compiler import Options
 from sley.errors import Diagnostic
 from sley.files import verify_file
-from sley.formats import by_suffix, keywords
+from sley.formats import keywords
 from sley.ir.plan import Plan
 from sley.verify import Proof, verify
 
@@ -48,7 +48,7 @@ def verify_command(
     notes: tuple[Diagnostic, ...] = ()
     sizes = {"max_bytes": max_bytes, "slot_bytes": slot_bytes}
     is_file = is_plan(selection) and selection.options.schedule is None
-    form = by_suffix(selection.what, formats.FORMATS) if is_file else None
+    form = formats.form_of(selection.what) if is_file else None
     if form is not None and target is None and form.only_target is not None:
         target = form.only_target.name
     if form is not None and target is not None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from sley import recognition
 from sley.errors import Place, shortened
 from sley.errors.formats import F461
 from sley.formats import msccl_xml, mscclpp
@@ -45,6 +46,7 @@ __all__ = [
     "by_suffix",
     "check",
     "check_folder",
+    "form_of",
     "keywords",
     "make_folder",
     "new_folder",
@@ -70,14 +72,28 @@ def target_named(target: str | Target) -> Target:
     return target_among(TARGETS, target, tuple(map(type, TARGETS.values())))
 
 
+_BY_KIND = {recognition.MSCCL_XML: msccl_xml.FORMAT, recognition.MSCCLPP: mscclpp.FORMAT}
+
+
+def form_of(path: str | os.PathLike[str]) -> RuntimeFormat:
+    """The format of an existing file, by its content, or by the suffix of its name if the content
+    shows none. Errors: F460 for an unknown suffix, F550 for a file of another kind."""
+    kind = recognition.kind_of(path)
+    if kind in _BY_KIND:
+        return _BY_KIND[kind]
+    if kind in (*recognition.VAGUE, *recognition.ABSENT):
+        return by_suffix(path, FORMATS)
+    raise recognition.refuse_kind(path, kind, "a plan")
+
+
 def read(path: str | os.PathLike[str], **settings: Any) -> Imported:
     """The plan of a file, with the reader's remarks.
 
     settings: collective, in_place, root, slots, see `msccl_xml.read` and `mscclpp.read`; None for
-    the default. Errors: F460 for an unknown suffix, C309 for settings that the format doesn't have,
-    and those of the format's reader.
+    the default. Errors: those of `form_of`, C309 for settings that the format doesn't have, and
+    those of the format's reader.
     """
-    form = by_suffix(path, FORMATS)
+    form = form_of(path)
     return form.read(Path(path), **form.settings_of(path, keywords(form.read), settings))
 
 

@@ -13,6 +13,7 @@ from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.compiler import C307, C308
 from sley.errors.topology import T601, T605, T609
 from sley.ir.topology import Topology
+from sley.recognition import ABSENT, TOPOLOGIES, VAGUE, kind_of, refuse_kind
 from sley.text_files import text_of, toml_tables
 from sley.topologies.graph import graph_from, graph_text
 from sley.topologies.library import base_tables, machine_names
@@ -50,7 +51,7 @@ def read(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
 
     nodes: number of nodes of the machine, 1 by default. Not allowed for a graph, which is a
         whole cluster.
-    Errors: C307, C308, T601 to T609.
+    Errors: C307, C308, F550 for a file of another kind, T601 to T609.
     """
     if not isinstance(path, str | os.PathLike):
         raise C307.error(expected="the path of a file", found=repr(path)[:60])
@@ -62,6 +63,9 @@ def read(path: str | os.PathLike[str], *, nodes: int | None = None) -> Loaded:
             found="the name of a machine",
             remedy=f'sley.topologies.find("{path}") is its topology.',
         )
+    kind = kind_of(path)
+    if kind not in (*TOPOLOGIES, *VAGUE, *ABSENT):
+        raise refuse_kind(path, kind, "a topology")
     file, text = str(path), text_of(path, T605)
     notes: list[Diagnostic] = []
     suffix, start = path.suffix.lower(), text.lstrip()[:1]
