@@ -410,6 +410,18 @@ def test_a_collective_is_its_name_and_chunks(
     assert max(c.input_chunks.max(), c.output_chunks.max()) == max(chunks)
 
 
+def test_the_root_of_calls_is_no_condition() -> None:
+    made = Made("broadcast", 2, (1, 1, 0))
+    root, other = (gpu.block() for gpu in made.gpus)
+    root.move("copy", [("i", 0, 1)], [("o", 0, 1)]).on("rlxwait", 1).nop()
+    root.move("put", [("i", 0, 1)], [(1, "o", 0, 1)]).nop().on("signal", 1)
+    other.on("rlxsignal", 0).on("wait", 0)
+    (execution,) = mscclpp.executions(made.text, MSCCLPP).executions
+    conditions = [*sley.verify(execution.plan).conditions, *execution.conditions]
+    found = [str(one) for one in conditions if "root" in str(one)]
+    assert found == ["root 0", "no call with another root, which mscclpp does not check"]
+
+
 def test_a_root_is_assumed_unless_it_is_given() -> None:
     made = Made("broadcast", 3, (1, 1, 0))
     assert [note.code for note in mscclpp.read(made.text).notes] == ["F434"]

@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 from sley.errors import Diagnostic, Place
 from sley.errors.compiler import C309
 from sley.errors.formats import F440, F460, F499
+from sley.ir.collective import Collective
 from sley.ir.conditions import Condition
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
+from sley.ir.tables import NONE
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,14 @@ class Execution:
     slots: int | None = None
     per_chunk: bool | None = None
     conditions: tuple[Condition, ...] = ()
+
+
+def root_conditions(collective: Collective, target: Target) -> tuple[Condition, ...]:
+    """What a target's calls must obey if a plan has a root, which no file and no target compares
+    with that of the call."""
+    if collective.root == NONE:
+        return ()
+    return (Condition("calls", f"no call with another root, which {target.name} does not check"),)
 
 
 @dataclass(frozen=True)

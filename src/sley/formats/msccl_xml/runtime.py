@@ -29,7 +29,7 @@ from sley.errors.formats import (
     F468,
     F469,
 )
-from sley.formats.format import Execution, Executions, Target, target_among
+from sley.formats.format import Execution, Executions, Target, root_conditions, target_among
 from sley.formats.msccl_xml import notes
 from sley.formats.msccl_xml.checks import report
 from sley.formats.msccl_xml.lexical import check_text
@@ -414,10 +414,7 @@ def _execution(
     conditions = [Condition("sizes", f"{sizes}, in elements a multiple of {header.nchunksperloop}")]
     if plan.reduces:
         conditions.append(Condition("calls", "sum, prod, min or max"))
-    if plan.collective.root != NONE:
-        conditions.append(
-            Condition("calls", f"no call with another root, which {target.name} does not check")
-        )
+    conditions += root_conditions(plan.collective, target)
     longest = int(plan.instructions.count[SENDS[plan.instructions.op]].max(initial=1))
     per_chunk = True
     if longest > 1 and calls.most is not None:

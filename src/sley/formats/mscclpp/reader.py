@@ -6,7 +6,14 @@ import os
 
 from sley.errors import Diagnostic
 from sley.errors.formats import F403, F409, F410, F424, F434, F477, F497
-from sley.formats.format import Execution, Executions, Imported, Target, target_among
+from sley.formats.format import (
+    Execution,
+    Executions,
+    Imported,
+    Target,
+    root_conditions,
+    target_among,
+)
 from sley.formats.mscclpp.accesses import all_operations
 from sley.formats.mscclpp.checks import check
 from sley.formats.mscclpp.conditions import conditions
@@ -73,8 +80,12 @@ def executions(
     raw, notes, collective = _read(source, target, collective, in_place, root, file)
     sizes = MODELLED_UNITS if has_pipelines(raw) else (1,)
     cuttings = [cut(raw, units, target) for units in sizes]
+    about_root = root_conditions(collective, target)
     found = [
-        Execution(_plan_of(raw, collective, cutting), conditions=conditions(raw, cutting, target))
+        Execution(
+            _plan_of(raw, collective, cutting),
+            conditions=conditions(raw, cutting, target) + about_root,
+        )
         for cutting in cuttings
     ]
     return Executions(tuple(found), notes)
