@@ -14,6 +14,7 @@ import sley
 from sley import formats
 from sley.errors import SleyError
 from sley.formats import TARGETS
+from sley.formats.mscclpp import writer
 from support.algorithm_cases import in_turn, label, one_of_each, program
 from support.mscclpp_rules import broken_rules
 
@@ -49,10 +50,6 @@ def operations(plan: dict[str, Any], rank: int = 0) -> Counter[str]:
     return Counter(op["name"] for block in blocks for op in block["ops"])
 
 
-TOO_LARGE = {("multi-ring-allreduce", 9), ("multi-ring-reducescatter", 9)}
-"""Algorithms, on a number of ranks, that with two instances need more semaphores than a GPU has."""
-
-
 def check(name: str, parameters: dict[str, Any], way: dict[str, Any]) -> None:
     """Writes an algorithm, or sees that it is refused for what the executor does not have."""
     options = dict(way)
@@ -66,8 +63,6 @@ def check(name: str, parameters: dict[str, Any], way: dict[str, Any]) -> None:
         refused = "F443"
     elif options["protocol"] == "ll" and hosts > 1:
         refused = "F456"
-    elif "instances" in options and (name, plan.collective.ranks) in TOO_LARGE:
-        refused = "F482"
     if not refused:
         written(plan, **settings)
         return
@@ -102,6 +97,30 @@ def test_blocks_that_need_too_many_semaphores_are_not_merged():
     plan = sley.compile(sley.algorithms.build("multi-ring-allreduce", nodes=2, gpus=4))
     found = written(plan)
     assert max(len(gpu["semaphores"]) for gpu in found["gpus"]) <= 16
+
+
+def test_the_parts_of_a_block_wait_for_one_another_at_semaphores_too():
+    plan = sley.compile(sley.algorithms.build("multi-ring-reducescatter", nodes=2, gpus=4))
+    form, target = formats.FORMATS[".json"], replace(TARGETS["mscclpp"], semaphores=0)
+    text = form.write(plan, target)
+    found = json.loads(text)
+    assert broken_rules(found) == []
+    assert [gpu["semaphores"] for gpu in found["gpus"]] == [[]] * 8
+    assert min(len(gpu["threadblocks"]) for gpu in found["gpus"]) > 1
+    for way in form.executions(text, target).executions:
+        sley.verify(way.plan)
+
+
+def test_all_blocks_are_made_before_too_long_ones_are_refused(monkeypatch: pytest.MonkeyPatch):
+    made = []
+    emit = writer.emit
+    monkeypatch.setattr(
+        writer, "emit", lambda *given: (made.append(steps) or steps for steps in emit(*given))
+    )
+    smaller = replace(TARGETS["mscclpp"], barriers=0)
+    with pytest.raises(SleyError, match="F482"):
+        formats.FORMATS[".json"].write(ring(8), smaller)
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,11 @@ class Steps:
 
 def emit(
     plan: Plan, messages: Messages, placing: Placing, blocks: ThreadBlocks, target: PlanTarget
-) -> list[Steps]:
-    """The steps of each thread block, within the target's limits of an operation, but not of a
-    block."""
-    numbers = range(len(blocks.rank))
-    return [_Emitter(plan, messages, placing, blocks, target, b).steps() for b in numbers]
+) -> Iterator[Steps]:
+    """The steps of each thread block in turn, within the target's limits of an operation, but not
+    of a block."""
+    for block in range(len(blocks.rank)):
+        yield _Emitter(plan, messages, placing, blocks, target, block).steps()
 
 
 class _Stream:

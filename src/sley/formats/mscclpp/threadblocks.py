@@ -143,12 +143,15 @@ def arrange(
     blocks: rank after rank. ports: bool (instructions,), the sends through ports.
     """
     block_of = np.full(len(plan.instructions), NONE, np.int64)
-    position = block_of.copy()
+    position, whole = block_of.copy(), block_of.copy()
+    first = 0
     for block, part in enumerate(blocks):
+        first = first if part.follows else block
         block_of[part.rows], position[part.rows] = block, np.arange(len(part.rows))
-    acquires, releases, semaphores = _semaphores(
-        plan, needed_order(plan, conflicts), block_of, position
-    )
+        whole[part.rows] = first
+    # The barriers order the parts of one block.
+    pairs = [pair for pair in needed_order(plan, conflicts) if whole[pair[0]] != whole[pair[1]]]
+    acquires, releases, semaphores = _semaphores(plan, pairs, block_of, position)
     channel_of = _channels(plan, messages, block_of, ports)
     channels: list[set[Channel]] = [set() for _ in blocks]
     for (row, _), channel in channel_of.items():
@@ -182,8 +185,7 @@ def _semaphores(
     instruction."""
     of_blocks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for before, after in pairs:
-        if block_of[before] != block_of[after]:
-            of_blocks[int(block_of[before]), int(block_of[after])].append((before, after))
+        of_blocks[int(block_of[before]), int(block_of[after])].append((before, after))
     acquires: dict[int, list[int]] = defaultdict(list)
     releases: dict[int, list[int]] = defaultdict(list)
     number = [0] * plan.collective.ranks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -33,7 +33,10 @@ from sley.ir.sizes import text_in_bytes
 from sley.ir.tables import NONE, BoolArray, IntArray
 from sley.ir.words import Protocol, is_integer
 
-_RESERVED = (2, 6, 12, 20, 32)
+_BARRIERS = 2
+"""The barriers of a part that follows another one and precedes a third."""
+
+_RESERVED = (_BARRIERS, 6, 12, 20, 32)
 """Operations to leave free in the parts of a block, in turn until all parts fit: each has barriers,
 and may need signals and semaphores for other parts."""
 
@@ -202,7 +205,7 @@ def _parts(
         problems.raise_any()
     conflicts = Conflicts.of(plan, messages)
     placing = place(plan, messages, conflicts, ports, zero_copy=zero_copy)
-    blocks, steps = _blocks(plan, messages, conflicts, placing, ports, target)
+    blocks, steps = _blocks(plan, messages, conflicts, placing, ports, target, problems)
     parts = _Parts(plan, placing, blocks, steps)
     _check_tables(parts, target, problems)
     problems.raise_any()
@@ -251,37 +254,101 @@ def _blocks(
     placing: Placing,
     ports: BoolArray,
     target: PlanTarget,
+    problems: Problems,
 ) -> tuple[ThreadBlocks, list[Steps]]:
     """The blocks and their steps: the plan's own blocks where a GPU has the semaphores for them,
-    and blocks with too many operations cut."""
+    and blocks with too many operations cut. Raises the problems of blocks and GPUs for which that
+    is not enough."""
     limits = [target.semaphores] * plan.collective.ranks
     while True:
         whole = merge_blocks(plan, conflicts, limits)
         blocks = arrange(plan, messages, conflicts, whole, ports)
-        steps = emit(plan, messages, placing, blocks, target)
-        if not _fit(steps, target):
-            long = list(zip(whole, steps, strict=True))
-            for reserved in _RESERVED:
-                parts = [part for block in long for part in _cut(*block, target, reserved)]
-                blocks = arrange(plan, messages, conflicts, parts, ports)
-                steps = emit(plan, messages, placing, blocks, target)
-                if _fit(steps, target):
-                    break
+        steps = _steps_of_whole(emit(plan, messages, placing, blocks, target), blocks, target)
+        long = list(zip(whole, steps, strict=True))
+        for reserved in _RESERVED:
+            if all(len(of.steps) <= target.operations for of in steps):
+                break
+            parts = [part for block in long for part in _cut(*block, target, reserved)]
+            blocks = arrange(plan, messages, conflicts, parts, ports)
+            # More parts need no fewer semaphores and barriers, but fewer channels.
+            if _lacks_numbers(blocks, target):
+                break
+            if not _lacks_channels(blocks, target):
+                steps = list(emit(plan, messages, placing, blocks, target))
         # Parts of two blocks may need more than one semaphore.
         excess = [number - target.semaphores for number in blocks.semaphores]
         if not any(more > 0 < limits[rank] for rank, more in enumerate(excess)):
+            _check_arrangement(plan, blocks, target, problems)
             return blocks, steps
         limits = [max(of - max(more, 0), 0) for of, more in zip(limits, excess, strict=True)]
 
 
-def _fit(steps: list[Steps], target: PlanTarget) -> bool:
-    return all(len(of.steps) <= target.operations for of in steps)
+def _steps_of_whole(
+    found: Iterable[Steps], blocks: ThreadBlocks, target: PlanTarget
+) -> list[Steps]:
+    """The steps of blocks that are not cut. Refuses early a GPU whose blocks need too many barriers
+    when they are. Errors: F482."""
+    steps, barriers = list[Steps](), [0] * len(blocks.barriers)
+    for rank, of in zip(blocks.rank, found, strict=True):
+        steps.append(of)
+        barriers[rank] += (len(of.steps) - 1) // target.operations
+        if barriers[rank] > target.barriers:
+            raise F482.error(
+                at=Place(detail=f"rank {rank}"),
+                expected=f"at most {target.barriers} barriers on a GPU",
+                found=f"at least {barriers[rank]}, between parts of {target.operations} operations",
+            )
+    return steps
+
+
+def _lacks_numbers(blocks: ThreadBlocks, target: PlanTarget) -> bool:
+    """Whether a GPU lacks semaphores or barriers."""
+    return max(blocks.semaphores) > target.semaphores or max(blocks.barriers) > target.barriers
+
+
+def _channels_of(blocks: ThreadBlocks, block: int, *, port: bool) -> int:
+    return sum(channel.port is port for channel in blocks.channels[block])
+
+
+def _lacks_channels(blocks: ThreadBlocks, target: PlanTarget) -> bool:
+    """Whether a block has too many channels of a type."""
+    return any(
+        _channels_of(blocks, block, port=port) > target.channels
+        for block in range(len(blocks.rank))
+        for port in (False, True)
+    )
+
+
+def _check_arrangement(
+    plan: Plan, blocks: ThreadBlocks, target: PlanTarget, problems: Problems
+) -> None:
+    """Refuses blocks with too many channels, and GPUs that lack semaphores or barriers."""
+    for block, rows in enumerate(blocks.rows):
+        for port in (False, True):
+            number = _channels_of(blocks, block, port=port)
+            if number > target.channels:
+                expected = (
+                    f"at most {target.channels} {PORT if port else MEMORY} channels in a block"
+                )
+                problems.add(F482, plan.place(rows[0]), expected=expected, found=f"{number}")
+    _check_numbers("semaphores", blocks.semaphores, target.semaphores, problems)
+    _check_numbers("barriers", blocks.barriers, target.barriers, problems)
+    problems.raise_any()
+
+
+def _check_numbers(word: str, numbers: list[int], most: int, problems: Problems) -> None:
+    """Refuses the GPU with the greatest number of something. numbers: by rank."""
+    rank = int(np.argmax(numbers))
+    if numbers[rank] > most:
+        at, expected = Place(detail=f"rank {rank}"), f"at most {most} {word} on a GPU"
+        problems.add(F482, at, expected=expected, found=f"{numbers[rank]}")
 
 
 def _cut(block: BlockPart, steps: Steps, target: PlanTarget, reserved: int) -> list[BlockPart]:
-    """A block, cut so that each part has at most the target's number of operations, with `reserved`
-    operations left free."""
-    if len(steps.steps) <= target.operations:
+    """A block, cut if need be so that each part has at most the target's number of operations, with
+    `reserved` operations left free."""
+    # A whole block has no barriers.
+    if len(steps.steps) <= target.operations - reserved + _BARRIERS:
         return [block]
     end = len(steps.steps) - steps.ends[-1]
     room = target.operations - steps.begin - end - reserved
@@ -296,7 +363,8 @@ def _cut(block: BlockPart, steps: Steps, target: PlanTarget, reserved: int) -> l
 
 
 def _check_tables(parts: _Parts, target: PlanTarget, problems: Problems) -> None:
-    """Refuses blocks and GPUs with more entries than the executor's tables."""
+    """Refuses blocks with more operations and references, and GPUs with more ports, than the
+    executor's tables have."""
     blocks = parts.blocks
     for b, of in enumerate(parts.steps):
         at = parts.plan.place(blocks.rows[b][0])
@@ -308,11 +376,6 @@ def _check_tables(parts: _Parts, target: PlanTarget, problems: Problems) -> None
                 found=f"{len(of.steps)}",
             )
         for port in (False, True):
-            number = sum(channel.port is port for channel in blocks.channels[b])
-            if number > target.channels:
-                word = PORT if port else MEMORY
-                expected = f"at most {target.channels} {word} channels in a block"
-                problems.add(F482, at, expected=expected, found=f"{number}")
             peers = len(set(_remote(of.steps, blocks.rank[b], port=port)))
             if peers > target.references:
                 expected = f"at most {target.references} remote buffers in a block"
@@ -324,16 +387,9 @@ def _check_tables(parts: _Parts, target: PlanTarget, problems: Problems) -> None
         steps[rank] += of.steps
         ports[rank].update(channel for channel in channels if channel.port)
     remote = [len(_remote(steps[rank], rank, port=True)) for rank in ranks]
-    for word, numbers, most in (
-        ("semaphores", blocks.semaphores, target.semaphores),
-        ("barriers", blocks.barriers, target.barriers),
-        ("port channels", [len(of) for of in ports], target.port_channels),
-        ("remote buffers of ports", remote, target.port_memories - LOCAL_MEMORIES),
-    ):
-        rank = int(np.argmax(numbers))
-        if numbers[rank] > most:
-            at, expected = Place(detail=f"rank {rank}"), f"at most {most} {word} on a GPU"
-            problems.add(F482, at, expected=expected, found=f"{numbers[rank]}")
+    most = target.port_memories - LOCAL_MEMORIES
+    _check_numbers("port channels", [len(of) for of in ports], target.port_channels, problems)
+    _check_numbers("remote buffers of ports", remote, most, problems)
 
 
 def _remote(steps: list[Step], rank: int, *, port: bool) -> list[tuple[int, str]]:
