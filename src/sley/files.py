@@ -13,6 +13,7 @@ from typing import Any
 from sley import formats
 from sley.devices import kernel_files
 from sley.errors import Diagnostic, Place
+from sley.errors.compiler import C309
 from sley.errors.formats import F440
 from sley.formats import (
     Format,
@@ -115,6 +116,15 @@ def verify_file(
     form = form_of(path)
     target = target or form.only_target
     if target is None:
+        for word in set(keywords(form.executions)) - set(keywords(form.read)):
+            if settings.get(word) is not None:
+                names = ", ".join(one.name for one in form.targets)
+                raise C309.error(
+                    at=Place(str(path)),
+                    expected=f"a target, whose calls {word} is about",
+                    found=f"{word}={settings[word]!r} without a target",
+                    remedy=f"Name a target: {names}.",
+                )
         found = formats.read(path, **settings)
         return FileProof(None, (verify(found.plan),), found.notes)
     target = target_named(target)

@@ -56,4 +56,7 @@ def test_wrong_targets_suffixes_and_settings_are_refused(tmp_path: Path) -> None
     assert refused(path, "nccl") == "F440"
     assert refused(tmp_path / "plan.cu", "executor") == "F460"
     assert refused(path, "executor", colour="red") == "C309"
+    with pytest.raises(SleyError, match="C309") as caught:
+        sley.verify_file(path, max_bytes=4096)
+    assert "executor" in caught.value.diagnostics[0].remedy
     assert refused(tmp_path / "missing.xml", "executor") == "F404"
