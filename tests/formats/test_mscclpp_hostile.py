@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import sley
 from sley.errors import SleyError
 from sley.errors.catalog import all_rules
-from sley.errors.formats import F478
+from sley.errors.mscclpp import F478
 from sley.formats import mscclpp
 from sley.formats.mscclpp import document, reader
 from sley.formats.mscclpp.targets import MSCCLPP

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from sley.errors import Diagnostic, Place
 from sley.errors.compiler import C309
-from sley.errors.formats import F440, F460, F499
+from sley.errors.formats import F440, F460
+from sley.errors.mscclpp import F499
 from sley.ir.collective import Collective
 from sley.ir.conditions import Condition
 from sley.ir.one_sided import OneSidedPlan

@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors import Diagnostic, Place, Rule
-from sley.errors.formats import F430, F431, F432, F433, F435
+from sley.errors.formats import (
+    F430,
+    F431,
+    F432,
+    F433,
+    F435,
+)
 from sley.formats.msccl_xml.raw import RawFile
 from sley.ir.collective import Collective
 from sley.ir.tables import NONE

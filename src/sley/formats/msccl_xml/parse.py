@@ -22,7 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors import Place, Rule
-from sley.errors.formats import F401, F402, F403, F404, F405, F406, F407, F408
+from sley.errors.formats import (
+    F401,
+    F402,
+    F403,
+    F404,
+    F405,
+    F406,
+    F407,
+    F408,
+)
 from sley.formats.msccl_xml.raw import (
     BLOCK_FIELDS,
     GPU_FIELDS,

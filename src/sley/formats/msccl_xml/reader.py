@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors import Diagnostic, SleyError
-from sley.errors.formats import F409, F410, F411, F420, F424, F434
+from sley.errors.formats import (
+    F409,
+    F410,
+    F411,
+    F420,
+    F424,
+    F434,
+)
 from sley.formats.format import Imported
 from sley.formats.msccl_xml import notes
 from sley.formats.msccl_xml.checks import (

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from sley.errors import Place, Rule, counted
-from sley.errors.formats import (
-    F457,
+from sley.errors.formats import F457
+from sley.errors.mscclpp import (
     F473,
     F475,
     F476,

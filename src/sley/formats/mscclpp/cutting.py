@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sley.errors.formats import F403, F473
+from sley.errors.formats import F403
+from sley.errors.mscclpp import F473
 from sley.formats.mscclpp.accesses import all_operations, operations_of
 from sley.formats.mscclpp.raw import RawOperation, RawPlan
 from sley.formats.mscclpp.targets import PlanTarget

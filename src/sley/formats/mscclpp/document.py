@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sley.errors import Place
-from sley.errors.formats import F403, F404, F470
+from sley.errors.formats import F403, F404
+from sley.errors.mscclpp import F470
 from sley.text_files import open_file
 
 MAX_TEXT_BYTES = 32 << 20

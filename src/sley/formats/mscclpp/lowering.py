@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.errors.formats import F403, F485, F494
+from sley.errors.formats import F403
+from sley.errors.mscclpp import F485, F494
 from sley.formats.mscclpp.accesses import Access, accesses_of, all_operations
 from sley.formats.mscclpp.cutting import Cutting
 from sley.formats.mscclpp.raw import RawBlock, RawGpu, RawOperation, RawPlan

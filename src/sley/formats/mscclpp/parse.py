@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sley.errors import Diagnostic, Place, Rule, did_you_mean
-from sley.errors.formats import (
+from sley.errors.mscclpp import (
     F471,
     F472,
     F473,

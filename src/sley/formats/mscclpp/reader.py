@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 
 from sley.errors import Diagnostic
-from sley.errors.formats import F403, F409, F410, F424, F434, F477, F497
+from sley.errors.formats import (
+    F403,
+    F409,
+    F410,
+    F424,
+    F434,
+)
+from sley.errors.mscclpp import F477, F497
 from sley.formats.format import (
     Execution,
     Executions,

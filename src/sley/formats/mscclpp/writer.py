@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.formats import F443, F451, F456, F475, F481, F482
+from sley.errors.formats import F443, F451, F456
+from sley.errors.mscclpp import F475, F481, F482
 from sley.formats.format import Target, target_among
 from sley.formats.mscclpp.emission import Step, Steps, emit
 from sley.formats.mscclpp.placing import Conflicts, Placing, Range, place

@@ -1,0 +1,294 @@
+"""Rules of MSCCL++ execution plans (F470 to F499).
+
+F470 to F496 refuse an execution plan, F497 and F498 are remarks about one, F499 refuses one where a
+plan with messages is expected. What the executor does is from reading its code, version 0.9.0.
+"""
+
+from __future__ import annotations
+
+from sley.errors.diagnostic import Rule
+
+F470 = Rule(
+    "F470",
+    "not-json",
+    what="The file is not a JSON text as MSCCL++ reads it: an object, in UTF-8, without comments, "
+    "NaN, numbers beyond 64-bit floats, half surrogate pairs or repeated keys.",
+    why="A file that is cut off could mean anything after that place, and of a repeated key "
+    "parsers take one value silently. By reading, MSCCL++ refuses the others even in a key that it "
+    "does not read.",
+    example='{"name": "ring", "gpus": [ ... and the file ends before the bracket',
+    instead="Write the file again with its tool, or correct the named place.",
+)
+F471 = Rule(
+    "F471",
+    "missing-key",
+    what="An object of an execution plan lacks a key that MSCCL++ 0.9.0 needs.",
+    why="By reading, the loader then throws, or reads past the object.",
+    example='{"name": "signal", "channel_type": "memory"}, without channel_ids',
+    instead="Add the key.",
+)
+F472 = Rule(
+    "F472",
+    "wrong-type",
+    what="A value of an execution plan has another type than MSCCL++ 0.9.0 reads, or is not one "
+    "of its words.",
+    why="By reading, the loader throws; or it converts the value, and continues with another one.",
+    example='"index": 1.5, "gpus": {}, "channel_type": "proxy", "protocol": "LL128"',
+    instead="Write a value of the expected type.",
+)
+F473 = Rule(
+    "F473",
+    "value-range",
+    what="A number of an execution plan is outside the range in which MSCCL++ 0.9.0 computes with "
+    "it.",
+    why="By reading, the loader divides by it, keeps only its low bits, or the kernel can't start.",
+    example='"num_threads_per_block": 2048, "unit_size": 0, "min_message_size": 4294967296, which '
+    "is read as 0",
+    instead="Give a value in the range.",
+)
+F474 = Rule(
+    "F474",
+    "id-order",
+    what="The id of a GPU or of a thread block is not its position in its list, from 0.",
+    why="MSCCL++ 0.9.0 refuses another id of a GPU. By reading, it takes the channels of a block "
+    "by its id, and its operations by its position.",
+    example='"threadblocks": [{"id": 1, ...}, {"id": 0, ...}]',
+    instead="Number GPUs and blocks in the order of the file.",
+)
+F475 = Rule(
+    "F475",
+    "zero-chunks",
+    what="input_chunks or output_chunks of a GPU is 0, or a range has no chunks.",
+    why="The loader of MSCCL++ 0.9.0 divides by these numbers without a test: the process ends "
+    "with SIGFPE.",
+    example='"input_chunks": 0 on the ranks that only receive; "size": 0',
+    instead="Give every rank the chunks of both buffers, also where it does not use them.",
+)
+F476 = Rule(
+    "F476",
+    "alignment",
+    what="buffer_alignment is not a multiple of 16 bytes.",
+    why="By reading, the loops of MSCCL++ 0.9.0 that reduce and read add the last bytes of a "
+    "range, after its whole 16, at wrong places.",
+    example='"buffer_alignment": 4',
+    instead="Set buffer_alignment to 16 or a multiple.",
+)
+F477 = Rule(
+    "F477",
+    "collective-chunks",
+    what="input_chunks and output_chunks are not the buffers of the collective.",
+    why="The ranks must have equal chunks, and an AllGather's output one part for each rank.",
+    example='"collective": "allgather" on 2 GPUs with "input_chunks": 2, "output_chunks": 2',
+    instead="Correct the numbers of chunks, or the name of the collective.",
+)
+F478 = Rule(
+    "F478",
+    "unknown-operation",
+    what="The name of an operation is not one that the parser of MSCCL++ 0.9.0 knows.",
+    why="It refuses the file. Its language can write some of these names, such as glre.",
+    example='{"name": "glre", ...}',
+    instead="Use an operation that the executor has: a glre is a glres, or a get with re.",
+)
+F479 = Rule(
+    "F479",
+    "wrong-operands",
+    what="The sources, destinations or channels of an operation are not those that MSCCL++ 0.9.0 "
+    "uses: their number, or whether they are local, remote or of a switch.",
+    why="By reading, the executor takes a reference of another kind for a number of a buffer, and "
+    "does not execute an operand too many.",
+    example="a copy with two sources; a put to a local buffer; a put on two port channels with "
+    "one source",
+    instead="Give the operation exactly its operands, in its order.",
+)
+F480 = Rule(
+    "F480",
+    "overlapping-keys",
+    what="An operation has keys of operations of another kind.",
+    why="By reading, MSCCL++ 0.9.0 stores the keys of barriers, semaphores, pipelines and moves "
+    "in the same memory: the last one read overwrites the others.",
+    example='{"name": "signal", "channel_ids": [0], "barrier_id": 1, ...}',
+    instead="Remove the key, or make two operations.",
+)
+F481 = Rule(
+    "F481",
+    "too-many-operations",
+    what="A block has more than 64 operations, with those inside of pipelines.",
+    why="MSCCL++ 0.9.0 refuses the plan at its first call.",
+    example="a block with 65 operations",
+    instead="Distribute the operations over more blocks.",
+)
+F482 = Rule(
+    "F482",
+    "table-overflow",
+    what="A block, GPU or operation has more entries than a table of MSCCL++ 0.9.0: 16 channels "
+    "of a type and 16 references to remote buffers of a type in a block, 16 semaphores and "
+    "barriers on a GPU, 8 channels and 10 buffers on a side in an operation, and on a GPU 1024 "
+    "port channels and 509 remote buffers with access by ports.",
+    why="By reading, nothing checks these limits: the entries too many overwrite other memory, "
+    "silently. A port's trigger has 10 bits for a channel and 9 for a memory, so it names another "
+    "one.",
+    example='a block with 17 memory channels; "barrier_id": 16',
+    instead="Distribute the work over more blocks or operations.",
+)
+F483 = Rule(
+    "F483",
+    "bad-rank",
+    what="A channel, remote buffer or switch group names the GPU itself or a GPU that the plan "
+    "does not have; or a channel on which an operation signals or waits has no other end; or the "
+    "GPUs of a switch group don't all have it.",
+    why="There is no connection to such a GPU. The channels of two GPUs to one another are, in "
+    "order, the ends of one: nobody signals or waits at an end that the other GPU does not have. "
+    "The members of a group make it together: they would wait for one another.",
+    example='"connected_to": [2] with two GPUs',
+    instead="Correct the rank, or declare the channel or the group on all its GPUs.",
+)
+F484 = Rule(
+    "F484",
+    "no-such-entry",
+    what="An operation or block refers to a channel, remote buffer or semaphore that does not "
+    "exist, or that is not declared for its type of channel.",
+    why="By reading, MSCCL++ 0.9.0 checks no index: it uses what is in memory there, or the first "
+    "buffer.",
+    example='"channel_ids": [3] in a block with two memory channels',
+    instead="Declare the entry, or correct the index. The indices of an operation count the lists "
+    "of its block.",
+)
+F485 = Rule(
+    "F485",
+    "outside-buffer",
+    what="The chunks of a range are not all inside the buffer. A packet takes two chunks of "
+    "scratch, and only the protocol LL makes the scratch twice as large.",
+    why="By reading, MSCCL++ 0.9.0 checks no bounds: it reads or overwrites other memory.",
+    example='{"type": "i", "index": 7, "size": 2}, where the input has 8 chunks',
+    instead="Correct the range, or the buffer's number of chunks.",
+)
+F486 = Rule(
+    "F486",
+    "unequal-ranges",
+    what="The ranges of one move do not have the same number of chunks.",
+    why="By reading, MSCCL++ 0.9.0 takes the size of one of them for all: of the first source, or "
+    "for put of each destination.",
+    example='a re of a source with "size": 2 and one with "size": 1',
+    instead="Give all ranges of a reduction, or of a pair, one size.",
+)
+F487 = Rule(
+    "F487",
+    "reduce-op",
+    what="An operation reduces with another operation than sum.",
+    why="By reading, the parser of MSCCL++ 0.9.0 ignores reduce_op: every plan sums.",
+    example='"reduce_op": "max"',
+    instead="Use sum, or a runtime with this reduction.",
+)
+F488 = Rule(
+    "F488",
+    "silent-signal",
+    what="A put with signal (pws, pwsf) is on a memory channel.",
+    why="By reading, MSCCL++ 0.9.0 performs the put there, but never signals: the receiver waits "
+    "forever.",
+    example='{"name": "pws", "channel_type": "memory", ...}',
+    instead="Write a put, a nop and a signal.",
+)
+F489 = Rule(
+    "F489",
+    "wrong-port-offset",
+    what="An operation on a port channel for which the executor computes a wrong address: pwsf or "
+    "ppkt.",
+    why="By reading, MSCCL++ 0.9.0 passes the address of a table as the offset of a pwsf's "
+    "source, and takes the source of a ppkt for a buffer of another plan.",
+    example='{"name": "pwsf", "channel_type": "port", ...}',
+    instead="Use pws; write packets with cpkt and push them with rppkt.",
+)
+F490 = Rule(
+    "F490",
+    "swapped-offsets",
+    what="The source and the destination of a get have different offsets.",
+    why="By reading, MSCCL++ 0.9.0 reads the source at the offset of the destination, and writes "
+    "the destination at the offset of the source.",
+    example='a get from {"buffer_id": 0, "index": 1} to {"type": "s", "index": 0}',
+    instead="Use the same index on both sides, or let the other rank put.",
+)
+F491 = Rule(
+    "F491",
+    "mixed-sources",
+    what="The sources of a put or ppkt on a memory channel are in different buffers.",
+    why="By reading, MSCCL++ 0.9.0 reads all of them from the buffer of the first one.",
+    example='a put with the sources {"type": "i", ...} and {"type": "s", ...}',
+    instead="Write an operation for each buffer.",
+)
+F492 = Rule(
+    "F492",
+    "packets-outside-scratch",
+    what="An operation reads or writes packets outside of the scratch.",
+    why="By reading, MSCCL++ 0.9.0 takes packets from the scratch whatever the type says, and "
+    "adds the offset of the scratch to remote ones.",
+    example='a ppkt to a remote buffer with "type": "o"',
+    instead="Send packets to the scratch, and unpack them there.",
+)
+F493 = Rule(
+    "F493",
+    "wrong-half-of-scratch",
+    what="A plan with use_double_scratch_buffer accesses scratch by an operation without packets "
+    "on another rank, through a port or a switch.",
+    why="By reading, MSCCL++ 0.9.0 uses the second half of the scratch in every other call, but "
+    "these operations always access the first half.",
+    example='"use_double_scratch_buffer": true and a put to a remote buffer with "type": "s"',
+    instead="Set use_double_scratch_buffer to false, or use packets.",
+)
+F494 = Rule(
+    "F494",
+    "shifted-remote-buffer",
+    what="A plan in place accesses another rank's buffer that begins at the rank's own part: the "
+    "input of an AllGather, the output of a ReduceScatter.",
+    why="By reading, MSCCL++ 0.9.0 computes addresses in other ranks' memory with the place of "
+    "the own buffer, which is another one.",
+    example='an AllGather with "inplace": true and a remote buffer with "type": "i"',
+    instead="Access the larger buffer, with the index of the rank's part.",
+)
+F495 = Rule(
+    "F495",
+    "pipeline-range",
+    what="An operation inside of a pipeline can't be executed in units: its ranges differ from "
+    "num_chunks of the pipeline, or it moves packets, or it is a pipeline.",
+    why="By reading, MSCCL++ 0.9.0 moves memory past the end of shorter ranges, repeats the whole "
+    "of a packet operation in every iteration, and crashes at inner pipelines.",
+    example='"num_chunks": 2 and an inner operation with "size": 1',
+    instead="Give all inner ranges num_chunks chunks, and write other operations outside of the "
+    "pipeline.",
+)
+F496 = Rule(
+    "F496",
+    "barrier-count",
+    what="num_threadblocks of a barrier is not the number of blocks that use the barrier.",
+    why="The blocks would wait forever, or some would not wait for all.",
+    example='"num_threadblocks": 3, while two blocks of the GPU have this barrier_id',
+    instead="Set num_threadblocks to the number of blocks, or give other blocks another "
+    "barrier_id.",
+)
+F497 = Rule(
+    "F497",
+    "idle-flush",
+    what="Remark: a flush has no effect.",
+    why="By reading, MSCCL++ 0.9.0 flushes as many channels as the operation has destinations, "
+    "which is none. So the sources of a push may be overwritten only after a signal from its "
+    "receiver.",
+    example='{"name": "flush", "channel_type": "port", "channel_ids": [0]}',
+    instead="No action is necessary: sley proves the plan without the flush.",
+)
+F498 = Rule(
+    "F498",
+    "ignored-key",
+    what="Remark: MSCCL++ 0.9.0 does not read a key of the file.",
+    why="It may belong to another version, in which the plan means something else.",
+    example='"chunk_groups": 2',
+    instead="Remove the key, or check the version of the executor.",
+)
+F499 = Rule(
+    "F499",
+    "one-sided-plan",
+    what="A file with a plan of the one-sided machine is given where a plan with messages is "
+    "expected.",
+    why="sley proves MSCCL++ execution plans, but can't simulate, run, lift or rewrite them: "
+    "their blocks access the memory of other ranks, and send no messages.",
+    example="sley simulate plan.json --topology ndv4",
+    instead="Use sley verify plan.json; compile the program of the plan for other commands.",
+)
