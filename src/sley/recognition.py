@@ -42,9 +42,9 @@ class Kind:
 
 MSCCL_XML = Kind("an MSCCL XML plan", "sley verify {file}")
 MSCCLPP = Kind("an MSCCL++ execution plan", "sley verify {file}")
-TECCL = Kind("a TE-CCL schedule")
-FORESTCOLL = Kind("ForestColl trees")
-TACCL_SCHEDULE = Kind("a TACCL schedule")
+TECCL = Kind("a TE-CCL schedule", "sley import {file}")
+FORESTCOLL = Kind("ForestColl trees", "sley import {file}")
+TACCL_SCHEDULE = Kind("a TACCL schedule", "sley import {file}")
 TACCL_SKETCH = Kind(
     "a TACCL sketch, which is an input of TACCL's solver and no schedule",
     remedy="Import the schedule that TACCL's solver writes with it, NAME.sccl.json.",

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import numpy as np
 
 from sley.cli.options import Selection, common_options, output_option, plan_options
 from sley.cli.output import Command, Phases, print_json
-from sley.cli.sources import plan_of
+from sley.cli.sources import plan_of, program_facts
 from sley.compiler import compile
 from sley.formats import program_source, write_file
-from sley.ir.program import Program
 from sley.passes.lift import lift
 
 
@@ -37,7 +35,7 @@ def lift_command(selection: Selection, output: Path | None, as_json: bool, verbo
         text = program_source.write(program)
         if output is not None:
             write_file(output, text)
-    summary = _summary(program)
+    summary = program_facts(program)
     if as_json:
         where = {"output": str(output)} if output is not None else {"output": None, "text": text}
         print_json({"ok": True, "program": summary, **where, "seconds": phases.seconds})
@@ -52,18 +50,3 @@ def lift_command(selection: Selection, output: Path | None, as_json: bool, verbo
     if output is not None:
         click.echo(f"{'written':<23}{output}")
     phases.report()
-
-
-def _summary(program: Program) -> dict[str, object]:
-    """The JSON of a program's properties."""
-    t, c = program.transfers, program.collective
-    return {
-        "name": program.name,
-        "collective": c.name,
-        "ranks": c.ranks,
-        "chunks": c.chunks,
-        "in_place": c.in_place,
-        "transfers": len(t),
-        "local_transfers": int(np.count_nonzero(~t.remote)),
-        "scratch_chunks": int(program.scratch_chunks.max(initial=0)),
-    }

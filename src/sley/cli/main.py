@@ -18,6 +18,7 @@ from sley.cli.compare import compare_command
 from sley.cli.compile import compile_command
 from sley.cli.doctor import doctor_command
 from sley.cli.draw import draw_command
+from sley.cli.import_schedule import import_command
 from sley.cli.lift import lift_command
 from sley.cli.package import package_command
 from sley.cli.policy import policy_command
@@ -35,7 +36,8 @@ def main() -> None:
     """Compile, prove and run collective communication.
 
     WHAT is an algorithm's name (sley list), a Python file with a program (FILE.py or
-    FILE.py:NAME), a text in ResCCLang (FILE.resccl), or an MSCCL XML file.
+    FILE.py:NAME), a text in ResCCLang (FILE.resccl), a plan in MSCCL XML, or a synthesiser's
+    schedule (sley import).
     """
 
 
@@ -54,6 +56,7 @@ for _command in (
     run_command,
     bench_command,
     compile_command,
+    import_command,
     verify_command,
     simulate_command,
     compare_command,

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
-from sley import recognition
+from sley import recognition, schedules
 from sley.algorithms import CATALOG, build
 from sley.cli.options import Selection, flag
 from sley.cli.output import Phases, report_notes
@@ -84,12 +85,12 @@ _BY_SUFFIX = {
 """What a file is by its name if its content doesn't show it, as it is damaged or missing: the
 reader of this kind says what is wrong."""
 
-_READABLE = (*recognition.PLANS, *recognition.PROGRAMS)
+_READABLE = (*recognition.PLANS, *recognition.PROGRAMS, *recognition.SCHEDULES)
 
 
 def _kind(selection: Selection) -> Kind | None:
     """What kind of file WHAT is; None for an algorithm of the library. Errors: F404 for a path
-    without a file, F550 for a file with neither a plan nor a program."""
+    without a file, F550 for a file without a plan, a program or a schedule."""
     what = selection.what
     if what in CATALOG:
         return None
@@ -107,10 +108,12 @@ def _kind(selection: Selection) -> Kind | None:
         kind = _BY_SUFFIX.get(Path(file).suffix.lower(), kind)
     if kind is recognition.MISSING:
         raise F404.error(
-            at=Place(file), expected="a file with a plan or a program", found="no such file"
+            at=Place(file),
+            expected="a file with a plan, a program or a schedule",
+            found="no such file",
         )
     if kind not in _READABLE:
-        raise recognition.refuse_kind(file, kind, "a plan or a program")
+        raise recognition.refuse_kind(file, kind, "a plan, a program or a schedule")
     return kind
 
 
@@ -134,7 +137,10 @@ def prefer_in_place(selection: Selection) -> Selection:
 
 def supports_both_places(selection: Selection) -> bool:
     """Whether WHAT compiles both in and out of place: an algorithm of the library, or a text."""
-    return _kind(selection) in (None, recognition.RESCCLANG)
+    kind = _kind(selection)
+    return kind in (None, recognition.RESCCLANG) or (
+        kind in recognition.SCHEDULES and schedules.read(selection.what).collective != "alltoall"
+    )
 
 
 def _takes(what: str, parameter: str) -> bool:
@@ -189,6 +195,9 @@ def _trace(selection: Selection) -> Program:
     if kind is recognition.RESCCLANG:
         _refuse_sizes(selection, ("root", "stage_channels", "rings", "node_instances"))
         return rescclang.load(what, in_place=bool(selection.in_place), **_header(selection))
+    if kind in recognition.SCHEDULES:
+        _refuse_sizes(selection, (*_PARAMETERS, "root"))
+        return schedules.load(what, in_place=bool(selection.in_place))
     return build(
         what,
         ranks=selection.ranks,
@@ -278,3 +287,18 @@ def _read_plan(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
         with phases("verification"):
             prove(plan)
     return plan
+
+
+def program_facts(program: Program) -> dict[str, object]:
+    """The JSON of a program's properties."""
+    t, c = program.transfers, program.collective
+    return {
+        "name": program.name,
+        "collective": c.name,
+        "ranks": c.ranks,
+        "chunks": c.chunks,
+        "in_place": c.in_place,
+        "transfers": len(t),
+        "local_transfers": int(np.count_nonzero(~t.remote)),
+        "scratch_chunks": int(program.scratch_chunks.max(initial=0)),
+    }

@@ -14,3 +14,84 @@ F550 = Rule(
     example="sley verify topo.xml  # a topology",
     instead="Give a file of the expected kind.",
 )
+F551 = Rule(
+    "F551",
+    "damaged-schedule",
+    what="The file is not well-formed JSON or XML, or a part of the schedule is missing, "
+    "misplaced, or of another type.",
+    why="What is missing could be any part of the algorithm.",
+    example='{"1-Epoch_Duration": 2.5e-07}  # without the flows',
+    instead="Write the file again with its synthesiser.",
+)
+F552 = Rule(
+    "F552",
+    "schedule-too-large",
+    what="The schedule has more ranks, sends, parts or epochs than sley reads.",
+    why="Reading it would use up the memory: no synthesiser solves problems of this size.",
+    example="a flow in epoch 1,000,000,000,000",
+    instead="Use fewer chunks or ranks.",
+)
+F553 = Rule(
+    "F553",
+    "unreadable-send",
+    what="A send of the schedule doesn't have the form that its synthesiser writes, or names a "
+    "node or a chunk that doesn't exist.",
+    why="A guess about its source, destination or chunk would change the algorithm.",
+    example='"Chunk 0 from 3 traveled over 3->"',
+    instead="Write the file again with its synthesiser, or correct the named entry.",
+)
+F554 = Rule(
+    "F554",
+    "incomplete-schedule",
+    what="The schedule leaves out a GPU, or does not bring a chunk to a GPU that must get it.",
+    why="A collective includes all ranks. TE-CCL takes node 0 of an NDv2 cluster for a switch. "
+    "With two chassis it is a GPU, which then neither sends nor receives.",
+    example="a TE-CCL schedule for 2 NDv2 with the chunks of 15 GPUs, node 0 without one",
+    instead="Solve again with all GPUs.",
+)
+F555 = Rule(
+    "F555",
+    "copying-switch",
+    what="The schedule needs a switch that copies: one chunk enters the switch once and leaves it "
+    "to several GPUs.",
+    why="A message of a plan has one destination. Sent once for each destination, the chunk takes "
+    "the link to the switch several times as long, so the schedule's time doesn't hold.",
+    example="Chunk 0 from 4 over 4->5 and 4->6, both in epoch 0 via switches 0",
+    instead="Solve again with switch_copy off, or import it with --allow multicast: then each copy "
+    "is a message of its own.",
+)
+F556 = Rule(
+    "F556",
+    "early-send",
+    what="A GPU sends a chunk before it has arrived there, or without ever getting it.",
+    why="The GPU would send other data.",
+    example="3->4 in epoch 2, but the chunk arrives at 3 in epoch 5",
+    instead="Write the file again with its synthesiser.",
+)
+F557 = Rule(
+    "F557",
+    "wrong-claim",
+    what="What the file says about its schedule differs from what following the schedule shows.",
+    why="One of the two is wrong: the schedule may be changed, or made for links other than the "
+    "known ones.",
+    example="3-Epochs_Required: 40, but the last chunk arrives after 43 epochs",
+    instead="Write the file again with its synthesiser.",
+)
+F558 = Rule(
+    "F558",
+    "not-a-spanning-tree",
+    what="The sends of a tree don't lead from its root to every GPU exactly once.",
+    why="A tree brings its part of the root's data to all other GPUs; a GPU that it misses never "
+    "gets it, and one that it reaches twice has two parents.",
+    example="<tree root=\"(0, 'GPU', 0)\" ...> without a <send> to (0, 'GPU', 3)",
+    instead="Write the file again with ForestColl, or correct the named tree.",
+)
+F559 = Rule(
+    "F559",
+    "other-collective",
+    what="The schedule can't be imported for this collective, or not in place.",
+    why="The sends of a schedule fix what each rank ends with; only ForestColl's trees serve "
+    "several collectives.",
+    example="sley import schedule.json --collective allreduce  # an AllGather of TE-CCL",
+    instead="Omit the option, or solve for the other collective.",
+)

@@ -1,0 +1,89 @@
+"""Schedules: what synthesisers write, as programs.
+
+A file for each synthesiser (teccl with its machines in teccl_machines, forestcoll, taccl) reads a
+schedule, follows it, compares it with the file's own claims, and turns it into a program.
+`building` makes the program, `documents` reads JSON within limits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from sley import recognition
+from sley.ir.program import Program
+from sley.recognition import Kind, kind_of, refuse_kind
+from sley.schedules import forestcoll, taccl, teccl
+from sley.schedules.documents import file_text
+
+__all__ = ["ALLOWED", "COLLECTIVES", "Schedule", "load", "read"]
+
+ALLOWED = teccl.ALLOWED
+"""What a caller may allow, see `Schedule.program`."""
+
+COLLECTIVES = ("allgather", "alltoall", "allreduce", "reducescatter")
+"""The collectives of schedules."""
+
+
+class Schedule(Protocol):
+    """A schedule of a synthesiser.
+
+    name: the synthesiser. file: where it is from. collective: the one that it implements, by
+    default.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def file(self) -> str: ...
+
+    @property
+    def collective(self) -> str: ...
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What the file is and claims, for people: pairs of a word and a text."""
+
+    def check(self) -> list[tuple[str, str]]:
+        """What following the schedule shows, for people. Errors: F554, F556 to F558."""
+
+    def program(
+        self, collective: str | None = None, *, in_place: bool = False, allow: Iterable[str] = ()
+    ) -> Program:
+        """The program of the schedule.
+
+        collective: one of those that the schedule can serve, by default its own. allow: of ALLOWED:
+        "multicast" makes each copy of a switch a message of its own, "incomplete" leaves out GPUs
+        without data. Errors: F552, F554 to F559.
+        """
+
+
+_READERS: dict[Kind, Callable[[str | os.PathLike[str]], Schedule]] = {
+    recognition.TECCL: teccl.read,
+    recognition.FORESTCOLL: forestcoll.read,
+    recognition.TACCL_SCHEDULE: taccl.read,
+}
+
+
+def read(path: str | os.PathLike[str]) -> Schedule:
+    """The schedule in a file, which is recognised by its content. Errors: F404, F550 for a file of
+    another kind, F551 to F553, F559."""
+    kind = kind_of(path)
+    if kind is recognition.MISSING:
+        file_text(path)
+    if kind not in _READERS:
+        raise refuse_kind(path, kind, "a schedule of TE-CCL, TACCL or ForestColl")
+    return _READERS[kind](path)
+
+
+def load(
+    path: str | os.PathLike[str],
+    collective: str | None = None,
+    *,
+    in_place: bool = False,
+    allow: Iterable[str] = (),
+) -> Program:
+    """The program of the schedule in a file. Arguments and errors: those of `read` and
+    `Schedule.program`."""
+    return read(path).program(collective, in_place=in_place, allow=allow)

@@ -1,0 +1,647 @@
+"""TE-CCL's schedules (JSON): flows of chunks over links, each in an epoch.
+
+A flow of an AllGather is a whole chunk; an AllToAll has paths, each for a part of a chunk. The flow
+texts of an AllToAll are no list of its flows, as equal ones are written once; its paths are.
+Source: TE-CCL's code, teccl/solvers/allgather.py and alltoall.py.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from sley.errors import Place, Rule, SleyError, counted, shortened
+from sley.errors.schedules import F551, F552, F553, F554, F555, F556, F557, F559
+from sley.ir.collectives import AllGather, AllToAll
+from sley.ir.program import Program
+from sley.ir.tables import IntArray, LongArray, Table
+from sley.ir.words import Buffer
+from sley.schedules.building import Builder, Cells, check_size
+from sley.schedules.documents import Lines, Section, file_text, json_object
+from sley.schedules.teccl_machines import Machine, Timing, machine_of
+
+MAX_NODE = 4095
+MAX_EPOCH = 10**6
+MAX_PARTS = 1000
+"""Limit of the denominator of a path's volume: a chunk is cut into this many parts."""
+
+_NUMBER = r"([0-9]{1,9})"
+_HOP = rf"{_NUMBER}->{_NUMBER}(?: with volume ([0-9.eE+-]{{1,30}}))? in epoch {_NUMBER}"
+_VIA = r"(?: via switches ([0-9]{1,9}(?:(?:->|, ?)[0-9]{1,9}){0,9}))?"
+_FLOW = re.compile(rf"Chunk {_NUMBER} from {_NUMBER} traveled over {_HOP}{_VIA}")
+_STEP = re.compile(_HOP + _VIA)
+_DEMAND = re.compile(rf"Demand at {_NUMBER} for chunk {_NUMBER} from {_NUMBER} met by epoch .*")
+_GPU = re.compile(rf"GPU {_NUMBER}")
+_CHUNK = re.compile(rf"Chunk {_NUMBER}")
+_FLOWS, _PATHS = re.compile(r"\d-Flows"), re.compile(r"\d-[Cc]hunk paths")
+_DURATION, _EPOCHS = "1-Epoch_Duration", "3-Epochs_Required"
+_TIME, _BANDWIDTH = "4-Collective_Finish_Time", "5-Algo_Bandwidth"
+_MET = "6-Demand_Met"
+
+ALLOWED = ("multicast", "incomplete")
+"""What the caller may allow: copies by switches, and GPUs without data."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Flows(Table):
+    """One row a flow: a chunk, or a part of one, travels from a GPU to another.
+
+    chunk, source: the chunk, by its number among those of the GPU that it comes from.
+    src, dst: the GPUs at the two ends.
+    epoch: the epoch in which it leaves `src`.
+    route: index into the schedule's `routes`: the switches between the ends.
+    path: row of `Paths`; -1 for a whole chunk.
+    line: the line of the file.
+    """
+
+    chunk: IntArray
+    source: IntArray
+    src: IntArray
+    dst: IntArray
+    epoch: IntArray
+    route: IntArray
+    path: IntArray
+    line: IntArray
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Paths(Table):
+    """One row a path of an AllToAll: a part of a chunk from its source to its target.
+
+    source, target, chunk: the demand that it meets a part of.
+    parts, of: the part as a fraction of the chunk.
+    line: the line of the demand.
+    """
+
+    source: IntArray
+    target: IntArray
+    chunk: IntArray
+    parts: IntArray
+    of: IntArray
+    line: IntArray
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a file says about its schedule.
+
+    epoch_s: the duration of an epoch. epochs: how many the collective takes. time_s: their time.
+    bandwidth_GBps: of all ranks' chunks in this time. met: the epoch by whose beginning each (GPU,
+    source, chunk) arrives, empty if the file doesn't say.
+    """
+
+    epoch_s: float
+    epochs: int
+    time_s: float
+    bandwidth_GBps: float  # noqa: N815 - a unit
+    met: dict[tuple[int, int, int], int]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What following a schedule epoch by epoch shows.
+
+    arrival: for each flow, the epoch at whose beginning its destination has it. epochs: the epoch
+    by which the last needed flow has arrived. rates: where the duration of flows is from.
+    """
+
+    arrival: LongArray
+    epochs: int
+    rates: str
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A schedule of TE-CCL.
+
+    collective: "allgather" or "alltoall". routes: the distinct sequences of switches.
+    """
+
+    file: str
+    collective: str
+    claims: Claims
+    flows: Flows
+    paths: Paths
+    routes: tuple[tuple[int, ...], ...]
+
+    name = "TE-CCL"
+
+    @cached_property
+    def gpus(self) -> tuple[int, ...]:
+        """The nodes at the ends of flows, in order: node gpus[r] becomes rank r."""
+        f = self.flows
+        return tuple(np.unique(np.concatenate([f.source, f.src, f.dst])).tolist())
+
+    @cached_property
+    def switches(self) -> tuple[int, ...]:
+        """The switches that flows pass."""
+        return tuple(sorted({switch for route in self.routes for switch in route}))
+
+    @cached_property
+    def machine(self) -> Machine | None:
+        """The machine of TE-CCL's whose links the flows use; None for another one."""
+        links: set[tuple[int, int]] = set()
+        for path in {self._route(row) for row in range(len(self.flows))}:
+            links |= set(pairwise(path))
+        return machine_of(frozenset(self.gpus), frozenset(links))
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """The GPUs of the machine that neither send nor receive."""
+        return () if self.machine is None else tuple(sorted(self.machine.gpus - {*self.gpus}))
+
+    def _route(self, row: int) -> tuple[int, ...]:
+        f = self.flows
+        return (int(f.src[row]), *self.routes[f.route[row]], int(f.dst[row]))
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What the file is and claims, for people."""
+        c = self.claims
+        known = "unknown" if self.machine is None else self.machine.name
+        shown = f"{counted(len(self.gpus), 'GPU')}, {len(self.flows)} flows"
+        if self.switches:
+            shown += f", through switches {', '.join(map(str, self.switches))}"
+        ranks = len(self.gpus if self.machine is None else self.machine.gpus)
+        data = c.bandwidth_GBps * c.time_s * 1e6
+        return [
+            ("collective", self.collective),
+            ("machine", known),
+            ("sends", shown),
+            ("data", f"{data / ranks:g} KB of each of {counted(ranks, 'rank')}, {data:g} KB"),
+            ("epochs", f"{c.epochs} of {c.epoch_s * 1e6:g} us, as the file says"),
+            ("time", f"{c.time_s * 1e6:g} us, {c.bandwidth_GBps:g} GB/s, as the file says"),
+        ]
+
+    def check(self) -> list[tuple[str, str]]:
+        """What `replay` shows, for people. Errors: those of `replay`."""
+        found = self.replay()
+        return [
+            ("replayed", f"every GPU sends only what it has; {found.epochs} epochs"),
+            ("durations", f"from {found.rates}"),
+        ]
+
+    def replay(self) -> Replay:
+        """Follows the schedule epoch by epoch. Errors: F554 for a chunk that never arrives, F556
+        for one that is sent before, F557 for epochs that differ from the claims."""
+        duration, rates = self._durations()
+        f = self.flows
+        arrival = f.epoch + duration
+        if self.collective == "allgather":
+            last = self._follow_chunks(arrival)
+        else:
+            last = self._follow_paths(arrival)
+        self._check_claims(last, rates)
+        return Replay(arrival, last, rates)
+
+    def _durations(self) -> tuple[LongArray, str]:
+        """int64 (flows,): the epochs that each flow takes, and where they are from."""
+        f, c = self.flows, self.claims
+        if self.machine is not None:
+            chunk = c.bandwidth_GBps * c.time_s / len(self.machine.gpus)
+            fluid = self.collective == "alltoall"
+            timing = Timing(self.machine, c.epoch_s, chunk, fluid)
+            epochs = {path: timing.epochs(path) for path in map(self._route, range(len(f)))}
+            column = [epochs[self._route(row)] for row in range(len(f))]
+            return np.array(column, np.int64), f"the links of {self.machine.name}"
+        if c.met:
+            keys = zip(f.dst.tolist(), f.source.tolist(), f.chunk.tolist(), strict=True)
+            met = np.array([c.met.get(key, -1) for key in keys], np.int64)
+            return np.maximum(met - f.epoch, 1), "the file's own times of arrival"
+        return np.ones(len(f), np.int64), "unknown links, one epoch each"
+
+    def _follow_chunks(self, arrival: LongArray) -> int:
+        """Follows whole chunks; returns the epoch by which every GPU has all of them."""
+        f, ranks = self.flows, len(self.gpus)
+        chunks = self._chunks_of_a_rank()
+        check_size(self.file, ranks * ranks * chunks)
+        which = self._rank(f.source) * chunks + f.chunk
+        total = ranks * chunks
+        never = np.iinfo(np.int64).max
+        present = np.full(ranks * total, never, np.int64)
+        own = np.arange(total)
+        present[own // chunks * total + own] = 0
+        np.minimum.at(present, self._rank(f.dst) * total + which, arrival)
+        self._refuse_early(f.epoch < present[self._rank(f.src) * total + which], present, which)
+        missing = np.flatnonzero(present == never)
+        if len(missing):
+            gpu, chunk = divmod(int(missing[0]), total)
+            self._refuse_missing(gpu, *divmod(chunk, chunks), len(missing))
+        for (gpu, source, chunk), epoch in self.claims.met.items():
+            if {gpu, source} <= {*self.gpus} and chunk < chunks:
+                row, column = (int(self._rank(np.array([node]))[0]) for node in (gpu, source))
+                found = int(present[row * total + column * chunks + chunk])
+                if found != epoch:
+                    self._refuse_claim(
+                        f"{_MET}: chunk {chunk} of GPU {source} at GPU {gpu} after {epoch} epochs",
+                        f"it arrives after {found}",
+                    )
+        return int(present.max(initial=0))
+
+    def _refuse_early(self, early: Any, present: LongArray, which: LongArray) -> None:
+        rows = np.flatnonzero(early)
+        if len(rows) == 0:
+            return
+        f, row = self.flows, int(rows[0])
+        total = len(present) // len(self.gpus)
+        epoch = int(present[int(self._rank(f.src[row : row + 1])[0]) * total + int(which[row])])
+        when = (
+            f"arrives there for epoch {epoch}" if epoch <= MAX_EPOCH * 4 else "never arrives there"
+        )
+        raise F556.error(
+            at=Place(self.file, int(f.line[row])),
+            expected="flows of what a GPU has",
+            found=f"GPU {f.src[row]} sends chunk {f.chunk[row]} of GPU {f.source[row]} in epoch "
+            f"{f.epoch[row]}; it {when}" + _more(len(rows)),
+        )
+
+    def _refuse_missing(self, gpu: int, source: int, chunk: int, number: int) -> None:
+        raise F554.error(
+            at=Place(self.file),
+            expected="flows that bring every chunk to every GPU",
+            found=f"chunk {chunk} of GPU {self.gpus[source]} never gets to GPU {self.gpus[gpu]}"
+            + _more(number),
+        )
+
+    def _follow_paths(self, arrival: LongArray) -> int:
+        """Follows the paths; returns the epoch by which the last one has arrived."""
+        f, p = self.flows, self.paths
+        follows = np.flatnonzero(f.path[1:] == f.path[:-1]) + 1
+        early = np.zeros(len(f), np.bool_)
+        early[follows] = f.epoch[follows] < arrival[follows - 1]
+        rows = np.flatnonzero(early)
+        if len(rows):
+            row = int(rows[0])
+            raise F556.error(
+                at=Place(self.file, int(f.line[row])),
+                expected="flows of what a GPU has",
+                found=f"GPU {f.src[row]} sends a part of chunk {f.chunk[row]} of GPU "
+                f"{f.source[row]} in epoch {f.epoch[row]}; it arrives there for epoch "
+                f"{arrival[row - 1]}" + _more(len(rows)),
+            )
+        shares: dict[tuple[int, int, int], Fraction] = defaultdict(Fraction)
+        for path in p:
+            shares[path.source, path.target, path.chunk] += Fraction(path.parts, path.of)
+        pairs = Counter((source, target) for source, target, _ in shares)
+        number = max(pairs.values(), default=0)
+        for source in self.gpus:
+            for target in self.gpus:
+                if source != target and pairs[source, target] != number:
+                    self._refuse_demand(source, target, pairs[source, target], number)
+        for (source, target, chunk), share in shares.items():
+            if share != 1:
+                raise F554.error(
+                    at=Place(self.file),
+                    expected="paths that together bring all of a chunk",
+                    found=f"{float(share):g} of chunk {chunk} of GPU {source} to GPU {target}",
+                )
+        return int(arrival.max(initial=0))
+
+    def _refuse_demand(self, source: int, target: int, found: int, number: int) -> None:
+        raise F554.error(
+            at=Place(self.file),
+            expected=f"{counted(number, 'chunk')} from every GPU to every other",
+            found=f"{found} from GPU {source} to GPU {target}",
+        )
+
+    def _check_claims(self, last: int, rates: str) -> None:
+        c = self.claims
+        if not math.isclose(c.epochs * c.epoch_s, c.time_s, rel_tol=1e-6):
+            self._refuse_claim(
+                f"{_TIME}: {c.epochs} epochs of {c.epoch_s:g} s, {c.epochs * c.epoch_s:g} s",
+                f"{c.time_s:g} s",
+            )
+        if last != c.epochs and (self.machine is not None or c.met):
+            self._refuse_claim(
+                f"{_EPOCHS}: {c.epochs}", f"the last chunk arrives after {last} ({rates})"
+            )
+
+    def _refuse_claim(self, expected: str, found: str) -> None:
+        raise F557.error(at=Place(self.file), expected=expected, found=found)
+
+    def _rank(self, nodes: IntArray) -> LongArray:
+        return np.searchsorted(np.array(self.gpus), nodes)
+
+    def _chunks_of_a_rank(self) -> int:
+        return int(self.flows.chunk.max(initial=0)) + 1
+
+    def program(
+        self, collective: str | None = None, *, in_place: bool = False, allow: Iterable[str] = ()
+    ) -> Program:
+        """The program with the flows in the order of their epochs; switches are on the way of a
+        message, and GPUs numbered again.
+
+        collective: only the schedule's own. in_place: for an AllGather. allow: "multicast" makes
+        each copy of a switch a message of its own, "incomplete" leaves out GPUs without data.
+        Errors: F554 to F557, F559.
+        """
+        if collective not in (None, self.collective):
+            raise _other_collective(self.file, self.collective, str(collective))
+        if in_place and self.collective == "alltoall":
+            raise _other_collective(self.file, "alltoall out of place", "in place")
+        if self.lost and "incomplete" not in allow:
+            raise self._incomplete()
+        found = self.replay()
+        if "multicast" not in allow:
+            self._refuse_copies()
+        build = self._all_gather if self.collective == "allgather" else self._all_to_all
+        return build(found, in_place)
+
+    def _incomplete(self) -> SleyError:
+        machine = self.machine
+        ranks = 0 if machine is None else len(machine.gpus)
+        name = "" if machine is None else machine.name
+        return F554.error(
+            at=Place(self.file),
+            expected=f"all {ranks} GPUs of {name}, which the bandwidth counts",
+            found=f"no flow from or to {', '.join(shortened([f'GPU {g}' for g in self.lost]))}; "
+            f"{len(self.gpus)} GPUs send and receive",
+            remedy="Solve again with all GPUs, or import it with --allow incomplete: then it is a "
+            f"collective of {len(self.gpus)} ranks.",
+        )
+
+    def _refuse_copies(self) -> None:
+        """Refuses flows of which a switch makes several. Errors: F555."""
+        f = self.flows
+        groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        whole = np.flatnonzero((f.path < 0) & np.array([bool(r) for r in self.routes])[f.route])
+        for row in whole.tolist():
+            first = self.routes[f.route[row]][0]
+            key = (f.chunk[row], f.source[row], f.src[row], f.epoch[row], first)
+            groups[tuple(map(int, key))].append(row)
+        copied = [rows for rows in groups.values() if len(rows) > 1]
+        if copied:
+            rows = copied[0]
+            chunk, source, src, epoch, switch = next(k for k, v in groups.items() if v is rows)
+            ends = ", ".join(shortened([f"GPU {f.dst[row]}" for row in rows]))
+            raise F555.error(
+                at=[Place(self.file, int(f.line[row])) for row in rows[:2]],
+                expected="switches that pass a chunk to one GPU",
+                found=f"switch {switch} copies chunk {chunk} of GPU {source}, sent by GPU {src} in "
+                f"epoch {epoch}, to {ends}" + _more(len(copied)),
+            )
+
+    def _all_gather(self, found: Replay, in_place: bool) -> Program:
+        """A chunk arrives in its place of the output. Of several flows that bring a GPU the same
+        chunk, only the first has an effect."""
+        f, ranks, chunks = self.flows, len(self.gpus), self._chunks_of_a_rank()
+        builder = Builder(self.file, AllGather(ranks, chunks, in_place))
+        if not in_place:
+            for rank in range(ranks):
+                own = Cells(rank, Buffer.INPUT, 0, chunks)
+                builder.copy(own, Cells(rank, Buffer.OUTPUT, rank * chunks, chunks), 1)
+        which = self._rank(f.source) * chunks + f.chunk
+        src, dst = self._rank(f.src), self._rank(f.dst)
+        seen = {(source, source * chunks + k) for source in range(ranks) for k in range(chunks)}
+        first: set[int] = set()
+        for row in np.argsort(found.arrival, kind="stable").tolist():
+            key = (int(dst[row]), int(which[row]))
+            if key not in seen:
+                seen.add(key)
+                first.add(row)
+        for row in np.argsort(f.epoch, kind="stable").tolist():
+            if row in first:
+                cell = int(which[row])
+                relayed = in_place or int(src[row]) != cell // chunks
+                buffer, index = (Buffer.OUTPUT, cell) if relayed else (Buffer.INPUT, cell % chunks)
+                source = Cells(int(src[row]), buffer, index)
+                builder.copy(source, Cells(int(dst[row]), Buffer.OUTPUT, cell), int(f.line[row]))
+        return builder.program()
+
+    def _all_to_all(self, found: Replay, in_place: bool) -> Program:
+        """Each path has a part of a chunk: from the input through scratch to the output."""
+        del found, in_place  # paths say where each part is; in place is refused
+        f, p, ranks = self.flows, self.paths, len(self.gpus)
+        cuts = math.lcm(*np.unique(p.of).tolist())
+        if cuts > MAX_PARTS:
+            raise F552.error(
+                at=Place(self.file),
+                expected=f"volumes in multiples of one part of at most {MAX_PARTS} of a chunk",
+                found=f"parts of 1/{cuts}",
+            )
+        numbers = self._chunk_numbers()
+        each = (max(numbers.values(), default=0) + 1) * cuts
+        check_size(self.file, ranks * ranks * each)
+        builder = Builder(self.file, AllToAll(ranks, each))
+        for rank in range(ranks):
+            own = Cells(rank, Buffer.INPUT, rank * each, each)
+            builder.copy(own, Cells(rank, Buffer.OUTPUT, rank * each, each), 1)
+        ends = self._path_ends(numbers, cuts, each)
+        order = np.argsort(f.epoch, kind="stable")
+        last = np.append(f.path[1:] != f.path[:-1], True)
+        place = {path: start for path, (start, _) in enumerate(ends)}
+        for row in order.tolist():
+            path = int(f.path[row])
+            source, rank = place[path], int(self._rank(f.dst[row : row + 1])[0])
+            target = ends[path][1] if last[row] else builder.new_scratch(rank, source.count)
+            builder.copy(source, target, int(f.line[row]))
+            place[path] = target
+        return builder.program()
+
+    def _chunk_numbers(self) -> dict[tuple[int, int, int], int]:
+        """The number of each chunk among those of its source and target."""
+        p = self.paths
+        keys = sorted(set(zip(p.source.tolist(), p.target.tolist(), p.chunk.tolist(), strict=True)))
+        number: Counter[tuple[int, int]] = Counter()
+        found = {}
+        for source, target, chunk in keys:
+            found[source, target, chunk] = number[source, target]
+            number[source, target] += 1
+        return found
+
+    def _path_ends(
+        self, numbers: dict[tuple[int, int, int], int], cuts: int, each: int
+    ) -> list[tuple[Cells, Cells]]:
+        """The input and the output of each path."""
+        done: Counter[tuple[int, int, int]] = Counter()
+        ends = []
+        for row in self.paths:
+            key = (row.source, row.target, row.chunk)
+            count = row.parts * (cuts // row.of)
+            at = numbers[key] * cuts + done[key]
+            done[key] += count
+            source, target = (int(r) for r in self._rank(np.array(key[:2], np.int32)))
+            start = Cells(source, Buffer.INPUT, target * each + at, count)
+            ends.append((start, Cells(target, Buffer.OUTPUT, source * each + at, count)))
+        return ends
+
+
+def _more(number: int) -> str:
+    return f"; and {counted(number - 1, 'other')} like this" if number > 1 else ""
+
+
+def _other_collective(file: str, own: str, other: str) -> SleyError:
+    return F559.error(at=Place(file), expected=own, found=other)
+
+
+def read(source: str | os.PathLike[str], file: str | None = None) -> Schedule:
+    """The schedule in a file (a path), or of a text that begins with {.
+
+    file: the file's name in messages. Errors: F404, F551 to F553.
+    """
+    is_text = isinstance(source, str) and source.lstrip()[:1] == "{"
+    text = str(source) if is_text else file_text(source)
+    file = file or ("<text>" if is_text else os.fspath(source))
+    return _Reader(file, text).schedule()
+
+
+class _Reader:
+    """Reads one file."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self._file = file
+        self._top = Section(file, json_object(file, text))
+        self._lines = Lines(text, r"Chunk |Demand at ")
+        self._routes: dict[tuple[int, ...], int] = {}
+        self._rows: list[tuple[int, ...]] = []
+        self._paths: list[tuple[int, ...]] = []
+
+    def schedule(self) -> Schedule:
+        flows = self._top.items(self._key(_FLOWS, "7-Flows"))
+        parsed = [self._flow(text) for text in flows]
+        fluid = any(found[3] is not None for found in parsed)
+        if fluid:
+            self._read_paths(self._top.table(self._key(_PATHS, "8-Chunk paths")))
+        else:
+            for chunk, source, hop, _, line in parsed:
+                self._rows.append((chunk, source, *hop, -1, line))
+        if not self._rows:
+            self._top.refuse("7-Flows", "at least one flow", flows)
+        return Schedule(
+            self._file,
+            "alltoall" if fluid else "allgather",
+            self._claims(),
+            Flows(*np.array(self._rows, np.int32).T),
+            Paths(*np.array(self._paths, np.int32).reshape(-1, 6).T),
+            tuple(self._routes),
+        )
+
+    def _key(self, pattern: re.Pattern[str], usual: str) -> str:
+        """The key whose number varies."""
+        return next((key for key in self._top.values if pattern.fullmatch(key)), usual)
+
+    def _refuse(self, rule: Rule, text: object, expected: str) -> SleyError:
+        shown = repr(text[:100]) if isinstance(text, str) else type(text).__name__
+        line = self._lines[text] if isinstance(text, str) else 0
+        return rule.error(at=Place(self._file, line), expected=expected, found=shown)
+
+    def _flow(self, text: object) -> tuple[int, int, tuple[int, ...], Fraction | None, int]:
+        """Chunk, source, (from, to, epoch, route), volume and line of a flow's text."""
+        found = _FLOW.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            expected = "Chunk C from S traveled over A->B [with volume V] in epoch K"
+            raise self._refuse(F553, text, expected)
+        chunk, source = int(found[1]), self._node(found[2], text)
+        if chunk > MAX_NODE:
+            raise self._refuse(F552, text, f"chunks up to {MAX_NODE}")
+        hop, volume = self._hop(found.groups()[2:], text)
+        return chunk, source, hop, volume, self._lines[str(text)]
+
+    def _hop(
+        self, groups: tuple[str | None, ...], text: object
+    ) -> tuple[tuple[int, ...], Fraction | None]:
+        src, dst, share, epoch, via = groups
+        ends = [self._node(str(node), text) for node in (src, dst)]
+        if int(epoch or 0) > MAX_EPOCH:
+            raise self._refuse(F552, text, f"epochs up to {MAX_EPOCH}")
+        switches = re.split(r"->|, ?", via) if via else []
+        route = tuple(self._node(switch, text) for switch in switches)
+        if ends[0] == ends[1]:
+            raise self._refuse(F553, text, "two different nodes")
+        number = self._routes.setdefault(route, len(self._routes))
+        return (*ends, int(epoch or 0), number), None if share is None else self._share(share, text)
+
+    def _node(self, word: str, text: object) -> int:
+        if int(word) > MAX_NODE:
+            raise self._refuse(F552, text, f"nodes up to {MAX_NODE}")
+        return int(word)
+
+    def _share(self, word: str, text: object) -> Fraction:
+        """A volume as a fraction of a chunk; TE-CCL rounds to six digits."""
+        try:
+            value = float(word)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= 1:
+            raise self._refuse(F553, text, "a volume above 0 and up to 1")
+        share = Fraction(value).limit_denominator(MAX_PARTS)
+        if share == 0 or abs(float(share) - value) > 1e-5:
+            expected = f"a volume that is a fraction with a denominator up to {MAX_PARTS}"
+            raise self._refuse(F552, text, expected)
+        return share
+
+    def _read_paths(self, demands: dict[str, Any]) -> None:
+        for text, paths in demands.items():
+            found = _DEMAND.fullmatch(text)
+            if found is None or not isinstance(paths, list):
+                raise self._refuse(F553, text, "Demand at D for chunk C from S met by epoch K")
+            target, chunk, source = int(found[1]), int(found[2]), int(found[3])
+            for node in (target, source):
+                self._node(str(node), text)
+            if chunk > MAX_NODE * MAX_NODE:
+                raise self._refuse(F552, text, f"chunks up to {MAX_NODE * MAX_NODE}")
+            for path in paths:
+                self._read_path(path, text, (source, target, chunk))
+
+    def _read_path(self, path: object, demand: str, key: tuple[int, int, int]) -> None:
+        """A path is a list of [epoch, text of a hop]."""
+        source, target, chunk = key
+        line, at, shares = self._lines[demand], source, set()
+        if not isinstance(path, list) or not path:
+            raise self._refuse(F553, demand, "paths, each a list of hops")
+        for entry in path:
+            text = entry[1] if isinstance(entry, list) and len(entry) == 2 else entry
+            found = _STEP.fullmatch(text) if isinstance(text, str) else None
+            if found is None:
+                raise self._refuse(F553, demand, "hops A->B with volume V in epoch K")
+            hop, share = self._hop(found.groups(), text)
+            if hop[0] != at or share is None:
+                raise self._refuse(F553, demand, f"hops with volumes that lead on from GPU {at}")
+            at = hop[1]
+            shares.add(share)
+            self._rows.append((chunk, source, *hop, len(self._paths), line))
+        if at != target or len(shares) != 1:
+            expected = f"paths of one volume that lead from GPU {source} to GPU {target}"
+            raise self._refuse(F553, demand, expected)
+        share = shares.pop()
+        self._paths.append((source, target, chunk, share.numerator, share.denominator, line))
+
+    def _claims(self) -> Claims:
+        top = self._top
+        epoch = top.number(_DURATION)
+        epochs = top.number(_EPOCHS)
+        if epochs != int(epochs) or epochs > 2 * MAX_EPOCH:
+            top.refuse(_EPOCHS, f"a whole number up to {2 * MAX_EPOCH}", epochs)
+        met = self._met(epoch) if _MET in top.values else {}
+        return Claims(epoch, int(epochs), top.number(_TIME), top.number(_BANDWIDTH), met)
+
+    def _met(self, epoch: float) -> dict[tuple[int, int, int], int]:
+        """The epoch by which each (GPU, source, chunk) arrives: {"GPU 3": {"GPU 1": {"Chunk 0":
+        seconds}}}."""
+        met: dict[tuple[int, int, int], int] = {}
+        for word, sources in self._top.table(_MET).items():
+            gpu = self._numbered(_GPU, word)
+            for other, chunks in Section(self._file, {word: sources}, _MET).table(word).items():
+                source = self._numbered(_GPU, other)
+                inside = Section(self._file, {other: chunks}, f"{_MET}, {word}").table(other)
+                times = Section(self._file, inside, f"{_MET}, {word}, {other}")
+                for name in inside:
+                    key = gpu, source, self._numbered(_CHUNK, name)
+                    met[key] = round(min(times.number(name) / epoch, 1e12))
+        return met
+
+    def _numbered(self, pattern: re.Pattern[str], word: str) -> int:
+        found = pattern.fullmatch(word)
+        if found is None:
+            expected = "GPU N, and in it Chunk N"
+            raise F551.error(at=Place(self._file, detail=_MET), expected=expected, found=word[:40])
+        return int(found[1])
