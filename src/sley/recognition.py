@@ -53,8 +53,10 @@ TACCL_TOPOLOGY = Kind("a topology in TACCL's JSON", "sley topology show {file}")
 NCCL_TOPOLOGY = Kind("a topology in NCCL's XML", "sley topology show {file}")
 NVIDIA_SMI = Kind("a topology that nvidia-smi topo -m printed", "sley topology show {file}")
 SLEY_TOPOLOGY = Kind("a topology in TOML", "sley topology show {file}")
-PACKAGE_TABLE = Kind("a table of plans for a package", "sley package --table {file}")
-WORKLOAD = Kind("a workload of sley tune", "sley tune train --workload {file}")
+PACKAGE_TABLE = Kind(
+    "a table of plans for a package", "sley package --table {file} --runtime NAME DIR"
+)
+WORKLOAD = Kind("a workload in TOML", remedy="Read it in Python: sley.workloads.read(path).")
 POLICY = Kind("a policy of a tuner", "sley policy show {file}")
 TUNER_CSV = Kind(
     "a table for NCCL's or RCCL's tuner plug-in",
@@ -68,6 +70,10 @@ MSCCL_LIST = Kind(
 KERNELS = Kind(
     "source code of kernels",
     remedy="Compile it with nvcc, hipcc or a C++ compiler, or give the plan that it was made from.",
+)
+CHAKRA = Kind(
+    "a Chakra execution trace",
+    remedy="ASTRA-sim reads it. sley writes such traces, and doesn't read them: give the plan.",
 )
 MSCCL_TOOLS = Kind("a Python script for msccl-tools")
 PYTHON = Kind("a Python file", "sley compile {file}")
@@ -123,6 +129,8 @@ def kind_of_content(content: bytes, suffix: str = "") -> Kind:
     with another kind of text, as a string, is recognised only with .py."""
     if content.startswith(b"PK\x03\x04"):
         return POLICY if b"policy.json" in content[:128] else BINARY
+    if _CHAKRA.match(content):
+        return CHAKRA
     try:
         # A character at the end may be cut.
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(content)
@@ -141,6 +149,9 @@ def kind_of_content(content: bytes, suffix: str = "") -> Kind:
         return _kind_of_python(text)
     return _kind_of_text(text) or TEXT
 
+
+# A message with its length, whose first two fields are a version and an attribute.
+_CHAKRA = re.compile(rb"[\x80-\xff]{0,4}[\x00-\x7f]\x0a[\x01-\x20][0-9][\w.+-]*+\x12")
 
 _XML_ROOTS = {
     "algo": MSCCL_XML,

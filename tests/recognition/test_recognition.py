@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import time
 import zipfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import sley
 from sley import recognition
 from sley.cli.main import main
+from sley.formats import chakra
 from sley.recognition import Kind, kind_of, kind_of_content
 from support.examples import examples
 
@@ -29,6 +31,11 @@ def _zip(member: str) -> bytes:
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr(member, "{}")
     return content.getvalue()
+
+
+def chakra_trace() -> bytes:
+    plan = sley.compile(sley.algorithms.build("ring-allgather", ranks=2))
+    return chakra.write(plan, size=1024)[0]
 
 
 SMALL: dict[str, tuple[bytes | str, Kind]] = {
@@ -65,6 +72,7 @@ SMALL: dict[str, tuple[bytes | str, Kind]] = {
     "prose": ("import duties rise\nwith the tide\nfrom here to there\n", recognition.TEXT),
     "policy": (_zip("policy.json"), recognition.POLICY),
     "other archive": (_zip("text.txt"), recognition.BINARY),
+    "trace": (chakra_trace(), recognition.CHAKRA),
     "binary": (b"\x7fELF\x02\x01\x01\x00", recognition.BINARY),
     "empty": (b"", recognition.EMPTY),
     "blank": (b"\xef\xbb\xbf \n\n", recognition.EMPTY),
@@ -81,6 +89,16 @@ def test_a_small_file_of_each_kind_is_recognised_under_any_name(case: str, tmp_p
     for name in ("file", "file.json", "file.xml"):
         (tmp_path / name).write_bytes(_bytes(content))
         assert kind_of(tmp_path / name) == kind
+
+
+def test_the_command_that_takes_a_file_exists() -> None:
+    kinds = [kind for kind in vars(recognition).values() if isinstance(kind, Kind)]
+    commands = [shlex.split(kind.command) for kind in kinds if kind.command]
+    assert commands
+    for program, name, *words in commands:
+        assert program == "sley"
+        options = {opt for param in main.commands[name].params for opt in param.opts}
+        assert {word for word in words if word.startswith("--")} <= options
 
 
 def test_a_python_file_may_begin_with_another_text(tmp_path: Path) -> None:
