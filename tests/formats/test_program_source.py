@@ -32,6 +32,10 @@ def algorithm(p):
     p.chunk(0, "out", 0, 4).copy(2, "scratch", 5)
     p.chunk(2, "scratch", 5, 4).copy(2, "out", 0)
     p.chunk(2, "scratch", 6).reduce(p.chunk(0, "out", 1), channel=0)
+    with p.lane(3):
+        p.chunk(2, "scratch", 6).copy(1, "scratch", 0)
+    with p.parallelize(2), p.lane(1):
+        p.chunk(2, "scratch", 6).copy(1, "scratch", 1)
 """
 
 
@@ -45,9 +49,9 @@ def read(text: str) -> Program:
 
 
 def assert_same(found: Program, origin: Program) -> None:
-    """Equal up to sources, steps and lanes."""
+    """Equal up to sources and steps."""
     for name in Transfers.column_names():
-        if name not in ("source", "step", "lane"):
+        if name not in ("source", "step"):
             one, other = getattr(found.transfers, name), getattr(origin.transfers, name)
             assert one.tolist() == other.tolist(), name
     assert found.collective == origin.collective

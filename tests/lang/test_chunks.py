@@ -27,6 +27,17 @@ def test_rows_carry_what_was_said() -> None:
     assert said.sources.place(row.source).file == __file__
 
 
+def test_lanes_end_with_their_block() -> None:
+    def body(p: ChunkProgram) -> None:
+        with p.lane(2):
+            p.chunk(0, "in", 0).copy(1, "in", 0)
+            with p.lane(1):
+                p.chunk([0, 0], "in", [1, 2]).copy(1, "in", [1, 2])
+        p.chunk(0, "in", 3).copy(1, "in", 3)
+
+    assert sley.trace(sley.AllReduce(2, 4), body).transfers.lane.tolist() == [2, 1, 1, 0]
+
+
 def test_arrays_say_what_scalars_say() -> None:
     n = 5
 

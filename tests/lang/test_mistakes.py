@@ -144,6 +144,16 @@ def absurd_channel(p: ChunkProgram) -> None:
     p.chunk(0, "in", 0).copy(1, "out", 0, channel=2**40)  # here
 
 
+def negative_lane(p: ChunkProgram) -> None:
+    with p.lane(-1):  # here
+        pass
+
+
+def transfer_in_a_lane(p: ChunkProgram) -> None:
+    with p.lane(1):
+        p.transfer(0, 1, 0, 0, "recv")  # here
+
+
 def absurd_instances(p: ChunkProgram) -> None:
     with p.parallelize(100), p.parallelize(100):  # here
         pass
@@ -181,6 +191,8 @@ MISTAKES: list[tuple[Body, str]] = [
     (no_instances, "L111"),
     (absurd_channel, "L111"),
     (absurd_instances, "L111"),
+    (negative_lane, "L111"),
+    (transfer_in_a_lane, "L123"),
 ]
 
 

@@ -44,6 +44,17 @@ def test_parts_differ_where_the_numbers_of_instances_do() -> None:
     ]
 
 
+def test_lanes_of_a_program_are_cut_into_lanes_of_their_own() -> None:
+    def body(p: sley.lang.ChunkProgram) -> None:
+        for lane in range(2):
+            with p.lane(lane):
+                p.chunk(0, "in", lane).copy(1, "out", lane)
+
+    program = sley.trace(sley.AllGather(2, 2), body)
+    assert [row.lane for row in parallelize(program).transfers] == [0, 1]
+    assert [row.lane for row in parallelize(program, 3).transfers] == [0, 1, 2, 3, 4, 5]
+
+
 def test_all_memory_is_cut_as_finely() -> None:
     program = program_of("0 in[0] -> 1 scratch[2]  instances 3")
     cut = parallelize(program, 2)

@@ -35,9 +35,8 @@ longer function."""
 def write(program: Program) -> str:
     """The program as Python text, for `sley compile FILE.py` and for people.
 
-    It has the same transfers with their channels, blocks and instances, the same collective,
-    protocol and name. It has no steps, but their order; no lanes, which only the compiler makes; no
-    topology and no source lines.
+    It has the same transfers with their channels, blocks, instances and lanes, the same collective,
+    protocol and name. It has no steps, but their order; no topology and no source lines.
     """
     table, collective = _collective(program.collective)
     decoration = [collective, f"name={_quote(program.name)}"]
@@ -60,11 +59,15 @@ def _parts(program: Program) -> list[list[str]]:
 
 
 def _lines(transfers: list[SimpleNamespace]) -> Iterator[str]:
-    """The lines of transfers; consecutive ones with equal instances share one `with`."""
-    for instances, rows in groupby(transfers, key=lambda row: int(row.instances)):
+    """The lines of transfers; consecutive ones with equal instances and lanes share one `with`."""
+    for (instances, lane), rows in groupby(
+        transfers, key=lambda r: (int(r.instances), int(r.lane))
+    ):
+        parts = [f"p.parallelize({instances})"] if instances > 1 else []
+        parts += [f"p.lane({lane})"] if lane else []
         indent = _INDENT
-        if instances > 1:
-            yield f"{_INDENT}with p.parallelize({instances}):"
+        if parts:
+            yield f"{_INDENT}with {', '.join(parts)}:"
             indent = 2 * _INDENT
         for row in rows:
             yield indent + _transfer(row)

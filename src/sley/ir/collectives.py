@@ -505,8 +505,14 @@ def Custom(
         expected=wanted,
         values=values,
     )
-    row = _find_standard(name)
-    return own if row is None else _as_standard(own, row)
+    return recognized(own, chunks)
+
+
+def recognized(own: Collective, chunks: int) -> Collective:
+    """The standard collective that has the name of `own` and equals it with `chunks` chunks of a
+    block; `own` itself if its name is not that of a standard one. Errors: L118."""
+    row = _find_standard(own.name)
+    return own if row is None else _as_standard(replace(own, chunks=chunks), row)
 
 
 def _custom_sizes(name: str, ranks: int, sizes: int | Iterable[int]) -> np.ndarray:

@@ -27,7 +27,7 @@ class Transfers(Table):
     count: number of consecutive chunks.
     channel: the requested channel; NONE leaves it to the compiler.
     instances: number of parallel parts into which the compiler cuts it.
-    lane: the number of the part after that.
+    lane: the number of the parallel part that it is in; the compiler numbers its own parts in it.
     send_block, recv_block: the requested thread block at src and at dst; NONE leaves it to the
         compiler (a local operation uses send_block).
     step: ResCCL's logical step; NONE in a chunk program.

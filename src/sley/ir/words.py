@@ -23,7 +23,12 @@ class Buffer(IntEnum):
 
     def chunks(self, index: int, count: int) -> str:
         """Chunks for messages: "in[3]", "scratch[0:4]"."""
-        return f"{self.word}[{index if count == 1 else f'{index}:{index + count}'}]"
+        return self.word + chunk_range(index, count)
+
+
+def chunk_range(index: int, count: int) -> str:
+    """`count` chunks from `index` on, for messages: "[3]", "[0:4]"."""
+    return f"[{index if count == 1 else f'{index}:{index + count}'}]"
 
 
 class TransferKind(IntEnum):

@@ -13,7 +13,7 @@ and reduce work element by element.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -41,7 +41,14 @@ from sley.ir.choices import member
 from sley.ir.collective import Collective
 from sley.ir.program import Program, Transfers
 from sley.ir.tables import NONE, LongArray, distinct
-from sley.ir.words import MAX_NUMBER, Buffer, Protocol, TransferKind, is_integer
+from sley.ir.words import (
+    MAX_NUMBER,
+    Buffer,
+    Protocol,
+    TransferKind,
+    chunk_range,
+    is_integer,
+)
 from sley.lang.arguments import broadcast, check_span, refuse
 from sley.lang.memory import MAX_SCRATCH_CELLS, UNWRITTEN, Memory
 from sley.lang.recorder import Recorder, caller_place
@@ -103,12 +110,13 @@ class Ref:
 
     It is valid until any of its chunks is overwritten.
 
-    size: the number of elements. versions: what wrote to each chunk, see `Memory`.
+    buffer: the number of the buffer, see `ChunkProgram.number`. size: the number of elements.
+    versions: what wrote to each chunk, see `Memory`.
     """
 
     program: ChunkProgram
     rank: Any
-    buffer: Buffer
+    buffer: int
     index: Any
     count: int
     size: int
@@ -117,7 +125,7 @@ class Ref:
     def copy(
         self,
         rank: ArrayLike,
-        buffer: str,
+        buffer: Hashable,
         index: ArrayLike,
         *,
         channel: int | None = None,
@@ -164,11 +172,12 @@ class Ref:
         rank, index = (
             int(np.ravel(v)[element if np.ndim(v) else 0]) for v in (self.rank, self.index)
         )
-        return f"rank {rank} {Buffer(self.buffer).chunks(index, self.count)}"
+        return f"rank {rank} {self.program.word(self.buffer)}{chunk_range(index, self.count)}"
 
 
 class ChunkProgram:
-    """The argument of a program function: `chunk` or `transfer`, `parallelize`, the collective."""
+    """The argument of a program function: `chunk` or `transfer`, `parallelize`, `lane`, the
+    collective."""
 
     def __init__(self, collective: Collective) -> None:
         self.collective = collective
@@ -176,8 +185,20 @@ class ChunkProgram:
         self._recorder = Recorder(Transfers)
         self._steps = StepRecorder(collective)
         self._instances = 1
+        self._lane = 0
 
-    def chunk(self, rank: ArrayLike, buffer: str, index: ArrayLike, count: int = 1) -> Ref:
+    def number(self, buffer: Hashable) -> int:
+        """The number of a buffer that a program names: a `Buffer`. Errors: L104."""
+        found = BUFFER_NAMES.get(buffer) if isinstance(buffer, str) else None
+        if found is None:
+            refuse(L104, '"in", "out" or "scratch"', repr(buffer))
+        return found
+
+    def word(self, buffer: int) -> str:
+        """The name of a buffer for messages, by its number."""
+        return Buffer(buffer).word
+
+    def chunk(self, rank: ArrayLike, buffer: Hashable, index: ArrayLike, count: int = 1) -> Ref:
         """The reference to the current `count` chunks at (rank, buffer, index ...).
 
         rank, index: integers, or arrays of one length, with a range for each element. Errors: L101
@@ -208,8 +229,8 @@ class ChunkProgram:
         element. type: "recv" overwrites the chunk at dst, "rrc" reduces into it. channel: requests
         a channel. Errors: L101, L103, L111, L112, L123, L124.
         """
-        if self._recorder.rows:
-            refuse(L123, "only p.chunk", "p.transfer in a program of chunks")
+        if self._recorder.rows or self._lane:
+            refuse(L123, "only p.chunk and p.lane", "p.transfer in a program of chunks")
         self._steps.transfer(src, dst, step, chunk, type, channel, self._instances)
 
     def parallelize(self, instances: int) -> AbstractContextManager[None]:
@@ -228,39 +249,64 @@ class ChunkProgram:
         finally:
             self._instances = outer
 
+    def lane(self, number: int) -> AbstractContextManager[None]:
+        """Makes the copies and reduces in the ``with`` block a part of the program that runs in
+        parallel with the parts of other numbers, on its own channels. Errors: L111."""
+        if not (is_integer(number) and 0 <= number < MAX_NUMBER):
+            refuse(L111, f"a lane from 0 to {MAX_NUMBER - 1}", repr(number))
+        return self._in_lane(int(number))
+
+    @contextmanager
+    def _in_lane(self, number: int) -> Iterator[None]:
+        outer = self._lane
+        self._lane = number
+        try:
+            yield
+        finally:
+            self._lane = outer
+
     def finish(self, name: str, protocol: Protocol | str | None, whole: Place) -> Program:
         """The program of the operations so far, which begins at `whole`."""
         if protocol is not None:
             protocol = member(Protocol, protocol, "protocol", L112, at=caller_place())
         if self._steps.used:
             return self._steps.program(name, protocol, whole)
+        starts = self._memory.scratch_starts()
         return Program(
             name=name,
             collective=self.collective,
-            transfers=Transfers(**self._recorder.columns()),
-            scratch_chunks=self._memory.scratch_used.astype(np.int32),
+            transfers=self._transfers(starts),
+            scratch_chunks=starts[-1].astype(np.int32),
             protocol=protocol,
             sources=self._recorder.sources(whole),
         )
 
+    def _transfers(self, starts: LongArray) -> Transfers:
+        """All transfers, with one scratch buffer, in which each one begins at its place in
+        `starts`."""
+        columns = self._recorder.columns()
+        for side in ("src", "dst"):
+            buffer, rank = columns[f"{side}_buffer"], columns[side]
+            columns[f"{side}_index"] = columns[f"{side}_index"] + starts[buffer, rank]
+            columns[f"{side}_buffer"] = np.minimum(buffer, Buffer.SCRATCH)
+        return Transfers(**columns)
+
     def _range(
-        self, rank: ArrayLike, buffer: str, index: ArrayLike, count: int, size: int | None
+        self, rank: ArrayLike, buffer: Hashable, index: ArrayLike, count: int, size: int | None
     ) -> Ref:
         """A reference within the bounds, which may be unwritten; `size` elements, if given."""
-        word = BUFFER_NAMES.get(buffer) if isinstance(buffer, str) else None
-        if word is None:
-            refuse(L104, '"in", "out" or "scratch"', repr(buffer))
+        word = self.number(buffer)
         if not is_integer(count) or count < 1:
             refuse(L102, "a positive count", repr(count))
         (ranks, indices), length = broadcast(size, rank=rank, index=index)
         check_span(L101, "a rank", ranks, self.collective.ranks)
-        if word is Buffer.SCRATCH:
+        if word >= Buffer.SCRATCH:
             limit = MAX_SCRATCH_CELLS // self.collective.ranks - int(count) + 1
             check_span(L103, "a scratch index", indices, limit)
         else:
             sizes = (
                 self.collective.input_chunks
-                if word is Buffer.INPUT
+                if word == Buffer.INPUT
                 else self.collective.output_chunks
             )
             self._check_index(word, ranks, indices, count, sizes)
@@ -269,19 +315,19 @@ class ChunkProgram:
         return Ref(self, ranks, word, indices, int(count), length, versions)
 
     def _check_index(
-        self, buffer: Buffer, rank: Any, index: Any, count: int, sizes: np.ndarray
+        self, buffer: int, rank: Any, index: Any, count: int, sizes: np.ndarray
     ) -> None:
         bad = (index < 0) | (index + count > sizes[rank])
         if np.any(bad):
             element = int(np.argmax(bad))
             r, i = (int(np.ravel(v)[element if np.ndim(v) else 0]) for v in (rank, index))
-            word = "in" if buffer is Buffer.INPUT else "out"
+            word = Buffer(buffer).word
             refuse(
                 L103,
                 f"indices 0 to {sizes[r] - 1} of {word} on rank {r}"
                 if sizes[r]
                 else f"another buffer: rank {r} has no {word} buffer here",
-                f"{word}[{i}]" if count == 1 else f"{word}[{i}:{i + count}]",
+                f"{word}{chunk_range(i, count)}",
             )
 
     def _check_current(self, ref: Ref) -> None:
@@ -329,7 +375,7 @@ class ChunkProgram:
             source.count,
             NONE if channel is None else channel,
             self._instances,
-            0,
+            self._lane,
             NONE if send_block is None else send_block,
             NONE if recv_block is None else recv_block,
             NONE,
@@ -353,7 +399,8 @@ class ChunkProgram:
             self._memory.cells(ref.rank, ref.buffer, ref.index, ref.count)
             for ref in (source, target)
         )
-        same_memory = (source.buffer is Buffer.SCRATCH) == (target.buffer is Buffer.SCRATCH)
+        # Input and output are one memory, each scratch buffer is one of its own.
+        same_memory = max(source.buffer, Buffer.OUTPUT) == max(target.buffer, Buffer.OUTPUT)
         if isinstance(written, slice) and isinstance(read, slice):
             if same_memory and read.start < written.stop and written.start < read.stop:
                 self._refuse_overlap(source, target, 0)

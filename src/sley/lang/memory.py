@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,18 +25,47 @@ Cells: TypeAlias = slice | LongArray
 
 
 @dataclass
+class Scratch:
+    """A scratch buffer of all ranks: `capacity` cells for each, which grow on use.
+
+    versions: int64 (ranks * capacity,), the version of each cell. used: int64 (ranks,), the chunks
+    that are in use.
+    """
+
+    versions: LongArray
+    capacity: int
+    used: LongArray
+
+    @classmethod
+    def start(cls, ranks: int) -> Scratch:
+        """A buffer in which nothing is used."""
+        return cls(np.full(ranks, UNWRITTEN, np.int64), 1, np.zeros(ranks, np.int64))
+
+    def reserve(self, rank: Any, index: Any, count: int) -> None:
+        """Makes room for `count` chunks at (rank, index ...)."""
+        needed = int(index if isinstance(index, int) else index.max(initial=0)) + count
+        if needed > self.capacity:
+            ranks, capacity = len(self.used), max(needed, 2 * self.capacity)
+            grown = np.full((ranks, capacity), UNWRITTEN, np.int64)
+            grown[:, : self.capacity] = self.versions.reshape(ranks, -1)
+            self.versions, self.capacity = grown.ravel(), capacity
+        np.maximum.at(self.used, rank, np.asarray(index) + count)
+
+
+@dataclass
 class Memory:
     """The version of each cell: the last transfer that wrote to it, INITIAL or UNWRITTEN.
 
-    Input and output share one array, so that aliases in place are one cell; scratch has its own,
-    with `scratch_capacity` cells for each rank, and grows on use.
+    Input and output share one array, so that aliases in place are one cell. Every other number of a
+    buffer, from `Buffer.SCRATCH`, is a scratch buffer of its own.
+
+    base: int64 (3, ranks), the cell of chunk 0 of (buffer, rank), see `Layout`.
     """
 
-    collective: Collective
+    ranks: int
+    base: LongArray
     data: LongArray
-    scratch: LongArray
-    scratch_capacity: int
-    scratch_used: LongArray
+    scratch: dict[int, Scratch] = field(default_factory=dict)
 
     @classmethod
     def start(cls, collective: Collective) -> Memory:
@@ -44,39 +73,34 @@ class Memory:
         layout = collective.layout(np.zeros(collective.ranks, np.int32))
         data = np.full(layout.cells, UNWRITTEN, np.int64)
         data[collective.input_cells(layout)[collective.initial]] = INITIAL
-        memory = cls(
-            collective,
-            data,
-            np.full(collective.ranks, UNWRITTEN, np.int64),
-            1,
-            np.zeros(collective.ranks, np.int64),
-        )
-        memory._base = layout.base
-        return memory
+        return cls(collective.ranks, layout.base, data)
 
-    def __post_init__(self) -> None:
-        self._base: LongArray = np.zeros((3, 0), np.int64)
-
-    def versions(self, buffer: Buffer) -> LongArray:
+    def versions(self, buffer: int) -> LongArray:
         """The array of versions that `cells` of this buffer index."""
-        return self.scratch if buffer is Buffer.SCRATCH else self.data
+        return self.data if buffer < Buffer.SCRATCH else self._scratch(buffer).versions
 
-    def cells(self, rank: Any, buffer: Buffer, index: Any, count: int) -> Cells:
+    def cells(self, rank: Any, buffer: int, index: Any, count: int) -> Cells:
         """The cells of `count` chunks at (rank, buffer, index); grows scratch as needed."""
-        if buffer is Buffer.SCRATCH:
-            self._reserve(rank, index, count)
-            start = rank * self.scratch_capacity + index
+        if buffer < Buffer.SCRATCH:
+            start = self.base[buffer, rank] + index
         else:
-            start = self._base[buffer, rank] + index
+            scratch = self._scratch(buffer)
+            scratch.reserve(rank, index, count)
+            start = rank * scratch.capacity + index
         if isinstance(start, np.ndarray):
             return start[:, None] + np.arange(count)
         return slice(int(start), int(start) + count)
 
-    def _reserve(self, rank: Any, index: Any, count: int) -> None:
-        needed = int(index if isinstance(index, int) else index.max(initial=0)) + count
-        if needed > self.scratch_capacity:
-            capacity = max(needed, 2 * self.scratch_capacity)
-            grown = np.full((self.collective.ranks, capacity), UNWRITTEN, np.int64)
-            grown[:, : self.scratch_capacity] = self.scratch.reshape(self.collective.ranks, -1)
-            self.scratch, self.scratch_capacity = grown.ravel(), capacity
-        np.maximum.at(self.scratch_used, rank, np.asarray(index) + count)
+    def _scratch(self, buffer: int) -> Scratch:
+        if buffer not in self.scratch:
+            self.scratch[buffer] = Scratch.start(self.ranks)
+        return self.scratch[buffer]
+
+    def scratch_starts(self) -> LongArray:
+        """int64 (buffers + 1, ranks): where each scratch buffer begins in a rank's scratch, one
+        after another in the order of their numbers; at last the chunks of all together. 0 for input
+        and output."""
+        starts = np.zeros((max(self.scratch, default=Buffer.OUTPUT) + 2, self.ranks), np.int64)
+        for buffer, scratch in self.scratch.items():
+            starts[buffer + 1] = scratch.used
+        return np.cumsum(starts, axis=0)

@@ -16,7 +16,8 @@ def parallelize(program: Program, instances: int = 1) -> Program:
     """The program with each transfer cut into its own instances times `instances`.
 
     Each chunk is cut into as many finer chunks as the least common multiple of all numbers of
-    instances, and part i of a transfer (its `lane`) moves the i-th equal part of its range.
+    instances, and part i of a transfer moves the i-th equal part of its range. The parts of
+    different lanes of the program have different lanes.
     Dependencies are derived from the finer chunks afterwards, so they are right even between
     transfers that are cut differently. Errors: C304.
     """
@@ -36,6 +37,7 @@ def parallelize(program: Program, instances: int = 1) -> Program:
     columns = {name: getattr(t, name)[row] for name in Transfers.column_names()}
     columns["src_index"] = columns["src_index"].astype(np.int64) * factor + lane * count
     columns["dst_index"] = columns["dst_index"].astype(np.int64) * factor + lane * count
+    lane = columns["lane"].astype(np.int64) * int(parts.max()) + lane
     columns |= {"count": count, "lane": lane, "instances": np.ones(len(row))}
     return replace(
         program,
