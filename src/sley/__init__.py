@@ -23,10 +23,12 @@ from sley.ir.program import Program
 from sley.ir.topology import Topology
 from sley.ir.words import Allocation, LoopOrder, Op, Protocol, ReduceOp, Schedule
 from sley.lang import program, rescclang, trace
+from sley.lang.msccl import ScriptProgram
 from sley.passes.lift import lift
 from sley.passes.timeline import Costs
 from sley.report.tables import pipeline_table, plan_table
 from sley.running import execute, run
+from sley.scripts import load_msccl
 from sley.simulate import Simulation, Simulator, simulate
 from sley.verify import Proof, verify
 
@@ -56,6 +58,7 @@ __all__ = [
     "ReduceOp",
     "RunnerUp",
     "Schedule",
+    "ScriptProgram",
     "Simulation",
     "Simulator",
     "SleyError",
@@ -68,6 +71,7 @@ __all__ = [
     "execute",
     "lift",
     "load",
+    "load_msccl",
     "pipeline_table",
     "plan_table",
     "program",

@@ -68,6 +68,18 @@ def save(
     Errors: C307, V2xx, F4xx, C309 for settings that the format doesn't have, for kernels K515,
     R504, R514, and for traces S702.
     """
+    write_files(render(plan, path, target=target, **settings))
+
+
+def render(
+    plan: Plan,
+    path: str | os.PathLike[str],
+    *,
+    target: str | Target | None = None,
+    **settings: Any,
+) -> dict[Path, str | bytes]:
+    """The content of the files that `save` writes for `path`, proven in the same way. Errors: those
+    of `save`, except F461."""
     form = by_suffix(path, FORMATS)
     if isinstance(form, RuntimeFormat):
         chosen = target_named(target or form.targets[0])
@@ -79,7 +91,7 @@ def save(
     if isinstance(form, RuntimeFormat):
         settings = {"collective": plan.collective, "file": str(path)}
         _prove_executions(form, chosen, written, settings)
-    write_files(form.contents(path, written))
+    return form.contents(path, written)
 
 
 @dataclass(frozen=True)

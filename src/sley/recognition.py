@@ -75,7 +75,7 @@ CHAKRA = Kind(
     "a Chakra execution trace",
     remedy="ASTRA-sim reads it. sley writes such traces, and doesn't read them: give the plan.",
 )
-MSCCL_TOOLS = Kind("a Python script for msccl-tools")
+MSCCL_TOOLS = Kind("a Python script for msccl-tools", "sley msccl {file}")
 PYTHON = Kind("a Python file", "sley compile {file}")
 RESCCLANG = Kind("a text in ResCCLang", "sley compile {file}")
 JSON = Kind("JSON of another kind")

@@ -20,6 +20,7 @@ from sley.cli.doctor import doctor_command
 from sley.cli.draw import draw_command
 from sley.cli.import_schedule import import_command
 from sley.cli.lift import lift_command
+from sley.cli.msccl import msccl_command
 from sley.cli.package import package_command
 from sley.cli.policy import policy_command
 from sley.cli.run import run_command
@@ -68,6 +69,7 @@ for _command in (
     package_command,
     doctor_command,
     lift_command,
+    msccl_command,
     draw_command,
     explain_command,
     list_command,

@@ -32,10 +32,12 @@ L103 = Rule(
 L104 = Rule(
     "L104",
     "unknown-buffer",
-    what='A buffer is neither "in", "out" nor "scratch".',
-    why="A rank has these three buffers (MSCCLang 3.1).",
+    what='A buffer is neither "in", "out" nor "scratch"; in a script for msccl-tools, it is no '
+    "scratch buffer that something was copied to either.",
+    why="A rank has these three buffers (MSCCLang 3.1). A script for msccl-tools has any number of "
+    "scratch buffers, which a first copy makes.",
     example='p.chunk(0, "tmp", 0)',
-    instead='Use "in", "out" or "scratch".',
+    instead='Use "in", "out" or "scratch"; in a script, a name that something was copied to.',
 )
 L105 = Rule(
     "L105",
@@ -213,4 +215,87 @@ L121 = Rule(
     why="Some algorithms pair ranks, or are made for one machine; all need at least two ranks.",
     example='sley.algorithms.build("recursive-doubling-allgather", ranks=6)',
     instead="Use a number of ranks that the algorithm supports, or an algorithm for this number.",
+)
+L126 = Rule(
+    "L126",
+    "unequal-parts",
+    what="A script for msccl-tools groups references of different ranks or buffers, or splits one "
+    "into parts of different sizes.",
+    why="A reference stands for consecutive chunks of one buffer of one rank.",
+    example="chunk(0, Buffer.input, 0, 4).split(3)",
+    instead="Group references of one buffer, and split into a number that divides the size.",
+)
+L127 = Rule(
+    "L127",
+    "no-single-origin",
+    what="A script for msccl-tools asks for the origin or destination of a reduction.",
+    why="A reduction has several input chunks, each with its own origin and destination.",
+    example="c.reduce(d).get_dst_rank()",
+    instead="Ask before the reduction, or compute the place from the loop's numbers.",
+)
+L128 = Rule(
+    "L128",
+    "no-link",
+    what="A script for msccl-tools moves data between ranks that its topology does not link.",
+    why="The topology that the script gives to MSCCLProgram says which ranks may exchange data.",
+    example="chunk(0, Buffer.input, 0).copy(2, Buffer.output, 0)  # with topology line(3)",
+    instead="Forward the data over ranks with links, or give another topology.",
+)
+L129 = Rule(
+    "L129",
+    "no-current-program",
+    what="A script for msccl-tools calls chunk, XML, Json, Check or Print outside of a program, or "
+    "begins a program inside another one.",
+    why="These functions are about the program inside whose `with` they are called.",
+    example="XML()  # after the with",
+    instead="Move the call into `with MSCCLProgram(...):`, and end one program before the next.",
+)
+L130 = Rule(
+    "L130",
+    "check-refuses",
+    what="The `check` of a script's own collective does not return True for what the program "
+    "leaves in the buffers.",
+    why="The class says only by its check which result is right. What the check accepts becomes "
+    "the promise that the plan is proven to keep.",
+    example="def check(self, prog): print('chunk 3 is wrong'); return False",
+    instead="Correct the program, or the check; it must return True for a right result.",
+)
+L131 = Rule(
+    "L131",
+    "script-exited",
+    what="A script for msccl-tools ends by sys.exit with another code than 0.",
+    why="Its programs may be incomplete. argparse ends a script in this way if an argument is "
+    "wrong or missing.",
+    example="sley msccl ring.py eight  # where the script takes a number",
+    instead="Give the arguments that the script takes, after its name.",
+)
+L132 = Rule(
+    "L132",
+    "bad-buffers",
+    what="The `init_buffers` of a script's own collective does not return the buffers of every "
+    "rank, or the collective and the topology have different numbers of ranks.",
+    why="The buffers are a list with a dict for each rank, from the names of buffers to lists of "
+    "chunks, with None for a chunk without data.",
+    example="def init_buffers(self): return {Buffer.input: [Chunk(0, 0)]}",
+    instead="Return a list with a dict for each rank of the topology.",
+)
+L133 = Rule(
+    "L133",
+    "batched-parts",
+    what="A program with interleaved_replication=False and several instances has a collective "
+    "whose chunks belong to ranks.",
+    why="Batched parts are whole programs on sections of the buffers. Only for a collective such "
+    "as AllReduce do the sections together make a larger collective of the same kind; an AllGather "
+    "of sections leaves the chunks in another order.",
+    example='MSCCLProgram("a", topology, AllGather(8, 1, False), 2, interleaved_replication=False)',
+    instead="Leave interleaved_replication out, or use one instance.",
+)
+L134 = Rule(
+    "L134",
+    "one-sided-operation",
+    what="A script for msccl-tools uses operations of MSCCL++: put, get, signal or wait.",
+    why="sley's programs consist of copies and reductions; the compiler makes the synchronization, "
+    "also for MSCCL++.",
+    example="c.put(1, Buffer.output, 0); c.signal(1, Buffer.output, 0)",
+    instead="Use copy and reduce; `sley msccl -o plan.json` writes the program for MSCCL++.",
 )

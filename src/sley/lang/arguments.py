@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sley.errors import Rule
+from sley.errors import Place, Rule, SleyError
 from sley.errors.language import L112
 from sley.ir.words import is_integer
 from sley.lang.recorder import caller_place
@@ -16,6 +19,19 @@ from sley.lang.recorder import caller_place
 def refuse(rule: Rule, expected: str, found: str, remedy: str = "") -> NoReturn:
     """Raises `rule` at the user's own line."""
     raise rule.error(at=caller_place(), expected=expected, found=found, remedy=remedy)
+
+
+@contextmanager
+def placed(place: Place) -> Iterator[None]:
+    """Puts `place` first in the diagnostics of the ``with`` block that name no line."""
+    try:
+        yield
+    except SleyError as error:
+        if any(p.line for d in error.diagnostics for p in d.places[:1]):
+            raise
+        raise SleyError(
+            [replace(d, places=(place, *d.places)) for d in error.diagnostics]
+        ) from error
 
 
 def broadcast(size: int | None, **values: ArrayLike) -> tuple[tuple[Any, ...], int]:

@@ -1,4 +1,4 @@
-"""Files: the program of a Python file."""
+"""Files: runs Python files; the program of one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sley.errors import Place, SleyError
-from sley.errors.language import L113, L114, L115, L117
+from sley.errors.language import L113, L114, L115, L117, L131
 from sley.ir.program import Program
 
 
@@ -21,7 +21,7 @@ def program_of_file(path: str | os.PathLike[str], name: str = "") -> Program:
     Errors: L113, L114, L115, L117, and L1xx of the program.
     """
     path = Path(path)
-    values = _run(path)
+    values = run_file(path, run_name="__sley__")
     programs = {key: value for key, value in values.items() if isinstance(value, Program)}
     if not programs:
         raise L113.error(
@@ -44,16 +44,23 @@ def _which_program(
     return L115.error(at=Place(str(path)), expected=expected, found=found, remedy=remedy)
 
 
-def _run(path: Path) -> dict[str, object]:
-    """Runs a Python file and returns its globals."""
+def run_file(
+    path: Path, *, run_name: str, remedy: str = "", may_exit: bool = False
+) -> dict[str, object]:
+    """Runs a Python file with its folder importable, and returns its globals.
+
+    run_name: its `__name__`. remedy: that of L114. may_exit: whether it may end by `sys.exit`; then
+    it has no globals. Errors: L114, L117; L131 if it ends with another exit code than 0.
+    """
     if not path.is_file():
         found = "a folder" if path.is_dir() else "nothing there"
         raise L117.error(at=Place(str(path)), expected="a Python file", found=found)
-    remedy = f"Correct the named line; python {path} shows the whole traceback."
+    remedy = remedy or f"Correct the named line; python {path} shows the whole traceback."
+    folders = list(sys.path)
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        return runpy.run_path(str(path), run_name="__sley__")
-    except (SleyError, KeyboardInterrupt):
+        return runpy.run_path(str(path), run_name=run_name)
+    except (SleyError, KeyboardInterrupt, BrokenPipeError):
         raise
     except SyntaxError as error:
         place = Place(error.filename or str(path), error.lineno or 0, error.offset or 0)
@@ -61,6 +68,8 @@ def _run(path: Path) -> dict[str, object]:
             at=place, expected="Python", found=str(error.msg), remedy=remedy
         ) from error
     except BaseException as error:  # SystemExit, and exceptions that the file defines
+        if may_exit and isinstance(error, SystemExit):
+            return _exited(path, error)
         raise L114.error(
             at=_own_line(path, error),
             expected="code that runs to its end",
@@ -68,7 +77,16 @@ def _run(path: Path) -> dict[str, object]:
             remedy=remedy,
         ) from error
     finally:
-        sys.path.pop(0)
+        sys.path[:] = folders
+
+
+def _exited(path: Path, error: SystemExit) -> dict[str, object]:
+    """The globals, none, of a file that has ended by `sys.exit`. Errors: L131."""
+    if error.code in (None, 0):
+        return {}
+    raise L131.error(
+        at=_own_line(path, error), expected="exit code 0", found=f"sys.exit({error.code!r})"
+    ) from error
 
 
 def _words(error: BaseException) -> str:

@@ -1,0 +1,128 @@
+"""sley msccl: runs a script for msccl-tools, proves its programs, and writes one with -o."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+
+import click
+
+from sley import files, recognition
+from sley.cli.options import FILE, common_options, output_option
+from sley.cli.output import Command, Phases, print_json, report_notes
+from sley.errors import Place, counted
+from sley.errors.language import L115
+from sley.formats import TARGETS, Format, by_suffix, check_folder, program_source, write_file
+from sley.lang import msccl
+from sley.lang.msccl import ScriptProgram
+from sley.scripts import ScriptPlans
+from sley.verify import Proof, verify
+
+_PROGRAM = ".py"
+_SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORMATS.items())
+
+# A script may import msccl in a module of its own. What is no Python, the run says.
+_RUNNABLE = (recognition.MSCCL_TOOLS, recognition.PYTHON, *recognition.VAGUE, recognition.MISSING)
+
+
+@click.command(
+    "msccl",
+    cls=Command,
+    # What follows the script belongs to the script.
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("script", type=FILE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@output_option(f"Write the plan here: {_SUFFIXES}; or the program as {_PROGRAM}.")
+@click.option(
+    "--target",
+    type=click.Choice(list(TARGETS)),
+    help="The runtime to write plans for; its limits are checked. [XML: msccl]",
+)
+@common_options
+def msccl_command(
+    script: Path,
+    arguments: tuple[str, ...],
+    output: Path | None,
+    target: str | None,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Run SCRIPT.py, which is written for msccl-tools, and prove its programs.
+
+    SCRIPT gets ARGS, and needs no msccl-tools. Standard output has what it prints: XML() prints the
+    proven plan. Standard error has a line about the proof of each program.
+    """
+    kind = recognition.kind_of(script)
+    if kind not in _RUNNABLE:
+        raise recognition.refuse_kind(script, kind, "a script for msccl-tools")
+    phases = Phases(verbose, quiet=True)
+    plans = ScriptPlans(script, target)
+    if output is not None:
+        check_folder(output)
+    # With --json, standard output is for the command's own output.
+    with phases("script"), redirect_stdout(sys.stderr) if as_json else nullcontext():
+        programs = msccl.run(script, arguments, plans.text)
+    proofs = []
+    for program in programs:
+        with phases("compiling"):
+            plan = plans.plan(program, _form(output, target))
+        with phases("verification"):
+            proofs.append(verify(plan))
+        report_notes(proofs[-1].remarks)
+        if not as_json:
+            click.echo(str(proofs[-1]), err=True)
+    if output is not None:
+        with phases("writing"):
+            _write(script, programs, plans, output, target)
+    if as_json:
+        where = output and str(output)
+        rows = [_row(proof) for proof in proofs]
+        print_json({"ok": True, "programs": rows, "output": where, "seconds": phases.seconds})
+    phases.report()
+
+
+def _form(output: Path | None, target: str | None) -> Format:
+    """The format that programs are compiled for: that of -o, or of the target, or XML. Errors: F460
+    for an unknown suffix."""
+    if output is None or output.suffix == _PROGRAM:
+        return files.FORMATS[".xml" if target is None else TARGETS[target].suffix]
+    return by_suffix(output, files.FORMATS)
+
+
+def _write(
+    script: Path,
+    programs: tuple[ScriptProgram, ...],
+    plans: ScriptPlans,
+    output: Path,
+    target: str | None,
+) -> None:
+    """Writes the only program. Errors: L115 if there are several, and those of `save`."""
+    if len(programs) > 1:
+        names = ", ".join(program.program.name for program in programs)
+        raise L115.error(
+            at=Place(str(script)),
+            expected="one program for -o",
+            found=f"{counted(len(programs), 'program')}: {names}",
+            remedy="Give the arguments with which the script makes one program.",
+        )
+    if output.suffix == _PROGRAM:
+        write_file(output, program_source.write(programs[0].program))
+    else:
+        plan = plans.plan(programs[0], _form(output, target))
+        files.save(plan, output, target=target or plans.target_of(output.suffix))
+
+
+def _row(proof: Proof) -> dict[str, object]:
+    """A proof as plain values, for --json."""
+    c = proof.plan.collective
+    return {
+        "name": proof.plan.name,
+        "collective": c.name,
+        "ranks": c.ranks,
+        "in_place": c.in_place,
+        "slots": proof.slots,
+        "per_chunk": proof.per_chunk,
+        "proven": str(proof),
+    }

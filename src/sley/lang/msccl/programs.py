@@ -1,0 +1,396 @@
+"""Programs: MSCCLProgram, references to chunks, and the functions of msccl.language.
+
+A reference stands for a place of a rank, as in msccl-tools: it has what the place holds when it is
+used, even if that was written later.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Hashable
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from sley.errors import Place, did_you_mean, shortened
+from sley.errors.language import (
+    L101,
+    L102,
+    L104,
+    L110,
+    L112,
+    L126,
+    L127,
+    L128,
+    L129,
+    L130,
+    L132,
+    L134,
+)
+from sley.ir.words import MAX_NUMBER, TransferKind, chunk_range, is_integer
+from sley.ir.words import Buffer as Number
+from sley.lang.arguments import placed, refuse
+from sley.lang.msccl.buffers import Buffer, BufferSlice, ThreadblockPolicy
+from sley.lang.msccl.chunks import Chunk
+from sley.lang.msccl.collectives import Buffers, Collective
+from sley.lang.msccl.promises import declare, is_standard, promised
+from sley.lang.msccl.replication import batched, interleaved
+from sley.lang.msccl.session import SESSION, ScriptProgram
+from sley.lang.msccl.topologies import Topology
+from sley.lang.msccl.tracer import DATA, Tracer
+from sley.lang.recorder import caller_place
+
+_PROTOCOLS = ("Simple", "LL", "LL128")
+
+
+class MSCCLProgram:
+    """A program, whose operations are those inside its ``with``.
+
+    topo: the links that copies and reduces may use. instances: number of parallel parts.
+    interleaved_replication: whether a part has a piece of every chunk, or a section of every
+    buffer. instr_fusion: whether a receive and a send may become one instruction. check_xml and
+    dependence_nop have no effect: sley proves every plan, and has no redundant waits.
+    buffers: for each rank, the chunks that its buffers hold, by the buffers' names.
+    """
+
+    def __init__(  # as many parameters as in msccl-tools
+        self,
+        name: str,
+        topo: Topology,
+        collective: Collective,
+        instances: int,
+        protocol: str = "Simple",
+        threadblock_policy: ThreadblockPolicy = ThreadblockPolicy.auto,
+        interleaved_replication: bool = True,
+        instr_fusion: bool = True,
+        check_xml: bool = True,
+        dependence_nop: bool = False,
+    ) -> None:
+        self.name = name
+        self.topo = topo
+        self.collective = collective
+        self.instances = instances
+        self.protocol = protocol
+        self.threadblock_policy = threadblock_policy
+        self.interleaved_replication = interleaved_replication
+        self.instr_fusion = instr_fusion
+        self.check_xml = check_xml
+        self.dependence_nop = dependence_nop
+        self._place = caller_place()
+        self._check_arguments()
+        self.num_ranks = topo.num_nodes()
+        with placed(self._place):
+            self.buffers = self._first_buffers()
+            self._tracer = Tracer(declare(collective, self.buffers))
+        self._recorded: tuple[int, ScriptProgram] | None = None
+
+    def _check_arguments(self) -> None:
+        if not isinstance(self.collective, Collective) or not hasattr(self.topo, "num_nodes"):
+            expected = (
+                "a topology and a collective, as in MSCCLProgram(name, topology, collective, 1)"
+            )
+            refuse(L112, expected, f"{self.topo!r} and {self.collective!r}")
+        if not is_integer(self.instances) or not 1 <= self.instances <= MAX_NUMBER:
+            refuse(L102, f"instances from 1 to {MAX_NUMBER}", repr(self.instances))
+        if self.protocol not in _PROTOCOLS:
+            refuse(L112, f"a protocol of {', '.join(_PROTOCOLS)}", repr(self.protocol))
+        ranks = self.topo.num_nodes()
+        if self.collective.num_ranks != ranks:
+            found = f"{self.collective.num_ranks} ranks of the collective, {ranks} of the topology"
+            refuse(L132, "as many ranks of the collective as of the topology", found)
+
+    def _first_buffers(self) -> Buffers:
+        """The buffers before the program. Errors: L132."""
+        buffers = self.collective.init_buffers()
+        kind = type(self.collective).__name__
+        if not isinstance(buffers, list) or len(buffers) != self.num_ranks:
+            found = f"{type(buffers).__name__} from {kind}.init_buffers()"
+            refuse(L132, f"a list of the buffers of {self.num_ranks} ranks", found)
+        for rank, own in enumerate(buffers):
+            if not isinstance(own, dict) or not isinstance(own.get(Buffer.input), list):
+                expected = "a dict with a list of chunks for Buffer.input on each rank"
+                refuse(L132, expected, f"{own!r} for rank {rank} from {kind}.init_buffers()")
+        return buffers
+
+    def __enter__(self) -> MSCCLProgram:
+        session = SESSION.get()
+        if session.current is not None:
+            refuse(L129, "one program at a time", "a program inside another one's with")
+        session.current = self
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        session = SESSION.get()
+        session.current = None
+        if kind is None:
+            self.recorded()
+            if self not in session.programs:
+                session.programs.append(self)
+
+    def check(self) -> bool:
+        """Whether the collective's check accepts what the program has left so far."""
+        return bool(self.collective.check(self))
+
+    def recorded(self) -> ScriptProgram:
+        """The program of the operations so far. Errors: L118, L130, L133."""
+        if self._recorded is None or self._recorded[0] != self._tracer.length:
+            self._recorded = (self._tracer.length, self._record())
+        return self._recorded[1]
+
+    def _record(self) -> ScriptProgram:
+        program = self._tracer.finish(str(self.name), self.protocol, self._place)
+        if not is_standard(self.collective):
+            self._require_check()
+            with placed(self._place):
+                promise = promised(program, self.collective.chunk_factor)
+            program = replace(program, collective=promise)
+        if self.instances > 1:
+            replicate = interleaved if self.interleaved_replication else batched
+            program = replicate(program, int(self.instances))
+        return ScriptProgram(program, None if self.instr_fusion else False)
+
+    def _require_check(self) -> None:
+        """Refuses a program that the script's own check refuses. Errors: L130."""
+        said = io.StringIO()
+        with redirect_stdout(said):
+            verdict = self.collective.check(self)
+        if not verdict:
+            code = type(self.collective).check.__code__
+            raise L130.error(
+                at=[self._place, Place(code.co_filename, code.co_firstlineno)],
+                expected=f"True from {type(self.collective).__name__}.check()",
+                found=repr(verdict),
+                notes=shortened(said.getvalue().splitlines()),
+            )
+
+    def get_ref(self, rank: int, buffer: Hashable, index: int, size: int) -> Ref:
+        """The reference to `size` chunks at (rank, buffer, index ...). Errors: L101, L104, L112."""
+        rank = self.check_rank(rank)
+        if buffer not in DATA and buffer not in self.buffers[rank]:
+            known = [name for name in self.buffers[rank] if name not in DATA]
+            refuse(
+                L104,
+                "Buffer.input, Buffer.output, or a scratch buffer that something was copied to",
+                f"{buffer!r} on rank {rank}",
+                did_you_mean(str(buffer), map(str, known)),
+            )
+        buffer, index = self.collective.get_buffer_index(rank, buffer, index)
+        return Ref(rank, buffer, index, size, self)
+
+    def check_rank(self, rank: int) -> int:
+        """A rank of the program. Errors: L101, L112."""
+        if not is_integer(rank):
+            refuse(L112, "an integer for a rank", repr(rank))
+        if not 0 <= rank < self.num_ranks:
+            refuse(L101, f"a rank from 0 to {self.num_ranks - 1}", str(rank))
+        return int(rank)
+
+    def check_link(self, src: int, dst: int) -> None:
+        """Refuses a transfer between ranks without a link. Errors: L128."""
+        if src != dst and not self.topo.link(src, dst):
+            found = f"none in {getattr(self.topo, 'name', self.topo)}"
+            refuse(L128, f"a link from rank {src} to rank {dst}", found)
+
+    def transfer(self, kind: TransferKind, source: Ref, target: Ref, blocks: Blocks) -> None:
+        """Copies `source` to `target`, or reduces it into `target`."""
+        self.check_link(source.rank, target.rank)
+        requested = blocks.requested(self.threadblock_policy)
+        read = self._tracer.chunk(source.rank, source.buffer, source.index, source.size)
+        if kind is TransferKind.REDUCE:
+            written = self._tracer.chunk(target.rank, target.buffer, target.index, target.size)
+            written.reduce(read, **requested)
+        else:
+            read.copy(target.rank, target.buffer, target.index, **requested)
+        from_, to = (self.buffers[ref.rank][ref.buffer] for ref in (source, target))
+        for k in range(source.size):
+            chunk = from_[source.index + k]
+            if kind is TransferKind.REDUCE:
+                chunk = to[target.index + k].reduce(target.rank, chunk)
+            to[target.index + k] = chunk
+
+    def is_same_place(self, one: Ref, other: Ref) -> bool:
+        """Whether two references name the same memory. Errors: L103, L112."""
+        places = (self._tracer.place(r.rank, r.buffer, r.index, r.size) for r in (one, other))
+        return self._tracer.is_same_place(*places)
+
+    def read(self, ref: Ref) -> None:
+        """Refuses a reference to chunks that don't exist or hold no data. Errors: L103, L105."""
+        self._tracer.chunk(ref.rank, ref.buffer, ref.index, ref.size)
+
+    def lines(self) -> list[str]:
+        """The transfers so far, in words."""
+        return [
+            f"rank {row.src} {Number(row.src_buffer).chunks(row.src_index, row.count)} "
+            f"{'reduced into' if row.kind == TransferKind.REDUCE else 'copied to'} "
+            f"rank {row.dst} {Number(row.dst_buffer).chunks(row.dst_index, row.count)}"
+            for row in self._tracer.finish(str(self.name), self.protocol, self._place).transfers
+        ]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The thread blocks at both ends and the channel that an operation asks for; -1 for none."""
+
+    sendtb: int
+    recvtb: int
+    ch: int
+
+    def requested(self, policy: ThreadblockPolicy) -> dict[str, int | None]:
+        """The directives of the chunk language; without thread blocks if the compiler assigns
+        them."""
+        words = {"channel": self.ch}
+        if policy is ThreadblockPolicy.manual:
+            words |= {"send_block": self.sendtb, "recv_block": self.recvtb}
+        return {word: None if number == -1 else number for word, number in words.items()}
+
+
+@dataclass
+class Ref:
+    """A reference to `size` chunks at (rank, buffer, index ...)."""
+
+    rank: int
+    buffer: Any
+    index: int
+    size: int
+    prog: MSCCLProgram = field(repr=False)
+
+    def copy(
+        self,
+        dst: int,
+        buffer: Hashable = None,
+        index: int = -1,
+        sendtb: int = -1,
+        recvtb: int = -1,
+        ch: int = -1,
+    ) -> Ref:
+        """Copies the chunks to (dst, buffer, index ...), and returns the reference to the copy.
+
+        Without buffer and index, the place is the same as here; without an index, the end of a
+        scratch buffer.
+        """
+        prog, size = self.prog, self.size
+        dst = prog.check_rank(dst)
+        if buffer is None:
+            if index != -1:
+                refuse(L104, "a buffer for the index", f"index={index} without a buffer")
+            buffer, index = self.buffer, self.index
+        if buffer not in DATA:
+            scratch = prog.buffers[dst].setdefault(buffer, BufferSlice(Buffer.scratch, buffer))
+            index = len(scratch) if index == -1 else index
+        # As in msccl-tools, the source's rank says where an input or output in place begins.
+        buffer, index = prog.collective.get_buffer_index(self.rank, buffer, index)
+        target = Ref(dst, buffer, index, size, prog)
+        if not prog.is_same_place(self, target):
+            blocks = Blocks(sendtb, recvtb, ch)
+            prog.transfer(TransferKind.COPY, self, target, blocks)
+        return target
+
+    def reduce(self, other_chunkref: Ref, sendtb: int = -1, recvtb: int = -1, ch: int = -1) -> Ref:
+        """Reduces another reference's chunks into these, and returns this reference."""
+        if not isinstance(other_chunkref, Ref) or other_chunkref.prog is not self.prog:
+            refuse(L110, "a reference of this program", repr(other_chunkref))
+        self.prog.transfer(TransferKind.REDUCE, other_chunkref, self, Blocks(sendtb, recvtb, ch))
+        return self
+
+    def split(self, num: int) -> list[Ref]:
+        """References to `num` equal parts of the chunks, in order."""
+        if not is_integer(num) or num < 1 or self.size % num:
+            refuse(L126, f"a number of parts that divides {self.size} chunks", repr(num))
+        size = self.size // num
+        starts = range(self.index, self.index + self.size, size)
+        return [self.prog.get_ref(self.rank, self.buffer, start, size) for start in starts]
+
+    def group(self, other: Ref) -> Ref:
+        """The reference to the chunks from the first to the last one of both."""
+        if not isinstance(other, Ref) or (other.rank, other.buffer) != (self.rank, self.buffer):
+            refuse(L126, f"another reference to {self.buffer!r} of rank {self.rank}", repr(other))
+        first = min(self.index, other.index)
+        end = max(self.index + self.size, other.index + other.size)
+        return Ref(self.rank, self.buffer, first, end - first, self.prog)
+
+    def get_origin_index(self, index: int = 0) -> int:
+        """The input index at which the chunk began."""
+        return self._chunk(index).origin_index
+
+    def get_origin_rank(self, index: int = 0) -> int:
+        """The rank on which the chunk began."""
+        return self._chunk(index).origin_rank
+
+    def get_dst_index(self, index: int = 0) -> int:
+        """The output index where the chunk shall end."""
+        return self._chunk(index).dst_index
+
+    def get_dst_rank(self, index: int = 0) -> int:
+        """The rank where the chunk shall end; -1 for several."""
+        return self._chunk(index).dst_rank
+
+    def print_chunk_info(self, index: int = 0) -> None:
+        """Prints a chunk."""
+        print(self._content(index))
+
+    def _content(self, index: int) -> Any:
+        """What the place holds `index` chunks behind the first. Errors: L103, L105."""
+        self.prog.read(Ref(self.rank, self.buffer, self.index + index, 1, self.prog))
+        return self.prog.buffers[self.rank][self.buffer][self.index + index]
+
+    def _chunk(self, index: int) -> Chunk:
+        """This content, which must be one input chunk. Errors: L103, L105, L127."""
+        found = self._content(index)
+        if not isinstance(found, Chunk):
+            refuse(
+                L127,
+                f"an input chunk at {self.buffer!r}{chunk_range(self.index + index, 1)}",
+                repr(found),
+            )
+        return found
+
+    def _one_sided(self, *arguments: object, **keywords: object) -> NoReturn:
+        """Refuses an operation of MSCCL++."""
+        refuse(L134, "copy and reduce", "an operation of MSCCL++: put, get, signal or wait")
+
+    put = get = signal = wait = _one_sided
+
+
+def _current() -> MSCCLProgram:
+    """The program inside whose ``with`` the script is. Errors: L129."""
+    found = SESSION.get().current
+    if found is None:
+        refuse(L129, "a call inside of `with MSCCLProgram(...)`", "none of a program")
+    return found
+
+
+def chunk(rank: int, buffer: Hashable, index: int, size: int = 1) -> Ref:
+    """The reference to `size` chunks at (rank, buffer, index ...). Errors: L101 to L105, L129."""
+    prog = _current()
+    found = prog.get_ref(rank, buffer, index, size)
+    prog.read(found)
+    return found
+
+
+def Check() -> bool:
+    """Whether the collective's check accepts what the program has left so far."""
+    return _current().check()
+
+
+def XML() -> None:
+    """Prints the proven plan of the operations so far as MSCCL XML."""
+    _print_plan(".xml")
+
+
+def Json() -> None:
+    """Prints the proven plan of the operations so far as an execution plan of MSCCL++."""
+    _print_plan(".json")
+
+
+def _print_plan(suffix: str) -> None:
+    print(SESSION.get().write(_current().recorded(), suffix).rstrip("\n"))
+
+
+def Print() -> None:
+    """Prints the operations so far."""
+    print("\n".join(_current().lines()))
+
+
+def MSCCLPPProgram(*arguments: object, **keywords: object) -> NoReturn:
+    """Refuses a program for MSCCL++."""
+    refuse(L134, "MSCCLProgram", "MSCCLPPProgram")

@@ -1,0 +1,119 @@
+"""Promises: a script's collective as a `sley.Collective`.
+
+A standard collective promises what it promises everywhere. A script's own class says in Python
+whether the result is right; so its promise is what the program leaves in the outputs if its
+operations run one after another, once the script's `check` has accepted that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sley.ir.collective import Collective as Promise
+from sley.ir.collectives import recognized
+from sley.ir.program import Program
+from sley.ir.tables import NONE, Edges, offsets_of
+from sley.ir.words import TransferKind
+from sley.lang.msccl import collectives
+from sley.lang.msccl.buffers import Buffer
+from sley.lang.msccl.collectives import Buffers, Collective, Standard
+
+_DEFINED = ("init_buffers", "check", "get_buffer_index")
+"""The methods by which a class defines a collective."""
+
+Value = tuple[int, ...]
+"""The ids of the input chunks of a reduction, in order; a copy has one."""
+
+
+def is_standard(collective: Collective) -> bool:
+    """Whether a collective is a standard one, or of a subclass that doesn't define another."""
+    own = next(c for c in type(collective).__mro__ if c.__module__ == collectives.__name__)
+    same = all(getattr(type(collective), name) is getattr(own, name) for name in _DEFINED)
+    return isinstance(collective, Standard) and same
+
+
+def declare(collective: Collective, buffers: Buffers) -> Promise:
+    """The buffers of a collective and their first contents; for a script's own, without a promise.
+
+    A script's own collective is in place if its `init_buffers` gives one list for input and output,
+    or its `get_buffer_index` sends one of them to a place in the other. Errors: L102, L112.
+    """
+    if is_standard(collective) and isinstance(collective, Standard):
+        return collective.promise()
+    everyone = range(len(buffers))
+    inputs = [buffers[rank].get(Buffer.input, []) for rank in everyone]
+    outputs = [buffers[rank].get(Buffer.output) for rank in everyone]
+    aliases = [_alias(collective, rank) for rank in everyone]
+    # Without an output of its own, the output is the rest of the input.
+    sizes = [
+        len(data) - alias[1] if output is None else len(output)
+        for data, output, alias in zip(inputs, outputs, aliases, strict=True)
+    ]
+    one = all(data is output for data, output in zip(inputs, outputs, strict=True))
+    return Promise(
+        name=str(collective.name),
+        ranks=len(buffers),
+        chunks=1,
+        in_place=one or any(alias[2] for alias in aliases),
+        root=NONE,
+        input_chunks=np.array([len(data) for data in inputs], np.int32),
+        output_chunks=np.array(sizes, np.int32),
+        input_base=np.array([alias[0] for alias in aliases], np.int32),
+        output_base=np.array([alias[1] for alias in aliases], np.int32),
+        initial=np.array([chunk is not None for data in inputs for chunk in data], bool),
+        expected=np.full(sum(sizes), NONE, np.int32),
+        values=Edges(np.zeros(1, np.int64), np.zeros(0, np.int32)),
+    )
+
+
+def _alias(collective: Collective, rank: int) -> tuple[int, int, bool]:
+    """Where a rank's input begins in its output, and its output in its input, by
+    `get_buffer_index`; and whether either does."""
+    stands_for, input_base = collective.get_buffer_index(rank, Buffer.input, 0)
+    in_output = stands_for is Buffer.output
+    stands_for, output_base = collective.get_buffer_index(rank, Buffer.output, 0)
+    in_input = stands_for is Buffer.input
+    return input_base * in_output, output_base * in_input, in_output or in_input
+
+
+def promised(program: Program, chunk_factor: int) -> Promise:
+    """The program's collective with the promise of what the program leaves in the outputs.
+
+    chunk_factor: the chunks of a rank's part of the data, which count if the collective has the
+    name of a standard one. Errors: L118 if it has such a name, and another promise.
+    """
+    c = program.collective
+    held = _contents(program)
+    results = [held.get(cell) for cell in c.output_cells(program.layout).tolist()]
+    return with_results(c, results, chunk_factor)
+
+
+def with_results(c: Promise, results: Sequence[Value | None], chunk_factor: int) -> Promise:
+    """A collective that promises `results` in all output chunks, rank after rank; None for any
+    data. Errors: L118."""
+    rows: dict[Value, int] = {}
+    expected = [NONE if ids is None else rows.setdefault(ids, len(rows)) for ids in results]
+    ids = np.array([i for value in rows for i in value], np.int32)
+    values = Edges(offsets_of(np.array([len(value) for value in rows], np.int64)), ids)
+    return recognized(
+        replace(c, expected=np.array(expected, np.int32), values=values), chunk_factor
+    )
+
+
+def _contents(program: Program) -> dict[int, Value]:
+    """The value of each cell with data, after all transfers one after another."""
+    c, t = program.collective, program.transfers
+    inputs = c.input_cells(program.layout).tolist()
+    held: dict[int, Value] = {inputs[i]: (i,) for i in np.flatnonzero(c.initial).tolist()}
+    columns: tuple[Any, ...] = (program.source_cells, program.destination_cells, t.count, t.kind)
+    for source, target, count, kind in zip(*(col.tolist() for col in columns), strict=True):
+        for k in range(count):
+            value = held[source + k]
+            if kind == TransferKind.REDUCE:
+                value = tuple(sorted(held[target + k] + value))
+            held[target + k] = value
+    return held

@@ -1,0 +1,170 @@
+"""Scripts: runs a script of msccl-tools, with stand-ins for the modules of msccl."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sley.errors import Place
+from sley.errors.language import L113
+from sley.lang.files import run_file
+from sley.lang.msccl import buffers, chunks, collectives, programs, routines, topologies
+from sley.lang.msccl.session import SESSION, ScriptProgram, Session, Write
+
+_BUFFERS = (buffers.Buffer, buffers.BufferSlice, buffers.ThreadblockPolicy)
+_CHUNKS = (chunks.Chunk, chunks.ReduceChunk)
+_LANGUAGE = (
+    *_BUFFERS,
+    *_CHUNKS,
+    programs.MSCCLProgram,
+    programs.MSCCLPPProgram,
+    programs.Ref,
+    programs.chunk,
+    programs.Check,
+    programs.Json,
+    programs.Print,
+    programs.XML,
+    # What `from msccl.language import *` brings along from the standard library.
+    Enum,
+    dataclass,
+    defaultdict,
+    field,
+    functools,
+    heapq,
+    json,
+)
+_COLLECTIVES = (
+    collectives.Collective,
+    collectives.AllGather,
+    collectives.AllReduce,
+    collectives.AllToAll,
+    collectives.ReduceScatter,
+)
+_TOPOLOGIES = (
+    topologies.Topology,
+    topologies.dgx1,
+    topologies.dgx_a100,
+    topologies.distributed_fully_connected,
+    topologies.distributed_hub_and_spoke,
+    topologies.distributed_node_local,
+    topologies.fully_connected,
+    topologies.hub_and_spoke,
+    topologies.line,
+    topologies.nvlink_only,
+    topologies.ring,
+    topologies.star,
+)
+_ROUTINES = (routines.allgather_ring_inplace, routines.allreduce_ring_inplace)
+
+MODULES: dict[str, tuple[Any, ...]] = {
+    "msccl": (),
+    "msccl.collectives": (),
+    "msccl.language": _LANGUAGE,
+    "msccl.language.buffer": _BUFFERS,
+    "msccl.language.chunk": _CHUNKS,
+    "msccl.language.collectives": (*_LANGUAGE, *_COLLECTIVES),
+    "msccl.language.ir": _BUFFERS,
+    "msccl.language.routines": (*_LANGUAGE, *_COLLECTIVES, *_TOPOLOGIES, *_ROUTINES),
+    "msccl.topologies": _TOPOLOGIES,
+    "msccl.topologies.distributed": _TOPOLOGIES,
+    "msccl.topologies.generic": _TOPOLOGIES,
+    "msccl.topologies.nvidia": _TOPOLOGIES,
+    "msccl.topologies.topology": _TOPOLOGIES,
+}
+"""The contents of the stand-ins."""
+
+
+def run(
+    path: str | os.PathLike[str], arguments: Sequence[str], write: Write
+) -> tuple[ScriptProgram, ...]:
+    """Runs a script, and returns its programs in order, at least one.
+
+    path: the script. arguments: its arguments, those after its name in `sys.argv`. write: makes the
+    texts that XML() and Json() print.
+
+    Errors: L113, L114, L117, L131, L1xx of its programs, and those of `write`.
+    """
+    path = Path(path)
+    session = Session(write)
+    token = SESSION.set(session)
+    try:
+        with _stand_ins(), _arguments([str(path), *arguments]), _own_modules(path):
+            run_file(path, run_name="__main__", remedy="Correct the named line.", may_exit=True)
+    finally:
+        SESSION.reset(token)
+    if not session.programs:
+        raise L113.error(
+            at=Place(str(path)),
+            expected="operations inside of `with MSCCLProgram(...)`",
+            found="a script that ends without a program",
+            remedy="Give the arguments with which the script makes a program, or write one.",
+        )
+    return tuple(program.recorded() for program in session.programs)
+
+
+@contextmanager
+def _stand_ins() -> Iterator[None]:
+    """Stand-ins for msccl's modules in `sys.modules`; other ones of these names come back."""
+    others = {name: sys.modules.pop(name) for name in _msccl_modules()}
+    try:
+        for name, contents in MODULES.items():
+            module = ModuleType(name)
+            # A package without folders: no other module of its name is found.
+            module.__path__ = []
+            vars(module).update({value.__name__: value for value in contents})
+            sys.modules[name] = module
+        _join(sys.modules["msccl"], "language", "topologies", "collectives")
+        _join(sys.modules["msccl.language"], "collectives", "routines")
+        yield
+    finally:
+        for name in _msccl_modules():
+            del sys.modules[name]
+        sys.modules.update(others)
+
+
+def _join(package: ModuleType, *names: str) -> None:
+    """Makes submodules attributes of their package."""
+    for name in names:
+        setattr(package, name, sys.modules[f"{package.__name__}.{name}"])
+
+
+def _msccl_modules() -> list[str]:
+    """The names of all msccl's modules that are loaded."""
+    return [name for name in sys.modules if name.split(".")[0] == "msccl"]
+
+
+@contextmanager
+def _arguments(arguments: list[str]) -> Iterator[None]:
+    """These arguments as `sys.argv`."""
+    others = sys.argv
+    sys.argv = arguments
+    try:
+        yield
+    finally:
+        sys.argv = others
+
+
+@contextmanager
+def _own_modules(path: Path) -> Iterator[None]:
+    """Forgets the modules that a script loads from its own folder, which another script's may have
+    the names of."""
+    before = set(sys.modules)
+    folder = path.resolve().parent
+    try:
+        yield
+    finally:
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and folder in Path(file).resolve().parents:
+                del sys.modules[name]

@@ -1,0 +1,52 @@
+"""Tracer: the chunk language with any number of scratch buffers, of any names."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from sley.ir.collective import Collective
+from sley.ir.words import Buffer as Number
+from sley.lang.chunks import ChunkProgram, Ref
+from sley.lang.msccl.buffers import Buffer
+
+DATA: dict[Hashable, Number] = {Buffer.input: Number.INPUT, Buffer.output: Number.OUTPUT}
+"""The buffers of the collective."""
+
+
+class Tracer(ChunkProgram):
+    """A program under construction. A buffer's name is a `Buffer` or any other value; those that
+    are not of the collective are scratch buffers, numbered as they are named first."""
+
+    def __init__(self, collective: Collective) -> None:
+        super().__init__(collective)
+        self._numbers = {name: int(number) for name, number in DATA.items()}
+        self._names: list[Hashable] = [*DATA, *([None] * (Number.SCRATCH - len(DATA)))]
+
+    def number(self, buffer: Hashable) -> int:
+        if buffer not in self._numbers:
+            self._numbers[buffer] = len(self._names)
+            self._names.append(buffer)
+        return self._numbers[buffer]
+
+    def word(self, buffer: int) -> str:
+        return super().word(buffer) if buffer < Number.SCRATCH else repr(self._names[buffer])
+
+    def is_same_place(self, one: Ref, other: Ref) -> bool:
+        """Whether two references name the same memory."""
+        numbers, cells = (
+            [value(ref) for ref in (one, other)]
+            for value in (
+                lambda ref: max(ref.buffer, Number.OUTPUT),
+                lambda ref: self._memory.cells(ref.rank, ref.buffer, ref.index, ref.count),
+            )
+        )
+        return numbers[0] == numbers[1] and cells[0] == cells[1]
+
+    def place(self, rank: int, buffer: Hashable, index: int, count: int) -> Ref:
+        """A place within the bounds, which may be unwritten. Errors: L101 to L103, L112."""
+        return self._range(rank, buffer, index, count, None)
+
+    @property
+    def length(self) -> int:
+        """The number of transfers so far."""
+        return self._recorder.length

@@ -1,0 +1,116 @@
+"""sley msccl: output, files, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sley.cli import main
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "lang" / "msccl_scripts"
+RING = SCRIPTS / "ring.py"
+
+
+def sley(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def test_standard_output_has_the_xml_and_standard_error_the_verdict(tmp_path: Path) -> None:
+    result = sley("msccl", RING, 4, 2, "--protocol", "LL", "--instances", 2)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == (
+        "proven: ring is a correct allreduce on 4 ranks; no race; no hang with 8 slots or more, "
+        "one for each chunk of a message\n"
+    )
+    file = tmp_path / "ring.xml"
+    file.write_text(result.stdout)
+    assert sley("verify", file, "--target", "msccl").exit_code == 0
+    # -o writes what XML() prints.
+    written = tmp_path / "written.xml"
+    again = sley("msccl", "-o", written, RING, 4, 2, "--protocol", "LL", "--instances", 2)
+    assert again.stdout == written.read_text() == result.stdout
+
+
+@pytest.mark.parametrize("suffix", [".json", ".cu", ".cpp", ".py"])
+def test_programs_are_written_in_every_format(suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"ring{suffix}"
+    result = sley("msccl", "-o", file, RING, 2, 1, "--protocol", "Simple")
+    assert result.exit_code == 0, result.stderr
+    assert "ring" in file.read_text()
+    if suffix in (".json", ".py"):
+        assert sley("verify", file).exit_code == 0
+
+
+def test_a_target_has_its_limits() -> None:
+    result = sley("msccl", "--target", "executor", SCRIPTS / "alltonext.py", 2, 2)
+    assert result.exit_code == 1
+    assert "F443" in result.stderr
+    assert sley("msccl", "--target", "rccl", RING, 2, 1).exit_code == 0
+
+
+def test_json_has_all_programs() -> None:
+    result = sley("msccl", "--json", SCRIPTS / "gathers.py")
+    assert result.exit_code == 0, result.stderr
+    said = json.loads(result.stdout)
+    assert [row["name"] for row in said["programs"]] == ["gather", "scatter"]
+    assert [row["collective"] for row in said["programs"]] == ["allgather", "reducescatter"]
+    printed = sley("msccl", "--json", RING, 2, 1)
+    assert json.loads(printed.stdout)["ok"]
+    assert printed.stderr.startswith("<algo")
+
+
+def test_every_program_of_a_script_is_proven(tmp_path: Path) -> None:
+    result = sley("msccl", SCRIPTS / "gathers.py")
+    assert result.stderr.count("proven: ") == 2
+    refused = sley("msccl", "-o", tmp_path / "a.xml", SCRIPTS / "gathers.py")
+    assert refused.exit_code == 1
+    assert "L115 which-program" in refused.stderr
+    assert "2 programs: gather, scatter" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_program_is_refused_even_if_it_prints_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "wrong.py"
+    script.write_text(
+        "from msccl.language import *\nfrom msccl.language.collectives import AllReduce\n"
+        "from msccl.topologies import *\n"
+        "with MSCCLProgram('wrong', fully_connected(2), AllReduce(2, 1, True), 1):\n"
+        "    chunk(0, Buffer.input, 0).copy(1)\n    print(Check())\n"
+    )
+    result = sley("msccl", script)
+    assert (result.exit_code, result.stdout) == (1, "False\n")
+    assert f"{script}:4: V206" in result.stderr
+
+
+def test_the_scripts_own_usage_is_shown() -> None:
+    result = sley("msccl", RING, "four", 2)
+    assert result.exit_code == 1
+    assert "usage: ring.py" in result.stderr
+    assert "argument size: invalid int value: 'four'" in result.stderr
+    assert "L131 script-exited" in result.stderr
+    shown = sley("msccl", RING, "--help")
+    assert "usage: ring.py" in shown.stdout
+
+
+def test_wrong_usage_of_the_command_ends_with_2(tmp_path: Path) -> None:
+    assert sley("msccl").exit_code == 2
+    assert sley("msccl", "--target", "nobody", RING, 2, 1).exit_code == 2
+    assert sley("msccl", tmp_path / "none.py").exit_code == 1
+    assert "F460" in sley("msccl", "-o", tmp_path / "ring.txt", RING, 2, 1).stderr
+
+
+def test_files_of_other_kinds_name_their_command(tmp_path: Path) -> None:
+    refused = sley("verify", RING)
+    assert "F550" in refused.stderr
+    assert f"sley msccl {RING}" in refused.stderr
+    plan = tmp_path / "plan.xml"
+    plan.write_text("<algo></algo>")
+    refused = sley("msccl", plan)
+    assert refused.exit_code == 1
+    assert "found:    an MSCCL XML plan" in refused.stderr
+    text = tmp_path / "text.py"
+    text.write_text("no Python at all")
+    assert "L114" in sley("msccl", text).stderr
