@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from sley import files
 from sley.cli import main
@@ -434,6 +434,7 @@ def test_nobody_knows_which_plan_runs_if_the_order_is_unknown(tmp_path):
     call = Call("allreduce", 65536, 16, 8, True)
     decision = decide(examined(tmp_path / "a", MSCCLPP), call)
     assert (decision.outcome, set(decision.chosen)) == (Outcome.ANY, {SMALL, LARGE})
+    assert codes(decision.faults) == ["F511"]
     assert not decision.is_right
     _plans({}, {"inplace": False})(tmp_path / "b")
     decision = decide(examined(tmp_path / "b", MSCCLPP), call)
@@ -443,6 +444,68 @@ def test_nobody_knows_which_plan_runs_if_the_order_is_unknown(tmp_path):
     call = Call("reducescatter", 65536, 2, 2, True)
     decision = decide(examined(tmp_path / "c", PYTHON), call)
     assert (decision.outcome, decision.faults[0].code) == (Outcome.UNKNOWN, "F527")
+
+
+def test_each_of_several_plans_has_its_own_effect(tmp_path):
+    plan(tmp_path / "coarse.json", ranks=2, buffer_alignment=64)
+    plan(tmp_path / "fine.json", ranks=2)
+    call = Call("allreduce", 1040, 2, 2, True)
+    decision = decide(examined(tmp_path, PYTHON), call)
+    assert decision.effects == {"coarse.json": Outcome.ENDS, "fine.json": Outcome.RUNS}
+    command = ["doctor", str(tmp_path), "--runtime", PYTHON, "--collective", "allreduce"]
+    output = answer(*command, "--size", "1040", "--ranks", "2", "--in-place").output
+    assert "  ends the process: coarse.json; or runs: fine.json\n" in output
+
+
+CALL = ("--collective", "allreduce", "--size", "256K", "--ranks", "16", "--gpus", "8", "--in-place")
+
+
+def answer(*command: str) -> Result:
+    return CliRunner().invoke(main, list(command))
+
+
+def _nothing(folder: Path) -> None:
+    folder.rmdir()
+
+
+def _parent(folder: Path) -> None:
+    plan(folder / "default" / LARGE, min_message_size=131072, max_message_size=1 << 21)
+
+
+def _xml_files(folder: Path) -> None:
+    xml(folder / "ring.xml")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "write", "code", "words"),
+    [
+        (MSCCLPP, _nothing, "F503", "No such file"),
+        (PYTHON, _nothing, "F503", "No such file"),
+        (MSCCL, _nothing, "F503", "No such file"),
+        (MSCCL, lambda folder: None, "F503", "an empty directory"),
+        (MSCCLPP, _parent, "F503", "only directories: default"),
+        (PYTHON, _xml_files, "F503", "not ring.xml: F506"),
+        (MSCCL, _parent, "F503", "only directories: default"),
+        (MSCCLPP, _cut_off, "F506", f"not {SMALL}: F506"),
+    ],
+)
+def test_a_call_has_the_problems_of_the_directory(tmp_path, runtime, write, code, words):
+    folder = tmp_path / "default"
+    folder.mkdir()
+    write(folder)
+    command = ("doctor", str(folder), "--runtime", runtime, *CALL)
+    result = answer(*command)
+    assert result.exit_code == 1
+    assert code in result.output
+    assert words in result.output
+    assert not json.loads(answer(*command, "--json").output)["ok"]
+
+
+def test_a_call_has_the_remark_of_a_directory_that_is_not_read(tmp_path):
+    plan(tmp_path / LARGE, min_message_size=131072, max_message_size=1 << 21)
+    result = answer("doctor", str(tmp_path), "--runtime", MSCCLPP, *CALL)
+    assert (result.exit_code, "note: " in result.output) == (0, True), result.output
+    assert "F531" in result.output
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def doctor_command(
 ) -> None:
     """Say which files of DIR a runtime reads, which file runs for which calls, and why no other.
 
-    With --collective, --size and --ranks, explain this call. Exit code 1 says that a file has a
-    problem, that a call doesn't run rightly, or that a size is no size of a call.
+    With --collective, --size and --ranks, explain this call. Exit code 1 says that DIR or a file
+    has a problem, that a call doesn't run rightly, or that a size is no size of a call.
     """
     if name is None:
         if version is not None or call["collective"] is not None:
@@ -70,7 +70,8 @@ def doctor_command(
         raise SleyError(impossible)
     examined = deployment.examine(where, runtime)
     decisions = [deployment.decide(examined, one) for one in calls]
-    right = all(one.is_right for one in decisions) if decisions else not examined.problems
+    right = all(one.is_right for one in decisions) and not examined.has_folder_problem
+    right = right if decisions else not examined.problems
     ok = right and not impossible
     if as_json:
         answers = {"calls": [one.to_json() for one in decisions]}
@@ -78,6 +79,7 @@ def doctor_command(
         print_json({"ok": ok, **examined.to_json(), **answers, **refused})
     elif decisions:
         click.echo("\n\n".join("\n".join(_decision_lines(one)) for one in decisions))
+        click.echo("".join(f"{line}\n" for line in _folder_lines(examined, decisions)), nl=False)
     else:
         click.echo("\n".join(_lines(examined)))
     if impossible and not as_json:
@@ -178,13 +180,33 @@ def _span_lines(examined: Examination) -> Iterator[str]:
 
 def _decision_lines(decision: Decision) -> Iterator[str]:
     """What happens for a call."""
-    files = f": {' or '.join(decision.chosen)}" if decision.chosen else ""
     yield f"{decision.call}"
-    yield f"  {decision.outcome.value}{files}"
+    yield f"  {_outcome_text(decision)}"
     for fault in (*decision.faults, *decision.remarks):
         yield f"  {_short(fault)}"
     for name, reason in decision.why_not.items():
         yield f"  not {name}: {_short(reason, place=False)}"
+
+
+def _outcome_text(decision: Decision) -> str:
+    """What happens, with the files: "runs: a.xml". If this differs between them, the gravest is
+    first: "ends the process: b.json; or runs: a.json"."""
+    files = {decision.outcome: list(decision.chosen)}
+    if decision.effects:
+        files[decision.outcome] = []
+        for name, effect in decision.effects.items():
+            files.setdefault(effect, []).append(name)
+    names = {outcome: f": {' or '.join(of)}" if of else "" for outcome, of in files.items()}
+    return "; or ".join(f"{outcome.value}{of}" for outcome, of in names.items())
+
+
+def _folder_lines(examined: Examination, decisions: Sequence[Decision]) -> Iterator[str]:
+    """What is wrong with the directory, unless a decision says it."""
+    said = [one for each in decisions for one in (*each.faults, *each.remarks)]
+    said += [one for each in decisions for one in each.why_not.values()]
+    for one in examined.of_folder:
+        if one not in said:
+            yield from ("", f"{'problem' if one in examined.problems else 'note'}: {one}")
 
 
 def _short(found: Diagnostic, *, place: bool = True) -> str:

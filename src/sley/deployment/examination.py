@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -68,6 +68,9 @@ class Outcome(Enum):
     NO_START = "is never made: no communicator starts"
 
 
+_BY_SEVERITY = (Outcome.RUNS, Outcome.UNPROVEN, Outcome.WRONG, Outcome.FAILS, Outcome.ENDS)
+"""What a call that runs a file does, the gravest last."""
+
 _RIGHT = (Outcome.RUNS, Outcome.OWN, Outcome.OTHER)
 
 
@@ -75,7 +78,8 @@ _RIGHT = (Outcome.RUNS, Outcome.OWN, Outcome.OTHER)
 class Decision:
     """What happens for a call.
 
-    chosen: the names of the files of which one runs; several if the order is unknown.
+    chosen: the names of the files of which one runs; several if the order is unknown. effects: what
+        the call does with each of them, by name, if this isn't the same for all.
     why_not: for each other file, by name, why it doesn't run. faults: what is wrong with the files
         that are chosen, or why no communicator starts. remarks: what may be wrong with them.
     """
@@ -86,6 +90,7 @@ class Decision:
     why_not: dict[str, Diagnostic]
     faults: tuple[Diagnostic, ...] = ()
     remarks: tuple[Diagnostic, ...] = ()
+    effects: Mapping[str, Outcome] = field(default_factory=dict)
 
     @property
     def is_right(self) -> bool:
@@ -98,6 +103,7 @@ class Decision:
             "call": asdict(self.call),
             "outcome": self.outcome.name.lower(),
             "files": list(self.chosen),
+            "effects": {name: effect.name.lower() for name, effect in self.effects.items()},
             "faults": [fault.to_json() for fault in self.faults],
             "remarks": [remark.to_json() for remark in self.remarks],
             "why_not": {name: reason.to_json() for name, reason in self.why_not.items()},
@@ -138,6 +144,8 @@ class Examination:
 
     reading: the files. refusal: why the runtime reads none, or None. spans: for each kind of calls
     the ranges of sizes, ascending, holes included. problems: what is wrong. remarks: what may be.
+    of_folder: those problems and remarks of the whole directory, or of files that can't be read,
+    which concern every call.
     """
 
     runtime: Runtime
@@ -146,6 +154,12 @@ class Examination:
     spans: dict[Kind, tuple[Span, ...]]
     problems: tuple[Diagnostic, ...]
     remarks: tuple[Diagnostic, ...]
+    of_folder: tuple[Diagnostic, ...] = ()
+
+    @property
+    def has_folder_problem(self) -> bool:
+        """Whether something is wrong with the directory, whatever the call is."""
+        return any(one in self.problems for one in self.of_folder)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -193,6 +207,7 @@ def examine(where: str | os.PathLike[str], runtime: Runtime) -> Examination:
     spans = _spans([one for one in started if one.stop is None])
     found = [*reading.stops, *reading.findings]
     found += [one for one in reading.left_out.values() if one not in found]
+    of_folder = [*found]
     for one in reading.candidates:
         found += [] if one.stop is None else [one.stop]
         found += one.faults
@@ -202,9 +217,10 @@ def examine(where: str | os.PathLike[str], runtime: Runtime) -> Examination:
     found += _about_spans(runtime, spans)
     place = misplaced(runtime, reading.folder) if reading.candidates else None
     found += [] if place is None else [place]
+    of_folder += [] if place is None else [place]
     remarks = tuple(one for one in found if one.rule in _REMARKS)
     problems = tuple(one for one in found if one.rule not in _REMARKS)
-    return Examination(runtime, reading, None, spans, problems, remarks)
+    return Examination(runtime, reading, None, spans, problems, remarks, tuple(of_folder))
 
 
 def _spans(candidates: Sequence[Candidate]) -> dict[Kind, tuple[Span, ...]]:
@@ -337,10 +353,26 @@ def decide(examined: Examination, call: Call) -> Decision:
         return Decision(call, _without_file(call, runtime), (), why_not)
     if unknown is not None:
         return Decision(call, Outcome.UNKNOWN, names, why_not, (unknown,))
-    outcome, faults = _outcome(chosen, call, runtime)
+    return _decision_among(chosen, call, reading, why_not)
+
+
+def _decision_among(
+    chosen: Sequence[Candidate], call: Call, reading: Reading, why_not: dict[str, Diagnostic]
+) -> Decision:
+    """What happens for a call that runs any of these files."""
+    found = {one.name: _faults(one, call, reading.runtime) for one in chosen}
+    effects = {name: _effect(faults, call) for name, faults in found.items()}
+    faults = [fault for each in found.values() for fault in each]
+    outcome = max(effects.values(), key=_BY_SEVERITY.index)
+    if len(chosen) > 1:
+        outcome = Outcome.ANY if outcome is Outcome.RUNS else outcome
+        at = [Place(str(one.path)) for one in chosen]
+        both = " and ".join(effects)
+        faults.insert(0, F511.diagnostic(at=at, expected="one file for each size", found=both))
+    differ = effects if len(set(effects.values())) > 1 else {}
     rooted = [one for one in chosen if call.root is None and one.root is not None]
     remarks = [*map(_other_roots, rooted), *(one for one in reading.findings if one.rule is F533)]
-    return Decision(call, outcome, names, why_not, tuple(faults), tuple(remarks))
+    return Decision(call, outcome, tuple(effects), why_not, tuple(faults), tuple(remarks), differ)
 
 
 def _other_roots(one: Candidate, call: Call | None = None) -> Diagnostic:
@@ -436,22 +468,17 @@ def _without_file(call: Call, runtime: Runtime) -> Outcome:
     return Outcome.OTHER
 
 
-def _outcome(
-    chosen: Sequence[Candidate], call: Call, runtime: Runtime
-) -> tuple[Outcome, list[Diagnostic]]:
-    """What happens to a call that chooses one of these files, and the reasons."""
-    faults = [fault for one in chosen for fault in _faults(one, call, runtime)]
+def _effect(faults: Sequence[Diagnostic], call: Call) -> Outcome:
+    """What happens to a call that runs a file with these faults."""
     if any(fault.rule in _ENDING for fault in faults):
-        return Outcome.ENDS, faults
+        return Outcome.ENDS
     if any(fault.rule is F516 for fault in faults):
-        return Outcome.FAILS, faults
+        return Outcome.FAILS
     if any(fault.rule is F524 and call.op == "sum" for fault in faults):
-        return Outcome.FAILS, faults
+        return Outcome.FAILS
     if any(fault.rule is not F529 for fault in faults):
-        return Outcome.WRONG, faults
-    if faults:
-        return Outcome.UNPROVEN, faults
-    return (Outcome.RUNS if len(chosen) == 1 else Outcome.ANY), []
+        return Outcome.WRONG
+    return Outcome.UNPROVEN if faults else Outcome.RUNS
 
 
 def _faults(one: Candidate, call: Call, runtime: Runtime) -> list[Diagnostic]:

@@ -76,7 +76,7 @@ def read_folder(where: str | os.PathLike[str], runtime: Runtime) -> Reading:
     if missing is not None:
         return Reading(runtime, folder, findings=(missing,))
     if not runtime.whole_folder and runtime.names is None and path not in paths:
-        plans = [one for one in paths if one.suffix.lower() == runtime.suffix]
+        plans = [one for one in paths if one.suffix.lower() == runtime.suffix] or paths
     else:
         plans = paths
     remarks: list[Diagnostic] = []
@@ -161,7 +161,10 @@ def _files(path: Path, *, links: bool) -> tuple[Path, list[Path], Diagnostic | N
 
 def _nothing(folder: Path, paths: list[Path], runtime: Runtime) -> Diagnostic:
     expected = f"files that {runtime} reads: {', '.join(runtime.names or ['*' + runtime.suffix])}"
-    found = ", ".join(shortened([one.name for one in paths])) or "an empty directory"
+    found = ", ".join(shortened([one.name for one in paths]))
+    if not found:
+        inner = shortened(sorted(one.name for one in folder.iterdir() if one.is_dir()))
+        found = f"only directories: {', '.join(inner)}" if inner else "an empty directory"
     return F503.diagnostic(at=Place(str(folder)), expected=expected, found=found)
 
 
