@@ -38,7 +38,8 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 def load(path: str | os.PathLike[str], **settings: Any) -> Plan | OneSidedPlan:
     """The plan of a file, as `sley.formats.read` reads it; a one-sided one of an MSCCL++
-    execution plan. Errors: those of `read`."""
+    execution plan. A plan has no range of sizes: the result of `read` has that of the file, as
+    `sizes(target)`. Errors: those of `read`."""
     return formats.read(path, **settings).plan
 
 

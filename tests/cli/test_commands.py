@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import sley as api
 from sley.cli import main
 from sley.devices.measure import CheckedData
 from sley.errors.catalog import all_rules
 from sley.files import verify_file
+from support.xml_plans import exchange
 
 GOOD = """
 import sley
@@ -188,7 +190,7 @@ def test_too_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def exhausted(*arguments: object, **options: object) -> None:
         raise MemoryError("74.5 GiB")
 
-    monkeypatch.setattr("sley.cli.compile.plan_of", exhausted)
+    monkeypatch.setattr("sley.cli.compile.plan_and_file", exhausted)
     result = sley("compile", "ring-allreduce", "--ranks", 4)
     assert result.exit_code == 1
     assert "C306" in result.stderr
@@ -328,3 +330,30 @@ def test_without_a_target_a_file_is_not_proven_by_its_meaning(tmp_path: Path) ->
     found = verify_file(path)
     assert (found.target, str(found)) == (None, f"{proof}\n{conditions}")
     assert "F466" in sley("verify", path, "--target", "executor").stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "head"),
+    [
+        ("rccl", [], 'minBytes="64" maxBytes="792576"'),
+        ("msccl", [], 'minBytes="64" maxBytes="792576"'),
+        ("rccl", ["--min-bytes", "1K"], 'minBytes="1024" maxBytes="792576"'),
+        ("msccl", ["--max-bytes", "64K"], 'minBytes="64" maxBytes="65537"'),
+        ("rccl", ["--schedule", "msccl"], 'minBytes="0" maxBytes="0"'),
+    ],
+)
+def test_a_file_that_is_written_again_keeps_its_range_of_sizes(
+    tmp_path: Path, target: str, given: list[str], head: str
+) -> None:
+    old, new = tmp_path / "old.xml", tmp_path / "new.xml"
+    api.save(exchange(), old, min_bytes=64, max_bytes=792576)
+    sley("compile", old, "--target", target, "-o", new, *given)
+    assert head in new.read_text()
+
+
+def test_a_file_without_an_upper_limit_is_written_without_one(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.xml", tmp_path / "new.xml"
+    api.save(exchange(), old, min_bytes=64)
+    assert "64 and more, as in the file" in sley("compile", old, "-o", new).stdout
+    sley("compile", old, "--target", "msccl", "-o", new)
+    assert f'minBytes="64" maxBytes="{1 << 40}"' in new.read_text()

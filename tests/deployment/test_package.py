@@ -16,6 +16,7 @@ from sley.cli import main
 from sley.deployment import Call, decide, examine, read_table, runtime_named
 from sley.errors import SleyError
 from sley.errors.formats import F461
+from support.xml_plans import exchange
 
 TABLE = """
 [[plans]]
@@ -45,6 +46,22 @@ def package(folder: Path, table: str, runtime: str, *further: str) -> Result:
     path.write_text(table)
     arguments = ["package", folder / "plans", "--table", path, "--runtime", runtime, *further]
     return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+@pytest.mark.parametrize(
+    ("entry", "sizes"),
+    [
+        ("", (4096, 65536)),
+        ("min_bytes = 8192", (8192, 65536)),
+        ('max_bytes = "1M"', (4096, 1 << 20)),
+    ],
+)
+def test_a_file_in_a_package_keeps_its_own_sizes(tmp_path, entry, sizes):
+    files.save(exchange(), tmp_path / "old.xml", min_bytes=4096, max_bytes=65536)
+    table = f'[[plans]]\nwhat = "old.xml"\n{entry}\n'
+    assert package(tmp_path, table, "rccl").exit_code == 0
+    (found,) = examine(tmp_path / "plans", runtime_named("rccl")).reading.candidates
+    assert (found.min_bytes, found.max_bytes) == sizes
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -79,7 +96,7 @@ def test_files_are_beside_the_table(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (tmp_path / "plans" / "02-ring-allreduce-in-place.xml").rename(other / "ring.xml")
-    result = package(other, '[[plans]]\nwhat = "ring.xml"\nmax_bytes = "1K"\n', "rccl")
+    result = package(other, '[[plans]]\nwhat = "ring.xml"\nmax_bytes = "128K"\n', "rccl")
     assert result.exit_code == 0, result.output
     assert [path.name for path in (other / "plans").iterdir()] == ["01-ring.xml"]
 

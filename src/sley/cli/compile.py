@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from sley.cli.options import (
     plan_options,
 )
 from sley.cli.output import Command, Phases, print_json
-from sley.cli.sources import plan_of, refuse_foreign
+from sley.cli.sources import plan_and_file, refuse_foreign
 from sley.compiler.pipeline import PASSES
 from sley.devices import THREADS
 from sley.engine.measure import REDUCE_OPS
 from sley.errors import counted
-from sley.formats import TARGETS, Format, by_suffix, check
+from sley.formats import TARGETS, Format, Imported, RuntimeFormat, by_suffix, check
 from sley.ir.plan import Plan
+from sley.ir.sizes import sizes_text
 from sley.ir.words import Schedule
 from sley.report.tables import estimate_lines, pipeline_table, plan_summary, plan_table
 
@@ -41,8 +43,8 @@ _SUFFIXES = ", ".join(f"{suffix} for {form.name}" for suffix, form in files.FORM
     type=click.Choice(list(TARGETS)),
     help="The runtime to write the plan for; its limits are checked. [XML: executor]",
 )
-@click.option("--min-bytes", type=SizeType(), help="Smallest size of a call. [0]")
-@click.option("--max-bytes", type=SizeType(), help="Largest size of a call.")
+@click.option("--min-bytes", type=SizeType(), help="Smallest size of a call. [0, or the file's]")
+@click.option("--max-bytes", type=SizeType(), help="Largest size of a call. [the file's]")
 @click.option("-d", "--dtype", type=DType(), help="Element type of kernels. [float32]")
 @click.option("--op", type=click.Choice(list(REDUCE_OPS)), help="Reduction of kernels. [sum]")
 @click.option(
@@ -89,7 +91,7 @@ def compile_command(  # as many parameters as options; click passes each by name
     for word, value in settings.items():
         if value is not None and output is None:
             raise click.UsageError(f"{flag(word)} needs -o")
-    op = settings.pop("op")
+    op, own = settings.pop("op"), dict[str, int | None]()
     phases = Phases(verbose, quiet=as_json, print_after=print_after)
     form = None if target is None else files.FORMATS[TARGETS[target].suffix]
     if output is not None:
@@ -102,7 +104,7 @@ def compile_command(  # as many parameters as options; click passes each by name
         settings["size"] = selection.size
         if selection.options.schedule is not Schedule.AUTO:
             selection = replace(selection, size=None)
-    plan = plan_of(selection, phases, verify=True, form=form)
+    plan, imported = plan_and_file(selection, phases, verify=True, form=form)
     _check_print_after(phases)
     if show_rank is not None and show_rank >= plan.collective.ranks:
         raise click.UsageError(f"--show-rank: ranks are 0 to {plan.collective.ranks - 1}")
@@ -111,6 +113,8 @@ def compile_command(  # as many parameters as options; click passes each by name
         by_hosts = form is not None and "ranks_per_node" in form.settings
         if by_hosts and settings["ranks_per_node"] is None and plan.topology is None:
             settings["ranks_per_node"] = selection.gpus
+        own = _own_sizes(form, target, imported, settings)
+        settings |= own
         with phases("writing"):
             files.save(plan, output, target=target, reduce_op=REDUCE_OPS.get(op), **settings)
     elif target is not None:
@@ -122,13 +126,33 @@ def compile_command(  # as many parameters as options; click passes each by name
         print_json({"ok": True, "plan": plan_summary(plan), "output": written, "seconds": seconds})
         return
     kernels = f"{settings['dtype'] or 'float32'} and {op or 'sum'}"
-    for word, text in [*_summary(plan), *_written(form, output, target, kernels)]:
+    for word, text in [*_summary(plan), *_sizes(own), *_written(form, output, target, kernels)]:
         click.echo(f"{word:<23}{text}")
     if show_pipelines:
         click.echo("\n".join(pipeline_table(plan)))
     if show_rank is not None:
         click.echo("\n".join(plan_table(plan, show_rank)))
     phases.report()
+
+
+def _own_sizes(
+    form: Format | None, target: str | None, imported: Imported | None, given: Mapping[str, Any]
+) -> dict[str, int | None]:
+    """The range of sizes of an imported plan, as the new file's target would read it, where the
+    user has given none."""
+    if imported is None or not isinstance(form, RuntimeFormat):
+        return {}
+    own = imported.sizes(TARGETS[target or form.targets[0].name])
+    words = ("min_bytes", "max_bytes")
+    return {word: size for word, size in zip(words, own, strict=True) if given[word] is None}
+
+
+def _sizes(own: Mapping[str, int | None]) -> list[tuple[str, str]]:
+    """The row about the sizes that the new file has from the imported one, if it limits any."""
+    least, most = own.get("min_bytes"), own.get("max_bytes")
+    if least or most is not None:
+        return [("sizes", f"{sizes_text(least or 0, most)}, as in the file")]
+    return []
 
 
 def _summary(plan: Plan) -> list[tuple[str, str]]:

@@ -12,9 +12,10 @@ import click
 from sley import deployment
 from sley.cli.options import FILE, Selection, common_options
 from sley.cli.output import Command, Phases, print_json, print_note
-from sley.cli.sources import plan_of, supports_both_places
+from sley.cli.sources import plan_and_file, supports_both_places
 from sley.deployment import Part, Runtime, TableRow, plan_part
 from sley.files import FORMATS
+from sley.formats import TARGETS
 from sley.ir.plan import Plan
 
 
@@ -90,5 +91,10 @@ def _parts(rows: tuple[TableRow, ...], runtime: Runtime, phases: Phases) -> Iter
             )
 
 
-def _plan(selection: Selection, runtime: Runtime, phases: Phases) -> Plan:
-    return plan_of(selection, phases, verify=False, form=FORMATS[runtime.suffix])
+def _plan(
+    selection: Selection, runtime: Runtime, phases: Phases
+) -> tuple[Plan, tuple[int, int | None]]:
+    """A plan, and the sizes of the file that it is from, or all."""
+    form = FORMATS[runtime.suffix]
+    plan, imported = plan_and_file(selection, phases, verify=False, form=form)
+    return plan, (0, None) if imported is None else imported.sizes(TARGETS[runtime.target])

@@ -19,7 +19,7 @@ from sley.cli.output import Phases, report_notes
 from sley.compiler import Options, compile
 from sley.errors import Place, did_you_mean
 from sley.errors.formats import F404
-from sley.formats import Format, read
+from sley.formats import Format, Imported, read
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -41,11 +41,18 @@ def plan_of(
 
     verify: whether to verify it. form: the format to write it in.
     """
+    return plan_and_file(selection, phases, verify=verify, form=form)[0]
+
+
+def plan_and_file(
+    selection: Selection, phases: Phases, *, verify: bool, form: Format | None = None
+) -> tuple[Plan, Imported | None]:
+    """`plan_of`, and the file of an imported plan, which also has a range of sizes."""
     topology = topology_of(selection.topology)
     if is_plan(selection) and selection.options.schedule is None:
-        plan = _read_plan(selection, phases, verify=verify)
-        return _on(topology, plan)
-    return compile(
+        imported = _read_plan(selection, phases, verify=verify)
+        return _on(topology, imported.message_plan), imported
+    plan = compile(
         program_or_lifted(selection, topology, phases),
         _options(selection, {} if form is None else form.needs),
         topology=topology,
@@ -53,6 +60,7 @@ def plan_of(
         verify=verify,
         phase=phases.run,
     )
+    return plan, None
 
 
 def check_links(plan: Plan, selection: Selection) -> None:
@@ -162,9 +170,9 @@ def program_or_lifted(selection: Selection, topology: Topology | None, phases: P
     """The program of WHAT; that of a plan is lifted from it."""
     if not is_plan(selection):
         return program_of(selection, topology, phases)
-    plan = _read_plan(selection, phases, verify=True)
+    imported = _read_plan(selection, phases, verify=True)
     with phases("lifting"):
-        return lift(plan)
+        return lift(imported.message_plan)
 
 
 def program_of(selection: Selection, topology: Topology | None, phases: Phases) -> Program:
@@ -276,8 +284,8 @@ def file_settings(selection: Selection) -> dict[str, Any]:
     }
 
 
-def _read_plan(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
-    """The plan in a file; prints the reader's remarks."""
+def _read_plan(selection: Selection, phases: Phases, *, verify: bool) -> Imported:
+    """The plan in a file, which has messages; prints the reader's remarks."""
     settings = file_settings(selection)
     with phases("reading"):
         imported = read(selection.what, **settings)
@@ -286,7 +294,7 @@ def _read_plan(selection: Selection, phases: Phases, *, verify: bool) -> Plan:
     if verify:
         with phases("verification"):
             prove(plan)
-    return plan
+    return imported
 
 
 def program_facts(program: Program) -> dict[str, object]:

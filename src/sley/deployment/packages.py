@@ -19,6 +19,9 @@ from sley.formats import new_folder, write_file
 from sley.formats.mscclpp.header import read_header
 from sley.ir.plan import Plan
 
+Sizes = tuple[int, int | None]
+"""The first and the last size of calls in bytes, both included; the second is None for no end."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -50,20 +53,21 @@ class Package:
 def plan_part(
     name: str,
     label: str,
-    make: Callable[[], Plan],
+    make: Callable[[], tuple[Plan, Sizes]],
     runtime: Runtime,
-    sizes: tuple[int, int | None],
+    sizes: tuple[int | None, int | None],
     node: int = 0,
 ) -> Part:
     """The part of a plan for a runtime.
 
-    make: makes the plan, with the options that the runtime's format needs. sizes: the first and the
-    last size of its calls (None: no end), of the largest buffer of any rank. node: as in `Part`.
+    make: makes the plan, with the options that the runtime's format needs, and its own range of
+    sizes, as the runtime compares it. sizes: the first and the last size of its calls, of the
+    largest buffer of any rank; None for the plan's own. node: as in `Part`.
     """
 
     def write(path: Path) -> None:
-        plan = make()
-        least, most = _range_for(runtime, plan, sizes)
+        plan, own = make()
+        least, most = _range_for(runtime, plan, sizes, own)
         settings: dict[str, Any] = {"min_bytes": least, "max_bytes": most}
         if runtime.knows_names:
             settings |= {"name": name, "ranks_per_node": node or plan.collective.ranks}
@@ -73,15 +77,16 @@ def plan_part(
 
 
 def _range_for(
-    runtime: Runtime, plan: Plan, sizes: tuple[int, int | None]
-) -> tuple[int, int | None]:
+    runtime: Runtime, plan: Plan, sizes: tuple[int | None, int | None], own: Sizes
+) -> Sizes:
     """A range of sizes as the runtime compares it: for some collectives the size of a rank's
-    part."""
+    part. own: the ends where the range has none."""
     least, most = sizes
-    if plan.collective.name not in runtime.part_of:
-        return sizes
-    ranks = plan.collective.ranks
-    return -(-least // ranks), None if most is None else most // ranks
+    parts = plan.collective.ranks if plan.collective.name in runtime.part_of else 1
+    return (
+        own[0] if least is None else -(-least // parts),
+        own[1] if most is None else most // parts,
+    )
 
 
 def write_package(

@@ -34,12 +34,13 @@ class TableRow:
     """A plan of a table.
 
     what: an algorithm of the library, or the path of a file. min_bytes, max_bytes: the sizes of its
-    calls, both included; None for no end. in_place: None for what the file says, or for both.
+    calls, both included; None for those of a file with a plan, and otherwise for all. in_place:
+    None for what the file says, or for both.
     ranks, nodes, gpus, nics, root: as on the command line. options: how a program is compiled.
     """
 
     what: str
-    min_bytes: int = 0
+    min_bytes: int | None = None
     max_bytes: int | None = None
     in_place: bool | None = None
     ranks: int | None = None
@@ -55,7 +56,7 @@ class TableRow:
         return Path(self.what.partition(".py:")[0]).stem
 
     def __str__(self) -> str:
-        return f"{self.what}, {sizes_text(self.min_bytes, self.max_bytes)}"
+        return f"{self.what}, {sizes_text(self.min_bytes or 0, self.max_bytes)}"
 
 
 def read_table(path: Path) -> tuple[TableRow, ...]:
@@ -81,18 +82,25 @@ def _row(row: Any, path: Path, number: int) -> TableRow:
             raise F528.error(at=at, expected=f"{word}: a number", found=repr(row[word]))
     if not isinstance(row.get("in_place", True), bool):
         raise F528.error(at=at, expected="in_place: true or false", found=repr(row["in_place"]))
-    least, most = _size(row, "min_bytes", at) or 0, _size(row, "max_bytes", at)
-    if most is not None and most < max(least, 1):
-        found = f"min_bytes = {least}, max_bytes = {most}"
+    least, most = _size(row, "min_bytes", at), _size(row, "max_bytes", at)
+    if most is not None and most < max(least or 0, 1):
+        found = f"min_bytes = {least or 0}, max_bytes = {most}"
         raise F528.error(at=at, expected="min_bytes <= max_bytes", found=found)
     return TableRow(
-        what=what if what in CATALOG else str(path.parent / what),
+        what=_source(what, path.parent),
         min_bytes=least,
         max_bytes=most,
         in_place=row.get("in_place"),
         **{word: row.get(word) for word in _NUMBERS},
         options=_options(checked_words(row.get("options", {}), _OPTIONS, at, F528), at),
     )
+
+
+def _source(what: str, folder: Path) -> str:
+    """An algorithm, or what looks like a misspelt one; or the path of a file beside the table."""
+    beside = folder / what
+    is_name = not beside.suffix and Path(what).name == what and not beside.exists()
+    return what if what in CATALOG or is_name else str(beside)
 
 
 def _size(row: Mapping[str, Any], word: str, at: Place) -> int | None:

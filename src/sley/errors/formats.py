@@ -530,7 +530,8 @@ F468 = Rule(
     what="A step's type is one that the target parses, but does not run.",
     why="RCCL's kernels run only s, r, cpy, re and nop; with others the call fails.",
     example='type="rrc", for rccl',
-    instead="Read the file and save it for the target: sley splits the steps.",
+    instead="Write it again for the target, which splits the steps: sley compile FILE.xml "
+    "--target rccl -o NEW.xml.",
 )
 F469 = Rule(
     "F469",

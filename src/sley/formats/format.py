@@ -19,6 +19,9 @@ from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 
+NO_LIMIT = 1 << 40
+"""A size in bytes that no call has."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -32,6 +35,11 @@ class Target:
 
     def __repr__(self) -> str:
         return f"Target({self.name})"
+
+    def last_size(self, max_bytes: int | None) -> int | None:
+        """The last size of calls for which it chooses a file with this limit; None for no limit.
+        max_bytes: None for a file without a limit."""
+        return None if max_bytes is None or max_bytes >= NO_LIMIT else max_bytes
 
 
 T = TypeVar("T", bound=Target)
@@ -51,6 +59,12 @@ class Imported:
     notes: tuple[Diagnostic, ...]
     min_bytes: int | None
     max_bytes: int | None
+
+    def sizes(self, target: Target) -> tuple[int, int | None]:
+        """The sizes of calls for which a target would choose the file, both included; the second
+        is None without a limit. A maxBytes of 0 is no limit for any target."""
+        last = None if self.max_bytes == 0 else target.last_size(self.max_bytes)
+        return self.min_bytes or 0, last
 
     @property
     def message_plan(self) -> Plan:

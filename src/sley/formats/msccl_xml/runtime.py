@@ -57,8 +57,6 @@ from sley.ir.tables import NONE
 from sley.ir.words import SENDS, Op, Protocol, is_integer
 
 _WARP = 32
-_NO_LIMIT = 1 << 40
-"""A size that no call has; greater values of maxBytes are no limit."""
 
 
 def _only(*ops: Op) -> NDArray[np.bool_]:
@@ -163,13 +161,7 @@ def _calls(
             expected=f"a file for calls {words[in_place]}, for {target.name}",
             found=f"inplace={header.inplace}, outofplace={header.outofplace}",
         )
-    least, most = header.min_bytes or 0, header.max_bytes
-    if most is None:
-        most = target.default_max_bytes
-    if most is not None and (most >= _NO_LIMIT or (most == 0 and target.no_limit_bytes == 0)):
-        most = None
-    elif most is not None and not target.max_is_inclusive:
-        most -= 1
+    least, most = header.min_bytes or 0, target.last_size(header.max_bytes)
     if most is not None and most < max(least, 1):
         problems.add(
             F463,

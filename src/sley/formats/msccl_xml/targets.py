@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from sley.formats.format import Target
+from sley.formats.format import NO_LIMIT, Target
 from sley.ir.words import Op, Protocol
 
 SUFFIX = ".xml"
@@ -63,6 +63,14 @@ class XmlTarget(Target):
     compares_sizes: bool
     slot_bytes: Mapping[Protocol, int]
     short_slots: frozenset[str]
+
+    def last_size(self, max_bytes: int | None) -> int | None:
+        """The last size of calls for which it chooses a file with this maxBytes; None for no limit.
+        max_bytes: None for a file without the attribute."""
+        most = self.default_max_bytes if max_bytes is None else max_bytes
+        if most is None or most >= NO_LIMIT or (most == 0 and self.no_limit_bytes == 0):
+            return None
+        return most if self.max_is_inclusive else most - 1
 
 
 _COMMON = {name: name for name in ("allreduce", "allgather", "reduce", "broadcast", "alltoall")}

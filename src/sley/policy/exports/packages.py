@@ -43,8 +43,8 @@ def write_package(
     def part(row: _Row) -> Part:
         decision = row.range.decision
 
-        def make() -> Plan:
-            return compile(_program(policy, row), decision.options.filled(needs))
+        def make() -> tuple[Plan, tuple[int, int | None]]:
+            return compile(_program(policy, row), decision.options.filled(needs)), (0, None)
 
         sizes = (row.range.begin_bytes, row.range.end_bytes)
         return plan_part(row.stem, row.label, make, runtime, sizes, policy.machine.gpus)
