@@ -387,6 +387,8 @@ def content(svg: bytes) -> list[tuple[str, str]]:
     return outlines + [("text", line) for line in re.findall(r"<text[^>]*>([^<]*)", text)]
 
 
+RING = {"ranks": 3, "in_place": True}
+
 PAGE = {
     "ring-chunks.svg": lambda: chunk_picture(program("ring-allreduce", {"ranks": 3})),
     "all-pairs-instructions.svg": lambda: instruction_picture(
@@ -395,6 +397,8 @@ PAGE = {
     "all-pairs-blocks.svg": lambda: block_picture(
         sley.compile(program("all-pairs-allreduce", {"ranks": 3}))
     ),
+    "gallery-chunks.svg": lambda: chunk_picture(program("ring-allreduce", RING)),
+    "gallery-blocks.svg": lambda: block_picture(sley.compile(program("ring-allreduce", RING))),
     "cluster.svg": lambda: topology_picture(sley.topologies.cluster(2, 4, 2)),
 }
 
