@@ -457,6 +457,29 @@ def test_each_of_several_plans_has_its_own_effect(tmp_path):
     assert "  ends the process: coarse.json; or runs: fine.json\n" in output
 
 
+def test_the_conditions_of_the_proofs_are_said(tmp_path):
+    plan(tmp_path / "a.json", ranks=2)
+    plan(tmp_path / "b.json", ranks=4)
+    command = ["doctor", str(tmp_path), "--runtime", PYTHON]
+    call = ["--collective", "allreduce", "--size", "4K", "--ranks", "2", "--in-place"]
+    heading, meeting = "which the runtime doesn't check:", "new allocations on all ranks at once"
+    for output, of in (
+        (answer(*command).output, "all files"),
+        (answer(*command, *call).output, "a.json"),
+    ):
+        assert f"{heading}\n  {of}: " in output
+        assert f"  {of}: {meeting}\n" in output
+    document = json.loads(answer(*command, "--json").output)
+    texts = {one["text"]: one["files"] for one in document["conditions"]}
+    assert texts[meeting] == ["a.json", "b.json"]
+    assert {one["about"] for one in document["conditions"]}.isdisjoint({"place", "sizes", "root"})
+
+
+def test_conditions_that_a_runtime_has_or_checks_are_not_said(tmp_path):
+    xmls(RCCL)(tmp_path)
+    assert examined(tmp_path, RCCL).conditions == {}
+
+
 CALL = ("--collective", "allreduce", "--size", "256K", "--ranks", "16", "--gpus", "8", "--in-place")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,9 @@ def doctor_command(
         print_json({"ok": ok, **examined.to_json(), **answers, **refused})
     elif decisions:
         click.echo("\n\n".join("\n".join(_decision_lines(one)) for one in decisions))
-        click.echo("".join(f"{line}\n" for line in _folder_lines(examined, decisions)), nl=False)
+        chosen = {name for one in decisions for name in one.chosen}
+        further = [*_condition_lines(examined, chosen), *_folder_lines(examined, decisions)]
+        click.echo("".join(f"{line}\n" for line in further), nl=False)
     else:
         click.echo("\n".join(_lines(examined)))
     if impossible and not as_json:
@@ -161,6 +163,7 @@ def _lines(examined: Examination) -> Iterator[str]:
     for heading, found in (("problem", examined.problems), ("note", examined.remarks)):
         for one_found in found:
             yield from ("", f"{heading}: {one_found}")
+    yield from _condition_lines(examined, [one.name for one in reading.candidates])
     variables = examined.environment
     if variables and reading.candidates and not examined.problems:
         yield from ("", "read with:", *(f"  {word}={text}" for word, text in variables.items()))
@@ -176,6 +179,18 @@ def _span_lines(examined: Examination) -> Iterator[str]:
             for one in spans
         ]
         yield from table_lines(rows, (0, 1, 2))
+
+
+def _condition_lines(examined: Examination, files: Collection[str]) -> Iterator[str]:
+    """The conditions of the proofs of files, each with its files."""
+    lines = []
+    for condition, names in examined.conditions.items():
+        of = [name for name in names if name in files]
+        words = "all files" if len(of) == len(files) > 1 else ", ".join(of)
+        lines += [f"  {words}: {condition}"] if of else []
+    if lines:
+        yield from ("", "note: proven for these conditions, which the runtime doesn't check:")
+        yield from lines
 
 
 def _decision_lines(decision: Decision) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,9 +12,13 @@ from sley.deployment.consequences import worst
 from sley.deployment.runtimes import Grid, Runtime
 from sley.errors import Diagnostic, Place, Rule, SleyError
 from sley.errors.deployment import F505, F514
+from sley.formats import target_named
+from sley.formats.format import root_conditions
+from sley.ir.conditions import INPUT_KEPT, Condition
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.sizes import sizes_text
 from sley.ir.tables import NONE
+from sley.verify import Proof
 
 
 class Places(NamedTuple):
@@ -47,6 +51,8 @@ class Candidate:
     faults: what happens to calls that choose it, whatever their size is.
     root: the root of its plan, None without one or if the plan can't be proven.
     neighbours: pairs of ranks that must be on one node.
+    conditions: the circumstances of its proof that the runtime doesn't check, and that aren't the
+        sizes, places, roots or neighbours above.
     """
 
     path: Path
@@ -63,6 +69,7 @@ class Candidate:
     faults: tuple[Diagnostic, ...] = ()
     root: int | None = None
     neighbours: tuple[tuple[int, int], ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
     @property
     def name(self) -> str:
@@ -137,4 +144,20 @@ def prove(found: Candidate, runtime: Runtime, consequences: Mapping[str, Rule]) 
         if isinstance(proof.plan, OneSidedPlan)
         for low, high in proof.plan.neighbours.tolist()
     }
-    return replace(found, root=root, neighbours=tuple(sorted(pairs)))
+    conditions = dict.fromkeys(one for proof in proofs for one in _unchecked(proof, runtime))
+    return replace(found, root=root, neighbours=tuple(sorted(pairs)), conditions=tuple(conditions))
+
+
+_COMPARED = ("place", "root", "sizes", "hosts", "slots")
+"""What conditions are about that a candidate has, or that the runtime's own connections have."""
+
+
+def _unchecked(proof: Proof, runtime: Runtime) -> Iterator[Condition]:
+    """The conditions of a proof that the runtime doesn't check, apart from those of candidates."""
+    collective = proof.plan.collective
+    about_root = root_conditions(collective, target_named(runtime.target))
+    for one in proof.conditions:
+        is_compared = one.about in _COMPARED or (one.about == "calls" and runtime.compares_op)
+        is_promise = one.about == "input" and (collective.in_place or one == INPUT_KEPT)
+        if not (is_compared or is_promise or one in about_root):
+            yield one

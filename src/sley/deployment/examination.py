@@ -39,6 +39,7 @@ from sley.errors.deployment import (
     F532,
     F533,
 )
+from sley.ir.conditions import Condition
 from sley.ir.sizes import size_text, sizes_text
 
 _REMARKS = (F507, F513, F530, F531, F532, F533)
@@ -162,6 +163,16 @@ class Examination:
         return any(one in self.problems for one in self.of_folder)
 
     @property
+    def conditions(self) -> dict[Condition, tuple[str, ...]]:
+        """The conditions of the files' proofs that the runtime doesn't check, each with the names
+        of its files."""
+        found: dict[Condition, list[str]] = defaultdict(list)
+        for one in self.reading.candidates:
+            for condition in one.conditions:
+                found[condition].append(one.name)
+        return {condition: tuple(files) for condition, files in found.items()}
+
+    @property
     def environment(self) -> dict[str, str]:
         """The variables with which the runtime reads the files."""
         files = [one.name for one in self.reading.candidates]
@@ -187,6 +198,10 @@ class Examination:
                 }
                 for kind, spans in self.spans.items()
                 for one in spans
+            ],
+            "conditions": [
+                {**condition.to_json(), "files": list(files)}
+                for condition, files in self.conditions.items()
             ],
             "problems": [one.to_json() for one in self.problems],
             "remarks": [one.to_json() for one in self.remarks],

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sley import files
-from sley.deployment.examination import examine
+from sley.deployment.examination import Examination, examine
 from sley.deployment.registration import SCRIPT, script
 from sley.deployment.runtimes import Grid, Runtime, environment, misplaced
 from sley.errors import Diagnostic, Place, SleyError
-from sley.errors.deployment import F507, F531
+from sley.errors.deployment import F507, F519, F531
 from sley.errors.formats import F461
 from sley.formats import new_folder, write_file
 from sley.formats.mscclpp.header import read_header
@@ -123,8 +124,25 @@ def write_package(
     found += [] if place is None else [place]
     if names:
         remarks += [_sentence(one) for one in found]
+        remarks += _circumstances(examined)
     paths = tuple(final / name for name in names)
     return Package(paths, tuple(remarks), environment(runtime, final, names))
+
+
+def _circumstances(examined: Examination) -> Iterator[str]:
+    """What calls of the files must obey: the sizes that end the process, and the conditions of the
+    proofs that the runtime doesn't check."""
+    multiples: dict[int, list[str]] = defaultdict(list)
+    for one in examined.reading.candidates:
+        multiples[one.multiple].append(one.name)
+    runtime = examined.runtime
+    for multiple, names in multiples.items() if not runtime.divides_first else ():
+        yield (
+            f"{', '.join(names)}: {F519.code} {F519.name}: a call whose size isn't a multiple of "
+            f"{multiple} {runtime.unit} ends the process"
+        )
+    for condition, of in examined.conditions.items():
+        yield f"{', '.join(of)}: proven for this condition: {condition}"
 
 
 def _as_named(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Condition:
     """A circumstance under which a proof holds.
 
-    about: what it concerns: "place", "root", "sizes", "slots", "input", "hosts", "calls" or
-        "buffers".
+    about: what it concerns: "place", "root", "sizes", "slots", "slot sizes", "input", "chunks",
+        "allocations", "hosts", "calls" or "buffers".
     text: the circumstance in words, such as "in place" or "2 slots a connection or more".
     """
 
@@ -23,3 +23,7 @@ class Condition:
     def to_json(self) -> dict[str, str]:
         """The condition as plain values, for ``--json``."""
         return {"about": self.about, "text": self.text}
+
+
+INPUT_KEPT = Condition("input", "the input is kept")
+"""What a proof promises of the input, rather than a circumstance."""

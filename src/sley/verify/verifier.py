@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.verifier import V207, V210
 from sley.ir.collective import Collective
-from sley.ir.conditions import Condition
+from sley.ir.conditions import INPUT_KEPT, Condition
 from sley.ir.faults import LIMIT, own_operands
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan, check_kind
@@ -122,7 +122,7 @@ def _input(c: Collective, overwritten: bool) -> list[Condition]:
     """What becomes of the caller's input; nothing is said of an input in place that is kept."""
     if overwritten:
         return [Condition("input", "the input may be overwritten")]
-    return [] if c.in_place else [Condition("input", "the input is kept")]
+    return [] if c.in_place else [INPUT_KEPT]
 
 
 def _remarks(plan: Plan, empty_reads: list[tuple[int, int]]) -> tuple[Diagnostic, ...]:

@@ -414,7 +414,7 @@ def _execution(
         per_chunk = needed > (slot_bytes or _slot_bytes(header, target))
         if not per_chunk:
             text = f"slots of {size_text(needed)} or more, for messages of {longest} chunks"
-            conditions.append(Condition("slots", text))
+            conditions.append(Condition("slot sizes", text))
     return Execution(plan, plan.slots, per_chunk, tuple(conditions))
 
 

@@ -18,12 +18,13 @@ from sley.ir.words import Buffer, Protocol
 
 
 def conditions(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> tuple[Condition, ...]:
-    """The conditions of a file: about sizes, hosts, buffers and calls."""
+    """The conditions of a file: about chunks, sizes, allocations, hosts, buffers and calls."""
     about_buffers = sorted(set(_about_buffers(raw)))
-    return tuple(
+    return _about_chunks(raw, cutting, target), *(
         Condition(about, text)
         for about, texts in (
-            ("sizes", list(_about_sizes(raw, cutting, target))),
+            ("sizes", list(_about_sizes(raw, cutting))),
+            ("allocations", list(_about_allocations(raw))),
             ("hosts", list(_about_hosts(raw))),
             ("buffers", about_buffers),
             ("calls", list(_about_calls(raw, target))),
@@ -32,22 +33,30 @@ def conditions(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> tuple[Cond
     )
 
 
-def _about_sizes(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> Iterator[str]:
+def _about_chunks(raw: RawPlan, cutting: Cutting, target: PlanTarget) -> Condition:
+    """The sizes of chunks; about "chunks" if they end before those of the calls."""
+    about = "sizes"
     least, most, multiple = cutting.least_bytes, cutting.most_bytes, cutting.multiple_bytes
     for limit in (_most_with_shared_scratch(raw, target), _most_with_offsets(raw, target)):
         if limit is not None and (not most or limit < most):
-            most = limit
+            most, about = limit, "chunks"
     if most and least == most:
-        yield f"chunks of {most} bytes"
-    else:
-        least = -(-least // multiple) * multiple
-        span = f", {sizes_text(least, most or None)}" if most or least > multiple else ""
-        yield f"chunks of a multiple of {multiple} bytes{span}"
+        return Condition(about, f"chunks of {most} bytes")
+    least = -(-least // multiple) * multiple
+    span = f", {sizes_text(least, most or None)}" if most or least > multiple else ""
+    return Condition(about, f"chunks of a multiple of {multiple} bytes{span}")
+
+
+def _about_sizes(raw: RawPlan, cutting: Cutting) -> Iterator[str]:
     side = "an output" if raw.collective == "allgather" else "an input"
     end = raw.max_bytes if raw.max_bytes < MAX_SIZE else None
     if raw.min_bytes or end is not None:
         # A call of 0 bytes ends the process, which divides by 0.
-        yield f"{side} of {sizes_text(max(raw.min_bytes, multiple), end)}"
+        yield f"{side} of {sizes_text(max(raw.min_bytes, cutting.multiple_bytes), end)}"
+
+
+def _about_allocations(raw: RawPlan) -> Iterator[str]:
+    end = raw.max_bytes if raw.max_bytes < MAX_SIZE else None
     yield "allocations of less than 4 GiB"
     if raw.doubles and not raw.reuses and any(gpu.scratch_chunks for gpu in raw.gpus):
         enough = "" if end is None else f", or of {sizes_text(end, None)}"
