@@ -244,6 +244,12 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str, str]] = {
         "F514",
         "9 to 8",
     ),
+    "a range between two multiples": (
+        EXECUTOR,
+        _edited(('minBytes="0"', 'minBytes="1001"'), ('maxBytes="0"', 'maxBytes="1001"')),
+        "F514",
+        "1001 to 1001",
+    ),
     "no place": (EXECUTOR, _edited(('inplace="1"', 'inplace="0"')), "F514", "both 0"),
     "a collective without calls": (MSCCLPP, _plan(collective="alltoall"), "F514", "alltoall"),
     "a start past 32 bits": (

@@ -345,6 +345,12 @@ def test_the_user_can_name_the_sizes_of_calls_and_slots() -> None:
     assert codes(deep("LL", maxBytes=64 << 10), "rccl", slots=2) == ["V203"]
 
 
+def test_a_range_without_a_size_that_the_chunks_divide_is_refused() -> None:
+    assert codes(deep(minBytes=1001, maxBytes=1007), "rccl") == ["F463"]
+    assert codes(deep(minBytes=1001, maxBytes=1008), "rccl") == []
+    assert codes(deep(minBytes=1001, maxBytes=4096), "rccl", max_bytes=1007) == ["F463"]
+
+
 @pytest.mark.parametrize("inplace", [0, 1])
 def test_a_write_to_the_input_names_the_attribute_of_the_place(inplace: int) -> None:
     text = local(block(0, step(0, "cpy", "i0", "o0", cnt=2), step(1, "cpy", "o0", "i0")))

@@ -546,3 +546,23 @@ def test_operands_of_an_operation_without_any_are_refused() -> None:
     ]
     with pytest.raises(SleyError, match="F480"):
         prove(text_of(document))
+
+
+@pytest.mark.parametrize(("sizes", "refused"), [((1000, 1020), True), ((1000, 1024), False)])
+def test_a_range_without_a_size_that_the_chunks_divide_is_proven(sizes, refused, tmp_path):
+    plan = sley.compile(sley.algorithms.build("ring-allreduce", ranks=4), protocol="simple")
+    path = tmp_path / "ring.json"
+    settings = {"min_bytes": sizes[0], "max_bytes": sizes[1]}
+    path.write_text(mscclpp.FORMAT.write(plan, "mscclpp", **settings))
+    other = tmp_path / "other.json"
+    for act in (
+        lambda: sley.load(path),
+        lambda: sley.verify_file(path),
+        lambda: sley.save(plan, other, **settings),
+    ):
+        if refused:
+            with pytest.raises(SleyError, match=r"F463.*(\n.*)*multiple of 64 bytes"):
+                act()
+        else:
+            act()
+    assert other.exists() != refused

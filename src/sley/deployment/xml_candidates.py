@@ -56,11 +56,19 @@ def read_xml(path: Path, runtime: Runtime) -> Candidate:
     reason = why_unused(found)
     if collective in _ONLY_KNOWN and reason is None:
         reason = unused(found, "a collective that calls ask for", collective)
+    if reason is None and not _has_multiple(found):
+        reason = unused(found, f"a size that is a multiple of {found.multiple}", found.sizes)
     # A file with another suffix is read by the runtime, but sley knows formats by their suffix.
     is_known = collective in COLLECTIVE_NAMES.values() and path.suffix.lower() == runtime.suffix
     if reason is not None or not is_known:
         return replace(found, unused=reason)
     return prove(found, runtime, XML_CONSEQUENCES)
+
+
+def _has_multiple(found: Candidate) -> bool:
+    """Whether the chunks of a file divide a size of its range."""
+    least, most = max(found.min_bytes, 1), found.max_bytes
+    return most is None or -(-least // found.multiple) * found.multiple <= most
 
 
 def _last_size(most: int, target: XmlTarget) -> int | None:

@@ -479,11 +479,14 @@ F462 = Rule(
 F463 = Rule(
     "F463",
     "never-chosen",
-    what="No call matches the file: its range of sizes is empty, neither place is allowed, or not "
-    "the place that you ask for.",
-    why="The runtime then runs its own algorithm, without a message.",
-    example='inplace="0" outofplace="0"; minBytes="2048" maxBytes="1024"',
-    instead="Correct the attributes of <algo>.",
+    what="No call runs the file: its range of sizes is empty, or has no size that its chunks "
+    "divide; or neither place is allowed, or not the place that you ask for.",
+    why="The runtimes of XML then run their own algorithm, without a message. MSCCL++ ends the "
+    "process at a call of such a size.",
+    example='inplace="0" outofplace="0"; minBytes="2048" maxBytes="1024"; 1000 to 1000 bytes for 3 '
+    "chunks",
+    instead="Correct the range (min_bytes and max_bytes, --min-bytes and --max-bytes where it is "
+    "written) or the place.",
 )
 F464 = Rule(
     "F464",

@@ -178,7 +178,21 @@ def _calls(
                 expected=f"a file for calls of at most {max_bytes} bytes",
                 found=f"minBytes={header.min_bytes}",
             )
+    _check_multiple(raw, least, most, problems)
     return _Calls(least, most, places, len(allowed) > 1)
+
+
+def _check_multiple(raw: RawFile, least: int, most: int | None, problems: Problems) -> None:
+    """A problem if the chunks divide no size of a range, for elements of any type."""
+    multiple = max(raw.header.nchunksperloop, 1)
+    first = -(-max(least, 1) // multiple) * multiple
+    if most is not None and max(least, 1) <= most < first:
+        problems.add(
+            F463,
+            raw.algo_place(),
+            expected=f"a multiple of {multiple}, by nchunksperloop, among the sizes",
+            found=f"none from {least} to {most}",
+        )
 
 
 def _check_target(raw: RawFile, target: XmlTarget, problems: Problems) -> None:

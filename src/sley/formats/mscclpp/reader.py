@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 
-from sley.errors import Diagnostic
+from sley.errors import Diagnostic, counted
 from sley.errors.formats import (
     F403,
     F409,
     F410,
     F424,
     F434,
+    F463,
 )
 from sley.errors.mscclpp import F477, F497
 from sley.formats.format import (
@@ -62,11 +63,13 @@ def read(
     root: the root of a rooted collective, by default 0.
     file: the file's name in messages.
     units: the size of a chunk in units of the plan's pipelines.
-    Errors: F403, F404, F409, F410, F424, F470 to F496.
+    Errors: F403, F404, F409, F410, F424, F463, F470 to F496.
     """
     target = MSCCLPP
     raw, notes, collective = _read(source, target, collective, in_place, root, file)
-    plan = _plan_of(raw, collective, cut(raw, units, target))
+    cutting = cut(raw, units, target)
+    _check_calls(raw, collective, cutting)
+    plan = _plan_of(raw, collective, cutting)
     return Imported(plan, notes, raw.min_bytes, raw.max_bytes)
 
 
@@ -87,6 +90,7 @@ def executions(
     raw, notes, collective = _read(source, target, collective, in_place, root, file)
     sizes = MODELLED_UNITS if has_pipelines(raw) else (1,)
     cuttings = [cut(raw, units, target) for units in sizes]
+    _check_calls(raw, collective, cuttings[0])
     about_root = root_conditions(collective, target)
     found = [
         Execution(
@@ -117,6 +121,23 @@ def _read(
         raise F424.error(at=raw.whole, expected=expected, found=str(collective))
     _check_chunks(raw, collective)
     return raw, tuple(notes), collective
+
+
+def _check_calls(raw: RawPlan, collective: Collective, cutting: Cutting) -> None:
+    """Refuses a range without a size that the chunks divide; with pipelines, one of any number of
+    iterations. Errors: F463."""
+    chunks = collective.output_chunks if raw.collective == "allgather" else collective.input_chunks
+    own, unit, least = int(chunks.max()), raw.alignment, 0
+    if not cutting.chunk_bytes:
+        unit, least = cutting.multiple_bytes, cutting.least_bytes
+    first = -(-max(raw.min_bytes, least * own, 1) // (unit * own)) * unit * own
+    if first > raw.max_bytes:
+        raise F463.error(
+            at=raw.whole,
+            expected=f"a multiple of {counted(unit * own, 'byte')}, as {counted(own, 'chunk')} "
+            f"of a multiple of {unit}, from min_message_size to max_message_size",
+            found=f"none from {raw.min_bytes} to {raw.max_bytes}",
+        )
 
 
 def _plan_of(raw: RawPlan, collective: Collective, cutting: Cutting) -> OneSidedPlan:
