@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from click.testing import CliRunner, Result
@@ -484,6 +485,17 @@ def test_the_conditions_of_the_proofs_are_said(tmp_path):
 def test_conditions_that_a_runtime_has_or_checks_are_not_said(tmp_path):
     xmls(RCCL)(tmp_path)
     assert examined(tmp_path, RCCL).conditions == {}
+
+
+def test_a_registered_file_without_permissions_has_a_remedy_of_its_own(tmp_path, monkeypatch):
+    _registered({SMALL: 16})(tmp_path)
+
+    def open_file(path: Path) -> BinaryIO:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("sley.formats.mscclpp.document.open_file", open_file)
+    (problem,) = examined(tmp_path, PYTHON).problems
+    assert (problem.code, problem.remedy) == ("F534", "Check the path and the permissions.")
 
 
 CALL = ("--collective", "allreduce", "--size", "256K", "--ranks", "16", "--gpus", "8", "--in-place")

@@ -147,7 +147,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("table", "found"),
     [
-        ("", "None"),
+        ("", "an empty file"),
         ("plans = 3", "3"),
         ("[[plan]]\n", "'plan'"),
         ("[[plans]]\nranks = 4", "None"),
@@ -169,6 +169,35 @@ def test_a_wrong_table_is_refused(tmp_path, table, found):
         read_table(tmp_path / "table.toml")
     assert caught.value.code == "F528"
     assert found in caught.value.diagnostics[0].found
+
+
+@pytest.mark.parametrize(
+    "table", ['protocol = "LL"\n', '[[plans]]\nwhat = "ring-allreduce"\nprotocol = "LL"\n']
+)
+def test_options_of_the_compiler_belong_into_options(tmp_path, table):
+    (tmp_path / "table.toml").write_text(table)
+    with pytest.raises(SleyError) as caught:
+        read_table(tmp_path / "table.toml")
+    assert "options = { protocol = ... }" in caught.value.diagnostics[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        (
+            'what = "double-binary-tree-allreduce"\nranks = 4\noptions = { protocol = "LL128" }',
+            "F456",
+        ),
+        ('what = "flat-gather"\nranks = 4\nroot = 2', "F443"),
+        ('what = "missing.xml"', "F404"),
+    ],
+)
+def test_an_error_names_the_entry_of_the_table(tmp_path, row, code):
+    right = '[[plans]]\nwhat = "all-pairs-allreduce"\nranks = 4\n'
+    result = package(tmp_path, f"{right}[[plans]]\n{row}\n", "mscclpp-python")
+    assert code in result.stderr
+    assert f"  also: {tmp_path / 'table.toml'}, plan 2\n" in result.stderr
+    assert code != "F456" or "options = { protocol" in result.stderr
 
 
 PLANS = """
@@ -235,12 +264,28 @@ def test_the_default_loader_gets_the_names_of_its_ranks(tmp_path):
         assert decide(examined, Call("allreduce", size, 16, 8, True)).chosen == (name,)
 
 
+def test_a_plan_gets_the_name_with_the_most_of_its_sizes(tmp_path):
+    one = '[[plans]]\nwhat = "double-binary-tree-allreduce"\nnodes = 2\ngpus = 8\n'
+    result = package(tmp_path, f'{one}min_bytes = "64K"\nmax_bytes = "2M"', "mscclpp")
+    assert result.exit_code == 0, result.output
+    names = [path.name for path in (tmp_path / "plans").iterdir()]
+    assert names == ["allreduce_2nodes_128K_2M.json"]
+
+
+def test_too_many_plans_for_the_default_loader_are_counted_by_ranks(tmp_path):
+    one = '[[plans]]\nwhat = "double-binary-tree-allreduce"\nnodes = 2\ngpus = 8\n'
+    rows = [f"{one}min_bytes = {n << 20}\nmax_bytes = {n + 1 << 20}\n" for n in (1, 3, 5)]
+    result = package(tmp_path, "".join(rows), "mscclpp")
+    assert "found:    other plans have allreduce_2nodes_1K_64K.json and" in result.stderr
+
+
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 4), (4, 4)])
 def test_ranks_without_a_name_of_the_default_loader_are_refused(tmp_path, nodes, gpus):
     what = '[[plans]]\nwhat = "double-binary-tree-allreduce"'
     result = package(tmp_path, f"{what}\nnodes = {nodes}\ngpus = {gpus}", "mscclpp")
     assert result.exit_code == 1
     assert "F507" in result.stderr
+    assert "allreduce_4nodes_1K_64K.json for 32 ranks, 8 a node" in result.stderr
     assert not (tmp_path / "plans").exists()
 
 

@@ -13,7 +13,7 @@ from sley import deployment
 from sley.cli.options import FILE, Selection, common_options
 from sley.cli.output import Command, Phases, print_json, print_note
 from sley.cli.sources import plan_and_file, supports_both_places
-from sley.deployment import Part, Runtime, TableRow, plan_part
+from sley.deployment import Part, Runtime, TableRow, naming, plan_part
 from sley.files import FORMATS
 from sley.formats import TARGETS
 from sley.ir.plan import Plan
@@ -77,11 +77,13 @@ def _parts(rows: tuple[TableRow, ...], runtime: Runtime, phases: Phases) -> Iter
             options=row.options,
         )
         ways = [row.in_place]
-        if row.in_place is None and supports_both_places(selection):
+        with naming(row.entry):
+            is_either = row.in_place is None and supports_both_places(selection)
+        if is_either:
             ways = [True] if runtime.one_place else [False, True]
         for in_place in ways:
             end = "-in-place" if in_place else ""
-            yield plan_part(
+            part = plan_part(
                 f"{number:02}-{row.stem}{end}",
                 str(row),
                 partial(_plan, replace(selection, in_place=in_place), runtime, phases),
@@ -89,6 +91,7 @@ def _parts(rows: tuple[TableRow, ...], runtime: Runtime, phases: Phases) -> Iter
                 (row.min_bytes, row.max_bytes),
                 0 if row.nodes is None else row.gpus or 0,
             )
+            yield replace(part, entry=row.entry)
 
 
 def _plan(

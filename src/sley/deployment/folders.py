@@ -98,7 +98,8 @@ def read_folder(where: str | os.PathLike[str], runtime: Runtime) -> Reading:
         except SleyError as error:
             found = error.diagnostics[0]
             if runtime.has_program and runtime.stops:
-                found = replace(found, rule=F534, remedy=F534.instead)
+                own = found.remedy != found.rule.instead  # as for a file without permissions
+                found = replace(found, rule=F534, remedy=found.remedy if own else F534.instead)
             left_out[one.name] = found
             if runtime.stops:
                 stops.append(found)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.deployment import F507, F519, F531
 from sley.errors.formats import F461
 from sley.formats import new_folder, write_file
-from sley.formats.mscclpp.header import read_header
+from sley.formats.mscclpp.header import PlanHeader, read_header
 from sley.ir.plan import Plan
 
 Sizes = tuple[int, int | None]
@@ -29,13 +31,15 @@ class Part:
     """A file of a folder.
 
     name: its name. label: what it is for, in words. write: writes it to a path. node: the ranks of
-    a node for which it is registered, 0 if all ranks share one.
+    a node for which it is registered, 0 if all ranks share one. entry: the place that asks for it,
+    which its errors name.
     """
 
     name: str
     label: str
     write: Callable[[Path], None]
     node: int = 0
+    entry: Place = Place()
 
 
 @dataclass(frozen=True)
@@ -149,24 +153,34 @@ def _as_named(
     names: Sequence[str], parts: Sequence[Part], folder: Path, runtime: Runtime
 ) -> list[str]:
     """The files' names, after those that the runtime reads: each gets one that is registered for
-    its ranks. Errors: F507 if there are not enough."""
+    its ranks, of these the one whose sizes have the most in common with its own. Errors: F507 if
+    there are not enough."""
     if runtime.names is None:
         return list(names)
-    nodes, found = {part.name: part.node for part in parts}, list[str]()
+    of_name, found = {part.name: part for part in parts}, list[str]()
     for name in names:
-        ranks = read_header(folder / name).ranks
-        wanted = Grid(ranks, nodes[name] or ranks)
-        free = [one for one, of in runtime.names.items() if of == wanted and one not in found]
+        head = read_header(folder / name)
+        wanted = Grid(head.ranks, of_name[name].node or head.ranks)
+        fitting = [one for one, of in runtime.names.items() if of == wanted]
+        free = [one for one in fitting if one not in found]
         if not free:
+            others = ", ".join(f"{one} for {of}" for one, of in runtime.names.items())
             raise F507.error(
-                at=Place(name),
+                at=(Place(name), of_name[name].entry),
                 expected=f"a free name of {runtime} for {wanted}",
-                found=f"{', '.join(runtime.names)}",
+                found=f"other plans have {' and '.join(fitting)}" if fitting else f"only {others}",
                 remedy="Use --runtime mscclpp-python, which registers plans of any name.",
             )
-        (folder / name).rename(folder / free[0])
-        found.append(free[0])
+        best = max(free, key=partial(_common_bytes, runtime, head))
+        (folder / name).rename(folder / best)
+        found.append(best)
     return found
+
+
+def _common_bytes(runtime: Runtime, head: PlanHeader, name: str) -> int:
+    """The number of sizes that a plan and a name have in common."""
+    first, last = runtime.sizes_of_names[name]
+    return min(head.max_bytes, last) - max(head.min_bytes, first) + 1
 
 
 def _register(names: Sequence[str], parts: Sequence[Part], folder: Path) -> str:
@@ -187,7 +201,8 @@ def write_parts(
     remarks: list[str] = []
     for part in parts:
         try:
-            part.write(folder / part.name)
+            with naming(part.entry):
+                part.write(folder / part.name)
         except SleyError as error:
             if error.code == F461.code or not lenient:  # F461 would repeat for every part
                 raise
@@ -197,6 +212,18 @@ def write_parts(
         else:
             names.append(part.name)
     return names, remarks
+
+
+@contextmanager
+def naming(entry: Place) -> Iterator[None]:
+    """A context whose errors also name the place of an entry."""
+    try:
+        yield
+    except SleyError as error:
+        if not str(entry):
+            raise
+        named = [replace(one, places=(*one.places, entry)) for one in error.diagnostics]
+        raise SleyError(named) from error
 
 
 def _at_final_place(found: Diagnostic, temporary: Path, final: Path) -> Diagnostic:

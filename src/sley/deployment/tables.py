@@ -37,6 +37,7 @@ class TableRow:
     calls, both included; None for those of a file with a plan, and otherwise for all. in_place:
     None for what the file says, or for both.
     ranks, nodes, gpus, nics, root: as on the command line. options: how a program is compiled.
+    entry: the row's place in the table.
     """
 
     what: str
@@ -49,6 +50,7 @@ class TableRow:
     nics: int | None = None
     root: int | None = None
     options: Options = field(default_factory=Options)
+    entry: Place = Place()
 
     @property
     def stem(self) -> str:
@@ -63,16 +65,19 @@ def read_table(path: Path) -> tuple[TableRow, ...]:
     """The rows of a table. Errors: F528, C304."""
     at = Place(str(path))
     found = toml_tables(str(path), text_of(path, F528), F528)
+    _refuse_options(found, at)
     checked_words(found, (_PLANS,), at, F528)
     rows = found.get(_PLANS)
     if not isinstance(rows, list) or not rows:
-        raise F528.error(at=at, expected=f"tables [[{_PLANS}]]", found=repr(rows))
+        nothing = "an empty file" if rows is None else repr(rows)
+        raise F528.error(at=at, expected=f"tables [[{_PLANS}]]", found=nothing)
     return tuple(_row(row, path, number) for number, row in enumerate(rows, 1))
 
 
 def _row(row: Any, path: Path, number: int) -> TableRow:
     at = Place(str(path), detail=f"plan {number}")
     words = ("what", "min_bytes", "max_bytes", "in_place", *_NUMBERS, "options")
+    _refuse_options(row, at)
     row = checked_words(row, words, at, F528)
     what = row.get("what")
     if not isinstance(what, str) or not what:
@@ -93,7 +98,20 @@ def _row(row: Any, path: Path, number: int) -> TableRow:
         in_place=row.get("in_place"),
         **{word: row.get(word) for word in _NUMBERS},
         options=_options(checked_words(row.get("options", {}), _OPTIONS, at, F528), at),
+        entry=at,
     )
+
+
+def _refuse_options(table: Any, at: Place) -> None:
+    """Refuses options of the compiler beside `options`. Errors: F528."""
+    for word in table if isinstance(table, dict) else ():
+        if word in _OPTIONS:
+            raise F528.error(
+                at=at,
+                expected=f"{word} within options",
+                found=f"{word} beside it",
+                remedy=f"Write options = {{ {word} = ... }} in the table of the plan.",
+            )
 
 
 def _source(what: str, folder: Path) -> str:

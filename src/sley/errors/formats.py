@@ -417,7 +417,8 @@ F456 = Rule(
     why="The executor of MSCCL++ 0.9.0 copies data, or writes packets through memory channels, "
     "which stay within a host.",
     example='sley.save(sley.compile(ring, protocol="direct"), "ring.json")',
-    instead="Compile the program with --protocol simple, or with --protocol ll for one host.",
+    instead="Compile the program with the protocol Simple, or with LL for one host: --protocol on "
+    "the command line, options = { protocol = ... } in the table of a package.",
 )
 F457 = Rule(
     "F457",

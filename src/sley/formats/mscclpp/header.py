@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from sley.errors import Place, SleyError
 from sley.errors.deployment import F506
+from sley.errors.formats import F404
 from sley.formats.mscclpp.document import read_json
 from sley.formats.mscclpp.words import PIPELINE
 
@@ -70,7 +71,10 @@ def read_header(path: Path) -> PlanHeader:
         _, _, value = read_json(path)
     except SleyError as error:
         cause = error.diagnostics[0]
-        raise F506.error(at=cause.places, expected=cause.expected, found=cause.found) from error
+        remedy = F404.instead if cause.rule is F404 else ""
+        raise F506.error(
+            at=cause.places, expected=cause.expected, found=cause.found, remedy=remedy
+        ) from error
     gpus = _field(file, value, "gpus", list)
     return PlanHeader(
         name=_field(file, value, "name", str),
