@@ -142,10 +142,14 @@ def verify_file(
         return FileProof(None, (verify(found.plan),), found.notes)
     target = target_named(target)
     if target not in form.targets:
+        names = ", ".join(one.name for one in form.targets)
+        again = f"sley compile {path} --target {target.name} -o NEW{target.suffix}"
         raise F440.error(
             at=Place(str(path)),
-            expected=f"a target that reads {form.name}: {', '.join(t.name for t in form.targets)}",
-            found=target.name,
+            expected=f"a target that reads {form.name}: {names}",
+            found=f"{target.name}, which reads {target.suffix}",
+            remedy=f"Prove the file for {names}"
+            + ("." if form.one_sided else f", or write its plan for {target.name}: {again}."),
         )
     settings = form.settings_of(path, keywords(form.executions), settings)
     return _prove_executions(form, target, Path(path), settings)

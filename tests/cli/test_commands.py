@@ -357,3 +357,32 @@ def test_a_file_without_an_upper_limit_is_written_without_one(tmp_path: Path) ->
     assert "64 and more, as in the file" in sley("compile", old, "-o", new).stdout
     sley("compile", old, "--target", "msccl", "-o", new)
     assert f'minBytes="64" maxBytes="{1 << 40}"' in new.read_text()
+
+
+def test_a_target_of_another_format_has_a_remedy_that_was_not_asked_for(tmp_path: Path) -> None:
+    ring, xml, plan = "ring-allreduce", tmp_path / "ring.xml", tmp_path / "ring.json"
+    for path in (xml, plan):
+        sley("compile", ring, "--ranks", 4, "--protocol", "ll", "-o", path)
+    for arguments, found, remedy in (
+        (("compile", ring, "--ranks", 4, "-o", plan, "--target", "executor"), "executor,", ".xml"),
+        (
+            ("verify", xml, "--target", "mscclpp"),
+            "mscclpp,",
+            f"sley compile {xml} --target mscclpp",
+        ),
+        (("verify", plan, "--target", "rccl"), "rccl,", "Prove the file for mscclpp.\n"),
+    ):
+        said = sley(*arguments).stderr
+        assert f"found:    {found}" in said
+        assert remedy in said.partition("remedy:")[2]
+        assert "F440" in said
+        assert "save" not in said
+
+
+def test_a_wrong_size_has_no_remedy_about_names(tmp_path: Path) -> None:
+    path = tmp_path / "ring.json"
+    arguments = ["compile", "ring-allreduce", "--ranks", 4, "-o", path]
+    for further in (["--ranks-per-node", 3], ["--min-bytes", "2K", "--max-bytes", "1K"]):
+        said = sley(*arguments, *further).stderr
+        assert "F451" in said
+        assert "name" not in said.partition("remedy:")[2]

@@ -265,10 +265,11 @@ F436 = Rule(
 F440 = Rule(
     "F440",
     "unknown-target",
-    what="A file's target is not msccl, executor or rccl.",
-    why="The targets differ in limits, spellings and supported operations.",
+    what="A target is unknown, or doesn't read files of this format: executor, rccl and msccl read "
+    "MSCCL XML, mscclpp reads execution plans.",
+    why="The targets differ in formats, limits, spellings and supported operations.",
     example='sley.save(plan, "plan.xml", target="nccl")',
-    instead='Name one of them: sley.save(plan, "plan.xml", target="executor").',
+    instead="Name one of the expected targets.",
 )
 F441 = Rule(
     "F441",
@@ -365,11 +366,11 @@ F450 = Rule(
 F451 = Rule(
     "F451",
     "unwritable-value",
-    what="A name is not XML text or too long, a size is negative, or min_bytes is greater than "
-    "max_bytes.",
+    what="A name is not XML text or too long, a size is negative, min_bytes is greater than "
+    "max_bytes, or threads or ranks_per_node is no number that the target has.",
     why="The runtimes' parsers cut longer values, and never select an empty range of sizes.",
     example='sley.save(plan, "plan.xml", min_bytes=2048, max_bytes=1024)',
-    instead="Correct the value; you can pass a name: sley.save(plan, path, name=...).",
+    instead="Correct the value.",
 )
 F452 = Rule(
     "F452",

@@ -214,7 +214,11 @@ def target_among(
         return target
     found = targets.get(target) if isinstance(target, str) else None
     if found is None:
+        text, remedy = repr(target), ""
+        if isinstance(target, Target):
+            text = f"{target.name}, which reads {target.suffix}"
+            remedy = f"Name one of the expected targets, or a file that ends in {target.suffix}."
         raise F440.error(
-            at=Place(detail="target"), expected=" or ".join(targets), found=repr(target)
+            at=Place(detail="target"), expected=" or ".join(targets), found=text, remedy=remedy
         )
     return found

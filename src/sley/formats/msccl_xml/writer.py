@@ -39,6 +39,7 @@ from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op, is_integer
 
 _NOT_XML_TEXT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _IN_ATTRIBUTE = {'"': "&quot;", "\t": "&#9;", "\n": "&#10;", "\r": "&#13;"}
+_OTHER_NAME = "Pass another name: sley.save(plan, path, name=...)."
 _LARGEST_BYTES = (1 << 62) - 1
 
 
@@ -150,7 +151,8 @@ def _check_arguments(
     at = Place(detail="write")
     bad = _NOT_XML_TEXT.search(name)
     if bad is not None:
-        problems.add(F451, at, expected="a name of XML's characters", found=ascii(bad.group()))
+        expected, found = "a name of XML's characters", ascii(bad.group())
+        problems.add(F451, at, expected=expected, found=found, remedy=_OTHER_NAME)
     most = target.attribute_chars
     if most is not None and bad is None and len(_attribute(name).encode()) > most:
         problems.add(
@@ -158,6 +160,7 @@ def _check_arguments(
             at,
             expected=f"a name of at most {most} characters, for {target.name}",
             found=f"{len(_attribute(name).encode())}",
+            remedy=_OTHER_NAME,
         )
     greatest = _LARGEST_BYTES if max_bytes is None else max_bytes
     are_sizes = is_integer(min_bytes) and is_integer(greatest)
