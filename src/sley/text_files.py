@@ -63,8 +63,17 @@ def toml_tables(file: str, text: str, rule: Rule) -> dict[str, Any]:
         raise rule.error(
             at=Place(file, line, column),
             expected="TOML",
-            found=_LINE_AND_COLUMN.sub("", str(error)),
+            found=_LINE_AND_COLUMN.sub("", str(error)) + _shown(text, line),
         ) from error
+
+
+_MOST_SHOWN = 60
+
+
+def _shown(text: str, line: int) -> str:
+    """A line of a text, as the end of a message; "" without one."""
+    shown = text.split("\n")[line - 1].strip() if line else ""
+    return f": {shown[:_MOST_SHOWN]!r}" if shown else ""
 
 
 def checked_words(table: object, words: Sequence[str], at: Place, rule: Rule) -> Mapping[str, Any]:

@@ -498,6 +498,28 @@ def test_a_registered_file_without_permissions_has_a_remedy_of_its_own(tmp_path,
     assert (problem.code, problem.remedy) == ("F534", "Check the path and the permissions.")
 
 
+def test_the_default_of_the_ranks_of_a_node_is_said(tmp_path):
+    plan(tmp_path / SMALL)
+    command = ["doctor", str(tmp_path), "--runtime", MSCCLPP, "--collective", "allreduce"]
+    command += ["--size", "4K", "--ranks", "16", "--in-place"]
+    words = "note: without --gpus, all 16 ranks share a node\n"
+    assert words in answer(*command).output
+    assert words not in answer(*command, "--gpus", "8").output
+
+
+def test_a_reason_is_said_once(tmp_path):
+    _with_readme(tmp_path)
+    command = ["doctor", str(tmp_path), "--runtime", EXECUTOR, "--collective", "allreduce"]
+    output = answer(*command, "--size", "4K", "--ranks", "4", "--in-place").output
+    assert output.count("F504 start-fails") == 1, output
+
+
+def test_an_option_without_a_runtime_is_named(tmp_path):
+    error = answer("doctor", str(tmp_path), "--version", "0.8").stderr
+    assert "--version needs --runtime" in error
+    assert "--size needs --runtime" in answer("doctor", str(tmp_path), "--size", "4K").stderr
+
+
 CALL = ("--collective", "allreduce", "--size", "256K", "--ranks", "16", "--gpus", "8", "--in-place")
 
 
@@ -558,6 +580,8 @@ def test_a_call_has_the_remark_of_a_directory_that_is_not_read(tmp_path):
         ("rccl", "2.28.9", "F502"),
         ("rccl", "2.27.7", None),
         ("rccl", "2.22.3", None),
+        ("rccl", "7.2", None),
+        ("rccl", "7.11", "F502"),
     ],
 )
 def test_a_runtime_that_reads_no_plans_says_so(tmp_path, runtime, version, code):
@@ -569,7 +593,7 @@ def test_a_runtime_that_reads_no_plans_says_so(tmp_path, runtime, version, code)
 
 @pytest.mark.parametrize(
     ("runtime", "version"),
-    [("nccl2", None), ("rccl", "banana"), ("mscclpp", "0.10"), (EXECUTOR, "2.27")],
+    [("nccl2", None), ("rccl", "banana"), ("rccl", "7.3"), ("mscclpp", "0.10"), (EXECUTOR, "2.27")],
 )
 def test_an_unknown_runtime_or_version_is_refused(runtime, version):
     with pytest.raises(SleyError) as caught:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sley import deployment
-from sley.cli.options import SizeType, json_option
+from sley.cli.options import SizeType, flag, json_option
 from sley.cli.output import Command, print_json, report_error
 from sley.deployment import Call, Decision, Examination
 from sley.errors import Diagnostic, SleyError, counted
@@ -60,8 +60,9 @@ def doctor_command(
     has a problem, that a call doesn't run rightly, or that a size is no size of a call.
     """
     if name is None:
-        if version is not None or call["collective"] is not None:
-            raise click.UsageError("--version and --collective need --runtime")
+        for word, given in (("version", version), *call.items()):
+            if word in ("version", "collective", "sizes") and given:
+                raise click.UsageError(f"{flag(word.removesuffix('s'))} needs --runtime")
         _print_overview(where, as_json=as_json)
         return
     runtime = deployment.runtime_named(name, version)
@@ -81,6 +82,7 @@ def doctor_command(
         click.echo("\n\n".join("\n".join(_decision_lines(one)) for one in decisions))
         chosen = {name for one in decisions for name in one.chosen}
         further = [*_condition_lines(examined, chosen), *_folder_lines(examined, decisions)]
+        further += [] if call["gpus"] else _node_lines(examined, decisions)
         click.echo("".join(f"{line}\n" for line in further), nl=False)
     else:
         click.echo("\n".join(_lines(examined)))
@@ -200,6 +202,8 @@ def _decision_lines(decision: Decision) -> Iterator[str]:
     for fault in (*decision.faults, *decision.remarks):
         yield f"  {_short(fault)}"
     for name, reason in decision.why_not.items():
+        if reason in decision.faults:
+            continue
         yield f"  not {name}: {_short(reason, place=False)}"
 
 
@@ -222,6 +226,14 @@ def _folder_lines(examined: Examination, decisions: Sequence[Decision]) -> Itera
     for one in examined.of_folder:
         if one not in said:
             yield from ("", f"{'problem' if one in examined.problems else 'note'}: {one}")
+
+
+def _node_lines(examined: Examination, decisions: Sequence[Decision]) -> Iterator[str]:
+    """The remark that --gpus has its default, if a file is for other ranks of a node."""
+    grids = [one.grid for one in examined.reading.candidates]
+    ranks = decisions[0].call.ranks
+    if any(one.ranks == ranks and not one.has(ranks, ranks) for one in grids):
+        yield from ("", f"note: without --gpus, all {ranks} ranks share a node")
 
 
 def _short(found: Diagnostic, *, place: bool = True) -> str:

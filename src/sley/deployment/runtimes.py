@@ -242,6 +242,9 @@ RUNTIMES: tuple[Runtime, ...] = (
 )
 """All runtimes, each name's default version first."""
 
+_ROCM: Mapping[tuple[int, ...], str] = MappingProxyType({(7, 2): "2.27.7", (7, 11): "2.28.3"})
+"""The versions of RCCL in versions of ROCm."""
+
 _KNOWN = MappingProxyType({one.name: one for one in reversed(RUNTIMES)})
 
 
@@ -254,7 +257,7 @@ def runtime_named(name: str, version: str | None = None) -> Runtime:
     """The runtime of this name, in a version: by default the newest that reads plans. Errors: F500.
 
     msccl-executor-nccl has one last version, 2.23.4; other versions of RCCL behave as 2.27.7, the
-    2.28s as 2.28.3, and later ones have no reader.
+    2.28s as 2.28.3, and later ones have no reader. Known versions of ROCm stand for those of RCCL.
     """
     known = _KNOWN.get(name)
     if known is None:
@@ -265,6 +268,12 @@ def runtime_named(name: str, version: str | None = None) -> Runtime:
     if match is None:
         raise _unknown("a version such as 2.27.7", version)
     parts = tuple(int(part) for part in version.split("."))
+    if name == "rccl" and parts[0] != _parts(known)[0]:
+        if parts[:2] not in _ROCM:
+            rocm = " or ".join(f"{a}.{b} (RCCL {own})" for (a, b), own in _ROCM.items())
+            raise _unknown(f"a version of RCCL such as 2.27.7, or of ROCm: {rocm}", version)
+        version = _ROCM[parts[:2]]
+        parts = tuple(int(part) for part in version.split("."))
     if name == "rccl":
         chosen = _RCCL if parts < (2, 28) else _RCCL_OFF if parts < (2, 29) else _RCCL_GONE
         return replace(chosen, version=version)

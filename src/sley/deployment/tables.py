@@ -81,7 +81,9 @@ def _row(row: Any, path: Path, number: int) -> TableRow:
     row = checked_words(row, words, at, F528)
     what = row.get("what")
     if not isinstance(what, str) or not what:
-        raise F528.error(at=at, expected="what: an algorithm or a file", found=repr(what))
+        without = "no what" if row else "an empty table"
+        found = without if what is None else repr(what)
+        raise F528.error(at=at, expected="what: an algorithm or a file", found=found)
     for word in _NUMBERS:
         if word in row and not (is_integer(row[word]) and 0 <= row[word] < 1 << 31):
             raise F528.error(at=at, expected=f"{word}: a number", found=repr(row[word]))
