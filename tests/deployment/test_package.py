@@ -16,6 +16,7 @@ from sley.cli import main
 from sley.deployment import Call, decide, examine, read_table, runtime_named
 from sley.errors import SleyError
 from sley.errors.formats import F461
+from support.deployments import plan
 from support.xml_plans import exchange
 
 TABLE = """
@@ -279,6 +280,37 @@ def test_too_many_plans_for_the_default_loader_are_counted_by_ranks(tmp_path):
     rows = [f"{one}min_bytes = {n << 20}\nmax_bytes = {n + 1 << 20}\n" for n in (1, 3, 5)]
     result = package(tmp_path, "".join(rows), "mscclpp")
     assert "found:    other plans have allreduce_2nodes_1K_64K.json and" in result.stderr
+
+
+def test_an_execution_plan_is_copied_for_mscclpp(tmp_path):
+    plan(tmp_path / "own.json", ranks=4)
+    rows = '[[plans]]\nwhat = "own.json"\nnodes = 1\ngpus = 4\nmax_bytes = "4K"\n'
+    rows += '[[plans]]\nwhat = "own.json"\nmin_bytes = 4097\n'
+    result = package(tmp_path, rows, "mscclpp-python")
+    assert result.exit_code == 0, result.output
+    examined = examine(tmp_path / "plans", runtime_named("mscclpp-python"))
+    assert (examined.problems, examined.remarks) == ((), ())
+    for size, name in ((4096, "01-own.json"), (8192, "02-own.json"), (65552, None)):
+        chosen = decide(examined, Call("allreduce", size, 4, 4, True)).chosen
+        assert chosen == ((name,) if name else ())
+
+
+@pytest.mark.parametrize("word", ["ranks = 4", "in_place = false", 'options = { protocol = "LL" }'])
+def test_a_copied_plan_says_its_own_values(tmp_path, word):
+    plan(tmp_path / "own.json", ranks=4)
+    result = package(tmp_path, f'[[plans]]\nwhat = "own.json"\n{word}\n', "mscclpp-python")
+    assert (result.exit_code, "F528" in result.stderr) == (1, True), result.output
+    assert f"also: {tmp_path / 'table.toml'}, plan 1" in result.stderr
+
+
+def test_a_wrong_copied_plan_is_refused(tmp_path):
+    plan(tmp_path / "own.json", ranks=4)
+    text = (tmp_path / "own.json").read_text()
+    (tmp_path / "own.json").write_text(text.replace('"signal"', '"nop"', 1))
+    result = package(tmp_path, '[[plans]]\nwhat = "own.json"\n', "mscclpp-python")
+    assert (result.exit_code, (tmp_path / "plans").exists()) == (1, False), result.output
+    assert "F517" in result.stderr or "F516" in result.stderr
+    assert "F499" in package(tmp_path, '[[plans]]\nwhat = "own.json"\n', "rccl").stderr
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 4), (4, 4)])

@@ -12,10 +12,11 @@ import click
 from sley import deployment
 from sley.cli.options import FILE, Selection, common_options
 from sley.cli.output import Command, Phases, print_json, print_note
-from sley.cli.sources import plan_and_file, supports_both_places
-from sley.deployment import Part, Runtime, TableRow, naming, plan_part
+from sley.cli.sources import is_execution_plan, plan_and_file, supports_both_places
+from sley.deployment import Part, Runtime, TableRow, copied_part, naming, plan_part
 from sley.files import FORMATS
 from sley.formats import TARGETS
+from sley.formats.mscclpp.targets import SUFFIX as JSON
 from sley.ir.plan import Plan
 
 
@@ -78,7 +79,11 @@ def _parts(rows: tuple[TableRow, ...], runtime: Runtime, phases: Phases) -> Iter
         )
         ways = [row.in_place]
         with naming(row.entry):
+            is_copied = runtime.suffix == JSON and is_execution_plan(selection)
             is_either = row.in_place is None and supports_both_places(selection)
+        if is_copied:
+            yield copied_part(f"{number:02}-{row.stem}", row, Path(row.what), runtime)
+            continue
         if is_either:
             ways = [True] if runtime.one_place else [False, True]
         for in_place in ways:

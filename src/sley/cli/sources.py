@@ -135,6 +135,11 @@ def is_plan(selection: Selection) -> bool:
     return _kind(selection) in recognition.PLANS
 
 
+def is_execution_plan(selection: Selection) -> bool:
+    """Whether WHAT is a file with an execution plan of MSCCL++. Errors: those of `_kind`."""
+    return _kind(selection) is recognition.MSCCLPP
+
+
 def prefer_in_place(selection: Selection) -> Selection:
     """The selection, in place if the user chose neither: out of place, the library's algorithms
     copy the input, which vendors' collectives don't."""

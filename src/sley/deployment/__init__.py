@@ -19,6 +19,7 @@ from sley.deployment.examination import examine as examine
 from sley.deployment.folders import check_path as check_path
 from sley.deployment.packages import Package as Package
 from sley.deployment.packages import Part as Part
+from sley.deployment.packages import copied_part as copied_part
 from sley.deployment.packages import naming as naming
 from sley.deployment.packages import plan_part as plan_part
 from sley.deployment.packages import write_package as write_package

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,10 +16,12 @@ from sley import files
 from sley.deployment.examination import Examination, examine
 from sley.deployment.registration import SCRIPT, script
 from sley.deployment.runtimes import Grid, Runtime, environment, misplaced
+from sley.deployment.tables import TableRow
 from sley.errors import Diagnostic, Place, SleyError
-from sley.errors.deployment import F507, F519, F531
+from sley.errors.deployment import F507, F519, F528, F531
 from sley.errors.formats import F461
 from sley.formats import new_folder, write_file
+from sley.formats.mscclpp.document import read_json
 from sley.formats.mscclpp.header import PlanHeader, read_header
 from sley.ir.plan import Plan
 
@@ -79,6 +82,33 @@ def plan_part(
         files.save(plan, path, target=runtime.target, **settings)
 
     return Part(f"{name}{runtime.suffix}", label, write, node)
+
+
+def copied_part(name: str, row: TableRow, source: Path, runtime: Runtime) -> Part:
+    """The part of an execution plan that is copied, with the name of the part and the row's sizes.
+
+    source: the file. Errors, when it is written: F506, F528 if the row says more of the plan than
+    its sizes and nodes, or another place than the file.
+    """
+
+    def write(path: Path) -> None:
+        head, at = read_header(source), Place(str(source))
+        if row.in_place not in (None, head.in_place):
+            expected = f"in_place = {str(head.in_place).lower()}, as the file says"
+            raise F528.error(at=at, expected=expected, found="the other place")
+        given = [word for word in ("ranks", "nics", "root") if getattr(row, word) is not None]
+        given += row.options.given()
+        if given:
+            expected = "for an execution plan only what, its sizes, in_place, nodes and gpus"
+            raise F528.error(at=at, expected=expected, found=given[0])
+        document = json.loads(read_json(source)[1])
+        least = head.min_bytes if row.min_bytes is None else row.min_bytes
+        most = head.max_bytes if row.max_bytes is None else row.max_bytes
+        document |= {"name": name, "min_message_size": least, "max_message_size": most}
+        write_file(path, json.dumps(document))
+
+    node = 0 if row.nodes is None else row.gpus or 0
+    return Part(f"{name}{runtime.suffix}", str(row), write, node, row.entry)
 
 
 def _range_for(

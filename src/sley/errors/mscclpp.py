@@ -290,5 +290,6 @@ F499 = Rule(
     why="sley proves MSCCL++ execution plans, but can't simulate, run, lift or rewrite them: "
     "their blocks access the memory of other ranks, and send no messages.",
     example="sley simulate plan.json --topology ndv4",
-    instead="Use sley verify plan.json; compile the program of the plan for other commands.",
+    instead="Use sley verify plan.json, or sley package for MSCCL++, which copies the plan. For "
+    "other commands and runtimes compile the program of the plan.",
 )
