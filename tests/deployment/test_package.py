@@ -228,7 +228,10 @@ def test_execution_plans_are_registered_by_the_program_beside_them(tmp_path, mon
     remarks = document["remarks"]
     end = "a call whose size isn't a multiple of 64 bytes ends the process"
     assert f"{pairs}, {ring}: F519 size-not-divisible: {end}" in remarks
-    meeting = "calls of one size with the same buffers, or all ranks meet between two sizes"
+    meeting = (
+        "one size for all calls whose buffers are in the same allocations, or all ranks meet "
+        "between two sizes"
+    )
     assert f"{pairs}, {ring}: proven for this condition: {meeting}" in remarks
     assert f"{pairs}: proven for this condition: sum" in remarks
     assert f"{pairs}, {ring}: proven for this condition: allocations of less than 4 GiB" in remarks

@@ -330,7 +330,7 @@ def test_messages_take_one_slot_while_the_sizes_keep_them_small() -> None:
     (proof,) = proven(deep(maxBytes=4 << 20), "rccl")
     assert not proof.per_chunk
     assert about(proof, "slots") == ["2 slots or more, one for each message"]
-    assert about(proof, "slot sizes") == ["slots of 2M or more, for messages of 8 chunks"]
+    assert about(proof, "slot sizes") == ["slots of 2M bytes or more, for messages of 8 chunks"]
     assert codes(deep(maxBytes=(4 << 20) + 1), "rccl") == ["V203"]
     assert codes(deep(maxBytes=0), "rccl") == ["V203"]
 

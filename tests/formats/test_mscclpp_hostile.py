@@ -678,3 +678,31 @@ def judge(seed: int) -> str:
 @examples(30, deadline=None)
 def test_a_mutant_is_refused_or_proven(seed: int) -> None:
     judge(seed)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("\n ", "an empty file"),
+        ('{"name": "ring', "a string without its end"),
+        ('{"name": "ring"', "the end of the file (Expecting ',' delimiter)"),
+        ('{"name": }', "Expecting value"),
+    ],
+)
+def test_a_text_that_breaks_off_is_said_in_words(text: str, found: str) -> None:
+    assert refused(text).diagnostics[0].found == found
+
+
+def test_a_rank_that_the_file_lacks_is_refused_with_the_number_of_gpus() -> None:
+    document = edited(right.allgather_by_put().to_json(), "gpus.0.remote_buffers.0.rank", 7)
+    expected = refused(text_of(document)).diagnostics[0].expected
+    assert expected == "another one of the file's 2 GPUs, of ranks 0 to 1"
+
+
+def test_signals_and_waits_are_counted_apart() -> None:
+    document = right.allgather_by_put().to_json()
+    for gpu in (0, 1):
+        ops = _ops(document, gpu)
+        ops[:] = [op for op in ops if op["name"] != "signal"]
+    with pytest.raises(SleyError, match="found:    1 signal, 2 waits"):
+        sley.verify(mscclpp.read(text_of(document)).plan)

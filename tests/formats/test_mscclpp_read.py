@@ -271,7 +271,10 @@ def test_conditions_on_buffers_follow_the_accesses() -> None:
 
 def test_conditions_on_calls_follow_the_scratch() -> None:
     new = "new allocations on all ranks at once"
-    sizes = "calls of one size with the same buffers, or all ranks meet between two sizes"
+    sizes = (
+        "one size for all calls whose buffers are in the same allocations, or all ranks meet "
+        "between two sizes"
+    )
     assert conditions_of(right.allreduce_by_rre(), "calls") == ["sum", new]
     assert conditions_of(right.allgather_by_put(), "calls") == [new]
     assert conditions_of(right.allreduce_by_repkt(), "calls") == [

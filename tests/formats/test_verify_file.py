@@ -26,6 +26,16 @@ def test_a_proof_names_place_slots_and_input() -> None:
     }
 
 
+def test_the_conditions_are_a_line_each_with_place_and_sizes_first(tmp_path: Path) -> None:
+    path = tmp_path / "plan.xml"
+    sley.save(exchange(in_place=False), path, min_bytes=64)
+    (proof,) = sley.verify_file(path, "executor").proofs
+    first, place, sizes, *others = proof.holds.splitlines()
+    assert (first, place) == ("holds for:", "  out of place")
+    assert sizes.startswith("  64 and more")
+    assert len(others) == len(proof.conditions) - 2
+
+
 def test_a_proof_names_the_root_and_a_write_to_the_input() -> None:
     @sley.program(sley.Broadcast(2, root=1))
     def spoils(p: sley.lang.ChunkProgram) -> None:

@@ -249,7 +249,7 @@ def refuse_foreign(form: Format, known: Collection[str], given: Mapping[str, obj
     click's usage error."""
     for word, value in given.items():
         if value is not None and word not in known:
-            raise click.UsageError(f"{flag(word)}: {form.name} does not have it")
+            raise click.UsageError(f"{flag(word)} is not for this format: {form.name}")
 
 
 def _program_of_file(what: str) -> Program:

@@ -26,10 +26,10 @@ from sley.verify import Proof, verify
     help="The runtime: a file is proven as it reads it, a plan within its limits.",
 )
 @click.option(
-    "--max-bytes", type=SizeType(), help="For a file's target: only calls up to this size."
+    "--max-bytes", type=SizeType(), help="For an XML file's target: only calls up to this size."
 )
 @click.option(
-    "--slot-bytes", type=SizeType(), help="For a file's target: the data that a slot holds."
+    "--slot-bytes", type=SizeType(), help="For an XML file's target: the data that a slot holds."
 )
 @common_options
 def verify_command(
@@ -56,7 +56,7 @@ def verify_command(
         proofs, notes = _prove_file(selection, target, sizes, phases)
         end = f"as {target} executes the file"
     elif given := [word for word, value in sizes.items() if value is not None]:
-        raise click.UsageError(f"{flag(given[0])} is for a file with --target")
+        raise click.UsageError(f"{flag(given[0])} is for an XML file with --target")
     else:
         proofs = (_prove_plan(selection, target, phases),)
         end = "" if target is None else f"within the limits of {target}"

@@ -40,7 +40,8 @@ V204 = Rule(
     "orders them.",
     why="Their order would depend on timing: the result is right in one run and wrong in the next.",
     example="block 0 receives into in[3] while block 1 sends in[3], without a wait between them",
-    instead="Add a wait on the earlier instruction, or put both into the same block.",
+    instead="Add a wait on the earlier instruction, or put both into the same block; or correct "
+    "the index, if the two should not access the same chunk.",
 )
 V205 = Rule(
     "V205",

@@ -30,7 +30,8 @@ _REST = NONE
 
 _ORDER = (
     "Put a join (nop) between two operations of a block, a barrier or a semaphore between blocks, "
-    "and a signal with its wait between ranks, with joins before the signal and after the wait."
+    "and a signal with its wait between ranks, with joins before the signal and after the wait. Or "
+    "correct the index, if the two should not access the same chunk."
 )
 
 

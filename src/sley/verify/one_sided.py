@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sley.errors import Diagnostic
+from sley.errors import Diagnostic, counted
 from sley.errors.verifier import V201, V208, V212, V213, V216
 from sley.ir.faults import LIMIT
 from sley.ir.one_sided import THREAD_ACTIONS, Action, OneSidedPlan
@@ -159,7 +159,7 @@ def _counter_faults(plan: OneSidedPlan) -> list[Diagnostic]:
                 V212.diagnostic(
                     at=plan.places([int(row[-1]) for row in (given, taken) if len(row)]),
                     expected=f"as many signals (releases) as waits on {_counter(plan, counter)}",
-                    found=f"{len(given)} and {len(taken)}",
+                    found=f"{counted(len(given), 'signal')}, {counted(len(taken), 'wait')}",
                 )
             )
     return found[:LIMIT]

@@ -19,6 +19,9 @@ from sley.verify.races import check_races
 from sley.verify.result import check_result
 from sley.verify.structure import check_name, check_rows, match_messages
 
+_FIRST = {about: k for k, about in enumerate(("place", "root", "sizes", "chunks"))}
+"""The subjects of conditions that come first, in their order."""
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -51,8 +54,9 @@ class Proof:
 
     @property
     def holds(self) -> str:
-        """The conditions as a line for people."""
-        return f"holds: {'; '.join(map(str, self.conditions))}"
+        """The conditions for people, a line each: places, roots and sizes first."""
+        by_subject = sorted(self.conditions, key=lambda one: _FIRST.get(one.about, len(_FIRST)))
+        return "\n  ".join(["holds for:", *map(str, by_subject)])
 
 
 def verify(

@@ -427,7 +427,7 @@ def _execution(
         needed = longest * -(-calls.most // header.nchunksperloop)
         per_chunk = needed > (slot_bytes or _slot_bytes(header, target))
         if not per_chunk:
-            text = f"slots of {size_text(needed)} or more, for messages of {longest} chunks"
+            text = f"slots of {size_text(needed)} bytes or more, for messages of {longest} chunks"
             conditions.append(Condition("slot sizes", text))
     return Execution(plan, plan.slots, per_chunk, tuple(conditions))
 

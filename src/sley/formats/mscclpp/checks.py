@@ -176,7 +176,7 @@ def _check_gpu(raw: RawPlan, rank: int, target: PlanTarget, problems: Problems) 
     if gpu.port_buffers > most:
         expected = f"at most {most} remote buffers with access by port channels"
         problems.add(F482, at, expected=expected, found=str(gpu.port_buffers))
-    expected = f"another rank below {ranks}"
+    expected = f"another one of the file's {counted(ranks, 'GPU')}, of ranks 0 to {ranks - 1}"
     for word in (MEMORY, PORT):
         for channel, peer in enumerate(gpu.peers[word]):
             if peer >= ranks or peer == rank:

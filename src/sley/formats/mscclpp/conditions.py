@@ -151,11 +151,14 @@ def _about_calls(raw: RawPlan, target: PlanTarget) -> Iterator[str]:
         if access.buffer == Buffer.SCRATCH
     }
     packets = True in kinds
-    # Chunks of other sizes overlap others of the call before.
+    # Chunks of other sizes overlap others of the call before. Each pair of allocations has its own
+    # scratch.
+    whose = "" if raw.reuses else " whose buffers are in the same allocations"
+    one_size = f"one size for all calls{whose}"
     if kinds == {True, False}:
-        yield "calls of one size with the same buffers"
+        yield one_size
     elif kinds:
-        yield "calls of one size with the same buffers, or all ranks meet between two sizes"
+        yield f"{one_size}, or all ranks meet between two sizes"
     if packets or raw.doubles:
         yield "all ranks execute the same plans in the same order"
     scratch = any(gpu.scratch_chunks for gpu in raw.gpus)

@@ -91,7 +91,7 @@ def _document(text: str, file: str) -> Object:
         )
         text.encode()
     except json.JSONDecodeError as problem:
-        refuse(problem.msg, problem.pos, problem)
+        refuse(_fault(text, problem), problem.pos, problem)
     except RecursionError as problem:
         refuse("lists in lists, too deep", cause=problem)
     except UnicodeEncodeError as problem:
@@ -109,6 +109,17 @@ def _document(text: str, file: str) -> Object:
     if not isinstance(document, dict):
         refuse(f"a {_kind(document)}")
     return document
+
+
+def _fault(text: str, problem: json.JSONDecodeError) -> str:
+    """What is wrong at the place of a problem."""
+    if not text.strip():
+        return "an empty file"
+    if text[problem.pos : problem.pos + 1] == '"' and problem.msg.startswith("Unterminated"):
+        return "a string without its end"
+    if not text[problem.pos :].strip():
+        return f"the end of the file ({problem.msg})"
+    return problem.msg
 
 
 def _place(file: str, text: str, position: int) -> Place:

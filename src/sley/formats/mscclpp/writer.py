@@ -218,9 +218,15 @@ def _check_plan(plan: Plan, problems: Problems) -> None:
     c, at = plan.collective, Place(detail=plan.name)
     if plan.protocol not in PROTOCOLS.values():
         problems.add(F456, at, expected="Simple or LL", found=plan.protocol.value)
-    if standard(c) is None or c.root != NONE:
-        expected = "a standard collective without a root, which an execution plan can't name"
-        problems.add(F443, at, expected=expected, found=str(c))
+    as_xml = "Write it as MSCCL XML, whose runtimes have"
+    if standard(c) is None:
+        expected = "a standard collective: an execution plan has only a name of its collective"
+        remedy = f'{as_xml} others: target="msccl", or --target msccl.'
+        problems.add(F443, at, expected=expected, found=str(c), remedy=remedy)
+    elif c.root != NONE:
+        expected = "a collective without a root: an execution plan has no entry for one"
+        remedy = f"{as_xml} these collectives, or use one without a root, such as AllReduce."
+        problems.add(F443, at, expected=expected, found=str(c), remedy=remedy)
     for name, chunks in (("input", c.input_chunks), ("output", c.output_chunks)):
         if not chunks.all():
             problems.add(
