@@ -213,6 +213,7 @@ def test_sums_into_one_chunk_are_separate_operations():
         ({"threads": 33}, "threads=33"),
         ({"threads": 2048}, "threads=2048"),
         ({"min_bytes": 2, "max_bytes": 1}, "min_bytes=2, max_bytes=1"),
+        ({"max_bytes": 8}, "max_bytes=8"),
         ({"max_bytes": 1 << 40}, "max_bytes=1099511627776"),
         ({"ranks_per_node": 3}, "ranks_per_node=3"),
     ],

@@ -89,7 +89,7 @@ def write(
     parts = _parts(plan, target, problems, zero_copy=zero_copy, ranks_per_node=ranks_per_node)
     smallest, greatest = _bytes_of_calls(parts, target)
     most = greatest if most is None else most
-    _check_range(least, most, greatest, problems)
+    _check_range(least, most, range(smallest, greatest + 1), problems)
     problems.raise_any()
     packets = plan.protocol is Protocol.LL
     header: dict[str, Any] = {
@@ -154,13 +154,15 @@ def _check_threads(target: PlanTarget, threads: Any, problems: Problems) -> None
         )
 
 
-def _check_range(least: Any, most: Any, greatest: int, problems: Problems) -> None:
+def _check_range(least: Any, most: Any, sizes: range, problems: Problems) -> None:
+    """Refuses a range of sizes that is empty or ends outside of the possible sizes."""
     are_sizes = is_integer(least) and is_integer(most)
-    if not are_sizes or not 0 <= least <= most <= greatest:
+    if not are_sizes or not 0 <= least <= most or most not in sizes:
         problems.add(
             F451,
             Place(detail="write"),
-            expected=f"0 <= min_bytes <= max_bytes <= {greatest}, below 4 GiB for each buffer",
+            expected="0 <= min_bytes <= max_bytes, max_bytes from "
+            f"{sizes[0]}, a unit for each chunk, to {sizes[-1]}, below 4 GiB for each buffer",
             found=f"min_bytes={least!r}, max_bytes={most!r}",
         )
 
