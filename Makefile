@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+MINUTES ?= 1
+SEED ?= 0
 JOBS ?= 3  # a third of the tests wait: three processes keep two cores busy
 
 # Without bytecode each of the many processes of the tests would compile sley again.
@@ -15,7 +17,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(NATIVE) src/sley/codegen/primiti
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow gpu peers lint types imports docs pages update-golden check clean
+.PHONY: help demo test slow fuzz gpu peers lint types imports docs pages update-golden check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +30,9 @@ test: $(VENV)/.dev ## run the tests; JOBS=N sets the number of processes
 
 slow: $(VENV)/.dev ## run all tests, including the slow ones, with 5000 random examples each
 	@$(BIN)/python -m pytest --quiet -n $(JOBS) --dist worksteal -m "" --hypothesis-profile=slow $(PYTEST_ARGS)
+
+fuzz: $(VENV)/.dev ## damage files of every format for MINUTES, from SEED on
+	@$(BIN)/python tests/fuzz.py --minutes $(MINUTES) --seed $(SEED)
 
 gpu: $(VENV)/.dev ## test and measure kernels on this machine's GPU; results in benchmarks/results
 	@$(BIN)/python benchmarks/on_gpu.py --only device,tests,sanitizer,measure

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
-import re
 import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,52 +14,15 @@ from hypothesis import strategies as st
 
 import sley
 from sley import schedules
-from sley.schedules import Schedule, forestcoll, taccl, teccl
+from sley.schedules import Schedule, forestcoll
 from support.examples import examples
 from support.schedule_files import (
     forest,
-    halves,
-    ring_flows,
     taccl_schedule,
     teccl_allgather,
-    teccl_alltoall,
 )
+from support.schedule_mutants import SEEDS, changed_values, changed_words
 
-VIA = [(0, 0, 0, 1, 0, " via switches 9"), (0, 1, 1, 0, 0, "")]
-MET = {"GPU 1": {"GPU 0": {"Chunk 0": 1e-6}}}
-GATHER = [[[0, 0, 1, 0, 0], [1, 1, 0, 0, 0]]]
-REDUCE = [
-    [[0, 1, 0, 0, 0, "rrc"], [1, 0, 1, 0, 0, "rrc"]],
-    [[0, 0, 1, 9, 0, None], [1, 1, 0, 9, 0, None]],
-]
-SEEDS: list[tuple[Callable[[str], Schedule], str]] = [
-    (teccl.read, teccl_allgather(ring_flows(3, 2), 2)),
-    (teccl.read, teccl_allgather(VIA, 1, **{"6-Demand_Met": MET})),
-    (teccl.read, teccl_alltoall(halves(3), 2)),
-    (forestcoll.read, forest(3, 2, 2)),
-    (taccl.read, taccl_schedule("Allgather(n=2)", 2, GATHER)),
-    (taccl.read, taccl_schedule("Allreduce(n=2)", 2, REDUCE)),
-]
-WORDS = ['"', "0", "-1", "4095", "4096", "999999999", "1e400", "0.3333", "null", "[]", "{}", "->"]
-WORDS += [" via switches 1", "(0, 'GPU', 9)", "''", "<send/>", "</tree>", "&lt;", "\0", "€", "rrc"]
-TOKEN = re.compile(r"[0-9.eE+-]+|\w+|\"|\s+|.")
-JUNK: list[Any] = [
-    None,
-    True,
-    -1,
-    0,
-    1,
-    2.5,
-    10**400,
-    1e308,
-    "",
-    "x",
-    [],
-    {},
-    [[]],
-    [0, 1, 2],
-    "Chunk 0",
-]
 CODES = {"F551", "F552", "F553", "F554", "F555", "F556", "F557", "F558", "F559"}
 
 
@@ -88,59 +48,10 @@ def outcome(read: Callable[[str], Schedule], text: str) -> str:
     return ""
 
 
-@examples(120)
-@given(st.integers(0, len(SEEDS) - 1), st.integers(0, 2**62), st.integers(1, 3))
-def test_changed_words_are_refused_or_proven(which: int, seed: int, times: int) -> None:
-    (read, text), rng = SEEDS[which], random.Random(seed)
-    tokens = TOKEN.findall(text)
-    for _ in range(times):
-        at, other = rng.randrange(len(tokens)), rng.randrange(len(tokens))
-        change = rng.randrange(5)
-        if change == 0:
-            tokens[at] = rng.choice(WORDS)
-        elif change == 1:
-            tokens[at] = ""
-        elif change == 2:
-            tokens.insert(at, tokens[other])
-        elif change == 3:
-            tokens[at], tokens[other] = tokens[other], tokens[at]
-        else:
-            numbers = [k for k, token in enumerate(tokens) if token.isdigit()]
-            tokens[rng.choice(numbers)] = str(rng.choice([0, 1, 2, 3, 4, 10**6, 2**31, 10**9]))
-    outcome(read, "".join(tokens))
-
-
-def _places(value: Any) -> list[tuple[Any, Any]]:
-    """All (container, key) of a JSON value."""
-    if isinstance(value, dict):
-        own = [(value, key) for key in value]
-    elif isinstance(value, list):
-        own = [(value, key) for key in range(len(value))]
-    else:
-        return []
-    return own + [place for container, key in own for place in _places(container[key])]
-
-
 @examples(60)
-@given(st.integers(0, len(SEEDS) - 1), st.integers(0, 2**62))
-def test_changed_values_are_refused_or_proven(which: int, seed: int) -> None:
-    (read, text), rng = SEEDS[which], random.Random(seed)
-    if read is forestcoll.read:
-        return
-    document = json.loads(text)
-    for _ in range(rng.randrange(1, 3)):
-        container, key = rng.choice(_places(document))
-        change = rng.randrange(3)
-        if change == 0:
-            container[key] = rng.choice(JUNK)
-        elif change == 1:
-            del container[key]
-            if not _places(document):
-                return
-        else:
-            other, place = rng.choice(_places(document))
-            container[key] = json.loads(json.dumps(other[place]))
-    outcome(read, json.dumps(document))
+@given(st.sampled_from([changed_words, changed_values]), st.integers(0, 2**62))
+def test_changed_schedules_are_refused_or_proven(change, seed: int) -> None:
+    outcome(*change(random.Random(seed)))
 
 
 def _huge() -> dict[str, str]:
