@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ def check(plan: Plan, size: int, tile_bytes: int | str | None = None) -> None:
 
 
 def chunk_bytes(plan: Plan, size: int) -> int:
-    return math.ceil(size / plan.collective.blocks / plan.collective.chunks)
+    return math.ceil(Fraction(size, plan.collective.blocks * plan.collective.chunks))
 
 
 def traffic(plan: Plan, size: int) -> Counter[tuple[int, int]]:
@@ -152,6 +153,10 @@ def test_a_file_of_each_rank_is_written_beside_others(tmp_path):
     sley.save(ring(), path, size="1M")
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"all.reduce.{r}.et" for r in range(4)]
     assert sum(execute(read_files(path, 4)).values()) == 2 * 3 * 2**20
+
+
+def test_the_share_of_a_large_size_is_rounded_down():
+    check(ring(3), 1 << 60)
 
 
 def test_the_head_does_not_say_where_a_trace_is_from():

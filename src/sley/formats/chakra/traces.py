@@ -9,7 +9,6 @@ of attributes those that ASTRA-sim reads (astra-sim/chakra, src/feeder_v3).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -66,10 +65,9 @@ def write(
     """
     if size is None:
         raise F458.error(at=Place(detail=plan.name), expected="the size of the call", found="none")
-    blocks, chunks = plan.collective.blocks, plan.collective.chunks
-    chunk = math.ceil(checked_size(size) / blocks / chunks)
+    chunk = -(-checked_size(size) // (plan.collective.blocks * plan.collective.chunks))
     tile = chunk if tile_bytes is None else min(checked_size(tile_bytes), chunk)
-    traces = _Traces(plan, math.ceil(chunk / tile), tile, chunk)
+    traces = _Traces(plan, -(-chunk // tile), tile, chunk)
     total = int(traces.nodes.sum()) * traces.tiles
     if total > MAX_NODES:
         raise F459.error(
@@ -84,8 +82,11 @@ def write(
 
 @dataclass(frozen=True)
 class _Traces:
-    """The nodes of a plan. tiles: of a chunk. tile, chunk: their bytes; the last tile may be
-    smaller."""
+    """The nodes of a plan.
+
+    tiles: the number of tiles of a chunk. tile: bytes of a tile; the last one may be smaller.
+    chunk: bytes of a chunk.
+    """
 
     plan: Plan
     tiles: int
