@@ -208,10 +208,9 @@ from msccl.topologies import *
 
 class Anything(Collective):
     def init_buffers(self):
-        return [
-            {Buffer.input: [Chunk(r, i, r + 1, i) for i in range(4)], Buffer.output: [None] * 4}
-            for r in range(self.num_ranks)
-        ]
+        ranks = range(self.num_ranks)
+        chunks = [[Chunk(r, i, r + 1, i) for i in range(4)] for r in ranks]
+        return [{Buffer.input: own, Buffer.output: own} for own in chunks]
     def check(self, prog):
         return True
 
@@ -327,11 +326,45 @@ def test_an_installed_msccl_is_neither_used_nor_lost(monkeypatch: pytest.MonkeyP
 
 def test_a_run_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["sley", "msccl"])
-    before = list(sys.path), sys.argv, sys.modules["__main__"]
+    before = list(sys.path), sys.argv, sys.modules["__main__"], Path.cwd()
     load("teams.py 4 1")
     assert sys.argv == ["sley", "msccl"]
     with pytest.raises(sley.SleyError):
-        load_text("import sys, msccl\nsys.path.append('x')\nsys.argv = []\n1 / 0")
-    assert (list(sys.path), sys.argv, sys.modules["__main__"]) == before
+        load_text(
+            "import os, sys, msccl\nsys.path.append('x')\nsys.argv = []\nos.chdir('/')\n1 / 0"
+        )
+    assert (list(sys.path), sys.argv, sys.modules["__main__"], Path.cwd()) == before
     left = [n for n in sys.modules if n.startswith("msccl") or n == "teams_collective"]
     assert left == []
+
+
+def test_modules_are_attributes_of_their_packages() -> None:
+    names = ("topologies.generic.ring", "language.collectives.AllGather", "language.buffer.Buffer")
+    for name in names:
+        module = name.rpartition(".")[0]
+        found = load_text(
+            f"import msccl.{module}\nassert msccl.{name}\n"
+            + HEAD
+            + "    assert callable(chunk)\n    chunk(0, Buffer.input, 0).copy(1)\n"
+        )
+        assert len(found[0].program.transfers) == 1
+
+
+def test_scratch_indices_may_be_numpy_integers() -> None:
+    program = run("""
+import numpy as np
+c = chunk(0, Buffer.input, 0).copy(1, "x", np.int64(2))
+c.copy(1, "x").copy(2)
+""")
+    assert places(program)[:2] == ["0 in[0] 1 scratch[2]", "1 scratch[2] 1 scratch[3]"]
+
+
+def test_chunks_in_the_outputs_before_the_program_may_be_overwritten() -> None:
+    head = HEAD.replace("Buffer.output: own}", "Buffer.output: [Chunk(9, 9), None]}")
+    body = "for r in range(3):\n    chunk(r, Buffer.input, 2, 2).copy(r, Buffer.output, 0)"
+    assert run(body, head).collective.expected.tolist() == list(range(6))
+
+
+def test_inputs_may_hold_the_same_chunk() -> None:
+    head = HEAD.replace("Chunk(r, i, r + 1, i)", "Chunk(0, i)")
+    assert len(run("chunk(1, Buffer.input, 0).copy(2, Buffer.output, 1)", head).transfers) == 1

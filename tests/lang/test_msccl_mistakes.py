@@ -115,6 +115,73 @@ MISTAKES = {
         "with program(collective=Silent(2, 1, False), topo=fully_connected(2)):  # here\n"
         "    chunk(0, I, 0).copy(1, O, 0)",
     ),
+    "outputs that only init_buffers fills": (
+        "L130",
+        "class Full(Own):\n    def init_buffers(self):\n"
+        "        return [{I: [Chunk(r, 0)], O: [Chunk(0, 0), None]} for r in range(2)]\n"
+        "with program(collective=Full(2, 1, False), topo=fully_connected(2)):  # here\n"
+        "    chunk(0, I, 0).copy(1, O, 1)",
+    ),
+    "outputs that a check fills": (
+        "L130",
+        "class Fills(Own):\n    def check(self, prog):\n"
+        "        prog.buffers[0][O][0] = Chunk(1, 0)\n        return True\n"
+        "with program(collective=Fills(2, 1, False), topo=fully_connected(2)):  # here\n"
+        "    chunk(0, I, 0).copy(0, O, 0)",
+    ),
+    "outputs without data": (
+        "L130",
+        "class Any(Own):\n    def check(self, prog): return True\n"
+        "with program(collective=Any(2, 1, False), topo=fully_connected(2)):  # here\n"
+        "    chunk(0, I, 0).copy(1, 'x')",
+    ),
+    "a refusing check without a line": (
+        "L130",
+        "class Partial(Own):\n    check = functools.partial(lambda prog: False)\n"
+        "with program(collective=Partial(2, 1, False), topo=fully_connected(2)):  # here\n"
+        "    chunk(0, I, 0).copy(1, O, 0)",
+    ),
+    "a copy after the program": (
+        "L129",
+        "with program(collective=AllReduce(4, 1, True)) as p:\n    c = chunk(0, I, 0)\n"
+        "c.copy(1)  # here",
+    ),
+    "a reduction in another program": (
+        "L129",
+        "with program(**OWN):\n    c = chunk(0, I, 0).copy(1, O, 0)\n"
+        "with program(**OWN):\n    c.reduce(c)  # here",
+    ),
+    "a check that exits": (
+        "L113",
+        "class Exits(Own):\n    def check(self, prog): exit(0)\n"
+        "with program(collective=Exits(2, 1, False), topo=fully_connected(2)):\n"
+        "    chunk(0, I, 0).copy(1, O, 0)",
+    ),
+    "a program that is begun again and given up": (
+        "L113",
+        "p = program(**OWN)\nwith p:\n    chunk(0, I, 0).copy(1, O, 0)\n"
+        "try:\n    with p: 1 / 0\nexcept ZeroDivisionError: pass",
+    ),
+    "places with gaps": (
+        "L132",
+        "class Gaps(Own):\n    def init_buffers(self):\n"
+        "        return [{I: [Chunk(r, i) for i in range(3)]} for r in range(2)]\n"
+        "    def get_buffer_index(self, rank, buffer, index):\n"
+        "        return I, (index if buffer is I else index * 2)\n"
+        "program(collective=Gaps(2, 1, True), topo=fully_connected(2))  # here",
+    ),
+    "places that are moved in their own buffer": (
+        "L132",
+        "class Moved(Own):\n"
+        "    def get_buffer_index(self, rank, buffer, index): return buffer, index + 1\n"
+        "program(collective=Moved(2, 1, False), topo=fully_connected(2))  # here",
+    ),
+    "a place without an index": (
+        "L132",
+        "class Nowhere(Own):\n"
+        "    def get_buffer_index(self, rank, buffer, index): return I, 0.5\n"
+        "program(collective=Nowhere(2, 1, False), topo=fully_connected(2))  # here",
+    ),
     "a script that gives up": ("L131", "exit(3)  # here"),
     "wrong arguments": (
         "L131",

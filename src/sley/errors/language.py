@@ -244,8 +244,8 @@ L128 = Rule(
 L129 = Rule(
     "L129",
     "no-current-program",
-    what="A script for msccl-tools calls chunk, XML, Json, Check or Print outside of a program, or "
-    "begins a program inside another one.",
+    what="A script for msccl-tools calls chunk, XML, Json, Check or Print outside of a program, "
+    "copies or reduces after the program's end, or begins a program inside another one.",
     why="These functions are about the program inside whose `with` they are called.",
     example="XML()  # after the with",
     instead="Move the call into `with MSCCLProgram(...):`, and end one program before the next.",
@@ -254,11 +254,13 @@ L130 = Rule(
     "L130",
     "check-refuses",
     what="The `check` of a script's own collective does not return True for what the program "
-    "leaves in the buffers.",
+    "leaves in the buffers, or returns True although no data reaches the outputs, or other data "
+    "than it sees there.",
     why="The class says only by its check which result is right. What the check accepts becomes "
     "the promise that the plan is proven to keep.",
     example="def check(self, prog): print('chunk 3 is wrong'); return False",
-    instead="Correct the program, or the check; it must return True for a right result.",
+    instead="Correct the program, or the check; it must return True for a right result. Let "
+    "init_buffers give None for outputs without data.",
 )
 L131 = Rule(
     "L131",
@@ -273,7 +275,8 @@ L132 = Rule(
     "L132",
     "bad-buffers",
     what="The `init_buffers` of a script's own collective does not return the buffers of every "
-    "rank, or the collective and the topology have different numbers of ranks.",
+    "rank, its `get_buffer_index` returns other places than an index plus a constant, or the "
+    "collective and the topology have different numbers of ranks.",
     why="The buffers are a list with a dict for each rank, from the names of buffers to lists of "
     "chunks, with None for a chunk without data.",
     example="def init_buffers(self): return {Buffer.input: [Chunk(0, 0)]}",

@@ -6,6 +6,8 @@ from collections.abc import Hashable
 from enum import Enum
 from typing import Any
 
+from sley.ir.words import is_integer
+
 
 class _Word(Enum):
     """A word of msccl.language, which prints as its value."""
@@ -45,6 +47,6 @@ class BufferSlice(list[Any]):
         return len(self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if isinstance(index, int) and index >= len(self):
+        if is_integer(index) and index >= len(self):
             self.extend([None] * (index + 1 - len(self)))
         super().__setitem__(index, value)

@@ -27,13 +27,15 @@ from sley.errors.language import (
     L132,
     L134,
 )
+from sley.ir.collective import Collective as Promise
+from sley.ir.tables import NONE
 from sley.ir.words import MAX_NUMBER, TransferKind, chunk_range, is_integer
 from sley.ir.words import Buffer as Number
 from sley.lang.arguments import placed, refuse
 from sley.lang.msccl.buffers import Buffer, BufferSlice, ThreadblockPolicy
 from sley.lang.msccl.chunks import Chunk
 from sley.lang.msccl.collectives import Buffers, Collective
-from sley.lang.msccl.promises import declare, is_standard, promised
+from sley.lang.msccl.promises import declare, is_standard, lacks, promised
 from sley.lang.msccl.replication import batched, interleaved
 from sley.lang.msccl.session import SESSION, ScriptProgram
 from sley.lang.msccl.topologies import Topology
@@ -81,6 +83,7 @@ class MSCCLProgram:
         self.num_ranks = topo.num_nodes()
         with placed(self._place):
             self.buffers = self._first_buffers()
+            self._inputs = [list(own[Buffer.input]) for own in self.buffers]
             self._tracer = Tracer(declare(collective, self.buffers))
         self._recorded: tuple[int, ScriptProgram] | None = None
 
@@ -122,10 +125,9 @@ class MSCCLProgram:
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         session = SESSION.get()
         session.current = None
+        session.programs.pop(self, None)
         if kind is None:
-            self.recorded()
-            if self not in session.programs:
-                session.programs.append(self)
+            session.programs[self] = self.recorded()
 
     def check(self) -> bool:
         """Whether the collective's check accepts what the program has left so far."""
@@ -143,6 +145,7 @@ class MSCCLProgram:
             self._require_check()
             with placed(self._place):
                 promise = promised(program, self.collective.chunk_factor)
+            self._require_promise(promise)
             program = replace(program, collective=promise)
         if self.instances > 1:
             replicate = interleaved if self.interleaved_replication else batched
@@ -155,12 +158,38 @@ class MSCCLProgram:
         with redirect_stdout(said):
             verdict = self.collective.check(self)
         if not verdict:
-            code = type(self.collective).check.__code__
             raise L130.error(
-                at=[self._place, Place(code.co_filename, code.co_firstlineno)],
+                at=self._places_of_check(),
                 expected=f"True from {type(self.collective).__name__}.check()",
                 found=repr(verdict),
                 notes=shortened(said.getvalue().splitlines()),
+            )
+
+    def _places_of_check(self) -> list[Place]:
+        """The program's line, and that of the script's own check if it is a function."""
+        code = getattr(self.collective.check, "__code__", None)
+        own = [] if code is None else [Place(code.co_filename, code.co_firstlineno)]
+        return [self._place, *own]
+
+    def _require_promise(self, promise: Promise) -> None:
+        """Refuses a promise of nothing, and one that lacks chunks which the check has seen in the
+        outputs. Errors: L130."""
+        if (promise.expected == NONE).all():
+            raise L130.error(
+                at=self._places_of_check(),
+                expected="operations that bring chunks to outputs",
+                found="outputs without any data, which the check accepts",
+                remedy="Write the outputs, or check those that the program writes.",
+            )
+        lacking = lacks(promise, self.collective, self._inputs, self.buffers)
+        if lacking:
+            raise L130.error(
+                at=self._places_of_check(),
+                expected="outputs in which the check sees what the operations bring there",
+                found=lacking[0],
+                notes=shortened(lacking[1:]),
+                remedy="Let init_buffers give None for outputs without data, and one list, or "
+                "get_buffer_index, for an output in the input's memory.",
             )
 
     def get_ref(self, rank: int, buffer: Hashable, index: int, size: int) -> Ref:
@@ -192,7 +221,10 @@ class MSCCLProgram:
             refuse(L128, f"a link from rank {src} to rank {dst}", found)
 
     def transfer(self, kind: TransferKind, source: Ref, target: Ref, blocks: Blocks) -> None:
-        """Copies `source` to `target`, or reduces it into `target`."""
+        """Copies `source` to `target`, or reduces it into `target`. Errors: L129 outside of the
+        program's ``with``."""
+        if SESSION.get().current is not self:
+            refuse(L129, "operations inside of the program's with", "one outside of it")
         self.check_link(source.rank, target.rank)
         requested = blocks.requested(self.threadblock_policy)
         read = self._tracer.chunk(source.rank, source.buffer, source.index, source.size)

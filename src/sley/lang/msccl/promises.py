@@ -7,19 +7,23 @@ operations run one after another, once the script's `check` has accepted that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from sley.errors.language import L132
 from sley.ir.collective import Collective as Promise
 from sley.ir.collectives import recognized
 from sley.ir.program import Program
 from sley.ir.tables import NONE, Edges, offsets_of
-from sley.ir.words import TransferKind
+from sley.ir.words import TransferKind, chunk_range, is_integer
+from sley.lang.arguments import refuse
 from sley.lang.msccl import collectives
 from sley.lang.msccl.buffers import Buffer
+from sley.lang.msccl.chunks import Chunk, parts
 from sley.lang.msccl.collectives import Buffers, Collective, Standard
 
 _DEFINED = ("init_buffers", "check", "get_buffer_index")
@@ -40,19 +44,19 @@ def declare(collective: Collective, buffers: Buffers) -> Promise:
     """The buffers of a collective and their first contents; for a script's own, without a promise.
 
     A script's own collective is in place if its `init_buffers` gives one list for input and output,
-    or its `get_buffer_index` sends one of them to a place in the other. Errors: L102, L112.
+    or its `get_buffer_index` sends one of them to a place in the other. Errors: L102, L112, L132.
     """
     if is_standard(collective) and isinstance(collective, Standard):
         return collective.promise()
     everyone = range(len(buffers))
     inputs = [buffers[rank].get(Buffer.input, []) for rank in everyone]
     outputs = [buffers[rank].get(Buffer.output) for rank in everyone]
-    aliases = [_alias(collective, rank) for rank in everyone]
     # Without an output of its own, the output is the rest of the input.
     sizes = [
-        len(data) - alias[1] if output is None else len(output)
-        for data, output, alias in zip(inputs, outputs, aliases, strict=True)
+        len(data) - _base(collective, rank, Buffer.output)[1] if output is None else len(output)
+        for rank, (data, output) in enumerate(zip(inputs, outputs, strict=True))
     ]
+    aliases = [_alias(collective, rank, len(inputs[rank]), sizes[rank]) for rank in everyone]
     one = all(data is output for data, output in zip(inputs, outputs, strict=True))
     return Promise(
         name=str(collective.name),
@@ -70,14 +74,37 @@ def declare(collective: Collective, buffers: Buffers) -> Promise:
     )
 
 
-def _alias(collective: Collective, rank: int) -> tuple[int, int, bool]:
+def _alias(collective: Collective, rank: int, inputs: int, outputs: int) -> tuple[int, int, bool]:
     """Where a rank's input begins in its output, and its output in its input, by
-    `get_buffer_index`; and whether either does."""
-    stands_for, input_base = collective.get_buffer_index(rank, Buffer.input, 0)
-    in_output = stands_for is Buffer.output
-    stands_for, output_base = collective.get_buffer_index(rank, Buffer.output, 0)
-    in_input = stands_for is Buffer.input
-    return input_base * in_output, output_base * in_input, in_output or in_input
+    `get_buffer_index`; and whether either does. Errors: L132 if the places of a buffer don't stand
+    for places one after another, or stand for others of the same buffer."""
+    bases = []
+    for buffer, other, size in (
+        (Buffer.input, Buffer.output, inputs),
+        (Buffer.output, Buffer.input, outputs),
+    ):
+        stands_for, base = _base(collective, rank, buffer)
+        if stands_for is not other:
+            stands_for, base = buffer, 0
+        for index in range(size):
+            place = collective.get_buffer_index(rank, buffer, index)
+            if tuple(place) != (stands_for, base + index):
+                expected = f"({stands_for}, {base + index}) for {buffer}[{index}] of rank {rank}"
+                method = f"{type(collective).__name__}.get_buffer_index()"
+                found = f"({', '.join(map(str, place))}) from {method}"
+                refuse(L132, expected, found, "Return the index, or the index plus a constant.")
+        bases.append((base, stands_for is other))
+    (input_base, in_output), (output_base, in_input) = bases
+    return input_base, output_base, in_output or in_input
+
+
+def _base(collective: Collective, rank: int, buffer: Buffer) -> tuple[Any, int]:
+    """The place for which the first one of a rank's buffer stands. Errors: L132."""
+    stands_for, base = collective.get_buffer_index(rank, buffer, 0)
+    if not is_integer(base) or base < 0:
+        found = f"{base!r} from {type(collective).__name__}.get_buffer_index()"
+        refuse(L132, f"an index for {buffer}[0] of rank {rank}", found)
+    return stands_for, int(base)
 
 
 def promised(program: Program, chunk_factor: int) -> Promise:
@@ -90,6 +117,49 @@ def promised(program: Program, chunk_factor: int) -> Promise:
     held = _contents(program)
     results = [held.get(cell) for cell in c.output_cells(program.layout).tolist()]
     return with_results(c, results, chunk_factor)
+
+
+def lacks(
+    promise: Promise, collective: Collective, inputs: Sequence[Sequence[Any]], buffers: Buffers
+) -> list[str]:
+    """The outputs in which a check sees another chunk than the promise has, in words.
+
+    inputs: the chunks of each rank's input before the program. buffers: those of all buffers after
+    it, as the check sees them.
+    """
+    names = [_names(chunk) for own in inputs for chunk in own]
+    ids = np.split(promise.values.target, promise.values.offset[1:-1])
+    found = []
+    for rank in range(promise.ranks):
+        first, last = promise.output_offset[rank : rank + 2]
+        for index, value in enumerate(promise.expected[first:last].tolist()):
+            kept: Counter[Hashable] = Counter()
+            for i in [] if value == NONE else ids[value].tolist():
+                kept += names[i]
+            for chunk in _seen(collective, rank, index, buffers[rank]):
+                if chunk is not None and _names(chunk) != kept:
+                    brought = "no data" if value == NONE else "others"
+                    place = f"rank {rank} output{chunk_range(index, 1)}"
+                    found.append(f"{place} has {chunk!r}, the operations bring {brought}")
+                    break
+    return found
+
+
+def _seen(collective: Collective, rank: int, index: int, buffers: dict[Any, Any]) -> Iterator[Any]:
+    """What a check may see as an output chunk of a rank: that at its index, and that at the place
+    for which it stands."""
+    for buffer, place in (
+        (Buffer.output, index),
+        collective.get_buffer_index(rank, Buffer.output, index),
+    ):
+        if place < len(buffers.get(buffer, ())):
+            yield buffers[buffer][place]
+
+
+def _names(chunk: Any) -> Counter[Hashable]:
+    """The input chunks of a chunk or a reduction, each as often as it is in it; what is no `Chunk`
+    is only equal to itself."""
+    return Counter(p.origin if isinstance(p, Chunk) else id(p) for p in parts(chunk))
 
 
 def with_results(c: Promise, results: Sequence[Value | None], chunk_factor: int) -> Promise:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -99,7 +99,13 @@ def run(
     session = Session(write)
     token = SESSION.set(session)
     try:
-        with _stand_ins(), _arguments([str(path), *arguments]), _own_modules(path):
+        # The script may go to another folder; its caller stays.
+        with (
+            chdir(Path.cwd()),
+            _stand_ins(),
+            _arguments([str(path), *arguments]),
+            _own_modules(path),
+        ):
             run_file(path, run_name="__main__", remedy="Correct the named line.", may_exit=True)
     finally:
         SESSION.reset(token)
@@ -110,7 +116,7 @@ def run(
             found="a script that ends without a program",
             remedy="Give the arguments with which the script makes a program, or write one.",
         )
-    return tuple(program.recorded() for program in session.programs)
+    return tuple(session.programs.values())
 
 
 @contextmanager
@@ -124,8 +130,7 @@ def _stand_ins() -> Iterator[None]:
             module.__path__ = []
             vars(module).update({value.__name__: value for value in contents})
             sys.modules[name] = module
-        _join(sys.modules["msccl"], "language", "topologies", "collectives")
-        _join(sys.modules["msccl.language"], "collectives", "routines")
+        _join_modules()
         yield
     finally:
         for name in _msccl_modules():
@@ -133,10 +138,13 @@ def _stand_ins() -> Iterator[None]:
         sys.modules.update(others)
 
 
-def _join(package: ModuleType, *names: str) -> None:
-    """Makes submodules attributes of their package."""
-    for name in names:
-        setattr(package, name, sys.modules[f"{package.__name__}.{name}"])
+def _join_modules() -> None:
+    """Makes every module an attribute of its package, unless that has another of the name: `chunk`
+    of msccl.language is the function."""
+    for name in MODULES:
+        package, _, own = name.rpartition(".")
+        if package:
+            vars(sys.modules[package]).setdefault(own, sys.modules[name])
 
 
 def _msccl_modules() -> list[str]:

@@ -34,12 +34,12 @@ class Session:
     """A run of a script.
 
     write: makes the texts that XML() and Json() print. current: the program inside whose `with` the
-    script is. programs: those whose `with` has ended.
+    script is. programs: those whose `with` has ended, as they were then.
     """
 
     write: Write
     current: MSCCLProgram | None = None
-    programs: list[MSCCLProgram] = field(default_factory=list)
+    programs: dict[MSCCLProgram, ScriptProgram] = field(default_factory=dict)
 
 
 SESSION: ContextVar[Session] = ContextVar("SESSION")
