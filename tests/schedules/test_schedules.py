@@ -334,6 +334,12 @@ BAD_TACCL: dict[str, tuple[str, str]] = {
     "another operation": (steps([0, 0, 1, 0, 0, "max"]), "F553"),
     "what it doesn't have": (steps([1, 0, 1], [0, 0, 1]), "F556"),
     "a missing send": (steps([0, 0, 1]), "F554"),
+    "no sums": (taccl_schedule("Allreduce(n=4096)", 4096, []), "F554"),
+    "no sums of many chunks": (taccl_schedule("Allreduce(n=2),chunks=999999", 2, []), "F554"),
+    "a sum that isn't sent back": (taccl_schedule("Allreduce(n=2)", 2, REDUCE[:1]), "F554"),
+    "a sum sent in the step that makes it": (
+        taccl_schedule("Allreduce(n=2)", 2, [REDUCE[0] + REDUCE[1]]), "F554",
+    ),
 }  # fmt: skip
 
 

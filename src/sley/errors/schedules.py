@@ -43,7 +43,8 @@ F553 = Rule(
 F554 = Rule(
     "F554",
     "incomplete-schedule",
-    what="The schedule leaves out a GPU, or does not bring a chunk to a GPU that must get it.",
+    what="The schedule leaves out a GPU, or does not bring a chunk to a GPU that must get it, "
+    "or leaves a rank's data out of a sum.",
     why="A collective includes all ranks. TE-CCL takes node 0 of an NDv2 cluster for a switch. "
     "With two chassis it is a GPU, which then neither sends nor receives.",
     example="a TE-CCL schedule for 2 NDv2 with the chunks of 15 GPUs, node 0 without one",

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -75,7 +76,10 @@ class Schedule:
     def check(self) -> list[tuple[str, str]]:
         """What following the schedule shows, for people. Errors: those of `replay`."""
         self.replay()
-        return [("replayed", "every rank sends only what it has")]
+        shown = "every rank sends only what it has"
+        if self.collective == "allreduce":
+            shown = "every rank gets every address with the data of all ranks"
+        return [("replayed", shown)]
 
     @property
     def addresses(self) -> int:
@@ -85,25 +89,49 @@ class Schedule:
 
     def _starts(self) -> tuple[LongArray, LongArray]:
         """int64 (addresses,): the rank that has each address before, and the one that must get it;
-        -1 for all ranks."""
+        -1 for all ranks. Not of an AllReduce, where all ranks have data of each address."""
         each = np.arange(self.addresses, dtype=np.int64) // self.chunks
-        everyone = np.full(self.addresses, -1, np.int64)
         if self.collective == "alltoall":
             return each % self.ranks, each // self.ranks
-        return (everyone, everyone) if self.collective == "allreduce" else (each, everyone)
+        return each, np.full(self.addresses, -1, np.int64)
 
     def replay(self) -> None:
         """Follows the schedule step by step. Errors: F554 for an address that doesn't get to a
-        rank, F556 for a send of one that the rank doesn't have."""
+        rank, in an AllReduce with the data of all ranks, F556 for a send of one that the rank
+        doesn't have."""
+        if self.collective == "allreduce":
+            self._replay_sums()
+        else:
+            self._replay_copies()
+
+    def _replay_sums(self) -> None:
+        """Follows which ranks' data each rank has, address by address: the time and the memory
+        that this takes grow with the sends, not with the addresses and ranks that a file names."""
         s = self.sends
-        check_size(self.file, self.ranks * self.addresses)
+        rows: dict[int, list[tuple[int, int, int, int]]] = {}
+        columns = (column.tolist() for column in (s.address, s.step, s.src, s.dst, s.reduces))
+        for address, *row in zip(*columns, strict=True):
+            rows.setdefault(address, []).append(tuple(row))
+        everyone = (1 << self.ranks) - 1
+        for address in range(self.addresses):
+            for rank, has in enumerate(_sums(self.ranks, rows.get(address, []))):
+                if has != everyone:
+                    lost = everyone & ~has
+                    other = (lost & -lost).bit_length() - 1
+                    raise F554.error(
+                        at=Place(self.file),
+                        expected="sends that bring every address, with the data of all ranks, to "
+                        "every rank",
+                        found=f"address {address} gets to rank {rank} without the data of rank "
+                        f"{other}",
+                    )
+
+    def _replay_copies(self) -> None:
+        s = self.sends
         source, target = self._starts()
         never = np.iinfo(np.int64).max
         since = np.full((self.ranks, self.addresses), never, np.int64)
-        if self.collective == "allreduce":
-            since[:] = 0
-        else:
-            since[source, np.arange(self.addresses)] = 0
+        since[source, np.arange(self.addresses)] = 0
         np.minimum.at(since, (s.dst, s.address), s.step + 1)
         early = np.flatnonzero(s.step < since[s.src, s.address])
         if len(early):
@@ -192,6 +220,19 @@ class Schedule:
             )
             builder.copy(place[row.src, row.address], place[key], 1)
         return builder.program()
+
+
+def _sums(ranks: int, rows: list[tuple[int, int, int, int]]) -> list[int]:
+    """The ranks whose data each rank has of an address at the end, as bits.
+
+    rows: (step, source, destination, reduces) of the address's sends.
+    """
+    has = [1 << rank for rank in range(ranks)]
+    for _, step in groupby(rows, key=lambda row: row[0]):
+        sent = [(has[src], dst, reduces) for _, src, dst, reduces in step]
+        for data, dst, reduces in sent:
+            has[dst] = data | has[dst] if reduces else data
+    return has
 
 
 def read(source: str | os.PathLike[str], file: str | None = None) -> Schedule:
