@@ -301,6 +301,7 @@ BAD_TREES: dict[str, tuple[str, str]] = {
     "text": (TREES.replace("</tree>", "x</tree>", 1), "F551"),
     "another element": (TREES.replace("<send ", "<recv ", 1), "F551"),
     "no trees": ('<Algo nchunkspernode="1"></Algo>', "F551"),
+    "one GPU": (forest(1).replace('height="1"', 'height="0"'), "F551"),
     "no chunks": (TREES.replace("nchunkspernode", "n"), "F551"),
     "zero chunks": (TREES.replace('nchunks="1"', 'nchunks="0"', 1), "F551"),
     "many chunks": (TREES.replace('nchunks="1"', 'nchunks="99999"', 1), "F552"),
@@ -322,6 +323,8 @@ def steps(*sends: Any) -> str:
 BAD_TACCL: dict[str, tuple[str, str]] = {
     "Scan": (taccl_schedule("Scan(n=2)", 2, [A_STEP]), "F559"),
     "a number as name": (steps(*A_STEP).replace('"Allgather(n=2)"', "3"), "F551"),
+    "a lone surrogate in its name": (steps(*A_STEP).replace("-topo", r"\ud800"), "F551"),
+    "a terminal's code in its name": (steps(*A_STEP).replace("-topo", r"\u001b[2J"), "F551"),
     "one rank": (taccl_schedule("Allgather(n=1)", 1, [A_STEP]), "F551"),
     "many ranks": (taccl_schedule("Allgather(n=9)", 10**6, [A_STEP]), "F552"),
     "many chunks": (taccl_schedule("Allgather(n=9),chunks=999999", 9, [A_STEP]), "F552"),
@@ -353,6 +356,12 @@ def test_a_wrong_teccl_schedule_is_refused(case: str) -> None:
 def test_wrong_trees_are_refused(case: str) -> None:
     text, code = BAD_TREES[case]
     assert code_of(text) == code
+
+
+@pytest.mark.parametrize("encoding", ["foo", "gbk", "utf-16"])
+def test_trees_are_read_as_utf_8_whatever_they_declare(encoding: str) -> None:
+    text = f'<?xml version="1.0" encoding="{encoding}"?>\n' + TREES
+    assert forestcoll.read(text).gpus == forestcoll.read(TREES).gpus
 
 
 @pytest.mark.parametrize("case", BAD_TACCL)

@@ -16,7 +16,7 @@ from sley.ir.tables import NONE
 from sley.ir.words import Buffer, TransferKind
 
 MAX_CELLS = 1 << 24
-"""Limit of the output chunks of all ranks, and of their scratch chunks."""
+"""Limit of the output chunks of all ranks together, and of the scratch chunks of each rank."""
 
 
 def check_size(file: str, cells: int) -> None:

@@ -291,7 +291,7 @@ class _Reader:
         self._edges: list[list[Send]] = []
         self._sends = 0
         self._nodes: dict[str, Node] = {}
-        self._parser = expat.ParserCreate()
+        self._parser = expat.ParserCreate("utf-8")  # whatever the file declares
         self._parser.buffer_text = True
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = lambda _: self._path.pop()
@@ -307,6 +307,8 @@ class _Reader:
             raise F551.error(at=at, expected="well-formed XML", found=found) from problem
         if not self._trees:
             self._refuse("at least one <tree>", "none")
+        if not self._sends:
+            self._refuse("at least one <send>", "none")
         rows = zip(self._trees, self._edges, strict=True)
         trees = tuple(Tree(*row, tuple(sends)) for row, sends in rows)
         forest = Forest(self._file, self._chunks, trees)

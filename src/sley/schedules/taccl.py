@@ -261,7 +261,10 @@ def read(source: str | os.PathLike[str], file: str | None = None) -> Schedule:
         raise F552.error(at=Place(file), expected=expected, found=f"{ranks:g} and {chunks}")
     check_size(file, int(ranks) ** (3 if word == "alltoall" else 2) * chunks)
     empty = Sends(*np.zeros((5, 0), np.int32))
-    schedule = Schedule(file, top.text("name")[:200], word, int(ranks), chunks, empty)
+    title = top.text("name")[:200]
+    if not title.isprintable():  # it is shown on terminals
+        top.refuse("name", "a name of printable characters", title)
+    schedule = Schedule(file, title, word, int(ranks), chunks, empty)
     rows = _rows(file, top, schedule)
     table = np.array(rows, np.int32).reshape(-1, 5).T
     return Schedule(file, schedule.title, word, int(ranks), chunks, Sends(*table))
