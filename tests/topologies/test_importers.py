@@ -129,6 +129,12 @@ def test_bad_xml_is_refused(case: str, tmp_path: Path) -> None:
     assert "x.xml" in str(caught.value)
 
 
+@pytest.mark.parametrize("encoding", ["foo", "gbk", "utf-16", "latin-1"])
+def test_the_declared_encoding_of_xml_changes_nothing(encoding: str, tmp_path: Path) -> None:
+    text = f'<?xml version="1.0" encoding="{encoding}"?>' + A100
+    assert loaded(tmp_path, "a.xml", text).topology == loaded(tmp_path, "a.xml", A100).topology
+
+
 def test_slots_without_a_speed_get_pcie_3_and_a_note(tmp_path: Path) -> None:
     text = A100.replace("16.0 GT/s PCIe", "Unknown").replace('link_width="16"', "")
     found = loaded(tmp_path, "x.xml", text)

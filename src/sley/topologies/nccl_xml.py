@@ -58,7 +58,7 @@ def machine_from_xml(file: str, text: str, notes: list[Diagnostic]) -> Machine:
 def _parse(file: str, text: str) -> _Element:
     """The <system> element of XML text. Refuses document types, and with them entities, so that
     memory stays bounded. Errors: T605."""
-    parser = expat.ParserCreate()
+    parser = expat.ParserCreate("utf-8")  # the text is decoded, whatever it declares
     root = _Element("", {}, 0)
     path, elements = [root], 0
 
