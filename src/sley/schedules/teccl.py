@@ -643,5 +643,7 @@ class _Reader:
         found = pattern.fullmatch(word)
         if found is None:
             expected = "GPU N, and in it Chunk N"
-            raise F551.error(at=Place(self._file, detail=_MET), expected=expected, found=repr(word[:40]))
+            raise F551.error(
+                at=Place(self._file, detail=_MET), expected=expected, found=repr(word[:40])
+            )
         return int(found[1])
