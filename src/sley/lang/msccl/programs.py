@@ -1,4 +1,4 @@
-"""Programs: MSCCLProgram, references to chunks, and the functions of msccl.language.
+"""Programs: MSCCLProgram, and references to chunks.
 
 A reference stands for a place of a rank, as in msccl-tools: it has what the place holds when it is
 used, even if that was written later.
@@ -381,48 +381,3 @@ class Ref:
         refuse(L134, "copy and reduce", "an operation of MSCCL++: put, get, signal or wait")
 
     put = get = signal = wait = _one_sided
-
-
-def _current() -> MSCCLProgram:
-    """The program inside whose ``with`` the script is. Errors: L129."""
-    found = SESSION.get().current
-    if found is None:
-        refuse(L129, "a call inside of `with MSCCLProgram(...)`", "none of a program")
-    return found
-
-
-def chunk(rank: int, buffer: Hashable, index: int, size: int = 1) -> Ref:
-    """The reference to `size` chunks at (rank, buffer, index ...). Errors: L101 to L105, L129."""
-    prog = _current()
-    found = prog.get_ref(rank, buffer, index, size)
-    prog.read(found)
-    return found
-
-
-def Check() -> bool:
-    """Whether the collective's check accepts what the program has left so far."""
-    return _current().check()
-
-
-def XML() -> None:
-    """Prints the proven plan of the operations so far as MSCCL XML."""
-    _print_plan(".xml")
-
-
-def Json() -> None:
-    """Prints the proven plan of the operations so far as an execution plan of MSCCL++."""
-    _print_plan(".json")
-
-
-def _print_plan(suffix: str) -> None:
-    print(SESSION.get().write(_current().recorded(), suffix).rstrip("\n"))
-
-
-def Print() -> None:
-    """Prints the operations so far."""
-    print("\n".join(_current().lines()))
-
-
-def MSCCLPPProgram(*arguments: object, **keywords: object) -> NoReturn:
-    """Refuses a program for MSCCL++."""
-    refuse(L134, "MSCCLProgram", "MSCCLPPProgram")

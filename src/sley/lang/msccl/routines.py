@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sley.lang.msccl.buffers import Buffer
-from sley.lang.msccl.programs import chunk
+from sley.lang.msccl.functions import chunk
 
 
 def allgather_ring_inplace(

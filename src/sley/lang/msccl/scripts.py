@@ -19,7 +19,7 @@ from typing import Any
 from sley.errors import Place
 from sley.errors.language import L113
 from sley.lang.files import run_file
-from sley.lang.msccl import buffers, chunks, collectives, programs, routines, topologies
+from sley.lang.msccl import buffers, chunks, collectives, functions, programs, routines, topologies
 from sley.lang.msccl.session import SESSION, ScriptProgram, Session, Write
 
 _BUFFERS = (buffers.Buffer, buffers.BufferSlice, buffers.ThreadblockPolicy)
@@ -28,13 +28,13 @@ _LANGUAGE = (
     *_BUFFERS,
     *_CHUNKS,
     programs.MSCCLProgram,
-    programs.MSCCLPPProgram,
+    functions.MSCCLPPProgram,
     programs.Ref,
-    programs.chunk,
-    programs.Check,
-    programs.Json,
-    programs.Print,
-    programs.XML,
+    functions.chunk,
+    functions.Check,
+    functions.Json,
+    functions.Print,
+    functions.XML,
     # What `from msccl.language import *` brings along from the standard library.
     Enum,
     dataclass,
