@@ -17,7 +17,7 @@ from sley.formats import msccl_xml, mscclpp
 from sley.formats.mscclpp import reader
 from support.deployments import plan
 
-WRITERS = ("writer", "rewriting", "emission", "placing", "threadblocks", "header")
+WRITERS = ("writer", "fitting", "rewriting", "emission", "placing", "threadblocks", "header")
 """Modules of formats that no proof of a file calls."""
 
 OF_NO_FILE = ("C309", "F440", "F441", "F453", "F460", "F461", "F499")

@@ -14,7 +14,7 @@ import sley
 from sley import formats
 from sley.errors import SleyError
 from sley.formats import TARGETS
-from sley.formats.mscclpp import writer
+from sley.formats.mscclpp import fitting
 from support.algorithm_cases import in_turn, label, one_of_each, program
 from support.mscclpp_rules import broken_rules
 
@@ -113,9 +113,9 @@ def test_the_parts_of_a_block_wait_for_one_another_at_semaphores_too():
 
 def test_all_blocks_are_made_before_too_long_ones_are_refused(monkeypatch: pytest.MonkeyPatch):
     made = []
-    emit = writer.emit
+    emit = fitting.emit
     monkeypatch.setattr(
-        writer, "emit", lambda *given: (made.append(steps) or steps for steps in emit(*given))
+        fitting, "emit", lambda *given: (made.append(steps) or steps for steps in emit(*given))
     )
     smaller = replace(TARGETS["mscclpp"], barriers=0)
     with pytest.raises(SleyError, match="F482"):

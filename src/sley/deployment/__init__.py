@@ -3,18 +3,18 @@
 `runtimes` are libraries that might read plans, by version. `folders` reads a directory as a runtime
 does: its `candidates` are files of MSCCL XML (`xml_candidates`, `xml_head`) or execution plans
 (`plan_candidates`), and `consequences` say what a problem of a file means. `examination` finds what
-is wrong in a directory, and which file runs for a call (`calls`). `packages` writes directories;
-`tables` say which plan has which sizes, and `registration` is the program that registers plans with
-MSCCL++.
+is wrong in a directory, and `decisions` which file runs for a call (`calls`). `packages` writes
+directories; `tables` say which plan has which sizes, and `registration` is the program that
+registers plans with MSCCL++.
 """
 
 from sley.deployment.calls import OPERATIONS as OPERATIONS
 from sley.deployment.calls import TYPES as TYPES
 from sley.deployment.calls import Call as Call
-from sley.deployment.examination import Decision as Decision
+from sley.deployment.decisions import Decision as Decision
+from sley.deployment.decisions import Outcome as Outcome
+from sley.deployment.decisions import decide as decide
 from sley.deployment.examination import Examination as Examination
-from sley.deployment.examination import Outcome as Outcome
-from sley.deployment.examination import decide as decide
 from sley.deployment.examination import examine as examine
 from sley.deployment.folders import check_path as check_path
 from sley.deployment.packages import Package as Package

@@ -84,27 +84,35 @@ def read_folder(where: str | os.PathLike[str], runtime: Runtime) -> Reading:
     if runtime.has_program:
         runtime, remarks = _as_registered(runtime, folder, [] if path in paths else paths)
         stops += _absent(runtime, folder, paths)
+    wrong_names = {one.name: _wrong_name(one, runtime) for one in plans}
+    left_out = {name: problem for name, problem in wrong_names.items() if problem is not None}
+    candidates, unreadable = _read([one for one in plans if one.name not in left_out], runtime)
+    stops += unreadable.values() if runtime.stops else ()
+    is_empty = len(left_out) == len(plans)
+    findings = [_nothing(folder, plans, runtime)] if is_empty and not stops else remarks
+    left_out |= unreadable
+    in_order = {one.name: left_out[one.name] for one in plans if one.name in left_out}
+    return Reading(runtime, folder, candidates, in_order, tuple(stops), tuple(findings))
+
+
+def _read(
+    paths: Sequence[Path], runtime: Runtime
+) -> tuple[tuple[Candidate, ...], dict[str, Diagnostic]]:
+    """The candidates, and by name why other files can't be read."""
     candidates: list[Candidate] = []
-    left_out: dict[str, Diagnostic] = {}
-    opened = 0
-    for one in plans:
-        wrong_name = _wrong_name(one, runtime)
-        if wrong_name is not None:
-            left_out[one.name] = wrong_name
-            continue
-        opened += 1
+    unreadable: dict[str, Diagnostic] = {}
+    for one in paths:
         try:
             candidates.append(_READERS[runtime.suffix](one, runtime))
         except SleyError as error:
             found = error.diagnostics[0]
             if runtime.has_program and runtime.stops:
-                own = found.remedy != found.rule.instead  # as for a file without permissions
+                # The program ends at a file that it registers; the remedy stays if it is this
+                # file's own, as without permissions.
+                own = found.remedy != found.rule.instead
                 found = replace(found, rule=F534, remedy=found.remedy if own else F534.instead)
-            left_out[one.name] = found
-            if runtime.stops:
-                stops.append(found)
-    findings = [_nothing(folder, plans, runtime)] if opened == 0 and not stops else remarks
-    return Reading(runtime, folder, tuple(candidates), left_out, tuple(stops), tuple(findings))
+            unreadable[one.name] = found
+    return tuple(candidates), unreadable
 
 
 def _as_registered(

@@ -6,7 +6,7 @@ finds the parts of its chunks, `lowering` makes the machine's rows; `conditions`
 executed so.
 `accesses`: the memory of each operation. `header`: what a call is compared with, for many files.
 `writer`: `placing` finds the place of each message, `threadblocks` the blocks, `emission` their
-operations. All use `words` and `targets`.
+operations, and `fitting` those that fit into the executor's tables. All use `words` and `targets`.
 """
 
 from sley.formats.format import RuntimeFormat

@@ -1,0 +1,289 @@
+"""Fitting: the parts of an execution plan for a Plan, within the tables of MSCCL++'s executor.
+
+Blocks with too many operations are cut, and blocks are merged where a GPU lacks semaphores, until
+everything fits or nothing more can be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from sley.errors import Place
+from sley.errors.formats import F443, F451, F456
+from sley.errors.mscclpp import F475, F481, F482
+from sley.formats.mscclpp.emission import Step, Steps, emit
+from sley.formats.mscclpp.placing import Conflicts, Placing, place
+from sley.formats.mscclpp.targets import LOCAL_MEMORIES, PlanTarget
+from sley.formats.mscclpp.threadblocks import (
+    BlockPart,
+    Channel,
+    ThreadBlocks,
+    arrange,
+    merge_blocks,
+)
+from sley.formats.mscclpp.words import BUFFER_WORDS, MEMORY, PORT, PROTOCOLS
+from sley.formats.problems import Problems
+from sley.ir.collectives import standard
+from sley.ir.connections import Messages
+from sley.ir.plan import Plan
+from sley.ir.tables import NONE, BoolArray, IntArray
+from sley.ir.words import Protocol, is_integer
+
+_BARRIERS = 2
+"""The barriers of a part that follows another one and precedes a third."""
+
+_RESERVED = (_BARRIERS, 6, 12, 20, 32)
+"""Operations to leave free in the parts of a block, in turn until all parts fit: each has barriers,
+and may need signals and semaphores for other parts."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a file. placing: where messages and their scratch are. steps: of each block."""
+
+    plan: Plan
+    placing: Placing
+    blocks: ThreadBlocks
+    steps: list[Steps]
+
+
+def fit(
+    plan: Plan,
+    target: PlanTarget,
+    problems: Problems,
+    *,
+    zero_copy: bool,
+    ranks_per_node: int | None,
+) -> Parts:
+    """The parts of a file; raises the problems, earlier ones included."""
+    _check_plan(plan, problems)
+    nodes = _nodes(plan, ranks_per_node, problems)
+    problems.raise_any()
+    messages = Messages.of(plan)
+    rank = plan.rank
+    ports = np.zeros(len(plan.instructions), bool)
+    ports[messages.send] = nodes[rank[messages.send]] != nodes[rank[messages.receive]]
+    if plan.protocol is Protocol.LL and ports.any():
+        row = int(np.argmax(ports))
+        problems.add(
+            F456,
+            plan.place(row),
+            expected="Simple between hosts: packets go by memory channels alone",
+            found="a message of LL to another host",
+        )
+        problems.raise_any()
+    conflicts = Conflicts.of(plan, messages)
+    placing = place(plan, messages, conflicts, ports, zero_copy=zero_copy)
+    blocks, steps = _blocks(plan, messages, conflicts, placing, ports, target, problems)
+    parts = Parts(plan, placing, blocks, steps)
+    _check_tables(parts, target, problems)
+    problems.raise_any()
+    return parts
+
+
+def _check_plan(plan: Plan, problems: Problems) -> None:
+    """Refuses a plan that no file can represent."""
+    c, at = plan.collective, Place(detail=plan.name)
+    if plan.protocol not in PROTOCOLS.values():
+        problems.add(F456, at, expected="Simple or LL", found=plan.protocol.value)
+    as_xml = "Write it as MSCCL XML, whose runtimes have"
+    if standard(c) is None:
+        expected = "a standard collective: an execution plan has only a name of its collective"
+        remedy = f'{as_xml} others: target="msccl", or --target msccl.'
+        problems.add(F443, at, expected=expected, found=str(c), remedy=remedy)
+    elif c.root != NONE:
+        expected = "a collective without a root: an execution plan has no entry for one"
+        remedy = f"{as_xml} these collectives, or use one without a root, such as AllReduce."
+        problems.add(F443, at, expected=expected, found=str(c), remedy=remedy)
+    for name, chunks in (("input", c.input_chunks), ("output", c.output_chunks)):
+        if not chunks.all():
+            problems.add(
+                F475,
+                at,
+                expected=f"{name} chunks on each rank",
+                found=f"none on rank {int(np.argmin(chunks))}: the loader divides by their number",
+            )
+
+
+def _nodes(plan: Plan, ranks_per_node: Any, problems: Problems) -> IntArray:
+    """int32 (ranks,): the host of each rank."""
+    ranks = plan.collective.ranks
+    nowhere = np.zeros(ranks, np.int32)
+    if ranks_per_node is None:
+        return nowhere if plan.topology is None else plan.topology.node
+    if not is_integer(ranks_per_node) or ranks_per_node < 1 or ranks % ranks_per_node:
+        problems.add(
+            F451,
+            Place(detail="write"),
+            expected=f"ranks_per_node: a number that divides {ranks}",
+            found=f"ranks_per_node={ranks_per_node!r}",
+        )
+        return nowhere
+    return np.arange(ranks, dtype=np.int32) // np.int32(ranks_per_node)
+
+
+def _blocks(
+    plan: Plan,
+    messages: Messages,
+    conflicts: Conflicts,
+    placing: Placing,
+    ports: BoolArray,
+    target: PlanTarget,
+    problems: Problems,
+) -> tuple[ThreadBlocks, list[Steps]]:
+    """The blocks and their steps: the plan's own blocks where a GPU has the semaphores for them,
+    and blocks with too many operations cut. Raises the problems of blocks and GPUs for which that
+    is not enough."""
+    limits = [target.semaphores] * plan.collective.ranks
+    while True:
+        whole = merge_blocks(plan, conflicts, limits)
+        blocks = arrange(plan, messages, conflicts, whole, ports)
+        steps = _steps_of_whole(emit(plan, messages, placing, blocks, target), blocks, target)
+        long = list(zip(whole, steps, strict=True))
+        for reserved in _RESERVED:
+            if all(len(of.steps) <= target.operations for of in steps):
+                break
+            parts = [part for block in long for part in _cut(*block, target, reserved)]
+            blocks = arrange(plan, messages, conflicts, parts, ports)
+            # More parts need no fewer semaphores and barriers, but fewer channels.
+            if _lacks_numbers(blocks, target):
+                break
+            if not _lacks_channels(blocks, target):
+                steps = list(emit(plan, messages, placing, blocks, target))
+        # Parts of two blocks may need more than one semaphore.
+        excess = [number - target.semaphores for number in blocks.semaphores]
+        if not any(more > 0 < limits[rank] for rank, more in enumerate(excess)):
+            _check_arrangement(plan, blocks, target, problems)
+            return blocks, steps
+        limits = [max(of - max(more, 0), 0) for of, more in zip(limits, excess, strict=True)]
+
+
+def _steps_of_whole(
+    found: Iterable[Steps], blocks: ThreadBlocks, target: PlanTarget
+) -> list[Steps]:
+    """The steps of blocks that are not cut. Refuses early a GPU whose blocks need too many barriers
+    when they are. Errors: F482."""
+    steps, barriers = list[Steps](), [0] * len(blocks.barriers)
+    for rank, of in zip(blocks.rank, found, strict=True):
+        steps.append(of)
+        barriers[rank] += (len(of.steps) - 1) // target.operations
+        if barriers[rank] > target.barriers:
+            raise F482.error(
+                at=Place(detail=f"rank {rank}"),
+                expected=f"at most {target.barriers} barriers on a GPU",
+                found=f"at least {barriers[rank]}, between parts of {target.operations} operations",
+            )
+    return steps
+
+
+def _lacks_numbers(blocks: ThreadBlocks, target: PlanTarget) -> bool:
+    """Whether a GPU lacks semaphores or barriers."""
+    return max(blocks.semaphores) > target.semaphores or max(blocks.barriers) > target.barriers
+
+
+def _channels_of(blocks: ThreadBlocks, block: int, *, port: bool) -> int:
+    return sum(channel.port is port for channel in blocks.channels[block])
+
+
+def _lacks_channels(blocks: ThreadBlocks, target: PlanTarget) -> bool:
+    """Whether a block has too many channels of a type."""
+    return any(
+        _channels_of(blocks, block, port=port) > target.channels
+        for block in range(len(blocks.rank))
+        for port in (False, True)
+    )
+
+
+def _check_arrangement(
+    plan: Plan, blocks: ThreadBlocks, target: PlanTarget, problems: Problems
+) -> None:
+    """Refuses blocks with too many channels, and GPUs that lack semaphores or barriers."""
+    for block, rows in enumerate(blocks.rows):
+        for port in (False, True):
+            number = _channels_of(blocks, block, port=port)
+            if number > target.channels:
+                expected = (
+                    f"at most {target.channels} {PORT if port else MEMORY} channels in a block"
+                )
+                problems.add(F482, plan.place(rows[0]), expected=expected, found=f"{number}")
+    _check_numbers("semaphores", blocks.semaphores, target.semaphores, problems)
+    _check_numbers("barriers", blocks.barriers, target.barriers, problems)
+    problems.raise_any()
+
+
+def _check_numbers(word: str, numbers: list[int], most: int, problems: Problems) -> None:
+    """Refuses the GPU with the greatest number of something. numbers: by rank."""
+    rank = int(np.argmax(numbers))
+    if numbers[rank] > most:
+        at, expected = Place(detail=f"rank {rank}"), f"at most {most} {word} on a GPU"
+        problems.add(F482, at, expected=expected, found=f"{numbers[rank]}")
+
+
+def _cut(block: BlockPart, steps: Steps, target: PlanTarget, reserved: int) -> list[BlockPart]:
+    """A block, cut if need be so that each part has at most the target's number of operations, with
+    `reserved` operations left free."""
+    # A whole block has no barriers.
+    if len(steps.steps) <= target.operations - reserved + _BARRIERS:
+        return [block]
+    end = len(steps.steps) - steps.ends[-1]
+    room = target.operations - steps.begin - end - reserved
+    parts = [BlockPart([])]
+    start = steps.begin
+    for row, (before, after) in zip(block.rows, pairwise([start, *steps.ends]), strict=True):
+        if parts[-1].rows and after - start > room:
+            parts.append(BlockPart([], follows=True))
+            start = before
+        parts[-1].rows.append(row)
+    return parts
+
+
+def _check_tables(parts: Parts, target: PlanTarget, problems: Problems) -> None:
+    """Refuses blocks with more operations and references, and GPUs with more ports, than the
+    executor's tables have."""
+    blocks = parts.blocks
+    for b, of in enumerate(parts.steps):
+        at = parts.plan.place(blocks.rows[b][0])
+        if len(of.steps) > target.operations:
+            problems.add(
+                F481,
+                at,
+                expected=f"at most {target.operations} operations in a block",
+                found=f"{len(of.steps)}",
+            )
+        for port in (False, True):
+            peers = len(set(remote_buffers(of.steps, blocks.rank[b], port=port)))
+            if peers > target.references:
+                expected = f"at most {target.references} remote buffers in a block"
+                problems.add(F482, at, expected=expected, found=f"{peers}")
+    ranks = range(parts.plan.collective.ranks)
+    steps: list[list[Step]] = [[] for _ in ranks]
+    ports: list[set[Channel]] = [set() for _ in ranks]
+    for rank, of, channels in zip(blocks.rank, parts.steps, blocks.channels, strict=True):
+        steps[rank] += of.steps
+        ports[rank].update(channel for channel in channels if channel.port)
+    remote = [len(remote_buffers(steps[rank], rank, port=True)) for rank in ranks]
+    most = target.port_memories - LOCAL_MEMORIES
+    _check_numbers("port channels", [len(of) for of in ports], target.port_channels, problems)
+    _check_numbers("remote buffers of ports", remote, most, problems)
+
+
+def remote_buffers(steps: list[Step], rank: int, *, port: bool) -> list[tuple[int, str]]:
+    """The remote buffers of steps, by ports or by memory channels, in the order of their first
+    use."""
+    found: dict[tuple[int, str], None] = {}
+    for step in steps:
+        if is_port(step) is port:
+            for item in step.destinations:
+                if item.rank != rank:
+                    found[item.rank, BUFFER_WORDS[item.buffer]] = None
+    return list(found)
+
+
+def is_port(step: Step) -> bool:
+    """Whether a step uses port channels."""
+    return bool(step.channels) and step.channels[0].port
