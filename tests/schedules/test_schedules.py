@@ -17,7 +17,7 @@ from sley.cli.main import main
 from sley.engine.measure import Sweep
 from sley.formats import program_source
 from sley.ir.program import Program, Transfers
-from sley.schedules import forestcoll, taccl, teccl
+from sley.schedules import forestcoll, taccl, teccl_files
 from support import rank_threads
 from support.schedule_files import (
     forest,
@@ -94,9 +94,9 @@ TWO_STEPS = [
 ]
 
 SMALL: dict[str, tuple[Callable[[str], Any], str, tuple[str, ...]]] = {
-    "TE-CCL ring": (teccl.read, teccl_allgather(ring_flows(4, 2), 3), ("allgather",)),
-    "TE-CCL with a spare flow": (teccl.read, teccl_allgather(GATHER, 2), ("allgather",)),
-    "TE-CCL halves": (teccl.read, teccl_alltoall(halves(3), 2), ("alltoall",)),
+    "TE-CCL ring": (teccl_files.read, teccl_allgather(ring_flows(4, 2), 3), ("allgather",)),
+    "TE-CCL with a spare flow": (teccl_files.read, teccl_allgather(GATHER, 2), ("allgather",)),
+    "TE-CCL halves": (teccl_files.read, teccl_alltoall(halves(3), 2), ("alltoall",)),
     "ForestColl star": (forestcoll.read, forest(4, 2), forestcoll.COLLECTIVES),
     "ForestColl star and chain": (forestcoll.read, forest(3, 1, 2), forestcoll.COLLECTIVES),
     "TACCL AllGather": (taccl.read, taccl_schedule("Allgather(n=2)", 2, [A_STEP]), ("allgather",)),
@@ -150,7 +150,7 @@ def test_every_teccl_file_is_known(data_dir: Path) -> None:
 def test_a_teccl_file_is_replayed_to_its_finishing_epoch(name: str, data_dir: Path) -> None:
     path = data_dir / "teccl" / f"{name}.json"
     epochs, code = FINISHING[name]
-    schedule = teccl.read(path)
+    schedule = teccl_files.read(path)
     found = schedule.replay()
     assert found.epochs == epochs == json.loads(path.read_text())["3-Epochs_Required"]
     assert schedule.machine is not None
@@ -177,7 +177,7 @@ def test_a_lost_gpu_and_the_ranks_that_remain_are_named(data_dir: Path) -> None:
 
 def test_early_stop_files_have_twice_the_size_of_their_name(data_dir: Path) -> None:
     name = "DGX2_output-2_chassis-AllGather-Fast_Early_Stop-1MB.json"
-    facts = dict(teccl.read(data_dir / "teccl" / name).facts())
+    facts = dict(teccl_files.read(data_dir / "teccl" / name).facts())
     assert facts["data"] == "62.5 KB of each of 32 ranks, 2000 KB"
 
 
@@ -239,7 +239,7 @@ def test_real_schedules_run_in_processes(name: str, data_dir: Path) -> None:
 def code_of(text: str, **settings: Any) -> str:
     """The code with which the schedule of a text is refused."""
     with pytest.raises(sley.SleyError) as caught:
-        read = forestcoll.read if text.startswith("<") else teccl.read
+        read = forestcoll.read if text.startswith("<") else teccl_files.read
         read = taccl.read if '"sccl_type"' in text else read
         read(text).program(**settings)
     return caught.value.code
@@ -379,7 +379,7 @@ def test_other_collectives_and_places_are_refused() -> None:
 
 
 def test_copies_are_messages_of_their_own_if_allowed() -> None:
-    program = teccl.read(gather(*COPIES)).program(allow=["multicast"])
+    program = teccl_files.read(gather(*COPIES)).program(allow=["multicast"])
     assert int(program.transfers.remote.sum()) == 6
     assert_runs(program)
 
@@ -387,7 +387,7 @@ def test_copies_are_messages_of_their_own_if_allowed() -> None:
 def test_a_mistake_points_at_the_line_of_the_flow() -> None:
     text = gather(*[(*f[:4], 0, f[5]) for f in RING])
     with pytest.raises(sley.SleyError) as caught:
-        teccl.read(text, file="x.json").replay()
+        teccl_files.read(text, file="x.json").replay()
     place = caught.value.diagnostics[0].places[0]
     assert "in epoch 0" in text.split("\n")[place.line - 1]
     assert place.file == "x.json"
@@ -395,7 +395,7 @@ def test_a_mistake_points_at_the_line_of_the_flow() -> None:
 
 def test_a_transfer_points_at_the_line_of_its_flow() -> None:
     text = gather()
-    program = teccl.read(text).program()
+    program = teccl_files.read(text).program()
     lines = text.split("\n")
     for row in program.transfers:
         if row.src != row.dst:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from sley.schedules import Schedule, forestcoll, taccl, teccl
+from sley.schedules import Schedule, forestcoll, taccl, teccl_files
 from support.schedule_files import (
     forest,
     halves,
@@ -26,9 +26,9 @@ REDUCE = [
     [[0, 0, 1, 9, 0, None], [1, 1, 0, 9, 0, None]],
 ]
 SEEDS: list[tuple[Callable[[str], Schedule], str]] = [
-    (teccl.read, teccl_allgather(ring_flows(3, 2), 2)),
-    (teccl.read, teccl_allgather(VIA, 1, **{"6-Demand_Met": MET})),
-    (teccl.read, teccl_alltoall(halves(3), 2)),
+    (teccl_files.read, teccl_allgather(ring_flows(3, 2), 2)),
+    (teccl_files.read, teccl_allgather(VIA, 1, **{"6-Demand_Met": MET})),
+    (teccl_files.read, teccl_alltoall(halves(3), 2)),
     (forestcoll.read, forest(3, 2, 2)),
     (taccl.read, taccl_schedule("Allgather(n=2)", 2, GATHER)),
     (taccl.read, taccl_schedule("Allreduce(n=2)", 2, REDUCE)),

@@ -1,6 +1,6 @@
 """Schedules: what synthesisers write, as programs.
 
-A file for each synthesiser (teccl with its machines in teccl_machines, forestcoll, taccl) reads a
+A file for each synthesiser (teccl with teccl_files and teccl_machines, forestcoll, taccl) reads a
 schedule, follows it, compares it with the file's own claims, and turns it into a program.
 `building` makes the program, `documents` reads JSON within limits.
 """
@@ -14,7 +14,7 @@ from typing import Protocol
 from sley import recognition
 from sley.ir.program import Program
 from sley.recognition import Kind, kind_of, refuse_kind
-from sley.schedules import forestcoll, taccl, teccl
+from sley.schedules import forestcoll, taccl, teccl, teccl_files
 from sley.schedules.documents import file_text
 
 __all__ = ["ALLOWED", "COLLECTIVES", "Schedule", "load", "read"]
@@ -60,7 +60,7 @@ class Schedule(Protocol):
 
 
 _READERS: dict[Kind, Callable[[str | os.PathLike[str]], Schedule]] = {
-    recognition.TECCL: teccl.read,
+    recognition.TECCL: teccl_files.read,
     recognition.FORESTCOLL: forestcoll.read,
     recognition.TACCL_SCHEDULE: taccl.read,
 }

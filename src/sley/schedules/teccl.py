@@ -1,15 +1,13 @@
-"""TE-CCL's schedules (JSON): flows of chunks over links, each in an epoch.
+"""TE-CCL's schedules: flows of chunks over links, each in an epoch.
 
-A flow of an AllGather is a whole chunk; an AllToAll has paths, each for a part of a chunk. The flow
-texts of an AllToAll are no list of its flows, as equal ones are written once; its paths are.
-Source: TE-CCL's code, teccl/solvers/allgather.py and alltoall.py.
+A flow of an AllGather is a whole chunk; an AllToAll has paths, each for a part of a chunk. A
+schedule is followed epoch by epoch, and made a program. Source: TE-CCL's code,
+teccl/solvers/allgather.py and alltoall.py.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,33 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from sley.errors import Place, Rule, SleyError, counted, shortened
-from sley.errors.schedules import F551, F552, F553, F554, F555, F556, F557, F559
+from sley.errors import Place, SleyError, counted, shortened
+from sley.errors.schedules import F552, F554, F555, F556, F557, F559
 from sley.ir.collectives import AllGather, AllToAll
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
 from sley.ir.words import Buffer
 from sley.schedules.building import Builder, Cells, check_size
-from sley.schedules.documents import Lines, Section, file_text, json_object
 from sley.schedules.teccl_machines import Machine, Timing, machine_of
 
-MAX_NODE = 4095
 MAX_EPOCH = 10**6
 MAX_PARTS = 1000
 """Limit of the denominator of a path's volume: a chunk is cut into this many parts."""
 
-_NUMBER = r"([0-9]{1,9})"
-_HOP = rf"{_NUMBER}->{_NUMBER}(?: with volume ([0-9.eE+-]{{1,30}}))? in epoch {_NUMBER}"
-_VIA = r"(?: via switches ([0-9]{1,9}(?:(?:->|, ?)[0-9]{1,9}){0,9}))?"
-_FLOW = re.compile(rf"Chunk {_NUMBER} from {_NUMBER} traveled over {_HOP}{_VIA}")
-_STEP = re.compile(_HOP + _VIA)
-_DEMAND = re.compile(rf"Demand at {_NUMBER} for chunk {_NUMBER} from {_NUMBER} met by epoch .*")
-_GPU = re.compile(rf"GPU {_NUMBER}")
-_CHUNK = re.compile(rf"Chunk {_NUMBER}")
-_FLOWS, _PATHS = re.compile(r"\d-Flows"), re.compile(r"\d-[Cc]hunk paths")
-_DURATION, _EPOCHS = "1-Epoch_Duration", "3-Epochs_Required"
-_TIME, _BANDWIDTH = "4-Collective_Finish_Time", "5-Algo_Bandwidth"
-_MET = "6-Demand_Met"
+EPOCHS, TIME, MET = "3-Epochs_Required", "4-Collective_Finish_Time", "6-Demand_Met"
+"""The keys of a file's claims that following the schedule may refute."""
 
 ALLOWED = ("multicast", "incomplete")
 """What the caller may allow: copies by switches, and GPUs without data."""
@@ -224,25 +210,25 @@ class Schedule:
         f, ranks = self.flows, len(self.gpus)
         chunks = self._chunks_of_a_rank()
         check_size(self.file, ranks * ranks * chunks)
-        which = self._rank(f.source) * chunks + f.chunk
+        which = self._ranks(f.source) * chunks + f.chunk
         total = ranks * chunks
         never = np.iinfo(np.int64).max
         present = np.full(ranks * total, never, np.int64)
         own = np.arange(total)
         present[own // chunks * total + own] = 0
-        np.minimum.at(present, self._rank(f.dst) * total + which, arrival)
-        self._refuse_early(f.epoch < present[self._rank(f.src) * total + which], present, which)
+        np.minimum.at(present, self._ranks(f.dst) * total + which, arrival)
+        self._refuse_early(f.epoch < present[self._ranks(f.src) * total + which], present, which)
         missing = np.flatnonzero(present == never)
         if len(missing):
             gpu, chunk = divmod(int(missing[0]), total)
             self._refuse_missing(gpu, *divmod(chunk, chunks), len(missing))
+        rank_of = self._rank_of
         for (gpu, source, chunk), epoch in self.claims.met.items():
-            if {gpu, source} <= {*self.gpus} and chunk < chunks:
-                row, column = (int(self._rank(np.array([node]))[0]) for node in (gpu, source))
-                found = int(present[row * total + column * chunks + chunk])
+            if gpu in rank_of and source in rank_of and chunk < chunks:
+                found = int(present[rank_of[gpu] * total + rank_of[source] * chunks + chunk])
                 if found != epoch:
                     self._refuse_claim(
-                        f"{_MET}: chunk {chunk} of GPU {source} at GPU {gpu} after {epoch} epochs",
+                        f"{MET}: chunk {chunk} of GPU {source} at GPU {gpu} after {epoch} epochs",
                         f"it arrives after {found}",
                     )
         return int(present.max(initial=0))
@@ -253,7 +239,7 @@ class Schedule:
             return
         f, row = self.flows, int(rows[0])
         total = len(present) // len(self.gpus)
-        epoch = int(present[int(self._rank(f.src[row : row + 1])[0]) * total + int(which[row])])
+        epoch = int(present[self._rank_of[int(f.src[row])] * total + int(which[row])])
         when = (
             f"arrives there for epoch {epoch}" if epoch <= MAX_EPOCH * 4 else "never arrives there"
         )
@@ -317,18 +303,22 @@ class Schedule:
         c = self.claims
         if not math.isclose(c.epochs * c.epoch_s, c.time_s, rel_tol=1e-6):
             self._refuse_claim(
-                f"{_TIME}: {c.epochs} epochs of {c.epoch_s:g} s, {c.epochs * c.epoch_s:g} s",
+                f"{TIME}: {c.epochs} epochs of {c.epoch_s:g} s, {c.epochs * c.epoch_s:g} s",
                 f"{c.time_s:g} s",
             )
         if last != c.epochs and (self.machine is not None or c.met):
             self._refuse_claim(
-                f"{_EPOCHS}: {c.epochs}", f"the last chunk arrives after {last} ({rates})"
+                f"{EPOCHS}: {c.epochs}", f"the last chunk arrives after {last} ({rates})"
             )
 
     def _refuse_claim(self, expected: str, found: str) -> None:
         raise F557.error(at=Place(self.file), expected=expected, found=found)
 
-    def _rank(self, nodes: IntArray) -> LongArray:
+    @cached_property
+    def _rank_of(self) -> dict[int, int]:
+        return {node: rank for rank, node in enumerate(self.gpus)}
+
+    def _ranks(self, nodes: IntArray) -> LongArray:
         return np.searchsorted(np.array(self.gpus), nodes)
 
     def _chunks_of_a_rank(self) -> int:
@@ -378,10 +368,9 @@ class Schedule:
             first = self.routes[f.route[row]][0]
             key = (f.chunk[row], f.source[row], f.src[row], f.epoch[row], first)
             groups[tuple(map(int, key))].append(row)
-        copied = [rows for rows in groups.values() if len(rows) > 1]
+        copied = [(key, rows) for key, rows in groups.items() if len(rows) > 1]
         if copied:
-            rows = copied[0]
-            chunk, source, src, epoch, switch = next(k for k, v in groups.items() if v is rows)
+            (chunk, source, src, epoch, switch), rows = copied[0]
             ends = ", ".join(shortened([f"GPU {f.dst[row]}" for row in rows]))
             raise F555.error(
                 at=[Place(self.file, int(f.line[row])) for row in rows[:2]],
@@ -399,8 +388,8 @@ class Schedule:
             for rank in range(ranks):
                 own = Cells(rank, Buffer.INPUT, 0, chunks)
                 builder.copy(own, Cells(rank, Buffer.OUTPUT, rank * chunks, chunks), 1)
-        which = self._rank(f.source) * chunks + f.chunk
-        src, dst = self._rank(f.src), self._rank(f.dst)
+        which = self._ranks(f.source) * chunks + f.chunk
+        src, dst = self._ranks(f.src), self._ranks(f.dst)
         seen = {(source, source * chunks + k) for source in range(ranks) for k in range(chunks)}
         first: set[int] = set()
         for row in np.argsort(found.arrival, kind="stable").tolist():
@@ -441,7 +430,7 @@ class Schedule:
         place = {path: start for path, (start, _) in enumerate(ends)}
         for row in order.tolist():
             path = int(f.path[row])
-            source, rank = place[path], int(self._rank(f.dst[row : row + 1])[0])
+            source, rank = place[path], self._rank_of[int(f.dst[row])]
             target = ends[path][1] if last[row] else builder.new_scratch(rank, source.count)
             builder.copy(source, target, int(f.line[row]))
             place[path] = target
@@ -469,7 +458,7 @@ class Schedule:
             count = row.parts * (cuts // row.of)
             at = numbers[key] * cuts + done[key]
             done[key] += count
-            source, target = (int(r) for r in self._rank(np.array(key[:2], np.int32)))
+            source, target = self._rank_of[row.source], self._rank_of[row.target]
             start = Cells(source, Buffer.INPUT, target * each + at, count)
             ends.append((start, Cells(target, Buffer.OUTPUT, source * each + at, count)))
         return ends
@@ -481,169 +470,3 @@ def _more(number: int) -> str:
 
 def _other_collective(file: str, own: str, other: str) -> SleyError:
     return F559.error(at=Place(file), expected=own, found=other)
-
-
-def read(source: str | os.PathLike[str], file: str | None = None) -> Schedule:
-    """The schedule in a file (a path), or of a text that begins with {.
-
-    file: the file's name in messages. Errors: F404, F551 to F553.
-    """
-    is_text = isinstance(source, str) and source.lstrip()[:1] == "{"
-    text = str(source) if is_text else file_text(source)
-    file = file or ("<text>" if is_text else os.fspath(source))
-    return _Reader(file, text).schedule()
-
-
-class _Reader:
-    """Reads one file."""
-
-    def __init__(self, file: str, text: str) -> None:
-        self._file = file
-        self._top = Section(file, json_object(file, text))
-        self._lines = Lines(text, r"Chunk |Demand at ")
-        self._routes: dict[tuple[int, ...], int] = {}
-        self._rows: list[tuple[int, ...]] = []
-        self._paths: list[tuple[int, ...]] = []
-
-    def schedule(self) -> Schedule:
-        flows = self._top.items(self._key(_FLOWS, "7-Flows"))
-        parsed = [self._flow(text) for text in flows]
-        fluid = any(found[3] is not None for found in parsed)
-        if fluid:
-            self._read_paths(self._top.table(self._key(_PATHS, "8-Chunk paths")))
-        else:
-            for chunk, source, hop, _, line in parsed:
-                self._rows.append((chunk, source, *hop, -1, line))
-        if not self._rows:
-            self._top.refuse("7-Flows", "at least one flow", flows)
-        return Schedule(
-            self._file,
-            "alltoall" if fluid else "allgather",
-            self._claims(),
-            Flows(*np.array(self._rows, np.int32).T),
-            Paths(*np.array(self._paths, np.int32).reshape(-1, 6).T),
-            tuple(self._routes),
-        )
-
-    def _key(self, pattern: re.Pattern[str], usual: str) -> str:
-        """The key whose number varies."""
-        return next((key for key in self._top.values if pattern.fullmatch(key)), usual)
-
-    def _refuse(self, rule: Rule, text: object, expected: str) -> SleyError:
-        shown = repr(text[:100]) if isinstance(text, str) else type(text).__name__
-        line = self._lines[text] if isinstance(text, str) else 0
-        return rule.error(at=Place(self._file, line), expected=expected, found=shown)
-
-    def _flow(self, text: object) -> tuple[int, int, tuple[int, ...], Fraction | None, int]:
-        """Chunk, source, (from, to, epoch, route), volume and line of a flow's text."""
-        found = _FLOW.fullmatch(text) if isinstance(text, str) else None
-        if found is None:
-            expected = "Chunk C from S traveled over A->B [with volume V] in epoch K"
-            raise self._refuse(F553, text, expected)
-        chunk, source = int(found[1]), self._node(found[2], text)
-        if chunk > MAX_NODE:
-            raise self._refuse(F552, text, f"chunks up to {MAX_NODE}")
-        hop, volume = self._hop(found.groups()[2:], text)
-        return chunk, source, hop, volume, self._lines[str(text)]
-
-    def _hop(
-        self, groups: tuple[str | None, ...], text: object
-    ) -> tuple[tuple[int, ...], Fraction | None]:
-        src, dst, share, epoch, via = groups
-        ends = [self._node(str(node), text) for node in (src, dst)]
-        if int(epoch or 0) > MAX_EPOCH:
-            raise self._refuse(F552, text, f"epochs up to {MAX_EPOCH}")
-        switches = re.split(r"->|, ?", via) if via else []
-        route = tuple(self._node(switch, text) for switch in switches)
-        if ends[0] == ends[1]:
-            raise self._refuse(F553, text, "two different nodes")
-        number = self._routes.setdefault(route, len(self._routes))
-        return (*ends, int(epoch or 0), number), None if share is None else self._share(share, text)
-
-    def _node(self, word: str, text: object) -> int:
-        if int(word) > MAX_NODE:
-            raise self._refuse(F552, text, f"nodes up to {MAX_NODE}")
-        return int(word)
-
-    def _share(self, word: str, text: object) -> Fraction:
-        """A volume as a fraction of a chunk; TE-CCL rounds to six digits."""
-        try:
-            value = float(word)
-        except ValueError:
-            value = math.nan
-        if not 0 < value <= 1:
-            raise self._refuse(F553, text, "a volume above 0 and up to 1")
-        share = Fraction(value).limit_denominator(MAX_PARTS)
-        if share == 0 or abs(float(share) - value) > 1e-5:
-            expected = f"a volume that is a fraction with a denominator up to {MAX_PARTS}"
-            raise self._refuse(F552, text, expected)
-        return share
-
-    def _read_paths(self, demands: dict[str, Any]) -> None:
-        for text, paths in demands.items():
-            found = _DEMAND.fullmatch(text)
-            if found is None or not isinstance(paths, list):
-                raise self._refuse(F553, text, "Demand at D for chunk C from S met by epoch K")
-            target, chunk, source = int(found[1]), int(found[2]), int(found[3])
-            for node in (target, source):
-                self._node(str(node), text)
-            if chunk > MAX_NODE * MAX_NODE:
-                raise self._refuse(F552, text, f"chunks up to {MAX_NODE * MAX_NODE}")
-            for path in paths:
-                self._read_path(path, text, (source, target, chunk))
-
-    def _read_path(self, path: object, demand: str, key: tuple[int, int, int]) -> None:
-        """A path is a list of [epoch, text of a hop]."""
-        source, target, chunk = key
-        line, at, shares = self._lines[demand], source, set()
-        if not isinstance(path, list) or not path:
-            raise self._refuse(F553, demand, "paths, each a list of hops")
-        for entry in path:
-            text = entry[1] if isinstance(entry, list) and len(entry) == 2 else entry
-            found = _STEP.fullmatch(text) if isinstance(text, str) else None
-            if found is None:
-                raise self._refuse(F553, demand, "hops A->B with volume V in epoch K")
-            hop, share = self._hop(found.groups(), text)
-            if hop[0] != at or share is None:
-                raise self._refuse(F553, demand, f"hops with volumes that lead on from GPU {at}")
-            at = hop[1]
-            shares.add(share)
-            self._rows.append((chunk, source, *hop, len(self._paths), line))
-        if at != target or len(shares) != 1:
-            expected = f"paths of one volume that lead from GPU {source} to GPU {target}"
-            raise self._refuse(F553, demand, expected)
-        share = shares.pop()
-        self._paths.append((source, target, chunk, share.numerator, share.denominator, line))
-
-    def _claims(self) -> Claims:
-        top = self._top
-        epoch = top.number(_DURATION)
-        epochs = top.number(_EPOCHS)
-        if epochs != int(epochs) or epochs > 2 * MAX_EPOCH:
-            top.refuse(_EPOCHS, f"a whole number up to {2 * MAX_EPOCH}", epochs)
-        met = self._met(epoch) if _MET in top.values else {}
-        return Claims(epoch, int(epochs), top.number(_TIME), top.number(_BANDWIDTH), met)
-
-    def _met(self, epoch: float) -> dict[tuple[int, int, int], int]:
-        """The epoch by which each (GPU, source, chunk) arrives: {"GPU 3": {"GPU 1": {"Chunk 0":
-        seconds}}}."""
-        met: dict[tuple[int, int, int], int] = {}
-        for word, sources in self._top.table(_MET).items():
-            gpu = self._numbered(_GPU, word)
-            for other, chunks in Section(self._file, {word: sources}, _MET).table(word).items():
-                source = self._numbered(_GPU, other)
-                inside = Section(self._file, {other: chunks}, f"{_MET}, {word}").table(other)
-                times = Section(self._file, inside, f"{_MET}, {word}, {other}")
-                for name in inside:
-                    key = gpu, source, self._numbered(_CHUNK, name)
-                    met[key] = round(min(times.number(name) / epoch, 1e12))
-        return met
-
-    def _numbered(self, pattern: re.Pattern[str], word: str) -> int:
-        found = pattern.fullmatch(word)
-        if found is None:
-            expected = "GPU N, and in it Chunk N"
-            raise F551.error(
-                at=Place(self._file, detail=_MET), expected=expected, found=repr(word[:40])
-            )
-        return int(found[1])
