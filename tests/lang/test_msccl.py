@@ -18,7 +18,7 @@ import pytest
 import sley
 from sley.formats import TARGETS, msccl_xml, program_source
 from sley.ir.words import Buffer
-from sley.lang.msccl import topologies
+from sley.lang.msccl import scripts, topologies
 from support.script_programs import count_wrong, plan_of
 
 SCRIPTS = Path(__file__).with_name("msccl_scripts")
@@ -336,6 +336,58 @@ def test_a_run_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (list(sys.path), sys.argv, sys.modules["__main__"], Path.cwd()) == before
     left = [n for n in sys.modules if n.startswith("msccl") or n == "teams_collective"]
     assert left == []
+
+
+def test_only_the_scripts_own_modules_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A script beside its environment.
+    site = tmp_path / ".venv" / "lib" / "site-packages"
+    files = (site / "installed_one.py", tmp_path / "own_one.py", tmp_path / "own_space" / "two.py")
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    names = ("installed_one", "own_one", "own_space", "own_space.two")
+    body = "".join(f"    import {name}\n" for name in names)
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + body + "    chunk(0, Buffer.input, 0).copy(1, Buffer.output, 0)\n")
+    monkeypatch.syspath_prepend(site)
+    sley.load_msccl(script)
+    assert [name for name in names if name in sys.modules] == ["installed_one"]
+    del sys.modules["installed_one"]
+
+
+def test_modules_of_sley_and_of_python_stay_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in (sley, json):
+        loaded = ModuleType("loaded_by_the_script")
+        loaded.__file__ = package.__file__
+        folder = Path(str(package.__file__)).parents[2]
+        with scripts._own_modules(folder / "script.py"):
+            monkeypatch.setitem(sys.modules, loaded.__name__, loaded)
+        assert sys.modules.pop(loaded.__name__, None) is loaded, package
+
+
+def test_threads_of_a_script_belong_to_its_program() -> None:
+    program = run("""
+import threading
+thread = threading.Thread(target=lambda: chunk(0, Buffer.input, 0).copy(1, Buffer.output, 0))
+thread.start()
+thread.join()
+""")
+    assert places(program) == ["0 in[0] 1 out[0]"]
+
+
+def test_functions_after_the_script_are_refused(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json\n" + HEAD + "    chunk(0, Buffer.input, 0).copy(1, Buffer.output, 0)\n"
+        "    json.left = [chunk, XML, chunk(0, Buffer.input, 0).copy]\n"
+    )
+    sley.load_msccl(script)
+    left, printer, copy = vars(json).pop("left")
+    for call in (lambda: left(0, "i", 0), printer, lambda: copy(1, "x")):
+        with pytest.raises(sley.SleyError, match="L129"):
+            call()
 
 
 def test_modules_are_attributes_of_their_packages() -> None:

@@ -8,12 +8,12 @@ from typing import NoReturn
 from sley.errors.language import L129, L134
 from sley.lang.arguments import refuse
 from sley.lang.msccl.programs import MSCCLProgram, Ref
-from sley.lang.msccl.session import SESSION
+from sley.lang.msccl.session import current_session
 
 
 def _current() -> MSCCLProgram:
     """The program inside whose ``with`` the script is. Errors: L129."""
-    found = SESSION.get().current
+    found = current_session().current
     if found is None:
         refuse(L129, "a call inside of `with MSCCLProgram(...)`", "none of a program")
     return found
@@ -43,7 +43,7 @@ def Json() -> None:
 
 
 def _print_plan(suffix: str) -> None:
-    print(SESSION.get().write(_current().recorded(), suffix).rstrip("\n"))
+    print(current_session().write(_current().recorded(), suffix).rstrip("\n"))
 
 
 def Print() -> None:

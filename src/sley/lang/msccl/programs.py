@@ -37,7 +37,7 @@ from sley.lang.msccl.chunks import Chunk
 from sley.lang.msccl.collectives import Buffers, Collective
 from sley.lang.msccl.promises import declare, is_standard, lacks, promised
 from sley.lang.msccl.replication import batched, interleaved
-from sley.lang.msccl.session import SESSION, ScriptProgram
+from sley.lang.msccl.session import ScriptProgram, current_session
 from sley.lang.msccl.topologies import Topology
 from sley.lang.msccl.tracer import DATA, Tracer
 from sley.lang.recorder import caller_place
@@ -116,14 +116,14 @@ class MSCCLProgram:
         return buffers
 
     def __enter__(self) -> MSCCLProgram:
-        session = SESSION.get()
+        session = current_session()
         if session.current is not None:
             refuse(L129, "one program at a time", "a program inside another one's with")
         session.current = self
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        session = SESSION.get()
+        session = current_session()
         session.current = None
         session.programs.pop(self, None)
         if kind is None:
@@ -223,7 +223,7 @@ class MSCCLProgram:
     def transfer(self, kind: TransferKind, source: Ref, target: Ref, blocks: Blocks) -> None:
         """Copies `source` to `target`, or reduces it into `target`. Errors: L129 outside of the
         program's ``with``."""
-        if SESSION.get().current is not self:
+        if current_session().current is not self:
             refuse(L129, "operations inside of the program's with", "one outside of it")
         self.check_link(source.rank, target.rank)
         requested = blocks.requested(self.threadblock_policy)

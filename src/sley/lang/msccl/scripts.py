@@ -13,6 +13,7 @@ from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from sysconfig import get_path
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +21,13 @@ from sley.errors import Place
 from sley.errors.language import L113
 from sley.lang.files import run_file
 from sley.lang.msccl import buffers, chunks, collectives, functions, programs, routines, topologies
-from sley.lang.msccl.session import SESSION, ScriptProgram, Session, Write
+from sley.lang.msccl.session import ScriptProgram, Session, Write, under_way
+
+_SLEY = Path(__file__).parents[2]
+"""The folder of sley's modules."""
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""The names of folders of installed modules, also of those that `sysconfig` does not list."""
 
 _BUFFERS = (buffers.Buffer, buffers.BufferSlice, buffers.ThreadblockPolicy)
 _CHUNKS = (chunks.Chunk, chunks.ReduceChunk)
@@ -97,18 +104,15 @@ def run(
     """
     path = Path(path)
     session = Session(write)
-    token = SESSION.set(session)
-    try:
-        # The script may go to another folder; its caller stays.
-        with (
-            chdir(Path.cwd()),
-            _stand_ins(),
-            _arguments([str(path), *arguments]),
-            _own_modules(path),
-        ):
-            run_file(path, run_name="__main__", remedy="Correct the named line.", may_exit=True)
-    finally:
-        SESSION.reset(token)
+    # The script may go to another folder; its caller stays.
+    with (
+        under_way(session),
+        chdir(Path.cwd()),
+        _stand_ins(),
+        _arguments([str(path), *arguments]),
+        _own_modules(path),
+    ):
+        run_file(path, run_name="__main__", remedy="Correct the named line.", may_exit=True)
     if not session.programs:
         raise L113.error(
             at=Place(str(path)),
@@ -165,14 +169,32 @@ def _arguments(arguments: list[str]) -> Iterator[None]:
 
 @contextmanager
 def _own_modules(path: Path) -> Iterator[None]:
-    """Forgets the modules that a script loads from its own folder, which another script's may have
-    the names of."""
+    """Forgets the modules that a script loads from its own folder: another script may have modules
+    of the same names. Installed modules stay, even if they are below that folder."""
     before = set(sys.modules)
     folder = path.resolve().parent
+    installed = _installed_below(folder)
     try:
         yield
     finally:
         for name in set(sys.modules) - before:
-            file = getattr(sys.modules[name], "__file__", None)
-            if file is not None and folder in Path(file).resolve().parents:
-                del sys.modules[name]
+            place = _place_of(sys.modules[name])
+            if place is not None and folder in place.parents:
+                others = any(root in place.parents for root in installed)
+                if not others and _INSTALLED.isdisjoint(place.relative_to(folder).parts):
+                    del sys.modules[name]
+
+
+def _place_of(module: ModuleType) -> Path | None:
+    """The file of a module, or the folder of a package without one; None for other modules."""
+    place: str | None = getattr(module, "__file__", None)
+    if place is None:
+        place = next(iter(getattr(module, "__path__", ())), None)
+    return None if place is None else Path(place).resolve()
+
+
+def _installed_below(folder: Path) -> list[Path]:
+    """The folders of installed modules and of sley that are in a folder, or are the folder."""
+    libraries = [get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    roots = [Path(root).resolve() for root in (*libraries, _SLEY)]
+    return [root for root in roots if folder in (root, *root.parents)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sley.errors.language import L129
 from sley.ir.program import Program
+from sley.lang.arguments import refuse
 
 if TYPE_CHECKING:
     from sley.lang.msccl.programs import MSCCLProgram
@@ -29,7 +31,7 @@ Write = Callable[[ScriptProgram, str], str]
 """Returns the text of a program's plan, in the format of a suffix, ".xml" or ".json"."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Session:
     """A run of a script.
 
@@ -42,5 +44,23 @@ class Session:
     programs: dict[MSCCLProgram, ScriptProgram] = field(default_factory=dict)
 
 
-SESSION: ContextVar[Session] = ContextVar("SESSION")
-"""The run under way."""
+_under_way: list[Session] = []
+"""The runs under way, outermost first: a script may run another one. All threads share them, as
+they share the modules and arguments that a script sees."""
+
+
+@contextmanager
+def under_way(session: Session) -> Iterator[None]:
+    """Makes a run the current one."""
+    _under_way.append(session)
+    try:
+        yield
+    finally:
+        _under_way.remove(session)
+
+
+def current_session() -> Session:
+    """The run under way. Errors: L129 if there is none."""
+    if not _under_way:
+        refuse(L129, "a call while the script runs", "one after the script's end")
+    return _under_way[-1]
