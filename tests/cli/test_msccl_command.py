@@ -91,8 +91,26 @@ def test_the_scripts_own_usage_is_shown() -> None:
     assert "usage: ring.py" in result.stderr
     assert "argument size: invalid int value: 'four'" in result.stderr
     assert "L131 script-exited" in result.stderr
+
+
+def test_the_scripts_own_help_is_no_mistake(tmp_path: Path) -> None:
     shown = sley("msccl", RING, "--help")
+    assert (shown.exit_code, shown.stderr) == (0, "")
     assert "usage: ring.py" in shown.stdout
+    # Where a program is asked for, or begun, or given up with another code, none is a mistake.
+    for option in (("-o", tmp_path / "ring.xml"), ("--json",)):
+        assert "L113" in sley("msccl", *option, RING, "--help").stderr
+    begun = "with MSCCLProgram('p', fully_connected(2), AllReduce(2, 1, True), 1):\n    exit(0)\n"
+    for code, end in {"L113": begun, "L131": "raise SystemExit(0.0)\n"}.items():
+        script = tmp_path / "script.py"
+        script.write_text(
+            "from msccl.language import *\nfrom msccl.language.collectives import AllReduce\n"
+            f"from msccl.topologies import *\n{end}"
+        )
+        refused = sley("msccl", script)
+        assert (refused.exit_code, code in refused.stderr) == (1, True), end
+    script.write_text("import msccl\n")
+    assert "L113" in sley("msccl", script).stderr
 
 
 def test_wrong_usage_of_the_command_ends_with_2(tmp_path: Path) -> None:

@@ -61,9 +61,11 @@ def msccl_command(
     plans = ScriptPlans(script, target)
     if output is not None:
         check_folder(output)
+    # Such a run may show no more than the script's own --help.
+    only_prints = output is None and not as_json
     # With --json, standard output is for the command's own output.
     with phases("script"), redirect_stdout(sys.stderr) if as_json else nullcontext():
-        programs = msccl.run(script, arguments, plans.text)
+        programs = msccl.run(script, arguments, plans.text, may_be_empty=only_prints)
     proofs = []
     for program in programs:
         with phases("compiling"):

@@ -21,7 +21,7 @@ def program_of_file(path: str | os.PathLike[str], name: str = "") -> Program:
     Errors: L113, L114, L115, L117, and L1xx of the program.
     """
     path = Path(path)
-    values = run_file(path, run_name="__sley__")
+    values = run_file(path, run_name="__sley__") or {}
     programs = {key: value for key, value in values.items() if isinstance(value, Program)}
     if not programs:
         raise L113.error(
@@ -46,11 +46,11 @@ def _which_program(
 
 def run_file(
     path: Path, *, run_name: str, remedy: str = "", may_exit: bool = False
-) -> dict[str, object]:
+) -> dict[str, object] | None:
     """Runs a Python file with its folder importable, and returns its globals.
 
     run_name: its `__name__`. remedy: that of L114. may_exit: whether it may end by `sys.exit`; then
-    it has no globals. Errors: L114, L117; L131 if it ends with another exit code than 0.
+    the result is None. Errors: L114, L117; L131 if it ends with another exit code than 0.
     """
     if not path.is_file():
         found = "a folder" if path.is_dir() else "nothing there"
@@ -69,7 +69,8 @@ def run_file(
         ) from error
     except BaseException as error:  # SystemExit, and exceptions that the file defines
         if may_exit and isinstance(error, SystemExit):
-            return _exited(path, error)
+            _require_success(path, error)
+            return None
         raise L114.error(
             at=_own_line(path, error),
             expected="code that runs to its end",
@@ -80,13 +81,13 @@ def run_file(
         sys.path[:] = folders
 
 
-def _exited(path: Path, error: SystemExit) -> dict[str, object]:
-    """The globals, none, of a file that has ended by `sys.exit`. Errors: L131."""
-    if error.code in (None, 0):
-        return {}
-    raise L131.error(
-        at=_own_line(path, error), expected="exit code 0", found=f"sys.exit({error.code!r})"
-    ) from error
+def _require_success(path: Path, error: SystemExit) -> None:
+    """Refuses an exit with another code than 0. Python exits with 1 for a code that is no integer,
+    0.0 included. Errors: L131."""
+    if error.code is not None and not (isinstance(error.code, int) and error.code == 0):
+        raise L131.error(
+            at=_own_line(path, error), expected="exit code 0", found=f"sys.exit({error.code!r})"
+        ) from error
 
 
 def _words(error: BaseException) -> str:

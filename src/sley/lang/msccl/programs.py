@@ -120,6 +120,7 @@ class MSCCLProgram:
         if session.current is not None:
             refuse(L129, "one program at a time", "a program inside another one's with")
         session.current = self
+        session.begun = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:

@@ -93,12 +93,17 @@ MODULES: dict[str, tuple[Any, ...]] = {
 
 
 def run(
-    path: str | os.PathLike[str], arguments: Sequence[str], write: Write
+    path: str | os.PathLike[str],
+    arguments: Sequence[str],
+    write: Write,
+    *,
+    may_be_empty: bool = False,
 ) -> tuple[ScriptProgram, ...]:
-    """Runs a script, and returns its programs in order, at least one.
+    """Runs a script, and returns its programs in order.
 
     path: the script. arguments: its arguments, those after its name in `sys.argv`. write: makes the
-    texts that XML() and Json() print.
+    texts that XML() and Json() print. may_be_empty: whether there may be no program if the script
+    exits with code 0 before it begins one, as it does after `--help`; else there is at least one.
 
     Errors: L113, L114, L117, L131, L1xx of its programs, and those of `write`.
     """
@@ -112,8 +117,11 @@ def run(
         _arguments([str(path), *arguments]),
         _own_modules(path),
     ):
-        run_file(path, run_name="__main__", remedy="Correct the named line.", may_exit=True)
-    if not session.programs:
+        values = run_file(
+            path, run_name="__main__", remedy="Correct the named line.", may_exit=True
+        )
+    only_exits = values is None and not session.begun
+    if not session.programs and not (may_be_empty and only_exits):
         raise L113.error(
             at=Place(str(path)),
             expected="operations inside of `with MSCCLProgram(...)`",

@@ -36,12 +36,14 @@ class Session:
     """A run of a script.
 
     write: makes the texts that XML() and Json() print. current: the program inside whose `with` the
-    script is. programs: those whose `with` has ended, as they were then.
+    script is. programs: those whose `with` has ended, as they were then. begun: whether the script
+    has begun any `with`.
     """
 
     write: Write
     current: MSCCLProgram | None = None
     programs: dict[MSCCLProgram, ScriptProgram] = field(default_factory=dict)
+    begun: bool = False
 
 
 _under_way: list[Session] = []
