@@ -16,8 +16,9 @@ def parallelize(program: Program, instances: int = 1) -> Program:
     """The program with each transfer cut into its own instances times `instances`.
 
     Each chunk is cut into as many finer chunks as the least common multiple of all numbers of
-    instances, and part i of a transfer moves the i-th equal part of its range. The parts of
-    different lanes of the program have different lanes.
+    instances, and part i of a transfer moves the i-th equal part of its range. Part i of lane k
+    gets lane k * n + i, where n is the largest number of instances: parts share a lane if both
+    their lane and their number are the same.
     Dependencies are derived from the finer chunks afterwards, so they are right even between
     transfers that are cut differently. Errors: C304.
     """
@@ -32,12 +33,12 @@ def parallelize(program: Program, instances: int = 1) -> Program:
             expected=f"instances whose least common multiple is at most {MAX_NUMBER}",
             found=f"{sorted(set(parts.tolist()))}, which cut every chunk into {factor} parts",
         )
-    row, lane = spans(np.zeros(len(t), np.int64), parts)
+    row, part = spans(np.zeros(len(t), np.int64), parts)
     count = t.count.astype(np.int64)[row] * factor // parts[row]
     columns = {name: getattr(t, name)[row] for name in Transfers.column_names()}
-    columns["src_index"] = columns["src_index"].astype(np.int64) * factor + lane * count
-    columns["dst_index"] = columns["dst_index"].astype(np.int64) * factor + lane * count
-    lane = columns["lane"].astype(np.int64) * int(parts.max()) + lane
+    columns["src_index"] = columns["src_index"].astype(np.int64) * factor + part * count
+    columns["dst_index"] = columns["dst_index"].astype(np.int64) * factor + part * count
+    lane = columns["lane"].astype(np.int64) * int(parts.max()) + part
     columns |= {"count": count, "lane": lane, "instances": np.ones(len(row))}
     return replace(
         program,

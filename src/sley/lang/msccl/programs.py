@@ -48,11 +48,17 @@ _PROTOCOLS = ("Simple", "LL", "LL128")
 class MSCCLProgram:
     """A program, whose operations are those inside its ``with``.
 
-    topo: the links that copies and reduces may use. instances: number of parallel parts.
-    interleaved_replication: whether a part has a piece of every chunk, or a section of every
-    buffer. instr_fusion: whether a receive and a send may become one instruction. check_xml and
-    dependence_nop have no effect: sley proves every plan, and has no redundant waits.
-    buffers: for each rank, the chunks that its buffers hold, by the buffers' names.
+    name: its name in plans. topo: the links that copies and reduces may use. collective: the chunks
+    before the program, and the check of those after it. instances: number of parallel parts.
+    protocol: "Simple", "LL" or "LL128". threadblock_policy: whether sendtb and recvtb of the
+    operations count. interleaved_replication: whether a part has a piece of every chunk, or a
+    section of every buffer. instr_fusion: whether a receive and a send may become one instruction.
+    check_xml and dependence_nop have no effect: sley proves every plan, and has no redundant waits.
+
+    Attributes: the parameters; num_ranks, the number of ranks; and buffers, for each rank the
+    chunks that its buffers hold now, by the buffers' names.
+
+    Errors: L102, L112, L132.
     """
 
     def __init__(  # as many parameters as in msccl-tools

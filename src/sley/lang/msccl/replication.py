@@ -65,6 +65,8 @@ def _sections(program: Program, instances: int) -> Promise:
         for k in range(instances):
             for value in c.expected[c.output_offset[r] : c.output_offset[r + 1]].tolist():
                 ids = c.values.target[c.values.offset[value] : c.values.offset[value + 1]]
+                # An id counts the input chunks before it. Lower ranks have `instances` times as
+                # many of them now, and the rank itself has k sections before this one.
                 moved = ids + first[ids] + k * c.input_chunks[rank[ids]]
                 results.append(None if value == NONE else tuple(sorted(moved.tolist())))
     starts = np.split(c.initial, c.input_offset[1:-1])

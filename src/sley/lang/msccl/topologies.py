@@ -1,4 +1,5 @@
-"""Topologies of msccl.topologies: which ranks are linked. sley uses nothing else of them."""
+"""Topologies: those of msccl.topologies. sley reads which ranks they link; bandwidths and switches
+are there for the script."""
 
 from __future__ import annotations
 
