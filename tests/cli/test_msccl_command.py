@@ -99,7 +99,7 @@ def test_the_scripts_own_help_is_no_mistake(tmp_path: Path) -> None:
     assert "usage: ring.py" in shown.stdout
     # Where a program is asked for, or begun, or given up with another code, none is a mistake.
     for option in (("-o", tmp_path / "ring.xml"), ("--json",)):
-        assert "L113" in sley("msccl", *option, RING, "--help").stderr
+        assert "L113" in sley("msccl", *option, RING, "--help").output
     begun = "with MSCCLProgram('p', fully_connected(2), AllReduce(2, 1, True), 1):\n    exit(0)\n"
     for code, end in {"L113": begun, "L131": "raise SystemExit(0.0)\n"}.items():
         script = tmp_path / "script.py"

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
@@ -336,6 +337,40 @@ def test_a_run_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (list(sys.path), sys.argv, sys.modules["__main__"], Path.cwd()) == before
     left = [n for n in sys.modules if n.startswith("msccl") or n == "teams_collective"]
     assert left == []
+
+
+def test_a_script_may_set_the_interpreter_to_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("argv", "path", "stdin", "stdout", "stderr", "modules")
+    before = {name: getattr(sys, name) for name in names}
+    folders, limit, filters = list(sys.path), sys.getrecursionlimit(), list(warnings.filters)
+    monkeypatch.setitem(sys.modules, "there_before", ModuleType("there_before"))
+    there, loaded = sys.modules["there_before"], set(sys.modules)
+    body = """
+import sys, types, warnings
+chunk(0, Buffer.input, 0).copy(1, Buffer.output, 0)
+warnings.simplefilter("ignore")
+sys.setrecursionlimit(limit + 1000)
+sys.path, sys.stdin, sys.stdout, sys.stderr = 5, None, 7, 8
+sys.modules["there_before"] = None
+for value in (None, 5, types.ModuleType("odd")):
+    sys.modules[f"odd_{type(value).__name__}"] = value
+sys.modules["odd_module"].__path__ = 6
+sys.modules["odd_place"] = types.ModuleType("odd")
+sys.modules["odd_place"].__file__ = 6
+sys.modules[5] = 6
+sys.modules = dict(sys.modules)
+""".replace("limit +", f"{limit} +")
+    assert len(run(body).transfers) == 1
+    assert {name: getattr(sys, name) for name in names} == before
+    assert (sys.path, sys.getrecursionlimit(), warnings.filters) == (folders, limit, filters)
+    assert sys.modules["there_before"] is there
+    left = {str(name) for name in set(sys.modules) - loaded}
+    assert [name for name in left if name.startswith(("odd_N", "odd_i", "5"))] == []
+    for name in ("odd_module", "odd_place"):
+        sys.modules.pop(name, None)
+    with pytest.raises(sley.SleyError, match="L114"):
+        run("import sys\nsys.modules = 5")
+    assert sys.modules is before["modules"]
 
 
 def test_only_the_scripts_own_modules_are_forgotten(

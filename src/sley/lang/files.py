@@ -6,7 +6,9 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from sley.errors import Place, SleyError
@@ -56,10 +58,10 @@ def run_file(
         found = "a folder" if path.is_dir() else "nothing there"
         raise L117.error(at=Place(str(path)), expected="a Python file", found=found)
     remedy = remedy or f"Correct the named line; python {path} shows the whole traceback."
-    folders = list(sys.path)
-    sys.path.insert(0, str(path.resolve().parent))
     try:
-        return runpy.run_path(str(path), run_name=run_name)
+        with _settings_of_interpreter():
+            sys.path.insert(0, str(path.resolve().parent))
+            return runpy.run_path(str(path), run_name=run_name)
     except (SleyError, KeyboardInterrupt, BrokenPipeError):
         raise
     except SyntaxError as error:
@@ -77,8 +79,27 @@ def run_file(
             found=_words(error),
             remedy=remedy,
         ) from error
+
+
+_SETTINGS = ("argv", "path", "stdin", "stdout", "stderr")
+"""Attributes of `sys` that files may set."""
+
+
+@contextmanager
+def _settings_of_interpreter() -> Iterator[None]:
+    """Settings of the interpreter that a file may change, which are as before afterwards: where it
+    imports from, its arguments and streams, the recursion limit and the filters of warnings."""
+    values = {name: getattr(sys, name) for name in _SETTINGS}
+    lists = [(value, list(value)) for value in values.values() if isinstance(value, list)]
+    limit = sys.getrecursionlimit()
+    try:
+        with warnings.catch_warnings():
+            yield
     finally:
-        sys.path[:] = folders
+        vars(sys).update(values)
+        for value, content in lists:
+            value[:] = content
+        sys.setrecursionlimit(limit)
 
 
 def _require_success(path: Path, error: SystemExit) -> None:

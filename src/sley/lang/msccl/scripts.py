@@ -178,31 +178,50 @@ def _arguments(arguments: list[str]) -> Iterator[None]:
 @contextmanager
 def _own_modules(path: Path) -> Iterator[None]:
     """Forgets the modules that a script loads from its own folder: another script may have modules
-    of the same names. Installed modules stay, even if they are below that folder."""
-    before = set(sys.modules)
+    of the same names. Installed modules stay, even if they are below that folder. Modules that the
+    script replaces or removes come back."""
+    modules, before = sys.modules, dict(sys.modules)
     folder = path.resolve().parent
     installed = _installed_below(folder)
     try:
         yield
     finally:
-        for name in set(sys.modules) - before:
-            place = _place_of(sys.modules[name])
-            if place is not None and folder in place.parents:
-                others = any(root in place.parents for root in installed)
-                if not others and _INSTALLED.isdisjoint(place.relative_to(folder).parts):
-                    del sys.modules[name]
+        sys.modules = modules
+        # The path of a package may depend on other modules: it is looked up before they are gone.
+        loaded = {name: modules[name] for name in set(modules) - set(before)}
+        for name in [n for n, module in loaded.items() if _is_own(module, folder, installed)]:
+            del modules[name]
+        modules.update(before)
+
+
+def _is_own(module: object, folder: Path, installed: Sequence[Path]) -> bool:
+    """Whether a module is of a script's folder, outside of the folders of installed ones; also what
+    a script has put in a module's place."""
+    if not isinstance(module, ModuleType):
+        return True
+    place = _place_of(module)
+    return (
+        place is not None
+        and folder in place.parents
+        and not any(root in place.parents for root in installed)
+        and _INSTALLED.isdisjoint(place.relative_to(folder).parts)
+    )
 
 
 def _place_of(module: ModuleType) -> Path | None:
     """The file of a module, or the folder of a package without one; None for other modules."""
-    place: str | None = getattr(module, "__file__", None)
+    values = vars(module)
+    place = values.get("__file__")
     if place is None:
-        place = next(iter(getattr(module, "__path__", ())), None)
-    return None if place is None else Path(place).resolve()
+        try:
+            place = next(iter(values.get("__path__") or ()), None)
+        except (AttributeError, KeyError, TypeError):  # a script may set it to anything
+            return None
+    return Path(place).resolve() if isinstance(place, str) and "\0" not in place else None
 
 
 def _installed_below(folder: Path) -> list[Path]:
     """The folders of installed modules and of sley that are in a folder, or are the folder."""
-    libraries = [get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    roots = [Path(root).resolve() for root in (*libraries, _SLEY)]
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    roots = [root.resolve() for root in (*(Path(get_path(name)) for name in names), _SLEY)]
     return [root for root in roots if folder in (root, *root.parents)]
