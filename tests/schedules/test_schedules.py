@@ -228,7 +228,8 @@ def test_real_trees_run(name: str, collective: str, data_dir: Path) -> None:
 @pytest.mark.parametrize("name", [*FINISHING, *FORESTS])
 def test_real_schedules_run_in_processes(name: str, data_dir: Path) -> None:
     folder, suffix = ("forestcoll", "xml") if name in FORESTS else ("teccl", "json")
-    program = schedules.load(data_dir / folder / f"{name}.{suffix}", allow=schedules.ALLOWED)
+    allow = () if name in FORESTS else schedules.ALLOWED
+    program = schedules.load(data_dir / folder / f"{name}.{suffix}", allow=allow)
     rows = jobs.run(sley.compile(program), Sweep([64 * 1024, 100_001], iterations=1, warmup=0))
     assert [row.wrong for row in rows] == [0, 0]
 
@@ -435,6 +436,20 @@ def test_a_refused_schedule_is_described_first(tmp_path: Path) -> None:
     assert "a TE-CCL schedule" in found.stdout
     assert "F555" in found.stderr
     assert run("import", tmp_path / "x", "--allow", "multicast").exit_code == 0
+
+
+def test_allow_is_refused_where_it_would_do_nothing(tmp_path: Path) -> None:
+    (tmp_path / "trees").write_text(forest(3))
+    (tmp_path / "steps").write_text(steps(*A_STEP))
+    for name in ("trees", "steps"):
+        for word in schedules.ALLOWED:
+            found = run("import", tmp_path / name, "--allow", word)
+            assert found.exit_code == 1, name
+            assert "F560" in found.stderr, name
+    (tmp_path / "flows").write_text(gather())
+    with pytest.raises(sley.SleyError) as caught:
+        schedules.load(tmp_path / "flows", allow=["multicat"])
+    assert caught.value.code == "F560"
 
 
 def test_a_schedule_is_what_other_commands_take(tmp_path: Path) -> None:

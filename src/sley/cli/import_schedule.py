@@ -30,8 +30,8 @@ from sley.recognition import kind_of
     "--allow",
     type=click.Choice(schedules.ALLOWED),
     multiple=True,
-    help="Import the schedule although switches copy (multicast: each copy becomes a message) or "
-    "GPUs are left out (incomplete: the program has fewer ranks).",
+    help="For TE-CCL's schedules: import one although switches copy (multicast: each copy is a "
+    "message) or GPUs are left out (incomplete: the program has fewer ranks).",
 )
 @common_options
 def import_command(
@@ -59,7 +59,7 @@ def import_command(
     if not as_json:
         _print(found)
     with phases("proof of the program"):
-        program = schedule.program(collective, in_place=in_place, allow=allow)
+        program = schedules.program(schedule, collective, in_place=in_place, allow=allow)
         compile(program)
     if output is not None:
         with phases("writing"):

@@ -96,3 +96,12 @@ F559 = Rule(
     example="sley import schedule.json --collective allreduce  # an AllGather of TE-CCL",
     instead="Omit the option, or solve for the other collective.",
 )
+F560 = Rule(
+    "F560",
+    "nothing-to-allow",
+    what="An import names a fault to allow that schedules of this synthesiser can't have.",
+    why="Switches that copy, and GPUs that are left out, are faults of TE-CCL's schedules. For "
+    "ForestColl's trees and TACCL's schedules the option would do nothing.",
+    example="sley import trees.xml --allow multicast  # trees of ForestColl",
+    instead="Omit the option.",
+)

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from sley import recognition
+from sley.errors import Place
+from sley.errors.schedules import F560
 from sley.ir.program import Program
 from sley.recognition import Kind, kind_of, refuse_kind
 from sley.schedules import forestcoll, taccl, teccl, teccl_files
 from sley.schedules.documents import file_text
 
-__all__ = ["ALLOWED", "COLLECTIVES", "Schedule", "load", "read"]
+__all__ = ["ALLOWED", "COLLECTIVES", "Schedule", "load", "program", "read"]
 
 ALLOWED = teccl.ALLOWED
-"""What a caller may allow, see `Schedule.program`."""
+"""What a caller may allow in schedules of TE-CCL, see `program`."""
 
 COLLECTIVES = ("allgather", "alltoall", "allreduce", "reducescatter")
 """The collectives of schedules."""
@@ -48,14 +50,11 @@ class Schedule(Protocol):
     def check(self) -> list[tuple[str, str]]:
         """What following the schedule shows, for people. Errors: F554, F556 to F558."""
 
-    def program(
-        self, collective: str | None = None, *, in_place: bool = False, allow: Iterable[str] = ()
-    ) -> Program:
+    def program(self, collective: str | None = None, *, in_place: bool = False) -> Program:
         """The program of the schedule.
 
-        collective: one of those that the schedule can serve, by default its own. allow: of ALLOWED:
-        "multicast" makes each copy of a switch a message of its own, "incomplete" leaves out GPUs
-        without data. Errors: F552, F554 to F559.
+        collective: one of those that the schedule can serve, by default its own. Errors: F552, F554
+        to F559.
         """
 
 
@@ -77,6 +76,33 @@ def read(path: str | os.PathLike[str]) -> Schedule:
     return _READERS[kind](path)
 
 
+def program(
+    schedule: Schedule,
+    collective: str | None = None,
+    *,
+    in_place: bool = False,
+    allow: Iterable[str] = (),
+) -> Program:
+    """The program of a schedule.
+
+    collective, in_place: those of `Schedule.program`. allow: of ALLOWED: "multicast" makes each
+    copy of a switch a message of its own, "incomplete" leaves out GPUs without data. Errors: those
+    of `Schedule.program`, and F560 for what a schedule of this synthesiser can't be allowed.
+    """
+    allowed = tuple(allow)
+    known = ALLOWED if isinstance(schedule, teccl.Schedule) else ()
+    for word in allowed:
+        if word not in known:
+            raise F560.error(
+                at=Place(schedule.file),
+                expected=f"one of {', '.join(known)}" if known else "nothing to allow",
+                found=f"{word!r} for a schedule of {schedule.name}",
+            )
+    if isinstance(schedule, teccl.Schedule):
+        return schedule.program(collective, in_place=in_place, allow=allowed)
+    return schedule.program(collective, in_place=in_place)
+
+
 def load(
     path: str | os.PathLike[str],
     collective: str | None = None,
@@ -85,5 +111,5 @@ def load(
     allow: Iterable[str] = (),
 ) -> Program:
     """The program of the schedule in a file. Arguments and errors: those of `read` and
-    `Schedule.program`."""
-    return read(path).program(collective, in_place=in_place, allow=allow)
+    `program`."""
+    return program(read(path), collective, in_place=in_place, allow=allow)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -167,16 +166,12 @@ class Forest:
                 )
         return depths
 
-    def program(
-        self, collective: str | None = None, *, in_place: bool = False, allow: Iterable[str] = ()
-    ) -> Program:
+    def program(self, collective: str | None = None, *, in_place: bool = False) -> Program:
         """The program: an AllGather down the trees, a ReduceScatter up the trees, or an AllReduce,
         up and then down. Trees advance together, level by level.
 
-        collective: one of COLLECTIVES. allow: nothing to allow; for the same call as of others.
-        Errors: F552, F557, F558, F559.
+        collective: one of COLLECTIVES. Errors: F552, F557, F558, F559.
         """
-        del allow
         collective = collective or self.collective
         ranks = len(self.gpus)
         build = {"allgather": AllGather, "reducescatter": ReduceScatter, "allreduce": AllReduce}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -156,15 +155,11 @@ class Schedule:
     def _place(self, row: int) -> Place:
         return Place(self.file, detail=f"step {self.sends.step[row]}, send {row}")
 
-    def program(
-        self, collective: str | None = None, *, in_place: bool = False, allow: Iterable[str] = ()
-    ) -> Program:
+    def program(self, collective: str | None = None, *, in_place: bool = False) -> Program:
         """The program with the sends in the order of the steps.
 
-        collective: only the schedule's own. allow: nothing to allow; for the same call as of
-        others. Errors: F552, F554, F556, F559.
+        collective: only the schedule's own. Errors: F552, F554, F556, F559.
         """
-        del allow
         if collective not in (None, self.collective):
             raise F559.error(at=Place(self.file), expected=self.collective, found=str(collective))
         self.replay()

@@ -343,8 +343,9 @@ class Schedule:
         found = self.replay()
         if "multicast" not in allow:
             self._refuse_copies()
-        build = self._all_gather if self.collective == "allgather" else self._all_to_all
-        return build(found, in_place)
+        if self.collective == "alltoall":
+            return self._all_to_all()
+        return self._all_gather(found, in_place)
 
     def _incomplete(self) -> SleyError:
         machine = self.machine
@@ -406,9 +407,8 @@ class Schedule:
                 builder.copy(source, Cells(int(dst[row]), Buffer.OUTPUT, cell), int(f.line[row]))
         return builder.program()
 
-    def _all_to_all(self, found: Replay, in_place: bool) -> Program:
+    def _all_to_all(self) -> Program:
         """Each path has a part of a chunk: from the input through scratch to the output."""
-        del found, in_place  # paths say where each part is; in place is refused
         f, p, ranks = self.flows, self.paths, len(self.gpus)
         cuts = math.lcm(*np.unique(p.of).tolist())
         if cuts > MAX_PARTS:
