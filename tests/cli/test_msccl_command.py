@@ -120,6 +120,45 @@ def test_wrong_usage_of_the_command_ends_with_2(tmp_path: Path) -> None:
     assert "F460" in sley("msccl", "-o", tmp_path / "ring.txt", RING, 2, 1).stderr
 
 
+def test_a_target_that_does_not_read_the_file_is_refused_before_the_run(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import msccl\nprint('it runs')\n")
+    for target, name, code, words in (
+        ("mscclpp", "x.xml", 1, "F440"),
+        ("msccl", "x.json", 1, "F440"),
+        ("mscclpp", "x.cu", 2, "--target is not for this format"),
+        ("msccl", "x.txt", 1, ".xml, .json, .cu, .cpp, .et or .py"),
+    ):
+        refused = sley("msccl", "--target", target, "-o", tmp_path / name, script)
+        assert (refused.exit_code, refused.stdout) == (code, ""), name
+        assert words in refused.stderr, name
+    written = tmp_path / "x.xml"
+    assert sley("msccl", "--target", "rccl", "-o", written, RING, 2, 1).exit_code == 0
+
+
+def test_a_python_file_does_not_lose_that_a_script_asks_for_no_fusion(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from msccl.language import *\nfrom msccl.language.collectives import AllReduce\n"
+        "from msccl.topologies import *\n"
+        "with MSCCLProgram(\n"
+        "    'p', fully_connected(2), AllReduce(2, 1, True), 1, instr_fusion=False\n"
+        "):\n"
+        "    chunk(1, Buffer.input, 0).reduce(chunk(0, Buffer.input, 0))\n"
+        "    chunk(1, Buffer.input, 0).copy(0)\n"
+    )
+    refused = sley("msccl", "-o", tmp_path / "p.py", script)
+    assert refused.exit_code == 1
+    assert f"{script}:4: C309" in refused.stderr
+    assert "found:    instr_fusion=False" in refused.stderr
+    assert not (tmp_path / "p.py").exists()
+    for text in (script.read_text(), script.read_text().replace(", instr_fusion=False", "")):
+        script.write_text(text)
+        assert sley("msccl", "-o", tmp_path / "p.xml", script).exit_code == 0
+        fused = 'type="rrcs"' in (tmp_path / "p.xml").read_text()
+        assert fused == ("instr_fusion" not in text)
+
+
 def test_files_of_other_kinds_name_their_command(tmp_path: Path) -> None:
     refused = sley("verify", RING)
     assert "F550" in refused.stderr

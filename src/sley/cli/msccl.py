@@ -11,9 +11,12 @@ import click
 from sley import files, recognition
 from sley.cli.options import FILE, common_options, output_option
 from sley.cli.output import Command, Phases, print_json, report_notes
+from sley.cli.sources import refuse_foreign
 from sley.errors import Place, counted
+from sley.errors.compiler import C309
 from sley.errors.language import L115
 from sley.formats import TARGETS, Format, by_suffix, check_folder, program_source, write_file
+from sley.formats.format import target_among
 from sley.lang import msccl
 from sley.lang.msccl import ScriptProgram
 from sley.scripts import ScriptPlans
@@ -58,7 +61,7 @@ def msccl_command(
     if kind not in _RUNNABLE:
         raise recognition.refuse_kind(script, kind, "a script for msccl-tools")
     phases = Phases(verbose, quiet=True)
-    plans = ScriptPlans(script, target)
+    plans, form = ScriptPlans(script, target), _form(output, target)
     if output is not None:
         check_folder(output)
     # Such a run may show no more than the script's own --help.
@@ -69,7 +72,7 @@ def msccl_command(
     proofs = []
     for program in programs:
         with phases("compiling"):
-            plan = plans.plan(program, _form(output, target))
+            plan = plans.plan(program, form)
         with phases("verification"):
             proofs.append(verify(plan))
         report_notes(proofs[-1].remarks)
@@ -77,7 +80,7 @@ def msccl_command(
             click.echo(str(proofs[-1]), err=True)
     if output is not None:
         with phases("writing"):
-            _write(script, programs, plans, output, target)
+            _write(plans, _only(programs, script), output, form)
     if as_json:
         where = output and str(output)
         rows = [_row(proof) for proof in proofs]
@@ -86,21 +89,22 @@ def msccl_command(
 
 
 def _form(output: Path | None, target: str | None) -> Format:
-    """The format that programs are compiled for: that of -o, or of the target, or XML. Errors: F460
-    for an unknown suffix."""
-    if output is None or output.suffix == _PROGRAM:
+    """The format that programs are compiled for: that of -o, or of the target, or XML. Errors: F440
+    for a target that doesn't read the file, F460 for an unknown suffix, and click's usage error for
+    a target of a file that has none."""
+    table = {**files.FORMATS, _PROGRAM: None}
+    form = None if output is None else by_suffix(output, table)
+    if form is None:
         return files.FORMATS[".xml" if target is None else TARGETS[target].suffix]
-    return by_suffix(output, files.FORMATS)
+    if target is not None:
+        refuse_foreign(form, ["target"] if form.targets else [], {"target": target})
+        known = {one.name: one for one in form.targets}
+        target_among(known, TARGETS[target], tuple(map(type, form.targets)))
+    return form
 
 
-def _write(
-    script: Path,
-    programs: tuple[ScriptProgram, ...],
-    plans: ScriptPlans,
-    output: Path,
-    target: str | None,
-) -> None:
-    """Writes the only program. Errors: L115 if there are several, and those of `save`."""
+def _only(programs: tuple[ScriptProgram, ...], script: Path) -> ScriptProgram:
+    """The only program. Errors: L115 if there are several."""
     if len(programs) > 1:
         names = ", ".join(program.program.name for program in programs)
         raise L115.error(
@@ -109,11 +113,25 @@ def _write(
             found=f"{counted(len(programs), 'program')}: {names}",
             remedy="Give the arguments with which the script makes one program.",
         )
-    if output.suffix == _PROGRAM:
-        write_file(output, program_source.write(programs[0].program))
+    return programs[0]
+
+
+def _write(plans: ScriptPlans, program: ScriptProgram, output: Path, form: Format) -> None:
+    """Writes a program, or its plan. Errors: C309 for a program whose instr_fusion a Python file
+    would lose, and those of `save`."""
+    if output.suffix.lower() == _PROGRAM:
+        if program.fusion is not None:
+            raise C309.error(
+                at=program.program.sources.whole,
+                expected="a program without options of the compiler, which a Python file lacks",
+                found="instr_fusion=False",
+                remedy=f"Write the plan, as -o {output.stem}.xml; or leave instr_fusion out, and "
+                f"compile {output} with --no-fusion.",
+            )
+        write_file(output, program_source.write(program.program))
     else:
-        plan = plans.plan(programs[0], _form(output, target))
-        files.save(plan, output, target=target or plans.target_of(output.suffix))
+        target = plans.target_of(form.suffix)
+        files.save(plans.plan(program, form), output, target=target)
 
 
 def _row(proof: Proof) -> dict[str, object]:
