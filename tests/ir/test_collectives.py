@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import sley
 from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD, Standard, standard
+from sley.ir.tables import NONE
 from sley.ir.words import Buffer
 
 N, C = 3, 2
@@ -80,6 +82,9 @@ NAMES = [make(2).name for make, _ in [(w[0], 0) for w in WORDS[:4]]] + [
     "sendrecv",
     "alltonext",
 ]
+
+VARYING = [(sley.AllToAllV, sley.AllToAll), (sley.AllGatherV, sley.AllGather)]
+"""Each collective of varying counts, and what it is with equal ones."""
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -184,7 +189,60 @@ def test_a_standard_collective_is_known_by_what_it_promises(
 
 
 def test_every_standard_collective_is_tested_here() -> None:
-    assert set(NAMES) == set(STANDARD)
+    assert {*NAMES, *(make(2).name for make, _ in VARYING)} == set(STANDARD)
+
+
+@pytest.mark.parametrize(("make", "equal"), VARYING)
+def test_varying_counts_change_nothing_but_the_counts(
+    make: Callable[..., Collective], equal: Callable[..., Collective]
+) -> None:
+    c = make(N, max_count=7, chunks=C)
+    assert c.varies
+    assert not equal(N, C).varies
+    assert c == replace(equal(N, C), name=f"{equal(N).name}v", max_count=7)
+    assert c.refine(3) == make(N, 7, 3 * C)
+    row = row_of(c)
+    assert row.varies
+    assert row.like(c, in_place=False) == row.of(N, C, max_count=7) == c
+    assert row.of(N, C) == make(N, chunks=C)
+    assert row_of(equal(N)) == replace(
+        row, name=equal(N).name, build=equal, call=row_of(equal(N)).call, varies=False
+    )
+
+
+@pytest.mark.parametrize("make", [w[0] for w in VARYING])
+def test_a_largest_count_of_its_own_is_no_collective_of_equal_counts(
+    make: Callable[..., Collective],
+) -> None:
+    c = make(2)
+    assert standard(replace(c, max_count=NONE)) is None
+    assert standard(replace(sley.AllReduce(2), max_count=5)) is None
+    assert standard(replace(c, max_count=0)) is None
+    with pytest.raises(sley.SleyError) as caught:
+        sley.Custom(c.name, 2, 2, 2, lambda rank, index: [(index, rank)])
+    assert caught.value.diagnostics[0].rule.code == "L118"
+
+
+@pytest.mark.parametrize("make", [w[0] for w in VARYING])
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("L102", {"max_count": 0}),
+        ("L102", {"max_count": 2**62 + 1}),
+        ("L102", {"chunks": 0}),
+        ("L102", {"chunks": 2**30}),
+        ("L112", {"max_count": 2.0}),
+        ("L112", {"max_count": True}),
+        ("L119", {"in_place": True}),
+    ],
+)
+def test_impossible_varying_collectives_are_refused(
+    make: Callable[..., Collective], code: str, words: dict[str, Any]
+) -> None:
+    with pytest.raises(sley.SleyError) as caught:
+        make(2, **words)
+    (found,) = caught.value.diagnostics
+    assert (found.rule.code, found.places[0].detail) == (code, make.__name__)
 
 
 def test_a_custom_collective_of_a_standard_name_is_that_collective() -> None:

@@ -73,6 +73,22 @@ def test_digests_tell_plans_apart_by_what_they_do() -> None:
     assert len(digests) == len(others) + 1
 
 
+def test_the_bytes_of_a_plan_say_whether_its_counts_vary() -> None:
+    def pairs(p: sley.lang.ChunkProgram) -> None:
+        rank = np.arange(2)
+        p.chunk(rank, "in", rank).copy(rank, "out", rank)
+        p.chunk(rank, "in", 1 - rank).copy(1 - rank, "out", rank)
+
+    makes = [sley.AllToAll(2), sley.AllToAllV(2), sley.AllToAllV(2, max_count=10)]
+    plans = [sley.compile(sley.trace(make, pairs, name="pairs")) for make in makes]
+    for plan in plans:
+        assert same(decode(encode(plan)), plan)
+        assert decode(encode(plan)).collective == plan.collective
+    assert len(set(map(digest, plans))) == len(plans)
+    # Plans of equal counts keep the bytes that earlier versions wrote.
+    assert b'"collective": ["alltoall", 2, 1, false, -1]' in encode(plans[0])
+
+
 @pytest.mark.parametrize("change", ["cut", "longer", "head", "empty", "pickle"])
 def test_bytes_of_something_else_are_no_plan(change: str) -> None:
     data = encode(a_plan())

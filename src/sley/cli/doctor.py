@@ -14,7 +14,7 @@ from sley.cli.options import SizeType, flag, json_option
 from sley.cli.output import Command, print_json, report_error
 from sley.deployment import Call, Decision, Examination
 from sley.errors import Diagnostic, SleyError, counted
-from sley.ir.collectives import STANDARD
+from sley.ir.collectives import SIZED
 from sley.report.tables import table_lines
 
 _HEAD = ("file", "collective", "ranks", "place", "sizes", "in multiples of")
@@ -30,7 +30,7 @@ _LEFT = (0, 1, 3, 4)
     help="The runtime. Without it, one line for each.",
 )
 @click.option("--version", "version", help="Its version. [the last one that reads plans]")
-@click.option("--collective", type=click.Choice(list(STANDARD)), help="Explain calls of it.")
+@click.option("--collective", type=click.Choice(list(SIZED)), help="Explain calls of it.")
 @click.option("--size", "sizes", type=SizeType(), multiple=True, help="Their size; repeatable.")
 @click.option(
     "--dtype",

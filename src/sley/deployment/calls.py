@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from sley.errors import Place, did_you_mean
 from sley.errors.deployment import F525
-from sley.ir.collectives import STANDARD
+from sley.ir.collectives import SIZED
 from sley.ir.sizes import size_text
 
 TYPES: Mapping[str, int] = MappingProxyType(
@@ -53,7 +53,7 @@ class Call:
 
     def __post_init__(self) -> None:
         for word, value, known in (
-            ("collective", self.collective, tuple(STANDARD)),
+            ("collective", self.collective, tuple(SIZED)),
             ("type", self.dtype, tuple(TYPES)),
             ("reduction", self.op, OPERATIONS),
         ):
@@ -88,17 +88,17 @@ class Call:
     @property
     def parts(self) -> int:
         """The number of equal parts of the largest buffer: one for each rank, or 1."""
-        return self.ranks if STANDARD[self.collective].has_parts else 1
+        return self.ranks if SIZED[self.collective].has_parts else 1
 
     @property
     def reduces(self) -> bool:
         """Whether the collective has a reduction."""
-        return STANDARD[self.collective].reduces
+        return SIZED[self.collective].reduces
 
     @property
     def has_root(self) -> bool:
         """Whether the collective has a root."""
-        return "root" in STANDARD[self.collective].roles
+        return "root" in SIZED[self.collective].roles
 
     def __str__(self) -> str:
         root = "" if self.root is None else f", root {self.root}"

@@ -136,6 +136,16 @@ L118 = Rule(
     example='sley.Custom("allreduce", 4, 4, 4, lambda rank, index: None)',
     instead="Give it another name, or use the standard collective.",
 )
+L119 = Rule(
+    "L119",
+    "varying-in-place",
+    what="A collective of varying counts is in place.",
+    why="In place a part is overwritten by another one, which may be longer: nothing would say "
+    "where it ends.",
+    example="sley.AllToAllV(8, in_place=True)",
+    instead="Let input and output be different memory; only collectives of equal counts are in "
+    "place.",
+)
 L114 = Rule(
     "L114",
     "program-raised",

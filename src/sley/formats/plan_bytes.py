@@ -19,7 +19,7 @@ from sley.errors import Place
 from sley.ir.collective import Collective
 from sley.ir.plan import Estimate, Instructions, Plan
 from sley.ir.sources import Sources
-from sley.ir.tables import Edges, column_types
+from sley.ir.tables import NONE, Edges, column_types
 from sley.ir.words import LoopOrder, Protocol
 
 FORMAT = 1
@@ -88,13 +88,16 @@ def digest(plan: Plan) -> bytes:
 def _scalars(plan: Plan) -> dict[str, Any]:
     """The fields of a plan that are not columns."""
     c, e = plan.collective, plan.estimate
+    collective = [c.name, int(c.ranks), int(c.chunks), bool(c.in_place), int(c.root)]
+    if c.varies:  # only then, so that all other plans keep their bytes and digests
+        collective.append(int(c.max_count))
     return {
         "name": plan.name,
         "protocol": plan.protocol.value,
         "loop_order": plan.loop_order.value,
         "slots": int(plan.slots),
         "per_chunk": bool(plan.per_chunk),
-        "collective": [c.name, int(c.ranks), int(c.chunks), bool(c.in_place), int(c.root)],
+        "collective": collective,
         "times": None if e is None else [float(e.time_us), float(e.unmerged_us), int(e.tiles)],
     }
 
@@ -121,7 +124,8 @@ def _plan(head: dict[str, Any], columns: dict[str, NDArray[Any]]) -> Plan:
         return {name: columns[f"{table}.{name}"] for name in names}
 
     scalars = head["plan"]
-    name, ranks, chunks, in_place, root = scalars["collective"]
+    name, ranks, chunks, in_place, root, *varying = scalars["collective"]
+    (max_count,) = varying or (NONE,)
     times = scalars["times"]
     return Plan(
         name=scalars["name"],
@@ -132,6 +136,7 @@ def _plan(head: dict[str, Any], columns: dict[str, NDArray[Any]]) -> Plan:
             in_place=in_place,
             root=root,
             values=Edges(**of("values", ["offset", "target"])),
+            max_count=max_count,
             **of("collective", column_types(Collective)),
         ),
         protocol=Protocol(scalars["protocol"]),

@@ -20,12 +20,15 @@ import numpy as np
 
 from sley.errors import SleyError
 from sley.ir.collective import Collective
-from sley.ir.collectives import Custom, standard
+from sley.ir.collectives import MAX_COUNT, Custom, standard
 from sley.ir.program import Program
 from sley.ir.tables import NONE, column_types
 from sley.ir.words import Buffer, TransferKind
 
 _INDENT = "    "
+
+_NUMBERS = ("ranks", "chunks", "in_place", "root", "max_count")
+"""Fields of a collective that are numbers."""
 
 _PART = 500
 """Transfers of one function. Tracing looks up each line's number, which takes Python longer in a
@@ -120,7 +123,10 @@ def _is_custom(c: Collective) -> bool:
 
 
 def _keywords(c: Collective, extra: dict[str, int]) -> str:
-    words: dict[str, object] = {"ranks": c.ranks, "chunks": c.chunks, **extra}
+    words: dict[str, object] = {"ranks": c.ranks}
+    if c.varies and c.max_count != MAX_COUNT:
+        words["max_count"] = c.max_count
+    words |= {"chunks": c.chunks, **extra}
     if c.in_place:
         words["in_place"] = True
     return ", ".join(f"{word}={value}" for word, value in words.items())
@@ -187,7 +193,7 @@ def _literal(c: Collective) -> list[str]:
         "",
         "COLLECTIVE = sley.Collective(",
         f"{_INDENT}name={_quote(c.name)},",
-        *(f"{_INDENT}{n}={getattr(c, n)}," for n in ("ranks", "chunks", "in_place", "root")),
+        *(f"{_INDENT}{n}={getattr(c, n)}," for n in _NUMBERS),
         *(f"{_INDENT}{name}={values}," for name, values in columns.items()),
         f"{_INDENT}values=Edges({offset}, {target}),",
         ")",

@@ -47,6 +47,9 @@ class Collective(Value):
     expected: int32 (output chunks of all ranks,), the row of `values` that each output chunk must
         hold at the end; NONE for any.
     values: CSR, value -> ids of the input chunks that it is the reduction of; one id is a copy.
+    max_count: the most elements of an input block if the counts *vary*: then each input block has
+        its own count, from 0 to `max_count`, and an output block has the count of the input block
+        that it receives. NONE if every block of a call has the call's count.
     """
 
     name: str
@@ -61,12 +64,19 @@ class Collective(Value):
     initial: BoolArray
     expected: IntArray
     values: Edges
+    max_count: int = NONE
 
     def __repr__(self) -> str:
         place = "in place" if self.in_place else "out of place"
         root = f", root {self.root}" if self.root != NONE else ""
         size = f"{counted(self.ranks, 'rank')}, {counted(self.chunks, 'chunk')}"
-        return f"{self.name}({size}{root}, {place})"
+        varying = ", varying counts" if self.varies else ""
+        return f"{self.name}({size}{root}{varying}, {place})"
+
+    @property
+    def varies(self) -> bool:
+        """Whether each input block has its own count, which comes with the call."""
+        return self.max_count != NONE
 
     @cached_property
     def input_offset(self) -> LongArray:

@@ -2,7 +2,8 @@
 
 Each is a function that returns a `Collective`, and a row of `STANDARD`. `chunks` divides a call's
 element count: the whole buffer of AllReduce, Broadcast, Reduce, SendRecv and AllToNext; one rank's
-contribution to AllGather, Gather and AllToAll; one rank's share of ReduceScatter and Scatter.
+contribution to AllGather, Gather and AllToAll; one rank's share of ReduceScatter and Scatter. In
+AllToAllV and AllGatherV each of these parts has an element count of its own.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from typing import cast
 import numpy as np
 
 from sley.errors import Place, SleyError, counted
-from sley.errors.language import L101, L102, L112, L116, L118
+from sley.errors.language import L101, L102, L112, L116, L118, L119
 from sley.ir.collective import Collective
 from sley.ir.tables import NONE, Edges, IntArray, offsets_of
 from sley.ir.words import is_integer
 
 __all__ = [
     "AllGather",
+    "AllGatherV",
     "AllReduce",
     "AllToAll",
+    "AllToAllV",
     "AllToNext",
     "Broadcast",
     "Custom",
@@ -37,6 +40,9 @@ __all__ = [
 
 MAX_CHUNKS = 2**31 - 1
 """Limit of the input chunks, and of the output chunks, of all ranks: their ids are 32-bit."""
+
+MAX_COUNT = 2**62
+"""Limit of the elements of a block; no memory has as many."""
 
 
 def _check(
@@ -210,6 +216,46 @@ def AllToAll(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:
     )
 
 
+def AllToAllV(
+    ranks: int, max_count: int = MAX_COUNT, chunks: int = 1, in_place: bool = False
+) -> Collective:
+    """AllToAll with varying counts: each part of a rank's input has from 0 to `max_count` elements.
+
+    Its calls give the counts. It is always out of place. Errors: L102, L112, L119.
+    """
+    _check("AllToAllV", ranks, chunks, has_pairs=True)
+    return _varying("AllToAllV", AllToAll(ranks, chunks), max_count, in_place)
+
+
+def AllGatherV(
+    ranks: int, max_count: int = MAX_COUNT, chunks: int = 1, in_place: bool = False
+) -> Collective:
+    """AllGather with varying counts: each rank's input has from 0 to `max_count` elements.
+
+    Its calls give the counts. It is always out of place. Errors: L102, L112, L119.
+    """
+    _check("AllGatherV", ranks, chunks, has_pairs=True)
+    return _varying("AllGatherV", AllGather(ranks, chunks), max_count, in_place)
+
+
+def _varying(name: str, equal: Collective, max_count: int, in_place: bool) -> Collective:
+    """The collective of varying counts that `equal` is with equal counts. Errors: L102, L112,
+    L119."""
+    at = Place(detail=name)
+    if not is_integer(max_count):
+        raise L112.error(at=at, expected="an integer for max_count", found=repr(max_count))
+    if not 1 <= max_count <= MAX_COUNT:
+        raise L102.error(
+            at=at,
+            expected="a max_count from 1 to 2**62 elements",
+            found=f"max_count={max_count}",
+            remedy="Give the most elements of a part, or leave max_count out.",
+        )
+    if in_place:
+        raise L119.error(at=at, expected="in_place=False", found=f"in_place={in_place!r}")
+    return replace(equal, name=name.lower(), max_count=int(max_count))
+
+
 def Broadcast(ranks: int, chunks: int = 1, root: int = 0, in_place: bool = False) -> Collective:
     """Every rank's output is the root's input. In place they are one buffer."""
     _check("Broadcast", ranks, chunks, ("root", root))
@@ -341,6 +387,7 @@ class Standard:
     input_parts, output_parts: whether this buffer has a part for each rank instead of one part; a
         call's element count is that of one part.
     input_of, output_of: the only role with this buffer out of place ("root"); "" for all ranks.
+    varies: whether the counts of the parts vary; then it is never in place.
     bus_factor: ranks -> the load of the busiest link in an ideal algorithm over the algorithm
         bandwidth (nccl-tests, PERFORMANCE.md); 1 for collectives that nccl-tests doesn't have.
     """
@@ -353,6 +400,7 @@ class Standard:
     output_parts: bool = False
     input_of: str = ""
     output_of: str = ""
+    varies: bool = False
     bus_factor: Callable[[int], float] = lambda ranks: 1.0
 
     @cached_property
@@ -371,14 +419,28 @@ class Standard:
         return self.input_parts != self.output_parts
 
     def of(
-        self, ranks: int, chunks: int = 1, *, in_place: bool = False, root: int = 0
+        self,
+        ranks: int,
+        chunks: int = 1,
+        *,
+        in_place: bool = False,
+        root: int = 0,
+        max_count: int = MAX_COUNT,
     ) -> Collective:
-        """The collective, of at most one role, which `root` has."""
-        return self.build(ranks, chunks, in_place=in_place, **dict.fromkeys(self.roles, root))
+        """The collective, of at most one role, which `root` has; `max_count` matters only if the
+        counts vary. Errors: L101, L102, L112, L119."""
+        words = dict.fromkeys(self.roles, root)
+        if self.varies:
+            words["max_count"] = max_count
+        return self.build(ranks, chunks=chunks, in_place=in_place, **words)
 
     def like(self, c: Collective, *, in_place: bool) -> Collective:
-        """The collective with the ranks, chunks and roles of `c`. Errors: L101."""
-        return self.build(c.ranks, c.chunks, in_place=in_place, **self.roles_in(c))
+        """The collective with the ranks, chunks, roles and largest count of `c`. Errors: L101,
+        L102, L119."""
+        words = self.roles_in(c)
+        if self.varies:
+            words["max_count"] = c.max_count
+        return self.build(c.ranks, chunks=c.chunks, in_place=in_place, **words)
 
     def roles_in(self, c: Collective) -> dict[str, int]:
         """The rank of each role in `c`, if `c` is this collective."""
@@ -440,10 +502,26 @@ STANDARD: Mapping[str, Standard] = MappingProxyType(
             ),
             Standard("sendrecv", SendRecv, input_of="src", output_of="dst"),
             Standard("alltonext", AllToNext),
+            Standard(
+                "alltoallv",
+                AllToAllV,
+                input_parts=True,
+                output_parts=True,
+                varies=True,
+                bus_factor=_other_ranks,
+            ),
+            Standard(
+                "allgatherv", AllGatherV, output_parts=True, varies=True, bus_factor=_other_ranks
+            ),
         )
     }
 )
 """The standard collectives by name."""
+
+SIZED: Mapping[str, Standard] = MappingProxyType(
+    {name: row for name, row in STANDARD.items() if not row.varies}
+)
+"""The standard collectives of equal counts, by name: the size of a call says all about its data."""
 
 
 def standard(c: Collective) -> Standard | None:

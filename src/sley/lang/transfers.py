@@ -173,7 +173,7 @@ def _twin(collective: Collective, whole: Place) -> Collective:
     if collective.in_place:
         return collective
     row = standard(collective)
-    twin = None if row is None else row.like(collective, in_place=True)
+    twin = None if row is None or row.varies else row.like(collective, in_place=True)
     if twin is None or not _has_one_numbering(twin):
         raise L125.error(
             at=whole,

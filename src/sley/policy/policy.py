@@ -14,7 +14,7 @@ from sley.algorithms import CATALOG, build
 from sley.compiler import Options
 from sley.errors import Place, did_you_mean
 from sley.errors.policy import D901, D903, D904
-from sley.ir.collectives import STANDARD
+from sley.ir.collectives import SIZED
 from sley.ir.program import Program
 from sley.ir.sizes import sizes_text
 
@@ -163,11 +163,11 @@ class Policy:
 
     def __post_init__(self) -> None:
         for collective, ranges in self.ranges.items():
-            if collective not in STANDARD:
+            if collective not in SIZED:
                 raise D901.error(
-                    expected=f"a collective of {', '.join(STANDARD)}",
+                    expected=f"a collective of {', '.join(SIZED)}",
                     found=repr(collective),
-                    remedy=did_you_mean(collective, STANDARD),
+                    remedy=did_you_mean(collective, SIZED),
                 )
             for one in ranges:
                 _check_range(collective, one)

@@ -11,12 +11,12 @@ import numpy as np
 
 from sley.errors import Place, SleyError, did_you_mean
 from sley.errors.tuning import D945
-from sley.ir.collectives import STANDARD
+from sley.ir.collectives import SIZED
 from sley.ir.sizes import MAX_BYTES
 from sley.ir.tables import NONE, BoolArray, ByteArray, FloatArray, IntArray, LongArray, Table
 from sley.ir.words import is_integer, is_real
 
-COLLECTIVES = tuple(STANDARD)
+COLLECTIVES = tuple(SIZED)
 """The collectives of calls; a column of a workload has their numbers."""
 
 MOST_STEPS = 1 << 20

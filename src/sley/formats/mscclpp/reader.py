@@ -32,7 +32,7 @@ from sley.formats.mscclpp.raw import RawPlan, place_of
 from sley.formats.mscclpp.targets import MSCCLPP, TARGETS, PlanTarget
 from sley.formats.mscclpp.words import COLLECTIVES, CUSTOM, FLUSH, PORT
 from sley.ir.collective import Collective
-from sley.ir.collectives import STANDARD
+from sley.ir.collectives import SIZED, STANDARD
 from sley.ir.one_sided import OneSidedPlan
 
 MAX_CHUNKS = 1 << 22
@@ -168,7 +168,7 @@ def _collective(
 ) -> Collective:
     """The collective of the file's name and sizes. Errors: F403, F409, F410, F477, L101."""
     at, ranks, name = raw.whole, len(raw.gpus), raw.collective
-    if name == CUSTOM or (name in STANDARD and name not in COLLECTIVES):
+    if name == CUSTOM or (name in SIZED and name not in COLLECTIVES):
         expected = "a collective passed by the caller"
         raise F410.error(at=at, expected=expected, found=f"collective: {name}")
     if name not in COLLECTIVES:

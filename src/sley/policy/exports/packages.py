@@ -19,7 +19,7 @@ from sley.errors import SleyError
 from sley.errors.policy import D905
 from sley.files import FORMATS
 from sley.formats import Target, new_folder, target_named, write_file
-from sley.ir.collectives import STANDARD
+from sley.ir.collectives import SIZED
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.policy.policy import Policy, Range
@@ -76,7 +76,7 @@ def write_plan_folder(
 
         return Part(f"{row.stem}.py", row.label, write)
 
-    rows = {name: STANDARD[name] for name in policy.ranges}
+    rows = {name: SIZED[name] for name in policy.ranges}
     calls = replace(policy, ranges={c: r for c, r in policy.ranges.items() if rows[c].call})
     remarks = [
         *(
