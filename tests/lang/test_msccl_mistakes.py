@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import sley
+from sley.lang import chunks, memory
 
 HEAD = """from msccl.language import *
 from msccl.language.collectives import *
@@ -251,6 +252,29 @@ def test_a_mistake_has_a_code_and_the_scripts_line(name: str, tmp_path: Path) ->
     assert found.places[0].line in (lines or [0]), found
     for place in found.places:
         assert "sley" not in Path(place.file).parts[:-1] or place.file == str(path)
+
+
+def test_the_scratch_buffers_of_a_script_have_one_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (memory, chunks):
+        monkeypatch.setattr(module, "MAX_SCRATCH_CELLS", 4 * 100)
+    path = tmp_path / "script.py"
+    line = "    chunk(0, I, 0).copy({}, '{}', {})\n"
+    head = HEAD + "with program():\n    " + "chunk(0, I, 0).copy(1, I, 0)\n"
+    fits = line.format(1, "x", 59) + line.format(2, "y", 39)
+    path.write_text(head + fits + line.format(3, "x", 40))
+    with pytest.raises(sley.SleyError, match="V206"):  # nothing about its buffers
+        sley.compile(sley.load_msccl(path)[0].program)
+    for body, expected in (
+        (line.format(1, "x", 60_000_000), "a scratch index from 0 to 99"),
+        (line.format(1, "x", 59) + line.format(2, "y", 40), "a scratch index from 0 to 39"),
+        (fits + line.format(2, "z", 0), "at most 400 chunks in all scratch buffers of all ranks"),
+    ):
+        path.write_text(head + body)
+        with pytest.raises(sley.SleyError, match="L103") as caught:
+            sley.load_msccl(path)
+        assert caught.value.diagnostics[0].expected == expected
 
 
 def test_a_refusing_check_is_quoted(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ L103 = Rule(
     "they mean another chunk.",
     example='p.chunk(0, "in", 7, count=2)  # the input has 8 chunks',
     instead="Keep index at 0 or above, and index + count within the buffer's chunks; a transfer's "
-    "chunk must be one of the data buffer's chunks. Scratch grows with its use.",
+    "chunk must be one of the data buffer's chunks. Scratch grows with its use, up to 2^26 chunks "
+    "of all scratch buffers of all ranks.",
 )
 L104 = Rule(
     "L104",

@@ -301,8 +301,7 @@ class ChunkProgram:
         (ranks, indices), length = broadcast(size, rank=rank, index=index)
         check_span(L101, "a rank", ranks, self.collective.ranks)
         if word >= Buffer.SCRATCH:
-            limit = MAX_SCRATCH_CELLS // self.collective.ranks - int(count) + 1
-            check_span(L103, "a scratch index", indices, limit)
+            self._check_scratch(word, indices, int(count))
         else:
             sizes = (
                 self.collective.input_chunks
@@ -313,6 +312,13 @@ class ChunkProgram:
         cells = self._memory.cells(ranks, word, indices, int(count))
         versions = self._memory.versions(word)[cells].copy()
         return Ref(self, ranks, word, indices, int(count), length, versions)
+
+    def _check_scratch(self, buffer: int, index: Any, count: int) -> None:
+        limit = self._memory.room(buffer) - count + 1
+        if limit <= 0:
+            expected = f"at most {MAX_SCRATCH_CELLS} chunks in all scratch buffers of all ranks"
+            refuse(L103, expected, f"{count} more in {self.word(buffer)}")
+        check_span(L103, "a scratch index", index, limit)
 
     def _check_index(
         self, buffer: int, rank: Any, index: Any, count: int, sizes: np.ndarray
@@ -365,21 +371,21 @@ class ChunkProgram:
         recorder = self._recorder
         row = recorder.add(
             source.size,
-            kind,
-            source.rank,
-            source.buffer,
-            source.index,
-            target.rank,
-            target.buffer,
-            target.index,
-            source.count,
-            NONE if channel is None else channel,
-            self._instances,
-            self._lane,
-            NONE if send_block is None else send_block,
-            NONE if recv_block is None else recv_block,
-            NONE,
-            recorder.source(),
+            kind=kind,
+            src=source.rank,
+            src_buffer=source.buffer,
+            src_index=source.index,
+            dst=target.rank,
+            dst_buffer=target.buffer,
+            dst_index=target.index,
+            count=source.count,
+            channel=NONE if channel is None else channel,
+            instances=self._instances,
+            lane=self._lane,
+            send_block=NONE if send_block is None else send_block,
+            recv_block=NONE if recv_block is None else recv_block,
+            step=NONE,
+            source=recorder.source(),
         )
         cells = self._memory.cells(target.rank, target.buffer, target.index, target.count)
         versions = self._memory.versions(target.buffer)

@@ -17,8 +17,9 @@ UNWRITTEN = -2
 INITIAL = -1
 """Version of a cell that still holds the collective's input."""
 
-MAX_SCRATCH_CELLS = 2**28
-"""Bound on the scratch chunks of all ranks together: a larger index is a mistake."""
+MAX_SCRATCH_CELLS = 2**26
+"""Bound on the chunks of all scratch buffers of all ranks together, where each rank counts as the
+one with the largest buffer: more are a mistake, and would take more than a GB while tracing."""
 
 Cells: TypeAlias = slice | LongArray
 """Cells of a reference: a slice for one range, an array (elements, count) for several ranges."""
@@ -29,12 +30,13 @@ class Scratch:
     """A scratch buffer of all ranks: `capacity` cells for each, which grow on use.
 
     versions: int64 (ranks * capacity,), the version of each cell. used: int64 (ranks,), the chunks
-    that are in use.
+    that are in use. length: the largest number of these.
     """
 
     versions: LongArray
     capacity: int
     used: LongArray
+    length: int = 0
 
     @classmethod
     def start(cls, ranks: int) -> Scratch:
@@ -50,6 +52,7 @@ class Scratch:
             grown[:, : self.capacity] = self.versions.reshape(ranks, -1)
             self.versions, self.capacity = grown.ravel(), capacity
         np.maximum.at(self.used, rank, np.asarray(index) + count)
+        self.length = max(self.length, needed)
 
 
 @dataclass
@@ -59,13 +62,15 @@ class Memory:
     Input and output share one array, so that aliases in place are one cell. Every other number of a
     buffer, from `Buffer.SCRATCH`, is a scratch buffer of its own.
 
-    base: int64 (3, ranks), the cell of chunk 0 of (buffer, rank), see `Layout`.
+    base: int64 (3, ranks), the cell of chunk 0 of (buffer, rank), see `Layout`. scratch_length: the
+    lengths of all scratch buffers together.
     """
 
     ranks: int
     base: LongArray
     data: LongArray
     scratch: dict[int, Scratch] = field(default_factory=dict)
+    scratch_length: int = 0
 
     @classmethod
     def start(cls, collective: Collective) -> Memory:
@@ -85,11 +90,18 @@ class Memory:
             start = self.base[buffer, rank] + index
         else:
             scratch = self._scratch(buffer)
+            before = scratch.length
             scratch.reserve(rank, index, count)
+            self.scratch_length += scratch.length - before
             start = rank * scratch.capacity + index
         if isinstance(start, np.ndarray):
             return start[:, None] + np.arange(count)
         return slice(int(start), int(start) + count)
+
+    def room(self, buffer: int) -> int:
+        """The most chunks that a scratch buffer may have on a rank beside the others."""
+        others = self.scratch_length - self._scratch(buffer).length
+        return MAX_SCRATCH_CELLS // self.ranks - others
 
     def _scratch(self, buffer: int) -> Scratch:
         if buffer not in self.scratch:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 from numpy.typing import NDArray
 
 from sley.errors import Place
@@ -34,9 +36,9 @@ def caller_place() -> Place:
 class Recorder:
     """Rows of a table, in the order of their calls.
 
-    table: the type of the table, whose last column is `source`. rows: (number of rows, values);
-    a value is a scalar or an array. lines: (file, line) -> row of the program's `sources`.
-    length: the number of all rows.
+    table: the type of the table, whose last column is `source`. rows: (number of rows, values in
+    the order of the columns); a value is a scalar or an array. lines: (file, line) -> row of the
+    program's `sources`. length: the number of all rows.
     """
 
     table: type[Table]
@@ -48,12 +50,16 @@ class Recorder:
         """The source row of the user's current line."""
         return self.lines.setdefault(caller(), len(self.lines))
 
-    def add(self, size: int, *values: Any) -> int:
-        """Appends `size` rows, `values` in the order of the columns; returns the first row."""
+    def __post_init__(self) -> None:
+        self._in_order = itemgetter(*self.table.column_names())
+
+    def add(self, size: int, **values: Any) -> int:
+        """Appends `size` rows, with a value for each column; returns the first row."""
         first = self.length
+        row = self._in_order(values)
         if size == 1:
-            values = tuple(v.item() if isinstance(v, np.ndarray) else v for v in values)
-        self.rows.append((size, values))
+            row = tuple([v.item() if isinstance(v, ndarray) else v for v in row])
+        self.rows.append((size, row))
         self.length += size
         return first
 

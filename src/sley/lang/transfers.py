@@ -114,9 +114,16 @@ class StepRecorder:
             refuse(L103, f"a chunk from 0 to {limit - 1}", str(chunk))
         if optional:
             check_span(L111, "a channel", requested, MAX_NUMBER)
-        source = self._recorder.source()
         self._recorder.add(
-            size, sender, receiver, number, index, TYPES[type], requested, instances, source
+            size,
+            src=sender,
+            dst=receiver,
+            step=number,
+            chunk=index,
+            kind=TYPES[type],
+            channel=requested,
+            instances=instances,
+            source=self._recorder.source(),
         )
 
     def program(self, name: str, protocol: Protocol | None, whole: Place) -> Program:
