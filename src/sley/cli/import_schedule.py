@@ -12,7 +12,6 @@ from sley.cli.output import Command, Phases, print_json
 from sley.cli.sources import program_facts
 from sley.compiler import compile
 from sley.formats import program_source, write_file
-from sley.recognition import kind_of
 
 
 @click.command("import", cls=Command)
@@ -51,7 +50,7 @@ def import_command(
     phases = Phases(verbose, quiet=as_json)
     with phases("reading"):
         schedule = schedules.read(file)
-    facts = [("file", kind_of(file).text), *schedule.facts()]
+    facts = [("file", schedule.kind.text), *schedule.facts()]
     if not as_json:
         _print(facts)
     with phases("replay"):

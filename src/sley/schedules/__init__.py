@@ -31,12 +31,15 @@ COLLECTIVES = ("allgather", "alltoall", "allreduce", "reducescatter")
 class Schedule(Protocol):
     """A schedule of a synthesiser.
 
-    name: the synthesiser. file: where it is from. collective: the one that it implements, by
-    default.
+    name: the synthesiser. kind: that of its files. file: where it is from. collective: the one that
+    it implements, by default.
     """
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def kind(self) -> Kind: ...
 
     @property
     def file(self) -> str: ...

@@ -33,6 +33,19 @@ def file_text(path: str | os.PathLike[str]) -> str:
     return text
 
 
+def source_text(
+    source: str | os.PathLike[str], beginning: str, file: str | None
+) -> tuple[str, str]:
+    """The text of a source, and its name in messages.
+
+    source: a file (a path), or a text that begins with `beginning`. file: the name; by default the
+    path. Errors: F404, F552.
+    """
+    if isinstance(source, str) and source.lstrip()[:1] == beginning:
+        return source, file or "<text>"
+    return file_text(source), file or os.fspath(source)
+
+
 def json_object(file: str, text: str) -> dict[str, Any]:
     """The JSON object of a text, in bounded memory. Errors: F551, F552."""
     if text.count("{") + text.count("[") > MAX_CONTAINERS:

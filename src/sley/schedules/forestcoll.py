@@ -21,8 +21,9 @@ from sley.errors.schedules import F551, F552, F553, F557, F558, F559
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.words import Buffer
+from sley.recognition import FORESTCOLL
 from sley.schedules.building import Builder, Cells, check_size
-from sley.schedules.documents import file_text
+from sley.schedules.documents import source_text
 
 COLLECTIVES = ("allgather", "reducescatter", "allreduce")
 MAX_NODES = 4096
@@ -95,6 +96,7 @@ class Forest:
     trees: tuple[Tree, ...]
 
     name = "ForestColl"
+    kind = FORESTCOLL
     collective = COLLECTIVES[0]
 
     @cached_property
@@ -187,9 +189,9 @@ class Forest:
             self._start_output(builder, in_place)
             self._down(builder, rows, in_place)
         elif collective == "reducescatter":
-            self._up(builder, rows[::-1], in_place)
+            self._up(builder, rows[::-1], in_place=in_place, whole_output=False)
         else:
-            self._up_in_output(builder, rows[::-1], in_place)
+            self._up(builder, rows[::-1], in_place=in_place, whole_output=True)
             self._down(builder, rows, in_place=True)
         return builder.program()
 
@@ -225,44 +227,40 @@ class Forest:
             builder.copy(source, Cells(dst, Buffer.OUTPUT, start, tree.chunks), send.line)
 
     def _up(
-        self, builder: Builder, rows: list[tuple[int, int, Tree, Send]], in_place: bool
+        self,
+        builder: Builder,
+        rows: list[tuple[int, int, Tree, Send]],
+        *,
+        in_place: bool,
+        whole_output: bool,
     ) -> None:
-        """Reduces up the trees. Out of place, sums are in scratch, and at a root in the output; in
-        place they replace the input."""
+        """Reduces up the trees. In place, sums replace the data; out of place, they begin as copies
+        of it. whole_output: whether a rank's output has the chunks of all roots, so that it is the
+        place of the sums."""
+        buffer = Buffer.OUTPUT if whole_output and in_place else Buffer.INPUT
         sums: dict[tuple[int, int], Cells] = {}
         for start, _, tree, send in rows:
             ends = []
             for node in (send.dst, send.src):
                 rank = self._rank[node]
-                own = Cells(rank, Buffer.INPUT, start, tree.chunks)
+                own = Cells(rank, buffer, start, tree.chunks)
                 if node == send.src and not in_place and (rank, start) not in sums:
                     sums[rank, start] = (
-                        Cells(rank, Buffer.OUTPUT, start - rank * self.chunks, tree.chunks)
-                        if node == tree.root
-                        else builder.new_scratch(rank, tree.chunks)
+                        Cells(rank, Buffer.OUTPUT, start, tree.chunks)
+                        if whole_output
+                        else self._sum(builder, tree, node, start)
                     )
                     builder.copy(own, sums[rank, start], send.line)
                 ends.append(sums.get((rank, start), own))
             source, target = ends
             builder.reduce(source, target, send.line)
 
-    def _up_in_output(
-        self, builder: Builder, rows: list[tuple[int, int, Tree, Send]], in_place: bool
-    ) -> None:
-        """Reduces up the trees into the output, the only buffer in place."""
-        started: set[tuple[int, int]] = set()
-        for start, _, tree, send in rows:
-            ends = []
-            for node in (send.dst, send.src):
-                rank = self._rank[node]
-                own = Cells(rank, Buffer.INPUT, start, tree.chunks)
-                sum_ = Cells(rank, Buffer.OUTPUT, start, tree.chunks)
-                if node == send.src and not in_place and (rank, start) not in started:
-                    started.add((rank, start))
-                    builder.copy(own, sum_, send.line)
-                ends.append(sum_ if in_place or (rank, start) in started else own)
-            source, target = ends
-            builder.reduce(source, target, send.line)
+    def _sum(self, builder: Builder, tree: Tree, node: Node, start: int) -> Cells:
+        """The place of a sum if only the root's output has it."""
+        rank = self._rank[node]
+        if node == tree.root:
+            return Cells(rank, Buffer.OUTPUT, start - rank * self.chunks, tree.chunks)
+        return builder.new_scratch(rank, tree.chunks)
 
 
 def read(source: str | os.PathLike[str], file: str | None = None) -> Forest:
@@ -270,9 +268,8 @@ def read(source: str | os.PathLike[str], file: str | None = None) -> Forest:
 
     file: the file's name in messages. Errors: F404, F551 to F553.
     """
-    is_text = isinstance(source, str) and source.lstrip()[:1] == "<"
-    text = str(source) if is_text else file_text(source)
-    return _Reader(file or ("<text>" if is_text else os.fspath(source))).forest(text)
+    text, file = source_text(source, "<", file)
+    return _Reader(file).forest(text)
 
 
 class _Reader:

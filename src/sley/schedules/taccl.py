@@ -21,8 +21,9 @@ from sley.ir.collectives import AllGather, AllReduce, AllToAll
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
 from sley.ir.words import Buffer, is_integer
+from sley.recognition import TACCL_SCHEDULE
 from sley.schedules.building import Builder, Cells, check_size
-from sley.schedules.documents import Section, file_text, json_object
+from sley.schedules.documents import Section, json_object, source_text
 
 MAX_RANKS = 4096
 MAX_SENDS = 1 << 20
@@ -61,6 +62,7 @@ class Schedule:
     sends: Sends
 
     name = "TACCL"
+    kind = TACCL_SCHEDULE
 
     def facts(self) -> list[tuple[str, str]]:
         """What the file is and claims, for people."""
@@ -235,9 +237,7 @@ def read(source: str | os.PathLike[str], file: str | None = None) -> Schedule:
 
     file: the file's name in messages. Errors: F404, F551 to F553, F559.
     """
-    is_text = isinstance(source, str) and source.lstrip()[:1] == "{"
-    text = str(source) if is_text else file_text(source)
-    file = file or ("<text>" if is_text else os.fspath(source))
+    text, file = source_text(source, "{", file)
     top = Section(file, json_object(file, text))
     collective = Section(file, top.table("collective"), "collective")
     named = _NAME.fullmatch(collective.text("name"))

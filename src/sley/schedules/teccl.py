@@ -24,6 +24,7 @@ from sley.ir.collectives import AllGather, AllToAll
 from sley.ir.program import Program
 from sley.ir.tables import IntArray, LongArray, Table
 from sley.ir.words import Buffer
+from sley.recognition import TECCL
 from sley.schedules.building import Builder, Cells, check_size
 from sley.schedules.teccl_machines import Machine, Timing, machine_of
 
@@ -121,6 +122,7 @@ class Schedule:
     routes: tuple[tuple[int, ...], ...]
 
     name = "TE-CCL"
+    kind = TECCL
 
     @cached_property
     def gpus(self) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from sley.errors import Place, Rule, SleyError
 from sley.errors.schedules import F551, F552, F553
-from sley.schedules.documents import Lines, Section, file_text, json_object
+from sley.schedules.documents import Lines, Section, json_object, source_text
 from sley.schedules.teccl import (
     EPOCHS,
     MAX_EPOCH,
@@ -95,9 +95,7 @@ def read(source: str | os.PathLike[str], file: str | None = None) -> Schedule:
 
     file: the file's name in messages. Errors: F404, F551 to F553.
     """
-    is_text = isinstance(source, str) and source.lstrip()[:1] == "{"
-    text = str(source) if is_text else file_text(source)
-    file = file or ("<text>" if is_text else os.fspath(source))
+    text, file = source_text(source, "{", file)
     return _Reader(file, text).schedule()
 
 
