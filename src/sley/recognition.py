@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sley.errors import Place, SleyError
 from sley.errors.schedules import F550
+from sley.text_files import open_file
 
 _LOOKED_AT = 1 << 20
 """Bytes at the beginning of a file that decide."""
@@ -101,14 +102,14 @@ ABSENT = (FOLDER, SPECIAL, MISSING, UNREADABLE)
 
 
 def kind_of(path: str | os.PathLike[str]) -> Kind:
-    """The kind of the file at a path. It never fails, and never waits for a pipe."""
+    """The kind of the file at a path. It never fails, and never waits for content."""
     try:
         mode = Path(path).stat().st_mode
         if stat.S_ISDIR(mode):
             return FOLDER
         if not stat.S_ISREG(mode):
             return SPECIAL
-        with Path(path).open("rb") as stream:
+        with open_file(Path(path)) as stream:
             content = stream.read(_LOOKED_AT)
         return kind_of_content(content, Path(path).suffix.lower())
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null byte

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import re
 import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sley.errors import Place, Rule, did_you_mean
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 MAX_FILE_BYTES = 64 << 20
 
@@ -26,12 +32,25 @@ _LONG_KEY = re.compile(
 _LINE_AND_COLUMN = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
 
+class _Content(io.FileIO):
+    """A file that raises an OSError instead of waiting for content, as some of /proc and /sys
+    would let a reader wait."""
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        count = super().readinto(buffer)
+        if count is None:
+            raise BlockingIOError(errno.EAGAIN, "no content yet, and perhaps never")
+        return count
+
+
 def open_file(path: Path) -> BinaryIO:
     """The content of a regular file. OSError for others: a pipe may never have a writer, and a
-    device no end."""
+    device no end; and for a file whose reader would have to wait."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError("not a regular file")
-    return path.open("rb")
+    return io.BufferedReader(
+        _Content(path, opener=lambda file, flags: os.open(file, flags | os.O_NONBLOCK))
+    )
 
 
 def text_of(path: Path, rule: Rule) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import shlex
+import subprocess
+import sys
 import time
 import zipfile
 from pathlib import Path
@@ -116,6 +118,16 @@ def test_what_is_no_file_is_named(tmp_path: Path) -> None:
     assert kind_of(tmp_path / "a\0b") is recognition.MISSING
     (tmp_path / "file").write_text("x")
     assert kind_of(tmp_path / "file" / "below") is recognition.MISSING
+
+
+def test_a_file_whose_reader_would_wait_is_named() -> None:
+    if not Path("/proc/kmsg").exists():
+        pytest.skip("no /proc/kmsg here, a regular file without an end")
+    words = "import sley.recognition as r; print(r.kind_of('/proc/kmsg').text)"
+    found = subprocess.run(
+        [sys.executable, "-c", words], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert found.stdout.strip() == recognition.UNREADABLE.text
 
 
 FOLDERS = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import time
 from pathlib import Path
 
@@ -47,3 +49,16 @@ def test_a_large_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.write_text("a=123")
     with pytest.raises(SleyError, match="at most 4 bytes"):
         text_of(path, T605)
+
+
+def test_content_that_is_not_there_yet_is_no_end_of_a_file() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    try:
+        with io.BufferedReader(text_files._Content(reader)) as stream:
+            os.write(writer, b"abc")
+            assert stream.read(3) == b"abc"
+            with pytest.raises(BlockingIOError):
+                stream.read(1)
+    finally:
+        os.close(writer)
