@@ -283,8 +283,25 @@ def test_the_remedy_fits_the_argument(make: Callable[[], object], remedy: str) -
     assert caught.value.diagnostics[0].remedy.startswith(remedy)
 
 
+def test_chunks_of_varying_counts_are_not_reduced() -> None:
+    def reduce(p: ChunkProgram) -> None:
+        p.chunk(0, "in", 0).copy(1, "scratch", 0).reduce(p.chunk(1, "in", 0))
+
+    with pytest.raises(sley.SleyError, match="L135") as caught:
+        sley.trace(sley.AllToAllV(2), reduce)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.places[0].line == inspect.getsourcelines(reduce)[1] + 1
+
+
 @pytest.mark.parametrize(
-    "make", [sley.AllToAll, sley.Gather, sley.Scatter, lambda n: sley.Custom("c", n, 1, 1, keep)]
+    "make",
+    [
+        sley.AllToAll,
+        sley.Gather,
+        sley.Scatter,
+        sley.AllGatherV,
+        lambda n: sley.Custom("c", n, 1, 1, keep),
+    ],
 )
 def test_chunks_that_change_their_numbers_have_no_data_buffer(
     make: Callable[[int], sley.Collective],

@@ -73,7 +73,9 @@ def pulls(plan: Plan) -> Pulls:
         holds = all_holds(plan, in_buffer, run_of(plan, messages).level)
         staged = staged_messages(plan, messages, holds)
         pulled = in_buffer & ~staged
-        holds = needed_holds(plan, messages, without_staged(holds, staged))
+        holds = without_staged(holds, staged)
+        if not plan.collective.varies:  # else the messages that imply a hold may be left out
+            holds = needed_holds(plan, messages, holds)
     own = t.op == Op.SEND
     return Pulls(
         pulled=pulled,

@@ -147,6 +147,14 @@ L119 = Rule(
     instead="Let input and output be different memory; only collectives of equal counts are in "
     "place.",
 )
+L135 = Rule(
+    "L135",
+    "varying-reduction",
+    what="A program for a collective of varying counts reduces.",
+    why="The counts of two chunks may differ, and then their elements don't correspond.",
+    example="p.chunk(...).reduce(...)  # for sley.AllGatherV(8)",
+    instead="Only copy; a collective of equal counts may reduce.",
+)
 L114 = Rule(
     "L114",
     "program-raised",

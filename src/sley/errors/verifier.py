@@ -47,8 +47,8 @@ V205 = Rule(
     "V205",
     "uninitialized-read",
     what="An instruction reads a chunk that nothing has written, and the value reaches a chunk "
-    "that the collective promises.",
-    why="At the start output and scratch have no data.",
+    "that the collective promises; if the counts vary, that nothing has written at all.",
+    why="At the start output and scratch have no data. A chunk without data has no count either.",
     example='<step type="s" srcbuf="s" srcoff="0" .../> before anything was received there',
     instead="Write the chunk first, or read the intended chunk.",
 )
@@ -97,6 +97,35 @@ V207 = Rule(
     why="A connection has room for at least one message.",
     example="sley verify plan.xml --slots 0",
     instead="Give a number of slots of at least 1.",
+)
+V217 = Rule(
+    "V217",
+    "varying-collective",
+    what="A collective has varying counts, and is neither AllToAllV nor AllGatherV, or belongs to "
+    "a one-sided plan.",
+    why="A call of varying counts brings the counts of its own collective. Both ends of a message "
+    "know which chunks it has; the signals of a one-sided plan don't say how much they announce.",
+    example='dataclasses.replace(sley.AllToAllV(4), name="mine")',
+    instead="Use sley.AllToAllV or sley.AllGatherV with a plan of messages, or equal counts.",
+)
+V218 = Rule(
+    "V218",
+    "varying-reduction",
+    what="A plan of varying counts reduces.",
+    why="The counts of two chunks may differ, and then their elements don't correspond.",
+    example="rank 1 receives in[0] of rank 0 and adds it to its own in[0], for an AllToAllV",
+    instead="Only copy and send; a collective of equal counts may reduce.",
+)
+V219 = Rule(
+    "V219",
+    "varying-place",
+    what="A plan of varying counts writes a chunk to a place of the input or the output where "
+    "another one belongs.",
+    why="The place has room for its own chunk. Another one may be longer, even if it is "
+    "overwritten later.",
+    example="rank 1 of an AllToAllV receives a chunk for rank 2 into its own output, and sends it "
+    "from there",
+    instead="Use scratch, whose chunks have room for every count.",
 )
 V211 = Rule(
     "V211",

@@ -36,6 +36,7 @@ from sley.errors.language import (
     L111,
     L112,
     L123,
+    L135,
 )
 from sley.ir.choices import member
 from sley.ir.collective import Collective
@@ -152,6 +153,8 @@ class Ref:
     ) -> Ref:
         """Reduces `other`'s chunks into these and returns the reference to the result."""
         p = self.program
+        if p.collective.varies:
+            refuse(L135, "copies only: the counts of the chunks vary", "a reduction")
         if not isinstance(other, Ref) or other.program is not p:
             refuse(L110, "a reference of this program", repr(other))
         p._check_current(self)

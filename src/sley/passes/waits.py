@@ -20,7 +20,8 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
     """The waits between blocks of a rank, as rows of the plan.
 
     There is one for each dependency that neither the order in the blocks, nor other waits, nor
-    messages by way of other ranks imply, as far as a search of `SEARCH` edges finds out.
+    messages by way of other ranks imply, as far as a search of `SEARCH` edges finds out. If the
+    counts vary, messages imply nothing: they are left out where chunks are short.
 
     row: the row of the plan of each row of the order.
     """
@@ -28,6 +29,8 @@ def assign_waits(dag: InstructionDag, order: Order, blocks: Blocks, row: LongArr
     before, after = _candidates(dag, order, blocks, at)
     block = blocks.instruction_block
     sender = _senders(dag, order, at)
+    if dag.chunks.program.collective.varies:
+        sender[:] = NONE
     arrives, count = sender != NONE, len(blocks.rank)
     kept = np.zeros(len(before), np.int8)
     _keep(

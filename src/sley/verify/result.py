@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sley.errors import Diagnostic
-from sley.errors.verifier import V205, V206
+from sley.errors.verifier import V205, V206, V219
 from sley.ir.collective import Collective
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
@@ -35,7 +35,8 @@ class Result:
 
 def check_result(plan: Plan, match: np.ndarray, level: np.ndarray) -> Result:
     """V206 for output chunks that differ from the promise, V205 if a read of a cell without data is
-    the cause.
+    the cause. If the counts vary, V219 for chunks at places of other ones, and V205 for every read
+    of a cell without data, since nothing says how long it is.
 
     For chunks whose fingerprints (`Values`) differ, the exact multisets are then computed.
 
@@ -46,12 +47,20 @@ def check_result(plan: Plan, match: np.ndarray, level: np.ndarray) -> Result:
     bounds = np.searchsorted(level[order], np.arange(int(level.max(initial=NONE)) + 2))
     for k in range(len(bounds) - 1):
         replay.step(order[bounds[k] : bounds[k + 1]])
-    return Result(_compare(plan, replay, order), replay.empty_reads)
+    found = _compare(plan, replay, order)
+    if plan.collective.varies:
+        found = (
+            found
+            or _misplaced(plan, replay)
+            or [_empty_read(plan, row, cell) for row, cell in replay.empty_reads]
+        )
+    return Result(found, replay.empty_reads)
 
 
 @dataclass
 class _Replay:
-    """The memory, and the messages in flight."""
+    """The memory, and the messages in flight. writes: what was written where, if the counts vary:
+    instructions, cells and values."""
 
     plan: Plan
     match: np.ndarray
@@ -62,6 +71,7 @@ class _Replay:
     source: np.ndarray
     destination: np.ndarray
     empty_reads: list[tuple[int, int]]
+    writes: list[tuple[np.ndarray, np.ndarray, Values]]
 
     @classmethod
     def start(cls, plan: Plan, match: np.ndarray) -> _Replay:
@@ -84,6 +94,7 @@ class _Replay:
             layout.cell(plan.rank, named, t.src_index),
             layout.cell(plan.rank, stored, t.dst_index),
             [],
+            [],
         )
 
     def step(self, rows: np.ndarray) -> None:
@@ -102,7 +113,10 @@ class _Replay:
         moves = READS_SOURCE[op] & ~reduces
         value[moves] = self._read(self.source, row[moves], part[moves])
         stores, sends = WRITES_DESTINATION[op], SENDS[op]
-        self.memory[self.destination[row[stores]] + part[stores]] = value[stores]
+        cells = self.destination[row[stores]] + part[stores]
+        self.memory[cells] = value[stores]
+        if self.plan.collective.varies:
+            self.writes.append((row[stores], cells, value[stores]))
         self.messages[self.message_at[self.match[row[sends]]] + part[sends]] = value[sends]
 
     def _read(self, start: np.ndarray, row: np.ndarray, part: np.ndarray) -> Values:
@@ -125,14 +139,7 @@ def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]
     some = np.flatnonzero(wrong)[:LIMIT]
     exact, empty_reads = _trace_back(plan, replay.match, order, cells[some])
     if empty_reads:
-        return [
-            V205.diagnostic(
-                at=plan.place(row),
-                expected="a chunk that holds data",
-                found=f"{plan.layout.name(cell)} holds none when it is read",
-            )
-            for cell, row in empty_reads.items()
-        ]
+        return [_empty_read(plan, row, cell) for cell, row in empty_reads.items()]
     differences = []
     for k, cell in zip(some.tolist(), cells[some].tolist(), strict=True):
         value = Counter(c.values[int(c.expected[places[k]])].tolist())
@@ -152,6 +159,39 @@ def _compare(plan: Plan, replay: _Replay, order: np.ndarray) -> list[Diagnostic]
             ],
         )
     ]
+
+
+def _empty_read(plan: Plan, row: int, cell: int) -> Diagnostic:
+    return V205.diagnostic(
+        at=plan.place(row),
+        expected="a chunk that holds data",
+        found=f"{plan.layout.name(cell)} holds none when it is read",
+    )
+
+
+def _misplaced(plan: Plan, replay: _Replay) -> list[Diagnostic]:
+    """V219 for writes to the input and the output of other chunks than those that belong there."""
+    c, layout, inputs = plan.collective, plan.layout, replay.inputs
+    owner = np.full(layout.cells, NONE)  # the input chunk that belongs into a cell
+    owner[c.input_cells(layout)] = np.arange(len(c.initial))
+    owner[c.output_cells(layout)] = c.values.target[c.values.offset[c.expected]]
+    found: list[Diagnostic] = []
+    for rows, cells, values in replay.writes:
+        data = np.flatnonzero(owner[cells] != NONE)
+        wrong = data[values[data].differ(inputs[owner[cells[data]]])]
+        for k in wrong[: LIMIT - len(found)].tolist():
+            cell = int(cells[k])
+            # Without reductions, a value is a single input chunk.
+            held = np.flatnonzero((inputs.weight == values.weight[k]).all(axis=1))
+            found.append(
+                V219.diagnostic(
+                    at=plan.place(int(rows[k])),
+                    expected=f"only {spell(c, Counter([int(owner[cell])]))} in "
+                    f"{layout.name(cell)}: the counts vary",
+                    found=spell(c, Counter(held[:1].tolist())) or "no data",
+                )
+            )
+    return found
 
 
 def _last_writers(plan: Plan, order: np.ndarray, cells: np.ndarray) -> dict[int, int]:

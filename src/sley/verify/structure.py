@@ -2,31 +2,65 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sley.errors import Diagnostic, Place, SleyError
-from sley.errors.verifier import V201, V202, V208, V209
+from sley.errors.verifier import V201, V202, V208, V209, V217, V218
 from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD, standard
 from sley.ir.connections import Messages, connection_faults
-from sley.ir.faults import diagnostics, faults, overlap_faults
+from sley.ir.faults import LIMIT, diagnostics, faults, overlap_faults
+from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
+from sley.ir.words import REDUCES, Op
 
 
 def check_name(collective: Collective, at: list[Place]) -> list[Diagnostic]:
-    """V209 for a collective that differs from the standard one of its name."""
-    if collective.name not in STANDARD or standard(collective) is not None:
+    """V209 for a collective that differs from the standard one of its name, V217 for varying counts
+    of a collective without a standard name."""
+    if standard(collective) is not None:
         return []
+    if collective.name not in STANDARD:
+        return _refuse_varying(collective, at) if collective.varies else []
     build = STANDARD[collective.name].build.__name__
     expected = f"the buffers and results of sley.{build}"
     return [V209.diagnostic(at=at, expected=expected, found=f"{collective} with others")]
 
 
 def check_rows(plan: Plan) -> list[Diagnostic]:
-    """V209 for a collective that differs from the standard one of its name, V201 for tables that
-    contradict one another, V208 for operands that overlap."""
+    """V209 and V217 for the collective, V201 for tables that contradict one another, V208 for
+    operands that overlap, V218 for reductions of chunks whose counts vary."""
     if found := check_name(plan.collective, plan.places([])):
         return found
     found = diagnostics(V201, plan, faults(plan))
-    return found or diagnostics(V208, plan, overlap_faults(plan))
+    found = found or diagnostics(V208, plan, overlap_faults(plan))
+    return found or (_check_reductions(plan) if plan.collective.varies else [])
+
+
+def check_one_sided_name(plan: OneSidedPlan) -> list[Diagnostic]:
+    """`check_name` for a one-sided plan, whose counts can't vary: V217."""
+    at = plan.places([])
+    return check_name(plan.collective, at) or (
+        _refuse_varying(plan.collective, at) if plan.collective.varies else []
+    )
+
+
+def _refuse_varying(collective: Collective, at: list[Place]) -> list[Diagnostic]:
+    expected = "counts that vary only in AllToAllV and AllGatherV, with messages"
+    return [V217.diagnostic(at=at, expected=expected, found=str(collective))]
+
+
+def _check_reductions(plan: Plan) -> list[Diagnostic]:
+    """V218 for every reduction."""
+    op = plan.instructions.op
+    return [
+        V218.diagnostic(
+            at=plan.place(row),
+            expected="copies and messages only: the counts of the chunks vary",
+            found=f"{Op(op[row]).name.lower()}",
+        )
+        for row in np.flatnonzero(REDUCES[op])[:LIMIT].tolist()
+    ]
 
 
 def match_messages(plan: Plan) -> tuple[Messages, list[Diagnostic]]:

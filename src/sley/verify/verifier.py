@@ -17,7 +17,7 @@ from sley.verify.hangs import run_abstractly
 from sley.verify.one_sided import check_one_sided
 from sley.verify.races import check_races
 from sley.verify.result import check_result
-from sley.verify.structure import check_name, check_rows, match_messages
+from sley.verify.structure import check_one_sided_name, check_rows, match_messages
 
 _FIRST = {about: k for k, about in enumerate(("place", "root", "sizes", "chunks"))}
 """The subjects of conditions that come first, in their order."""
@@ -67,9 +67,11 @@ def verify(
     slots, per_chunk: the slots of a connection, and whether every chunk of a message takes one; by
         default the plan's own. A one-sided plan has neither.
 
-    Checks, each relying on those before: rows and connections (V209, V201, V202), hangs with
-    `slots` slots (V203), races (V204), the result (V205, V206); of one-sided plans those of
-    `check_one_sided`.
+    Checks, each relying on those before: rows and connections (V209, V217, V201, V208, V218, V202),
+    hangs with `slots` slots (V203), races (V204), the result (V205, V206, V219); of one-sided plans
+    those of `check_one_sided`.
+
+    If the counts of the collective vary, the proof holds for all of them.
     """
     if isinstance(plan, OneSidedPlan):
         return _verify_one_sided(plan, slots)
@@ -106,7 +108,7 @@ def _verify_one_sided(plan: OneSidedPlan, slots: int | None) -> Proof:
     if slots is not None:
         at, expected = Place(detail=plan.name), "no slots: a one-sided plan has no connections"
         raise V207.error(at=at, expected=expected, found=str(slots))
-    found, steps = check_name(plan.collective, plan.places([])), 0
+    found, steps = check_one_sided_name(plan), 0
     if not found:
         found, steps = check_one_sided(plan)
     if found:
