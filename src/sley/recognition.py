@@ -118,6 +118,18 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
         return UNREADABLE
 
 
+_BY_SUFFIX = {".xml": MSCCL_XML, ".json": MSCCLPP, ".py": PYTHON, ".resccl": RESCCLANG}
+
+
+def presumed_kind(path: str | os.PathLike[str], kind: Kind) -> Kind:
+    """The kind that the suffix of a file's name promises, if its content doesn't show one, as it is
+    damaged or missing: the reader of this kind says what is wrong. Else `kind`, that of its
+    content."""
+    if kind in VAGUE or kind is MISSING:
+        return _BY_SUFFIX.get(Path(path).suffix.lower(), kind)
+    return kind
+
+
 def refuse_kind(path: str | os.PathLike[str], kind: Kind, expected: str) -> SleyError:
     """The error for a file of another kind than a command takes (F550)."""
     file = os.fspath(path)

@@ -245,3 +245,22 @@ def test_a_plan_is_read_under_any_name(tmp_path: Path) -> None:
     assert sley.load(named).collective == program.collective
     assert CliRunner().invoke(main, ["verify", str(named)]).exit_code == 0
     assert sley.verify_file(named).proofs
+
+
+@pytest.mark.parametrize("command", ["verify", "compile", "simulate"])
+def test_a_command_looks_once_what_a_file_is(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ring.resccl").write_text(sley.algorithms.resccl_text("hm-allgather"))
+    looked_at = []
+
+    def count(path: str) -> Kind:
+        looked_at.append(path)
+        return kind_of(path)
+
+    monkeypatch.setattr(recognition, "kind_of", count)
+    size = ["-b", "1M", "-e", "1M", "--topology", "2x2"] if command == "simulate" else []
+    arguments = [command, str(tmp_path / "ring.resccl"), "--nodes", "2", "--gpus", "2", *size]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert looked_at == [str(tmp_path / "ring.resccl")]

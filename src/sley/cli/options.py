@@ -21,6 +21,7 @@ from sley.compiler.options import kinds
 from sley.engine.types import DATA_TYPES
 from sley.ir.sizes import size_in_bytes
 from sley.ir.words import Schedule
+from sley.recognition import Kind
 
 E = TypeVar("E", bound=Enum)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,7 +40,10 @@ COMPILER_OPTIONS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Selection:
-    """The plan to make: the values of `plan_options`."""
+    """The plan to make: the values of `plan_options`.
+
+    recognised: the kinds of the files that were recognised so far, by their paths.
+    """
 
     what: str
     ranks: int | None = None
@@ -55,6 +59,7 @@ class Selection:
     topology: str | None = None
     collective: str | None = None
     options: Options = field(default_factory=Options)
+    recognised: dict[str, Kind] = field(default_factory=dict, compare=False, repr=False)
 
 
 class NameOrFile(click.ParamType[str]):
@@ -237,7 +242,7 @@ def plan_options(command: F) -> F:
     @click.pass_context
     def wrapper(ctx: click.Context, /, **values: Any) -> object:
         options = Options(**{word: values.pop(word) for word in COMPILER_OPTIONS})
-        words = [f.name for f in fields(Selection) if f.name != "options"]
+        words = [f.name for f in fields(Selection) if f.name not in ("options", "recognised")]
         chosen = {word: values.pop(word) for word in words}
         return ctx.invoke(command, Selection(**chosen, options=options), **values)
 

@@ -84,15 +84,6 @@ def _options(selection: Selection, needs: Mapping[str, object]) -> Options:
     return options.filled(needs)
 
 
-_BY_SUFFIX = {
-    ".xml": recognition.MSCCL_XML,
-    ".json": recognition.MSCCLPP,
-    ".py": recognition.PYTHON,
-    ".resccl": recognition.RESCCLANG,
-}
-"""What a file is by its name if its content doesn't show it, as it is damaged or missing: the
-reader of this kind says what is wrong."""
-
 _READABLE = (*recognition.PLANS, *recognition.PROGRAMS, *recognition.SCHEDULES)
 
 
@@ -103,7 +94,9 @@ def _kind(selection: Selection) -> Kind | None:
     if what in CATALOG:
         return None
     file = _file_and_name(what)[0]
-    kind = recognition.kind_of(file)
+    if file not in selection.recognised:
+        selection.recognised[file] = recognition.kind_of(file)
+    kind = selection.recognised[file]
     if kind is recognition.MISSING and not is_path(file):
         if did_you_mean(what, CATALOG):
             return None
@@ -112,8 +105,7 @@ def _kind(selection: Selection) -> Kind | None:
             found=f"{what!r}: neither",
             remedy="Check the name and the path.",
         )
-    if kind in (*recognition.VAGUE, recognition.MISSING):
-        kind = _BY_SUFFIX.get(Path(file).suffix.lower(), kind)
+    kind = recognition.presumed_kind(file, kind)
     if kind is recognition.MISSING:
         raise F404.error(
             at=Place(file),
