@@ -13,6 +13,7 @@ from sley.ir.words import Protocol
 from sley.selection.kinds import Request
 from sley.selection.plans import Plans
 from support.call_cases import hosts_of
+from support.schedule_files import taccl_schedule
 
 PROGRAM = """\
 import sley
@@ -62,6 +63,40 @@ def test_programs_texts_and_xml_are_registered(tmp_path: Path) -> None:
     for size, own in ((511, False), (512, True), (4096, True), (4097, False)):
         is_own = name(found, "reduce_scatter", size, in_place=True) == "ring-reducescatter"
         assert is_own == own
+
+
+def test_a_file_is_what_its_content_is(tmp_path: Path) -> None:
+    (tmp_path / "gather.txt").write_text(TEXT.format(ranks=4))
+    scatter = sley.compile(sley.algorithms.ring_reducescatter(4, in_place=True), per_chunk=True)
+    sley.save(scatter, tmp_path / "scatter.xml")
+    (tmp_path / "scatter.xml").rename(tmp_path / "scatter.json")
+    pairs = [(src, dst) for src in range(4) for dst in range(4) if src != dst]
+    sends = [[dst * 4 + src, src, dst, 0, 0] for src, dst in pairs]
+    (tmp_path / "steps.sccl.json").write_text(taccl_schedule("Alltoall(n=4)", 4, [sends]))
+    (tmp_path / "shapes.txt").write_text("import shapes\n\nraise OSError('it runs')\n")
+    (tmp_path / "machine.toml").write_text("gpus = 8\n")
+    found = plans(tmp_path)
+    assert found.problems == ()
+    assert name(found, "all_gather") == name(found, "all_gather", in_place=True) == "own-text"
+    assert name(found, "reduce_scatter", in_place=True) == "ring-reducescatter"
+    assert name(found, "all_to_all") == "steps.sccl"
+    (tmp_path / "empty").mkdir()
+    made = plans(tmp_path / "empty")
+    assert len(made.register(tmp_path / "steps.sccl.json")) == 1
+    for file, code in (("machine.toml", "F550"), ("missing.txt", "N654")):
+        with pytest.raises(sley.SleyError) as caught:
+            made.register(tmp_path / file)
+        assert caught.value.code == code
+
+
+def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ring.py").write_text(f"import msccl\n{PROGRAM.format(ranks=4)}")
+    (tmp_path / "machine.xml").write_text("<system version='1'></system>")
+    (tmp_path / "damaged.xml").write_text("<alg")
+    found = plans(tmp_path)
+    assert codes(found) == ["F401", "F550", "F550"]
+    assert found.problems[1].found == "a topology in NCCL's XML"
+    assert found.problems[2].remedy == f"Use it with: sley msccl {tmp_path / 'ring.py'}"
 
 
 def test_the_table_gives_sizes_and_options(tmp_path: Path) -> None:

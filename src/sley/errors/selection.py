@@ -36,9 +36,10 @@ N653 = Rule(
     "N653",
     "bad-plan-folder",
     what="The folder of user plans, or its plans.toml, can't be used.",
-    why="SLEY_PLAN_DIR names a folder. Its files that end in .xml, .resccl or .py are plans and "
-    "programs; plans.toml may have a table for each of them with min_bytes, max_bytes, in_place, "
-    "root and options (those of sley.Options).",
+    why="SLEY_PLAN_DIR names a folder. Its files that end in .xml, .resccl or .py, and those whose "
+    "content is a plan, a text or a schedule, are plans and programs; plans.toml may have a table "
+    "for each of them with min_bytes, max_bytes, in_place, root and options (those of "
+    "sley.Options).",
     example='["ring.py"]\nmin_byte = "1M"',
     instead="Correct the named entry; sley still uses the folder's other files.",
 )
@@ -46,8 +47,8 @@ N654 = Rule(
     "N654",
     "unknown-plan-source",
     what="The registered object is not a plan, a program, or a file with one.",
-    why="Plans come from MSCCL XML (.xml), programs from ResCCLang (.resccl) and from Python files "
-    "(.py) with one function decorated with @sley.program.",
+    why="Plans come from MSCCL XML, programs from ResCCLang, from Python files with one function "
+    "decorated with @sley.program, and from schedules of TE-CCL, TACCL and ForestColl.",
     example='plans.register("ring.json")',
     instead="Give a sley.Plan, a sley.Program, or the path of such a file.",
 )

@@ -225,13 +225,14 @@ class Plans:
         """Proves a user plan, and uses it for calls of its collective, of sizes from `min_bytes` to
         `max_bytes`, both included. Every rank must register the same.
 
-        source: a plan, a program, or a file with one: MSCCL XML, ResCCLang, Python. options: how a
-        program is compiled (`sley.Options`, or a dict of them); by default large data pass through
-        slots (Protocol SIMPLE), while DIRECT reads them in place. in_place, root: for files that
-        don't define them; by default such a file is used in place and out of place if it can be.
+        source: a plan, a program, or a file with one: MSCCL XML, ResCCLang, Python, or a schedule
+        of a synthesiser. options: how a program is compiled (`sley.Options`, or a dict of them); by
+        default large data pass through slots (Protocol SIMPLE), while DIRECT reads them in place.
+        in_place, root: for files that don't define them; by default such a file is used in place
+        and out of place if it can be.
 
-        Returns a line for each plan. Errors: N651, N652, N654, N656, N657, R514, and those of the
-        file, the compiler and the proof; then nothing changes.
+        Returns a line for each plan. Errors: F550, N651, N652, N654, N656, N657, R514, and those of
+        the file, the compiler and the proof; then nothing changes.
         """
         if in_place not in (None, True, False):
             expected = "in_place as True, False or None"

@@ -16,12 +16,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from sley import schedules
 from sley.compiler import Options, compile
 from sley.errors import Diagnostic, Place, SleyError, counted, did_you_mean
 from sley.errors.selection import N651, N652, N653, N654, N656, N657
-from sley.formats import FORMATS, read
+from sley.formats import read
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import size_in_bytes, sizes_text
@@ -29,6 +31,17 @@ from sley.ir.tables import NONE
 from sley.ir.words import is_integer
 from sley.lang import rescclang
 from sley.lang.files import program_of_file
+from sley.recognition import (
+    MISSING,
+    MSCCL_XML,
+    PYTHON,
+    RESCCLANG,
+    SCHEDULES,
+    Kind,
+    kind_of,
+    presumed_kind,
+    refuse_kind,
+)
 from sley.selection.kinds import kinds_of
 from sley.text_files import checked_words, text_of, toml_tables
 from sley.verify import verify
@@ -101,12 +114,11 @@ def user_plans(source: Source, request: PlanRequest, capacity: Capacity) -> list
     """Proven plans of a source: one; or, if a file doesn't define whether it runs in place, one in
     place and one out of place, as far as these are possible.
 
-    Errors: N651, N652, N654, N656, N657, and those of the file, the compiler and the proof.
+    Errors: F550, N651, N652, N654, N656, N657, and those of the file, the compiler and the proof.
     """
     if isinstance(source, (Plan, Program)):
         return [_user_plan(source, source.name, request, capacity)]
-    path = _path(source)
-    load = _LOADERS[path.suffix.lower()]
+    path, load = _path_and_loader(source)
     ways = [request.in_place]
     if request.in_place is None and load is not _load_python:
         ways = [True, False]
@@ -126,16 +138,23 @@ def user_plans(source: Source, request: PlanRequest, capacity: Capacity) -> list
     return found
 
 
-def _path(source: object) -> Path:
-    """The path of a file with a plan or a program. Errors: N654."""
-    if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        if path.suffix.lower() in _LOADERS:
-            return path
-    raise N654.error(
-        expected=f"a Plan, a Program, or a file that ends in {', '.join(_LOADERS)}",
-        found=repr(source) if isinstance(source, (str, os.PathLike)) else type(source).__name__,
-    )
+_Loader: TypeAlias = Callable[[Path, PlanRequest], tuple[Plan | Program, PlanRequest]]
+"""Reads a file, and completes a request by what the file says."""
+
+
+def _path_and_loader(source: object) -> tuple[Path, _Loader]:
+    """The path of a file with a plan, a program or a schedule, and what reads it. Errors: F550,
+    N654."""
+    expected = "a Plan, a Program, or a file with a plan, a program or a schedule"
+    if not isinstance(source, (str, os.PathLike)):
+        raise N654.error(expected=expected, found=type(source).__name__)
+    path, kind = Path(source), kind_of(source)
+    load = _LOADERS.get(presumed_kind(path, kind))
+    if load is None and kind is MISSING:
+        raise N654.error(expected=expected, found=f"{source!r}: no such file")
+    if load is None:
+        raise refuse_kind(path, kind, "MSCCL XML, a program or a schedule")
+    return path, load
 
 
 def _load_plan(path: Path, request: PlanRequest) -> tuple[Plan, PlanRequest]:
@@ -156,11 +175,20 @@ def _load_python(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest
     return program_of_file(path), request
 
 
-_LOADERS: dict[str, Callable[[Path, PlanRequest], tuple[Plan | Program, PlanRequest]]] = {
-    **{suffix: _load_plan for suffix, form in FORMATS.items() if not form.one_sided},
-    ".resccl": _load_text,
-    ".py": _load_python,
-}
+def _load_schedule(path: Path, request: PlanRequest) -> tuple[Program, PlanRequest]:
+    schedule = schedules.read(path)
+    in_place = bool(request.in_place) and schedule.collective != "alltoall"
+    return schedules.program(schedule, in_place=in_place), request
+
+
+_LOADERS: Mapping[Kind, _Loader] = MappingProxyType(
+    {
+        MSCCL_XML: _load_plan,
+        RESCCLANG: _load_text,
+        PYTHON: _load_python,
+        **dict.fromkeys(SCHEDULES, _load_schedule),
+    }
+)
 
 
 def _user_plan(
@@ -292,6 +320,10 @@ def read_folder(folder: str | os.PathLike[str], capacity: Capacity) -> PlanFolde
     return PlanFolder(tuple(plans), tuple(problems), tuple(others))
 
 
+_SUFFIXES = (".xml", ".resccl", ".py")
+"""What ends the names of files that shall have a plan or a program, whatever their content is."""
+
+
 def _plan_files(folder: str | os.PathLike[str]) -> list[Path]:
     """The files with plans in a folder, by name. OSError, TypeError or ValueError for other
     things than the path of a readable folder."""
@@ -300,8 +332,15 @@ def _plan_files(folder: str | os.PathLike[str]) -> list[Path]:
     return sorted(
         path
         for path in Path(folder).iterdir()
-        if path.suffix.lower() in _LOADERS and path.name[0] not in "._"
+        if path.name[0] not in "._" and (path.suffix.lower() in _SUFFIXES or _is_data(path))
     )
+
+
+def _is_data(path: Path) -> bool:
+    """Whether a file is for a plan without being Python, which would be run: a text with examples
+    may look like Python."""
+    kind = kind_of(path)
+    return kind in _LOADERS and kind is not PYTHON
 
 
 def _table(path: Path, files: set[str]) -> tuple[dict[str, Any] | None, list[Diagnostic]]:
