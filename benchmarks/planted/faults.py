@@ -201,8 +201,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "parallelize: parts of a wide transfer overlap at its destination",
         "passes compiler",
-        'columns["dst_index"].astype(np.int64) * factor + lane * count',
-        'columns["dst_index"].astype(np.int64) * factor + lane',
+        'columns["dst_index"].astype(np.int64) * factor + part * count',
+        'columns["dst_index"].astype(np.int64) * factor + part',
     ),
     _fault(
         "links: a card sends and receives over one link",
