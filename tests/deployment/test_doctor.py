@@ -13,7 +13,7 @@ from typing import BinaryIO
 import pytest
 from click.testing import CliRunner, Result
 
-from sley import files
+from sley import files, recognition
 from sley.cli import main
 from sley.deployment import (
     RUNTIMES,
@@ -650,6 +650,46 @@ def test_the_overview_has_a_line_for_each_runtime(tmp_path):
     assert [line.split()[0] for line in lines] == [one.name for one in RUNTIMES]
     document = json.loads(CliRunner().invoke(main, ["doctor", str(tmp_path), "--json"]).output)
     assert len(document["runtimes"]) == len(lines)
+
+
+OTHERS = {
+    "machine.toml": ("gpus = 8\n", "a topology in TOML", "sley topology show"),
+    "steps.xml": ("<Algo nchunkspernode='1'></Algo>", "ForestColl trees", "sley import"),
+    "ring.py": ("import msccl\n", "a Python script for msccl-tools", "sley msccl"),
+    "sketch.json": (
+        '{"intranode_sketch": {}}',
+        "a TACCL sketch",
+        "Import the schedule that TACCL's solver writes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("runtime", [None, "rccl", MSCCLPP, "nccl"])
+def test_a_file_that_is_no_plan_is_named_with_its_remedy(tmp_path, name, runtime):
+    content, words, remedy = OTHERS[name]
+    (tmp_path / name).write_text(content)
+    result = answer("doctor", str(tmp_path / name), *(["--runtime", runtime] if runtime else []))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "F550" in result.stderr
+    assert f"found:    {words}" in result.stderr
+    assert f"remedy:   {remedy}" in result.stderr.replace("Use it with: ", "")
+
+
+def test_a_file_of_a_directory_that_is_no_plan_is_named(tmp_path):
+    for name, (content, _, _) in OTHERS.items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / "damaged.xml").write_text("<al")
+    plan(tmp_path / "plan.json")
+    notes = {name: one.notes for name, one in examined(tmp_path, "rccl").reading.left_out.items()}
+    expected = {name: (f"it is {words}",) for name, (_, words, _) in OTHERS.items()}
+    expected["sketch.json"] = (f"it is {recognition.TACCL_SKETCH.text}",)
+    own = {"damaged.xml": (), "plan.json": ("it is an MSCCL++ execution plan",)}
+    assert notes == expected | own
+    # A file whose content shows nothing, and the script that registers plans, are examined.
+    assert "F550" not in answer("doctor", str(tmp_path / "damaged.xml")).output
+    (tmp_path / SCRIPT).write_text(script([]))
+    assert "F550" not in answer("doctor", str(tmp_path / SCRIPT)).output
 
 
 @pytest.mark.parametrize("make", [lambda path: None, os.mkfifo])

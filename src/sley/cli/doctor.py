@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from sley import deployment
+from sley import deployment, recognition
 from sley.cli.options import SizeType, flag, json_option
 from sley.cli.output import Command, print_json, report_error
 from sley.deployment import Call, Decision, Examination
+from sley.deployment.registration import SCRIPT
 from sley.errors import Diagnostic, SleyError, counted
 from sley.ir.collectives import SIZED
 from sley.report.tables import table_lines
@@ -59,6 +60,7 @@ def doctor_command(
     With --collective, --size and --ranks, explain this call. Exit code 1 says that DIR or a file
     has a problem, that a call doesn't run rightly, or that a size is no size of a call.
     """
+    _check_kind(where)
     if name is None:
         for word, given in (("version", version), *call.items()):
             if word in ("version", "collective", "sizes") and given:
@@ -90,6 +92,15 @@ def doctor_command(
         report_error(SleyError(impossible), as_json=False)
     if not ok:
         sys.exit(1)
+
+
+def _check_kind(where: Path) -> None:
+    """Refuses a file that is something else than a plan. A file that shows nothing may be a damaged
+    plan, and the script that registers plans is read with their directory. Errors: F550."""
+    kind = recognition.kind_of(where)
+    known = (*recognition.PLANS, *recognition.VAGUE, *recognition.ABSENT)
+    if kind not in known and where.name != SCRIPT:
+        raise recognition.refuse_kind(where, kind, "a plan, or a directory of plans")
 
 
 def _calls(

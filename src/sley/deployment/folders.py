@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from sley import recognition
 from sley.deployment.candidates import Candidate
 from sley.deployment.plan_candidates import read_plan
 from sley.deployment.registration import SCRIPT, registered
@@ -22,6 +23,7 @@ from sley.text_files import text_of
 _READERS: Mapping[str, Callable[[Path, Runtime], Candidate]] = MappingProxyType(
     {JSON: read_plan, XML: read_xml}
 )
+_KINDS = {JSON: recognition.MSCCLPP, XML: recognition.MSCCL_XML}
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def _read(
         try:
             candidates.append(_READERS[runtime.suffix](one, runtime))
         except SleyError as error:
-            found = error.diagnostics[0]
+            found = _with_kind(error.diagnostics[0], one, runtime)
             if runtime.has_program and runtime.stops:
                 # The program ends at a file that it registers; the remedy stays if it is this
                 # file's own, as without permissions.
@@ -113,6 +115,13 @@ def _read(
                 found = replace(found, rule=F534, remedy=found.remedy if own else F534.instead)
             unreadable[one.name] = found
     return tuple(candidates), unreadable
+
+
+def _with_kind(found: Diagnostic, path: Path, runtime: Runtime) -> Diagnostic:
+    """Why a runtime can't read a file, with what the file is if its content shows another kind."""
+    kind = recognition.kind_of(path)
+    nameless = (*recognition.VAGUE, *recognition.ABSENT, _KINDS[runtime.suffix])
+    return found if kind in nameless else replace(found, notes=(*found.notes, f"it is {kind.text}"))
 
 
 def _as_registered(
