@@ -21,6 +21,7 @@ from sley.formats import (
     Target,
     by_suffix,
     chakra,
+    check_counts,
     form_of,
     keywords,
     target_named,
@@ -162,6 +163,7 @@ def _prove_executions(
     found = form.executions(source, target, **settings)
     proofs = []
     for way in found.executions:
+        check_counts(way.plan.collective)
         proof = verify(way.plan, way.slots, per_chunk=way.per_chunk)
         proofs.append(replace(proof, conditions=proof.conditions + way.conditions))
     return FileProof(target, tuple(proofs), found.notes)
@@ -176,8 +178,9 @@ def check(plan: Plan, target: str | Target) -> None:
 
 
 def _prove(plan: Plan, form: Format) -> None:
-    """Proves a plan for the connections of a format's runtimes. Errors: C307, V2xx."""
+    """Proves a plan for the connections of a format's runtimes. Errors: C307, F437, V2xx."""
     check_kind(plan)
+    check_counts(plan.collective)
     if form.runs_with_own_slots:
         verify(plan, plan.protocol.slots, per_chunk=True)
     else:

@@ -10,6 +10,7 @@ import click
 import numpy as np
 
 from sley.cli.options import POSITIVE, BlockThreads, DType, F, SizeType, gather_options
+from sley.codegen import check_counts
 from sley.devices import THREADS, Device, open_devices
 from sley.engine.limits import TIMEOUT_S
 from sley.engine.measure import REDUCE_OPS, Measurement, Sweep
@@ -33,7 +34,8 @@ class Where:
         return self.device == PROCESSES
 
     def devices(self, plan: Plan) -> list[Device]:
-        """The device of each rank of a plan. Errors: K501, K502, K510."""
+        """The device of each rank of a plan. Errors: K501, K502, K510, K522."""
+        check_counts(plan)
         return open_devices(self.device, plan.collective.ranks, self.ranks_per_gpu)
 
     def words(self, plan: Plan, devices: Sequence[Device]) -> str:

@@ -19,7 +19,7 @@ from sley.cli.output import Phases, report_notes
 from sley.compiler import Options, compile
 from sley.errors import Place, did_you_mean
 from sley.errors.formats import F404
-from sley.formats import Format, Imported, read
+from sley.formats import Format, Imported, check_counts, read
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -52,8 +52,11 @@ def plan_and_file(
     if is_plan(selection) and selection.options.schedule is None:
         imported = _read_plan(selection, phases, verify=verify)
         return _on(topology, imported.message_plan), imported
+    program = program_or_lifted(selection, topology, phases)
+    if form is not None:
+        check_counts(program.collective)
     plan = compile(
-        program_or_lifted(selection, topology, phases),
+        program,
         _options(selection, {} if form is None else form.needs),
         topology=topology,
         size_bytes=selection.size,

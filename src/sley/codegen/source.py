@@ -13,8 +13,8 @@ import numpy as np
 from sley.codegen.kinds import Kinds, kinds
 from sley.codegen.operands import Operands, operands
 from sley.codegen.text import text_of
-from sley.errors import Diagnostic, SleyError
-from sley.errors.devices import K520, K521
+from sley.errors import Diagnostic, Place, SleyError
+from sley.errors.devices import K520, K521, K522
 from sley.ir.faults import diagnostics, overlap_faults
 from sley.ir.plan import Plan
 from sley.ir.tables import LongArray
@@ -78,7 +78,8 @@ class Kernels:
     @classmethod
     def of(cls, plan: Plan) -> Kernels:
         """The kernels of a verified plan. K520 for local operations with overlapping operands, K521
-        for numbers beyond the bits of the kernels' records."""
+        for numbers beyond the bits of the kernels' records, K522 for counts that vary."""
+        check_counts(plan)
         t = plan.instructions
         chunks = int(max(t.src_index.max(initial=0), t.dst_index.max(initial=0)))
         _check(
@@ -97,6 +98,16 @@ class Kernels:
         head = {**_variant(variant), **_sizes(self.operands)}
         lines = [f"#define {name} {value}" for name, value in head.items()]
         return "\n".join([*lines, primitives(variant.platform), body])
+
+
+def check_counts(plan: Plan) -> None:
+    """Refuses a plan whose counts vary, for which there are no kernels. Errors: K522."""
+    if plan.collective.varies:
+        raise K522.error(
+            at=Place(detail=plan.name),
+            expected="counts that are the same for all parts, and known before the call",
+            found=str(plan.collective),
+        )
 
 
 def _check(problems: list[Diagnostic]) -> None:

@@ -16,7 +16,7 @@ from sley.compiler.pipeline import check_kinds
 from sley.compiler.space import Candidate, Space, candidates
 from sley.errors.compiler import C304, C311, C313
 from sley.errors.simulation import S702
-from sley.formats import Target, target_named
+from sley.formats import Target, check_counts, target_named
 from sley.ir.cost_model import CostModel
 from sley.ir.program import Program
 from sley.ir.sizes import checked_size
@@ -76,7 +76,8 @@ def choose(
 
     Candidates whose times differ by 1 % or less count as equally fast; of these the choice is the
     one with the fewest thread blocks, then the one with the simplest options. Only choices are
-    verified. Errors: C304, C307, C311, C313, S702, and those of `compile`.
+    verified. Errors: C304, C307, C311, C313, F437 with a target, S702, and those of
+    `compile`.
     """
     ordered_programs = _check_programs(programs, topology)
     cluster = topology or ordered_programs[0].topology
@@ -84,8 +85,11 @@ def choose(
         raise C311.error(expected="a topology to choose on", found="none")
     if model is not None:
         cluster = replace(cluster, model=model)
+    chosen = None if target is None else target_named(target)
+    if chosen is not None:
+        check_counts(ordered_programs[0].collective)
     all_sizes = _add_sizes(_sort_sizes(sizes))
-    space = Space.of(options, overrides, None if target is None else target_named(target))
+    space = Space.of(options, overrides, chosen)
     report = progress or (lambda done, total: None)
     steps = 2 * len(all_sizes) - 1
     found = candidates(

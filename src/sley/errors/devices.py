@@ -224,3 +224,13 @@ K521 = Rule(
     instead="Compile the plan with fewer instances or coarser chunks, or distribute it over more "
     "thread blocks.",
 )
+K522 = Rule(
+    "K522",
+    "varying-counts",
+    what="A plan whose counts vary is run on devices.",
+    why="Counts of AllToAllV and AllGatherV are known only at run time. Kernels cut a call into "
+    "tiles of sizes that all ranks know before it.",
+    example='sley.run(plan, "1M", devices="cuda")  # for sley.AllToAllV(8)',
+    instead="Run it on processes or with a communicator, or use AllToAll or AllGather, and pad all "
+    "parts to the largest.",
+)

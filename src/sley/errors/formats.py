@@ -1,9 +1,9 @@
 """Rules of the formats: requirements on files that are read, and on plans that are written (F4xx).
 
 F401 to F424 refuse to read a file; F430 to F435 are remarks about it. F436 and F462 to F469 refuse
-a file that a target does not load, or that it executes otherwise than its steps say. F440 to F459
-refuse to write a plan; F460 and F461 concern files in general. F470 to F499 are in `mscclpp`, F500
-and above in `deployment`.
+a file that a target does not load, or that it executes otherwise than its steps say. F437 and F440
+to F459 refuse to write a plan; F460 and F461 concern files in general. F470 to F499 are in
+`mscclpp`, F500 and above in `deployment`.
 """
 
 from __future__ import annotations
@@ -261,6 +261,16 @@ F436 = Rule(
     why="The runtimes start one block of threads for each <tb>, and can't start none.",
     example='<gpu id="1" i_chunks="1" o_chunks="1" s_chunks="0"/>',
     instead="Give the GPU something to do, or leave its rank out of the collective.",
+)
+F437 = Rule(
+    "F437",
+    "varying-counts",
+    what="A plan whose counts vary is written to a file, or proven as a runtime executes it.",
+    why="Counts of AllToAllV and AllGatherV are known only at run time. Runtimes that read files, "
+    "kernels and traces fix the size of every message before a call.",
+    example='sley.save(plan, "exchange.xml")  # for sley.AllToAllV(8)',
+    instead="Run it on sley's processes or its communicator, or use AllToAll or AllGather, and pad "
+    "all parts to the largest.",
 )
 F440 = Rule(
     "F440",

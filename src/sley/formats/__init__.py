@@ -29,6 +29,7 @@ from sley.formats.format import (
     RuntimeFormat,
     Target,
     by_suffix,
+    check_counts,
     keywords,
     target_among,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "Target",
     "by_suffix",
     "check",
+    "check_counts",
     "check_folder",
     "form_of",
     "keywords",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sley.errors import Diagnostic, Place
 from sley.errors.compiler import C309
-from sley.errors.formats import F440, F460
+from sley.errors.formats import F437, F440, F460
 from sley.errors.mscclpp import F499
 from sley.ir.collective import Collective
 from sley.ir.conditions import Condition
@@ -189,6 +189,16 @@ def keywords(function: Callable[..., object]) -> tuple[str, ...]:
     """The names of a function's keyword-only parameters."""
     parameters = inspect.signature(function).parameters.values()
     return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+def check_counts(collective: Collective) -> None:
+    """Refuses a collective whose counts vary, which no file can have. Errors: F437."""
+    if collective.varies:
+        raise F437.error(
+            at=Place(detail=collective.name),
+            expected="counts that are the same for all parts, and known before the call",
+            found=str(collective),
+        )
 
 
 def by_suffix(path: str | os.PathLike[str], table: Mapping[str, V]) -> V:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sley.errors import Place
 from sley.errors.formats import F443, F451
-from sley.formats.format import Target, target_among
+from sley.formats.format import Target, check_counts, target_among
 from sley.formats.msccl_xml.limits import (
     check_limits,
     check_memory,
@@ -74,7 +74,7 @@ def write(
     min_bytes, max_bytes: the least and the greatest size for the algorithm, both included, as a
         number or a text such as "64K"; None is no limit.
     threads: threads of a block, for targets that read it.
-    Errors: F440 to F455, with up to 20 problems at once.
+    Errors: F437, F440 to F455, with up to 20 problems at once.
     """
     target = target_among(TARGETS, target, XmlTarget)
     problems = Problems()
@@ -110,6 +110,7 @@ def check(plan: Plan, target: str | Target) -> None:
 
 def _parts(plan: Plan, target: XmlTarget, problems: Problems) -> _Parts:
     """The parts of a file; raises the problems, earlier ones included."""
+    check_counts(plan.collective)
     word, chunks = _collective(plan, target, problems)
     check_order(plan, problems)
     check_tables(plan, problems)
