@@ -18,7 +18,7 @@ Arrays = list[np.ndarray[Any, Any]]
 
 def blocks_in(name: str, ranks: int) -> int:
     """The number of blocks of a rank's input."""
-    return ranks if name in ("alltoall", "reducescatter", "scatter") else 1
+    return ranks if name in ("alltoall", "alltoallv", "reducescatter", "scatter") else 1
 
 
 def expected(collective: sley.Collective, blocks: np.ndarray[Any, Any]) -> Arrays:
@@ -27,11 +27,11 @@ def expected(collective: sley.Collective, blocks: np.ndarray[Any, Any]) -> Array
     match collective.name:
         case "allreduce":
             return [blocks.sum(axis=0).ravel()] * ranks
-        case "allgather":
+        case "allgather" | "allgatherv":
             return [blocks.ravel()] * ranks
         case "reducescatter":
             return list(blocks.sum(axis=0))
-        case "alltoall":
+        case "alltoall" | "alltoallv":
             return [blocks[:, rank].ravel() for rank in range(ranks)]
         case "alltonext":
             return [blocks[rank - 1].ravel() for rank in range(ranks)]

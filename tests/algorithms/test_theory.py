@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import sley
+from sley.algorithms import CATALOG
 from sley.ir.words import TransferKind
 from sley.passes.dependencies import dependencies
-from support.algorithm_cases import GRIDS, program
+from support.algorithm_cases import GRIDS, program, sizes
 
 
 def steps(built: sley.Program) -> int:
@@ -95,6 +96,15 @@ def test_flat_algorithms_take_the_steps_and_data_of_theory(
     built = program(name, {"ranks": ranks, "in_place": in_place})
     assert steps(built) == in_steps(ranks)
     assert sent(built) == pytest.approx(sends(ranks))
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOG if not CATALOG[name].has_both_places])
+def test_an_algorithm_of_varying_counts_moves_other_data_than_that_of_equal_ones(name: str) -> None:
+    for size in sizes(name):
+        varying = program(name, {**size, "in_place": False})
+        equal = program(name.removesuffix("v"), {**size, "in_place": False})
+        assert varying.transfers == equal.transfers
+        assert varying.collective.varies
 
 
 @pytest.mark.parametrize("ranks", [3, 5, 6, 7, 12])

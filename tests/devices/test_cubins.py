@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import sley
-from sley.algorithms import CATALOG, build
+from sley.algorithms import build
 from sley.codegen import KERNELS, Engine, Kernels, Platform, Variant
 from sley.devices.cuda import compiler
 from sley.devices.cuda.compiler import Compiled, compile_text
 from sley.disk_cache import cached
 from sley.engine.types import DATA_TYPES
-from support.algorithm_cases import sizes
+from support.algorithm_cases import SIZED, sizes
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 TYPES = ("float32", "float16", "bfloat16", "int32")
@@ -116,7 +116,7 @@ def test_kernels_for_several_gpus_compile_without_spills(protocol: str, architec
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("name", SIZED)
 def test_kernels_of_every_algorithm_compile_without_spills(name: str, protocol: str) -> None:
     grid = "nodes" in sizes(name)[0]
     size = {"nodes": 2, "gpus": 4} if grid else {"ranks": 8}

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import sley
-from sley.algorithms import CATALOG, build
+from sley.algorithms import build
 from sley.devices import Engine
-from support.algorithm_cases import cases, label, program, sizes
+from support.algorithm_cases import SIZED, cases, label, program, sizes
 from support.device_calls import executor, wrong
 
 PROTOCOLS = list(sley.Protocol)
@@ -22,7 +22,7 @@ def chosen() -> list[Any]:
     """Every algorithm with every protocol, in place and out of place in turn, at 3 to 5 ranks or 2
     nodes of 1 to 3 GPUs in turn."""
     found, turns = [], cycle((1, 2, 3))
-    for number, name in enumerate(CATALOG):
+    for number, name in enumerate(SIZED):
         known = sizes(name)
         for k, protocol in enumerate(PROTOCOLS):
             size = known[min(next(turns), len(known) - 1)]
@@ -42,7 +42,7 @@ def generated() -> list[Any]:
 def everything() -> list[Any]:
     return [
         pytest.param(name, case, protocol, id=named(name, case, protocol))
-        for name, case in cases()
+        for name, case in cases(SIZED)
         for protocol in PROTOCOLS
     ]
 

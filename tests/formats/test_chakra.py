@@ -19,7 +19,7 @@ from sley.formats import chakra
 from sley.formats.chakra import traces as writing
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op
-from support.algorithm_cases import in_turn, label, one_of_each, program
+from support.algorithm_cases import SIZED, cases, in_turn, label, one_of_each, program
 from support.chakra_traces import COMPUTE, RECEIVE, SEND, Node, execute, read, read_files
 from support.examples import examples
 from support.random_programs import SCHEDULES, random_programs
@@ -120,13 +120,13 @@ def check_case(name: str, parameters: dict[str, Any], way: dict[str, Any]) -> No
     check(sley.compile(program(name, parameters), **options), SIZE, tile_bytes)
 
 
-@pytest.mark.parametrize(("name", "parameters", "way"), one_of_each(WAYS), ids=label)
+@pytest.mark.parametrize(("name", "parameters", "way"), one_of_each(WAYS, SIZED), ids=label)
 def test_traces_of_an_algorithm_break_a_rule_or_lose_an_order(name, parameters, way):
     check_case(name, parameters, way)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "parameters", "way"), in_turn(WAYS), ids=label)
+@pytest.mark.parametrize(("name", "parameters", "way"), in_turn(WAYS, cases(SIZED)), ids=label)
 def test_traces_of_an_algorithm_of_each_size_break_a_rule(name, parameters, way):
     check_case(name, parameters, way)
 

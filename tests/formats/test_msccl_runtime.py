@@ -15,7 +15,7 @@ from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
 from sley.formats.msccl_xml.targets import TARGETS
-from support.algorithm_cases import cases_in_a_place, in_turn, label, program
+from support.algorithm_cases import SIZED, cases_in_a_place, in_turn, label, program
 from support.xml_plans import VALID, broken, exchange, many_waits
 
 
@@ -406,7 +406,7 @@ def test_vendors_files_are_proven_for_their_runtimes(data_dir: Path) -> None:
 def small_cases() -> list[object]:
     """The first cases of every algorithm, with the targets in turn; the others are slow."""
     found, number = [], Counter[str]()
-    for case in in_turn(list(TARGETS), cases_in_a_place()):
+    for case in in_turn(list(TARGETS), cases_in_a_place(SIZED)):
         number[case[0]] += 1
         is_slow = number[case[0]] > len(TARGETS)
         found.append(pytest.param(*case, marks=[pytest.mark.slow] if is_slow else []))

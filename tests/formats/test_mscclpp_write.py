@@ -15,7 +15,7 @@ from sley import formats
 from sley.errors import SleyError
 from sley.formats import TARGETS
 from sley.formats.mscclpp import fitting
-from support.algorithm_cases import in_turn, label, one_of_each, program
+from support.algorithm_cases import SIZED, cases, in_turn, label, one_of_each, program
 from support.mscclpp_rules import broken_rules
 
 WAYS: tuple[dict[str, Any], ...] = (
@@ -70,13 +70,13 @@ def check(name: str, parameters: dict[str, Any], way: dict[str, Any]) -> None:
         written(plan, **settings)
 
 
-@pytest.mark.parametrize(("name", "parameters", "way"), one_of_each(WAYS), ids=label)
+@pytest.mark.parametrize(("name", "parameters", "way"), one_of_each(WAYS, SIZED), ids=label)
 def test_a_written_algorithm_breaks_a_rule_or_is_not_proven(name, parameters, way):
     check(name, parameters, way)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "parameters", "way"), in_turn(WAYS), ids=label)
+@pytest.mark.parametrize(("name", "parameters", "way"), in_turn(WAYS, cases(SIZED)), ids=label)
 def test_an_algorithm_written_in_each_way_breaks_a_rule_or_is_not_proven(name, parameters, way):
     check(name, parameters, way)
 

@@ -1,15 +1,22 @@
-"""Every algorithm of the catalog on several sizes, in place and out of place."""
+"""Every algorithm of the catalog on several sizes, in place and out of place; those of varying
+counts only out of place."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
 import sley
 from sley.algorithms import CATALOG, build
+from sley.ir import collectives
 
 T = TypeVar("T")
+Case = tuple[str, dict[str, Any]]
+"""The name of an algorithm, and the arguments of `build`."""
+
+SIZED = tuple(name for name in CATALOG if CATALOG[name].collective in collectives.SIZED)
+"""The algorithms of equal counts. The others are written to no file, and run on no device."""
 
 FLAT = (2, 3, 4, 5, 8)
 GRIDS = ((1, 2), (2, 1), (2, 2), (2, 3), (2, 4), (3, 3), (5, 2))
@@ -27,46 +34,52 @@ def sizes(name: str) -> list[dict[str, int]]:
     return [{"ranks": r} for r in ranks]
 
 
-def cases() -> list[tuple[str, dict[str, Any]]]:
-    """(name, arguments of `build`) of every algorithm and size."""
+def places(name: str) -> tuple[bool, ...]:
+    """Whether the algorithm runs in place: both, or only out of place."""
+    return (False, True) if CATALOG[name].has_both_places else (False,)
+
+
+def cases(names: Iterable[str] = CATALOG) -> list[Case]:
+    """Every size of the algorithms, in every place."""
     return [
         (name, {**size, "in_place": in_place})
-        for name in CATALOG
+        for name in names
         for size in sizes(name)
-        for in_place in (False, True)
+        for in_place in places(name)
     ]
 
 
-def cases_in_a_place() -> list[tuple[str, dict[str, Any]]]:
+def cases_in_a_place(names: Iterable[str] = CATALOG) -> list[Case]:
     """The cases of `cases` with every size once, alternating between in place and out of place."""
-    found = []
-    for number, name in enumerate(CATALOG):
-        own = [case for case in cases() if case[0] == name]
-        pairs = zip(own[::2], own[1::2], strict=True)
-        found += [pair[(number + k) % 2] for k, pair in enumerate(pairs)]
-    return found
+    return [
+        (name, {**size, "in_place": places(name)[(number + k) % len(places(name))]})
+        for number, name in enumerate(names)
+        for k, size in enumerate(sizes(name))
+    ]
 
 
 def in_turn(
-    options: Sequence[T], among: Sequence[tuple[str, dict[str, Any]]] | None = None
+    options: Sequence[T], among: Sequence[Case] | None = None
 ) -> list[tuple[str, dict[str, Any], T]]:
     """(name, arguments of `build`, one of `options`): every case of every algorithm, with the
     options in turn, so that every algorithm meets each option. The first option differs between
     algorithms, so that every size and placement meets each option too."""
-    found = []
-    for number, name in enumerate(CATALOG):
-        own = [parameters for known, parameters in among or cases() if known == name]
+    found, known = [], among or cases()
+    for number, name in enumerate(dict.fromkeys(name for name, _ in known)):
+        own = [parameters for other, parameters in known if other == name]
         for k in range(max(len(own), len(options))):
             found.append((name, own[k % len(own)], options[(number + k) % len(options)]))
     return found
 
 
-def one_of_each(options: Sequence[T]) -> list[tuple[str, dict[str, Any], T]]:
+def one_of_each(
+    options: Sequence[T], names: Iterable[str] = CATALOG
+) -> list[tuple[str, dict[str, Any], T]]:
     """(name, arguments of `build`, one of `options`): one case of each algorithm, with the options
     in turn, and with each option several sizes, in place and out of place."""
     found = []
-    for number, name in enumerate(CATALOG):
-        own = [parameters for known, parameters in cases() if known == name]
+    for number, name in enumerate(names):
+        own = [parameters for _, parameters in cases([name])]
         size = own[(3 * number + number // len(options)) % len(own)]
         found.append((name, size, options[number % len(options)]))
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import sley
 from sley.algorithms import CATALOG, build
-from support.algorithm_cases import FIXED, label, program
+from support.algorithm_cases import FIXED, SIZED, label, program
 from support.plan_edits import swapped
 
 RANKS = (2, 4, 8)
@@ -17,8 +17,8 @@ GRIDS = ((1, 2), (2, 2), (2, 4))
 def cases() -> list[tuple[str, dict[str, Any]]]:
     """Every algorithm of the library with 2, 4 and 8 ranks, in place and out of place."""
     found = []
-    for name, algorithm in CATALOG.items():
-        if "nodes" in algorithm.parameters:
+    for name in SIZED:
+        if "nodes" in CATALOG[name].parameters:
             sizes = [{"nodes": nodes, "gpus": gpus} for nodes, gpus in GRIDS]
         else:
             sizes = [{"ranks": ranks} for ranks in FIXED.get(name, RANKS)]

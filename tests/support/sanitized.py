@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator
 
 import sley
-from sley.algorithms import CATALOG, build
+from sley.algorithms import build
 from sley.codegen import Kernels
 from sley.devices import Engine, ThreadsDevice
-from support.algorithm_cases import sizes
+from support.algorithm_cases import SIZED, sizes
 from support.device_calls import executor, wrong
 
 START = "== "
@@ -25,7 +25,7 @@ def plans(name: str, protocol: str) -> Iterator[tuple[sley.Plan, tuple[Engine, .
     instruction by instruction, in blocks that wait for one another. "holds": blocks that wait until
     others have read a place. "library": every algorithm, in the interpreter."""
     if name == "library":
-        for algorithm in CATALOG:
+        for algorithm in SIZED:
             size = sizes(algorithm)[min(2, len(sizes(algorithm)) - 1)]
             for in_place in (False, True):
                 program = build(algorithm, **size, in_place=in_place)

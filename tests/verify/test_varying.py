@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
+from sley.algorithms import CATALOG
 from sley.ir.collective import Collective
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.words import Op
+from support.algorithm_cases import cases_in_a_place, in_turn, label
+from support.algorithm_cases import program as algorithm
 from support.examples import examples
 from support.one_sided_plans import Block
 from support.one_sided_plans import plan_of as one_sided_plan_of
@@ -205,6 +208,19 @@ def test_a_message_that_is_left_out_shows_no_reading() -> None:
     plan = holding(VARYING)
     assert len(sley.direct.pulls(plan).holds) == 1
     VaryingMachine.check(plan, [3, 3, 1, 1], Random(0), schedules=50)
+
+
+LIBRARY = [name for name in CATALOG if not CATALOG[name].has_both_places]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "instances"), in_turn([1, 2], cases_in_a_place(LIBRARY)), ids=label
+)
+def test_an_algorithm_of_the_library_runs_wrong_with_some_counts(
+    name: str, size: dict[str, Any], instances: int
+) -> None:
+    plan = sley.compile(algorithm(name, size), instances=instances)
+    VaryingMachine.check_any(plan, Random(0))
 
 
 @examples(40)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sley.ir.collectives import STANDARD
 from sley.ir.program import Program
 
 MPICH = "Thakur, Rabenseifner, Gropp 2005"
@@ -33,6 +34,11 @@ class Algorithm:
     source: str
     parameters: tuple[str, ...]
     required: tuple[str, ...]
+
+    @property
+    def has_both_places(self) -> bool:
+        """Whether it runs in place too; with varying counts nothing does."""
+        return not STANDARD[self.collective].varies
 
     @classmethod
     def of(cls, function: Callable[..., Program], collective: str, source: str) -> Algorithm:

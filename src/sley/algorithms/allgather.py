@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -9,14 +11,17 @@ from sley.algorithms.algorithm import MPICH, Algorithm
 from sley.algorithms.sizes import channel_numbers, check_power_of_two, check_sizes
 from sley.errors import Place
 from sley.errors.language import L121
-from sley.ir.collectives import AllGather
+from sley.ir.collective import Collective
+from sley.ir.collectives import AllGather, AllGatherV
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
 
 __all__ = [
     "all_pairs_allgather",
+    "all_pairs_allgatherv",
     "recursive_doubling_allgather",
     "ring_allgather",
+    "ring_allgatherv",
     "sccl_allgather_dgx1",
 ]
 
@@ -37,6 +42,22 @@ def ring_allgather(ranks: int, *, channels: int | None = None, in_place: bool = 
     """
     check_sizes("ring-allgather", ranks=ranks)
     numbers = channel_numbers("ring-allgather", channels)
+    return _ring(AllGather(ranks, 1, in_place), numbers, "ring-allgather")
+
+
+def ring_allgatherv(ranks: int, *, channels: int | None = None, in_place: bool = False) -> Program:
+    """AllGather of varying counts along one ring: every part is passed on once around the ring.
+
+    channels: as for `ring_allgather`. Source: MSCCLang, figure 3b. Errors: L102, L111, L119, L121.
+    """
+    check_sizes("ring-allgatherv", ranks=ranks)
+    numbers = channel_numbers("ring-allgatherv", channels)
+    return _ring(AllGatherV(ranks, in_place=in_place), numbers, "ring-allgatherv")
+
+
+def _ring(collective: Collective, numbers: Sequence[int | None], name: str) -> Program:
+    """One ring, of equal or varying counts. numbers: the channels."""
+    ranks, in_place = collective.ranks, collective.in_place
 
     def body(p: ChunkProgram) -> None:
         _copy_own_part(p, np.arange(ranks), in_place)
@@ -46,7 +67,7 @@ def ring_allgather(ranks: int, *, channels: int | None = None, in_place: bool = 
             for step in range(1, ranks):
                 c = c.copy((rank + step) % ranks, "out", rank, channel=channel)
 
-    return trace(AllGather(ranks, 1, in_place), body, name="ring-allgather")
+    return trace(collective, body, name=name)
 
 
 def all_pairs_allgather(ranks: int, *, in_place: bool = False) -> Program:
@@ -55,6 +76,21 @@ def all_pairs_allgather(ranks: int, *, in_place: bool = False) -> Program:
     Source: the second step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L121.
     """
     check_sizes("all-pairs-allgather", ranks=ranks)
+    return _all_pairs(AllGather(ranks, 1, in_place), "all-pairs-allgather")
+
+
+def all_pairs_allgatherv(ranks: int, *, in_place: bool = False) -> Program:
+    """AllGather of varying counts in one step: every rank sends its part to every other.
+
+    Source: the second step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L119, L121.
+    """
+    check_sizes("all-pairs-allgatherv", ranks=ranks)
+    return _all_pairs(AllGatherV(ranks, in_place=in_place), "all-pairs-allgatherv")
+
+
+def _all_pairs(collective: Collective, name: str) -> Program:
+    """All pairs, of equal or varying counts."""
+    ranks, in_place = collective.ranks, collective.in_place
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
@@ -62,7 +98,7 @@ def all_pairs_allgather(ranks: int, *, in_place: bool = False) -> Program:
         for turn in range(1, ranks):
             p.chunk(rank, "in", 0).copy((rank + turn) % ranks, "out", rank)
 
-    return trace(AllGather(ranks, 1, in_place), body, name="all-pairs-allgather")
+    return trace(collective, body, name=name)
 
 
 def recursive_doubling_allgather(ranks: int, *, in_place: bool = False) -> Program:
@@ -119,4 +155,6 @@ ALGORITHMS = (
     Algorithm.of(all_pairs_allgather, "allgather", "MSCCLang 7.1.2"),
     Algorithm.of(recursive_doubling_allgather, "allgather", f"{MPICH}, 4.1"),
     Algorithm.of(sccl_allgather_dgx1, "allgather", "SCCL, table 4; MSCCLang 7.5"),
+    Algorithm.of(ring_allgatherv, "allgatherv", "MSCCLang, figure 3b"),
+    Algorithm.of(all_pairs_allgatherv, "allgatherv", "MSCCLang 7.1.2"),
 )

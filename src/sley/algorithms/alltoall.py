@@ -6,11 +6,18 @@ import numpy as np
 
 from sley.algorithms.algorithm import Algorithm
 from sley.algorithms.sizes import check_sizes
-from sley.ir.collectives import AllToAll
+from sley.ir.collective import Collective
+from sley.ir.collectives import AllToAll, AllToAllV
 from sley.ir.program import Program
 from sley.lang import ChunkProgram, trace
 
-__all__ = ["all_pairs_alltoall", "three_step_alltoall", "two_step_alltoall"]
+__all__ = [
+    "all_pairs_alltoall",
+    "all_pairs_alltoallv",
+    "three_step_alltoall",
+    "two_step_alltoall",
+    "two_step_alltoallv",
+]
 
 
 def all_pairs_alltoall(ranks: int, *, in_place: bool = False) -> Program:
@@ -19,6 +26,21 @@ def all_pairs_alltoall(ranks: int, *, in_place: bool = False) -> Program:
     Source: the naive implementation of MSCCLang 7.3. Errors: L102, L121.
     """
     check_sizes("all-pairs-alltoall", ranks=ranks)
+    return _all_pairs(AllToAll(ranks, 1, in_place), "all-pairs-alltoall")
+
+
+def all_pairs_alltoallv(ranks: int, *, in_place: bool = False) -> Program:
+    """AllToAll of varying counts in one step: every rank sends every other rank its part.
+
+    Source: the naive implementation of MSCCLang 7.3. Errors: L102, L119, L121.
+    """
+    check_sizes("all-pairs-alltoallv", ranks=ranks)
+    return _all_pairs(AllToAllV(ranks, in_place=in_place), "all-pairs-alltoallv")
+
+
+def _all_pairs(collective: Collective, name: str) -> Program:
+    """All pairs, of equal or varying counts."""
+    ranks, in_place = collective.ranks, collective.in_place
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
@@ -33,7 +55,7 @@ def all_pairs_alltoall(ranks: int, *, in_place: bool = False) -> Program:
             other = (rank - turn) % ranks
             p.chunk(rank, "scratch", other).copy(rank, "out", other)
 
-    return trace(AllToAll(ranks, 1, in_place), body, name="all-pairs-alltoall")
+    return trace(collective, body, name=name)
 
 
 def two_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
@@ -43,6 +65,23 @@ def two_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Progr
     Source: MSCCLang 7.3, figure 9. Errors: L102, L121.
     """
     check_sizes("two-step-alltoall", nodes=nodes, gpus=gpus)
+    return _two_step(AllToAll(nodes * gpus, 1, in_place), gpus, "two-step-alltoall")
+
+
+def two_step_alltoallv(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+    """AllToAll of varying counts with one message between each two GPUs that have the same number
+    on two nodes.
+
+    Source: MSCCLang 7.3, figure 9. Errors: L102, L119, L121.
+    """
+    check_sizes("two-step-alltoallv", nodes=nodes, gpus=gpus)
+    collective = AllToAllV(nodes * gpus, in_place=in_place)
+    return _two_step(collective, gpus, "two-step-alltoallv")
+
+
+def _two_step(collective: Collective, gpus: int, name: str) -> Program:
+    """Two steps, of equal or varying counts."""
+    nodes, in_place = collective.ranks // gpus, collective.in_place
     rank = np.arange(nodes * gpus)
     node, gpu = np.divmod(rank, gpus)
 
@@ -62,7 +101,7 @@ def two_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Progr
             collected = p.chunk(rank, "scratch", there * gpus, gpus)
             collected.copy(there * gpus + gpu, "out", node * gpus)
 
-    return trace(AllToAll(nodes * gpus, 1, in_place), body, name="two-step-alltoall")
+    return trace(collective, body, name=name)
 
 
 def three_step_alltoall(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
@@ -106,4 +145,6 @@ ALGORITHMS = (
     Algorithm.of(all_pairs_alltoall, "alltoall", "MSCCLang 7.3"),
     Algorithm.of(two_step_alltoall, "alltoall", "MSCCLang 7.3, figure 9"),
     Algorithm.of(three_step_alltoall, "alltoall", "msccl-tools, alltoall_a100_three_step"),
+    Algorithm.of(all_pairs_alltoallv, "alltoallv", "MSCCLang 7.3"),
+    Algorithm.of(two_step_alltoallv, "alltoallv", "MSCCLang 7.3, figure 9"),
 )

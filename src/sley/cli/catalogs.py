@@ -34,7 +34,7 @@ def list_command(as_json: bool) -> None:
         return
     width = max(map(len, CATALOG))
     for a in CATALOG.values():
-        options = " ".join(map(flag, (*a.parameters, "in_place")))
+        options = " ".join(map(flag, (*a.parameters, *["in_place"] * a.has_both_places)))
         click.echo(f"{a.name:<{width}}  {a.summary}  [{options}]")
 
 

@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from sley import recognition, schedules
-from sley.algorithms import CATALOG, build
+from sley.algorithms import CATALOG, build, find
 from sley.cli.options import Selection, flag
 from sley.cli.output import Phases, report_notes
 from sley.compiler import Options, compile
@@ -144,9 +144,12 @@ def prefer_in_place(selection: Selection) -> Selection:
 
 
 def supports_both_places(selection: Selection) -> bool:
-    """Whether WHAT compiles both in and out of place: an algorithm of the library, or a text."""
+    """Whether WHAT compiles both in and out of place: most algorithms of the library, and
+    texts."""
     kind = _kind(selection)
-    return kind in (None, recognition.RESCCLANG) or (
+    if kind is None:
+        return find(selection.what).has_both_places
+    return kind is recognition.RESCCLANG or (
         kind in recognition.SCHEDULES and schedules.read(selection.what).collective != "alltoall"
     )
 
