@@ -199,6 +199,12 @@ FAULTS: tuple[Fault, ...] = (
         "        if source[edge] > goal:\n",
     ),
     _fault(
+        "waits: messages imply waits though counts vary",
+        "passes compiler",
+        "        sender[:] = NONE\n",
+        "        pass\n",
+    ),
+    _fault(
         "parallelize: parts of a wide transfer overlap at its destination",
         "passes compiler",
         'columns["dst_index"].astype(np.int64) * factor + part * count',
@@ -276,6 +282,24 @@ FAULTS: tuple[Fault, ...] = (
         "verify",
         "waited[hit] = reach[at[hit]] >= first[hit]",
         "waited[hit] = reach[at[hit]] >= first[hit] - 1",
+    ),
+    _fault(
+        "races: messages order instructions though counts vary",
+        "verify",
+        "reaches = order.reaches_within_rank if varies else order.reaches",
+        "reaches = order.reaches",
+    ),
+    _fault(
+        "result: places of the output take chunks of other lengths",
+        "verify",
+        "    owner[c.output_cells(layout)] = c.values.target[c.values.offset[c.expected]]\n",
+        "",
+    ),
+    _fault(
+        "result: chunks without a length may be copied",
+        "verify",
+        "or [_empty_read(plan, row, cell) for row, cell in replay.empty_reads]",
+        "or []",
     ),
     _fault(
         "result: values with equally many inputs count as equal",

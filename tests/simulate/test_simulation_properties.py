@@ -6,15 +6,18 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given
 from test_against_naive import RELATIVE, close
 
 import sley
+from sley.algorithms import build
 from sley.ir.cost_model import ByProtocol
 from sley.ir.tables import NONE, Table
 from sley.ir.words import LoopOrder, Op
 from sley.simulate import Cause, Simulation, Simulator
 from sley.simulate.result import Executions
+from sley.topologies import machine
 from support.examples import examples
 from support.random_cases import Call, calls
 from support.small_plans import IN, OUT, Hand
@@ -229,3 +232,14 @@ def test_the_critical_path_goes_round_messages_of_more_parts_than_slots() -> Non
     way = sley.simulate(plan, "3M", pair).critical
     assert (way.cause[0], way.turn_us[0]) == (Cause.LAUNCH, model.launch_us.simple)
     assert plan.instructions.op[way.instruction[0]] == Op.COPY
+
+
+@pytest.mark.parametrize("name", ["all-pairs-alltoall", "all-pairs-allgather"])
+def test_varying_counts_that_are_equal_take_another_time_than_equal_ones(name: str) -> None:
+    topology = machine("dgx-a100", 2)
+    found = []
+    for kin in (name, f"{name}v"):
+        plan = sley.compile(build(kin, ranks=topology.ranks))
+        rows = map(Simulator(plan, topology), ("1K", "1M", "64M"))
+        found.append([(row.time_us, row.bound.time_us, row.busbw_GBps) for row in rows])
+    assert found[0] == found[1]

@@ -43,6 +43,16 @@ def finding(plan: Plan) -> tuple[str, str, str]:
     return "", "", ""
 
 
+def test_a_proof_does_not_say_for_which_counts_it_holds() -> None:
+    def lines(collective: Collective) -> list[str]:
+        plan = with_step(collective, Step(Op.COPY, (O, 0), (I, 0)))
+        return [line.strip() for line in sley.verify(plan).holds.splitlines()]
+
+    assert not any("counts" in line for line in lines(sley.AllToAll(1)))
+    assert lines(sley.AllToAllV(1))[1:3] == ["out of place", "parts of any counts"]
+    assert lines(sley.AllToAllV(1, 5))[2] == "parts of any counts, up to 5 elements"
+
+
 def answered(collective: Collective, *waits: tuple[int, int]) -> Plan:
     """Rank 0 sends a chunk from scratch, and after rank 1's answer copies another one there. Only
     the answer shows that the first one has been sent, except with `waits` of the copy."""

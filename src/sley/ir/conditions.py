@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Condition:
     """A circumstance under which a proof holds.
 
-    about: what it concerns: "place", "root", "sizes", "slots", "slot sizes", "input", "chunks",
-        "allocations", "hosts", "calls" or "buffers".
+    about: what it concerns: "place", "root", "counts", "sizes", "slots", "slot sizes", "input",
+        "chunks", "allocations", "hosts", "calls" or "buffers".
     text: the circumstance in words, such as "in place" or "2 slots a connection or more".
     """
 

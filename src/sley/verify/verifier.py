@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.verifier import V207, V210
 from sley.ir.collective import Collective
+from sley.ir.collectives import MAX_COUNT
 from sley.ir.conditions import INPUT_KEPT, Condition
 from sley.ir.faults import LIMIT, own_operands
 from sley.ir.one_sided import OneSidedPlan
@@ -19,7 +20,7 @@ from sley.verify.races import check_races
 from sley.verify.result import check_result
 from sley.verify.structure import check_one_sided_name, check_rows, match_messages
 
-_FIRST = {about: k for k, about in enumerate(("place", "root", "sizes", "chunks"))}
+_FIRST = {about: k for k, about in enumerate(("place", "root", "counts", "sizes", "chunks"))}
 """The subjects of conditions that come first, in their order."""
 
 
@@ -54,7 +55,7 @@ class Proof:
 
     @property
     def holds(self) -> str:
-        """The conditions for people, a line each: places, roots and sizes first."""
+        """The conditions for people, a line each: places, roots, counts and sizes first."""
         by_subject = sorted(self.conditions, key=lambda one: _FIRST.get(one.about, len(_FIRST)))
         return "\n  ".join(["holds for:", *map(str, by_subject)])
 
@@ -97,6 +98,7 @@ def verify(
     unit = "chunk" if per_chunk else "message"
     conditions = (
         *_place(plan.collective),
+        *_counts(plan.collective),
         Condition("slots", f"{counted(slots, 'slot')} or more, one for each {unit}"),
         *_input(plan.collective, bool(plan.input_writes.size)),
     )
@@ -122,6 +124,14 @@ def _place(c: Collective) -> list[Condition]:
     """The placement and the root for which a plan is proven."""
     place = [Condition("place", "in place" if c.in_place else "out of place")]
     return place if c.root == NONE else [*place, Condition("root", f"root {c.root}")]
+
+
+def _counts(c: Collective) -> list[Condition]:
+    """The counts for which a plan is proven, if they vary."""
+    if not c.varies:
+        return []
+    most = "" if c.max_count == MAX_COUNT else f", up to {counted(c.max_count, 'element')}"
+    return [Condition("counts", f"parts of any counts{most}")]
 
 
 def _input(c: Collective, overwritten: bool) -> list[Condition]:
